@@ -137,8 +137,6 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
     """vLLM's V2 runner: verify forced text in one forward pass, as drafts."""
     jump_drafts: int = 7
     """`jump_forward`: tokens at a time, unless a speculative config sets it."""
-    jump_rows: int = 64
-    """`jump_forward`: larger batches run without it, unless a speculative config sets that."""
     close_before_length: bool = False
     """Where a request does not set it: a guided output ends valid, within its token limit."""
 

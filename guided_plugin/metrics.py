@@ -156,8 +156,6 @@ class WorkerMetrics:
     """Those of them that were accepted."""
     forwards: int = 0
     """How often a guided row got tokens in such a step: with `taken`, as many tokens."""
-    without_drafts: int = 0
-    """Sizes of batches, to a power of two, that go without drafts now, as they were not faster with them."""
     led_outputs: int = 0
     """Outputs that came so near their token limit that they were led to an end (`close_before_length`)."""
     led_tokens: int = 0
@@ -286,7 +284,6 @@ _HELP = {
     "forwards": "guided rows that got tokens in steps that may offer drafts",
     "led_outputs": "outputs led to an end before their token limit",
     "led_tokens": "tokens in those outputs that were the only choice",
-    "worker_without_drafts": "batch sizes without drafts now, because they were not faster",
     "worker_memory_bytes": "resident memory of the grammar worker",
     "worker_shared_bytes": "memory that the grammar worker shares with the host",
     "worker_learnt_bytes": "bytes of cached lexer states, at most",

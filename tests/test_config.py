@@ -51,7 +51,6 @@ def test_defaults():
         "jump_forward": False,
         "close_before_length": False,
         "jump_drafts": 7,
-        "jump_rows": 64,
     }
 
 

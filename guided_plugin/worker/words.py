@@ -36,15 +36,13 @@ class Counter(IntEnum):
     """tokens of guided rows in steps that could have drafts,"""
     FORWARDS = 12
     """and how often such a row was in a step;"""
-    WITHOUT = 13
-    """how many sizes of batches are without drafts now, as these were not faster;"""
-    EARLIER = 14
+    EARLIER = 13
     """drafts among DRAFTS that only followed earlier,"""
-    EARLIER_TAKEN = 15
+    EARLIER_TAKEN = 14
     """and those of them that were accepted;"""
-    LED = 16
+    LED = 15
     """outputs that were led to an end before their token limit,"""
-    LED_TOKENS = 17
+    LED_TOKENS = 16
     """and their tokens that had no other choice."""
 
 

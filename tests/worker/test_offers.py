@@ -1,6 +1,5 @@
-"""What the worker offers as drafts: in time, with confidences that tell what comes, and where it pays."""
+"""What the worker offers as drafts: in time, with confidences that tell what comes."""
 
-import random
 import time
 from types import SimpleNamespace
 
@@ -10,7 +9,7 @@ import pytest
 from guided_plugin.grammar.recall import Found
 from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.child import offers as offers_module
-from guided_plugin.worker.child.offers import Offers, SizeTrial
+from guided_plugin.worker.child.offers import Offers
 from guided_plugin.worker.child.rings import Plan, WorkerRings
 from guided_plugin.worker.layout import TOKEN_DEPTH, Region, Shape
 from guided_plugin.worker.words import Counter
@@ -143,57 +142,6 @@ def test_tokens_and_drafts_are_counted(region):
     step(region, offers, 4, (0, 1), sampled=0)
     counts = [region.load(counter) for counter in (Counter.DRAFTS, Counter.TOKENS, Counter.FORWARDS)]
     assert counts == [8, 12, 6]
-
-
-def trial(cost, gain, steps, seed=0):
-    """A size of batches for so many steps; the part of them with drafts, and the time of a token beside that
-    without."""
-    chance, one = random.Random(seed), SizeTrial()
-    spent = tokens = drafted = 0
-    for _ in range(steps):
-        got = 1 + (chance.random() < 2 * gain) / 2 if one.offers else 1
-        took = (
-            (cost if one.offers else 1.0) * chance.uniform(0.98, 1.02) * (5 if chance.random() < 0.1 else 1)
-        )
-        drafted += one.offers
-        spent, tokens = spent + took, tokens + got
-        one.add(took, got)
-    return drafted / steps, spent / tokens / 1.4, one
-
-
-@pytest.mark.parametrize(("cost", "gain"), [(1.05, 0.4), (1.04, 0.2)])
-def test_a_size_that_is_faster_with_drafts_keeps_them(cost, gain):
-    drafted, took, one = trial(cost, gain, 20_000)
-    assert drafted > 0.97
-    assert took < (cost / (1 + gain) + 0.015)
-    assert not one.worse
-
-
-@pytest.mark.parametrize(("cost", "gain"), [(1.2, 0.05), (1.05, 0.0)])
-def test_a_size_that_is_slower_with_drafts_goes_without_and_tries_again(cost, gain):
-    drafted, took, one = trial(cost, gain, 20_000)
-    assert 0.01 < drafted < 0.04
-    assert took < 1.01
-    assert one.worse
-    # What is drafted pays from now on.
-    for _ in range(3000):
-        one.add(1.0, 1.5 if one.offers else 1.0)
-    assert not one.worse
-
-
-@pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("between", [1, 2])
-def test_what_was_proposed_stands_while_drafts_do_not_pay(region, between):
-    """Also where requests come in every step, which are a plan of their own."""
-    offers = make(region, [(7, 8)])
-    stood = 0
-    for number in range(1, 3000 * between, between):
-        found, _, _ = step(region, offers, number, (0,), proposed=9)
-        stood += found == [[9, 9, 9]]
-        assert found in ([[9, 9, 9]], [[7, 8, NO_TOKEN]])
-        time.sleep(0 if found == [[9, 9, 9]] else 100e-6)
-    assert stood > 900
-    assert region.load(Counter.WITHOUT) == 1
 
 
 @pytest.mark.usefixtures("patient")

@@ -100,6 +100,8 @@ class V2DraftRunner(V2Runner):
             self._version += 1
         self._entered.step = self._proposed.step = None
         self._proposes = True
+        if planned:
+            (self.engine.without.discard if verified else self.engine.without.add)(len(indices).bit_length())
         self.engine.ahead = int(bool(planned))
         offers = len(indices) if planned and self._jumps and greedy and verified and self._shown else 0
         if planned:

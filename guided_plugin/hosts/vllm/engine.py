@@ -75,6 +75,8 @@ class Engine:
         """Where a plugin implements a step hook."""
         self.ahead = 0
         """Steps that are sent for the next output already."""
+        self.without: set[int] = set()
+        """Sizes of batches, to a power of two, whose last step was without drafts that it could have had."""
         self.leads = True
         """Whether this rank has the grammars, and tells of failures: of several ranks the first, whose output
         vLLM takes."""
@@ -285,6 +287,7 @@ class Engine:
             metrics["growth"] = self._growth.take(now, host_thread=self.seconds.counts())
         metrics["host_thread"] = self.seconds.median()
         metrics["left_to_vllm"] = Left.requests
+        metrics["without_drafts"] = len(self.without)
         metrics["choices"] = [[*choice, count] for choice, count in metrics["choices"].items()]
         return metrics
 

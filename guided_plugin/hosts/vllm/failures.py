@@ -36,6 +36,7 @@ from guided_plugin.hosts.vllm.common import (
     refused_unseen,
     rust_frontend,
 )
+from guided_plugin.hosts.vllm.jump import switch_of
 from guided_plugin.hosts.vllm.logits import GuidedRequest
 from guided_plugin.hosts.vllm.patches import named, patch_in
 from guided_plugin.hosts.vllm.telling import refusal
@@ -121,6 +122,9 @@ def add_request(original: Any) -> Any:
         if extra and extra.get(MARK) is True:
             Left.requests += 1
         if extra and extra.get(GUIDED) is not None:
+            switch = switch_of(self)
+            if switch is not None:
+                switch.begin(request.request_id)
             # Params may be shared, by the children of one request among others.
             request.sampling_params = copy.copy(params)
             request.sampling_params.extra_args = {**extra, REQUEST: request.request_id}
@@ -132,12 +136,15 @@ def add_request(original: Any) -> Any:
 
 
 def update_from_output(original: Any) -> Any:
-    """`Scheduler.update_from_output`."""
+    """`Scheduler.update_from_output`. What a step took is noted here too, for `jump_forward`."""
 
     def replaced(
         self: Any, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any
     ) -> Any:
         failed = getattr(model_runner_output, FAILED, None)
+        switch = switch_of(self)
+        if switch is not None:
+            switch.note(scheduler_output, model_runner_output.sampled_token_ids)
         unbegun = dict(self.__dict__.get(_UNBEGUN) or ())
         led = set(self.__dict__.get(_LED) or ())
         if not failed and not unbegun and not led:

@@ -218,6 +218,10 @@ vllm.v1.worker.gpu.spec_decode
     -> START jump:init_speculator: drafts go to the grammars when they are proposed, not in the sampler
 vllm.v1.worker.gpu.input_batch
   InputBatch has idx_mapping idx_mapping_np num_reqs
+vllm.v1.core.sched.scheduler
+  Scheduler has vllm_config dynamic_sd_lookup
+vllm.v1.core.sched.output
+  SchedulerOutput has num_scheduled_tokens finished_req_ids
 vllm.v1.worker.gpu.spec_decode.adaptive_verification
   AdaptiveVerificationManager.record_confidences begins self confidence_probs input_batch
 [ANSWERS]

@@ -1,15 +1,11 @@
-"""Drafts that the worker offers: text that must follow, else a key that followed earlier; how sure it is, and
-whether it pays.
+"""Drafts that the worker offers: text that must follow, else a key that followed earlier; and how sure it is.
 
-The device waits for them in each step. So they are looked for in bounded time, and where batches of a size
-are not faster with them, what was proposed stands as soon as the tokens of a step are there.
+The device waits for them in each step, so they are looked for in bounded time.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections import defaultdict, deque
 
 import numpy as np
 
@@ -41,14 +37,6 @@ _LEARN_EVERY, _LEARNT, _LATER = 16, 0.4, 0.5
 that may come. In a simulation of real documents at 1 to 128 rows this came within 4.2% of a budget that knows
 the drafts; where these were worth 0.02 each, within 30% (1 row)."""
 
-_TRIAL, _FIRST, _LONG = 24, 64, 1024
-"""Steps of a trial, and before it: the fewest and the most. Twice as many each time that it says the same as
-before, since grammars that are new make the first ones slow. Without drafts tool calls take up to 1.6 of the
-time: 24 of 1,048 steps cost 1.4% at most."""
-
-_SETTLED = 4
-"""Steps after a change that say nothing: what vLLM verifies follows confidences that are two steps old."""
-
 
 class Offers:
     """Of the steps of one session. `earlier` is asked where nothing must follow."""
@@ -70,9 +58,6 @@ class Offers:
         self._templates = np.zeros((most + 1, most, 2), np.int32)
         """What is offered to a row that has so many drafts, before these are written."""
         self._templates[:, :, 0] = NO_TOKEN
-        self._sizes: defaultdict[int, SizeTrial] = defaultdict(SizeTrial)
-        self._last = -3, 0.0
-        """The newest step, and when its tokens were seen."""
         self._recalled = recalled
         self._found: dict[int, Found] = {}
         """By row: what is offered in this step, and what for."""
@@ -88,29 +73,28 @@ class Offers:
         """The tokens of a step are there: say which drafts are verified, before any grammar has seen them.
         Only rows of which nothing is known are moved past their tokens first; those leave the blocks. Rows
         that it comes too late for keep what was proposed. `whole`: all of its requests run."""
-        now = time.perf_counter()
+        start = time.perf_counter()
         self._found.clear()
         self._lookups.clear()
         self._slots = plan.slots
-        if self._trial(plan).offers:
-            unknown = self._recall(plan, blocks) if whole else []
-            end = now + max(_SECONDS, len(unknown) * _ROW_SECONDS)
-            turn, self._turn = self._turn, 0
-            for row in sorted(unknown, key=lambda row: row < turn):
-                if time.perf_counter() > end:
-                    self._turn = self._turn or row
-                    self._lookups.append(row)
-                    continue
-                slot = plan.slots[row]
-                self._table.accept_more((slot,), [[block[row]] for block in blocks])
-                for block in blocks:
-                    block[row] = NO_TOKEN
-                found = self._look(slot, offered=True)
-                if found.tokens:
-                    self._found[row] = found
-            self._write(plan)
+        unknown = self._recall(plan, blocks) if whole else []
+        end = start + max(_SECONDS, len(unknown) * _ROW_SECONDS)
+        turn, self._turn = self._turn, 0
+        for row in sorted(unknown, key=lambda row: row < turn):
+            if time.perf_counter() > end:
+                self._turn = self._turn or row
+                self._lookups.append(row)
+                continue
+            slot = plan.slots[row]
+            self._table.accept_more((slot,), [[block[row]] for block in blocks])
+            for block in blocks:
+                block[row] = NO_TOKEN
+            found = self._look(slot, offered=True)
+            if found.tokens:
+                self._found[row] = found
+        self._write(plan)
         self._publish(plan)
-        self._count(plan, now)
+        self._count(plan)
 
     def settle(self, plan: Plan) -> None:
         """Its masks are filled now: what was proposed stands if nothing was said. A worker before took the
@@ -177,7 +161,7 @@ class Offers:
         self._counts[0] += len(plan.slots)
         self._add(Counter.DRAFTS, sum(len(found.tokens) for found in self._found.values()))
 
-    def _count(self, plan: Plan, now: float) -> None:
+    def _count(self, plan: Plan) -> None:
         """Learn from the tokens of a step."""
         count, rings = len(plan.slots), self._rings
         sampled = rings.region.tokens[plan.step % TOKEN_DEPTH, : count * (self._most + 1)] >= 0
@@ -186,16 +170,8 @@ class Offers:
         self._add(Counter.FORWARDS, forwards)
         if plan.step % _LEARN_EVERY == 0:
             self._learn()
-        (last, before), self._last = self._last, (plan.step, now)
-        # Requests that came between two steps of a batch are a plan of their own.
-        if plan.step - last <= 2:
-            self._trial(plan).add(now - before, 1 + (tokens - forwards) / plan.offers)
         rings.region.store(Counter.EARLIER, self._earlier.offered)
         rings.region.store(Counter.EARLIER_TAKEN, self._earlier.taken)
-        rings.region.store(Counter.WITHOUT, sum(one.worse for one in self._sizes.values()))
-
-    def _trial(self, plan: Plan) -> SizeTrial:
-        return self._sizes[plan.offers.bit_length()]
 
     def _add(self, counter: Counter, more: int) -> None:
         if more:
@@ -213,38 +189,3 @@ class Offers:
         for count, template in enumerate(self._templates):
             chances = np.concatenate(([1.0], sure[:count], _LATER * self._rates[count:]))
             template[:, 1] = (chances[1:] / np.maximum(chances[:-1], 1e-9)).astype(np.float32).view(np.int32)
-
-
-class SizeTrial:
-    """Whether drafts pay for batches of about one size: now and then some steps go the other way."""
-
-    def __init__(self) -> None:
-        self.worse = False
-        """Whether steps with drafts were not faster, by token."""
-        self._trying = False
-        self._wait = self._left = _FIRST
-        """Steps between two trials; steps until the way changes."""
-        self._known: dict[bool, float] = {}
-        """Seconds of a token for a row, with drafts and without."""
-        self._steps: deque[tuple[float, float]] = deque(maxlen=_FIRST)
-
-    @property
-    def offers(self) -> bool:
-        """Whether the next steps have drafts."""
-        return self.worse == self._trying
-
-    def add(self, seconds: float, tokens: float) -> None:
-        """A step took so long, and brought a row so many tokens."""
-        self._left -= 1
-        self._steps.append((seconds, tokens))
-        if self._left > 0:
-            return
-        settled = list(self._steps)[_SETTLED:]
-        times, counts = zip(*settled, strict=True)
-        self._known[self.offers] = statistics.median(times) / statistics.fmean(counts)
-        if self._trying:
-            before, self.worse = self.worse, self._known[True] >= self._known[False]
-            self._wait = min(2 * self._wait, _LONG) if self.worse == before else _FIRST
-        self._trying = not self._trying
-        self._left = _TRIAL if self._trying else self._wait
-        self._steps.clear()

@@ -128,7 +128,6 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
             offered_earlier=load(Counter.EARLIER),
             taken_earlier=load(Counter.EARLIER_TAKEN),
             forwards=load(Counter.FORWARDS),
-            without_drafts=load(Counter.WITHOUT),
             led_outputs=load(Counter.LED),
             led_tokens=load(Counter.LED_TOKENS),
             memory_bytes=resident_bytes(self.supervisor.worker_pid),

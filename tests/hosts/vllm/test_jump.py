@@ -5,6 +5,7 @@ Every output is compared with that of a loop without drafts.
 
 import logging
 import os
+import random
 import signal
 from types import SimpleNamespace
 
@@ -18,7 +19,8 @@ from vllm_proposals import V2ProposeGame
 from vllm_support import runner_config
 
 from guided_plugin.demo import MODEL_DIR
-from guided_plugin.hosts.vllm.jump import create_engine_config
+from guided_plugin.hosts.vllm import jump
+from guided_plugin.hosts.vllm.jump import SizeTrial, create_engine_config, switch_of
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
@@ -100,15 +102,6 @@ def test_an_engine_without_a_drafter_gets_one():
     assert made.speculative_config["num_speculative_tokens"] == 3
 
 
-def test_batches_of_more_than_so_many_requests_have_no_drafts():
-    dynamic = pytest.importorskip("vllm.v1.spec_decode.dynamic.utils")
-    more = {"guided_plugin": {"jump_forward": True, "jump_rows": 5}}
-    (made,) = configured(arguments(additional_config=more))
-    given = made.speculative_config["num_speculative_tokens_per_batch_size"]
-    known = dynamic.build_dynamic_sd_schedule_lookup(given, 9, 7)
-    assert known[1:] == [7] * 5 + [0] * 4
-
-
 @pytest.mark.parametrize(
     ("why", "options"),
     [
@@ -147,3 +140,108 @@ def test_vllms_own_arguments_where_it_cannot_be(caplog, monkeypatch):
     config = EngineArgs(str(MODEL_DIR), load_format="dummy", enforce_eager=True).create_engine_config()
     assert config.speculative_config is None
     assert "jump_forward stays off" in caplog.text
+
+
+def trial(cost, gain, steps, seed=0):
+    """A size of batches for so many steps; the part of them with drafts, and the time of a token beside that
+    without."""
+    chance, one = random.Random(seed), SizeTrial()
+    spent = tokens = drafted = 0
+    for _ in range(steps):
+        got = 1 + (chance.random() < 2 * gain) / 2 if one.drafts else 1
+        took = (
+            (cost if one.drafts else 1.0) * chance.uniform(0.98, 1.02) * (5 if chance.random() < 0.1 else 1)
+        )
+        drafted += one.drafts
+        spent, tokens = spent + took, tokens + got
+        one.add(took, got)
+    return drafted / steps, spent / tokens / 1.4, one
+
+
+@pytest.mark.parametrize(("cost", "gain"), [(1.05, 0.4), (1.04, 0.2)])
+def test_a_size_that_is_faster_with_drafts_keeps_them(cost, gain):
+    drafted, took, one = trial(cost, gain, 20_000)
+    assert drafted > 0.97
+    assert took < (cost / (1 + gain) + 0.015)
+    assert not one.worse
+
+
+@pytest.mark.parametrize(("cost", "gain"), [(1.2, 0.05), (1.05, 0.0)])
+def test_a_size_that_is_slower_with_drafts_goes_without_and_tries_again(cost, gain):
+    drafted, took, one = trial(cost, gain, 20_000)
+    assert 0.005 < drafted < 0.01
+    assert took < 1.01
+    assert one.worse
+    # What is drafted pays from now on.
+    for _ in range(5000):
+        one.add(1.0, 1.5 if one.drafts else 1.0)
+    assert not one.worse
+
+
+class Batches:
+    """A scheduler's batches, of so many rows each, and a clock that they move."""
+
+    def __init__(self, monkeypatch):
+        config = SimpleNamespace(additional_config={"guided_plugin_jump": True})
+        self.scheduler = SimpleNamespace(dynamic_sd_lookup=[0, 7, 7], vllm_config=config)
+        self.switch, self.now = switch_of(self.scheduler), 0.0
+        monkeypatch.setattr(jump.time, "perf_counter", lambda: self.now)
+
+    def drafts(self, rows):
+        return self.scheduler.dynamic_sd_lookup[rows]
+
+    def run(self, rows, seconds, tokens=1, finished=()):
+        """How many drafts a row of the next one has."""
+        self.now += seconds
+        step = SimpleNamespace(
+            num_scheduled_tokens=dict.fromkeys(range(rows)), finished_req_ids=set(finished)
+        )
+        self.switch.note(step, [[0] * tokens] * rows)
+        return self.drafts(rows)
+
+
+def test_steps_have_drafts_while_guided_requests_are_there(monkeypatch):
+    batches = Batches(monkeypatch)
+    assert switch_of(batches.scheduler) is batches.switch
+    assert batches.run(4, 1.0) == 0
+    batches.switch.begin("a")
+    batches.switch.begin("b")
+    assert batches.drafts(1) == batches.drafts(300) == 7
+    assert batches.run(4, 1.0, finished=["a", "c"]) == 7
+    batches.run(0, 1.0, finished=["b"])
+    assert batches.drafts(1) == 0
+
+
+def test_the_drafts_of_another_speculative_config_are_its_own():
+    for lookup in (None, [0, 3]):
+        scheduler = SimpleNamespace(
+            dynamic_sd_lookup=lookup, vllm_config=SimpleNamespace(additional_config={})
+        )
+        assert switch_of(scheduler) is None
+        assert scheduler.dynamic_sd_lookup == lookup
+
+
+def test_a_size_that_is_slower_with_drafts_has_none_and_the_log_says_so(monkeypatch, caplog):
+    """64 to 127 rows take twice as long with drafts; others are faster with them."""
+    batches = Batches(monkeypatch)
+    batches.switch.begin("a")
+    counts = {3: 0, 64: 0, 127: 0, 128: 0}
+    for _ in range(3000):
+        for rows in counts:
+            drafts = batches.drafts(rows) > 0
+            counts[rows] += drafts
+            batches.run(rows, 2.0 if 64 <= rows < 128 and drafts else 1.0, 2 if drafts and rows % 64 else 1)
+    assert counts[3] > 2900
+    assert max(counts[64], counts[127]) < 200
+    assert "batches of 64 to 127 requests have no drafts from now on" in caplog.text
+
+
+def test_a_pause_between_requests_is_not_the_time_of_a_step(monkeypatch):
+    batches = Batches(monkeypatch)
+    batches.switch.begin("a")
+    for _ in range(400):
+        drafts = batches.drafts(2) > 0
+        batches.run(0, 0.0)
+        batches.run(2, 100.0 if drafts else 1.0, 2 if drafts else 1)
+        batches.run(2, 1.0, 2 if drafts else 1)
+    assert batches.drafts(2) == 7
