@@ -26,7 +26,7 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 class Vocabulary:
     """The tokens of one tokenizer, as bytes, by id."""
 
-    tokens: tuple[bytes, ...]
+    tokens: tuple[bytes, ...] = field(repr=False)
     """Bytes of token i; empty where the id is unused."""
     stop_token_ids: tuple[int, ...]
     """Tokens that end an output."""
