@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import threading
 from collections.abc import Callable, Container
 from functools import partial
 from typing import TypeVar
@@ -42,20 +41,17 @@ class Chooser:
         self.vocabulary = vocabulary
         self.config = config
         self.plugins = plugins
-        self._lock = threading.Lock()
         self._backends: dict[str, Backend] = {}
         self._unpaced: set[str] = set()
         """Backends whose `pace` failed."""
 
     def backend(self, name: str) -> Backend:
         """A backend by name."""
-        with self._lock:
-            backend = self._backends.get(name)
+        backend = self._backends.get(name)
         if backend is None:
             factory = self.plugins.backend(name)
             made = _call_plugin(f"backend {name!r}", lambda: factory(self.vocabulary, self.config))
-            with self._lock:
-                backend = self._backends.setdefault(name, made)
+            backend = self._backends.setdefault(name, made)
         return backend
 
     def warm_up(self, name: str) -> None:
@@ -66,9 +62,7 @@ class Chooser:
 
     def pace(self, seconds: float) -> None:
         """Tell the backends that offer `pace` the time between steps."""
-        with self._lock:
-            made = list(self._backends.values())
-        for backend in made:
+        for backend in list(self._backends.values()):
             pace = getattr(backend, "pace", None)
             if pace is None or backend.name in self._unpaced:
                 continue
@@ -80,8 +74,7 @@ class Chooser:
 
     def learnt_bytes(self) -> int:
         """What the matchers of the backends that tell it have learnt of their grammars."""
-        with self._lock:
-            made = list(self._backends.values())
+        made = list(self._backends.values())
         return sum(backend.learnt_bytes() for backend in made if hasattr(backend, "learnt_bytes"))
 
     def candidates(self, spec: OutputSpec) -> tuple[list[str], str]:

@@ -11,6 +11,7 @@ import contextlib
 import copy
 import logging
 import math
+import os
 import threading
 import time
 import weakref
@@ -117,6 +118,7 @@ class GrammarCompiler:
         self._running: dict[tuple[OutputSpec, str], Future[Any]] = {}
         """What is made of specs now."""
         self._refused = _Refusals()
+        _compilers.add(self)
 
     def warm_up(self) -> None:
         """Make the backends that schemas may use, and have them build what the first request would wait for.
@@ -311,10 +313,22 @@ def _is_quick(prepared: Prepared) -> bool:
     return prepared.payload is not None and prepared.size_bytes <= _QUICK_BYTES
 
 
+_compilers: weakref.WeakSet[GrammarCompiler] = weakref.WeakSet()
 _shared: weakref.WeakValueDictionary[tuple[str, GuidedConfig], GrammarCompiler] = (
     weakref.WeakValueDictionary()
 )
 _shared_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _shared_lock
+    _shared_lock = threading.Lock()
+    _shared.clear()  # their helpers belong to the parent
+    for compiler in list(_compilers):  # no thread of this process makes what they are making
+        compiler._lock, compiler._running = threading.Lock(), {}
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def shared_compiler(vocabulary: Vocabulary, config: GuidedConfig | None = None) -> GrammarCompiler:

@@ -136,6 +136,7 @@ class CompilePool:
     @contextlib.contextmanager
     def _helper(self, turn: _Turn, deadline: float) -> Iterator[Helper]:
         """A helper, when it is the turn of a spec."""
+        self._check_open()
         with self._changed:
             self._waiting.append(turn)
             seconds = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)

@@ -1,4 +1,4 @@
-"""Calls into native code: bounded by a deadline, and waited for when the interpreter ends.
+"""Calls into native code: bounded by a deadline, and waited for by forks and by the interpreter's end.
 
 A call into native code can't be interrupted. One that does not bound its work runs in another thread, on data
 that no other call uses. After the deadline the caller goes on without it, and the thread is abandoned until
@@ -6,8 +6,9 @@ the call returns. What counts is the processor time of the thread: on a busy mac
 and that is no fault of the call.
 
 A daemon thread that returns from native code while the interpreter ends is ended in the middle of that code's
-frames, and the process dies by a signal. So compiles and lexer builds of such threads are counted, and the
-end waits for them; most take milliseconds.
+frames, and the process dies by a signal. The child of a fork has the locks of such work, and of modules that
+it imports, without the thread that releases them. So compiles and lexer builds are counted, and both wait for
+them; most take milliseconds.
 """
 
 from __future__ import annotations
@@ -20,45 +21,40 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
+import guided_plugin.ipc.spawn  # noqa: F401 - first: what a fork waits for here may start a process
+
 T = TypeVar("T")
 
-_LONGEST = 10.0
-"""Seconds that the end waits at most."""
+_LONGEST, _FORK_SECONDS = 10.0, 60.0
+"""Seconds that the end waits at most, and a fork: modules that lie on a cold disk take long."""
 
 _LATE = 1.0
 """Seconds that a thread which begins after the end is held back. Meanwhile the interpreter ends it, unless
 another thread joins it."""
 
-_changed = threading.Condition()
-_inside = 0
-_ending = False
-_own = threading.local()
-"""`inside`: whether this thread is counted."""
+_changed, _ending = threading.Condition(), False
+_inside: dict[int, bool] = {}
+"""The threads that are counted, and whether a fork waits for each."""
 
 
 @contextmanager
-def native() -> Iterator[None]:
-    """Around native work of a thread that may still run when the interpreter ends."""
-    global _inside
-    if _counted():
+def native(*, held: bool = True) -> Iterator[None]:
+    """Around work of a thread that may still run when the interpreter ends, or the process forks. `held`:
+    whether a fork waits for it."""
+    me = threading.get_ident()
+    if me in _inside:
         yield
         return
     with _changed:
         if _ending and threading.current_thread() is not threading.main_thread():
             _changed.wait_for(lambda: False, _LATE)
-        _inside += 1
-    _own.inside = True
+        _inside[me] = held
     try:
         yield
     finally:
-        _own.inside = False
         with _changed:
-            _inside -= 1
+            del _inside[me]
             _changed.notify_all()
-
-
-def _counted() -> bool:
-    return getattr(_own, "inside", False)
 
 
 @atexit.register
@@ -69,12 +65,21 @@ def _wait() -> None:
         _changed.wait_for(lambda: not _inside, _LONGEST)
 
 
+def _before_fork() -> None:
+    me = threading.get_ident()
+    _changed.acquire()  # until it has forked: no work begins meanwhile
+    _changed.wait_for(lambda: not any(held for one, held in _inside.items() if one != me), _FORK_SECONDS)
+
+
 def _after_fork() -> None:
     global _changed, _inside, _ending
-    _changed, _inside, _ending = threading.Condition(), int(_counted()), False
+    me = threading.get_ident()
+    _changed, _inside, _ending = threading.Condition(), {one: True for one in _inside if one == me}, False
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(
+    before=_before_fork, after_in_child=_after_fork, after_in_parent=lambda: _changed.release()
+)
 
 
 _POLL = 0.01
@@ -93,8 +98,7 @@ class _Work(Generic[T]):
 
     def __init__(self, calls: Sequence[Callable[[], T]]) -> None:
         self.lock = threading.Lock()
-        self.done = threading.Event()
-        """Set with the last outcome."""
+        self.done = threading.Event()  # set with the last outcome
         self.left = list(enumerate(calls))[::-1]
         self.outcomes: list[T | Exception] = [RuntimeError("no thread is available")] * len(calls)
         self._missing = len(calls)
@@ -135,7 +139,7 @@ class _Caller(Generic[T]):
 
     def _run(self) -> None:
         self._clock = time.pthread_getcpuclockid(threading.get_ident())
-        with native():
+        with native(held=False):  # it may be abandoned, and no module is imported in it
             while self._next():
                 pass
 
@@ -191,5 +195,4 @@ class DeadlineCalls(Generic[T]):
     def overdue(self) -> float:
         """For how many seconds the longest of the abandoned calls has run; 0.0 if none runs."""
         self._abandoned = [caller for caller in self._abandoned if caller.thread.is_alive()]
-        now = time.monotonic()
-        return max((now - caller.begun for caller in self._abandoned), default=0.0)
+        return max((time.monotonic() - caller.begun for caller in self._abandoned), default=0.0)

@@ -43,6 +43,10 @@ _CODE = "from guided_plugin.ipc.spawn import run; run()"
 
 _Started = tuple[subprocess.Popen[bytes], socket.socket]
 
+unforked = threading.RLock()
+"""Held while this process has ends of sockets and pipes that are another one's. A child of the host's that is
+forked then would keep them open: `Popen` waits, and no end is noticed, for as long as that child lives."""
+
 
 class Child:
     """A process, and this end of the socket to it."""
@@ -136,7 +140,8 @@ class _Starter:
         while True:
             started, start = self._calls.get()
             try:
-                started.set_result(start())
+                with unforked:
+                    started.set_result(start())
             except BaseException as error:
                 started.set_exception(error)
             del started, start  # an answer that came too late is closed now, which ends the process
@@ -145,10 +150,11 @@ class _Starter:
 def _after_fork() -> None:
     global _starter
     _starter = _Starter()
+    unforked.release()
 
 
 _starter = _Starter()
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=unforked.acquire, after_in_parent=unforked.release, after_in_child=_after_fork)
 
 
 def run() -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from guided_plugin.errors import PipelineError
 from guided_plugin.ipc.channel import poll_until
-from guided_plugin.ipc.spawn import Child, StopWatch, exit_reason
+from guided_plugin.ipc.spawn import Child, StopWatch, exit_reason, unforked
 
 START_SECONDS = 120.0
 """Until a child must be there, on a cold and busy machine."""
@@ -176,16 +176,17 @@ class Template:
         given_up: Callable[[], bool],
     ) -> Forked:
         with contextlib.ExitStack() as undo:
-            ours, theirs = socket.socketpair()
-            status, told = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            undo.callback(ours.close)
-            undo.callback(status.close)
-            with theirs, told:
-                passed = [told.fileno(), control.fileno(), theirs.fileno(), *descriptors]
-                try:
-                    socket.send_fds(control, [role.encode()], passed)
-                except OSError as error:
-                    raise ConnectionError(str(error)) from error
+            with unforked:
+                ours, theirs = socket.socketpair()
+                status, told = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                undo.callback(ours.close)
+                undo.callback(status.close)
+                with theirs, told:
+                    passed = [told.fileno(), control.fileno(), theirs.fileno(), *descriptors]
+                    try:
+                        socket.send_fds(control, [role.encode()], passed)
+                    except OSError as error:
+                        raise ConnectionError(str(error)) from error
             while not poll_until(status, select.POLLIN, min(end, time.monotonic() + _LOOK_SECONDS)):
                 if self.closed or given_up():
                     raise _cannot_start("it is not needed any more")

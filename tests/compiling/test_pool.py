@@ -19,7 +19,7 @@ from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.compiling import compiler as compiler_module
 from guided_plugin.compiling import pool as pool_module
 from guided_plugin.compiling.background import Background
-from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.compiling.compiler import GrammarCompiler, shared_compiler
 from guided_plugin.compiling.pool import Compile, Helper
 from guided_plugin.errors import (
     BusyError,
@@ -291,18 +291,33 @@ def test_a_template_that_dies_while_it_starts_is_no_refusal_of_the_spec(make, mo
 def test_helpers_end_with_their_host(plugin, end):
     code = textwrap.dedent(HOST) + end
     path = os.pathsep.join([str(plugin), str(Path(__file__).parents[2])])
-    host = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command, variables = [sys.executable, "-c", code], {**os.environ, "PYTHONPATH": path}
+    host = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
     assert host.returncode in (0, -signal.SIGKILL), host.stderr
     pids = [int(pid) for pid in host.stdout.split()]
     assert pids
     assert ended(*pids)
+
+
+def test_a_process_that_is_forked_in_a_compile_makes_its_own(byte_vocabulary, monkeypatch):
+    compiler, begun = shared_compiler(byte_vocabulary), threading.Event()
+    small, large = OutputSpec.choice(["a"]), OutputSpec.json_schema(LARGE)
+    made = compiler._made
+    monkeypatch.setattr(compiler, "_made", lambda *args: begun.set() or time.sleep(0.5) or made(*args))
+    running = compiling(compiler, small)
+    begun.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(15)
+        with contextlib.suppress(Exception):
+            compiler.compile(small)
+            with pytest.raises(PipelineError, match="before a fork"):
+                compiler.compile(large)
+            shared_compiler(byte_vocabulary).compile(large)
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    running.result()
 
 
 def test_a_spec_is_quick_if_it_is_for_each_backend_that_may_get_it(make):

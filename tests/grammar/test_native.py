@@ -123,32 +123,13 @@ def test_who_waits_for_a_thread_at_the_end_waits_not_for_ever():
     assert (done.returncode, done.stdout) == (0, "late\n")
 
 
-@pytest.mark.parametrize("inside", [True, False])
-def test_a_child_forked_in_native_work_ends_at_once(inside):
+@pytest.mark.parametrize("where", ["module.native()", "contextlib.nullcontext()", "another_thread()"])
+def test_a_child_that_is_forked_ends_at_once_wherever_native_work_goes_on(where):
     done = run(
         f"""
         import guided_plugin.grammar.native as module
 
-        module._LONGEST = module._LATE = 600.0
-        with module.native() if {inside} else contextlib.nullcontext():
-            child = os.fork()
-        if child == 0:
-            with module.native():
-                pass
-            sys.exit(7)
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status))
-        """
-    )
-    assert (done.returncode, done.stdout) == (0, "7\n")
-
-
-def test_a_forked_child_does_not_wait_for_threads_it_does_not_have():
-    done = run(
-        """
-        import guided_plugin.grammar.native as module
-
-        module._LONGEST = 600.0
+        module._LONGEST, module._LATE, module._FORK_SECONDS = 600.0, 600.0, 0.1
         reaped = threading.Event()
 
         def work():
@@ -156,10 +137,16 @@ def test_a_forked_child_does_not_wait_for_threads_it_does_not_have():
                 begun.set()
                 reaped.wait()
 
-        in_background(work)
-        begun.wait()
-        child = os.fork()
+        def another_thread():
+            in_background(work)
+            begun.wait()
+            return contextlib.nullcontext()
+
+        with {where}:
+            child = os.fork()
         if child == 0:
+            with module.native():
+                pass
             sys.exit(7)
         _, status = os.waitpid(child, 0)
         reaped.set()

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from worker_runs import gone
+from worker_runs import gone, until
 
 from guided_plugin.ipc import spawn
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
@@ -125,16 +125,26 @@ def test_stop_ends_a_child_that_hangs(start):
     child.stop()
 
 
-def test_a_child_outlives_the_thread_that_asked_for_it(start):
+def test_a_child_outlives_the_thread_that_asked_for_it_and_no_fork_has_its_end(start, monkeypatch):
     """The kernel would end it with the thread that started it."""
-    made = []
+    begun, made, popen = threading.Event(), [], subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: begun.set() or time.sleep(0.5) or popen(*a, **k))
     thread = threading.Thread(target=lambda: made.append(start()))
     thread.start()
+    begun.wait()
+    fork = os.fork()
+    if fork == 0:
+        os._exit(signal.alarm(30) or signal.pause() or 0)
     thread.join()
     ((child, channel),) = made
     channel.wait()
     time.sleep(0.1)
     assert child.exit_code() is None
+    child.kill()
+    with pytest.raises(ChannelClosedError):
+        channel.wait(time.monotonic() + 5.0)
+    os.kill(fork, signal.SIGKILL)
+    os.waitpid(fork, 0)
 
 
 def test_a_child_that_hangs_ends_with_its_host(module):
@@ -151,19 +161,10 @@ def test_a_child_that_hangs_ends_with_its_host(module):
         os.kill(os.getpid(), signal.SIGKILL)
     """
     path = os.pathsep.join([str(module), str(Path(__file__).parents[2])])
-    found = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(host)],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command, variables = [sys.executable, "-c", textwrap.dedent(host)], {**os.environ, "PYTHONPATH": path}
+    found = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
     assert found.returncode == -signal.SIGKILL, found.stderr
-    end = time.monotonic() + 20
-    while not gone(int(found.stdout)):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: gone(int(found.stdout)))
 
 
 def test_a_forked_host_starts_its_own(start):

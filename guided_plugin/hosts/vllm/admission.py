@@ -23,7 +23,6 @@ from typing import Any
 from guided_plugin.compiling.background import Background
 from guided_plugin.config import SpecLimits
 from guided_plugin.errors import BusyError, GuidedError, SpecError, VocabularyError, near_miss, printable
-from guided_plugin.grammar.native import native
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import (
     ADMITTED,
@@ -218,10 +217,9 @@ class Gate:
 
     def _warm(self) -> None:
         try:
-            with native():  # reading a tokenizer is native work, too
-                compiler = self.specs.compiler
-                line = telling.frontend_line(self.options, None, compiler.plugins.backends)
-                _log.info("%s; %s", line, self._told)
+            compiler = self.specs.compiler
+            line = telling.frontend_line(self.options, None, compiler.plugins.backends)
+            _log.info("%s; %s", line, self._told)
             compiler.warm_up()
         except GuidedError as error:
             if isinstance(error, VocabularyError):

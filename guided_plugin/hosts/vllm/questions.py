@@ -13,15 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
-from functools import partial
 from typing import Any
 
+from guided_plugin.grammar.native import native
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import HEALTH, RETRY_AFTER, samples
 from guided_plugin.hosts.vllm.names import Part, When
@@ -183,29 +181,13 @@ def wait_for(ready: threading.Event, what: str, late: str) -> bool:
     return False
 
 
-_no_fork = threading.RLock()
-"""Held while something is done in the background. vLLM forks its engine meanwhile, and a process that is
-forked then would wait for ever for the locks of modules that are just being imported."""
-
-
-def _after_fork() -> None:
-    with suppress(RuntimeError):  # the fork did not wait any longer
-        _no_fork.release()
-
-
-os.register_at_fork(
-    before=partial(_no_fork.acquire, timeout=_SECONDS),
-    after_in_parent=_after_fork,
-    after_in_child=_after_fork,
-)
-
-
 def in_background(work: Callable[[], object], name: str) -> threading.Event:
-    """Do some work in a thread; the event says that it is over. A fork waits until then."""
+    """Do some work in a thread; the event says that it is over. A fork waits until then, as vLLM forks its
+    engine meanwhile, and so does the end of the interpreter."""
     over = threading.Event()
 
     def run() -> None:
-        with _no_fork:
+        with native():
             try:
                 work()
             except Exception:

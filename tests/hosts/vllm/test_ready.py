@@ -1,7 +1,8 @@
 """What a server has made when it says that it is ready, and what its first guided requests start."""
 
+import importlib
 import os
-import subprocess
+import signal
 import sys
 import threading
 import time
@@ -119,29 +120,20 @@ def test_work_in_the_background_that_fails_ends_the_wait(caplog):
     assert "no luck" in caplog.text
 
 
-FORK = """
-import os, signal, sys, time
-from guided_plugin.hosts.vllm.questions import in_background
-over = in_background(lambda: __import__("slow"), "guided-test")
-while "slow" not in sys.modules:
-    time.sleep(0.001)
-child = os.fork()
-if not child:
-    signal.alarm(20)
-    import slow
-    in_background(lambda: None, "guided-test").wait()
-    os._exit(0)
-print("forked", over.is_set(), os.waitpid(child, 0)[1])
-"""
-
-
-def test_a_process_that_is_forked_meanwhile_waits_for_no_module(tmp_path):
-    (tmp_path / "slow.py").write_text("import time; time.sleep(1)")
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
-    done = subprocess.run(
-        [sys.executable, "-c", FORK], env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout == "forked True 0\n", done.stderr
+def test_a_process_that_is_forked_meanwhile_waits_for_no_module(tmp_path, monkeypatch):
+    (tmp_path / "slow_module.py").write_text("import time; time.sleep(1)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    over = vllm_ready.in_background(lambda: importlib.import_module("slow_module"), "guided-test")
+    while "slow_module" not in sys.modules:
+        time.sleep(0.001)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        importlib.import_module("slow_module")
+        vllm_ready.in_background(lambda: None, "guided-test").wait()
+        os._exit(0)
+    assert over.is_set()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_frontends_and_workers_wait_at_the_end_of_their_start(monkeypatch):
