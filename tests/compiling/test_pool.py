@@ -300,9 +300,9 @@ def test_helpers_end_with_their_host(plugin, end):
 
 
 def test_a_process_that_is_forked_in_a_compile_makes_its_own(byte_vocabulary, monkeypatch):
-    compiler, begun = shared_compiler(byte_vocabulary), threading.Event()
+    compiler = shared_compiler(byte_vocabulary)
+    begun, made = threading.Event(), compiler._made
     small, large = OutputSpec.choice(["a"]), OutputSpec.json_schema(LARGE)
-    made = compiler._made
     monkeypatch.setattr(compiler, "_made", lambda *args: begun.set() or time.sleep(0.5) or made(*args))
     running = compiling(compiler, small)
     begun.wait()

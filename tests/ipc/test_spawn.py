@@ -132,14 +132,12 @@ def test_a_child_outlives_the_thread_that_asked_for_it_and_no_fork_has_its_end(s
     thread = threading.Thread(target=lambda: made.append(start()))
     thread.start()
     begun.wait()
-    fork = os.fork()
-    if fork == 0:
+    if (fork := os.fork()) == 0:
         os._exit(signal.alarm(30) or signal.pause() or 0)
     thread.join()
     ((child, channel),) = made
     channel.wait()
-    time.sleep(0.1)
-    assert child.exit_code() is None
+    assert child.exit_code(0.1) is None
     child.kill()
     with pytest.raises(ChannelClosedError):
         channel.wait(time.monotonic() + 5.0)

@@ -211,6 +211,15 @@ def test_all_processes_are_killed_at_once_and_service_is_back_soon(make, monkeyp
     assert pipe.phase("two") is Phase.DONE
 
 
+def test_what_lacks_for_a_moment_is_no_reason_to_refuse_requests(monkeypatch):
+    fork, end = Template.fork, time.monotonic() + 0.3
+    monkeypatch.setattr(
+        Template, "fork", lambda *a, **k: os.stat("/-" * (time.monotonic() < end) or "/") and fork(*a, **k)
+    )
+    pipe = gp.StepPipeline(gp.GrammarCompiler(BYTES), max_slots=1, mode="process")
+    assert pipe.prepare(LONG).result(60).backend == "llguidance"
+
+
 def test_a_pipeline_and_its_compiler_may_be_collected_in_any_thread():
     pipe = gp.StepPipeline(gp.GrammarCompiler(BYTES), max_slots=1, mode="process")
     pipe.prepare(LONG).result(60)

@@ -43,7 +43,7 @@ _AGAIN_SECONDS = 2.0
 _ROLE = "guided_plugin.worker.child.loop"
 
 _PAUSE = 0.5
-"""Seconds between two failures of the supervisor itself, once requests are refused."""
+"""Seconds after a start that failed, and after a failure of the supervisor while requests are refused."""
 
 
 class Pulse:
@@ -204,6 +204,7 @@ class Supervisor:
                     self._client.refuse(error, math.inf)  # its compiler was closed
                 elif not self._closing:
                     self._count_death(f"could not be started: {error}")
+                    time.sleep(_PAUSE)  # what lacks, like descriptors, may be there again
 
     def _no_longer(self) -> bool:
         """Asked while a worker starts: whether it is not needed any more. What waits for one whose template

@@ -126,14 +126,12 @@ def test_a_process_that_is_forked_meanwhile_waits_for_no_module(tmp_path, monkey
     over = vllm_ready.in_background(lambda: importlib.import_module("slow_module"), "guided-test")
     while "slow_module" not in sys.modules:
         time.sleep(0.001)
-    child = os.fork()
-    if child == 0:
+    if (child := os.fork()) == 0:
         signal.alarm(20)
         importlib.import_module("slow_module")
         vllm_ready.in_background(lambda: None, "guided-test").wait()
         os._exit(0)
-    assert over.is_set()
-    assert os.waitpid(child, 0)[1] == 0
+    assert (over.is_set(), os.waitpid(child, 0)[1]) == (True, 0)
 
 
 def test_frontends_and_workers_wait_at_the_end_of_their_start(monkeypatch):
