@@ -14,23 +14,16 @@ rejected whatever its row says: there are no masks behind it.
 from __future__ import annotations
 
 import time
-import weakref
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from guided_plugin.hosts.vllm.common import drafts_of
+from guided_plugin.hosts.vllm.jump import RUNNERS
 from guided_plugin.hosts.vllm.names import Part
 from guided_plugin.hosts.vllm.v2 import PlannedBatch, V2Runner
 from guided_plugin.pipeline.pipeline import DraftStep
-
-_RUNNERS: weakref.WeakSet[V2DraftRunner] = weakref.WeakSet()
-
-
-def runners_of(states: Any) -> list[V2DraftRunner]:
-    """The runners over a model runner's table of requests."""
-    return [one for one in _RUNNERS if one.requests.states.all_token_ids is states.all_token_ids]
 
 
 class SentBatch(PlannedBatch):
@@ -78,7 +71,7 @@ class V2DraftRunner(V2Runner):
         self._shown = self._proposes = self._offered = False
         """Whether the sampler was seen to show logits, and a speculator to propose; whether the worker chose
         the drafts of the next forward pass."""
-        _RUNNERS.add(self)
+        RUNNERS.add(self)
 
     # Before the forward pass
 

@@ -13,6 +13,7 @@ import copy
 import logging
 import statistics
 import time
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from typing import Any
@@ -32,6 +33,9 @@ _ANY = 1 << 20
 
 _OWN = "guided_plugin_jump"
 """The key of `additional_config` by which engines know that the speculative config is ours."""
+
+RUNNERS: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Each `V2DraftRunner` of this process."""
 
 _TRIAL, _FIRST, _LONG = 12, 64, 4096
 """Steps of a trial, and before it: the fewest and the most. Four times as many each time that it says the
@@ -230,8 +234,6 @@ class _NoGuesses:
 
 def _watch(speculator: Any, states: Any, *, own: bool) -> None:
     """Show what it proposes to the runner over these requests."""
-    from guided_plugin.hosts.vllm.drafts import runners_of
-
     original = speculator.propose
     greedy = getattr(speculator, "draft_logits", None) is None
 
@@ -240,8 +242,9 @@ def _watch(speculator: Any, states: Any, *, own: bool) -> None:
         if not kwargs.get("dummy_run"):
             confidences = speculator.draft_token_confidence_probs if own else None
             verified = kwargs.get("num_speculative_tokens") != 0
-            for runner in runners_of(states):
-                runner.propose(input_batch, drafts, confidences, greedy=greedy, verified=verified)
+            for runner in list(RUNNERS):
+                if runner.requests.states.all_token_ids is states.all_token_ids:
+                    runner.propose(input_batch, drafts, confidences, greedy=greedy, verified=verified)
         return drafts
 
     speculator.propose = propose
