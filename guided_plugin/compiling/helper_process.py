@@ -116,11 +116,7 @@ class _Helper:
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
         except RecursionError:
-            return CompileLimitError(
-                f"is nested too deep for {backend}",
-                where=spec.kind,
-                hint="flatten it",
-            )
+            return CompileLimitError(f"is nested too deep for {backend}", where=spec.kind, hint="flatten it")
         except Exception as error:
             return PluginError(f"failed: {error!r}", where=where)
         if not isinstance(made, Prepared):

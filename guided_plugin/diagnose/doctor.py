@@ -45,12 +45,7 @@ def examine(setup: Setup, done: Callable[[str], None] = lambda section: None) ->
 
 # Versions
 
-REQUIRED = {
-    "torch": "2.6",
-    "xgrammar": "0.2.1",
-    "llguidance": "1.7.6",
-    "transformers": "4.56",
-}
+REQUIRED = {"torch": "2.6", "xgrammar": "0.2.1", "llguidance": "1.7.6", "transformers": "4.56"}
 """The oldest versions that serve, as pyproject.toml has them."""
 
 

@@ -161,9 +161,7 @@ class OutputSpec:
                 hint='for example {"type": "structural_tag", "format": {...}}',
             )
         return cls._make(
-            "structural_tag",
-            _dump({"type": "structural_tag", **document}, "structural_tag"),
-            options,
+            "structural_tag", _dump({"type": "structural_tag", **document}, "structural_tag"), options
         )
 
     @classmethod

@@ -147,10 +147,7 @@ def crossed_bounds(node: Mapping[str, Any]) -> Complaint:
     for low, high in _BOUNDS:
         ends = node.get(low), node.get(high)
         if all(isinstance(end, int | float) for end in ends) and node[low] > node[high]:
-            return (
-                f"{low} {node[low]} is above {high} {node[high]}",
-                f"lower {low} or raise {high}",
-            )
+            return (f"{low} {node[low]} is above {high} {node[high]}", f"lower {low} or raise {high}")
     return None
 
 

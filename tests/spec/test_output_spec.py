@@ -233,12 +233,7 @@ def test_a_callers_own_texts_and_numbers_become_plain():
     spec = OutputSpec.regex(Text("a"), backend=Text("b"), stop_token_ids=[Token(3)], start_after=[Token(4)])
     assert [
         type(value) for value in (spec.text, spec.backend, *spec.stop_token_ids, *spec.start_after[0].tokens)
-    ] == [
-        str,
-        str,
-        int,
-        int,
-    ]
+    ] == [str, str, int, int]
 
 
 def test_an_address_that_is_none_stands_for_itself():

@@ -23,7 +23,7 @@ from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, Disti
 from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
 from guided_plugin.grammar.llguidance.distinct.track import BYTES
 from guided_plugin.grammar.llguidance.endings import MEMO_BYTES, Endings
-from guided_plugin.grammar.llguidance.growth import growth
+from guided_plugin.grammar.llguidance.growth import growth, marks
 from guided_plugin.grammar.llguidance.lark import DISTINCT
 from guided_plugin.grammar.llguidance.lark.patterns import FUEL
 from guided_plugin.grammar.llguidance.learnt import Learnt
@@ -34,11 +34,7 @@ from guided_plugin.grammar.llguidance.matcher import (
     LLGuidanceMatcher,
     first_line,
 )
-from guided_plugin.grammar.llguidance.probe import (
-    FUEL_OF_PROBES,
-    check_starts,
-    too_entangled,
-)
+from guided_plugin.grammar.llguidance.probe import FUEL_OF_PROBES, check_starts, too_entangled
 from guided_plugin.grammar.llguidance.sources import complaint, source_text
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.grammar.threads import AdaptiveThreads
@@ -220,7 +216,7 @@ class LLGuidanceBackend:
             size += 4 * MEMO_BYTES
             made = replace(
                 made,
-                handle=replace(compiled, closing=ClosingRules(endings, grows, shortest)),
+                handle=replace(compiled, closing=ClosingRules(endings, grows, shortest, marks(text))),
                 size_bytes=size,
                 shortest=shortest,
                 growth=grows,

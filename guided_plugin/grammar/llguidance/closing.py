@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.llguidance.endings import MEMO_BYTES, Endings, Piece
 from guided_plugin.grammar.llguidance.matcher import LLGuidanceMatcher
+from guided_plugin.grammar.llguidance.tokenizer import SIZES
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest
 
 _SECONDS = 0.2
@@ -51,9 +52,10 @@ class _Place:
 class ClosingRules:
     """What the outputs of one grammar share."""
 
-    def __init__(self, endings: Endings, growth: int, first: Ending) -> None:
-        """`first`: the ending of an output that has not begun."""
+    def __init__(self, endings: Endings, growth: int, first: Ending, marks: frozenset[str]) -> None:
+        """`first`: the ending of an output that has not begun. `marks`: what may end a free text."""
         self.endings = endings
+        self.plain = endings.spelling.plain(marks)
         self.growth = growth
         """Tokens that one token may add to the shortest ending, at most."""
         self._first = first
@@ -148,7 +150,7 @@ class ClosingRules:
                 rest = self._rest(token, ending)
                 if rest is not None:
                     own[token] = len(rest)
-        others = dict.fromkeys([*spelling.controls_in(row), *spelling.singles_in(row)])
+        others = dict.fromkeys([*spelling.controls_in(row), *spelling.singles_in(row, self.plain[1])])
         untried = [token for token in others if token not in own][:_TRIED]
         return _Place(list(own.items()), untried=untried[::-1])
 
@@ -164,17 +166,15 @@ class ClosingRules:
         rest = self._rest(token, before) if token >= 0 else before
         if rest is not None:
             yield rest
-        else:
-            yield before[1:]  # another value in place of a short one
-            yield before
+        yield before[1:]  # another value in place of a short one
+        yield before
 
     def _rest(self, token: int, ending: Ending) -> Ending | None:
         """What is left of an ending after a token that begins it."""
         if ending[:1] == (token,):
             return ending[1:]
         tokens = self.endings.spelling.tokens
-        text = tokens[token]
-        begun = b""
+        text, begun = tokens[token], b""
         for taken, one in enumerate(ending, 1):
             if not tokens[one]:
                 return None
@@ -209,8 +209,8 @@ class Closing:
     """Tokens that had no other choice than to end."""
     missed: int = 0
     """How often no ending was found."""
-    text: bool = False
-    """Whether the last mask allowed all plain text, which leaves the ending as it is."""
+    text: int = 0
+    """Characters of the longest tokens of plain text in the last mask: they leave the ending as it is."""
 
     @property
     def mark(self) -> tuple[int, Ending | None, int]:
@@ -220,7 +220,7 @@ class Closing:
     def go_back(self, mark: tuple[int, Ending | None, int]) -> None:
         """Be as it was at a mark."""
         self.due, self.ending, self.led = mark
-        self.text = False
+        self.text = 0
 
     def restrict(
         self, matcher: LLGuidanceMatcher, tokens: int, last: int, row: MaskArray, until: float
@@ -231,9 +231,10 @@ class Closing:
         left, growth = self.room - tokens, self.rules.growth
         self.due = tokens + 1
         ending = self.ending
-        known = self.text and self._goes_on(matcher, last, left - 2, row)
-        self.text = False
-        if not known:
+        probes, goes_on, self.text = self.rules.endings.spelling.probes, self.text and last >= 0, 0
+        if goes_on and _allows(self.rules.plain[max(SIZES)], last):  # one is tried, in turn, in place of all
+            self.text = self._spared(matcher, left - 2, row, probes[left % min(_PROBES, len(probes)) :][:1])
+        if not self.text:
             sizes = left - 2 - growth, left - 1
             self.ending = ending = self.rules.after(matcher, last, ending, sizes, until)
         if ending is None:
@@ -246,53 +247,35 @@ class Closing:
             self.due += (spare - growth) // (growth + 1)
             return
         self.due = tokens  # the same mask may be filled again, where a step was planned and not sampled
-        self.led += not self._keep(matcher, ending, left - 2, row, until, known=known) or spare < 0
+        self.led += not self._keep(matcher, ending, left - 2, row, until) or spare < 0
 
-    def _goes_on(self, matcher: LLGuidanceMatcher, last: int, most: int, row: MaskArray) -> bool:
-        """Whether an output is in the same text as before its last token, and its ending still fits: one
-        token is tried, in turn, in place of all."""
-        spelling, ending = self.rules.endings.spelling, self.ending
-        if ending is None or last < 0 or not _allows(spelling.plain, last):
-            return False
-        probe = spelling.probes[most % min(_PROBES, len(spelling.probes))]
-        return self._spares(ending, most, matcher, row) and matcher.ends_with((probe, *ending))
-
-    def _spares(self, ending: Ending, most: int, matcher: LLGuidanceMatcher, row: MaskArray) -> bool:
-        """Whether a token of free text may come before an ending."""
+    def _spared(self, matcher: LLGuidanceMatcher, most: int, row: MaskArray, probes: list[int]) -> int:
+        """Characters of the longest tokens of free text that may come before the ending; 0: none may."""
         # Of a name that may be any, other letters are another name. A text may become one that was there.
+        ending, sizes = self.ending or (), SIZES if matcher.distinct is None else SIZES[1:]
         needed = len(ending) + (0 if matcher.distinct is None else _DISTINCT)
-        return needed <= most and self.rules.endings.spelling.is_free(row)
+        if not probes or needed > most or not self.rules.endings.spelling.is_free(row):
+            return 0
+        if not all(matcher.ends_with((one, *ending)) for one in probes):
+            return 0
+        return next(size for size in sizes if size == 1 or matcher.ends_with(probes[:1] * size + [*ending]))
 
     def _keep(
-        self,
-        matcher: LLGuidanceMatcher,
-        ending: Ending,
-        most: int,
-        row: MaskArray,
-        until: float,
-        *,
-        known: bool,
+        self, matcher: LLGuidanceMatcher, ending: Ending, most: int, row: MaskArray, until: float
     ) -> bool:
-        """Keep the tokens of a mask after which an ending of at most so many tokens is known. `known`: plain
-        text is among them. Whether there was time for others than those that begin the ending."""
-        spelling = self.rules.endings.spelling
+        """Keep the tokens of a mask after which an ending of at most so many tokens is known. Whether there
+        was time for others than those that begin the ending."""
         kept = [token for token in self.stops if _allows(row, token)]
         more, late = self.rules.kept(matcher, ending, most, row, until)
         kept += more
-        probes = spelling.probes[:_PROBES]
-        self.text = known or (
-            bool(probes)
-            and self._spares(ending, most, matcher, row)
-            and all(matcher.ends_with((one, *ending)) for one in probes)
+        self.text = self.text or self._spared(
+            matcher, most, row, self.rules.endings.spelling.probes[:_PROBES]
         )
-        if self.text:
-            row &= spelling.plain
-        else:
-            row[:] = 0
+        row &= self.rules.plain[self.text]
         words = row.view("uint32")
         for token in kept or ending[:1]:
             words[token >> 5] |= 1 << (token & 31)
-        return self.text or not late
+        return bool(self.text) or not late
 
 
 def _allows(row: MaskArray, token: int) -> bool:

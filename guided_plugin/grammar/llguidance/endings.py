@@ -30,8 +30,9 @@ _CLOSERS = b"}])>"
 _ENDS = frozenset((*_CLOSERS, _QUOTE))
 _FREE = 64
 """So many bytes are allowed next in a text that is free, as a JSON string is."""
-_ORDER = b'}])>,:"0123456789-[{ntf'
+_ORDER = b'}])>,:"0123456789-ntf[{'
 """What is taken first where a text is not free: what closes, then what is short."""
+_LAST = b"(<\\"
 _ALL = 40
 """So many bytes are all tried in a text."""
 _FEW = 12
@@ -157,7 +158,7 @@ class Endings:
         """The pieces of an ending, after some; `place` moves. Each choice on the way is added to
         `choices`."""
         size, closed = 0, False
-        visits: Counter[bytes] = Counter()
+        visits, used = Counter[bytes](), set[tuple[bytes, bytes]]()
         while size <= most and time.thread_time() < deadline:
             forced = place.forced()
             if forced and place.accept_text(forced):
@@ -175,19 +176,26 @@ class Endings:
                 options.append(bytes(allowed[:1]))
             elif not is_text:
                 ordered = _ordered(allowed)
-                # What leads back here again and again is left for the other choices.
+                # What leads back here again and again is left for others, each four times as often.
                 seen = self.spelling.signature(row)
-                turn = max(0, visits[seen] - _TURNS) % max(1, len(ordered))
+                late = visits[seen] - _TURNS
+                turn = max(0, late if late < len(ordered) else late.bit_length() // 2 - 1) % max(
+                    1, len(ordered)
+                )
                 visits[seen] += not (ordered and ordered[0] in _CLOSERS and len(ordered) < _FEW)
                 options += [bytes([byte]) for byte in ordered[turn:] + ordered[:turn]]
                 closed = False
             elif _QUOTE in allowed and not closed:
                 options.append(b'"')
                 closed = True
+                choices.append(_Choice(pieces[:], place.fork(), []))
             else:
-                end = self._end_of_text(place, row, deadline)
+                end = self._end_of_text(place, row, deadline, used)
                 if end is not None:
                     options.append(end)
+                    if closed:  # without the quote, which did not end it
+                        choices[-1].others.append(end)
+                    used.add((self.spelling.signature(row), end))
                 closed = False
             if not options:
                 return None
@@ -215,21 +223,24 @@ class Endings:
                 return [rest]
         return []
 
-    def _end_of_text(self, place: LLGuidanceMatcher, row: MaskArray, deadline: float) -> bytes | None:
-        """A text with which a free text ends, or after which a quote ends it."""
+    def _end_of_text(
+        self, place: LLGuidanceMatcher, row: MaskArray, deadline: float, used: set[tuple[bytes, bytes]]
+    ) -> bytes | None:
+        """A text with which a free text ends, or after which a quote ends it; none that led back here."""
         allowed = self.spelling.bytes_in(row)
         quoted, key = _QUOTE in allowed, self.spelling.signature(row)
         ends: Iterable[bytes]
         for ends in (
+            (one for one in self._literals if quoted and place.ends_with(self.spelled([one]) or ())),
             (bytes([byte]) for byte in _one_of_each(allowed)),
             self._texts.get(key) or [],
             self._literals,
         ):
-            found = next((one for one in ends if self._ends(place, one, quoted)), None)
+            fresh = (one for one in ends if (key, one) not in used)
+            found = next((one for one in fresh if self._ends(place, one, quoted)), None)
             if found is not None:
                 return found
-        found = self._padded(place, quoted, allowed, deadline)
-        found = found or self._searched_end(place, quoted, deadline)
+        found = self._padded(place, quoted, allowed, deadline) or self._searched_end(place, quoted, deadline)
         if found is not None:
             known = [found, *(self._texts.get(key) or [])][:_KNOWN_TEXTS]
             self._texts.put(key, known, ENTRY_BYTES + 2 * texts_bytes(*known))
@@ -259,6 +270,8 @@ class Endings:
     def _has_ended(self, place: LLGuidanceMatcher, row: MaskArray, quoted: bool) -> bool:
         """Whether a text has ended that was free; `quoted`: a quote did not end it."""
         allowed = self.spelling.bytes_in(row)
+        if not quoted and len(allowed) < _FREE and _ENDS.intersection(allowed):
+            return True
         return place.complete or len(allowed) < (_FREE if quoted else 2) or (_QUOTE in allowed and not quoted)
 
     def _searched_end(self, place: LLGuidanceMatcher, quoted: bool, deadline: float) -> bytes | None:
@@ -286,8 +299,8 @@ def _ordered(allowed: list[int]) -> list[int]:
     """Bytes, those first that lead to an end soonest; of the digits, the first."""
     known = [byte for byte in _ORDER if byte in allowed]
     digits = [byte for byte in known if 48 <= byte <= 57]
-    others = [byte for byte in allowed if byte not in _ORDER and byte > 32 and byte != _BACKSLASH]
-    last = [_BACKSLASH] if _BACKSLASH in allowed else []
+    others = [byte for byte in allowed if byte not in _ORDER and byte > 32 and byte not in _LAST]
+    last = [byte for byte in _LAST if byte in allowed]
     return [*(byte for byte in known if byte not in digits[1:]), *others, *digits[1:], *last] or allowed
 
 

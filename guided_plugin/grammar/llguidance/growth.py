@@ -39,6 +39,10 @@ _WAYS = 8
 """Examples of a part, the shortest. Chosen, not measured."""
 _USUAL = b" aA0"
 """Characters that examples have where they may."""
+PROBES = b"a 0Z-.{]"  # may come next in a free text
+_NO_TEXT = ((0x2028, 0x2029), (0xD800, 0xDFFF))  # JSON and the dot leave it out
+_CLASS = re.compile(r"\[\^?(?:\\.|[^\]\\])+\]")
+_ENDED = re.compile(r"/\(\?s:\.[^/]*?(?:\\x\{(\w+)\}|(\w))/")
 _ROUNDS = 200
 """Longer chains of rules that wait for each other are cut: what is left has no end that is short."""
 
@@ -186,7 +190,11 @@ def _expression(node: ecma.Node) -> _Part:
             return _Part("any", tuple(map(_expression, options)))
         case ecma.Repeat(part, low, high):
             return _Part("repeat", (_expression(part),), count=low, more=high != low)
-    return _Part("characters", count=int(isinstance(node, ecma.Characters)))
+    if not isinstance(node, ecma.Characters):
+        return _Part("characters")
+    ranges = ecma.complement(node.ranges) if node.negated else node.ranges
+    least = min((low for low, _ in ranges), default=0)
+    return _Part("characters", count=len(chr(least).encode(errors="replace")))  # each byte may need a token
 
 
 def _least(part: _Part, known: _Known, needed: int) -> float:
@@ -249,3 +257,18 @@ def _examples(node: ecma.Node) -> list[str]:
             likely = (code for low, high in allowed for code in _USUAL if low <= code <= high)
             found = [chr(next(likely, allowed[0][0] if allowed else ord("a")))]
     return list(dict.fromkeys(one[: _LONGEST_EXAMPLE + 1] for one in found))[:_WAYS]
+
+
+def marks(text: str) -> frozenset[str]:
+    """Characters with which free text may end, or become another: those that a class of it leaves out, and
+    the last ones of what ends it in a tag. One stands for all beyond ASCII."""
+    found = {int(code, 16) if code else ord(letter) for code, letter in _ENDED.findall(text)}
+    for one in set(_CLASS.findall(text)):
+        with contextlib.suppress(UnsupportedSpecError):
+            node = _tree(one)
+            ranges = node.ranges if isinstance(node, ecma.Characters) else ()
+            out = ranges if one[1] == "^" else ecma.complement(ranges)
+            if not any(low <= code <= high for low, high in out for code in PROBES):
+                for low, high in {*out}.difference(_NO_TEXT):
+                    found.update(range(min(low, 128), min(high, 128) + 1))
+    return frozenset(chr(min(code, 128)) for code in found if code > 31 and code not in b'"\\<')

@@ -112,11 +112,7 @@ class Learnt:
         _trim()
         if not given_up and not renewing and self.size_bytes > _BEGIN * self._limit:
             self._base = resident_bytes()  # no lexer is left that could hold it
-        _log.info(
-            "cleared the lexer states of %d grammars; %d MiB are left",
-            given_up,
-            self.size_bytes >> 20,
-        )
+        _log.info("cleared the lexer states of %d grammars; %d MiB are left", given_up, self.size_bytes >> 20)
 
 
 def _trim() -> None:

@@ -38,10 +38,7 @@ _LIST = re.compile(r"; following (special tokens )?are available: .*")
 _HINTS = (
     ("unknown name", "define it: a rule begins its line with `name:`, a terminal with `NAME:`"),
     ("unknown special token", "name a token that the model's vocabulary has, or write the text in quotes"),
-    (
-        "unknown common regex",
-        "import common.INT, NUMBER, ESCAPED_STRING, WORD or WS, or write /regex/",
-    ),
+    ("unknown common regex", "import common.INT, NUMBER, ESCAPED_STRING, WORD or WS, or write /regex/"),
     ("no start rule", "the rule of the whole output is named `start`, as in `start: item+`"),
     ("invalid regex", "write the regex without it: grammars express regular languages only"),
     ("circular reference", "terminals can't refer to themselves: write it as a rule, in lower case"),

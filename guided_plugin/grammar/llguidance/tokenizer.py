@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.forced import ids_of
+from guided_plugin.grammar.llguidance.growth import PROBES
 from guided_plugin.grammar.vocabulary import Vocabulary
 
 # Tokens whose masks are precomputed: a state that allows all of a slice adds it as one piece. These are
@@ -35,6 +36,7 @@ _HEAD_WORDS = 64
 _LONGEST = 24
 """Bytes of the longest token that a text is spelled with."""
 _NEVER = 1 << 30
+SIZES = (128, 16, 4, 1, 0)  # characters of tokens of plain text, at most
 
 
 class Tokenizers:
@@ -127,11 +129,9 @@ class Spelling:
         self._controls = np.array(sorted(vocabulary.special_ids.difference(self.stops)), np.int64)
         both = np.concatenate([self._single, self._controls])
         self._words, self._shifts = both >> 5, (both & 31).astype(np.int32)
-        bits = np.zeros(32 * vocabulary.words, np.uint8)
-        bits[[token for token, text in enumerate(self.tokens) if _is_plain(text)]] = 1
-        self.plain: MaskArray = np.packbits(bits, bitorder="little").view(np.int32)
-        """Tokens of whole characters, none of which may end a text or begin an escape in it."""
-        self.probes = [self.single[byte] for byte in b"a 0Z-.{]" if byte in self.single]
+        self._sizes = np.zeros(32 * vocabulary.words, np.int32)
+        self._sizes[: len(self.tokens)] = [_plain_size(text) for text in self.tokens]
+        self.probes = [self.single[byte] for byte in PROBES if byte in self.single]
 
     def spelled(self, text: bytes) -> tuple[int, ...] | None:
         """A text in as few tokens as possible; None where the vocabulary can't spell it."""
@@ -160,12 +160,22 @@ class Spelling:
         found: list[int] = self._controls[_bits(row, self._controls)].tolist()
         return found
 
-    def singles_in(self, row: MaskArray) -> list[int]:
+    def singles_in(self, row: MaskArray, plain: MaskArray) -> list[int]:
         """The same as tokens; in a free text without those that are plain."""
         found = [self.single[byte] for byte in self.bytes_in(row)]
         if self.is_free(row):
-            return [token for token in found if not self.plain[token >> 5] >> (token & 31) & 1]
+            return [token for token in found if not plain[token >> 5] >> (token & 31) & 1]
         return found
+
+    def plain(self, marks: frozenset[str]) -> dict[int, MaskArray]:
+        """Tokens of so many whole characters at most that end no text, as `marks` do, and begin no escape."""
+        sizes = self._sizes.copy()
+        if marks:
+            classes = (re.escape(one.encode()) if one.isascii() else rb"\x80-\xff" for one in marks)
+            ended = re.compile(rb"[%s]" % b"".join(classes))
+            sizes[[i for i, text in enumerate(self.tokens) if ended.search(text)]] = 0
+        kept = {most: (sizes > 0) & (sizes <= most) for most in SIZES}
+        return {most: np.packbits(bits, bitorder="little").view(np.int32) for most, bits in kept.items()}
 
     def signature(self, row: MaskArray) -> bytes:
         """Which bytes a mask allows next, and which control tokens."""
@@ -179,11 +189,11 @@ class Spelling:
 _SPECIAL = re.compile(rb'["\\<\x00-\x1f]')
 
 
-def _is_plain(text: bytes) -> bool:
+def _plain_size(text: bytes) -> int:
     try:
-        return bool(text) and not _SPECIAL.search(text) and bool(text.decode())
+        return 0 if _SPECIAL.search(text) else len(text.decode())
     except UnicodeDecodeError:
-        return False
+        return 0
 
 
 def _bits(row: MaskArray, tokens: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -23,21 +23,7 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec, check_room
 from guided_plugin.step import NO_TOKEN
 
-WORDS = (
-    b'{"',
-    b'":',
-    b'","',
-    b'"}',
-    b'"},{"',
-    b"],",
-    b"true",
-    b"name",
-    b" the",
-    b"00",
-    "é".encode(),
-    b"[[",
-    b"}}",
-)
+WORDS = (*b'{" ": "," "} "},{" ], true name 00 [[ }}'.split(), b" the", "é".encode())
 TOKENS = (*(bytes([byte]) for byte in range(256)), *WORDS, b"</s>", b"<end>", b"<call>")
 END, OTHER_END, CALL = (TOKENS.index(name) for name in (b"</s>", b"<end>", b"<call>"))
 VOCABULARY = Vocabulary(
@@ -78,6 +64,11 @@ SCHEMAS: list[Any] = [
     {"type": "object", "minProperties": 2, "additionalProperties": {"type": "boolean"}},
     {"type": "object", "minProperties": 1, "required": ["name"]},
     {"type": "object", "properties": {"a": {"type": "object"}}, "required": ["b", "a"]},
+    {
+        "properties": {**{one: {"anyOf": [{"type": "null"}, {"$ref": "#"}]} for one in "lr"}, "value": {}},
+        "required": ["l", "r", "value"],
+        "type": "object",
+    },
 ]
 TAG = {
     "type": "structural_tag",
@@ -85,7 +76,7 @@ TAG = {
         "type": "triggered_tags",
         "triggers": ["<f="],
         "tags": [
-            {"begin": "<f=x>", "content": {"type": "json_schema", "json_schema": PERSON}, "end": "</f>"},
+            {"begin": "<f=x>", "content": {"type": "json_schema", "json_schema": PERSON}, "end": "</f>"}
         ],
     },
 }
@@ -95,6 +86,8 @@ OTHERS = [
     OutputSpec.json_object(),
     OutputSpec.structural_tag(TAG),
     OutputSpec.grammar('start: "(" (start | WORD)* ")"\nWORD: /[a-z]+/', "lark"),
+    OutputSpec.grammar('start: "(" start start ")" | "x"', "lark"),
+    OutputSpec.grammar('start: N | "(" start ")" | N "(" start ")"\nN: /[a-z0-9]{2,}/', "lark"),
     OutputSpec.json_schema(PERSON, whitespace="flexible"),
     OutputSpec.json_schema(PERSON, whitespace="spaced", strict=False),
     OutputSpec.json_schema({"type": "integer"}, stop_token_ids=[OTHER_END]),
@@ -159,6 +152,24 @@ def test_every_output_that_has_room_enough_ends_valid(compiler: GrammarCompiler,
             assert table.phase(0) is Phase.DONE, (room, b"".join(TOKENS[one] for one in tokens))
             judge(compiler, spec, tokens)
             assert not table.failures
+
+
+@pytest.mark.parametrize("trigger", ["```", "[TOOL", "<f="])
+def test_a_call_is_not_opened_where_it_could_not_be_closed(compiler: GrammarCompiler, trigger: str) -> None:
+    tag = json.loads(json.dumps(TAG).replace("<f=", trigger))
+    table = table_of(compiler, OutputSpec.structural_tag(tag), 12)
+    for byte in trigger[:-1].encode():  # it may have begun where there was room
+        table.accept((0,), [byte])
+    assert {ord("y"), ord(" ")} <= {*mask_of(table)}
+    assert ord(trigger[-1]) not in mask_of(table)
+
+
+@pytest.mark.parametrize("regex", ["[^Q]*(Q[^Q]{30})?", "([^é]|é[a-z]{30}é)*"])
+def test_a_character_that_ends_a_text_leaves_room(compiler: GrammarCompiler, regex: str) -> None:
+    table = table_of(compiler, OutputSpec.regex(regex), 9)
+    allowed = {TOKENS[one] for one in mask_of(table)}
+    assert {b"a", b" the"} <= allowed
+    assert not {b"Q" if "Q" in regex else "é".encode()} & allowed
 
 
 def test_an_ending_that_begins_with_a_character_of_a_text_does_not_outlive_the_full_text(
@@ -295,6 +306,7 @@ def test_texts_are_spelled_with_the_fewest_tokens() -> None:
     ("text", "most"),
     [
         ("start: T\nT: /a{5}/\n", 0),
+        ("start: T\nT: /a|漢{2}/\n", 5),
         ("start: T\nT: /a|b{50}/\n", 49),
         ('start: "a" (r)*\nr: "bc" T\nT: /x{10}/\n', 12),
         ('start: "a" r\nr: "b" | "c" r "d" T\nT: /[0-9]{7}/ & ~/00/\n', 9),

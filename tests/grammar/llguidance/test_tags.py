@@ -265,10 +265,7 @@ class TestOverlaps:
         "loop",
         [
             {"type": "repeat", "min": 0, "max": 9, "content": {"type": "star", "content": const("ab")}},
-            {
-                "type": "star",
-                "content": {"type": "repeat", "min": 0, "max": 9, "content": const("ab")},
-            },
+            {"type": "star", "content": {"type": "repeat", "min": 0, "max": 9, "content": const("ab")}},
             {"type": "repeat", "min": 2, "max": 9, "content": {"type": "optional", "content": const("ab")}},
             pair({"type": "star", "content": const("ab")}, {"type": "plus", "content": const("ab")}),
         ],

@@ -34,8 +34,7 @@ def managed(model):
         config = model.generation_config.__class__(eos_token_id=STOP, pad_token_id=2, **generation)
         made.append(
             model.init_continuous_batching(
-                generation_config=config,
-                continuous_batching_config=ContinuousBatchingConfig(**options),
+                generation_config=config, continuous_batching_config=ContinuousBatchingConfig(**options)
             )
         )
         return made[-1]
@@ -241,10 +240,7 @@ def test_a_specs_own_stop_tokens_end_its_request(prompt, started):
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [
-        ({"use_async_batching": True}, "asynchronous"),
-        ({"default_compile_level": 1}, "compiled"),
-    ],
+    [({"use_async_batching": True}, "asynchronous"), ({"default_compile_level": 1}, "compiled")],
 )
 def test_what_its_interface_can_not_do_is_refused(guide, managed, options, says):
     with pytest.raises(ConfigError, match=says) as caught:

@@ -37,12 +37,7 @@ class Member(NamedTuple):
 
 
 def any_order(
-    emitter: Emitter,
-    members: list[Member],
-    required: list[str],
-    demands: int,
-    fewest: int,
-    most: int | None,
+    emitter: Emitter, members: list[Member], required: list[str], demands: int, fewest: int, most: int | None
 ) -> Symbol:
     """At least one property. `demands`: how many there are for some property, besides the required ones.
 

@@ -30,16 +30,7 @@ from guided_plugin.spec.ecma import (
     meet,
 )
 from guided_plugin.spec.formats import FORMATS, LENGTHS
-from guided_plugin.spec.languages import (
-    ANY,
-    ANYTHING,
-    EMPTY,
-    flat,
-    searched,
-    times,
-    tree_bytes,
-    whole,
-)
+from guided_plugin.spec.languages import ANY, ANYTHING, EMPTY, flat, searched, times, tree_bytes, whole
 from guided_plugin.spec.memo import remembered, texts_bytes
 from guided_plugin.spec.properties import has_property
 
