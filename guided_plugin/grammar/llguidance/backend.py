@@ -213,10 +213,13 @@ class LLGuidanceBackend:
             if shortest is None:
                 what = "has no end that can be found in time, so it can't be closed before its token limit"
                 raise UnsupportedSpecError(what, where=spec.kind, hint="set close_before_length to false")
-            size += 4 * MEMO_BYTES
+            ends = marks(text)
+            closing = ClosingRules(endings, grows, shortest, ends)
+            # Nearly all schemas share their plain tokens.
+            size += 4 * MEMO_BYTES + (sum(mask.nbytes for mask in closing.plain.values()) if ends else 0)
             made = replace(
                 made,
-                handle=replace(compiled, closing=ClosingRules(endings, grows, shortest, marks(text))),
+                handle=replace(compiled, closing=closing),
                 size_bytes=size,
                 shortest=shortest,
                 growth=grows,
