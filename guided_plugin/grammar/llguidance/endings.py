@@ -32,7 +32,7 @@ _FREE = 64
 """So many bytes are allowed next in a text that is free, as a JSON string is."""
 _ORDER = b'}])>,:"0123456789-ntf[{'
 """What is taken first where a text is not free: what closes, then what is short."""
-_LAST = b"(<\\"
+_LAST = b"(\\"
 _ALL = 40
 """So many bytes are all tried in a text."""
 _FEW = 12
