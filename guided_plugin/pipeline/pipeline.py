@@ -211,7 +211,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         masks of `send_drafts`, at once. `logits`: as in `take_masks`."""
         return self.draft_masks(self.send_drafts(slots, tokens), logits)
 
-    def send_drafts(self, slots: Sequence[int], tokens: Tensor, *, offers: int = 0) -> DraftStep:
+    def send_drafts(self, slots: Sequence[int], tokens: Tensor, *, offers: bool = False) -> DraftStep:
         """The first half: new tokens and drafts of the requests in `slots` are on their way to the grammars.
         `draft_masks` must come before the third call after this one.
 
@@ -219,8 +219,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         slot since its last step, then `drafts` with what is proposed to follow them; NO_TOKEN where there are
         no more.
 
-        `offers`: 0, or how many rows the host's batch has: the worker may replace the drafts, and
-        `DraftStep.offers` has those that count."""
+        `offers`: whether the worker may replace the drafts; `DraftStep.offers` has those that count."""
         start = time.perf_counter()
         chosen = tuple(slots)
         if chosen != self._last_slots:

@@ -75,8 +75,7 @@ class PlanField(IntEnum):
     """Changes whenever the slots do."""
     COUNT = 4
     OFFERS = 5
-    """The rows of the host's batch, if the worker says which drafts are verified; 0 if they are those that
-    were proposed."""
+    """Whether the worker says which drafts are verified; else they are those that were proposed."""
     SLOTS = 16
 
 

@@ -78,14 +78,14 @@ def region():
     region.close()
 
 
-def step(region, offers, number, slots, *, sampled=1, proposed=NO_TOKEN, rows=None):
+def step(region, offers, number, slots, *, sampled=1, proposed=NO_TOKEN):
     """The drafts and the confidences of a step."""
     count = len(slots)
     ring = region.tokens[number % TOKEN_DEPTH, : count * (2 * DRAFTS + 1)].reshape(-1, count)
     ring[:] = NO_TOKEN
     ring[:sampled] = 5
     ring[DRAFTS + 1 :] = proposed
-    plan = Plan(number, number - 1, 0, 0, slots, rows or count)
+    plan = Plan(number, number - 1, 0, 0, slots, True)
     blocks = ring[: DRAFTS + 1].tolist()[: max(sampled, 1)]
     offers.seen(plan, blocks, whole=True)
     assert region.offered(number)

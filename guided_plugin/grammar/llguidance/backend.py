@@ -215,7 +215,7 @@ class LLGuidanceBackend:
                 raise UnsupportedSpecError(what, where=spec.kind, hint="set close_before_length to false")
             ends = marks(text)
             closing = ClosingRules(endings, grows, shortest, ends)
-            # Nearly all schemas share their plain tokens.
+            # Grammars without marks, as those of JSON are, share their plain tokens.
             size += 4 * MEMO_BYTES + (sum(mask.nbytes for mask in closing.plain.values()) if ends else 0)
             made = replace(
                 made,

@@ -39,8 +39,10 @@ _WAYS = 8
 """Examples of a part, the shortest. Chosen, not measured."""
 _USUAL = b" aA0"
 """Characters that examples have where they may."""
-PROBES = b"a 0Z-.{]"  # may come next in a free text
-_NO_TEXT = ((0x2028, 0x2029), (0xD800, 0xDFFF))  # JSON and the dot leave it out
+PROBES = b"a 0Z-.{]"
+"""Characters that may all come next in a free text."""
+_NO_TEXT = ((0x2028, 0x2029), (0xD800, 0xDFFF))
+"""What the dot, and the strings of JSON, leave out."""
 _CLASS = re.compile(r"\[\^?(?:\\.|[^\]\\])+\]")
 _ENDED = re.compile(r"/\(\?s:\.[^/]*?(?:\\x\{(\w+)\}|(\w))/")
 _ROUNDS = 200

@@ -36,8 +36,8 @@ _HEAD_WORDS = 64
 _LONGEST = 24
 """Bytes of the longest token that a text is spelled with."""
 _NEVER = 1 << 30
-SIZES = (128, 16, 4, 1, 0)  # characters of tokens of plain text, at most
-_MOST_PLAIN = 64  # kinds of plain tokens that are kept: 6 MB with 150,000 tokens
+SIZES = (128, 16, 4, 1, 0)
+"""Characters of tokens of plain text, at most. Chosen, not measured."""
 
 
 class Tokenizers:
@@ -133,7 +133,7 @@ class Spelling:
         self._sizes = np.zeros(32 * vocabulary.words, np.int32)
         self._sizes[: len(self.tokens)] = [_plain_size(text) for text in self.tokens]
         self.probes = [self.single[byte] for byte in PROBES if byte in self.single]
-        self._plain: dict[frozenset[str], dict[int, MaskArray]] = {}
+        self._plain = _by_size(self._sizes)
 
     def spelled(self, text: bytes) -> tuple[int, ...] | None:
         """A text in as few tokens as possible; None where the vocabulary can't spell it."""
@@ -171,19 +171,13 @@ class Spelling:
 
     def plain(self, marks: frozenset[str]) -> dict[int, MaskArray]:
         """Tokens of so many whole characters at most that end no text, as `marks` do, and begin no escape."""
-        known = self._plain.get(marks)
-        if known is not None:  # nearly all schemas have the same
-            return known
+        if not marks:
+            return self._plain
+        classes = (re.escape(one.encode()) if one.isascii() else rb"\x80-\xff" for one in marks)
+        ended = re.compile(rb"[%s]" % b"".join(classes))
         sizes = self._sizes.copy()
-        if marks:
-            classes = (re.escape(one.encode()) if one.isascii() else rb"\x80-\xff" for one in marks)
-            ended = re.compile(rb"[%s]" % b"".join(classes))
-            sizes[[i for i, text in enumerate(self.tokens) if ended.search(text)]] = 0
-        kept = {most: (sizes > 0) & (sizes <= most) for most in SIZES}
-        made = {most: np.packbits(bits, bitorder="little").view(np.int32) for most, bits in kept.items()}
-        if len(self._plain) < _MOST_PLAIN:
-            self._plain[marks] = made
-        return made
+        sizes[[i for i, text in enumerate(self.tokens) if ended.search(text)]] = 0
+        return _by_size(sizes)
 
     def signature(self, row: MaskArray) -> bytes:
         """Which bytes a mask allows next, and which control tokens."""
@@ -202,6 +196,11 @@ def _plain_size(text: bytes) -> int:
         return 0 if _SPECIAL.search(text) else len(text.decode())
     except UnicodeDecodeError:
         return 0
+
+
+def _by_size(sizes: NDArray[np.int32]) -> dict[int, MaskArray]:
+    kept = {most: (sizes > 0) & (sizes <= most) for most in SIZES}
+    return {most: np.packbits(bits, bitorder="little").view(np.int32) for most, bits in kept.items()}
 
 
 def _bits(row: MaskArray, tokens: NDArray[np.int64]) -> NDArray[np.int64]:

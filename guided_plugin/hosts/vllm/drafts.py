@@ -96,7 +96,7 @@ class V2DraftRunner(V2Runner):
         if planned:
             (self.engine.without.discard if verified else self.engine.without.add)(len(indices).bit_length())
         self.engine.ahead = int(bool(planned))
-        offers = len(indices) if planned and self._jumps and greedy and verified and self._shown else 0
+        offers = bool(planned) and self._jumps and greedy and verified and self._shown
         if planned:
             # Nobody guessed where the speculator is ours.
             none = not verified or (offers and confidences is not None)
@@ -111,7 +111,7 @@ class V2DraftRunner(V2Runner):
                 self._cut.zero_()
             if confidences is not None:
                 confidences[: len(indices)] = 0.0
-        self._offered = offers > 0
+        self._offered = offers
         self._spent += time.perf_counter() - start
 
     def apply_staged_writes(self) -> None:
@@ -197,7 +197,7 @@ class V2DraftRunner(V2Runner):
         positions: Tensor | None = None,
         proposed: Tensor | None = None,
         *,
-        offers: int = 0,
+        offers: bool = False,
     ) -> DraftStep:
         """Send the new tokens of requests, and their drafts as `gather_drafts` takes them."""
         if len(sent.planned) != len(planned) or sent.members != set(planned):

@@ -123,7 +123,7 @@ class StepRing:
         """Have the steps from now on announce this plan."""
         self._published = Published(plan_id, slots, requests)
 
-    def announce(self, *, offers: int = 0) -> int:
+    def announce(self, *, offers: bool = False) -> int:
         """Write the plan of the next step and raise its flag; the step's number. Waits only for a host
         that is ahead by as many steps as rings are deep. `offers`: see `PlanField`."""
         if self.forked:
