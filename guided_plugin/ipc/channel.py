@@ -9,6 +9,7 @@ process that runs native code on a client's spec may send anything at all.
 from __future__ import annotations
 
 import io
+import itertools
 import pickle
 import pickletools
 import select
@@ -42,6 +43,8 @@ _PARTS = frozenset(
 
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 18
+_TOGETHER = 64
+"""Messages that go in one call."""
 
 
 class ChannelClosedError(Exception):
@@ -68,19 +71,20 @@ class Channel:
 
     @property
     def pending(self) -> bool:
-        """Whether messages wait for the other side to make room."""
+        """Whether messages wait: for the other side to make room, or for the next one."""
         return bool(self._waiting)
 
-    def send(self, message: object) -> None:
-        """Queue a message, and send what the other side takes now. Never blocks. That the other side is gone
-        is no error here: `receive` and `drain` tell. Raises what pickle raises, and PipelineError for a
-        message over the size limit."""
+    def send(self, message: object, *, later: bool = False) -> None:
+        """Queue a message, and send what the other side takes now; `later`: with the next one, or `flush`.
+        Never blocks. That the other side is gone is no error here: `receive` and `drain` tell. Raises what
+        pickle raises, and PipelineError for a message over the size limit."""
         body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         if len(body) > MAX_BYTES:
             raise _error(f"a message of {len(body)} bytes is too long to send")
         with self._lock:
             self._waiting.append(memoryview(_LENGTH.pack(len(body)) + body))
-            self._flush()
+            if not later:
+                self._flush()
 
     def flush(self) -> None:
         """Send what the other side takes now."""
@@ -129,19 +133,19 @@ class Channel:
 
     def _flush(self) -> None:
         while self._waiting:
-            head = self._waiting[0]
             try:
-                sent = self.sock.send(head)
+                sent = self.sock.sendmsg(itertools.islice(self._waiting, _TOGETHER))
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
                 self._broken = True
                 self._waiting.clear()
                 return
-            if sent == len(head):
-                self._waiting.popleft()
-            else:
-                self._waiting[0] = head[sent:]
+            while sent:
+                head = self._waiting.popleft()
+                if len(head) > sent:
+                    self._waiting.appendleft(head[sent:])
+                sent -= min(sent, len(head))
 
     def _take(self) -> list[Any]:
         messages = []

@@ -347,13 +347,14 @@ def _checked_width(logits: Tensor, device: torch.device, vocabulary: Vocabulary)
 
 
 def _make_plan(slots: tuple[int, ...], requests: dict[int, RequestInfo]) -> StepPlan:
-    guided = [(row, slot) for row, slot in enumerate(slots) if slot != UNGUIDED]
-    for row, slot in guided:
-        if slot not in requests:
-            raise PipelineError(f"slot {slot} of row {row} has no request", hint="call add_request first")
-    if len({slot for _, slot in guided}) != len(guided):
+    rows = tuple([row for row, slot in enumerate(slots) if slot != UNGUIDED])
+    guided = tuple([slots[row] for row in rows])
+    for slot in set(guided).difference(requests):
+        what = f"slot {slot} of row {slots.index(slot)} has no request"
+        raise PipelineError(what, hint="call add_request first")
+    if len(set(guided)) != len(guided):
         raise PipelineError("a slot is planned for two rows", hint="each request has one row a step")
-    return StepPlan(tuple(row for row, _ in guided), tuple(slot for _, slot in guided))
+    return StepPlan(rows, guided)
 
 
 def _not_ready(stage: int) -> PipelineError:

@@ -16,13 +16,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from guided_plugin.hosts.vllm.common import drafts_of
 from guided_plugin.hosts.vllm.jump import RUNNERS
 from guided_plugin.hosts.vllm.names import Part
-from guided_plugin.hosts.vllm.v2 import PlannedBatch, V2Runner
+from guided_plugin.hosts.vllm.v2 import Indices, PlannedBatch, V2Runner
 from guided_plugin.pipeline.pipeline import DraftStep
 
 
@@ -39,14 +40,14 @@ class SentBatch(PlannedBatch):
         """Those of the step, once they are taken."""
         self.count = 0
         """Masks of a position."""
-        self.members: set[int] = set()
-        """The planned indices, but for those that are other requests' now."""
+        self.members = np.zeros(max_requests, np.bool_)
+        """By index, whether it is planned, and not another request's now."""
 
     def leave(self, entered: list[int], there: Tensor) -> None:
         """Other requests have these indices now; `there`: the same on the device."""
-        if not self.members.isdisjoint(entered):
+        if self.members[entered].any():
             self.table.index_fill_(0, there, -1)
-            self.members.difference_update(entered)
+            self.members[entered] = False
 
 
 class V2DraftRunner(V2Runner):
@@ -66,7 +67,7 @@ class V2DraftRunner(V2Runner):
         """The indices and the version that `_sources` hold for."""
         self._sources: list[SentBatch] = []
         """What the masks of a batch in the sampler come from."""
-        self._missing: list[int] = []
+        self._missing: Indices = np.zeros(0, np.intp)
         """The indices of its requests that are sent in the sampler."""
         self._shown = self._proposes = self._offered = False
         """Whether the sampler was seen to show logits, and a speculator to propose; whether the worker chose
@@ -87,17 +88,16 @@ class V2DraftRunner(V2Runner):
         if self.engine.unsupported_reason is not None or self._unseen:
             return
         start = time.perf_counter()
-        indices = batch.idx_mapping_np.tolist()
-        planned = list(filter(self.requests.has_slot, indices))
-        if self._entered.step is not None or not planned:
+        count, planned = batch.num_reqs, self.requests.masked(batch.idx_mapping_np)
+        guided = len(planned) > 0
+        if self._entered.step is not None or not guided:
             self._version += 1
         self._entered.step = self._proposed.step = None
         self._proposes = True
-        if planned:
-            (self.engine.without.discard if verified else self.engine.without.add)(len(indices).bit_length())
-        self.engine.ahead = int(bool(planned))
-        offers = bool(planned) and self._jumps and greedy and verified and self._shown
-        if planned:
+        self.engine.ahead = int(guided)
+        offers = guided and self._jumps and greedy and verified and self._shown
+        if guided:
+            (self.engine.without.discard if verified else self.engine.without.add)(count.bit_length())
             # Nobody guessed where the speculator is ours.
             none = not verified or (offers and confidences is not None)
             guesses = (None, None) if none else (batch.idx_mapping, drafts)
@@ -110,7 +110,7 @@ class V2DraftRunner(V2Runner):
             if self._offered:
                 self._cut.zero_()
             if confidences is not None:
-                confidences[: len(indices)] = 0.0
+                confidences[:count] = 0.0
         self._offered = offers
         self._spent += time.perf_counter() - start
 
@@ -126,7 +126,7 @@ class V2DraftRunner(V2Runner):
             sent.leave(entered, there)
         self._version += 1
         new = self._begin_requests()
-        if new and self._proposes:
+        if len(new) and self._proposes:
             self._send(self._entered, new)
         self._spent += time.perf_counter() - start
 
@@ -163,28 +163,28 @@ class V2DraftRunner(V2Runner):
         """The masks of a batch, or of a part of it: vLLM may judge large ones part by part."""
         seen = context.idx_mapping_np.tobytes(), self._version
         if seen != self._seen:
-            self._look(context.idx_mapping_np.tolist())
+            self._look(context.idx_mapping_np)
             self._seen = seen
         # Those that were sent first: the rings reuse their places when these are fetched.
         for sent in (self._proposed, self._entered):
             if sent.step is not None and sent.masks is None:
                 sent.masks = self._pipeline.draft_masks(sent.step, logits)
         self._late.masks = None
-        if self._missing:
+        if len(self._missing):
             rows = context.expanded_idx_mapping, context.expanded_local_pos, context.input_ids
             self._late.masks = self._pipeline.draft_masks(
                 self._send(self._late, self._missing, *rows), logits
             )
 
-    def _look(self, indices: list[int]) -> None:
+    def _look(self, indices: Indices) -> None:
         """Find where the masks of these requests come from, and which of them need more than that."""
         self._sources = [one for one in (self._proposed, self._entered) if one.step is not None]
         rest = indices
         for one in self._sources:
-            one.forced = self.requests.forced([i for i in rest if i in one.members], one.planned)
-            rest = [i for i in rest if i not in one.members]
-        self._missing = list(filter(self.requests.has_slot, rest))
-        if self._missing:
+            there = one.members[rest]
+            one.forced, rest = self.requests.forced(rest[there], one.planned), rest[~there]
+        self._missing = self.requests.masked(rest)
+        if len(self._missing):
             self._replan(self._late, self._missing)
         self._late.forced = self.requests.forced(rest, self._late.planned)
         self._sources.append(self._late)
@@ -192,7 +192,7 @@ class V2DraftRunner(V2Runner):
     def _send(
         self,
         sent: SentBatch,
-        planned: list[int],
+        planned: Indices,
         indices: Tensor | None = None,
         positions: Tensor | None = None,
         proposed: Tensor | None = None,
@@ -200,7 +200,7 @@ class V2DraftRunner(V2Runner):
         offers: bool = False,
     ) -> DraftStep:
         """Send the new tokens of requests, and their drafts as `gather_drafts` takes them."""
-        if len(sent.planned) != len(planned) or sent.members != set(planned):
+        if len(sent.planned) != len(planned) or not sent.members[planned].all():
             self._replan(sent, planned)
         rows = sent.table, indices, positions, proposed, self._pipeline.drafts
         tokens = self._kernels.gather_drafts(sent.order, *self.requests.histories, *rows)
@@ -208,9 +208,9 @@ class V2DraftRunner(V2Runner):
         sent.masks, sent.count = None, len(sent.planned)
         return sent.step
 
-    def _replan(self, sent: SentBatch, planned: list[int]) -> None:
+    def _replan(self, sent: SentBatch, planned: Indices) -> None:
         sent.plan(planned, self.requests)
-        sent.members = set(planned)
+        sent.members = self.requests.those(planned)
         self._version += 1
 
     @property

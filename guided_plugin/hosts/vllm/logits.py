@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from guided_plugin.plugins import Plugins, SafeStepHooks
@@ -107,7 +109,7 @@ class Uploads:
         self._host = torch.zeros(32, longest, dtype=torch.int64, pin_memory=device.type == "cuda")
         self._rows, self._turn = self._host.numpy(), 0
 
-    def __call__(self, values: Sequence[int]) -> Tensor:
+    def __call__(self, values: Sequence[int] | NDArray[np.int64]) -> Tensor:
         """On the device; nothing waits for the copy."""
         self._turn = (self._turn + 1) % len(self._rows)
         self._rows[self._turn, : len(values)] = values

@@ -12,9 +12,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from guided_plugin.hosts.vllm.common import GUIDED
@@ -24,6 +26,11 @@ from guided_plugin.hosts.vllm.names import Part, When
 from guided_plugin.hosts.vllm.patches import broken, patch
 from guided_plugin.kernels import indexed_kernels
 from guided_plugin.step import NEVER, UNGUIDED, TokenSink
+
+Indices: TypeAlias = NDArray[np.intp]
+"""Of requests, in a runner's tables."""
+
+_NONE: Indices = np.zeros(0, np.intp)
 
 
 class IndexedRequests:
@@ -36,6 +43,12 @@ class IndexedRequests:
         """Params of requests that came since the last step; None for those that nothing guides."""
         self._running: dict[int, GuidedRequest] = {}
         """Those that ended stay until their index is used again."""
+        self._places: dict[str, int] = {}
+        """Their indices by their names."""
+        self._forced: set[int] = set()
+        """Those of them that need more than a mask."""
+        self.slots = np.full(states.max_num_reqs, UNGUIDED, np.int32)
+        """By index; UNGUIDED where a request has no mask."""
         # [max requests] int32, device: how long each history was when its last token was taken
         self._lengths = torch.full((states.max_num_reqs,), NEVER, dtype=torch.int32, device=states.device)
         self.upload = Uploads(2 * states.max_num_reqs, states.device)
@@ -43,14 +56,16 @@ class IndexedRequests:
     def __bool__(self) -> bool:
         return bool(self._running)
 
-    def slot(self, index: int) -> int:
-        """The slot of the request at an index; UNGUIDED where it has none."""
-        request = self._running.get(index)
-        return UNGUIDED if request is None else request.slot
+    def masked(self, indices: Indices) -> Indices:
+        """Those that have a mask."""
+        found: Indices = indices[self.slots[indices] != UNGUIDED]
+        return found
 
-    def has_slot(self, index: int) -> bool:
-        """Whether the request at an index has a mask."""
-        return self.slot(index) != UNGUIDED
+    def those(self, indices: Indices | list[int]) -> NDArray[np.bool_]:
+        """By index, whether it is one of these."""
+        found = np.zeros(len(self.slots), np.bool_)
+        found[indices] = True
+        return found
 
     def add(self, index: int, params: Any) -> bool:
         """A request has come; what had its index before is over. Whether it is guided."""
@@ -71,27 +86,36 @@ class IndexedRequests:
         self._lengths.index_copy_(0, there, values.to(torch.int32))
         return there
 
-    def begin(self) -> list[int]:
+    def begin(self) -> Indices:
         """Begin what has come, end what had its index. The indices that have a mask from now on."""
         entered, self.entered = self.entered, {}
         for index, params in entered.items():
-            old = self._running.pop(index, None)
-            if old is not None:
-                self.engine.end(old)
+            self._leave(index)
             guided = None if params is None else self.engine.begin(params, self._produced(index))
             if guided is not None:
-                self._running[index] = guided
-        return [index for index in entered if self.has_slot(index)]
+                # It was preempted, and its old place was never given to another.
+                self._leave(self._places.get(guided.request_id, index))
+                self._running[index], self._places[guided.request_id] = guided, index
+                self.slots[index] = guided.slot
+                if guided.slot == UNGUIDED or guided.limits:
+                    self._forced.add(index)
+        return self.masked(np.fromiter(entered, np.intp, len(entered)))
 
-    def forced(self, indices: list[int], planned: list[int]) -> ForcedRows:
+    def forced(self, indices: Indices, planned: Indices) -> ForcedRows:
         """Which of these requests need more than a mask. `planned`: in the order of the mask rows."""
         forced = ForcedRows()
-        places = {index: place for place, index in enumerate(planned)}
-        for index in indices:
-            request = self._running.get(index)
-            if request is not None:
-                forced.add(index, places.get(index, -1), request)
+        for index in self._forced.intersection(indices.tolist()) if self._forced else ():
+            place = np.flatnonzero(planned == index)
+            forced.add(index, int(place[0]) if len(place) else -1, self._running[index])
         return forced
+
+    def _leave(self, index: int) -> None:
+        old = self._running.pop(index, None)
+        if old is not None:
+            self.engine.end(old)
+            del self._places[old.request_id]
+            self._forced.discard(index)
+            self.slots[index] = UNGUIDED
 
     def _produced(self, index: int) -> list[int]:
         """The output of a request that was preempted and is back."""
@@ -115,12 +139,10 @@ class PlannedBatch:
     __slots__ = ("forced", "order", "planned", "ran", "running", "seen", "slots", "table")
 
     def __init__(self, max_requests: int, device: torch.device) -> None:
-        self.planned: list[int] = []
-        """Indices, in the order of the mask rows."""
+        self.planned = self.running = _NONE
+        """Indices, in the order of the mask rows; those of them that were there when it ran last."""
         self.slots: tuple[int, ...] = ()
-        """The same as slots."""
-        self.running: list[int] = []
-        """Those of the planned that were there when it ran last."""
+        """Those of the planned."""
         self.ran = False
         """Whether it ran since its last plan."""
         self.seen: bytes | None = None
@@ -133,15 +155,15 @@ class PlannedBatch:
         # [planned] int64, device
         self.order = torch.zeros(0, dtype=torch.int64, device=device)
 
-    def plan(self, planned: list[int], requests: IndexedRequests) -> None:
+    def plan(self, planned: Indices, requests: IndexedRequests) -> None:
         """Plan these indices."""
-        self.planned, self.slots = planned, tuple(map(requests.slot, planned))
-        places = [-1] * len(self.table)
-        for place, index in enumerate(planned):
-            places[index] = place
-        there = requests.upload([*places, *planned])
-        self.table.copy_(there[: len(places)])
-        self.order, self.seen = there[len(places) :], None
+        self.planned, self.slots = planned, tuple(requests.slots[planned].tolist())
+        size = len(self.table)
+        places = np.full(size + len(planned), -1)
+        places[planned], places[size:] = np.arange(len(planned)), planned
+        there = requests.upload(places)
+        self.table.copy_(there[:size])
+        self.order, self.seen = there[size:], None
 
 
 class V2Runner:
@@ -197,11 +219,11 @@ class V2Runner:
         self._turns.rotate(-1)
         batch = self._batch
         new = self._begin_requests()
-        planned = [*(batch.running if batch.ran else ()), *new]
-        if new or planned != batch.planned:
-            batch.plan(planned, self.requests)
+        planned = batch.running if batch.ran else _NONE
+        if len(new) or not (planned is batch.planned or np.array_equal(planned, batch.planned)):
+            batch.plan(np.concatenate([planned, new]), self.requests)
         batch.ran = False
-        if batch.planned:
+        if batch.slots:
             self._pipeline.plan(batch.slots)
             self._pipeline.fill_mask()
         self._spent += time.perf_counter() - start
@@ -236,7 +258,8 @@ class V2Runner:
 
     def slots_of(self, batch: Any) -> Sequence[int]:
         """The slot of each row of a batch, for hooks."""
-        return [self.requests.slot(index) for index in batch.idx_mapping_np.tolist()]
+        slots: list[int] = self.requests.slots[batch.idx_mapping_np].tolist()
+        return slots
 
     @property
     def _batch(self) -> PlannedBatch:
@@ -249,12 +272,13 @@ class V2Runner:
             self._spent = 0.0
         return time.perf_counter()
 
-    def _begin_requests(self) -> list[int]:
+    def _begin_requests(self) -> Indices:
         if not self.requests.entered:
-            return []
-        entered, new = self.requests.entered, self.requests.begin()
+            return _NONE
+        entered = self.requests.those(list(self.requests.entered))
+        new = self.requests.begin()
         for batch in self._turns:
-            batch.running = [at for at in batch.running if at not in entered and self.requests.has_slot(at)]
+            batch.running = self.requests.masked(batch.running[~entered[batch.running]])
             batch.seen = None
         return new
 
@@ -262,10 +286,9 @@ class V2Runner:
         batch, seen = self._batch, context.idx_mapping_np.tobytes()
         batch.ran = True
         if seen != batch.seen:
-            indices = context.idx_mapping_np.tolist()
-            self._follow(indices)
-            batch.forced, batch.seen = self.requests.forced(indices, batch.planned), seen
-        if batch.planned:
+            self._follow(context.idx_mapping_np)
+            batch.forced, batch.seen = self.requests.forced(context.idx_mapping_np, batch.planned), seen
+        if batch.slots:
             if not self._taken:
                 self._masks = self._pipeline.take_masks(logits)
                 self._applied = self._taken = True
@@ -293,16 +316,16 @@ class V2Runner:
                 pipeline.schedule_update(tokens)
         pipeline.finish_update()
 
-    def _follow(self, indices: list[int]) -> None:
+    def _follow(self, indices: Indices) -> None:
         """Adapt to the requests of a batch, and plan again if one of them is not planned."""
-        batch = self._batch
-        running = set(filter(self.requests.has_slot, indices))
-        back = running.difference(batch.planned)
-        if back:
-            batch.plan([*batch.planned, *sorted(back)], self.requests)
+        batch, running = self._batch, self.requests.masked(indices)
+        back = running[~self.requests.those(batch.planned)[running]]
+        if len(back):
+            batch.plan(np.concatenate([batch.planned, np.sort(back)]), self.requests)
             self._pipeline.plan(batch.slots)
             self._pipeline.fill_mask()
-        batch.running = [index for index in batch.planned if index in running]
+        there = self.requests.those(running)[batch.planned]
+        batch.running = batch.planned if there.all() else batch.planned[there]
 
     def _warm_up(self, states: Any) -> None:
         """Load the kernels now: the first time takes a tenth of a second and waits for the device."""

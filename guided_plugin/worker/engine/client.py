@@ -61,6 +61,8 @@ class WorkerClient:
         """Set when the first worker has made its backends, or when none will: requests wait for neither."""
         self.channel: Channel | None = None
         """To the worker, while there is one."""
+        self.undelivered = False
+        """Whether messages wait for the next plan."""
         self._changes = 0
         self._settled = (-1, -1, -1)
         """The steps and changes that the worker is known to have dealt with."""
@@ -105,10 +107,9 @@ class WorkerClient:
             request.state.extend(array("q", tokens))
             alone = not self.requests
             self.requests[slot] = request
-            self.send(self.add_message(request))
-            # To wake the supervisor's thread costs more than all of this; next to other requests it is awake.
-            idle = alone or self.channel is None or self.channel.pending
-        if idle:
+            self.send(self.add_message(request), later=not alone)
+        # To wake the supervisor's thread costs more than all of this; next to other requests it is awake.
+        if alone or self.channel is None:
             self.wake()
 
     def add_failed(self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError) -> None:
@@ -127,7 +128,7 @@ class WorkerClient:
         """Free a slot; never blocks."""
         with self.steps.lock:
             self.requests.remove(slot)
-            self.send(Remove(slot))
+            self.send(Remove(slot), later=bool(self.requests))
 
     def publish(self, plan: StepPlan) -> None:
         """Have the steps from now on announce a plan."""
@@ -228,12 +229,22 @@ class WorkerClient:
 
     # Messages
 
-    def send(self, message: object) -> None:
-        """Tell the worker, if there is one. The next one is told what is true then."""
+    def send(self, message: object, *, later: bool = False) -> None:
+        """Tell the worker, if there is one; `later`: with the next message or plan. The next worker is told
+        what is true then."""
         self._changes += 1
         if self.channel is not None:
             self.steps.messages += 1
-            self.channel.send(message)
+            self.channel.send(message, later=later)
+            self.undelivered |= later
+
+    def deliver(self) -> None:
+        """Send what waits for the next plan."""
+        channel, self.undelivered = self.channel, False
+        if channel is not None:
+            channel.flush()
+            if channel.pending:  # the supervisor goes on when there is room
+                self.wake()
 
     def add_message(self, request: LiveRequest) -> Add:
         """What starts a request in a worker, from where it is now."""

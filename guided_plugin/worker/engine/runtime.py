@@ -68,6 +68,8 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
                 self._rows = plan.rows
             self.publish(plan)
             self._plan, self._count = plan, len(plan.rows) * self.region.shape.positions
+        if self.undelivered:
+            self.deliver()
         self._masks.claim(self._step + 1)
         self._step = self.steps.announce(offers=offers)
         if self.followers.sender is not None:

@@ -141,7 +141,7 @@ def test_v2_fires_after_the_sampler_and_after_the_worker(install, v2):
         end_step(guide)
         assert listener.heard[-1] == ("appended", index)
     assert len(listener.heard) == 6
-    slot = guide.runner.requests.slot(3)
+    slot = guide.runner.requests.slots[3]
     assert [step.slots for step in listener.steps] == [[UNGUIDED, slot, UNGUIDED]] * 3
     # The last row is in the middle of its prompt.
     assert [step.tokens.tolist() for step in listener.steps] == [[7, ord("b"), NO_TOKEN]] * 3
