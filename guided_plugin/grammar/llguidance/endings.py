@@ -84,6 +84,8 @@ class Endings:
         rests = (rest for begun, rest in cut if not (len(begun) - len(begun.rstrip(b"\\"))) % 2)
         found = dict.fromkeys((*itertools.islice(ends, _MOST_LITERALS), *rests))
         self._literals = sorted(itertools.islice(found, _MOST_RESTS), key=len)
+        quoted = (one.replace('\\"', '"').encode() for one in _LITERAL.findall(text) if one[:2] == '\\"')
+        self._values = [*itertools.islice(dict.fromkeys(quoted), _MOST_LITERALS)]
         self._names = sorted(required(text))
         """Names that objects need: where one is chosen, one of these is taken first."""
 
@@ -178,11 +180,13 @@ class Endings:
                 ordered = _ordered(allowed)
                 # What leads back here again and again is left for others, each four times as often.
                 seen = self.spelling.signature(row)
-                late = visits[seen] - _TURNS
-                turn = max(0, late if late < len(ordered) else late.bit_length() // 2 - 1) % max(
-                    1, len(ordered)
-                )
+                late = visits[seen] - _TURNS * (_TURNS if ordered and ordered[0] in _CLOSERS else 1)
+                late = late if late < len(ordered) else late.bit_length() // 2 - 1
+                turn = max(0, late) % max(1, len(ordered))
                 visits[seen] += not (ordered and ordered[0] in _CLOSERS and len(ordered) < _FEW)
+                if not {*ordered}.intersection(_CLOSERS) and not visits[seen] % 4:  # long ones may be due
+                    fits = [one for one in self._values if place.fits([*(self.spelled([one]) or (-1,))])]
+                    options += fits[visits[seen] // 4 % max(1, len(fits)) :][:1]
                 options += [bytes([byte]) for byte in ordered[turn:] + ordered[:turn]]
                 closed = False
             elif _QUOTE in allowed and not closed:
@@ -312,13 +316,7 @@ def _one_of_each(allowed: list[int]) -> list[int]:
         return allowed
     kinds: dict[object, int] = {}
     for byte in sorted(allowed, key=lambda byte: (byte != 32, not chr(byte).isalnum())):
-        character = chr(byte)
-        kind: object = byte
-        if byte >= 128:
-            kind = "beyond"
-        elif character.isalpha():
-            kind = character.isupper()
-        elif character.isdigit():
-            kind = "digit"
-        kinds.setdefault(kind, byte)
+        letter = chr(byte)
+        kind: object = "digit" if letter.isdigit() else letter.isupper() if letter.isalpha() else byte
+        kinds.setdefault("beyond" if byte >= 128 else kind, byte)
     return list(kinds.values())

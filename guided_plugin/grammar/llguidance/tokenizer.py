@@ -134,6 +134,7 @@ class Spelling:
         self._sizes[: len(self.tokens)] = [_plain_size(text) for text in self.tokens]
         self.probes = [self.single[byte] for byte in PROBES if byte in self.single]
         self._plain = _by_size(self._sizes)
+        self.deepest = max(map(len, re.findall(rb"[\[({<]+", b"\0".join(self.ids))), default=0)
 
     def spelled(self, text: bytes) -> tuple[int, ...] | None:
         """A text in as few tokens as possible; None where the vocabulary can't spell it."""

@@ -23,7 +23,11 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec, check_room
 from guided_plugin.step import NO_TOKEN
 
-WORDS = (*b'{" ": "," "} "},{" ], true name 00 [[ }}'.split(), b" the", "é".encode())
+WORDS = (
+    *b'{" ": "," "} "},{" ], true name 00 [[ }} [[[[[[[[ (((((((('.split(),
+    b" the",
+    "é".encode(),
+)
 TOKENS = (*(bytes([byte]) for byte in range(256)), *WORDS, b"</s>", b"<end>", b"<call>")
 END, OTHER_END, CALL = (TOKENS.index(name) for name in (b"</s>", b"<end>", b"<call>"))
 VOCABULARY = Vocabulary(
@@ -63,6 +67,7 @@ SCHEMAS: list[Any] = [
     },
     {"type": "object", "minProperties": 2, "additionalProperties": {"type": "boolean"}},
     {"type": "object", "minProperties": 1, "required": ["name"]},
+    {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "integer"}]}, "minItems": 2},
     {"type": "object", "properties": {"a": {"type": "object"}}, "required": ["b", "a"]},
     {
         "properties": {**{one: {"anyOf": [{"type": "null"}, {"$ref": "#"}]} for one in "lr"}, "value": {}},
@@ -82,6 +87,7 @@ TAG = {
 }
 OTHERS = [
     OutputSpec.regex("[a-z]+-[0-9]{3}(x{20})?"),
+    OutputSpec.regex("([a-z]+ )*the quick brown fox"),
     OutputSpec.choice(["a", "and so on and so on", "abc"]),
     OutputSpec.json_object(),
     OutputSpec.structural_tag(TAG),
@@ -310,11 +316,13 @@ def test_texts_are_spelled_with_the_fewest_tokens() -> None:
         ("start: T\nT: /a|b{50}/\n", 49),
         ('start: "a" (r)*\nr: "bc" T\nT: /x{10}/\n', 12),
         ('start: "a" r\nr: "b" | "c" r "d" T\nT: /[0-9]{7}/ & ~/00/\n', 9),
+        ('start: "(" start? "{}" | "x"', 40),
+        ('start: A | B\nA: "aaaa"\nB: /a*/\n', 8),
         ('?start : r+\n!r.2: "b"\n  | "c"\n  | x\nx: "0123456789"', 9),
     ],
 )
 def test_growth_is_what_one_choice_may_add(text: str, most: int) -> None:
-    assert growth(text) == most
+    assert growth(text, 20) == most
 
 
 def test_needed_names_are_those_that_no_choice_leaves_out(compiler: GrammarCompiler) -> None:
