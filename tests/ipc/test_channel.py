@@ -51,7 +51,10 @@ def soon():
 def test_a_channel_keeps_what_the_other_side_does_not_take(ends):
     ours, theirs = ends
     messages = [os.urandom(size) for size in (0, 1, 10, 100_000, 5_000_000)]
-    for message in messages:
+    ours.send(messages[0], later=True)
+    assert ours.pending
+    assert theirs.receive() == []
+    for message in messages[1:]:
         ours.send(message)
     assert ours.pending
     assert not ours.drain(soon())
