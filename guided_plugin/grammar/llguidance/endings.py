@@ -75,8 +75,9 @@ class Endings:
         self._spelled: Latest[bytes, tuple[int, ...]] = Latest(MEMO_BYTES)
         self._texts: Latest[bytes, list[bytes]] = Latest(MEMO_BYTES)
         """Ends of texts, by what may come in front of them."""
-        literals = (one for one in _LITERAL.findall(text) if len(one) > 1 and "\\" not in one)
-        ends = (one.encode() for one in literals if not one[0].isalnum())
+        literals = _LITERAL.findall(text)
+        plain = (one for one in literals if len(one) > 1 and "\\" not in one)
+        ends = (one.encode() for one in plain if not one[0].isalnum())
         # What an example shows may have begun.
         cut = (
             (one[:at], one[at:]) for one in examples(text) for at in range(min(len(one), _LONGEST_EXAMPLE))
@@ -84,7 +85,7 @@ class Endings:
         rests = (rest for begun, rest in cut if not (len(begun) - len(begun.rstrip(b"\\"))) % 2)
         found = dict.fromkeys((*itertools.islice(ends, _MOST_LITERALS), *rests))
         self._literals = sorted(itertools.islice(found, _MOST_RESTS), key=len)
-        quoted = (one.replace('\\"', '"').encode() for one in _LITERAL.findall(text) if one[:2] == '\\"')
+        quoted = (one.replace('\\"', '"').encode() for one in literals if one[:2] == '\\"')
         self._values = [*itertools.islice(dict.fromkeys(quoted), _MOST_LITERALS)]
         self._names = sorted(required(text))
         """Names that objects need: where one is chosen, one of these is taken first."""

@@ -45,7 +45,7 @@ _NO_TEXT = ((0x2028, 0x2029), (0xD800, 0xDFFF))
 """What the dot, and the strings of JSON, leave out."""
 _CLASS = re.compile(r"\[\^?(?:\\.|[^\]\\])+\]")
 _ENDED = re.compile(r"/\(\?s:\.[^/]*?(?:\\x\{(\w+)\}|(\w))/")
-_BRACKETS = re.compile(r"[\[({<]+")
+BRACKETS = r"[\[({<]+"
 _NEVER = float("inf")
 _ROUNDS = 200
 """Longer chains of rules that wait for each other are cut: what is left has no end that is short."""
@@ -204,7 +204,7 @@ def _sizes(part: _Part, known: _Known, needed: int, deepest: int) -> tuple[float
     """Characters of the shortest text, the most that a choice adds (0: all are as long), and
     a bracket that it is or may begin with, where another part may follow that at once."""
     if part.kind == "characters":
-        return part.count, 0, part.name if _BRACKETS.fullmatch(part.name) else ""
+        return part.count, 0, part.name if re.fullmatch(BRACKETS, part.name) else ""
     if part.kind == "rule":  # its choices count where it is defined
         least, most, text = known.get(part.name, (0, 0, ""))
         return least, min(most, 1), text

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.forced import ids_of
-from guided_plugin.grammar.llguidance.growth import PROBES
+from guided_plugin.grammar.llguidance.growth import BRACKETS, PROBES
 from guided_plugin.grammar.vocabulary import Vocabulary
 
 # Tokens whose masks are precomputed: a state that allows all of a slice adds it as one piece. These are
@@ -134,7 +134,7 @@ class Spelling:
         self._sizes[: len(self.tokens)] = [_plain_size(text) for text in self.tokens]
         self.probes = [self.single[byte] for byte in PROBES if byte in self.single]
         self._plain = _by_size(self._sizes)
-        self.deepest = max(map(len, re.findall(rb"[\[({<]+", b"\0".join(self.ids))), default=0)
+        self.deepest = max(map(len, re.findall(BRACKETS.encode(), b"\0".join(self.ids))), default=0)
 
     def spelled(self, text: bytes) -> tuple[int, ...] | None:
         """A text in as few tokens as possible; None where the vocabulary can't spell it."""

@@ -23,7 +23,7 @@ from torch import Tensor
 from guided_plugin.hosts.vllm.common import drafts_of
 from guided_plugin.hosts.vllm.jump import RUNNERS
 from guided_plugin.hosts.vllm.names import Part
-from guided_plugin.hosts.vllm.v2 import Indices, PlannedBatch, V2Runner
+from guided_plugin.hosts.vllm.v2 import NONE, Indices, PlannedBatch, V2Runner
 from guided_plugin.pipeline.pipeline import DraftStep
 
 
@@ -67,7 +67,7 @@ class V2DraftRunner(V2Runner):
         """The indices and the version that `_sources` hold for."""
         self._sources: list[SentBatch] = []
         """What the masks of a batch in the sampler come from."""
-        self._missing: Indices = np.zeros(0, np.intp)
+        self._missing = NONE
         """The indices of its requests that are sent in the sampler."""
         self._shown = self._proposes = self._offered = False
         """Whether the sampler was seen to show logits, and a speculator to propose; whether the worker chose

@@ -30,7 +30,7 @@ from guided_plugin.step import NEVER, UNGUIDED, TokenSink
 Indices: TypeAlias = NDArray[np.intp]
 """Of requests, in a runner's tables."""
 
-_NONE: Indices = np.zeros(0, np.intp)
+NONE: Indices = np.zeros(0, np.intp)
 
 
 class IndexedRequests:
@@ -139,7 +139,7 @@ class PlannedBatch:
     __slots__ = ("forced", "order", "planned", "ran", "running", "seen", "slots", "table")
 
     def __init__(self, max_requests: int, device: torch.device) -> None:
-        self.planned = self.running = _NONE
+        self.planned = self.running = NONE
         """Indices, in the order of the mask rows; those of them that were there when it ran last."""
         self.slots: tuple[int, ...] = ()
         """Those of the planned."""
@@ -219,7 +219,7 @@ class V2Runner:
         self._turns.rotate(-1)
         batch = self._batch
         new = self._begin_requests()
-        planned = batch.running if batch.ran else _NONE
+        planned = batch.running if batch.ran else NONE
         if len(new) or not (planned is batch.planned or np.array_equal(planned, batch.planned)):
             batch.plan(np.concatenate([planned, new]), self.requests)
         batch.ran = False
@@ -274,7 +274,7 @@ class V2Runner:
 
     def _begin_requests(self) -> Indices:
         if not self.requests.entered:
-            return _NONE
+            return NONE
         entered = self.requests.those(list(self.requests.entered))
         new = self.requests.begin()
         for batch in self._turns:
