@@ -243,12 +243,13 @@ class Gate:
 
 
 class Ahead(Sequence[Any]):
-    """The parameters of each prompt. To read those of one begins the specs of the next, so that they compile
-    at the same time, and the engine gets ready what is admitted meanwhile."""
+    """The parameters of each prompt, with its spec where that is known. To read those of one begins the specs
+    of the next, so that they compile at the same time, and the engine gets ready what is admitted
+    meanwhile."""
 
     def __init__(self, gate: Gate, params: Sequence[Any]) -> None:
         self._gate = gate
-        self._params = params
+        self._params = list(params)
         self._seen = 0
         """The parameters before this one were looked at."""
 
@@ -265,11 +266,15 @@ class Ahead(Sequence[Any]):
         one."""
         new: dict[bytes | None, Asked] = {}
         specs = self._gate.specs
-        for params in self._params[self._seen : end]:
+        for place, params in enumerate(self._params[self._seen : end], self._seen):
             with suppress(GuidedError):
                 asked = self._gate.asked(params, math.inf) if self._gate.concerns(params) else None
-                if isinstance(asked, Asked) and specs.look_up(asked) is None:
-                    new[asked.key] = asked
+                if isinstance(asked, Asked):
+                    known = specs.look_up(asked)
+                    if known is None:
+                        new[asked.key] = asked
+                    else:
+                        self._params[place] = self._gate.carry(params, known)
         self._seen = max(self._seen, end)
         for asked in sorted(new.values(), key=lambda asked: len(str(asked.form)), reverse=True):
             with suppress(GuidedError):

@@ -6,6 +6,8 @@ A step of the host goes through `announce` and `scheduled` alone; its lock is th
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import operator
 import threading
 import time
 from array import array
@@ -171,32 +173,35 @@ class StepRing:
                 self._unread.pop()
 
     def harvest(self, landed: int | None = None) -> None:
-        """Take the tokens that are there into the journals, or those that were there up to a step."""
+        """Take the tokens that are there into the journals, or those that were there up to a step. All steps
+        at once: where requests come and go, each has a plan of its own."""
         with self.lock:
-            if landed is None:
-                landed = self.landed
-            while self._unread and self._unread[0][0] <= landed:
-                self._harvest_plan(landed)
-
-    def _harvest_plan(self, landed: int) -> None:
-        """The first steps that have the same plan."""
-        published = self._unread[0][1]
-        entries = []
-        for step, other in self._unread:
-            if step > landed or other is not published:
-                break
-            entries.append(step % TOKEN_DEPTH)
-        count, positions = len(published.slots), self._region.shape.positions
-        # [steps, positions, requests], requests in the order of the plan
-        sampled = self._region.tokens[entries, : positions * count].reshape(-1, positions, count)
-        block = np.ascontiguousarray(sampled.transpose(2, 0, 1)).reshape(count, -1)
-        whole = bool((block != NO_TOKEN).all())
-        found = [array("q", (tokens if whole else tokens[tokens != NO_TOKEN]).tobytes()) for tokens in block]
-        # All or none of these steps are in the journals: a request replayed without some would go wrong.
-        for request, tokens in zip(published.requests, found, strict=True):
-            request.state.extend(tokens)
-        for _ in entries:
-            self._unread.popleft()
+            landed = self.landed if landed is None else landed
+            ready = [*itertools.takewhile(lambda one: one[0] <= landed, self._unread)]
+            if not ready:
+                return
+            whose: list[LiveRequest] = []
+            rows, blocks, positions = [], [], self._region.shape.positions
+            for plan, steps in itertools.groupby(ready, key=operator.itemgetter(1)):
+                places, count = [step % TOKEN_DEPTH for step, _ in steps], len(plan.slots)
+                # [steps, positions, requests], requests in the order of the plan
+                block = self._region.tokens[places, : positions * count].reshape(-1, positions, count)
+                rows.append(np.arange(len(whose), len(whose) + count).repeat(len(places) * positions))
+                blocks.append(block.transpose(2, 0, 1).reshape(-1))
+                whose += plan.requests
+            row, tokens = np.concatenate(rows), np.concatenate(blocks)
+            row, tokens = row[tokens != NO_TOKEN], tokens[tokens != NO_TOKEN]
+            serials = np.fromiter(map(operator.attrgetter("serial"), whose), np.int64, len(whose))[row]
+            if len(rows) > 1:
+                order = np.argsort(serials, kind="stable")
+                row, tokens, serials = row[order], tokens[order], serials[order]
+            begins, written = np.flatnonzero(np.diff(serials, prepend=-1)), tokens.tobytes()
+            ends = [*(8 * begins).tolist(), len(written)]
+            # All or none of these steps are in the journals: a request replayed without some would go wrong.
+            for at, begin, end in zip(row[begins].tolist(), ends, ends[1:], strict=False):
+                whose[at].state.extend(array("q", written[begin:end]))
+            for _ in ready:
+                self._unread.popleft()
 
     def outstanding(self) -> Iterator[tuple[int, Published]]:
         """The steps that are not filled yet."""

@@ -356,8 +356,8 @@ def test_one_spec_of_many_prompts_compiles_once_and_known_ones_never():
     engine = Engine(gate)
     for given in (["slow", "slow", "small", "slow"], ["small", "slow"]):
         assert texts_added(engine, *given) == given
-    assert compiler.begun == ["slow"]
-    assert len(engine.made) == 2
+    assert (compiler.begun, len(engine.made)) == (["slow"], 2)
+    assert isinstance(Ahead(gate, [regex("small")])[0].extra_args[GUIDED], specs.Admitted)
 
 
 def test_a_spec_that_was_made_since_it_was_looked_up_does_not_compile_again():
