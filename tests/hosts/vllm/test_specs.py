@@ -344,7 +344,7 @@ def test_specs_of_several_prompts_compile_at_the_same_time_and_the_engine_is_ask
 
 
 def test_the_largest_spec_comes_first_and_there_is_never_too_little_room():
-    gate, compiler = waiting_gate(compile_processes=1, compile_queue=1)
+    gate, compiler = waiting_gate(go_on=threading.Barrier(2), compile_processes=1, compile_queue=1)
     given = ["slow", "slow" * 9, "slow" * 20, "slow!"]
     texts_added(Engine(gate), *given)
     assert compiler.begun.index("slow" * 20) < compiler.begun.index("slow!")
