@@ -8,6 +8,7 @@ Imports vLLM. The parent chooses the runner and the plugin by environment variab
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import random
@@ -31,7 +32,7 @@ from guided_plugin.bench import (
     repeated,
 )
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.config import GuidedConfig
+from guided_plugin.config import UNBOUNDED, GuidedConfig
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.vllm.common import METRICS
 from guided_plugin.spec import OutputSpec
@@ -253,7 +254,8 @@ class _Bench:
     def _wrong(self, outputs: Iterable[tuple[Any, Any]]) -> int:
         """How many of (schema, output) a fresh matcher refuses: as wide a one as the schema allows, where it
         is not the plugin's own language."""
-        own = {} if self.options["plugin"] else {"whitespace": "flexible", "strict": False}
+        wide = {"whitespace": "flexible", "strict": False, **dataclasses.asdict(UNBOUNDED)}
+        own = {} if self.options["plugin"] else wide
         return sum(
             refused_at(self.compiler, OutputSpec.json_schema(document, **own), output.outputs[0].token_ids)
             is not None
