@@ -136,7 +136,7 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
     For xgrammar that holds for few specs, since each class in a pattern may take it 40 ms; for backends of
     third parties nothing is known.
     """
-    if backend not in ("llguidance", "xgrammar") or len(spec.text) > _SMALL_TEXT:
+    if backend not in ("llguidance", "xgrammar") or len(spec.text) > _SMALL_TEXT or spec.is_measured:
         return False
     if spec.max_depth or spec.max_properties or any((getattr(spec, n) or 0) > _SMALL_LENGTH for n in BOUNDS):
         return False

@@ -209,7 +209,9 @@ class LLGuidanceBackend:
             if shortest is None:
                 shortest = endings.shortest(self.start(made, self._stops), _CLOSING_SECONDS)
                 # A character may need a token. One token may make two choices, but then these need fewer.
-                grows = _CHARACTER + growth(text, self._tokenizers.spelling.deepest)
+                grows = _CHARACTER + growth(text)
+                if shortest is not None and spec.is_measured:
+                    grows = endings.measured(self.start(made, self._stops), grows, _CLOSING_SECONDS / 2)
             if shortest is None:
                 what = "has no end that can be found in time, so it can't be closed before its token limit"
                 raise UnsupportedSpecError(what, where=spec.kind, hint="set close_before_length to false")

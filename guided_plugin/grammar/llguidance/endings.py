@@ -8,6 +8,7 @@ choice at each place is tried to make it shorter. Depends on the matcher and the
 from __future__ import annotations
 
 import itertools
+import random
 import re
 import time
 from bisect import bisect_left
@@ -19,7 +20,7 @@ from typing import TypeAlias
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.llguidance.growth import examples, required
 from guided_plugin.grammar.llguidance.matcher import LLGuidanceMatcher
-from guided_plugin.grammar.llguidance.tokenizer import Spelling
+from guided_plugin.grammar.llguidance.tokenizer import Spelling, bits
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 
 Piece: TypeAlias = bytes | int
@@ -146,6 +147,23 @@ class Endings:
             if piece >= 0:
                 tokens.append(piece)
         return tuple(tokens)
+
+    def measured(self, start: LLGuidanceMatcher, most: int, seconds: float) -> int:
+        """Twice the tokens that one random token was seen to add to the shortest ending, `most` or more."""
+        rng, until, places = random.Random(0), time.thread_time() + seconds, {(b"", 0): start}
+        while time.thread_time() < until:
+            place = rng.choice([*places.values()]).fork()
+            place.accept_text(place.forced()[:-2])  # a token may begin in forced text and choose behind it
+            before, row = len(self.shortest(place, seconds, tries=0) or ()), place.row()
+            kinds = [allowed for kind in self.spelling.kinds if len(allowed := kind[bits(row, kind)])]
+            if kinds and place.accept(int(rng.choice(rng.choice(kinds)))):
+                found = self.shortest(place, 2 * seconds, needed=before + most)
+                if found is not None:
+                    most = max(most, 2 * (len(found) - before))
+                    places.setdefault((self.spelling.signature(place.row()), len(found)), place)
+                elif before <= most:
+                    return 1 << 30  # a dead end: each mask is to leave an ending
+        return most
 
     def _move(self, place: LLGuidanceMatcher, piece: Piece) -> bool:
         return place.accept(piece) if isinstance(piece, int) else place.accept_text(piece)

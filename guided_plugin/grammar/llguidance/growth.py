@@ -45,7 +45,6 @@ _NO_TEXT = ((0x2028, 0x2029), (0xD800, 0xDFFF))
 """What the dot, and the strings of JSON, leave out."""
 _CLASS = re.compile(r"\[\^?(?:\\.|[^\]\\])+\]")
 _ENDED = re.compile(r"/\(\?s:\.[^/]*?(?:\\x\{(\w+)\}|(\w))/")
-BRACKETS = r"[\[({<]+"
 _NEVER = float("inf")
 _ROUNDS = 200
 """Longer chains of rules that wait for each other are cut: what is left has no end that is short."""
@@ -64,24 +63,24 @@ class _Part:
     """Of an alternative: that of the property which it is."""
 
 
-_Known: TypeAlias = dict[str, tuple[float, float, str]]
+_Known: TypeAlias = dict[str, tuple[float, float]]
 
 
-def growth(text: str, deepest: int) -> int:
-    """The most characters that one token, of `deepest` brackets at most, may add to the shortest ending."""
+def growth(text: str) -> int:
+    """The most characters that one choice may add to the shortest ending."""
     rules = {name: _read(body) for name, body in _RULE.findall(_SPACED.sub(r'"\1"', text))}
     needed = _needed(text)
     for name, state, count in _FEWEST.findall(text):
         for rule in {f"{name}s{state}", name}.intersection(rules):
             rules[rule] = _Part("repeat", (rules[rule],), count=int(count))
-    known: _Known = dict.fromkeys(rules, (_NEVER, 0.0, ""))
+    known: _Known = dict.fromkeys(rules, (_NEVER, 0.0))
     for _ in range(_ROUNDS):
         before = known.copy()
         for name, part in reversed(rules.items()):  # most are written before those that they need
-            known[name] = _sizes(part, known, needed.get(name, 0), deepest)
+            known[name] = _sizes(part, known, needed.get(name, 0))
         if known == before:
             break
-    return int(max((most for _, most, _ in known.values() if most < _NEVER), default=0))
+    return int(max((most for _, most in known.values() if most < _NEVER), default=0))
 
 
 def required(text: str) -> set[bytes]:
@@ -200,38 +199,24 @@ def _expression(node: ecma.Node) -> _Part:
     return _Part("characters", count=len(chr(least).encode(errors="replace")))  # each byte may need a token
 
 
-def _sizes(part: _Part, known: _Known, needed: int, deepest: int) -> tuple[float, float, str]:
-    """Characters of the shortest text, the most that a choice adds (0: all are as long), and
-    a bracket that it is or may begin with, where another part may follow that at once."""
+def _sizes(part: _Part, known: _Known, needed: int = 0) -> tuple[float, float]:
+    """Characters of the shortest text, and the most that a choice adds (0: all are as long)."""
     if part.kind == "characters":
-        return part.count, 0, part.name if re.fullmatch(BRACKETS, part.name) else ""
+        return part.count, 0
     if part.kind == "rule":  # its choices count where it is defined
-        least, most, text = known.get(part.name, (0, 0, ""))
-        return least, min(most, 1), text
-    inner = [_sizes(one, known, needed, deepest) for one in part.parts]
+        least, most = known.get(part.name, (0, 0))
+        return least, min(most, 1)
+    inner = [_sizes(one, known) for one in part.parts]
     sizes, most = [one[0] for one in inner], max((one[1] for one in inner), default=0)
     if part.kind == "all":
-        for at, one in enumerate(part.parts):
-            if one.kind == "repeat" and one.more:  # it may take what was begun of the next text
-                rest = itertools.takewhile(lambda one: not one[1], inner[at + 1 :])
-                most = max(most, inner[at][1] + sum(size for size, _, _ in rest))
-        if inner[1:] and inner[0][2] and inner[1][2] and not inner[0][1]:
-            most = max(most, sizes[1] + deepest * sum(sizes[2:]))
-        opens = len(inner) == 1 or any(more for _, more, _ in inner[:2])  # no text is next, as that of a name
-        return sum(sizes), most, inner[0][2] if opens else ""
+        return sum(sizes), most
     finite = [size for size in sizes if size < _NEVER] or [0]
-    text = next((one[2] for one in inner if one[2]), "")
     if part.kind == "repeat":
-        return part.count and part.count * sizes[0], max(most, max(finite) if part.more else 0), text
+        return part.count and part.count * sizes[0], max(most, max(finite) if part.more else 0)
     if part.kind == "most":
-        return max(sizes), most, text
-    # What was begun of one is lost where another goes on in its place; behind what all begin with.
-    at = int(len({one.parts[:1] for one in part.parts}) == 1)
-    begun = (one.parts[at] if one.kind == "all" and one.parts[at:] else one for one in part.parts)
-    firsts = [_sizes(one, known, 0, deepest)[:2] for one in begun]
-    lost = (size for size, more in firsts if size < _NEVER and sum(add > 0 for _, add in firsts) > (more > 0))
+        return max(sizes), most
     required = sum(size for one, size in zip(part.parts, sizes, strict=True) if 0 <= one.bit < needed)
-    return max(min(sizes), required), max(most, max(finite) - min(finite) + max(lost, default=0)), text
+    return max(min(sizes), required), max(most, max(finite) - min(finite))
 
 
 def examples(text: str) -> list[bytes]:

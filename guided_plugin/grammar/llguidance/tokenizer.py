@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.forced import ids_of
-from guided_plugin.grammar.llguidance.growth import BRACKETS, PROBES
+from guided_plugin.grammar.llguidance.growth import PROBES
 from guided_plugin.grammar.vocabulary import Vocabulary
 
 # Tokens whose masks are precomputed: a state that allows all of a slice adds it as one piece. These are
@@ -134,7 +134,10 @@ class Spelling:
         self._sizes[: len(self.tokens)] = [_plain_size(text) for text in self.tokens]
         self.probes = [self.single[byte] for byte in PROBES if byte in self.single]
         self._plain = _by_size(self._sizes)
-        self.deepest = max(map(len, re.findall(BRACKETS.encode(), b"\0".join(self.ids))), default=0)
+        opening = sorted(self.ids, key=lambda text: -sum(map(text.count, b"[({<")))
+        texts = np.array([self.ids[text] for text in opening], np.int64)
+        # Those with the most brackets, single bytes, all: what random walks choose from.
+        self.kinds = texts[:256], self._single, texts
 
     def spelled(self, text: bytes) -> tuple[int, ...] | None:
         """A text in as few tokens as possible; None where the vocabulary can't spell it."""
@@ -155,12 +158,12 @@ class Spelling:
 
     def bytes_in(self, row: MaskArray) -> list[int]:
         """The bytes that a mask allows next, of those that have a token of their own."""
-        found: list[int] = self._bytes[_bits(row, self._single)].tolist()
+        found: list[int] = self._bytes[bits(row, self._single)].tolist()
         return found
 
     def controls_in(self, row: MaskArray) -> list[int]:
         """The control tokens that a mask allows."""
-        found: list[int] = self._controls[_bits(row, self._controls)].tolist()
+        found: list[int] = self._controls[bits(row, self._controls)].tolist()
         return found
 
     def singles_in(self, row: MaskArray, plain: MaskArray) -> list[int]:
@@ -204,7 +207,7 @@ def _by_size(sizes: NDArray[np.int32]) -> dict[int, MaskArray]:
     return {most: np.packbits(bits, bitorder="little").view(np.int32) for most, bits in kept.items()}
 
 
-def _bits(row: MaskArray, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+def bits(row: MaskArray, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.flatnonzero(row[tokens >> 5] >> (tokens & 31) & 1)
 
 
