@@ -77,8 +77,7 @@ class Endings:
         self._texts: Latest[bytes, list[bytes]] = Latest(MEMO_BYTES)
         """Ends of texts, by what may come in front of them."""
         literals = _LITERAL.findall(text)
-        plain = (one for one in literals if len(one) > 1 and "\\" not in one)
-        ends = (one.encode() for one in plain if not one[0].isalnum())
+        ends = (one.encode() for one in literals if len(one) > 1 and "\\" not in one and not one[0].isalnum())
         # What an example shows may have begun.
         cut = (
             (one[:at], one[at:]) for one in examples(text) for at in range(min(len(one), _LONGEST_EXAMPLE))

@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import re
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.spec import ecma
@@ -63,9 +63,6 @@ class _Part:
     """Of an alternative: that of the property which it is."""
 
 
-_Known: TypeAlias = dict[str, tuple[float, float]]
-
-
 def growth(text: str) -> int:
     """The most characters that one choice may add to the shortest ending."""
     rules = {name: _read(body) for name, body in _RULE.findall(_SPACED.sub(r'"\1"', text))}
@@ -73,7 +70,7 @@ def growth(text: str) -> int:
     for name, state, count in _FEWEST.findall(text):
         for rule in {f"{name}s{state}", name}.intersection(rules):
             rules[rule] = _Part("repeat", (rules[rule],), count=int(count))
-    known: _Known = dict.fromkeys(rules, (_NEVER, 0.0))
+    known: dict[str, tuple[float, float]] = dict.fromkeys(rules, (_NEVER, 0.0))
     for _ in range(_ROUNDS):
         before = known.copy()
         for name, part in reversed(rules.items()):  # most are written before those that they need
@@ -199,14 +196,14 @@ def _expression(node: ecma.Node) -> _Part:
     return _Part("characters", count=len(chr(least).encode(errors="replace")))  # each byte may need a token
 
 
-def _sizes(part: _Part, known: _Known, needed: int = 0) -> tuple[float, float]:
+def _sizes(part: _Part, known: dict[str, tuple[float, float]], needed: int) -> tuple[float, float]:
     """Characters of the shortest text, and the most that a choice adds (0: all are as long)."""
     if part.kind == "characters":
         return part.count, 0
     if part.kind == "rule":  # its choices count where it is defined
         least, most = known.get(part.name, (0, 0))
         return least, min(most, 1)
-    inner = [_sizes(one, known) for one in part.parts]
+    inner = [_sizes(one, known, needed) for one in part.parts]
     sizes, most = [one[0] for one in inner], max((one[1] for one in inner), default=0)
     if part.kind == "all":
         return sum(sizes), most

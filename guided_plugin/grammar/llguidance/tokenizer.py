@@ -134,10 +134,13 @@ class Spelling:
         self._sizes[: len(self.tokens)] = [_plain_size(text) for text in self.tokens]
         self.probes = [self.single[byte] for byte in PROBES if byte in self.single]
         self._plain = _by_size(self._sizes)
+
+    @cached_property
+    def kinds(self) -> tuple[NDArray[np.int64], ...]:
+        """What random walks choose from: the tokens with the most brackets, single bytes, all."""
         opening = sorted(self.ids, key=lambda text: -sum(map(text.count, b"[({<")))
         texts = np.array([self.ids[text] for text in opening], np.int64)
-        # Those with the most brackets, single bytes, all: what random walks choose from.
-        self.kinds = texts[:256], self._single, texts
+        return texts[:256], self._single, texts
 
     def spelled(self, text: bytes) -> tuple[int, ...] | None:
         """A text in as few tokens as possible; None where the vocabulary can't spell it."""
