@@ -93,9 +93,11 @@ class GrammarCompiler:
         config: GuidedConfig | None = None,
         plugins: Plugins | None = None,
         built: tuple[Chooser, Template] | None = None,
+        serves: bool = False,
     ) -> None:
         """`built`: backends and a template that are there, as in a process that a template forked. This one
-        leaves that template to its owner."""
+        leaves that template to its owner. `serves`: the template starts now, and builds all that any spec may
+        need, because requests would wait for it."""
         self.vocabulary = vocabulary
         self.config = check_unenforced(config or GuidedConfig.from_environment())
         self.tells = built is None
@@ -103,8 +105,10 @@ class GrammarCompiler:
         self.plugins = plugins or Plugins(disabled=self.config.disabled_plugins)
         own: Template | None = None
         if built is None:
-            greeting = Greeting(vocabulary, self.config, self.plugins.disabled, self.plugins.entry_points)
-            own = Template(MODULE, greeting)
+            disabled, entry_points = self.plugins.disabled, self.plugins.entry_points
+            own = Template(MODULE, Greeting(vocabulary, self.config, disabled, entry_points, serves))
+            if serves and self.config.isolate_compiles:
+                own.start()
             built = Chooser(vocabulary, self.config, self.plugins), own
         self.chooser, self.template = built
         self._pool = CompilePool(self.template, self.config)

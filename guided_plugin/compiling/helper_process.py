@@ -19,8 +19,7 @@ from guided_plugin.grammar.base import Prepared
 from guided_plugin.ipc import processors
 from guided_plugin.ipc.channel import Channel, ChannelClosedError, plain_decoder
 from guided_plugin.ipc.spawn import die_first
-from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.triggers import Trigger
+from guided_plugin.spec import OutputSpec, unpacked
 
 OUT_OF_MEMORY = 75
 """The exit code of a helper whose compile reached the memory limit."""
@@ -48,7 +47,7 @@ class Answer:
     """Much memory was not given back: the next spec should get a fresh process."""
 
 
-from_helper = plain_decoder((Ready, Answer, Prepared, OutputSpec, Trigger, *ERRORS), (rebuild,))
+from_helper = plain_decoder((Ready, Answer, Prepared, *ERRORS), (rebuild, unpacked))
 """Reads a message of a helper, which may be broken."""
 
 

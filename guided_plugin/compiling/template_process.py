@@ -33,6 +33,9 @@ MODULE = "guided_plugin.compiling.template_process"
 _BUILT = "llguidance"
 """The backend that is built before the forks: it starts no thread before its first batch."""
 
+_RARE = OutputSpec.json_schema({"type": "array", "uniqueItems": True})
+"""Its masks need the text of each token in each place of a JSON text."""
+
 _ROLES = ("guided_plugin.compiling.helper_process", "guided_plugin.worker.child.loop")
 """What children run."""
 
@@ -47,6 +50,8 @@ class Greeting:
     config: GuidedConfig
     disabled_plugins: frozenset[str]
     entry_points: bool
+    serves: bool = False
+    """Whether it builds what few specs need too: a second for a large vocabulary."""
 
 
 class _Server:
@@ -132,6 +137,9 @@ def build(greeting: Greeting) -> Chooser | GuidedError:
         if _BUILT in plugins.backends:
             chooser.compile(_BUILT, OutputSpec.choice(["a"]))
             chooser.warm_up(_BUILT)
+            if greeting.serves:
+                with contextlib.suppress(GuidedError):  # a vocabulary without brackets
+                    chooser.compile(_BUILT, _RARE)
     except GuidedError as error:
         return error
     return chooser

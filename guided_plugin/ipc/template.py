@@ -116,6 +116,11 @@ class Template:
         process = self._process
         return process is not None and process.has_forked and process.child.exit_code() is None
 
+    def start(self) -> None:
+        """Start it now, without waiting for it. Why it can't start is told to who asks for a child."""
+        with contextlib.suppress(PipelineError):
+            self._running()
+
     def fork(self, role: str, *descriptors: int, given_up: Callable[[], bool] = lambda: False) -> Forked:
         """A child that runs `role`, a module with `main(what is built, control, channel, *descriptors)`; its
         channel is the socket here, and `control` the one by which this template is asked.

@@ -10,12 +10,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from guided_plugin.config import BOUNDS, Bounds, GuidedConfig, Whitespace
 from guided_plugin.errors import RequestError, SpecError, did_you_mean, printable, shown
 from guided_plugin.spec.forms import KINDS, OPTIONS, SETTLED, Kind, file_hint, read
+from guided_plugin.spec.memo import remembered, texts_bytes
 from guided_plugin.spec.python.form import form_of, is_python, json_form
 from guided_plugin.spec.schema import check_schema
 from guided_plugin.spec.telling import told
@@ -88,6 +89,9 @@ class OutputSpec:
         if self.stop_token_ids is not None:
             object.__setattr__(self, "stop_token_ids", token_ids("stop_token_ids", self.stop_token_ids))
         object.__setattr__(self, "start_after", triggers(self.start_after))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return unpacked, packed(self)
 
     @classmethod
     def json_schema(cls, schema: Any, **options: Any) -> OutputSpec:
@@ -324,6 +328,32 @@ def check_room(least: int, room: int | None, where: str = "max_tokens") -> None:
         )
 
 
+def packed(spec: OutputSpec) -> tuple[str, int | None]:
+    """A spec as a text, for other processes; and its room, which differs from request to request. What was
+    packed or unpacked lately takes a look into a memo."""
+    return _packed(spec if spec.room is None else replace(spec, room=None)), spec.room
+
+
+def unpacked(text: str, room: int | None = None) -> OutputSpec:
+    """What was packed: the same object for the same text."""
+    spec = _unpacked(text)
+    return spec if room is None else replace(spec, room=room)
+
+
+@remembered(lambda spec, text: texts_bytes(spec.text, text))
+def _packed(spec: OutputSpec) -> str:
+    options = asdict(spec)
+    text: str = options.pop("text")
+    return f"{json.dumps(options)}\0{text}"
+
+
+@remembered(lambda text, spec: texts_bytes(text, spec.text))
+def _unpacked(text: str) -> OutputSpec:
+    options, _, own = text.partition("\0")
+    return OutputSpec(text=own, **json.loads(options))
+
+
+@remembered(lambda spec, _: texts_bytes(spec.text))
 def language_of(spec: OutputSpec) -> OutputSpec:
     """The part of a spec that decides its grammar; the rest belongs to each request."""
     if spec.stop_token_ids is None and spec.start_after is None and spec.room is None:
@@ -331,6 +361,7 @@ def language_of(spec: OutputSpec) -> OutputSpec:
     return replace(spec, stop_token_ids=None, start_after=None, room=None)
 
 
+@remembered(lambda spec, _: texts_bytes(spec.text))
 def identity_of(spec: OutputSpec, *, triggers: bool = False) -> bytes:
     """A digest of the part of a spec that decides its grammar, or of that and its `triggers`. Memos keep it
     in place of the spec, whose text may be long."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from guided_plugin.errors import ERRORS, GuidedError, rebuild
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.ipc.channel import plain_decoder
-from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.triggers import Trigger
+from guided_plugin.spec import OutputSpec, unpacked
 from guided_plugin.step import Admission
 from guided_plugin.worker.layout import Shape
 
@@ -118,10 +117,8 @@ from_worker = plain_decoder(
         Ends,
         Admission,
         Prepared,
-        OutputSpec,
-        Trigger,
         *ERRORS,
     ),
-    (rebuild,),
+    (rebuild, unpacked),
 )
 """Reads a message of a worker, which may be broken."""

@@ -1,6 +1,5 @@
 """What tests with vLLM share: configurations and requests without an engine, and looks into a real one."""
 
-import dataclasses
 from types import SimpleNamespace
 
 from vllm import SamplingParams
@@ -9,6 +8,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcRequestState
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm.common import ADMITTED, REQUEST
+from guided_plugin.spec import packed
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 __all__ = [
@@ -96,7 +96,7 @@ def runner_params(spec, name=None, **options):
     """The params of a request as a model runner gets them; `name` is the id that the scheduler gives it."""
     extra = None if spec is None else {"guided": spec.to_dict()}
     if spec is not None and spec.room is not None:  # a gate has admitted it
-        extra = {"guided": dataclasses.asdict(spec), ADMITTED: True}
+        extra = {"guided": packed(spec), ADMITTED: True}
     params = SamplingParams(extra_args=extra if name is None else {**extra, REQUEST: name}, **options)
     params._all_stop_token_ids = {END}
     return params

@@ -12,7 +12,7 @@ from worker_runs import END, LONG, PAREN, Run, gone, until
 
 import guided_plugin as gp
 from guided_plugin.compiling.helper_process import Compile, Ready
-from guided_plugin.compiling.template_process import MODULE, Greeting
+from guided_plugin.compiling.template_process import MODULE, Greeting, build
 from guided_plugin.errors import PipelineError, RequestError
 from guided_plugin.grammar.table import Phase
 from guided_plugin.ipc import template as template_module
@@ -43,6 +43,15 @@ def test_nothing_is_started_before_a_child_is_needed(template):
     assert greeted(child) == Ready()
     assert template.alive
     child.stop()
+
+
+def test_a_servers_template_starts_at_once_and_has_what_few_specs_need():
+    for serves in (False, True):
+        chooser = build(Greeting(BYTES, gp.GuidedConfig(threads=1), frozenset(), False, serves))
+        assert ("_tables" in vars(chooser.backend("llguidance")._spellings)) is serves
+        compiler = gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(threads=1), serves=serves)
+        assert (compiler.template.pid is not None) is serves
+        compiler.close()
 
 
 def test_a_terminals_signals_are_the_hosts_and_its_share_of_processors_too(template):

@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -38,7 +39,7 @@ from guided_plugin.hosts.vllm.patches import note_version
 from guided_plugin.hosts.vllm.questions import Health, in_background, wait_for
 from guided_plugin.hosts.vllm.reasoning import Reasoning
 from guided_plugin.hosts.vllm.specs import LEFT, Admitted, Asked, Specs
-from guided_plugin.spec import check_room
+from guided_plugin.spec import check_room, packed
 
 _log = logging.getLogger(__name__)
 
@@ -178,18 +179,18 @@ class Gate:
             extra[MARK] = True
             telling.left(request.request_id)
             return
-        fields = admitted.fields
-        if self._reasoner and fields["start_after"] is None:
+        text, room = admitted.packed, None
+        if self._reasoner and admitted.spec.start_after is None:
             vocabulary = self.specs.compiler.vocabulary
             if self._reasoning is None:
                 self._reasoning = Reasoning(self._reasoner, self._config, vocabulary)
             ends = self._reasoning.ends(note, prompt)
-            fields = {**fields, "start_after": vocabulary.triggers(ends) or None}
-        if fields["close_before_length"]:
+            text, _ = packed(replace(admitted.spec, start_after=vocabulary.triggers(ends) or None))
+        if admitted.spec.close_before_length:
             length = len(request.prompt_embeds if prompt is None else prompt)
-            fields = {**fields, "room": self.room(admitted, params, length)}
+            room = self.room(admitted, params, length)
         telling.listener.admitted(admitted.backend, admitted.unenforced)
-        extra[GUIDED], extra[ADMITTED] = fields, True
+        extra[GUIDED], extra[ADMITTED] = (text, room), True
 
     def room(self, admitted: Admitted, params: Any, prompt: int) -> int:
         """How many tokens may follow so many of a prompt. Raises RequestError where that is too few for any
@@ -252,6 +253,8 @@ class Ahead(Sequence[Any]):
         self._params = list(params)
         self._seen = 0
         """The parameters before this one were looked at."""
+        self._carried: dict[int, tuple[Any, Any]] = {}
+        """Parameters as they came, and with their spec: many prompts of a call have the same ones."""
 
     def __len__(self) -> int:
         return len(self._params)
@@ -267,6 +270,9 @@ class Ahead(Sequence[Any]):
         new: dict[bytes | None, Asked] = {}
         specs = self._gate.specs
         for place, params in enumerate(self._params[self._seen : end], self._seen):
+            if id(params) in self._carried:
+                self._params[place] = self._carried[id(params)][1]
+                continue
             with suppress(GuidedError):
                 asked = self._gate.asked(params, math.inf) if self._gate.concerns(params) else None
                 if isinstance(asked, Asked):
@@ -275,6 +281,7 @@ class Ahead(Sequence[Any]):
                         new[asked.key] = asked
                     else:
                         self._params[place] = self._gate.carry(params, known)
+                        self._carried[id(params)] = params, self._params[place]
         self._seen = max(self._seen, end)
         for asked in sorted(new.values(), key=lambda asked: len(str(asked.form)), reverse=True):
             with suppress(GuidedError):

@@ -32,7 +32,7 @@ from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.vllm.names import CONSTRAINT_FORM, CONSTRAINTS, Part
 from guided_plugin.hosts.vllm.patches import broken
-from guided_plugin.spec import OutputSpec
+from guided_plugin.spec import OutputSpec, unpacked
 from guided_plugin.spec.uses import check_unenforced
 from guided_plugin.worker.ranks.group import RankGroup
 
@@ -47,7 +47,7 @@ GUIDED = "guided"
 
 ADMITTED = "guided_admitted"
 """Set by the gate, on every guided request: its spec has compiled within the limits, and GUIDED holds the
-fields of the `OutputSpec`."""
+`OutputSpec`, packed, and its room."""
 
 REQUEST = "guided_request"
 """Set by the scheduler, on every guided request: its id, by which a failure of it is told."""
@@ -184,8 +184,8 @@ def spec_of(params: Any) -> OutputSpec | None:
     if extra.get(ADMITTED) is not True:
         return read_spec(value)
     try:
-        return OutputSpec(**value)
-    except TypeError as error:
+        return unpacked(*value)
+    except (AttributeError, TypeError, ValueError) as error:
         raise SpecError(f"is not what the gate writes: {error}", where=GUIDED, hint=_NOT_OURS) from None
 
 

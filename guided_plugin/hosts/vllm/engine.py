@@ -44,7 +44,8 @@ from guided_plugin.metrics import Growth, Times
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.pipeline.runtime import resolve_mode
 from guided_plugin.plugins import Plugins
-from guided_plugin.spec import OutputSpec
+from guided_plugin.spec import OutputSpec, unpacked
+from guided_plugin.spec.memo import remembered, texts_bytes
 from guided_plugin.step import UNGUIDED, Admission
 from guided_plugin.worker.ranks.group import agree, not_shared
 
@@ -134,7 +135,9 @@ class Engine:
             # Third parties' hooks are called once, not by each rank.
             disabled = self.options.disabled_plugins
             plugins = None if self.leads else Plugins(disabled=disabled, entry_points=False)
-            compiler = GrammarCompiler(vocabulary_of(self.config), config=self.options, plugins=plugins)
+            vocabulary, mode = vocabulary_of(self.config), resolve_mode(self.options.mode, device)
+            serves = self.leads and mode != "inline"
+            compiler = GrammarCompiler(vocabulary, config=self.options, plugins=plugins, serves=serves)
             compiler.tells = False  # frontends have told it
         except GuidedError as problem:
             error = problem
@@ -146,7 +149,7 @@ class Engine:
             compiler,
             max_slots=max_requests,
             device=device,
-            mode=resolve_mode(self.options.mode, device),
+            mode=mode,
             drafts=drafts_of(self.config),
             ranks=ranks,
         )
@@ -184,7 +187,7 @@ class Engine:
             vocabulary = self.pipeline.compiler.vocabulary
             stops = stop_tokens(params, vocabulary)
             if not spec.stop_token_ids:
-                spec = dataclasses.replace(spec, stop_token_ids=stops)
+                spec = _stopping(spec, stops)
             slot = self._take_slot(request_id, spec, tokens, error)
         except GuidedError as problem:
             self.failed.add(request_id, AT_ONCE, problem.reason)  # not guided at all: it ends as an error
@@ -224,7 +227,7 @@ class Engine:
         if verdict is None:
             if made is None:  # another frontend's question, or an older one, was told that it is done
                 return True
-            spec = OutputSpec(**made["spec"])
+            spec = unpacked(made["spec"])
             if made["prepared"] is not None:
                 self._pipeline.compiler.keep(spec, prepared_from(made["prepared"]))
             verdict = self._pipeline.prepare(spec)
@@ -296,6 +299,11 @@ class Engine:
         ENGINES.discard(self)
         if self._pipeline is not None:
             self._pipeline.close()
+
+
+@remembered(lambda spec, _: texts_bytes(spec.text))
+def _stopping(spec: OutputSpec, stops: tuple[int, ...]) -> OutputSpec:
+    return dataclasses.replace(spec, stop_token_ids=stops)
 
 
 def limits_of(params: Any) -> str:

@@ -40,7 +40,7 @@ from guided_plugin.hosts.vllm.jump import switch_of
 from guided_plugin.hosts.vllm.logits import GuidedRequest
 from guided_plugin.hosts.vllm.patches import named, patch_in
 from guided_plugin.hosts.vllm.telling import refusal
-from guided_plugin.spec import OutputSpec
+from guided_plugin.spec import unpacked
 from guided_plugin.step import LED
 
 _log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ def add_request(original: Any) -> Any:
             # Params may be shared, by the children of one request among others.
             request.sampling_params = copy.copy(params)
             request.sampling_params.extra_args = {**extra, REQUEST: request.request_id}
-            if extra.get(ADMITTED) is True and extra[GUIDED].get("start_after"):
+            if extra.get(ADMITTED) is True and unpacked(*extra[GUIDED]).start_after:
                 _note(self, _UNBEGUN, request)
         return original(self, request, *args, **kwargs)
 
@@ -193,7 +193,7 @@ def _ended_too_early(outputs: dict[int, Any], unbegun: dict[str, Any]) -> dict[s
             request = unbegun.get(output.request_id)
             if request is None or output.finish_reason is not FinishReason.STOP:
                 continue
-            spec = OutputSpec(**request.sampling_params.extra_args[GUIDED])
+            spec = unpacked(*request.sampling_params.extra_args[GUIDED])
             state = RequestState(spec.start_after or (), ())
             state.extend(array("q", request.output_token_ids))
             if not state.begun:

@@ -1,7 +1,7 @@
 """The specs of vLLM's frontend, each read and compiled once for all requests that ask for it.
 
-`Specs.begin` leads from what was `Asked` to what is `Admitted`, for every caller. The engine gets the fields
-of the `OutputSpec`, and parses nothing; and what a helper process made of the spec, which its worker only
+`Specs.begin` leads from what was `Asked` to what is `Admitted`, for every caller. The engine gets the
+`OutputSpec` packed, and parses no form; and what a helper process made of the spec, which its worker only
 loads.
 """
 
@@ -14,7 +14,6 @@ import marshal
 import math
 import threading
 import time
-from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +27,7 @@ from guided_plugin.errors import BusyError, CompileLimitError, GrammarError, Gui
 from guided_plugin.grammar.base import least_tokens
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import GUIDED, read_spec, vocabulary_of
-from guided_plugin.spec import OutputSpec, identity_of
+from guided_plugin.spec import OutputSpec, identity_of, packed
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 
 _log = logging.getLogger(__name__)
@@ -76,13 +75,13 @@ class Admitted:
     """Control tokens that it names: none may be a stop token of its request."""
     least: int = 0
     """Tokens of its shortest output, where it is closed before its limit."""
-    fields: Mapping[str, Any] = field(init=False)
-    """The spec as plain data. Shared by all requests: never written to."""
+    packed: str = field(init=False)
+    """The spec as a text for the engine."""
     key: str = field(init=False)
     """What frontend and engine call it meanwhile."""
 
     def __post_init__(self) -> None:
-        self.fields, self.key = dataclasses.asdict(self.spec), identity_of(self.spec).hex()
+        self.packed, self.key = packed(self.spec)[0], identity_of(self.spec).hex()
 
     def __deepcopy__(self, memo: Any) -> Admitted:
         return self  # vLLM clones the params of each request
@@ -117,7 +116,8 @@ class Specs:
         """The frontend's compiler; made at first use, which takes a second for a large vocabulary."""
         with self._lock:
             if self._compiler is None:
-                self._compiler = GrammarCompiler(vocabulary_of(self._config), config=self._options)
+                vocabulary = vocabulary_of(self._config)
+                self._compiler = GrammarCompiler(vocabulary, config=self._options, serves=True)
             return self._compiler
 
     def look_up(self, asked: Asked) -> Admitted | None:
@@ -172,7 +172,7 @@ class Specs:
         admitted.told = True
         made = self.compiler.kept(admitted.spec)
         return admitted.key, {
-            "spec": admitted.fields,
+            "spec": admitted.packed,
             "prepared": None if made is None else dataclasses.asdict(made),
         }
 

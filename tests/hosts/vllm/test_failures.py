@@ -1,6 +1,5 @@
 """How a failed request reaches vLLM's scheduler: both model runners with vLLM's own types, no engine."""
 
-import dataclasses
 import pickle
 from types import SimpleNamespace
 
@@ -23,6 +22,7 @@ from guided_plugin.hosts.vllm import patches as vllm_contract
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import ADMITTED, REQUEST
 from guided_plugin.hosts.vllm.failures import FAILED
+from guided_plugin.spec import packed
 from guided_plugin.step import LED
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
@@ -134,7 +134,7 @@ def test_v2_a_preempted_request_comes_back_at_another_index():
 
 def test_one_whose_scheduler_does_not_name_requests_guides_nothing(caplog):
     params = params_of(None)
-    params.extra_args = {"guided": dataclasses.asdict(AB), ADMITTED: True}
+    params.extra_args = {"guided": packed(AB), ADMITTED: True}
     runner = V1(runner_config(), ["one"], [params])
     runner.step()
     assert runner.tokens[0] == [END]
@@ -219,8 +219,8 @@ def test_only_outputs_that_were_led_to_their_end_say_so():
     ("tokens", "begun"), [([5, 6], False), ([5, 7, 6], True), ([7, 8], True), ([], False)]
 )
 def test_a_request_that_stops_before_its_constrained_part_began_is_an_error(reason, tokens, begun):
-    fields = dataclasses.asdict(gp.OutputSpec.choice(["ab"], start_after=[[7], [8, 7]]))
-    params = SimpleNamespace(extra_args={"guided": fields, ADMITTED: True})
+    spec = gp.OutputSpec.choice(["ab"], start_after=[[7], [8, 7]])
+    params = SimpleNamespace(extra_args={"guided": packed(spec), ADMITTED: True})
     request = SimpleRequest("one", params, tokens)
     scheduler = SimpleNamespace(requests={"one": request})
     vllm_failures.add_request(lambda scheduler, request: None)(scheduler, request)

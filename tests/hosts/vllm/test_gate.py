@@ -27,6 +27,7 @@ from guided_plugin.hosts.vllm.common import options_of
 from guided_plugin.hosts.vllm.names import Name, Part
 from guided_plugin.hosts.vllm.reasoning import Said
 from guided_plugin.hosts.vllm.specs import Admitted, may_leave
+from guided_plugin.spec import packed, unpacked
 from guided_plugin.spec.triggers import Trigger
 from guided_plugin.vllm import GuidedLogitsProcessor
 
@@ -81,7 +82,7 @@ def guided_in(params):
 def spec_in(params):
     """The spec of a request that the gate has admitted, or completed."""
     guided = guided_in(params)
-    return guided.spec if isinstance(guided, Admitted) else gp.OutputSpec(**guided)
+    return guided.spec if isinstance(guided, Admitted) else unpacked(*guided)
 
 
 SETTLED = gp.GuidedConfig()
@@ -178,7 +179,8 @@ def test_stop_tokens_and_triggers_that_no_output_has_are_refused(token, complain
 def test_no_client_can_claim_that_its_spec_was_admitted():
     gate = Gate(config(SMALL))
     fields = {"kind": "regex", "text": "(a"}
-    for claim in (json.dumps({"regex": "(a"}), fields, json.dumps(fields)):
+    forged_text = [f"{json.dumps({'kind': 'regex'})}\0(a", None]
+    for claim in (json.dumps({"regex": "(a"}), fields, json.dumps(fields), forged_text):
         forged = SamplingParams(extra_args={"guided": claim, vllm_common.ADMITTED: True})
         with pytest.raises(gp.GuidedError):
             gate.admit(forged)
@@ -373,7 +375,7 @@ def test_compiles_that_nobody_asks_for_any_more_are_forgotten(monkeypatch):
     engine._preparing, engine._started, engine.leads = {}, False, True
 
     def ask(text):
-        return engine.prepare(text, {"spec": {"kind": "regex", "text": text}, "prepared": None})
+        return engine.prepare(text, {"spec": packed(gp.OutputSpec.regex(text))[0], "prepared": None})
 
     assert not ask("a")
     clock[0] = 40.0

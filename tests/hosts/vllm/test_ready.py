@@ -45,9 +45,7 @@ def vocabulary(monkeypatch):
     monkeypatch.setattr(vllm_specs, "vocabulary_of", lambda config: VOCABULARY)
 
 
-def test_a_gate_that_is_ready_has_made_its_backends_and_starts_processes_when_a_spec_needs_one(
-    vocabulary, monkeypatch
-):
+def test_a_gate_that_is_ready_has_made_all_but_the_helper_that_a_spec_needs(vocabulary, monkeypatch):
     gate = Gate(config({"compile_processes": 1, "threads": 2, "take_over": True}))
     gate.warm_up()
     gate.wait_ready()
@@ -55,10 +53,11 @@ def test_a_gate_that_is_ready_has_made_its_backends_and_starts_processes_when_a_
     calls = []
     monkeypatch.setattr(vllm_ready, "in_background", lambda *args: calls.append(args))
     for spec in ({"json_schema": OBJECT}, {"choice": ["one", "two"]}):
-        assert gate.admit(SamplingParams(extra_args={"guided": spec})).extra_args[GUIDED].fields
-    assert gate.specs.compiler.template.pid is None
+        assert gate.admit(SamplingParams(extra_args={"guided": spec})).extra_args[GUIDED].packed
+    assert gate.specs.compiler.template.pid is not None
+    assert not gate.specs.compiler._pool.processes()
     for spec in SPECS:
-        assert gate.admit(SamplingParams(extra_args={"guided": spec})).extra_args[GUIDED].fields
+        assert gate.admit(SamplingParams(extra_args={"guided": spec})).extra_args[GUIDED].packed
     assert len(gate.specs.compiler._pool.processes()) == 1
     assert calls == []
     gate.specs.compiler.close()

@@ -28,6 +28,7 @@ from guided_plugin.hosts.vllm.gate import add_request, add_request_async
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import patch
 from guided_plugin.hosts.vllm.specs import LEFT
+from guided_plugin.spec import unpacked
 from guided_plugin.spec.memo import ENTRY_BYTES, texts_bytes
 from guided_plugin.spec.triggers import Trigger
 
@@ -300,7 +301,7 @@ def test_a_request_is_held_back_until_the_engine_is_ready_and_not_for_ever(monke
         assert len(engine.calls) == 4
     key, made = msgspec.msgpack.decode(msgspec.msgpack.encode(next(iter(engine.made.items()))))
     assert key == admitted(gate, "slow").key
-    assert gp.OutputSpec(**made["spec"]) == (spec := gp.OutputSpec.regex("slow"))
+    assert unpacked(made["spec"]) == (spec := gp.OutputSpec.regex("slow"))
     assert prepared_from(made["prepared"]) == Prepared(spec, "xgrammar", b"made", "because")
     monkeypatch.setattr(Gate, "patience", 0.05)
     with pytest.raises(GracefulHTTPError, match="not ready within"):
