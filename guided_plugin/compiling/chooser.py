@@ -88,9 +88,8 @@ class Chooser:
         factories = self.plugins.backends.items()
         found = [name for name, factory in factories if language in getattr(factory, "languages", ())]
         if not found:
-            hint = (
-                f"name one of {', '.join(self.plugins.backends)}" if self.plugins.backends else "enable one"
-            )
+            enabled = ", ".join(self.plugins.backends)
+            hint = f"name one of {enabled}" if enabled else "enable one"
             raise GrammarError(f"no enabled backend enforces {language}", where="backend", hint=hint)
         return found, f"enforces {language}"
 

@@ -317,10 +317,8 @@ def _is_quick(prepared: Prepared) -> bool:
     return prepared.payload is not None and prepared.size_bytes <= _QUICK_BYTES
 
 
-_compilers: weakref.WeakSet[GrammarCompiler] = weakref.WeakSet()
-_shared: weakref.WeakValueDictionary[tuple[str, GuidedConfig], GrammarCompiler] = (
-    weakref.WeakValueDictionary()
-)
+_compilers = weakref.WeakSet[GrammarCompiler]()
+_shared = weakref.WeakValueDictionary[tuple[str, GuidedConfig], GrammarCompiler]()
 _shared_lock = threading.Lock()
 
 

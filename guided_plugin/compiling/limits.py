@@ -64,11 +64,8 @@ def check_size(form: Any, config: SpecLimits) -> None:
                 nodes += _nodes_of_text(one, most_nodes)
         elif isinstance(one, _CONTAINERS):
             size += len(one)  # what is between the members
-            if size + len(one) > most:
-                size += len(one)  # each member has a byte at least
-                break
-            if nodes + len(one) > most_nodes:
-                nodes += len(one)
+            if size + len(one) > most or nodes + len(one) > most_nodes:
+                size, nodes = size + len(one), nodes + len(one)  # each member has a byte at least
                 break
             if isinstance(one, dict):
                 size += sum(len(name) + 3 for name in one if isinstance(name, str))
@@ -143,11 +140,9 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
     if spec.kind == "json_object":
         return True
     if spec.kind in ("regex", "grammar"):
-        if (
-            len(spec.text) > _SMALL_SOURCE
-            or "%json" in spec.text
-            or (spec.kind == "regex" and not _is_small_pattern(spec.text))
-        ):
+        if len(spec.text) > _SMALL_SOURCE or "%json" in spec.text:
+            return False
+        if spec.kind == "regex" and not _is_small_pattern(spec.text):
             return False
         classes, _ = unrolled(spec.text, grammar=spec.kind == "grammar", letter=0)
         return classes <= (_SMALL_PATTERN if backend == "llguidance" else _SMALL_CLASSES)
@@ -224,12 +219,9 @@ def _measured(document: Any, depth: int) -> tuple[int, bool]:
     """
     nodes, level = 1, [document] if isinstance(document, _CONTAINERS) else []
     for _ in range(depth + 1):
-        below: list[Any] = []
-        for node in level:
-            nodes += len(node)
-            inside = node.values() if isinstance(node, dict) else node
-            below.extend(value for value in inside if isinstance(value, _CONTAINERS))
-        level = below
+        nodes += sum(map(len, level))
+        insides = (node.values() if isinstance(node, dict) else node for node in level)
+        level = [value for inside in insides for value in inside if isinstance(value, _CONTAINERS)]
         if not level:
             return nodes, False
     return nodes, True
