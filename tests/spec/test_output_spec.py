@@ -30,7 +30,7 @@ EVERY = [
     OutputSpec.structural_tag(TAG),
     OutputSpec.json_schema(SCHEMA, strict=False),
     OutputSpec.regex("a", start_after=["</think>", [7, 8], {"text": "<tool_call>", "kept": True}]),
-    OutputSpec.regex("\0[\"é]", start_after={"tokens": [3], "kept": True}),
+    OutputSpec.regex('\0["é]', start_after={"tokens": [3], "kept": True}),
 ]
 
 
