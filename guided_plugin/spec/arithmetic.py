@@ -28,15 +28,11 @@ def divides(divisor: Fraction, value: Fraction) -> bool:
 
 def least_multiple(steps: Iterable[Fraction]) -> Fraction | None:
     """The number whose multiples are the multiples of all of them; None if there are none."""
-    found: Fraction | None = None
-    for step in steps:
-        if found is None:
-            found = step
-        else:
-            # Over one denominator, numerators have a least common multiple.
-            whole = found.denominator * step.denominator
-            found = Fraction(math.lcm(int(found * whole), int(step * whole)), whole)
-    return found
+    pairs = [step.as_integer_ratio() for step in steps]  # in lowest terms
+    if not pairs:
+        return None
+    numerators, denominators = zip(*pairs, strict=True)
+    return Fraction(math.lcm(*numerators), math.gcd(*denominators))
 
 
 def power_of_ten(number: Fraction) -> int | None:

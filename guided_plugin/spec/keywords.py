@@ -110,7 +110,7 @@ def _of_role(role: Role) -> frozenset[str]:
     return frozenset(name for name, keyword in KEYWORDS.items() if keyword.role == role)
 
 
-ASSERTIONS, ANNOTATIONS, STRUCTURE = _of_role("assertion"), _of_role("annotation"), _of_role("structure")
+ASSERTIONS, ANNOTATIONS = _of_role("assertion"), _of_role("annotation")
 
 
 _DRAFTS = {"draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 2019, "2020-12": 2020}

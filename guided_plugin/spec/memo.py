@@ -24,7 +24,7 @@ class Latest(Generic[K, T]):
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self.size_bytes = self.evictions = 0
+        self.size_bytes = 0
         self._entries: OrderedDict[K, tuple[T, int]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -50,7 +50,6 @@ class Latest(Generic[K, T]):
         self.size_bytes += size_bytes
         while self.size_bytes > self.limit_bytes:
             self.drop(next(iter(self._entries)))
-            self.evictions += 1
 
     def drop(self, key: K) -> None:
         """Forget a key, if it is there."""

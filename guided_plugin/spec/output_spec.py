@@ -60,10 +60,7 @@ class OutputSpec:
     max_depth: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise SpecError(
-                f"unknown kind {shown(self.kind)}", where="kind", hint=did_you_mean(self.kind, KINDS)
-            )
+        _one_of("kind", self.kind, KINDS)
         _one_of("syntax", self.syntax, ("ebnf", "lark"))
         if self.whitespace is not None:
             _one_of("whitespace", self.whitespace, get_args(Whitespace))
@@ -164,9 +161,8 @@ class OutputSpec:
                 where="structural_tag",
                 hint='for example {"type": "structural_tag", "format": {...}}',
             )
-        return cls._make(
-            "structural_tag", _dump({"type": "structural_tag", **document}, "structural_tag"), options
-        )
+        text = _dump({"type": "structural_tag", **document}, "structural_tag")
+        return cls._make("structural_tag", text, options)
 
     @classmethod
     def parse(cls, obj: Any) -> OutputSpec | None:
@@ -317,9 +313,8 @@ def check_room(least: int, room: int | None, where: str = "max_tokens") -> None:
     need not end; `where`: the name of the token limit."""
     if least and room is None:
         what = "needs the number of tokens that the output may have, which the host does not give"
-        raise RequestError(
-            what, where="close_before_length", hint="give the pipeline spec.within(max_tokens)"
-        )
+        hint = "give the pipeline spec.within(max_tokens)"
+        raise RequestError(what, where="close_before_length", hint=hint)
     if room is not None and room < least:
         raise RequestError(
             f"leaves {room} tokens; the shortest output of the spec takes {least}, its stop token included",

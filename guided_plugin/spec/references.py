@@ -15,7 +15,6 @@ from guided_plugin.spec.keywords import Draft, subschemas
 Path = tuple[str | int, ...]
 
 _ROOT = "guided://schema"
-_ANCHORS = ("$anchor", "$dynamicAnchor")
 
 
 class LostReferenceError(Exception):
@@ -67,8 +66,7 @@ class References:
         """The scope inside a schema: its own where it has an `$id`."""
         if not self._bases:
             return scope
-        base = self._base(schema, scope.base)
-        return self._entered(scope, base)
+        return self._entered(scope, self._base(schema, scope.base))
 
     def bases(self, schema: Any) -> Scope:
         """The scope inside a schema of the document, without the way there."""
@@ -100,10 +98,8 @@ class References:
         """What `$dynamicRef` and `$recursiveRef` point at, which depends on the way here."""
         target = self.resolve(reference, scope)
         address, anchor = _resolved(scope.base, reference)
-        if anchor not in self._dynamic.get(address, ()):
-            return target
         outermost = dict(scope.dynamic).get(anchor)
-        if outermost is None:
+        if outermost is None or anchor not in self._dynamic.get(address, ()):
             return target
         schema, path = self._anchors[outermost, anchor] if anchor else self._resources[outermost]
         return Target(schema, self._entered(scope, outermost), path)
@@ -111,11 +107,8 @@ class References:
     def _entered(self, scope: Scope, base: str) -> Scope:
         if base == scope.base and base not in self._dynamic:
             return scope
-        known = dict(scope.dynamic)
-        new = {anchor: base for anchor in self._dynamic.get(base, ()) if anchor not in known}
-        if base == scope.base and not new:
-            return scope
-        return Scope(base, tuple(sorted({**known, **new}.items())))
+        found = dict.fromkeys(self._dynamic.get(base, ()), base) | dict(scope.dynamic)
+        return Scope(base, tuple(sorted(found.items())))
 
     def _find(self) -> None:
         """Every `$id` and anchor, the outer ones first."""
@@ -130,7 +123,7 @@ class References:
             identity = self._identity(node)
             if identity is not None and identity.startswith("#") and len(identity) > 1:
                 self._anchors.setdefault((parent, identity[1:]), (node, path))
-            for keyword in _ANCHORS:
+            for keyword in ("$anchor", "$dynamicAnchor"):
                 if isinstance(node.get(keyword), str):
                     self._anchors.setdefault((base, node[keyword]), (node, path))
             if isinstance(node.get("$dynamicAnchor"), str):

@@ -18,8 +18,6 @@ Schema = Mapping[str, Any] | bool
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
-_VALUES = {name: keyword.value for name, keyword in KEYWORDS.items()}
-
 
 def pointer(path: Sequence[str | int]) -> str:
     """The JSON pointer of a path, as error messages show it: `#/properties/age/type`."""
@@ -45,11 +43,10 @@ def check_schema(schema: Any) -> None:
         if isinstance(node, bool):
             continue
         if not isinstance(node, Mapping):
-            raise SpecError(
-                f"a schema is an object or true/false, not {_kind(node)}", where=pointer(path), hint=_WRAP
-            )
+            wrong = f"a schema is an object or true/false, not {_kind(node)}"
+            raise SpecError(wrong, where=pointer(path), hint="check the brackets around it")
         for keyword, value in node.items():
-            complaint = _complaint(_VALUES.get(keyword, "anything"), value)
+            complaint = _complaint(KEYWORDS[keyword].value, value) if keyword in KEYWORDS else None
             if complaint:
                 raise SpecError(complaint[0], where=pointer((*path, keyword)), hint=complaint[1])
         if not path:
@@ -68,10 +65,8 @@ def check_schema(schema: Any) -> None:
             _check_reference(references, node, reference, (*path, "$ref"))
 
 
-_WRAP = "check the brackets around it"
 _NUMBER = "write the number without quotes, or leave the keyword out"
 _NAMES = 'for example ["name", "age"]'
-_LEAVE_OUT = {"enum": "leave `enum` out to allow every value", "list": "leave the keyword out"}
 
 Complaint = tuple[str, str] | None
 
@@ -104,9 +99,10 @@ def _complaint(kind: str, value: Any) -> Complaint:
         case "schemas" | "values":
             if not listed:
                 return f"must be a list of {kind}, not {_kind(value)}", "put [ ] around it"
+            if not value and kind == "values":
+                return "an empty enum allows nothing", "leave `enum` out to allow every value"
             if not value:
-                name = "enum" if kind == "values" else "list"
-                return f"an empty {name} allows nothing", _LEAVE_OUT[name]
+                return "an empty list allows nothing", "leave the keyword out"
         # Draft 3 wrote `required: true` on the property itself; it says nothing in later drafts.
         case "names" if not isinstance(value, bool):
             if not listed:
@@ -153,12 +149,10 @@ def crossed_bounds(node: Mapping[str, Any]) -> Complaint:
 
 def _check_bounds(node: Mapping[str, Any]) -> None:
     # An error where nothing else is left: only at the root, since other schemas need not be used.
-    complaint, only = crossed_bounds(node), node.get("type")
-    if complaint and isinstance(only, str):
+    complaint = crossed_bounds(node)
+    if complaint and isinstance(node.get("type"), str):
         low = complaint[0].split()[0]
-        if idle_reason(node, low, draft_of(node)):
-            return
-        if only in KEYWORDS[low].types:
+        if not idle_reason(node, low, draft_of(node)):
             raise SpecError(complaint[0], where=pointer((low,)), hint=complaint[1])
 
 

@@ -6,7 +6,6 @@ Depends on errors, references and specs. Backends know a schema or a grammar, no
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -64,16 +63,9 @@ def tool_at(document: Any, where: str) -> str | None:
 
 def _named(node: Any) -> str | None:
     """The tool that a tag calls, or whose call a schema describes: an object with its name and arguments."""
-    if not isinstance(node, Mapping):
-        return None
-    begin = node.get("begin")
-    if isinstance(begin, str) and begin.strip():
-        return next((match[1] for pattern in _NAMES if (match := pattern.search(begin))), None)
-    properties = node.get("properties")
-    if not isinstance(properties, Mapping) or not {"parameters", "arguments"} & properties.keys():
-        return None
-    name = properties.get("name")
-    for values in (name.get("enum"), [name.get("const")]) if isinstance(name, Mapping) else ():
-        if isinstance(values, list) and len(values) == 1 and isinstance(values[0], str):
-            return values[0]
+    match node:
+        case {"begin": str(begin)} if begin.strip():
+            return next((found[1] for pattern in _NAMES if (found := pattern.search(begin))), None)
+        case {"properties": {"name": {"enum": [str(name)]} | {"const": str(name)}} as properties}:
+            return name if {"parameters", "arguments"} & properties.keys() else None
     return None

@@ -12,16 +12,7 @@ from typing import Any, Literal
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import ConfigError, did_you_mean, near_miss, printable
 from guided_plugin.spec.formats import FORMATS
-from guided_plugin.spec.keywords import (
-    ANNOTATIONS,
-    ASSERTIONS,
-    KEYWORDS,
-    STRUCTURE,
-    Draft,
-    draft_of,
-    idle_reason,
-    subschemas,
-)
+from guided_plugin.spec.keywords import KEYWORDS, Draft, draft_of, idle_reason, subschemas
 from guided_plugin.spec.output_spec import OutputSpec
 from guided_plugin.spec.references import Path
 from guided_plugin.spec.schema import misspelt_keywords, pointer, schemas_of_tag
@@ -110,7 +101,7 @@ def uses_of(document: Any, unenforced: Collection[str]) -> list[KeywordUse]:
             keyword = str(step[0])
             why = f"inside `{keyword}`, which has no effect" if keyword in annotations else unused
             # Schemas that are only named here count where a reference uses them.
-            children.append(((*path, *step), child, "" if keyword in STRUCTURE else why))
+            children.append(((*path, *step), child, "" if KEYWORDS[keyword].role == "structure" else why))
         pending.extend(reversed(children))
     return found
 
@@ -118,12 +109,11 @@ def uses_of(document: Any, unenforced: Collection[str]) -> list[KeywordUse]:
 def _status(
     node: Mapping[str, Any], keyword: str, draft: Draft, unenforced: Collection[str]
 ) -> tuple[Status, str]:
-    if keyword in STRUCTURE:
-        return "structure", ""
-    if keyword in ANNOTATIONS:
-        return "annotation", ""
-    if keyword not in ASSERTIONS:
+    if keyword not in KEYWORDS:
         return "annotation", "not a keyword of the standard"
+    role = KEYWORDS[keyword].role
+    if role != "assertion":
+        return role, ""
     note = idle_reason(node, keyword, draft)
     if not note and keyword == "format" and node[keyword] not in FORMATS:
         note = f"the format {node[keyword]!r} is not enforced"
