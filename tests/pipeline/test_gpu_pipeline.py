@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+from worker_runs import one_step
 
 import guided_plugin as gp
 from guided_plugin.kernels import indexed_kernels
@@ -129,12 +130,7 @@ def test_slots_are_recycled_while_tokens_are_in_flight(pipeline, mode):
             count += 1
         names = list(running)
         logits = torch.randn(16, WIDTH, generator=generator, device="cuda")
-        pipe.plan([running[name][0] for name in names])
-        pipe.fill_mask()
-        pipe.apply_mask(logits)
-        tokens = logits.argmax(-1)
-        pipe.schedule_update(tokens)
-        pipe.finish_update()
+        tokens = one_step(pipe, [running[name][0] for name in names], logits)
         for name, token in zip(names, tokens.tolist(), strict=True):
             _, spec, out = running[name]
             out.append(token)
@@ -153,12 +149,12 @@ def test_a_stopped_worker_does_not_hang_the_device():
     with gp.StepPipeline(compiler, max_slots=2, device="cuda", mode="process") as pipe:
         slots = [pipe.add_request("bad", SPECS[1]), gp.UNGUIDED]
         logits = torch.randn(2, WIDTH, device="cuda")
-        run(pipe, slots, logits.clone())
+        one_step(pipe, slots, logits.clone())
         torch.cuda.synchronize()
         os.kill(pipe.runtime.supervisor.worker_pid, signal.SIGSTOP)
         start = time.monotonic()
         masked = logits.clone()
-        tokens = run(pipe, slots, masked)  # enqueued: the device waits, this thread doesn't
+        tokens = one_step(pipe, slots, masked)  # enqueued: the device waits, this thread doesn't
         assert time.monotonic() - start < 0.3
         torch.cuda.synchronize()
         assert time.monotonic() - start > 0.3
@@ -168,7 +164,7 @@ def test_a_stopped_worker_does_not_hang_the_device():
         assert pipe.request("bad").error is None
         assert pipe.metrics().worker.restarts == 1
         pipe.add_request("next", SPECS[3])
-        assert chr(run(pipe, [gp.UNGUIDED, 1], logits.clone())[1].item()) in "ynm"
+        assert chr(one_step(pipe, [gp.UNGUIDED, 1], logits.clone())[1].item()) in "ynm"
 
 
 def test_a_killed_worker_is_replaced_while_the_device_waits():
@@ -179,7 +175,7 @@ def test_a_killed_worker_is_replaced_while_the_device_waits():
         for step in range(12):
             if step in (4, 8):
                 os.kill(pipe.runtime.supervisor.worker_pid, signal.SIGKILL)
-            out.append(run(pipe, [slot], torch.randn(1, WIDTH, device="cuda")))
+            out.append(one_step(pipe, [slot], torch.randn(1, WIDTH, device="cuda")))
         out = [tokens.item() for tokens in out]
         assert pipe.request("one").error is None
         end = out.index(END) + 1 if END in out else len(out)
@@ -195,7 +191,7 @@ def test_beside_a_forward_pass_in_a_cuda_graph(pipeline):
     with torch.cuda.stream(warm_up):
         torch.mm(state, weights, out=logits)
     torch.cuda.current_stream().wait_stream(warm_up)
-    run(pipe, slots, logits.clone())  # compiles the kernel
+    one_step(pipe, slots, logits.clone())  # compiles the kernel
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         torch.mm(state, weights, out=logits)
@@ -203,7 +199,7 @@ def test_beside_a_forward_pass_in_a_cuda_graph(pipeline):
     for _ in range(200):
         state.normal_()
         graph.replay()
-        out.append(run(pipe, slots, logits).clone())
+        out.append(one_step(pipe, slots, logits).clone())
     found = torch.stack(out).T.tolist()
     compiler = gp.GrammarCompiler(VOCABULARY)
     for i, tokens in enumerate(found):
@@ -217,16 +213,6 @@ def test_beside_a_forward_pass_in_a_cuda_graph(pipeline):
     assert worker.steps == 201
     assert sum(pipe.runtime.buffers.masks.waits.times.counts()[:-1]) >= 2
     assert worker.exposed_wait >= 0.0
-
-
-def run(pipe, slots, logits):
-    pipe.plan(slots)
-    pipe.fill_mask()
-    pipe.apply_mask(logits)
-    tokens = logits.argmax(-1)
-    pipe.schedule_update(tokens)
-    pipe.finish_update()
-    return tokens
 
 
 def test_a_graphed_model_gives_the_models_own_tokens():

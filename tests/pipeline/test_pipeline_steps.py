@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from worker_runs import one_step
 
 import guided_plugin as gp
 from guided_plugin.errors import GrammarError, PipelineError, SpecError
@@ -42,15 +43,9 @@ def inline(compiler):
 
 
 def step(pipe, slots, generator, logits=None):
-    """One whole step over random logits; the sampled tokens by row, and the logits."""
+    """One step over random logits; the sampled tokens by row, and the logits."""
     logits = torch.randn(len(slots), WIDTH, generator=generator) if logits is None else logits
-    pipe.plan(slots)
-    pipe.fill_mask()
-    pipe.apply_mask(logits)
-    tokens = logits.argmax(-1)
-    pipe.schedule_update(tokens)
-    pipe.finish_update()
-    return tokens.tolist(), logits
+    return one_step(pipe, slots, logits).tolist(), logits
 
 
 def recheck(compiler, spec, tokens):

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from vocabularies import BYTES
+from worker_runs import one_step
 
 import guided_plugin as gp
 from guided_plugin.worker.ranks import group as rank_group
@@ -60,13 +61,8 @@ def on_ranks(size, work):
 def step(pipe, slots, seed):
     """One decode step of random logits; what is left of them, and the tokens."""
     logits = torch.randn(len(slots), WIDTH, generator=torch.Generator().manual_seed(seed))
-    pipe.plan(slots)
-    pipe.fill_mask()
-    masked = pipe.apply_mask(logits)
-    tokens = masked.argmax(-1)
-    pipe.schedule_update(tokens)
-    pipe.finish_update()
-    return masked, tokens.tolist()
+    tokens = one_step(pipe, slots, logits)
+    return logits, tokens.tolist()
 
 
 @functools.cache

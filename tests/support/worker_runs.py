@@ -1,4 +1,5 @@
-"""A decode loop over random logits whose every output is checked; waiting for what must happen."""
+"""Decode steps, and a loop of them over random logits whose every output is checked; waiting for what must
+happen."""
 
 import dataclasses
 import os
@@ -21,6 +22,17 @@ LONG = gp.OutputSpec.regex("[a-c]{12,14}", backend="llguidance")
 
 
 PAREN = gp.OutputSpec.grammar('start: "(" start ")" | "x"', "lark")
+
+
+def one_step(pipe, slots, logits):
+    """One whole decode step: masks the logits, and returns the likeliest tokens."""
+    pipe.plan(slots)
+    pipe.fill_mask()
+    pipe.apply_mask(logits)
+    tokens = logits.argmax(-1)
+    pipe.schedule_update(tokens)
+    pipe.finish_update()
+    return tokens
 
 
 def faulty(directive, marker=None):

@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 from vocabularies import BYTES
+from worker_runs import one_step
 
 import guided_plugin as gp
 from guided_plugin.errors import PipelineError, RequestError, VocabularyError
@@ -39,16 +40,6 @@ def compiler():
 def pipe(compiler):
     with gp.StepPipeline(compiler, max_slots=8, mode="process") as pipe:
         yield pipe
-
-
-def step(pipe, slots, logits):
-    pipe.plan(slots)
-    pipe.fill_mask()
-    pipe.apply_mask(logits)
-    tokens = logits.argmax(-1)
-    pipe.schedule_update(tokens)
-    pipe.finish_update()
-    return tokens.tolist()
 
 
 def test_a_region_is_checked_by_whoever_maps_it():
@@ -180,14 +171,15 @@ def test_tokens_that_can_not_be_taken_leave_the_step_as_it_was(pipe, monkeypatch
     assert pipe.tokens("one") == ()
     pipe.schedule_update(torch.tensor([1, 2, ord("y")]))
     pipe.finish_update()
-    assert step(pipe, [slot], torch.rand(1, WIDTH)) == [ord("e")]
+    assert one_step(pipe, [slot], torch.rand(1, WIDTH)).tolist() == [ord("e")]
     assert pipe.tokens("one") == (ord("y"), ord("e"))
 
 
 def test_journals_outlast_the_ring(pipe):
     slot = pipe.add_request("one", gp.OutputSpec.regex("[a-c]{2000}"))
     generator = torch.Generator().manual_seed(1)
-    out = [step(pipe, [slot], torch.rand(1, WIDTH, generator=generator))[0] for _ in range(TOKEN_DEPTH + 300)]
+    rows = (torch.rand(1, WIDTH, generator=generator) for _ in range(TOKEN_DEPTH + 300))
+    out = [int(one_step(pipe, [slot], row)) for row in rows]
     assert pipe.tokens("one") == tuple(out)
     assert set(bytes(out)) == set(b"abc")
 
@@ -210,7 +202,7 @@ def test_specs_are_compiled_once_and_in_the_background(pipe):
 def test_an_idle_worker_takes_little_of_a_processor(pipe):
     slot = pipe.add_request("one", SPECS[1])
     pid = pipe.runtime.supervisor.worker_pid
-    step(pipe, [slot], torch.rand(1, WIDTH))
+    one_step(pipe, [slot], torch.rand(1, WIDTH))
     assert pipe.phase("one") is Phase.ACTIVE
     time.sleep(1.2)
 
@@ -231,7 +223,7 @@ def test_figures_of_the_worker(pipe):
     assert pipe.metrics().worker.steps == 0
     slot = pipe.add_request("one", SPECS[1])
     for _ in range(9):
-        step(pipe, [slot, gp.UNGUIDED], torch.rand(2, WIDTH))
+        one_step(pipe, [slot, gp.UNGUIDED], torch.rand(2, WIDTH))
     pipe.tokens("one")
     found = pipe.metrics()
     assert (found.mode, found.steps, found.rows, found.running, found.added) == ("process", 9, 9, 1, 1)
