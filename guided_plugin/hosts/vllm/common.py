@@ -14,7 +14,6 @@ the gate wrote it in the engine. Everything else follows from vLLM's own configu
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pkgutil import resolve_name
 from typing import Any
 
@@ -32,6 +31,7 @@ from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.vllm.names import CONSTRAINT_FORM, CONSTRAINTS, Part
 from guided_plugin.hosts.vllm.patches import broken
+from guided_plugin.ipc.channel import plain_decoder
 from guided_plugin.spec import OutputSpec, unpacked
 from guided_plugin.spec.uses import check_unenforced
 from guided_plugin.worker.ranks.group import RankGroup
@@ -206,12 +206,8 @@ def is_within(form: Any, limits: SpecLimits) -> bool:
     return True
 
 
-def prepared_from(plain: Mapping[str, Any]) -> Prepared:
-    """What a helper made, from its fields as vLLM has sent them: tuples and sets are lists."""
-    spec, named = OutputSpec(**plain["spec"]), frozenset(plain["named"])
-    shortest = None if plain["shortest"] is None else tuple(plain["shortest"])
-    tuples = {"unenforced": tuple(plain["unenforced"]), "shortest": shortest}
-    return Prepared(**{**plain, **tuples, "spec": spec, "named": named})
+prepared_from = plain_decoder((Prepared,), (unpacked,))
+"""Reads what a helper made, which a frontend has sent as a pickle."""
 
 
 _NOT_OURS = f"leave {ADMITTED} out of extra_args"
@@ -259,8 +255,7 @@ def _unsupported_ranks(vllm_config: Any) -> RequestError | None:
     if stages == ranks == 1:
         return None
     parts = (Part.STAGES,) * (stages > 1) + (Part.RANKS,) * (ranks > 1)
-    changed = broken(*parts)
-    if changed is not None:
+    if (changed := broken(*parts)) is not None:
         return changed
     backend = parallel.distributed_executor_backend
     if backend != "mp":

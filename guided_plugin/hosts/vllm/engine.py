@@ -13,7 +13,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -215,9 +215,9 @@ class Engine:
         """Whether there is no slot for another request."""
         return len(self._running) >= self._max_requests
 
-    def prepare(self, key: str, made: Mapping[str, Any] | None) -> bool:
+    def prepare(self, key: str, made: tuple[str, bytes | None] | None) -> bool:
         """Get the spec of a request that will come ready; whether that is done. Never blocks. `made` comes
-        with the first question only: the fields of the spec, and what a helper of the frontend made of it."""
+        with the first question only: the spec, packed, and what a helper of the frontend made of it."""
         if self._pipeline is None or not self.leads:
             return True
         now = time.monotonic()
@@ -227,9 +227,10 @@ class Engine:
         if verdict is None:
             if made is None:  # another frontend's question, or an older one, was told that it is done
                 return True
-            spec = unpacked(made["spec"])
-            if made["prepared"] is not None:
-                self._pipeline.compiler.keep(spec, prepared_from(made["prepared"]))
+            text, prepared = made
+            spec = unpacked(text)
+            if prepared is not None:
+                self._pipeline.compiler.keep(spec, prepared_from(prepared))
             verdict = self._pipeline.prepare(spec)
         if not verdict.done():
             self._preparing[key] = verdict, now
@@ -250,9 +251,8 @@ class Engine:
             self.hooks.appended()
         if not self.leads or not (self._running or self.failed):
             return output
-        return self.failed.attach(
-            output, None if self._pipeline is None else self._pipeline.runtime, self.ahead
-        )
+        runtime = None if self._pipeline is None else self._pipeline.runtime
+        return self.failed.attach(output, runtime, self.ahead)
 
     def health(self) -> str:
         """Why no request can be guided now; empty if requests are served."""

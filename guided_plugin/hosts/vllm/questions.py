@@ -16,7 +16,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from guided_plugin.grammar.native import native
@@ -45,8 +45,7 @@ async def ask_all(llm: Any, method: str, args: tuple[Any, ...] = ()) -> list[Any
     engines = getattr(client, "core_engines", ())
     if client is None or len(engines) < 2:
         return list(await llm.collective_rpc(method, args=args))
-    changed = broken(Part.ENGINES)
-    if changed is not None:
+    if (changed := broken(Part.ENGINES)) is not None:
         raise changed
     ask = client._call_utility_async
     # The order of `AsyncMPClient.collective_rpc_async`: method, timeout, arguments.
@@ -125,7 +124,7 @@ def offer_methods() -> None:
     have been loaded since."""
     from vllm.v1.worker.worker_base import WorkerBase
 
-    def guided_prepare(self: Any, questions: Iterable[tuple[str, Mapping[str, Any] | None]]) -> list[bool]:
+    def guided_prepare(self: Any, questions: Iterable[tuple[str, Any]]) -> list[bool]:
         engines = list(ENGINES)
         answers = [[engine.prepare(key, made) for engine in engines] for key, made in questions]
         return list(map(all, answers))

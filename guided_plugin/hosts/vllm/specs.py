@@ -12,6 +12,7 @@ import hashlib
 import logging
 import marshal
 import math
+import pickle
 import threading
 import time
 from concurrent.futures import Future
@@ -165,16 +166,13 @@ class Specs:
                 running.add_done_callback(lambda _: self._waiting.pop(key, None))
             return running
 
-    def question(self, admitted: Admitted) -> tuple[str, dict[str, Any] | None]:
+    def question(self, admitted: Admitted) -> tuple[str, tuple[str, bytes | None] | None]:
         """What `guided_prepare` is asked about a spec: after the first time its key is enough."""
         if admitted.told:
             return admitted.key, None
         admitted.told = True
         made = self.compiler.kept(admitted.spec)
-        return admitted.key, {
-            "spec": admitted.packed,
-            "prepared": None if made is None else dataclasses.asdict(made),
-        }
+        return admitted.key, (admitted.packed, None if made is None else pickle.dumps(made))
 
     def answered(self, asked: list[Admitted], answers: list[list[bool]]) -> bool:
         """Note which specs the engine has ready, or has refused; whether the first one is among them. Each

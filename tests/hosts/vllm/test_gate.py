@@ -375,7 +375,7 @@ def test_compiles_that_nobody_asks_for_any_more_are_forgotten(monkeypatch):
     engine._preparing, engine._started, engine.leads = {}, False, True
 
     def ask(text):
-        return engine.prepare(text, {"spec": packed(gp.OutputSpec.regex(text))[0], "prepared": None})
+        return engine.prepare(text, (packed(gp.OutputSpec.regex(text))[0], None))
 
     assert not ask("a")
     clock[0] = 40.0

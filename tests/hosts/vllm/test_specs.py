@@ -248,7 +248,7 @@ def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fa
         bad = asyncio.ensure_future(gate.admit_async(regex("slow bad")))
         for number in range(50):
             quick = (await gate.admit_async(regex(f"quick{number}"))).extra_args[GUIDED]
-            assert gate.specs.question(quick)[1]["prepared"] is None
+            assert gate.specs.question(quick)[1][1] is None
         assert not any(task.done() for task in slow)
         with pytest.raises(errors.BusyError, match=r"3 specs are compiling or w.*compile_queue") as caught:
             await bad
@@ -301,8 +301,8 @@ def test_a_request_is_held_back_until_the_engine_is_ready_and_not_for_ever(monke
         assert len(engine.calls) == 4
     key, made = msgspec.msgpack.decode(msgspec.msgpack.encode(next(iter(engine.made.items()))))
     assert key == admitted(gate, "slow").key
-    assert unpacked(made["spec"]) == (spec := gp.OutputSpec.regex("slow"))
-    assert prepared_from(made["prepared"]) == Prepared(spec, "xgrammar", b"made", "because")
+    assert unpacked(made[0]) == (spec := gp.OutputSpec.regex("slow"))
+    assert prepared_from(made[1]) == Prepared(spec, "xgrammar", b"made", "because")
     monkeypatch.setattr(Gate, "patience", 0.05)
     with pytest.raises(GracefulHTTPError, match="not ready within"):
         Engine(gate, needs=10**9).add(regex("slow too"))
@@ -314,7 +314,6 @@ def test_until_an_engine_has_compiled_a_spec_every_spec_is_prepared_there(monkey
     assert not gate.specs.answered([one], [[True], [False]])  # of two workers one
     assert (one.prepared, two.prepared) == (False, False)
     assert gate.specs.answered([one], [[True], [True]])
-    assert one.prepared
     assert admitted(gate, "c").prepared
     monkeypatch.setattr(specs, "_SLOW_SECONDS", -1.0)
     assert not admitted(gate, "d").prepared
