@@ -20,7 +20,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from guided_plugin.errors import GuidedError, RequestError, printable
@@ -158,11 +157,12 @@ def update_from_output(original: Any) -> Any:
             _log.error("request %s: output cut off: %s", printable(request_id), reason)
             _end_as_error(self, request_id, reason)
         outputs = original(self, scheduler_output, model_runner_output, *args, **kwargs)
+        told = [output for of_client in outputs.values() for output in of_client.outputs]
         if led:
-            _tell_led(outputs, led)
-        _correct(outputs, live)
+            _tell_led(told, led)
+        _correct(told, live)
         if unbegun:
-            _correct(outputs, _ended_too_early(outputs, unbegun))
+            _correct(told, _ended_too_early(told, unbegun))
         return outputs
 
     return replaced
@@ -173,32 +173,30 @@ def _note(scheduler: Any, name: str, request: Any) -> None:
     vars(scheduler).setdefault(name, weakref.WeakValueDictionary())[request.request_id] = request
 
 
-def _tell_led(outputs: dict[int, Any], led: set[str]) -> None:
+def _tell_led(outputs: list[Any], led: set[str]) -> None:
     """Say of outputs that ended in time why they did."""
     from vllm.v1.engine import FinishReason
 
-    for of_client in outputs.values():
-        for output in of_client.outputs:
-            if output.request_id in led and output.finish_reason is FinishReason.STOP:
-                output.stop_reason = LED
+    for output in outputs:
+        if output.request_id in led and output.finish_reason is FinishReason.STOP:
+            output.stop_reason = LED
 
 
-def _ended_too_early(outputs: dict[int, Any], unbegun: dict[str, Any]) -> dict[str, str]:
+def _ended_too_early(outputs: list[Any], unbegun: dict[str, Any]) -> dict[str, str]:
     """Reasons by id of requests that stopped before their constrained part began: nothing of them is."""
     from vllm.v1.engine import FinishReason
 
     found = {}
-    for of_client in outputs.values():
-        for output in of_client.outputs:
-            request = unbegun.get(output.request_id)
-            if request is None or output.finish_reason is not FinishReason.STOP:
-                continue
-            spec = unpacked(*request.sampling_params.extra_args[GUIDED])
-            state = RequestState(spec.start_after or (), ())
-            state.extend(array("q", request.output_token_ids))
-            if not state.begun:
-                found[output.request_id] = reason = never_began(spec).reason
-                _log.error("request %s: %s", printable(output.request_id), reason)
+    for output in outputs:
+        request = unbegun.get(output.request_id)
+        if request is None or output.finish_reason is not FinishReason.STOP:
+            continue
+        spec = unpacked(*request.sampling_params.extra_args[GUIDED])
+        state = RequestState(spec.start_after or (), ())
+        state.extend(array("q", request.output_token_ids))
+        if not state.begun:
+            found[output.request_id] = reason = never_began(spec).reason
+            _log.error("request %s: %s", printable(output.request_id), reason)
     return found
 
 
@@ -215,19 +213,18 @@ def _end_as_error(scheduler: Any, request_id: str, reason: str) -> None:
         ending.add(request_id)
 
 
-def _correct(outputs: dict[int, Any], failed: dict[str, str]) -> None:
+def _correct(outputs: list[Any], failed: dict[str, str]) -> None:
     """Turn outputs of failed requests into errors which a stop token ended before the scheduler could."""
     from vllm.v1.engine import FinishReason
 
-    for of_client in outputs.values():
-        for output in of_client.outputs:
-            reason = failed.get(output.request_id)
-            if reason is None or output.finish_reason is None:
-                continue
-            output.finish_reason = FinishReason.ERROR
-            output.stop_reason = reason
-            if hasattr(output, "error"):  # since 0.33
-                output.error = _error(reason)
+    for output in outputs:
+        reason = failed.get(output.request_id)
+        if reason is None or output.finish_reason is None:
+            continue
+        output.finish_reason = FinishReason.ERROR
+        output.stop_reason = reason
+        if hasattr(output, "error"):  # since 0.33
+            output.error = _error(reason)
 
 
 def _error(reason: str) -> Any:
@@ -313,7 +310,8 @@ class Ledger:
         """Rows of these may be given a stop token in this step; [positions, requests] `flags`, on the device,
         say where the grammar forbids it."""
         if self.tells:
-            self._dead.append(DeadRows(requests, to_host(flags)))
+            # vLLM waits for the current stream before it reads the tokens of the step: then these are there.
+            self._dead.append(DeadRows(requests, flags.to("cpu", non_blocking=True)))
 
     def attach(self, output: Any, runtime: Any, ahead: int = 0) -> Any:
         """The output of a step. It will carry the failures that belong to it. `runtime`: of the pipeline,
@@ -326,7 +324,9 @@ class Ledger:
         """Reasons by id. The tokens of the step are on the host, so its masks were complete. Any thread."""
         for rows in dead:
             for request in rows.cut(output):
-                self.add(request.request_id, step, _nothing_left(request.limits))
+                what = f"{request.limits} leave no token that the grammar allows"
+                error = RequestError(what, hint="change them, or the spec")
+                self.add(request.request_id, step, error.reason)
         for closure in () if runtime is None else runtime.take_closed():
             self.add(closure.request_id, closure.step, closure.reason)
         due = self.due(step)
@@ -349,11 +349,6 @@ class Ledger:
         return due
 
 
-def _nothing_left(limits: str) -> str:
-    what = f"{limits} leave no token that the grammar allows"
-    return RequestError(what, hint="change them, or the spec").reason
-
-
 class DeadRows(NamedTuple):
     """Requests whose own options may have left a row without a token that the grammar allows: a stop token
     was put there."""
@@ -373,12 +368,3 @@ class DeadRows(NamedTuple):
             if any(token == request.stop and at[column] for token, at in zip(tokens, rows, strict=False)):
                 found.append(request)
         return found
-
-
-def to_host(flags: Tensor) -> Tensor:
-    """Start copying flags to the host on the current stream. vLLM waits for that stream before it reads the
-    tokens of the step; the copy is complete then."""
-    if flags.device.type != "cuda":
-        return flags
-    host = torch.empty(flags.shape, dtype=flags.dtype, pin_memory=True)
-    return host.copy_(flags, non_blocking=True)
