@@ -172,9 +172,8 @@ class V2DraftRunner(V2Runner):
         self._late.masks = None
         if len(self._missing):
             rows = context.expanded_idx_mapping, context.expanded_local_pos, context.input_ids
-            self._late.masks = self._pipeline.draft_masks(
-                self._send(self._late, self._missing, *rows), logits
-            )
+            step = self._send(self._late, self._missing, *rows)
+            self._late.masks = self._pipeline.draft_masks(step, logits)
 
     def _look(self, indices: Indices) -> None:
         """Find where the masks of these requests come from, and which of them need more than that."""

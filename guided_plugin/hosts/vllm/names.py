@@ -329,12 +329,8 @@ def _parsed(table: str) -> tuple[Name, ...]:
         elif not line.startswith(" "):
             module, _, endpoint = *line.partition(" ")[:2], line.endswith("(endpoint)")
         elif (wrapped := _WRAPPED.fullmatch(line)) is not None:
-            found[-1] = replace(
-                found[-1],
-                by=wrapped["by"],
-                when=When[wrapped["when"]],
-                why=" ".join(wrapped["why"].split()),
-            )
+            when, by, why = wrapped.groups()
+            found[-1] = replace(found[-1], by=by, when=When[when], why=" ".join(why.split()))
         else:
             name, *words = line.split()
             listed: dict[str, list[str]] = {"begins": [], "takes": [], "has": []}
@@ -348,7 +344,7 @@ def _parsed(table: str) -> tuple[Name, ...]:
     return tuple(found)
 
 
-_WRAPPED = re.compile(r" +-> (?P<when>\w+) (?P<by>\w+:\w+): (?P<why>.*)")
+_WRAPPED = re.compile(r" +-> (\w+) (\w+:\w+): (.*)")
 
 NAMES = _parsed(_TABLE)
 

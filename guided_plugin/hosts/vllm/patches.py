@@ -114,11 +114,8 @@ def _has(owner: type, name: str) -> bool:
         return True
     functions = [value for one in owner.__mro__ for value in vars(one).values() if inspect.isfunction(value)]
     codes = [inspect.unwrap(function).__code__ for function in functions]
-    return any(_assigns(code, name) for code in codes if name in code.co_names)
-
-
-def _assigns(code: Any, name: str) -> bool:
-    return any(one.opname == "STORE_ATTR" and one.argval == name for one in dis.get_instructions(code))
+    found = (one for code in codes if name in code.co_names for one in dis.get_instructions(code))
+    return any(one.opname == "STORE_ATTR" and one.argval == name for one in found)
 
 
 def difference(name: Name, find: Find) -> str | None:
@@ -148,11 +145,7 @@ def differences(find: Find, part: Part) -> list[str]:
 
 def broken(*parts: Part) -> RequestError | None:
     """Why these parts can't be used with the vLLM of this process, if they can't."""
-    for part in parts:
-        error = _broken(part)
-        if error is not None:
-            return error
-    return None
+    return next(filter(None, map(_broken, parts)), None)
 
 
 @cache
@@ -180,10 +173,16 @@ def patch(when: When) -> None:
 
 
 def patch_in(owner: Any, name: Name) -> None:
-    """Wrap what a class or module has under a name."""
+    """Wrap what a class or module has under a name, once."""
+    attribute = name.path.replace(":", ".").rpartition(".")[2]
+    original = getattr(owner, attribute, None)
+    if original is None or hasattr(original, "_guided_plugin"):
+        return
     file, _, function = name.by.partition(":")
     make = getattr(import_module(f"guided_plugin.hosts.vllm.{file}"), function)
-    _wrap(owner, name.path.replace(":", ".").rpartition(".")[2], make)
+    wrapper: Any = functools.wraps(original)(make(original))
+    wrapper._guided_plugin = True
+    setattr(owner, attribute, wrapper)
 
 
 def named(path: str) -> Name:
@@ -216,15 +215,6 @@ def _below(kind: type) -> Iterator[type]:
     for below in subclasses:
         yield below
         yield from _below(below)
-
-
-def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    original = getattr(owner, name, None)
-    if original is None or hasattr(original, "_guided_plugin"):
-        return
-    wrapper: Any = functools.wraps(original)(make(original))
-    wrapper._guided_plugin = True
-    setattr(owner, name, wrapper)
 
 
 class Call:

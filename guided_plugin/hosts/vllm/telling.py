@@ -262,7 +262,6 @@ def _with_headers(message: _Message, note: _Note) -> _Message:
     if note.seconds and message["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
         told.append((b"retry-after", b"%d" % note.seconds))
     if note.unenforced:
-        told.append(
-            (UNENFORCED.lower().encode(), ", ".join(quote(one, safe="$") for one in note.unenforced).encode())
-        )
+        names = ", ".join(quote(one, safe="$") for one in note.unenforced)
+        told.append((UNENFORCED.lower().encode(), names.encode()))
     return {**message, "headers": [*message.get("headers", ()), *told]} if told else message

@@ -134,18 +134,15 @@ class V1Runner:
         for at, row in self._rows.items():
             row.length = len(row.output)
             if row.guided.slot != UNGUIDED and grown[at] not in (0, 1):
-                self._restart(row)
+                # vLLM took some output back (a failed transfer of its cache): begin again after the rest.
+                self.engine.end(row.guided)
+                row.guided = self._begin(row.params, row.output) or row.guided
         self._rebuild()
 
     def _settle_lengths(self) -> None:
         for row in self._planned:
             row.length += self._steps
         self._steps = 0
-
-    def _restart(self, row: _Row) -> None:
-        """vLLM took some of the output back (a failed transfer of its cache): begin again after the rest."""
-        self.engine.end(row.guided)
-        row.guided = self._begin(row.params, row.output) or row.guided
 
     def _begin(self, params: Any, output: list[int]) -> GuidedRequest | None:
         if self._away and self.engine.is_full and params.extra_args.get(GUIDED) is not None:
