@@ -119,6 +119,11 @@ def measure(
             result["figures"] += [{**leg, **one} for one in _compared(found["figures"])]
             result["mixed"] += [{**leg, **one} for one in found["mixed"]]
             result["starts"].append({**leg, **found["starts"]})
+            missing = set(asked["rows"]) - {figure["rows"] for figure in found["figures"]}
+            if missing or (options.mixed and not found["mixed"]):
+                result["failed"].append(
+                    f"{leg['engine']} on {leg['runner']}: not all of it was measured within {options.limit:g} s"
+                )
         write_json(result, options.out)
         progress()
     return result
