@@ -121,9 +121,8 @@ def measure(
             result["starts"].append({**leg, **found["starts"]})
             missing = set(asked["rows"]) - {figure["rows"] for figure in found["figures"]}
             if missing or (options.mixed and not found["mixed"]):
-                result["failed"].append(
-                    f"{leg['engine']} on {leg['runner']}: not all of it was measured within {options.limit:g} s"
-                )
+                what = f"not all of it was measured within {options.limit:g} s"
+                result["failed"].append(f"{leg['engine']} on {leg['runner']}: {what}")
         write_json(result, options.out)
         progress()
     return result
