@@ -357,14 +357,15 @@ def test_one_spec_of_many_prompts_compiles_once_and_known_ones_never():
     for given in (["slow", "slow", "small", "slow"], ["small", "slow"]):
         assert texts_added(engine, *given) == given
     assert (compiler.begun, len(engine.made)) == (["slow"], 2)
-    assert isinstance(Ahead(gate, [regex("small")])[0].extra_args[GUIDED], specs.Admitted)
+    first, same, other = Ahead(gate, [shared := regex("small"), shared, regex("small")])
+    assert shared is not first is same is not other  # params of many prompts are looked up once
 
 
 def test_a_spec_that_was_made_since_it_was_looked_up_does_not_compile_again():
     gate, compiler = waiting_gate()
-    late, first = (gate.asked(regex("slow")) for _ in range(2))
+    late = gate.asked(regex("slow"))
     assert gate.specs.look_up(late) is None
-    made = gate.specs.begin(first).result()
+    made = gate.specs.begin(gate.asked(regex("slow"))).result()
     while gate.specs._waiting:
         time.sleep(0.001)
     assert gate.specs.begin(late) is made
@@ -390,8 +391,7 @@ def test_an_engine_that_cannot_guide_is_asked_for_nothing():
 def test_it_looks_ahead_no_further_than_needed_and_passes_on_all_else(monkeypatch):
     gate, compiler = waiting_gate()
     monkeypatch.setattr(admission, "_AHEAD", 3)
-    given = [regex(f"slow{number}") for number in range(50)]
-    ahead = Ahead(gate, given)
+    ahead = Ahead(gate, given := [regex(f"slow{number}") for number in range(50)])
     assert (len(ahead), ahead[0]) == (50, given[0])
     assert set(compiler.begun) <= {"slow0", "slow1", "slow2"}
     assert ahead[-1] is ahead[49:][0]
