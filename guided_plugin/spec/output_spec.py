@@ -335,20 +335,26 @@ def unpacked(text: str, room: int | None = None) -> OutputSpec:
     return spec if room is None else replace(spec, room=room)
 
 
-@remembered(lambda spec, text: texts_bytes(spec.text, text))
+@remembered(lambda spec, text: spec_bytes(spec) + texts_bytes(text))
 def _packed(spec: OutputSpec) -> str:
     options = asdict(spec)
     text: str = options.pop("text")
     return f"{json.dumps(options)}\0{text}"
 
 
-@remembered(lambda text, spec: texts_bytes(text, spec.text))
+@remembered(lambda text, spec: spec_bytes(spec) + texts_bytes(text))
 def _unpacked(text: str) -> OutputSpec:
     options, _, own = text.partition("\0")
     return OutputSpec(text=own, **json.loads(options))
 
 
-@remembered(lambda spec, _: texts_bytes(spec.text))
+def spec_bytes(spec: OutputSpec, *_: object) -> int:
+    """What a memo holds with a spec. A token id takes 40 bytes: the number, and its place in a tuple."""
+    ids = len(spec.stop_token_ids or ()) + sum(len(each.tokens) for each in spec.start_after or ())
+    return texts_bytes(spec.text) + 40 * ids
+
+
+@remembered(spec_bytes)
 def language_of(spec: OutputSpec) -> OutputSpec:
     """The part of a spec that decides its grammar; the rest belongs to each request."""
     if spec.stop_token_ids is None and spec.start_after is None and spec.room is None:
@@ -356,7 +362,7 @@ def language_of(spec: OutputSpec) -> OutputSpec:
     return replace(spec, stop_token_ids=None, start_after=None, room=None)
 
 
-@remembered(lambda spec, _: texts_bytes(spec.text))
+@remembered(spec_bytes)
 def identity_of(spec: OutputSpec, *, triggers: bool = False) -> bytes:
     """A digest of the part of a spec that decides its grammar, or of that and its `triggers`. Memos keep it
     in place of the spec, whose text may be long."""

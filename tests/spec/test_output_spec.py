@@ -17,6 +17,7 @@ from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.config import BOUNDS, Bounds
 from guided_plugin.errors import SpecError, shown
 from guided_plugin.spec.forms import whitespace_of
+from guided_plugin.spec.output_spec import _packed, _unpacked, language_of
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "string"}, "a": {}}, "required": ["a"]}
 TAG = {"type": "structural_tag", "format": {"type": "any_text"}}
@@ -50,6 +51,13 @@ def test_specs_are_values(spec):
     assert OutputSpec.parse(json.dumps(spec.to_dict())) == spec
     assert hash(OutputSpec.parse(spec.to_dict())) == hash(spec)
     assert len({*EVERY, spec}) == len(EVERY)
+
+
+def test_what_is_remembered_of_packed_specs_is_bounded_by_their_triggers_too():
+    for number in range(40):
+        spec = OutputSpec.regex("a", start_after=[range(number, number + 10_000)])
+        assert language_of(pickle.loads(pickle.dumps(spec))) == OutputSpec.regex("a")
+    assert all(memo.cache_info().currsize < 25 for memo in (_packed, _unpacked, language_of))
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,8 @@ from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.pipeline.runtime import resolve_mode
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec, unpacked
-from guided_plugin.spec.memo import remembered, texts_bytes
+from guided_plugin.spec.memo import remembered
+from guided_plugin.spec.output_spec import spec_bytes
 from guided_plugin.step import UNGUIDED, Admission
 from guided_plugin.worker.ranks.group import agree, not_shared
 
@@ -301,7 +302,7 @@ class Engine:
             self._pipeline.close()
 
 
-@remembered(lambda spec, _: texts_bytes(spec.text))
+@remembered(spec_bytes)
 def _stopping(spec: OutputSpec, stops: tuple[int, ...]) -> OutputSpec:
     return dataclasses.replace(spec, stop_token_ids=stops)
 

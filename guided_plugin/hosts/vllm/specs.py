@@ -30,6 +30,7 @@ from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import GUIDED, read_spec, vocabulary_of
 from guided_plugin.spec import OutputSpec, identity_of, packed
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
+from guided_plugin.spec.output_spec import spec_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -38,9 +39,6 @@ _SLOW_SECONDS = 0.05
 
 _ADMITTED_BYTES = 16 << 20
 """What is remembered of admitted specs: their texts, by a digest of what clients wrote."""
-
-_ID_BYTES = 40
-"""What a token id takes: the number, and its place in a tuple."""
 
 
 @dataclass(slots=True, eq=False)
@@ -217,8 +215,7 @@ class Specs:
 
     def _remember(self, asked: Asked, admitted: Admitted) -> Admitted:
         if asked.key is not None:
-            triggers = sum(len(each.tokens) for each in admitted.spec.start_after or ())
-            size = 2 * ENTRY_BYTES + texts_bytes(admitted.spec.text) + _ID_BYTES * triggers
+            size = 2 * ENTRY_BYTES + spec_bytes(admitted.spec) + texts_bytes(admitted.packed)
             with self._lock:
                 known = self._admitted.get(asked.key)
                 if known is not None and known is not LEFT:

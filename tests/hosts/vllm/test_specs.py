@@ -29,7 +29,6 @@ from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import patch
 from guided_plugin.hosts.vllm.specs import LEFT
 from guided_plugin.spec import unpacked
-from guided_plugin.spec.memo import ENTRY_BYTES, texts_bytes
 from guided_plugin.spec.triggers import Trigger
 
 
@@ -166,8 +165,8 @@ def test_triggers_are_tokenised_once_for_all_requests_of_a_form(monkeypatch):
 
 
 def test_what_is_remembered_has_bounds(monkeypatch):
-    most = 3 * (2 * ENTRY_BYTES + texts_bytes("a")) + 2
-    monkeypatch.setattr(specs, "_ADMITTED_BYTES", most)
+    admitted(gate := Gate(config(SMALL)), "a")
+    monkeypatch.setattr(specs, "_ADMITTED_BYTES", most := 3 * gate.specs._admitted.size_bytes + 2)
     gate = Gate(config(SMALL))
 
     def remembered(*texts):
