@@ -54,9 +54,17 @@ def main(options_path: str, result_path: str) -> None:
     result |= {"figures": [], "mixed": []}
     for rows in options["rows"]:
         result["figures"] += bench.figures(rows)
-        Path(result_path).write_text(json.dumps(result))  # what there is when the time is up counts
-    result["mixed"] = [bench.mixed(way) for way in _WAYS if options["mixed"]]
-    Path(result_path).write_text(json.dumps(result))
+        answer(result, result_path)
+    if options["mixed"]:
+        result["mixed"] = [bench.mixed(way) for way in _WAYS]
+        answer(result, result_path)
+
+
+def answer(result: dict[str, Any], path: str) -> None:
+    """Write it in place of the last one, all at once: the parent takes what is there when the time is up."""
+    partly = Path(f"{path}.part")
+    partly.write_text(json.dumps(result))
+    os.replace(partly, path)
 
 
 class _Bench:

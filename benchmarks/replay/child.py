@@ -9,14 +9,13 @@ Imports vLLM. The parent chooses the runner and the plugin's options by environm
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine_child import watched
+from benchmarks.engine_child import answer, watched
 from benchmarks.replay.force import KEY, install
 from benchmarks.replay.trace import Case, Trace
 from guided_plugin.bench import environment, median
@@ -36,9 +35,7 @@ def main(options_path: str, result_path: str) -> None:
     figures: list[dict[str, Any]] = []
     for rows in options["rows"]:
         figures += bench.figures(rows)
-        partly = Path(f"{result_path}.part")
-        partly.write_text(json.dumps({"environment": environment(options["device"]), "figures": figures}))
-        os.replace(partly, result_path)
+        answer({"environment": environment(options["device"]), "figures": figures}, result_path)
 
 
 class _Bench:
