@@ -1,9 +1,13 @@
-"""What benchmarks of steps share: prompts, clocks and quantiles."""
+"""What benchmarks of steps share: prompts, clocks, quantiles and turns."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,3 +54,15 @@ class StepCosts:
         """Microseconds of one call, or of all; 0 if there are none."""
         found = [getattr(cost, call) * 1e6 for cost in self.costs]
         return median(found, 1) if found else 0.0
+
+
+@contextlib.contextmanager
+def turn(path: str) -> Iterator[None]:
+    """The engines that share this file work one at a time."""
+    with Path(path).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)  # the engine's process has the file too
+    time.sleep(0.05)  # who waits is next

@@ -6,12 +6,13 @@
 Every sampled token is forced to that of a document, by the same few kernels in all ways: weights don't
 matter, and a draft is accepted where it is right. `unforced` counts those accepted at places that the grammar
 leaves open: 0, unless a drafter knows more than the grammar. Each way has an engine of its own, in a process
-of its own; `+ngram` gives it vLLM's `ngram_gpu`. Documents and their order are the same for all ways.
+of its own; `+ngram` gives it vLLM's `ngram_gpu`. Documents and their order are the same for all ways. The
+engines of a call share its GPUs and take turns, so that slow changes of the machine affect all of them.
 
     tokens/s     with a queue behind: from the first step with all rows taken to the step that leaves fewer
                  requests than rows. Nothing runs before all are handed in. Prompts (8 tokens) are part of it.
     ms/token     of a row in that time; `document ms`: a document of mean length at this pace
-    ratio        of ms/token, to `unguided` with the same drafter
+    ratio        of ms/token, to `unguided` with the same drafter: of runs side by side, the median
     forwards     a token, each row's first included; `bound`: if every forced token were a draft in time
     batch ms     so many documents begun at once, until the last one ends
 
@@ -30,12 +31,15 @@ import json
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 from benchmarks.engines import run_child
 from benchmarks.replay.documents import FORMS, KINDS, Document, Documents, least_forwards
+from guided_plugin.bench import median
 from guided_plugin.cli.loading import known_names, load_vocabulary
 from guided_plugin.cli.results import check_out, progress, show_table
 from guided_plugin.demo import MODEL_DIR
@@ -49,6 +53,8 @@ WAYS: dict[str, dict[str, Any] | None] = {
 """The plugin's options."""
 _DRAFTER = "+ngram"
 _NGRAM = {"method": "ngram_gpu", "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+_MEMORY = 0.88
+"""Of a GPU's memory, for the engines of a call together."""
 _COLUMNS = (
     *(("way", "{way}"), ("kind", "{kind}"), ("form", "{form}"), ("rows", "{rows}")),
     *(
@@ -110,7 +116,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     add("--device", "cuda", "cpu or cuda")
     add("--engine", {}, "more arguments of the engines, as JSON", json.loads)
     add("--plugin", {}, "more options of the plugin, as JSON", json.loads)
-    add("--limit", 540.0, "seconds an engine may take; the batch sizes that it measured count")
+    add("--limit", 540.0, "seconds the engines may take; the batch sizes that they measured count")
     add(
         "--read",
         [],
@@ -134,10 +140,16 @@ def measure(options: argparse.Namespace, command: str) -> dict[str, Any]:
     legs, left_out = chosen(options)
     result: dict[str, Any] = {"command": command, "date": None, "benchmark": "replay", "left_out": left_out}
     result |= {"options": json.loads(json.dumps(vars(options), default=str)), "figures": [], "failed": {}}
-    with progress("replay", len(options.ways)) as advance:
-        for way in options.ways:
+    with (
+        progress("replay", len(options.ways)) as advance,
+        tempfile.NamedTemporaryFile() as turns,
+        ThreadPoolExecutor(len(options.ways)) as pool,
+    ):
+        running = {pool.submit(run_way, options, way, legs, turns.name): way for way in options.ways}
+        for ended in as_completed(running):
+            way = running[ended]
             try:
-                found = run_way(options, way, legs)
+                found = ended.result()
                 result["figures"] += [{"way": way, **figure} for figure in found["figures"]]
                 result |= {"environment": found["environment"], "date": found["environment"]["date"]}
             except GuidedError as error:
@@ -173,10 +185,12 @@ def leg(kind: str, form: str, documents: list[Document], drafts: int) -> dict[st
     return {"kind": kind, "form": form, "digest": digest, "bound": round(bound, 4), "documents": known}
 
 
-def run_way(options: argparse.Namespace, way: str, legs: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the engine of a way answers."""
+def run_way(options: argparse.Namespace, way: str, legs: list[dict[str, Any]], turns: str) -> dict[str, Any]:
+    """What the engine of a way answers. `turns`: the file by which engines take turns."""
     plugin = WAYS[way.removesuffix(_DRAFTER)]
     engine = dict(options.engine)
+    if options.device != "cpu":
+        engine.setdefault("gpu_memory_utilization", round(_MEMORY / len(options.ways), 2))
     if way.endswith(_DRAFTER):
         engine["speculative_config"] = {**_NGRAM, "num_speculative_tokens": options.drafts}
     environment = {
@@ -189,6 +203,7 @@ def run_way(options: argparse.Namespace, way: str, legs: list[dict[str, Any]]) -
         "tokenizer": options.tokenizer or options.model,
         "engine": engine,
         "legs": legs,
+        "turns": turns,
         "guided": plugin is not None,
     }
     where = f"benchmarks.replay, {way}"
@@ -214,6 +229,14 @@ def merged(results: list[dict[str, Any]]) -> dict[str, Any]:
 def compared(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Figures as the table shows them: against `unguided` with the same drafter."""
 
+    def ratio(figure: dict[str, Any], other: dict[str, Any] | None, name: str) -> str:
+        """By time: of the runs that took turns."""
+        pairs = zip(figure["runs"], other["runs"] if other else (), strict=False)
+        found = [one[name] / same[name] for one, same in pairs]
+        if name == "tokens_per_second":
+            found = [1 / one for one in found]
+        return f"{median(found, 3):.3f}" if found else "-"
+
     def case(figure: dict[str, Any], way: str) -> tuple[Any, ...]:
         return way, figure["kind"], figure["form"], figure["rows"]
 
@@ -229,8 +252,8 @@ def compared(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 **figure,
                 "spread": (max(paces) - min(paces)) / pace * 100,
                 "ms_per_token": figure["rows"] / pace * 1e3,
-                "ratio": "-" if other is None else f"{other['tokens_per_second'] / pace:.3f}",
-                "batch_ratio": "-" if other is None else f"{figure['batch_ms'] / other['batch_ms']:.3f}",
+                "ratio": ratio(figure, other, "tokens_per_second"),
+                "batch_ratio": ratio(figure, other, "batch_ms"),
             }
         )
     return sorted(shown, key=lambda figure: (figure["kind"], figure["form"], figure["rows"]))

@@ -3,7 +3,8 @@
     python -m benchmarks.replay.child OPTIONS.json RESULT.json
 
 The result is written again after each batch size, so that a time limit costs what was not measured yet.
-Imports vLLM. The parent chooses the runner and the plugin's options by environment variables.
+Engines of one call start and measure in turns. Imports vLLM. The parent chooses the runner and the plugin's
+options by environment variables.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engine_child import answer, watched
+from benchmarks.measuring import turn
 from benchmarks.replay.force import KEY, install
 from benchmarks.replay.trace import Case, Trace
 from guided_plugin.bench import environment, median
@@ -31,7 +33,8 @@ PROMPT = 8
 def main(options_path: str, result_path: str) -> None:
     """Measure what the options ask for."""
     options = json.loads(Path(options_path).read_text())
-    bench = _Bench(options)
+    with turn(options["turns"]):
+        bench = _Bench(options)
     figures: list[dict[str, Any]] = []
     for rows in options["rows"]:
         figures += bench.figures(rows)
@@ -58,7 +61,8 @@ class _Bench:
         cases = [Case(leg, rows) for leg in self.options["legs"]]
         for repetition in range(self.options["repetitions"] + 1):
             for case in cases if repetition % 2 == 0 else reversed(cases):
-                self._repeat(case, counts=repetition > 0)
+                with turn(self.options["turns"]):
+                    self._repeat(case, counts=repetition > 0)
         return [self._figure(case) for case in cases]
 
     def _repeat(self, case: Case, *, counts: bool) -> None:

@@ -6,8 +6,11 @@ Knows no vLLM.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
+from benchmarks.measuring import quantile
+from guided_plugin.bench import median
 from guided_plugin.errors import PipelineError
 
 
@@ -41,11 +44,18 @@ class Trace:
             )
         seconds = window[-1][0] - window[0][0]
         tokens = sum(sum(step[1].values()) for step in window[1:])
+        took: dict[bool, list[float]] = {False: [], True: []}
+        """Milliseconds of steps without an accepted draft, and with."""
+        for before, step in pairwise(window):
+            took[max(step[1].values()) > 1].append((step[0] - before[0]) * 1e3)
         return {
             "tokens_per_second": round(tokens / seconds, 2),
             "ms_per_step": round(seconds / (len(window) - 1) * 1e3, 4),
             "forwards_per_token": round(sum(len(step[1]) for step in window[1:]) / tokens, 4),
             "seconds": round(seconds, 4),
+            "plain_step_ms": median(took[False] or [0.0]),
+            "draft_step_ms": median(took[True] or [0.0]),
+            "p99_step_ms": round(quantile(took[False] + took[True], 0.99), 4),
         }
 
 

@@ -25,14 +25,8 @@ def answer(options):
         for way, schemas in (("unguided", ["none"]), ("guided", options["schemas"]))
         for schema in schemas
     ]
-    mixed = {
-        "way": "unguided",
-        "requests": 7,
-        "tokens_per_second": 900,
-        "inter_token_ms": {"p50": 2.0, "p99": 3.25},
-        "first_token_ms": {"p50": 9.0, "p99": 11.5},
-        "wrong_outputs": 0,
-    }
+    times = {"inter_token_ms": {"p50": 2.0, "p99": 3.25}, "first_token_ms": {"p50": 9.0, "p99": 11.5}}
+    mixed = {"way": "unguided", "requests": 7, "tokens_per_second": 900, "wrong_outputs": 0, **times}
     return {
         "environment": {"device": options["device"], "date": "2026-11-26"},
         "figures": figures,
@@ -63,26 +57,18 @@ def test_every_figure_is_set_against_the_unguided_one_of_the_same_engine(engines
     options = asked("--model", "folder/model", "--rows", "1,4", *matrix)
     result = bench.measure(options, progress=lambda: done.append(1))
     legs = [(leg["executor"], leg["gpus"], leg["engine"]) for leg, _ in engines]
-    assert legs == [
-        (executor, gpus, engine)
-        for executor, gpus in (("uni", 1), ("mp", 1), ("mp", 2))
-        for engine in ("plugin", "xgrammar")
-    ]
+    kinds = ("uni", 1), ("mp", 1), ("mp", 2)
+    assert legs == [(*kind, engine) for kind in kinds for engine in ("plugin", "xgrammar")]
     assert len(done) == 6
     assert [options["plugin"] for _, options in engines] == [True, False] * 3
     asked_for = [options["engine"] for _, options in engines]
-    assert asked_for[-1] == {
-        "distributed_executor_backend": "mp",
-        "tensor_parallel_size": 2,
-        "structured_outputs_config": {"backend": "xgrammar"},
-    }
+    own = {"distributed_executor_backend": "mp", "tensor_parallel_size": 2}
+    assert asked_for[-1] == own | {"structured_outputs_config": {"backend": "xgrammar"}}
     assert "structured_outputs_config" not in asked_for[0]
     ratios = {(f["executor"], f["gpus"], f["engine"], f["rows"], f["way"]): f for f in result["figures"]}
     assert len(ratios) == 6 * 2 * 2
-    assert {(f["way"], f["ratio"], f["steady_ratio"]) for f in ratios.values()} == {
-        ("unguided", 1.0, 1.0),
-        ("guided", 1.1, 1.2),
-    }
+    found = {(f["way"], f["ratio"], f["steady_ratio"]) for f in ratios.values()}
+    assert found == {("unguided", 1.0, 1.0), ("guided", 1.1, 1.2)}
     assert [start["first_ms"] for start in result["starts"]] == [20.0] * 6
     assert result["model"] == "model"
 

@@ -2,11 +2,14 @@
 
 import gzip
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 
 import guided_plugin as gp
+from benchmarks.measuring import turn
 from benchmarks.replay import __main__ as bench
 from benchmarks.replay.documents import Documents, ForcedTokens, least_forwards
 from benchmarks.replay.trace import Case, Trace
@@ -52,8 +55,7 @@ def test_documents_are_valid_instances_by_kind_and_what_the_grammar_refuses_is_l
     assert texts(real) == sorted([*expected, b'{"name":"w"}'])
     assert known.left_out == ({"tools compact": left_out, "real compact": left_out} if left_out else {})
     assert all(one.tokens[-1] == 256 for one in tools)
-    again = Documents(sample, BYTES, 64, 1, strict=strict).choose("tools", "compact", 9)
-    assert [one.tokens for one in again] == [one.tokens for one in tools]
+    assert Documents(sample, BYTES, 64, 1, strict=strict).choose("tools", "compact", 9) == tools
 
 
 def test_free_text_is_never_guided_and_beside_takes_turns(sample):
@@ -112,6 +114,9 @@ def test_the_pace_is_that_of_steps_with_all_rows_taken_and_a_queue_behind():
         "ms_per_step": 1500.0,
         "forwards_per_token": 0.5714,
         "seconds": 3.0,
+        "plain_step_ms": 0.0,
+        "draft_step_ms": 1500.0,
+        "p99_step_ms": 2000.0,
     }
     with pytest.raises(gp.GuidedError, match="raise --queue"):
         Trace(2, trace.steps[:2]).queued(2)
@@ -152,12 +157,10 @@ def test_ways_are_run_shown_written_and_read_together(sample, tmp_path, monkeypa
 
     monkeypatch.setattr(bench, "run_child", run)
     files = [tmp_path / f"{number}.json.gz" for number in range(3)]
-    common = ["--tokenizer", str(MODEL_DIR), "--sample", str(sample), "--rows", "2"]
+    common = ["--device", "cpu", "--tokenizer", str(MODEL_DIR), "--sample", str(sample), "--rows", "2"]
     assert bench.main([*common, "--ways", "unguided", "--out", str(files[0])]) == 0
-    assert (
-        bench.main([*common, "--ways", "guided", "--plugin", '{"mode": "inline"}', "--out", str(files[1])])
-        == 0
-    )
+    plugin = ["--plugin", '{"mode": "inline"}']
+    assert bench.main([*common, "--ways", "guided", *plugin, "--out", str(files[1])]) == 0
     assert asked == [("0", {}, False), ('{"take_over": true, "mode": "inline"}', {}, True)]
     assert bench.main(["--read", f"{files[0]},{files[1]}", "--out", str(files[2])]) == 0
     assert "0.800" in capsys.readouterr().out
@@ -174,3 +177,18 @@ def test_ways_are_run_shown_written_and_read_together(sample, tmp_path, monkeypa
 def test_files_of_different_documents_are_not_read_together():
     with pytest.raises(gp.GuidedError, match="tools compact had different documents"):
         bench.merged([{"figures": answer(1)["figures"]}, {"figures": answer(1, digest="e")["figures"]}])
+
+
+def test_engines_work_one_at_a_time_and_take_turns(tmp_path):
+    worked = []
+
+    def work(name):
+        for _ in range(3):
+            with turn(tmp_path / "turns"):
+                worked.append(name)
+                time.sleep(0.02)
+                assert worked[-1] == name
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, "ab"))
+    assert "".join(worked) == "ababab"

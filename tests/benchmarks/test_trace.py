@@ -55,8 +55,7 @@ def test_the_command_writes_what_perfetto_opens_and_draws_some_steps(tmp_path, c
     main(["--read", str(out), "--png", str(again)])
     assert again.read_bytes() == png.read_bytes()
     with Image.open(png) as drawn:
-        assert drawn.format == "PNG"
-        assert drawn.width > 1000
+        assert (drawn.format, drawn.width > 1000) == ("PNG", True)
         colours = {colour for _, colour in drawn.convert("RGB").getcolors(1 << 24)}
     assert (0x9A, 0xA7, 0xB8) in colours  # the forward pass
 

@@ -17,12 +17,12 @@ from guided_plugin.grammar.llguidance.growth import PROBES
 from guided_plugin.grammar.vocabulary import Vocabulary
 
 # Tokens whose masks are precomputed: a state that allows all of a slice adds it as one piece. These are
-# llguidance's own, without the characters that a dot leaves out; those of strings end at 10, 30, any length.
-# Finer ones pay near the end of a bounded string (a fifth of the mean mask, two fifths of the 99th
-# percentile), but each new state costs more: for much used grammars.
+# llguidance's but for dots and ends. Fine ones save a third of a bounded string's mask; new states cost more.
 _BLANKS, _STRING = r"[\x20\x0A\x0D\x09]+", r'[^"\\\x00-\x1F\x7F\x{2028}\x{2029}]'
-_PLAIN_SLICES = [_BLANKS, *(rf"{_STRING}{{1,{most}}}" for most in (10, 30)), f"{_STRING}+"]
-_FINE_SLICES = [_BLANKS, *(rf"{_STRING}{{1,{most}}}" for most in (2, 4, 8, 16, 30)), f"{_STRING}+"]
+_PLAIN_SLICES, _FINE_SLICES = (
+    [_BLANKS, *(rf"{_STRING}{{1,{most}}}" for most in ends), f"{_STRING}+"]
+    for ends in ((10, 30), (1, 2, 3, 5, 7, 10, 14, 30, 128))
+)
 
 # llguidance writes this in front of the name of a control token. No text contains it.
 _MARKER = b"\xff"

@@ -27,7 +27,7 @@ def document(name, text, spec):
     return Document(name, spec, tokens, [False] * len(tokens))
 
 
-def test_an_engine_answers_with_documents_and_those_that_the_grammar_refuses_are_counted():
+def test_an_engine_answers_with_documents_and_those_that_the_grammar_refuses_are_counted(tmp_path):
     spec = {"json_schema": {"type": "array", "items": {"enum": ["ab", "cd"]}}}
     texts = ['["ab","cd"]', '["cd"]', '["ab","xy"]']
     legs = [
@@ -43,6 +43,7 @@ def test_an_engine_answers_with_documents_and_those_that_the_grammar_refuses_are
         "guided": True,
     }
     options |= {"longest": 64, "rows": [1, 2], "queue": 3, "least": 3, "repetitions": 1}
+    options |= {"turns": str(tmp_path / "turns")}
     environment = {
         "VLLM_USE_V2_MODEL_RUNNER": "0",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
