@@ -19,8 +19,9 @@ from guided_plugin.worker.device.streamops import load_stream_ops
 from guided_plugin.worker.layout import PLAN_DEPTH, Region
 from guided_plugin.worker.words import Counter
 
-_SAMPLE_EVERY = 16
-"""Steps between two looks at what the device waited for: timed events cost more than plain ones."""
+_SAMPLE_EVERY = 17
+"""Steps between two looks at what the device waited for: timed events cost more than plain ones. Odd, as a
+forward pass may have two steps under speculative decoding."""
 
 
 @dataclass(frozen=True, slots=True)
