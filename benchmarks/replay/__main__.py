@@ -16,6 +16,9 @@ engines of a call share its GPUs and take turns, so that slow changes of the mac
     forwards     a token, each row's first included; `bound`: if every forced token were a draft in time
     batch ms     so many documents begun at once, until the last one ends
 
+The file also has `plain_step_ms` and `draft_step_ms`, of steps without an accepted draft and with one, and
+`thread_step_ms`, the CPU time of vLLM's main thread in a step.
+
 Figures are medians; `spread` is that of tokens/s between repetitions, in percent. The file is written after
 each way, so ways may be measured by calls of their own and read together. Exit code 1: an output was not its
 document, or a way failed.

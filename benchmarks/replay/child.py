@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine_child import answer, watched
+from benchmarks.engine_child import answer, thread_seconds, watched
 from benchmarks.measuring import turn
 from benchmarks.replay.force import KEY, install
 from benchmarks.replay.trace import Case, Trace
@@ -69,7 +69,9 @@ class _Bench:
         rows, documents = case.rows, case.leg["documents"]
         count = max(self.options["least"], self.options["queue"] * rows)
         queue = [documents[number % len(documents)] for number in range(count)]
+        before = thread_seconds()
         trace, _ = self._run(case, queue, counts=counts)
+        thread_ms = round((thread_seconds() - before) / len(trace.steps) * 1e3, 3)
         batches = [queue[at : at + rows] for at in range(0, max(rows, self.options["least"] // 2), rows)]
         seconds = [self._run(case, batch, counts=counts)[1] for batch in batches]
         if counts:
@@ -77,7 +79,8 @@ class _Bench:
             queued = trace.queued(count)
             document_ms = round(rows * mean / queued["tokens_per_second"] * 1e3, 3)
             batch_ms = round(sum(seconds) / len(seconds) * 1e3, 3)
-            case.runs.append({**queued, "document_ms": document_ms, "batch_ms": batch_ms})
+            own = {"document_ms": document_ms, "batch_ms": batch_ms, "thread_step_ms": thread_ms}
+            case.runs.append({**queued, **own})
 
     def _run(self, case: Case, documents: list[dict[str, Any]], *, counts: bool) -> tuple[Trace, float]:
         """Answer these requests, which begin when all are handed in. The trace; seconds from then on."""
