@@ -8,7 +8,7 @@ with a stop token that its mask forbids. That is looked at on the device, and no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -173,22 +173,16 @@ def apply_sampling_params(original: Any) -> Any:
             input_ids=input_ids,
             expanded_local_pos=expanded_local_pos,
         )
-        for runner in _runners(self):
-            runner.mask_early(logits, context, again=_others(self))
+        runners, others = _behind(self)
+        for runner in runners:
+            runner.mask_early(logits, context, again=others)
         given = expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos
         processed = original(self, logits, *given, *args, **kwargs)
-        for runner in _runners(self):
+        for runner in runners:
             runner.reject_cut(context)
         return processed
 
     return replaced
-
-
-def _others(sampler: Any) -> bool:
-    """Whether it has processors of third parties, which may write what the masks forbid."""
-    return any(
-        not type(one).__module__.startswith(("vllm.", "guided_plugin.")) for one in sampler.logits_processors
-    )
 
 
 def sample(original: Any) -> Any:
@@ -197,7 +191,7 @@ def sample(original: Any) -> Any:
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         batch = kwargs["input_batch"] if "input_batch" in kwargs else args[1]
         result = original(self, *args, **kwargs)
-        for runner in _runners(self.sampler):
+        for runner in _behind(self.sampler)[0]:
             if runner.engine.hooks is not None:
                 runner.engine.hooks.sampled(runner.slots_of(batch), _tokens(*result[:2]))
         return result
@@ -205,10 +199,16 @@ def sample(original: Any) -> Any:
     return replaced
 
 
-def _runners(sampler: Any) -> Iterable[Any]:
-    """The runners of this package behind a sampler."""
-    found = (getattr(one, "runner", None) for one in sampler.logits_processors)
-    return (one for one in found if hasattr(one, "mask_early"))
+def _behind(sampler: Any) -> tuple[list[Any], bool]:
+    """The runners of this package behind a sampler, and whether there are processors of third parties, which
+    may write what the masks forbid. The sampler keeps it: this is asked in each step."""
+    kept = vars(sampler).get("_guided_runners")
+    if kept is None or kept[0] is not sampler.logits_processors:
+        ones = sampler.logits_processors
+        runners = [one.runner for one in ones if hasattr(getattr(one, "runner", None), "mask_early")]
+        others = any(not type(one).__module__.startswith(("vllm.", "guided_plugin.")) for one in ones)
+        kept = vars(sampler)["_guided_runners"] = ones, runners, others
+    return kept[1], kept[2]
 
 
 def _tokens(output: Any, counts: Tensor) -> Tensor:
