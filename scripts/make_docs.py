@@ -312,7 +312,7 @@ Left on vLLM's objects:
 |---|---|
 | `extra_args` of a guided request | `guided_admitted` (a frontend has compiled its spec), `guided_request` \
 (its id), `guided_left` (left to vLLM), `guided_reasoning` (in the frontend: what its caller says of it) |
-| the input processor, the worker | `_guided_gate`, `_guided_engine` |
+| the input processor, the worker, the sampler | `_guided_gate`, `_guided_engine`, `_guided_runners` |
 | the `BeamSearchParams` of a server | `_guided_request` |
 | the `additional_config` of an engine whose speculative config is the plugin's | `guided_plugin_jump` |
 | the scheduler | `_guided_unbegun` (requests whose constrained part may not have begun), `_guided_led` \

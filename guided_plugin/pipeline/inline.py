@@ -91,7 +91,7 @@ class InlineRuntime(GrammarRuntime):
         self._accept()
         self.table.remove(slot)
 
-    def plan(self, plan: StepPlan, *, offers: bool = False) -> None:
+    def plan(self, plan: StepPlan, *, offers: bool | None = None) -> None:
         self._step += 1
         if plan is not self._plan:
             self._accept()

@@ -211,7 +211,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         masks of `send_drafts`, at once. `logits`: as in `take_masks`."""
         return self.draft_masks(self.send_drafts(slots, tokens), logits)
 
-    def send_drafts(self, slots: Sequence[int], tokens: Tensor, *, offers: bool = False) -> DraftStep:
+    def send_drafts(self, slots: Sequence[int], tokens: Tensor, *, offers: bool | None = None) -> DraftStep:
         """The first half: new tokens and drafts of the requests in `slots` are on their way to the grammars.
         `draft_masks` must come before the third call after this one.
 
@@ -219,7 +219,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         slot since its last step, then `drafts` with what is proposed to follow them; NO_TOKEN where there are
         no more.
 
-        `offers`: whether the worker may replace the drafts; `DraftStep.offers` has those that count."""
+        `offers`, once before each run of the model: whether the worker may replace them; see `DraftStep`."""
         start = time.perf_counter()
         chosen = tuple(slots)
         if chosen != self._last_slots:

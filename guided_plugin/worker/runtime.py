@@ -54,9 +54,9 @@ class GrammarRuntime(Protocol):
     def remove(self, slot: int) -> None:
         """Free a slot. Tokens on their way count for the request that leaves."""
 
-    def plan(self, plan: StepPlan, *, offers: bool = False) -> None:
-        """Announce the next step; it has at least one row. `offers`: whether its drafts are not what is
-        proposed, but what `offered` returns."""
+    def plan(self, plan: StepPlan, *, offers: bool | None = None) -> None:
+        """Announce the next step; it has at least one row. `offers`: of drafts that are sent before the model
+        runs, whether not these are verified, but what `offered` returns."""
 
     def fill(self) -> None:
         """Get the step's masks on their way to the device."""

@@ -75,7 +75,7 @@ class PlanField(IntEnum):
     """Changes whenever the slots do."""
     COUNT = 4
     OFFERS = 5
-    """Whether the worker says which drafts are verified; else they are those that were proposed."""
+    """0: masks are due at once; else while the model runs, with drafts as proposed (1), or the worker's."""
     SLOTS = 16
 
 

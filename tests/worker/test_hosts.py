@@ -83,7 +83,7 @@ def test_the_interpreter_ends_in_the_middle_of_a_step(run, how):
         pipe.plan([slot])
         pipe.fill_mask()
         {end}
-        """,
+        """
     )
     said, err = finish(process)
     assert process.returncode == code
@@ -100,7 +100,7 @@ def test_a_killed_host_takes_its_workers_along(run):
         slot = pipe.add_request("one", ABC)
         say(text=decode(pipe, slot, 3), pids=pids(pipe))
         time.sleep(60)
-        """,
+        """
     )
     said = json.loads(process.stdout.readline())
     os.kill(said["pids"][0], signal.SIGSTOP)  # nothing that it could do itself would help
@@ -133,7 +133,7 @@ def test_a_forked_child_leaves_its_parents_pipeline_alone(run):
             sys.exit(0)  # with everything that Python does at exit
         _, status = os.waitpid(child, 0)
         say(status=status, text=decode(pipe, slot, 3), pids=pids(pipe), error=str(pipe.request("one").error))
-        """,
+        """
     )
     said, err = finish(process)
     assert process.returncode == 0, err
@@ -164,7 +164,7 @@ def test_a_daemonic_child_of_multiprocessing_has_workers_of_its_own(run, method)
             child.start()
             child.join()
             sys.exit(child.exitcode)
-        """,
+        """
     )
     said, err = finish(process)
     assert process.returncode == 0, err
@@ -239,7 +239,7 @@ def test_a_pipeline_that_nobody_holds_ends_its_worker(run):
             except ProcessLookupError:
                 pass
         say(left=left)
-        """,
+        """
     )
     said, err = finish(process)
     assert process.returncode == 0, err

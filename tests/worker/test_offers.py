@@ -9,10 +9,11 @@ import pytest
 from guided_plugin.grammar.recall import Found
 from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.child import offers as offers_module
+from guided_plugin.worker.child import steps as steps_module
 from guided_plugin.worker.child.offers import Offers
 from guided_plugin.worker.child.rings import Plan, WorkerRings
-from guided_plugin.worker.layout import TOKEN_DEPTH, Region, Shape
-from guided_plugin.worker.words import Counter
+from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Region, Shape
+from guided_plugin.worker.words import Counter, PlanField
 
 DRAFTS = 3
 
@@ -166,3 +167,15 @@ def test_what_is_to_be_looked_at_again_is_once_there_is_time(region, monkeypatch
     assert not offers._recalled.kept
     offers.learn()
     assert offers._recalled.kept == {3: ((7,), True)}
+
+
+def test_steps_that_are_sent_before_the_model_runs_tell_the_pace(region, monkeypatch):
+    monkeypatch.setattr(steps_module, "fill_with_drafts", lambda *given: None)
+    told, rings = [], WorkerRings(region, 0, 0, 0)
+    requests = SimpleNamespace(table=None, all_run=lambda plan: True)
+    steps = steps_module.DraftSteps(rings, requests, SimpleNamespace(step=told.append), None)
+    for number, sent in enumerate((0, 1, 2), 1):
+        record = region.plans[number % PLAN_DEPTH]
+        record[PlanField.COUNT], record[PlanField.OFFERS] = 1, sent
+        steps._fill(rings.plan(number))
+        assert len(told) == sent  # not by requests that enter

@@ -201,12 +201,7 @@ def fails(error):
         ("aaa", (follower, "_open"), OSError("no such memory"), "rank 1: cannot map"),
         ("aa", (follower, "_open"), RuntimeError("out of memory"), "rank 1: cannot map"),  # of a device
         ("aa", (runtime, "InlineRuntime"), ZeroDivisionError("by zero"), ""),
-        (
-            "aabb",
-            (follower, "Mirror"),
-            PipelineError("too large"),
-            "rank 2: cannot copy the memory",
-        ),
+        ("aabb", (follower, "Mirror"), PipelineError("too large"), "rank 2: cannot copy the memory"),
     ],
 )
 def test_all_share_or_none_does(share, monkeypatch, where, target, error, says):

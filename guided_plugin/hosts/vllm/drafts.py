@@ -196,7 +196,7 @@ class V2DraftRunner(V2Runner):
         positions: Tensor | None = None,
         proposed: Tensor | None = None,
         *,
-        offers: bool = False,
+        offers: bool | None = None,
     ) -> DraftStep:
         """Send the new tokens of requests, and their drafts as `gather_drafts` takes them."""
         if len(sent.planned) != len(planned) or not sent.members[planned].all():

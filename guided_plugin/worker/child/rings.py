@@ -25,8 +25,8 @@ class Plan:
     plan_id: int
     slots: tuple[int, ...]
     """UNGUIDED where the request has left since."""
-    offers: bool
-    """Whether its drafts are the worker's to choose."""
+    offers: bool | None
+    """Of a step that is sent before the model runs: whether its drafts are the worker's to choose."""
     checked: int = -1
     """The version of the requests for which `whole` holds."""
     whole: bool = False
@@ -76,7 +76,7 @@ class WorkerRings:
                 checked, whole = -1, False
             follows = unwrap(head[PlanField.FOLLOWS], step)
             messages = head[PlanField.MESSAGES]
-            offers = bool(head[PlanField.OFFERS])
+            offers = (None, False, True)[head[PlanField.OFFERS]]
             plan = Plan(step, follows, messages, head[PlanField.PLAN_ID], slots, offers, checked, whole)
             self._plans[step] = plan
         return plan

@@ -150,6 +150,8 @@ class DraftSteps(PlainSteps):
         return filled
 
     def _fill(self, plan: Plan) -> None:
+        if plan.offers is not None:  # else the host waits for it, or will for others
+            self._pace.step(time.perf_counter())
         if plan.offers and self._offers is not None:
             self._offers.settle(plan)
         mask, count = self._rings.masks(plan), len(plan.slots)

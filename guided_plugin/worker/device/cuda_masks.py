@@ -20,8 +20,7 @@ from guided_plugin.worker.layout import PLAN_DEPTH, Region
 from guided_plugin.worker.words import Counter
 
 _SAMPLE_EVERY = 17
-"""Steps between two looks at what the device waited for: timed events cost more than plain ones. Odd, as a
-forward pass may have two steps under speculative decoding."""
+"""Steps between looks at waits: timed events cost more than plain ones. Odd: a forward pass may have two."""
 
 
 @dataclass(frozen=True, slots=True)

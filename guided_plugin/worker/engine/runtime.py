@@ -61,7 +61,7 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         self._plan = None
         super().remove(slot)
 
-    def plan(self, plan: StepPlan, *, offers: bool = False) -> None:
+    def plan(self, plan: StepPlan, *, offers: bool | None = None) -> None:
         if plan is not self._plan:
             if plan.rows != self._rows:
                 self._tokens.set_rows(self.region.shape.ring_rows(plan.rows))

@@ -125,7 +125,7 @@ class StepRing:
         """Have the steps from now on announce this plan."""
         self._published = Published(plan_id, slots, requests)
 
-    def announce(self, *, offers: bool = False) -> int:
+    def announce(self, *, offers: bool | None = None) -> int:
         """Write the plan of the next step and raise its flag; the step's number. Waits only for a host
         that is ahead by as many steps as rings are deep. `offers`: see `PlanField`."""
         if self.forked:
@@ -144,7 +144,7 @@ class StepRing:
             head[_STEP] = step & _U32
             head[_FOLLOWS] = self.follows & _U32
             head[_MESSAGES] = self.messages
-            head[_OFFERS] = offers
+            head[_OFFERS] = 0 if offers is None else 1 + offers
             row = step % TOKEN_DEPTH * _TIMES
             self._times[row + _TIME_STEP] = step
             self._times[row + _TIME_PLANNED] = time.perf_counter_ns()

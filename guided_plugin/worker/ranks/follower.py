@@ -81,7 +81,7 @@ class FollowerRuntime(GrammarRuntime):
 
     # A step
 
-    def plan(self, plan: StepPlan, *, offers: bool = False) -> None:
+    def plan(self, plan: StepPlan, *, offers: bool | None = None) -> None:
         """Go on to the next step, and tell rank 0 which masks have been used."""
         step = self._step + 1
         if self._watch is not None:

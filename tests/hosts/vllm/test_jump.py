@@ -41,6 +41,19 @@ def test_forced_text_in_place_of_the_drafts_of_others(seed, drawn):
     assert game.taken > 50
 
 
+def test_proposals_alone_tell_the_worker_that_there_is_time_and_how_much(monkeypatch):
+    game = V2ProposeGame(runner_config("process", jump_forward=True), 1, own=True)
+    runtime, said = game.guide.runner.engine.pipeline.runtime, []
+    plan = runtime.plan
+    monkeypatch.setattr(
+        runtime, "plan", lambda *given, offers: (said.append(offers), plan(*given, offers=offers))
+    )
+    steps = 100
+    played(game, steps)
+    assert set(said) == {None, False, True}  # of requests that enter; where no drafts are asked for; else
+    assert sum(one is not None for one in said) <= steps
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_forced_text_as_drafts(seed):
     game = V2ProposeGame(runner_config("process", jump_forward=True), seed, own=True)

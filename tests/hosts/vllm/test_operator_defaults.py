@@ -27,11 +27,7 @@ SCHEMA = {
 }
 DATA = {"at": {"x": [1, 2]}, "on": True}
 MORE = {**DATA, "z": {"y": 1}}
-LAYOUTS = {
-    "compact": {"separators": (",", ":")},
-    "spaced": {},
-    "flexible": {"indent": 1},
-}
+LAYOUTS = {"compact": {"separators": (",", ":")}, "spaced": {}, "flexible": {"indent": 1}}
 MESSAGES = [{"role": "user", "content": "?"}]
 NAMED = {"type": "function", "function": {"name": "weather"}}
 FORMAT = {"name": "x", "schema": SCHEMA}
@@ -201,16 +197,8 @@ def test_every_form_is_closed_before_its_limit_where_an_operator_says_so(form):
     [
         (lambda: guided(json_schema=SCHEMA, whitespace="compact"), "compact", True),
         (lambda: guided(json_schema=SCHEMA, strict=True), "spaced", False),
-        (
-            lambda: guided(type="json_schema", json_schema={**FORMAT, "strict": True}),
-            "spaced",
-            False,
-        ),
-        (
-            lambda: chat(structured_outputs={"json": SCHEMA, "disable_any_whitespace": True}),
-            "compact",
-            True,
-        ),
+        (lambda: guided(type="json_schema", json_schema={**FORMAT, "strict": True}), "spaced", False),
+        (lambda: chat(structured_outputs={"json": SCHEMA, "disable_any_whitespace": True}), "compact", True),
         (
             lambda: chat(structured_outputs={"json": SCHEMA, "disable_additional_properties": True}),
             "spaced",

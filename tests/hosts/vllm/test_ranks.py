@@ -218,12 +218,7 @@ def test_what_is_not_supported_is_refused(vllm_config, says):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"tensor_parallel_size": 1, "pipeline_parallel_size": 2},
-        {"pipeline_parallel_size": 2},
-    ],
+    "changes", [{}, {"tensor_parallel_size": 1, "pipeline_parallel_size": 2}, {"pipeline_parallel_size": 2}]
 )
 def test_two_ranks_are_served(device, changes):
     assert unsupported_reason(engine_config(device, **changes), gp.GuidedConfig()) is None

@@ -41,10 +41,7 @@ def front(tmp_path_factory):
 
 async def ask(server, count, meanwhile=None):
     """Send requests of two kinds together, a third of them streamed; their outcomes."""
-    kinds = [
-        ({"regex": LETTERS}, judges.of_pattern(LETTERS)),
-        ({"json": CLOSED}, judges.of_schema(CLOSED)),
-    ]
+    kinds = [({"regex": LETTERS}, judges.of_pattern(LETTERS)), ({"json": CLOSED}, judges.of_schema(CLOSED))]
     async with connect(server.url) as session:
         asked = []
         for number in range(count):

@@ -16,17 +16,7 @@ pytest.importorskip("vllm")
 from vllm import LLM
 from vllm.exceptions import GracefulHTTPError
 from vllm.v1.engine.exceptions import EngineDeadError
-from vllm_ranks import (
-    GREEDY,
-    OPTIONS,
-    PROMPT,
-    SEEDED,
-    allocate,
-    facts,
-    record,
-    requests,
-    seen,
-)
+from vllm_ranks import GREEDY, OPTIONS, PROMPT, SEEDED, allocate, facts, record, requests, seen
 from vllm_support import PATIENT, SCHEMA, params_of
 from worker_runs import gone, until
 
