@@ -79,14 +79,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_out(options.out, "--out")
         if options.read:
             result = merged([json.loads(gzip.decompress(path.read_bytes())) for path in options.read])
-            write(result, options.out)
         else:
             result = measure(options, "python -m benchmarks.replay " + shlex.join(given))
     except GuidedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    result["figures"] = compared(result["figures"])
+    write(result, options.out)
     if result["figures"]:
-        show_table(compared(result["figures"]), _COLUMNS)
+        show_table([{**figure, **_told(figure)} for figure in result["figures"]], _COLUMNS)
     for way, failure in result["failed"].items():
         print(f"{way} failed: {failure}", file=sys.stderr)
     return int(bool(result["failed"]) or any(figure["wrong"] for figure in result["figures"]))
@@ -230,15 +231,15 @@ def merged(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def compared(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Figures as the table shows them: against `unguided` with the same drafter."""
+    """Figures against `unguided` with the same drafter, in the order of the table."""
 
-    def ratio(figure: dict[str, Any], other: dict[str, Any] | None, name: str) -> str:
+    def ratio(figure: dict[str, Any], other: dict[str, Any] | None, name: str) -> float | None:
         """By time: of the runs that took turns."""
         pairs = zip(figure["runs"], other["runs"] if other else (), strict=False)
         found = [one[name] / same[name] for one, same in pairs]
         if name == "tokens_per_second":
             found = [1 / one for one in found]
-        return f"{median(found, 3):.3f}" if found else "-"
+        return median(found) if found else None
 
     def case(figure: dict[str, Any], way: str) -> tuple[Any, ...]:
         return way, figure["kind"], figure["form"], figure["rows"]
@@ -260,6 +261,10 @@ def compared(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
             }
         )
     return sorted(shown, key=lambda figure: (figure["kind"], figure["form"], figure["rows"]))
+
+
+def _told(figure: dict[str, Any]) -> dict[str, str]:
+    return {name: "-" if figure[name] is None else f"{figure[name]:.3f}" for name in ("ratio", "batch_ratio")}
 
 
 def write(result: dict[str, Any], path: Path | None) -> None:
