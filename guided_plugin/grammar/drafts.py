@@ -19,15 +19,17 @@ from guided_plugin.step import NO_TOKEN
 
 def fill_with_drafts(
     table: GrammarTable, slots: tuple[int, ...], mask: MaskArray, drafts: Sequence[Sequence[int]]
-) -> None:
+) -> int:
     """Write the mask of slots[i] into mask[i], and after p + 1 drafts into mask[(p + 1) * len(slots) + i].
+    Returns how many were filled.
 
     drafts[p][i] is the slot's p-th draft, or NO_TOKEN if it has no more. The requests stay where they are. A
     draft that the grammar forbids is followed by masks that allow only stop tokens.
     """
     table.fill(slots, mask)
-    if drafts:
-        _Walk(table, slots, mask[: len(slots) * (len(drafts) + 1)]).follow(drafts)
+    if not drafts:
+        return len(slots)
+    return len(slots) + _Walk(table, slots, mask[: len(slots) * (len(drafts) + 1)]).follow(drafts)
 
 
 @dataclass(slots=True)
@@ -51,9 +53,9 @@ class _Walk:
         self._mask = mask
         self._origins: dict[int, _Origin] = {}
 
-    def follow(self, drafts: Sequence[Sequence[int]]) -> None:
-        """Fill the masks after the drafts, and bring all requests back."""
-        table, count = self._table, len(self._slots)
+    def follow(self, drafts: Sequence[Sequence[int]]) -> int:
+        """Fill the masks after the drafts, so many of them, and bring all requests back."""
+        table, count, filled = self._table, len(self._slots), 0
         failures, table.failures = table.failures, []
         ahead: Sequence[int] = range(count)
         for place, tokens in enumerate(drafts):
@@ -65,10 +67,12 @@ class _Walk:
             failures += self._kept_failures(ahead)
             table.fill(slots, self._mask[(place + 1) * count :], ahead)
             failures += self._kept_failures(ahead, BudgetError)
+            filled += len(ahead)
             ahead = [i for i in ahead if i in self._origins]
         table.failures = failures
         for i, origin in self._origins.items():
             self._go_back(self._slots[i], origin)
+        return filled
 
     def _moves(self, i: int, place: int, token: int) -> bool:
         """Whether a request moves past its draft at a place. After a forbidden one, its masks are closed."""

@@ -123,9 +123,7 @@ class Renewals:
                 self._left -= time.monotonic() - start
         except Exception as error:
             _log.warning(
-                "request %s: cannot replace its matcher: %s",
-                printable(request.request_id),
-                printable(error),
+                "request %s: cannot replace its matcher: %s", printable(request.request_id), printable(error)
             )
             return own_end
 

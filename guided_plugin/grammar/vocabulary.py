@@ -95,12 +95,7 @@ class Vocabulary:
             )
 
     def check_stops(
-        self,
-        tokens: Iterable[int],
-        *,
-        where: str = "",
-        text: bool = True,
-        named: Container[int] = (),
+        self, tokens: Iterable[int], *, where: str = "", text: bool = True, named: Container[int] = ()
     ) -> None:
         """Refuse stop tokens that don't exist, and those that would cut an output off in the middle: control
         tokens that its grammar has named, and, without `text`, those that are text."""
