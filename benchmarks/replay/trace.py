@@ -44,8 +44,8 @@ class Trace:
             )
         seconds = window[-1][0] - window[0][0]
         tokens = sum(sum(step[1].values()) for step in window[1:])
+        # Milliseconds of steps, by whether a draft was accepted.
         took: dict[bool, list[float]] = {False: [], True: []}
-        """Milliseconds of steps without an accepted draft, and with."""
         for before, step in pairwise(window):
             took[max(step[1].values()) > 1].append((step[0] - before[0]) * 1e3)
         return {

@@ -66,7 +66,7 @@ def test_figures_count_what_was_lost_and_how_long_streams_stood_still():
         "1 invalid",
         "1 guided",
         "1 unguided",
-        "gap of 2000",
+        "a gap of 2000",
         "first token",
         "recovery 1800 ms (max)",
     ):

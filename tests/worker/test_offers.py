@@ -178,4 +178,4 @@ def test_steps_that_are_sent_before_the_model_runs_tell_the_pace(region, monkeyp
     for number, sent in enumerate((0, 1, 2), 1):
         region.plans[number % PLAN_DEPTH][[PlanField.COUNT, PlanField.OFFERS]] = 1, sent
         steps._fill(rings.plan(number))
-    assert told == [1.0, 3.0]  # not of requests that enter; three masks for one row in the step before
+    assert told == [3.0, 3.0]  # three masks for one row; not of requests that enter

@@ -134,7 +134,6 @@ class DraftSteps(PlainSteps):
         """`offers`: what chooses the drafts of plans that say so."""
         super().__init__(rings, requests, pace)
         self._offers = offers
-        self._masks = 1.0  # of a row, in the last step that was sent before the model ran
 
     def _see(self, plan: Plan, blocks: list[list[int]]) -> None:
         if plan.offers and self._offers is not None:
@@ -151,16 +150,14 @@ class DraftSteps(PlainSteps):
         return filled
 
     def _fill(self, plan: Plan) -> None:
-        if plan.offers is not None:  # else the host waits for it, or will for others
-            self._pace.step(time.perf_counter(), self._masks)
         if plan.offers and self._offers is not None:
             self._offers.settle(plan)
         mask, count = self._rings.masks(plan), len(plan.slots)
         drafts = self._rings.region.drafts(plan.step, count)[:, :, 0].tolist()
         if self._together(plan):
             filled = fill_with_drafts(self._table, plan.slots, mask, drafts)
-            if plan.offers is not None:
-                self._masks = filled / count
+            if plan.offers is not None:  # else its masks are due at once, or its requests only enter
+                self._pace.step(time.perf_counter(), filled / count)
             return
 
         def fill(row: int, slot: int) -> None:
@@ -179,7 +176,7 @@ class StepPace:
         self._gaps: list[float] = []
 
     def step(self, now: float, fills: float = 1.0) -> None:
-        """The next step's masks are about to be filled, after so many for each of its rows."""
+        """A step's masks are filled now, so many for each of its rows."""
         self._gaps.append((now - self._last) / fills)
         self._last = now
         if len(self._gaps) == _PACE_EVERY:
