@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engines import run_child
-from benchmarks.replay.documents import FORMS, KINDS, Document, Documents, least_forwards
+from benchmarks.replay.documents import FORMS, KINDS, Document, Documents
 from guided_plugin.bench import median
 from guided_plugin.cli.loading import known_names, load_vocabulary
 from guided_plugin.cli.results import check_out, progress, show_table
@@ -175,18 +175,16 @@ def chosen(options: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str,
     legs = []
     with progress("choosing documents", len(pairs) * options.documents) as advance:
         for kind, form in pairs:
-            documents = known.choose(kind, form, options.documents, advance)
-            legs.append(leg(kind, form, documents, options.drafts))
+            legs.append(leg(kind, form, known.choose(kind, form, options.documents, advance)))
     return legs, known.left_out
 
 
-def leg(kind: str, form: str, documents: list[Document], drafts: int) -> dict[str, Any]:
-    """These documents, their digest, and the fewest forward passes a token."""
+def leg(kind: str, form: str, documents: list[Document]) -> dict[str, Any]:
+    """These documents, and their digest."""
     tokens = [document.tokens for document in documents]
-    bound = sum(least_forwards(document.forced, drafts) for document in documents) / sum(map(len, tokens))
     digest = hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
     known = [dataclasses.asdict(document) for document in documents]
-    return {"kind": kind, "form": form, "digest": digest, "bound": round(bound, 4), "documents": known}
+    return {"kind": kind, "form": form, "digest": digest, "documents": known}
 
 
 def run_way(options: argparse.Namespace, way: str, legs: list[dict[str, Any]], turns: str) -> dict[str, Any]:
@@ -201,7 +199,7 @@ def run_way(options: argparse.Namespace, way: str, legs: list[dict[str, Any]], t
         "VLLM_USE_V2_MODEL_RUNNER": "1" if options.runner == "v2" else "0",
         "GUIDED_PLUGIN": "0" if plugin is None else json.dumps({**plugin, **options.plugin}),
     }
-    taken = ("model", "rows", "longest", "queue", "least", "repetitions", "device")
+    taken = ("model", "rows", "longest", "queue", "least", "repetitions", "device", "drafts")
     asked = {
         **{name: getattr(options, name) for name in taken},
         "tokenizer": options.tokenizer or options.model,

@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.engine_child import answer, thread_seconds, watched
 from benchmarks.measuring import turn
+from benchmarks.replay.documents import least_forwards
 from benchmarks.replay.force import KEY, install
 from benchmarks.replay.trace import Case, Trace
 from guided_plugin.bench import environment, median
@@ -69,15 +70,17 @@ class _Bench:
         rows, documents = case.rows, case.leg["documents"]
         count = max(self.options["least"], self.options["queue"] * rows)
         queue = [documents[number % len(documents)] for number in range(count)]
+        length = sum(len(document["tokens"]) for document in queue)
+        passes = (least_forwards(document["forced"], self.options["drafts"]) for document in queue)
+        case.bound = round(sum(passes) / length, 4)
         before = thread_seconds()
         trace, _ = self._run(case, queue, counts=counts)
         thread_ms = round((thread_seconds() - before) / len(trace.steps) * 1e3, 3)
         batches = [queue[at : at + rows] for at in range(0, max(rows, self.options["least"] // 2), rows)]
         seconds = [self._run(case, batch, counts=counts)[1] for batch in batches]
         if counts:
-            mean = sum(len(document["tokens"]) for document in queue) / count
             queued = trace.queued(count)
-            document_ms = round(rows * mean / queued["tokens_per_second"] * 1e3, 3)
+            document_ms = round(rows * length / count / queued["tokens_per_second"] * 1e3, 3)
             batch_ms = round(sum(seconds) / len(seconds) * 1e3, 3)
             own = {"document_ms": document_ms, "batch_ms": batch_ms, "thread_step_ms": thread_ms}
             case.runs.append({**queued, **own})
@@ -113,8 +116,9 @@ class _Bench:
 
     def _figure(self, case: Case) -> dict[str, Any]:
         figure = {
-            **{name: case.leg[name] for name in ("kind", "form", "digest", "bound")},
-            **{name: getattr(case, name) for name in ("rows", "outputs", "wrong", "differences", "unforced")},
+            **{name: case.leg[name] for name in ("kind", "form", "digest")},
+            **{name: getattr(case, name) for name in ("rows", "bound", "outputs", "wrong", "differences")},
+            "unforced": case.unforced,
             **{name: median((run[name] for run in case.runs), 3) for name in case.runs[0]},
             "runs": case.runs,
         }

@@ -32,7 +32,8 @@ _WORDS = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW
     range(128, 256)
 )
 _MARKS = frozenset(range(32, 127)) - _WORDS
-_OPENING = tuple(before + space + b'"' for before in (b":", b",", b"[", b"{") for space in (b"", b" "))
+_VALUES = tuple(before + space for before in (b":", b",", b"[") for space in (b"", b" "))
+_OPENING = tuple(before + b'"' for before in (*_VALUES, b"{", b"{ "))
 
 _NEVER = 1 << 60
 _ACTIVE = Phase.ACTIVE
@@ -61,8 +62,8 @@ class ForcedTokens:
     def after(self, request: RunningRequest, most: int) -> tuple[int, ...]:
         """Up to `most` tokens that must follow those of a request; none where its matcher can't tell.
 
-        The last ones are left out where what may come next could make other tokens of them. Stop tokens and
-        control tokens are never among them.
+        The last ones are left out where what may well come next could make other tokens of them. Stop tokens
+        and control tokens are never among them.
         """
         return self.behind(request.matcher, most) if request.state.phase is _ACTIVE else ()
 
@@ -95,15 +96,17 @@ class ForcedTokens:
         tokens = [self._ids.get(piece, -1) for piece in pieces]
         if -1 in tokens:  # no token spells this byte alone
             return _Run(tuple(tokens[: max(tokens.index(-1) - 1, 0)]), [])
-        words_only = text[-1] in _WORDS or text.endswith(_OPENING)
-        ends: list[tuple[int, list[int]]] = []
-        at = len(text)
+        whole = b":" + text if text.startswith(b" ") else text  # mostly a space between a key and its value
+        words_only = text[-1] in _WORDS or whole.endswith(_OPENING)
+        ends, at = list[tuple[int, list[int]]](), len(text)
         for sure in range(len(pieces) - 1, -1, -1):
             at -= len(pieces[sure])
             words, marks = self._following(text[at:])
             if not words and not marks and sure < len(pieces) - 1:
                 break  # longer tokens are made of tokens that begin at the pieces behind, all but a few
             following = words[:] if words_only else words + marks
+            if whole.endswith(_VALUES):  # few numbers are negative
+                following = [byte for byte in following if byte != self._ids.get(b"-")]
             if following:
                 ends.insert(0, (sure, following))
         return _Run(tuple(tokens), ends)

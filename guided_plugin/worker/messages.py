@@ -109,16 +109,6 @@ class Ends:
 
 
 from_worker = plain_decoder(
-    (
-        Ready,
-        Verdict,
-        Failed,
-        Synced,
-        Ends,
-        Admission,
-        Prepared,
-        *ERRORS,
-    ),
-    (rebuild, unpacked),
+    (Ready, Verdict, Failed, Synced, Ends, Admission, Prepared, *ERRORS), (rebuild, unpacked)
 )
 """Reads a message of a worker, which may be broken."""

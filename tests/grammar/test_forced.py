@@ -99,6 +99,17 @@ def test_mark_is_left_out_where_another_token_may_be_made_of_it() -> None:
     assert Run(OutputSpec.regex('":[12]'), marks).texts() == [b'":']
 
 
+def test_of_a_value_the_first_mark_is_offered_though_a_sign_or_an_empty_text_makes_another_token() -> None:
+    marks = vocabulary(b'":', b'":-', b' "', b' "/', b" -")
+    assert Run(OutputSpec.regex('":-?[0-9]'), marks).texts() == [b'":']
+    assert Run(OutputSpec.regex("_-?[0-9]"), vocabulary(b"_-")).texts() == []
+    spaced = Run(OutputSpec.regex('":( -?[0-9]+)'), marks)
+    assert spaced.texts() == [b'":', b" "]
+    value = Run(OutputSpec.regex('":( "[/a])'), marks)
+    value.take(marks.tokens.index(b'":'))
+    assert value.texts() == [b' "']
+
+
 def test_what_followed_last_changes_nothing() -> None:
     marks = vocabulary(b'":', b'":"', b'":{', b'a":[')
     runs = [

@@ -124,17 +124,7 @@ def shared_memory():
 
 
 def main(
-    rank,
-    size,
-    store,
-    device,
-    steps,
-    mode="process",
-    drafts=0,
-    late=0.0,
-    late_cycles=0,
-    where="aa",
-    kill=None,
+    rank, size, store, device, steps, mode="process", drafts=0, late=0.0, late_cycles=0, where="aa", kill=None
 ):
     """`where`: a letter for the machine of each rank. `kill`: the step before which the worker is killed."""
     torch.set_num_threads(1)

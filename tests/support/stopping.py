@@ -145,11 +145,7 @@ class Walker:
         return walk.text.decode()
 
     def _walk(
-        self,
-        grammar: Grammar,
-        choose: Callable[[set[int]], int | None],
-        whole: Whole,
-        named: Collection[int],
+        self, grammar: Grammar, choose: Callable[[set[int]], int | None], whole: Whole, named: Collection[int]
     ) -> Walk:
         table = GrammarTable(self._compiler.vocabulary)
         table.add(0, "walk", grammar.spec, grammar, self._compiler.backend(grammar.backend))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from guided_plugin.hosts.vllm.common import drafts_of
-from guided_plugin.hosts.vllm.jump import RUNNERS
+from guided_plugin.hosts.vllm.jump import RUNNERS, size_of
 from guided_plugin.hosts.vllm.names import Part
 from guided_plugin.hosts.vllm.v2 import NONE, Indices, PlannedBatch, V2Runner
 from guided_plugin.pipeline.pipeline import DraftStep
@@ -97,7 +97,7 @@ class V2DraftRunner(V2Runner):
         self.engine.ahead = int(guided)
         offers = guided and self._jumps and greedy and verified and self._shown
         if guided:
-            (self.engine.without.discard if verified else self.engine.without.add)(count.bit_length())
+            (self.engine.without.discard if verified else self.engine.without.add)(size_of(count))
             # Nobody guessed where the speculator is ours.
             none = not verified or (offers and confidences is not None)
             guesses = (None, None) if none else (batch.idx_mapping, drafts)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import statistics
 import time
 import weakref
 from collections import defaultdict, deque
@@ -28,9 +27,6 @@ from guided_plugin.hosts.vllm.telling import adopt_handlers
 
 _log = logging.getLogger(__name__)
 
-_ANY = 1 << 20
-"""More requests than a batch has."""
-
 _OWN = "guided_plugin_jump"
 """The key of `additional_config` by which engines know that the speculative config is ours."""
 
@@ -42,8 +38,8 @@ _TRIAL, _FIRST, _LONG = 12, 64, 4096
 same as before. Drafts that do not pay took up to 2.4 of the time of a step: 12 of 4,108 steps cost 0.4%."""
 
 _SETTLED = 4
-"""Steps after a change that say nothing: those that were scheduled before it, and vLLM chooses how many
-drafts it verifies by confidences that are two steps old."""
+"""Steps after a change, of whatever size, that say nothing: those that were scheduled before it, and vLLM
+chooses how many drafts it verifies by confidences that are two steps old."""
 
 
 def create_engine_config(original: Any) -> Any:
@@ -64,8 +60,8 @@ def create_engine_config(original: Any) -> Any:
             "prompt_lookup_max": 4,
             "prompt_lookup_min": 2,
             "enable_adaptive_verification": True,
-            # Makes vLLM's scheduler look it up in each step, where `DraftSwitch` changes it.
-            "num_speculative_tokens_per_batch_size": [(1, _ANY, drafts)],
+            # For any size. Makes vLLM's scheduler look it up in each step, where `DraftSwitch` changes it.
+            "num_speculative_tokens_per_batch_size": [(1, 1 << 20, drafts)],
         }
         trial.additional_config = {**(self.additional_config or {}), _OWN: True}
         try:
@@ -141,13 +137,15 @@ class DraftSwitch:
     def __init__(self, drafts: int) -> None:
         self._drafts = drafts
         self._sizes: defaultdict[int, SizeTrial] = defaultdict(SizeTrial)
-        """By the bits of a size."""
+        """By `size_of`."""
         self._guided: set[str] = set()
         self._last: float | None = None
         """When the tokens of the last step were there; None: nothing ran then."""
+        self._drafted, self._same = True, 0
+        """Whether the last step's size has drafts, and so many steps since that was otherwise."""
 
     def __getitem__(self, rows: int) -> int:
-        return self._drafts if self._guided and self._sizes[rows.bit_length()].drafts else 0
+        return self._drafts if self._guided and self._sizes[size_of(rows)].drafts else 0
 
     def begin(self, request_id: str) -> None:
         """A guided request comes."""
@@ -159,18 +157,23 @@ class DraftSwitch:
         self._last = now if rows else None
         sampled = sum(map(bool, tokens))
         if self._guided and before is not None and sampled:
-            size = rows.bit_length()
-            trial = self._sizes[size]
-            was = trial.worse
-            trial.add(now - before, sum(map(len, tokens)) / sampled)
+            trial = self._sizes[size_of(rows)]
+            was, drafts = trial.worse, trial.drafts
+            self._drafted, self._same = drafts, self._same + 1 if drafts == self._drafted else 0
+            trial.add(now - before, sum(map(len, tokens)) / sampled, settled=self._same >= _SETTLED)
             if trial.worse != was:
                 _log.info(
-                    "jump_forward: batches of %d to %d requests have %s from now on: a token takes %.2f ms "
+                    "jump_forward: batches of about %d requests have %s from now on: a token takes %.2f ms "
                     "with drafts, %.2f ms without",
-                    *(1 << size - 1, (1 << size) - 1, "no drafts" if trial.worse else "drafts"),
+                    *(1 << size_of(rows), "no drafts" if trial.worse else "drafts"),
                     *(trial.seconds[True] * 1e3, trial.seconds[False] * 1e3),
                 )
         self._guided -= scheduled.finished_req_ids
+
+
+def size_of(rows: int) -> int:
+    """Batches nearest to one power of two: full ones are mostly as large, and lack a row now and then."""
+    return (rows * rows).bit_length() // 2
 
 
 class SizeTrial:
@@ -191,17 +194,21 @@ class SizeTrial:
         """Whether the next steps have drafts."""
         return self.worse == self._trying
 
-    def add(self, seconds: float, tokens: float) -> None:
-        """A step took so long, and brought a row so many tokens."""
+    def add(self, seconds: float, tokens: float, *, settled: bool) -> None:
+        """A step took so long, and brought a row so many tokens; counts only if it is settled."""
         self._left -= 1
-        self._steps.append((seconds, tokens))
+        if settled:
+            self._steps.append((seconds, tokens))
         if self._left > 0:
             return
-        times, counts = zip(*list(self._steps)[_SETTLED:], strict=True)
-        self.seconds[self.drafts] = statistics.median(times) / statistics.fmean(counts)
-        if self._trying:
-            before, self.worse = self.worse, self.seconds[True] >= self.seconds[False]
-            self._wait = min(4 * self._wait, _LONG) if self.worse == before else _FIRST
+        if self._steps:
+            # The middle half: a prompt or something else of the host makes a step several times as long.
+            most = len(self._steps) // 4
+            times, counts = zip(*sorted(self._steps)[most : len(self._steps) - most], strict=True)
+            self.seconds[self.drafts] = sum(times) / sum(counts)
+            if self._trying and len(self.seconds) == 2:
+                before, self.worse = self.worse, self.seconds[True] >= self.seconds[False]
+                self._wait = min(4 * self._wait, _LONG) if self.worse == before else _FIRST
         self._trying = not self._trying
         self._left = _TRIAL if self._trying else self._wait
         self._steps.clear()
@@ -221,11 +228,10 @@ class _NoGuesses:
         self._drafts = torch.zeros(size, dtype=torch.int64, device=device)
         self.draft_token_confidence_probs = torch.zeros(size, dtype=torch.float32, device=device)
 
-    def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
+    def capture(self, *args: Any, **kwargs: Any) -> None:
         """There is nothing to capture."""
 
-    def capture(self) -> None:
-        """There is nothing to capture."""
+    init_cudagraph_manager = capture
 
     def propose(self, input_batch: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Nothing: what is here is written over, or not verified."""

@@ -23,11 +23,7 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec, check_room
 from guided_plugin.step import NO_TOKEN
 
-WORDS = (
-    *b'{" ": "," "} "},{" ], true name 00 [[ }} [[[[[[[[ (((((((('.split(),
-    b" the",
-    "é".encode(),
-)
+WORDS = (*b'{" ": "," "} "},{" ], true name 00 [[ }} [[[[[[[[ (((((((('.split(), b" the", "é".encode())
 TOKENS = (*(bytes([byte]) for byte in range(256)), *WORDS, b"</s>", b"<end>", b"<call>")
 END, OTHER_END, CALL = (TOKENS.index(name) for name in (b"</s>", b"<end>", b"<call>"))
 VOCABULARY = Vocabulary(
