@@ -76,11 +76,7 @@ def indexed_kernels(device: torch.device) -> IndexedKernels:
     from guided_plugin.kernels import indexed_triton as on_cuda
 
     return IndexedKernels(
-        on_cuda.mask_rows,
-        on_cuda.take_tokens,
-        on_cuda.gather_drafts,
-        on_cuda.take_offers,
-        on_cuda.reject_cut,
+        on_cuda.mask_rows, on_cuda.take_tokens, on_cuda.gather_drafts, on_cuda.take_offers, on_cuda.reject_cut
     )
 
 

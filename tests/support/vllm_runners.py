@@ -59,10 +59,7 @@ class V1(Runner):
     def start(self, vllm_config):
         self.guide = GuidedLogitsProcessor(vllm_config, torch.device("cpu"), False)
         self.update = BatchUpdate(
-            len(self.names),
-            [],
-            [(at, one, [1], self.tokens[at]) for at, one in enumerate(self.params)],
-            [],
+            len(self.names), [], [(at, one, [1], self.tokens[at]) for at, one in enumerate(self.params)], []
         )
 
     def sample(self):

@@ -98,10 +98,7 @@ class HostMasks:
     """`MaskUploads` on the CPU."""
 
     def __init__(
-        self,
-        region: Region,
-        wait: Callable[[int], None] | None,
-        free: Callable[[int], None] | None = None,
+        self, region: Region, wait: Callable[[int], None] | None, free: Callable[[int], None] | None = None
     ) -> None:
         self.waits = Waits()
         self._wait, self._free = wait, free

@@ -185,7 +185,7 @@ def test_a_size_that_is_faster_with_drafts_keeps_them(cost, gain):
 @pytest.mark.parametrize(("cost", "gain"), [(1.2, 0.05), (1.05, 0.0)])
 def test_a_size_that_is_slower_with_drafts_goes_without_and_tries_again(cost, gain):
     drafted, took, one = trial(cost, gain, 20_000)
-    assert 0.005 < drafted < 0.02
+    assert 0.002 < drafted < 0.1
     assert took < 1.01
     assert one.worse
     # What is drafted pays from now on.
@@ -257,8 +257,8 @@ def test_steps_between_batches_of_other_ways_say_nothing(monkeypatch):
     """Of two sizes in turn one has no drafts; where steps follow it, the other one gets none in time."""
     batches = Batches(monkeypatch)
     batches.switch.begin("a")
-    for _ in range(200):
-        batches.run(8, 2.0, 1)  # slower with drafts, whatever has them
+    for _ in range(600):
+        batches.run(8, 2.0 if batches.drafts(8) else 1.0, 1)
     assert batches.drafts(8) == 0
     for turn in range(400):
         rows = 8 if turn % 2 else 64

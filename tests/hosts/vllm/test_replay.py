@@ -31,7 +31,7 @@ def test_an_engine_answers_with_documents_and_those_that_the_grammar_refuses_are
     spec = {"json_schema": {"type": "array", "items": {"enum": ["ab", "cd"]}}}
     texts = ['["ab","cd"]', '["cd"]', '["ab","xy"]']
     legs = [
-        leg(kind, "compact", [document(text, text, guide) for text in texts], 7)
+        leg(kind, "compact", [document(text, text, guide) for text in texts])
         for kind, guide in (("tools", spec), ("free", None))
     ]
     options = {
@@ -42,7 +42,7 @@ def test_an_engine_answers_with_documents_and_those_that_the_grammar_refuses_are
         "legs": legs,
         "guided": True,
     }
-    options |= {"longest": 64, "rows": [1, 2], "queue": 3, "least": 3, "repetitions": 1}
+    options |= {"longest": 64, "rows": [1, 2], "queue": 3, "least": 3, "repetitions": 1, "drafts": 7}
     options |= {"turns": str(tmp_path / "turns")}
     environment = {
         "VLLM_USE_V2_MODEL_RUNNER": "0",
