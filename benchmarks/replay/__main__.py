@@ -17,7 +17,8 @@ engines of a call share its GPUs and take turns, so that slow changes of the mac
     batch ms     so many documents begun at once, until the last one ends
 
 The file also has `plain_step_ms` and `draft_step_ms`, of steps without an accepted draft and with one, and
-`thread_step_ms`, the CPU time of vLLM's main thread in a step.
+`thread_step_ms`, the CPU time of vLLM's main thread in a step. With `--profile` one more run tells how long
+the device works in a step, and at what.
 
 Figures are medians; `spread` is that of tokens/s between repetitions, in percent. The file is written after
 each way, so ways may be measured by calls of their own and read together. Exit code 1: an output was not its
@@ -128,10 +129,13 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         lambda text: list(map(Path, text.split(","))),
     )
     add("--out", None, "also write the JSON here, compressed: FILE.json.gz", Path)
+    parser.add_argument("--profile", action="store_true", help="also measure the device's part of a step")
     parser.add_argument("--open", action="store_true", help="objects are open unless the schema closes them")
     options = parser.parse_args(arguments)
     if options.sample is None and not options.read:
         parser.error("--sample or --read is needed")
+    if options.profile and options.device == "cpu":
+        parser.error("--profile is of a GPU")
     return options
 
 
@@ -207,6 +211,7 @@ def run_way(options: argparse.Namespace, way: str, legs: list[dict[str, Any]], t
         "legs": legs,
         "turns": turns,
         "guided": plugin is not None,
+        "profile": tempfile.mkdtemp() if options.profile else "",
     }
     where = f"benchmarks.replay, {way}"
     return run_child("benchmarks.replay.child", asked, environment, options.limit, where)

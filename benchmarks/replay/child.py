@@ -9,6 +9,7 @@ options by environment variables.
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import sys
@@ -20,7 +21,7 @@ from benchmarks.engine_child import answer, thread_seconds, watched
 from benchmarks.measuring import turn
 from benchmarks.replay.documents import least_forwards
 from benchmarks.replay.force import KEY, install
-from benchmarks.replay.trace import Case, Trace
+from benchmarks.replay.trace import Case, Trace, device_times
 from guided_plugin.bench import environment, median
 from guided_plugin.errors import PipelineError
 from guided_plugin.hosts.vllm.common import GUIDED, METRICS
@@ -54,6 +55,7 @@ class _Bench:
             max_model_len=PROMPT + options["longest"] + 16,
             enable_prefix_caching=False,
             **options["engine"],
+            **(_profiler(options["profile"]) if options["profile"] else {}),
         )
         self.random = random.Random(1)
 
@@ -64,26 +66,44 @@ class _Bench:
             for case in cases if repetition % 2 == 0 else reversed(cases):
                 with turn(self.options["turns"]):
                     self._repeat(case, counts=repetition > 0)
-        return [self._figure(case) for case in cases]
+        profiles: list[dict[str, Any]] = [{} for _ in cases]
+        if self.options["profile"]:
+            with turn(self.options["turns"]):
+                profiles = [self._profile(case) for case in cases]
+        return [self._figure(case) | own for case, own in zip(cases, profiles, strict=True)]
+
+    def _queue(self, case: Case) -> list[dict[str, Any]]:
+        count, documents = (
+            max(self.options["least"], self.options["queue"] * case.rows),
+            case.leg["documents"],
+        )
+        return [documents[number % len(documents)] for number in range(count)]
+
+    def _profile(self, case: Case) -> dict[str, Any]:
+        """Of one more run, which takes longer."""
+        self.llm.start_profile()
+        trace, _ = self._run(case, self._queue(case), counts=False)
+        self.llm.stop_profile()
+        first, *_ = files = sorted(Path(self.options["profile"]).glob("*.gz"))  # one of each rank
+        events = json.loads(gzip.decompress(first.read_bytes()))["traceEvents"]
+        for path in files:
+            path.unlink()
+        return device_times(events, len(trace.steps))
 
     def _repeat(self, case: Case, *, counts: bool) -> None:
-        rows, documents = case.rows, case.leg["documents"]
-        count = max(self.options["least"], self.options["queue"] * rows)
-        queue = [documents[number % len(documents)] for number in range(count)]
+        rows, queue = case.rows, self._queue(case)
+        count = len(queue)
         length = sum(len(document["tokens"]) for document in queue)
         passes = (least_forwards(document["forced"], self.options["drafts"]) for document in queue)
         case.bound = round(sum(passes) / length, 4)
-        before = thread_seconds()
         trace, _ = self._run(case, queue, counts=counts)
-        thread_ms = round((thread_seconds() - before) / len(trace.steps) * 1e3, 3)
         batches = [queue[at : at + rows] for at in range(0, max(rows, self.options["least"] // 2), rows)]
         seconds = [self._run(case, batch, counts=counts)[1] for batch in batches]
         if counts:
             queued = trace.queued(count)
             document_ms = round(rows * length / count / queued["tokens_per_second"] * 1e3, 3)
             batch_ms = round(sum(seconds) / len(seconds) * 1e3, 3)
-            own = {"document_ms": document_ms, "batch_ms": batch_ms, "thread_step_ms": thread_ms}
-            case.runs.append({**queued, **own})
+            case.runs.append({**queued, "document_ms": document_ms, "batch_ms": batch_ms})
 
     def _run(self, case: Case, documents: list[dict[str, Any]], *, counts: bool) -> tuple[Trace, float]:
         """Answer these requests, which begin when all are handed in. The trace; seconds from then on."""
@@ -93,9 +113,10 @@ class _Bench:
                 given = {"prompt_token_ids": self.random.choices(range(100, 1000), k=PROMPT)}
                 admitted = case.rows if number == len(documents) - 1 else 0
                 names.append(engine.add_request(str(number), given, self._params(document, admitted)))
-            start = time.monotonic()
+            start, before = time.monotonic(), thread_seconds()
             while engine.has_unfinished_requests():
                 outputs.update((int(output.request_id), output) for output in engine.step())
+        trace.thread = thread_seconds() - before
         if max(len(tokens) for _, tokens, _ in trace.steps) > case.rows:
             what = f"more than {case.rows} rows ran: vLLM limits them in another way than expected"
             raise PipelineError(what, where="benchmarks.replay.force")
@@ -126,6 +147,12 @@ class _Bench:
             figure["metrics"] = [answer[0] for answer in self.llm.collective_rpc(METRICS) if answer]
         print(json.dumps(figure), flush=True)
         return figure
+
+
+def _profiler(folder: str) -> dict[str, Any]:
+    kind: dict[str, Any] = {"profiler": "torch", "torch_profiler_dir": folder, "ignore_frontend": True}
+    kind |= {"torch_profiler_with_stack": False, "torch_profiler_activities": ["CUDA"]}
+    return {"profiler_config": {**kind, "torch_profiler_dump_cuda_time_total": False}}
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Knows no vLLM.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -21,6 +22,8 @@ class Trace:
     rows: int
     steps: list[tuple[float, dict[str, int], int]] = field(default_factory=list)
     """Of each: its time, how many tokens each request got, how many of these requests it finished."""
+    thread: float = 0.0
+    """CPU seconds of vLLM's main threads meanwhile."""
 
     def note(self, step: Any) -> None:
         """Take a step's outputs."""
@@ -56,7 +59,34 @@ class Trace:
             "plain_step_ms": median(took[False] or [0.0]),
             "draft_step_ms": median(took[True] or [0.0]),
             "p99_step_ms": round(quantile(took[False] + took[True], 0.99), 4),
+            "thread_step_ms": round(self.thread / len(self.steps) * 1e3, 3),
         }
+
+
+_LARGEST = 12
+"""Kernels and pauses that are told."""
+
+
+def device_times(events: list[dict[str, Any]], steps: int) -> dict[str, Any]:
+    """From the events of PyTorch's profiler, of the stream that works most: milliseconds a step in which it
+    works, and microseconds a step of its largest kernels and pauses, by the kernels around them."""
+    work: dict[Any, list[tuple[float, float, str]]] = {}
+    for event in events:
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
+            place = event["ts"], event["ts"] + event["dur"], event["name"][:60]
+            work.setdefault(event["args"]["stream"], []).append(place)
+    busiest = max(work.values(), key=lambda kernels: sum(end - start for start, end, _ in kernels))
+    kernels: Counter[str] = Counter()
+    pauses: Counter[str] = Counter()
+    for start, end, name in busiest:
+        kernels[name] += end - start
+    for (_, end, name), (start, _, following) in pairwise(sorted(busiest)):
+        pauses[f"{name} -> {following}"] += max(start - end, 0.0)
+    told = {
+        which: {name: round(us / steps, 1) for name, us in counts.most_common(_LARGEST)}
+        for which, counts in (("kernels_us", kernels), ("pauses_us", pauses))
+    }
+    return {"device_step_ms": round(sum(kernels.values()) / steps / 1e3, 3), **told}
 
 
 _DIFFERENCES = 5

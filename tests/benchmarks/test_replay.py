@@ -12,7 +12,7 @@ import guided_plugin as gp
 from benchmarks.measuring import turn
 from benchmarks.replay import __main__ as bench
 from benchmarks.replay.documents import Documents, ForcedTokens, least_forwards
-from benchmarks.replay.trace import Case, Trace
+from benchmarks.replay.trace import Case, Trace, device_times
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import PipelineError
 
@@ -108,6 +108,7 @@ def test_the_pace_is_that_of_steps_with_all_rows_taken_and_a_queue_behind():
         step(99.0, {"c": 1}, "c"),
     ):
         trace.note(one)
+    trace.thread = 1.0
     # From 2.0 to 5.0: two steps of two rows each, seven tokens.
     assert trace.queued(3) == {
         "tokens_per_second": 2.33,
@@ -117,9 +118,20 @@ def test_the_pace_is_that_of_steps_with_all_rows_taken_and_a_queue_behind():
         "plain_step_ms": 0.0,
         "draft_step_ms": 1500.0,
         "p99_step_ms": 2000.0,
+        "thread_step_ms": 200.0,
     }
     with pytest.raises(gp.GuidedError, match="raise --queue"):
         Trace(2, trace.steps[:2]).queued(2)
+
+
+def test_a_profile_tells_when_the_device_works():
+    def work(name, start, took, stream=7, kind="kernel"):
+        return {"cat": kind, "name": name, "ts": start, "dur": took, "args": {"stream": stream}}
+
+    events = [work("b", 60.0, 40.0), work("a", 0.0, 50.0), work("a", 100.0, 60.0), work("c", 0.0, 50.0, 9)]
+    found = device_times([*events, work("x", 0.0, 900.0, kind="cpu_op")], 2)
+    assert (found["device_step_ms"], found["kernels_us"]) == (0.075, {"a": 55.0, "b": 20.0})
+    assert found["pauses_us"] == {"a -> b": 5.0, "b -> a": 0.0}
 
 
 def test_accepted_drafts_at_open_places_are_counted():

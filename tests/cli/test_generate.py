@@ -21,10 +21,7 @@ def test_generate_with_a_schema(run, write):
 
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
-    [
-        ("--regex", "[0-9]{3}-x", "[0-9]{3}-x"),
-        ("--choice", "left, right", "left|right"),
-    ],
+    [("--regex", "[0-9]{3}-x", "[0-9]{3}-x"), ("--choice", "left, right", "left|right")],
 )
 def test_generate_with_a_regex_or_a_choice(run, option, value, expected):
     result = run("generate", *MODEL, option, value)

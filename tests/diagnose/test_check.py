@@ -78,10 +78,7 @@ def test_why_a_text_does_not_match(byte_compiler, pattern, text, position, reaso
         ('{"name": "\\u00e9 \\" \\\\", "age": 1}', '{"name":"é \\" \\\\","age":1}'),
         ('{"name": "", "age": 1.50}', '{"name":"","age":1.50}'),
         ('{"name": "", "age": 1E5}', '{"name":"","age":1E5}'),
-        (
-            '{"name": "", "age": 0.10000000000000000001}',
-            '{"name":"","age":0.10000000000000000001}',
-        ),
+        ('{"name": "", "age": 0.10000000000000000001}', '{"name":"","age":0.10000000000000000001}'),
     ],
 )
 def test_rewriting_changes_layout_and_nothing_else(byte_compiler, text, written):

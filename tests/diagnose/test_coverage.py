@@ -87,10 +87,7 @@ def test_every_keyword_has_its_place_and_status(byte_compiler):
         ({"type": "array", "uniqueItems": False}, {"#/uniqueItems": "false has no effect"}),
         ({"type": "array", "minContains": 2}, {"#/minContains": "has no effect without `contains`"}),
         ({"type": "integer", "then": False}, {"#/then": "has no effect without `if`"}),
-        (
-            {"type": "string", "format": "colour"},
-            {"#/format": "the format 'colour' is not enforced"},
-        ),
+        ({"type": "string", "format": "colour"}, {"#/format": "the format 'colour' is not enforced"}),
         ({"type": "object", "required": True}, {"#/required": "a list of names since draft 4"}),
         ({"$schema": DRAFT_4, "const": 3}, {"#/const": "a keyword since draft 6, in a schema of draft 4"}),
     ],

@@ -103,8 +103,7 @@ def test_of_a_value_the_first_mark_is_offered_though_a_sign_or_an_empty_text_mak
     marks = vocabulary(b'":', b'":-', b' "', b' "/', b" -")
     assert Run(OutputSpec.regex('":-?[0-9]'), marks).texts() == [b'":']
     assert Run(OutputSpec.regex("_-?[0-9]"), vocabulary(b"_-")).texts() == []
-    spaced = Run(OutputSpec.regex('":( -?[0-9]+)'), marks)
-    assert spaced.texts() == [b'":', b" "]
+    assert Run(OutputSpec.regex('": -?[0-9]+'), marks).texts() == [b'":', b" "]
     value = Run(OutputSpec.regex('":( "[/a])'), marks)
     value.take(marks.tokens.index(b'":'))
     assert value.texts() == [b' "']

@@ -292,10 +292,7 @@ CHOICES = {"auto": "auto", "required": "required", "named": NAMED, "none": "none
 
 def tool(parameters, strict=None, name="save"):
     given = {"name": name, "description": "Save it", "parameters": parameters, "strict": strict}
-    return {
-        "type": "function",
-        "function": {key: value for key, value in given.items() if value is not None},
-    }
+    return {"type": "function", "function": {key: value for key, value in given.items() if value is not None}}
 
 
 def _tools():

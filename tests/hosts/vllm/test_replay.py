@@ -42,7 +42,15 @@ def test_an_engine_answers_with_documents_and_those_that_the_grammar_refuses_are
         "legs": legs,
         "guided": True,
     }
-    options |= {"longest": 64, "rows": [1, 2], "queue": 3, "least": 3, "repetitions": 1, "drafts": 7}
+    options |= {
+        "longest": 64,
+        "rows": [1, 2],
+        "queue": 3,
+        "least": 3,
+        "repetitions": 1,
+        "drafts": 7,
+        "profile": "",
+    }
     options |= {"turns": str(tmp_path / "turns")}
     environment = {
         "VLLM_USE_V2_MODEL_RUNNER": "0",
