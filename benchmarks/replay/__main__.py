@@ -36,6 +36,7 @@ import os
 import shlex
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -121,7 +122,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     add("--device", "cuda", "cpu or cuda")
     add("--engine", {}, "more arguments of the engines, as JSON", json.loads)
     add("--plugin", {}, "more options of the plugin, as JSON", json.loads)
-    add("--limit", 540.0, "seconds the engines may take; the batch sizes that they measured count")
+    add("--limit", 540.0, "seconds it may take; batch sizes that were measured then count")
     add(
         "--read",
         [],
@@ -145,7 +146,9 @@ def measure(options: argparse.Namespace, command: str) -> dict[str, Any]:
     options.forms = known_names(options.forms, FORMS, "--forms")
     both = [way + drafter for way in WAYS for drafter in ("", _DRAFTER)]
     options.ways = known_names(options.ways, both, "--ways")
+    start = time.monotonic()
     legs, left_out = chosen(options)
+    options.limit -= time.monotonic() - start
     result: dict[str, Any] = {"command": command, "date": None, "benchmark": "replay", "left_out": left_out}
     result |= {"options": json.loads(json.dumps(vars(options), default=str)), "figures": [], "failed": {}}
     with (

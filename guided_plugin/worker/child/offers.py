@@ -58,6 +58,7 @@ class Offers:
         self._templates = np.zeros((most + 1, most, 2), np.int32)
         """What is offered to a row that has so many drafts, before these are written."""
         self._templates[:, :, 0] = NO_TOKEN
+        self._none = (NO_TOKEN,) * most
         self._recalled = recalled
         self._found: dict[int, Found] = {}
         """By row: what is offered in this step, and what for."""
@@ -151,15 +152,17 @@ class Offers:
     def _write(self, plan: Plan) -> None:
         drafts = self._rings.region.drafts(plan.step, len(plan.slots))
         drafts[:, drafts[0, :, 0] < 0] = self._templates[0][:, np.newaxis]
-        for row, found in self._found.items():
-            count = len(found.tokens)
-            drafts[:, row] = self._templates[count]
-            drafts[:count, row, 0] = found.tokens
-            if found.source is not None:
-                drafts[0, row, 1] = np.float32(found.source.sure).view(np.int32)
-            self._counts[1 : count + 1] += 1
+        if self._found:
+            rows, tokens = list(self._found), [found.tokens for found in self._found.values()]
+            counts = np.array([len(one) for one in tokens])
+            drafts[:, rows] = self._templates[counts].swapaxes(0, 1)
+            drafts[:, rows, 0] = np.array([(*one, *self._none[len(one) :]) for one in tokens]).T
+            for row, found in self._found.items():
+                if found.source is not None:
+                    drafts[0, row, 1] = np.float32(found.source.sure).view(np.int32)
+            self._counts[1:] += (counts[:, np.newaxis] > np.arange(self._most)).sum(axis=0)
+            self._add(Counter.DRAFTS, int(counts.sum()))
         self._counts[0] += len(plan.slots)
-        self._add(Counter.DRAFTS, sum(len(found.tokens) for found in self._found.values()))
 
     def _count(self, plan: Plan) -> None:
         """Learn from the tokens of a step."""
