@@ -13,13 +13,15 @@ engines of a call share its GPUs and take turns, so that slow changes of the mac
                  requests than rows. Nothing runs before all are handed in. Prompts (8 tokens) are part of it.
     ms/token     of a row in that time; `document ms`: a document of mean length at this pace
     ratio        of ms/token, to `unguided` with the same drafter: of runs side by side, the median
-    forwards     a token, each row's first included; `bound`: if every forced token were a draft in time
+    forwards     a token, each row's first included; `bound`: if every forced token were a draft in time;
+                 `alone`: with the drafts that must follow, all verified, and none that earlier answers taught
     batch ms     so many documents begun at once, until the last one ends
 
 The file also has `plain_step_ms` and `draft_step_ms`, of steps without an accepted draft and with one, and
 `thread_step_ms`, the CPU time of vLLM's main thread in a step. With `--profile` one more run tells how long
 the device works in a step, and at what.
 
+`--ways ""` counts forward passes alone, without an engine: they depend on the tokenizer, not on the machine.
 Figures are medians; `spread` is that of tokens/s between repetitions, in percent. The file is written after
 each way, so ways may be measured by calls of their own and read together. Exit code 1: an output was not its
 document, or a way failed.
@@ -43,8 +45,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engines import run_child
-from benchmarks.replay.documents import FORMS, KINDS, Document, Documents
-from guided_plugin.bench import median
+from benchmarks.replay.documents import FORMS, KINDS, Document, Documents, passes_of
+from guided_plugin.bench import environment, median
 from guided_plugin.cli.loading import known_names, load_vocabulary
 from guided_plugin.cli.results import check_out, progress, show_table
 from guided_plugin.demo import MODEL_DIR
@@ -68,9 +70,12 @@ _COLUMNS = (
         ("ms/token", "{ms_per_token:.3f}"),
     ),
     *(("ratio", "{ratio}"), ("ms/step", "{ms_per_step:.3f}"), ("forwards", "{forwards_per_token:.3f}")),
-    *(("bound", "{bound:.3f}"), ("batch ms", "{batch_ms:.1f}"), ("ratio", "{batch_ratio}")),
+    *(("bound", "{bound:.3f}"), ("alone", "{alone}")),
+    *(("batch ms", "{batch_ms:.1f}"), ("ratio", "{batch_ratio}")),
     *(("document ms", "{document_ms:.1f}"), ("wrong", "{wrong}"), ("unforced", "{unforced}")),
 )
+_COUNTS = (("kind", "{kind}"), ("form", "{form}"), ("documents", "{documents}"), ("tokens", "{tokens}"))
+_COUNTS += (("bound", "{bound:.3f}"), ("alone", "{alone:.3f}"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,6 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write(result, options.out)
     if result["figures"]:
         show_table([{**figure, **_told(figure)} for figure in result["figures"]], _COLUMNS)
+    elif not options.read:
+        show_table(result["counts"], _COUNTS)
     for way, failure in result["failed"].items():
         print(f"{way} failed: {failure}", file=sys.stderr)
     return int(bool(result["failed"]) or any(figure["wrong"] for figure in result["figures"]))
@@ -145,12 +152,15 @@ def measure(options: argparse.Namespace, command: str) -> dict[str, Any]:
     options.kinds = known_names(options.kinds, KINDS, "--kinds")
     options.forms = known_names(options.forms, FORMS, "--forms")
     both = [way + drafter for way in WAYS for drafter in ("", _DRAFTER)]
-    options.ways = known_names(options.ways, both, "--ways")
+    options.ways = known_names(options.ways, both, "--ways") if options.ways else []
     start = time.monotonic()
     legs, left_out = chosen(options)
     options.limit -= time.monotonic() - start
     result: dict[str, Any] = {"command": command, "date": None, "benchmark": "replay", "left_out": left_out}
     result |= {"options": json.loads(json.dumps(vars(options), default=str)), "figures": [], "failed": {}}
+    result["counts"] = [counted(one) for one in legs]
+    if not options.ways:
+        return result | {"date": environment("cpu")["date"], "environment": environment("cpu")}
     with (
         progress("replay", len(options.ways)) as advance,
         tempfile.NamedTemporaryFile() as turns,
@@ -173,7 +183,8 @@ def measure(options: argparse.Namespace, command: str) -> dict[str, Any]:
 def chosen(options: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """The documents of every kind and form as a child takes them, and how many were left out."""
     vocabulary = load_vocabulary(Path(options.tokenizer or options.model))
-    known = Documents(options.sample, vocabulary, options.longest, options.seed, strict=not options.open)
+    given = options.longest, options.seed, options.drafts
+    known = Documents(options.sample, vocabulary, *given, strict=not options.open)
     pairs = [
         (kind, form)
         for kind in options.kinds
@@ -182,16 +193,23 @@ def chosen(options: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str,
     legs = []
     with progress("choosing documents", len(pairs) * options.documents) as advance:
         for kind, form in pairs:
-            legs.append(leg(kind, form, known.choose(kind, form, options.documents, advance)))
+            documents = known.choose(kind, form, options.documents, advance)
+            legs.append(leg(kind, form, documents, options.drafts))
     return legs, known.left_out
 
 
-def leg(kind: str, form: str, documents: list[Document]) -> dict[str, Any]:
+def leg(kind: str, form: str, documents: list[Document], drafts: int) -> dict[str, Any]:
     """These documents, and their digest."""
     tokens = [document.tokens for document in documents]
     digest = hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
     known = [dataclasses.asdict(document) for document in documents]
-    return {"kind": kind, "form": form, "digest": digest, "documents": known}
+    return {"kind": kind, "form": form, "digest": digest, "drafts": drafts, "documents": known}
+
+
+def counted(leg: dict[str, Any]) -> dict[str, Any]:
+    """The forward passes of documents, a token."""
+    documents, own = leg["documents"], {name: leg[name] for name in ("kind", "form", "digest")}
+    return {**own, "documents": len(documents), **passes_of(documents, leg["drafts"])}
 
 
 def run_way(options: argparse.Namespace, way: str, legs: list[dict[str, Any]], turns: str) -> dict[str, Any]:
@@ -202,11 +220,11 @@ def run_way(options: argparse.Namespace, way: str, legs: list[dict[str, Any]], t
         engine.setdefault("gpu_memory_utilization", round(_MEMORY / len(options.ways), 2))
     if way.endswith(_DRAFTER):
         engine["speculative_config"] = {**_NGRAM, "num_speculative_tokens": options.drafts}
-    environment = {
+    variables = {
         "VLLM_USE_V2_MODEL_RUNNER": "1" if options.runner == "v2" else "0",
         "GUIDED_PLUGIN": "0" if plugin is None else json.dumps({**plugin, **options.plugin}),
     }
-    taken = ("model", "rows", "longest", "queue", "least", "repetitions", "device", "drafts")
+    taken = ("model", "rows", "longest", "queue", "least", "repetitions", "device")
     asked = {
         **{name: getattr(options, name) for name in taken},
         "tokenizer": options.tokenizer or options.model,
@@ -217,7 +235,7 @@ def run_way(options: argparse.Namespace, way: str, legs: list[dict[str, Any]], t
         "profile": tempfile.mkdtemp() if options.profile else "",
     }
     where = f"benchmarks.replay, {way}"
-    return run_child("benchmarks.replay.child", asked, environment, options.limit, where)
+    return run_child("benchmarks.replay.child", asked, variables, options.limit, where)
 
 
 def merged(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -270,7 +288,8 @@ def compared(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _told(figure: dict[str, Any]) -> dict[str, str]:
-    return {name: "-" if figure[name] is None else f"{figure[name]:.3f}" for name in ("ratio", "batch_ratio")}
+    names = "ratio", "batch_ratio", "alone"  # the last one is younger than some files
+    return {name: "-" if figure.get(name) is None else f"{figure[name]:.3f}" for name in names}
 
 
 def write(result: dict[str, Any], path: Path | None) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.engine_child import answer, thread_seconds, watched
 from benchmarks.measuring import turn
-from benchmarks.replay.documents import least_forwards
+from benchmarks.replay.documents import passes_of
 from benchmarks.replay.force import KEY, install
 from benchmarks.replay.trace import Case, Trace, device_times
 from guided_plugin.bench import environment, median
@@ -73,10 +73,8 @@ class _Bench:
         return [self._figure(case) | own for case, own in zip(cases, profiles, strict=True)]
 
     def _queue(self, case: Case) -> list[dict[str, Any]]:
-        count, documents = (
-            max(self.options["least"], self.options["queue"] * case.rows),
-            case.leg["documents"],
-        )
+        documents = case.leg["documents"]
+        count = max(self.options["least"], self.options["queue"] * case.rows)
         return [documents[number % len(documents)] for number in range(count)]
 
     def _profile(self, case: Case) -> dict[str, Any]:
@@ -93,15 +91,13 @@ class _Bench:
     def _repeat(self, case: Case, *, counts: bool) -> None:
         rows, queue = case.rows, self._queue(case)
         count = len(queue)
-        length = sum(len(document["tokens"]) for document in queue)
-        passes = (least_forwards(document["forced"], self.options["drafts"]) for document in queue)
-        case.bound = round(sum(passes) / length, 4)
+        case.passes = passes_of(queue, case.leg["drafts"])
         trace, _ = self._run(case, queue, counts=counts)
         batches = [queue[at : at + rows] for at in range(0, max(rows, self.options["least"] // 2), rows)]
         seconds = [self._run(case, batch, counts=counts)[1] for batch in batches]
         if counts:
             queued = trace.queued(count)
-            document_ms = round(rows * length / count / queued["tokens_per_second"] * 1e3, 3)
+            document_ms = round(rows * case.passes["tokens"] / count / queued["tokens_per_second"] * 1e3, 3)
             batch_ms = round(sum(seconds) / len(seconds) * 1e3, 3)
             case.runs.append({**queued, "document_ms": document_ms, "batch_ms": batch_ms})
 
@@ -138,8 +134,8 @@ class _Bench:
     def _figure(self, case: Case) -> dict[str, Any]:
         figure = {
             **{name: case.leg[name] for name in ("kind", "form", "digest")},
-            **{name: getattr(case, name) for name in ("rows", "bound", "outputs", "wrong", "differences")},
-            "unforced": case.unforced,
+            **{name: getattr(case, name) for name in ("rows", "outputs", "wrong", "differences", "unforced")},
+            **{name: case.passes[name] for name in ("bound", "alone")},
             **{name: median((run[name] for run in case.runs), 3) for name in case.runs[0]},
             "runs": case.runs,
         }

@@ -15,6 +15,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -24,6 +25,7 @@ from benchmarks.samples import TextTokens, open_sample
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError, SpecError
+from guided_plugin.grammar import forced
 from guided_plugin.grammar.base import Matcher
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
@@ -47,15 +49,18 @@ class Document:
     """With a stop token at the end."""
     forced: list[bool]
     """Of each token: whether the grammar leaves no byte of it open."""
+    passes: int
+    """Forward passes, if every draft that must follow were verified and nothing else were drafted."""
 
 
 class Documents:
     """Chosen from a sample, the same for the same seed and vocabulary."""
 
     def __init__(
-        self, sample: Path, vocabulary: Vocabulary, longest: int, seed: int, *, strict: bool
+        self, sample: Path, vocabulary: Vocabulary, longest: int, seed: int, drafts: int, *, strict: bool
     ) -> None:
         self._vocabulary, self._longest, self._strict = vocabulary, longest, strict
+        self._drafts, self._offers = drafts, forced.ForcedTokens(vocabulary)
         self._text = TextTokens(vocabulary)
         self._forced = ForcedTokens(vocabulary)
         with open_sample(sample) as files:
@@ -112,11 +117,26 @@ class Documents:
             return None
         spec = {"json_schema": schema, "whitespace": form, "strict": self._strict}
         try:
-            forced = self._forced(OutputSpec.parse(spec), tokens)
+            parsed = OutputSpec.parse(spec)
+            sure = self._forced(parsed, tokens)
         except GuidedError:
             return None  # a schema that is not served
-        stop = self._vocabulary.stop_token_ids[0]
-        return None if forced is None else Document(name, spec, [*tokens, stop], forced)
+        if sure is None:
+            return None
+        tokens = [*tokens, self._vocabulary.stop_token_ids[0]]
+        return Document(name, spec, tokens, sure, self._passes(self._forced.start(parsed), tokens))
+
+    def _passes(self, matcher: Matcher, tokens: list[int]) -> int:
+        at = passes = 0
+        while at < len(tokens):
+            # Behind the prompt one token is sampled, without drafts.
+            offered = self._offers.behind(matcher, self._drafts) if at else ()
+            pairs = zip(offered, tokens[at:], strict=False)
+            end = at + 1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            for token in tokens[at:end]:
+                matcher.accept(token)
+            at, passes = end, passes + 1
+        return passes
 
     def _free(self, count: int) -> list[Document]:
         words = " ".join(text for _, file in self._files for text in _descriptions(file["schema"]))
@@ -126,7 +146,7 @@ class Documents:
             at = number * size % max(1, len(words) - size)
             tokens = self._text(words[at : at + size])[: _FREE_TOKENS - 1]
             tokens.append(self._vocabulary.stop_token_ids[0])
-            found.append(Document(f"free {number}", None, tokens, [False] * len(tokens)))
+            found.append(Document(f"free {number}", None, tokens, [False] * len(tokens), len(tokens)))
         return found
 
 
@@ -140,6 +160,15 @@ def least_forwards(forced: Sequence[bool], drafts: int) -> int:
             run += 1
         at, passes = at + run + 1, passes + 1
     return passes
+
+
+def passes_of(documents: Sequence[dict[str, Any]], drafts: int) -> dict[str, Any]:
+    """How many tokens documents have, as a leg holds them, and their forward passes a token: the fewest, and
+    those without what earlier answers taught."""
+    tokens = sum(len(document["tokens"]) for document in documents)
+    least = sum(least_forwards(document["forced"], drafts) for document in documents)
+    alone = sum(document["passes"] for document in documents)
+    return {"tokens": tokens, "bound": round(least / tokens, 4), "alone": round(alone / tokens, 4)}
 
 
 class ForcedTokens:
@@ -165,21 +194,23 @@ class ForcedTokens:
 
     def __call__(self, spec: OutputSpec, tokens: Sequence[int]) -> list[bool] | None:
         """Of each token and of the stop token behind them; None where a fresh matcher refuses one."""
-        grammar = self._compiler.compile(spec)
-        backend = self._compiler.backend(grammar.backend)
-        judge = backend.start(grammar, self._stops)
-        if not all(map(judge.accept, [*tokens, self._stops[0]])):
+        if not all(map(self.start(spec).accept, [*tokens, self._stops[0]])):
             return None
-        matcher = backend.start(grammar, self._stops)
-        batch = backend.batch([matcher])
-        forced = []
+        matcher = self.start(spec)
+        batch = self._compiler.backend(self._compiler.compile(spec).backend).batch([matcher])
+        found = []
         for token in tokens:
             sure = True
             for byte in self._pieces[token]:
                 sure &= self._only(batch, byte)
                 self._step(matcher, byte)
-            forced.append(sure)
-        return [*forced, self._only(batch, 256)]
+            found.append(sure)
+        return [*found, self._only(batch, 256)]
+
+    def start(self, spec: OutputSpec) -> Matcher:
+        """A fresh matcher."""
+        grammar = self._compiler.compile(spec)
+        return self._compiler.backend(grammar.backend).start(grammar, self._stops)
 
     def _only(self, batch: Any, row: int) -> bool:
         batch.fill(self._mask, [0])

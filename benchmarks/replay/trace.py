@@ -97,8 +97,8 @@ _DIFFERENCES = 5
 class Case:
     leg: dict[str, Any]
     rows: int
-    bound: float = 1.0
-    """Forward passes a token, if every forced token of a run were a draft in time."""
+    passes: dict[str, Any] = field(default_factory=dict)
+    """What `passes_of` says of the documents of a run."""
     runs: list[dict[str, float]] = field(default_factory=list)
     outputs: int = 0
     wrong: int = 0

@@ -48,18 +48,19 @@ def texts(documents):
 def test_documents_are_valid_instances_by_kind_and_what_the_grammar_refuses_is_left_out(
     sample, strict, left_out
 ):
-    known = Documents(sample, BYTES, 64, 1, strict=strict)
+    known = Documents(sample, BYTES, 64, 1, 7, strict=strict)
     tools, real = (known.choose(kind, "compact", 9) for kind in ("tools", "real"))
     expected = [b'{"name":"x","on":true}', b'{"name":"z"}', *([] if strict else [b'{"name":"y","extra":1}'])]
     assert texts(tools) == sorted(expected)
     assert texts(real) == sorted([*expected, b'{"name":"w"}'])
     assert known.left_out == ({"tools compact": left_out, "real compact": left_out} if left_out else {})
     assert all(one.tokens[-1] == 256 for one in tools)
-    assert Documents(sample, BYTES, 64, 1, strict=strict).choose("tools", "compact", 9) == tools
+    assert all(least_forwards(one.forced, 7) <= one.passes <= len(one.tokens) for one in tools)
+    assert Documents(sample, BYTES, 64, 1, 7, strict=strict).choose("tools", "compact", 9) == tools
 
 
 def test_free_text_is_never_guided_and_beside_takes_turns(sample):
-    known = Documents(sample, BYTES, 64, 1, strict=True)
+    known = Documents(sample, BYTES, 64, 1, 7, strict=True)
     beside = known.choose("beside", "compact", 4)
     assert [one.spec is None for one in beside] == [True, False, True, False]
     assert not any(any(one.forced) for one in beside if one.spec is None)
@@ -68,7 +69,7 @@ def test_free_text_is_never_guided_and_beside_takes_turns(sample):
 def test_a_form_that_this_version_does_not_have_is_refused_as_the_spec_is(sample, monkeypatch):
     monkeypatch.setitem(bench.FORMS, "airy", (" , ", " : "))
     with pytest.raises(gp.GuidedError, match="whitespace"):
-        Documents(sample, BYTES, 64, 1, strict=True).choose("tools", "airy", 4)
+        Documents(sample, BYTES, 64, 1, 7, strict=True).choose("tools", "airy", 4)
 
 
 def test_a_token_is_forced_where_no_byte_of_it_is_open():
@@ -154,7 +155,7 @@ def test_accepted_drafts_at_open_places_are_counted():
 def answer(pace, **changes):
     figure = {"kind": "tools", "form": "compact", "digest": "d", "bound": 0.5, "rows": 2, "outputs": 4}
     figure |= {"wrong": 0, "unforced": 0, "tokens_per_second": pace, "ms_per_step": 1.0, "seconds": 1.0}
-    figure |= {"forwards_per_token": 1.0, "document_ms": 9.0, "batch_ms": 5000 / pace}
+    figure |= {"alone": 0.6, "forwards_per_token": 1.0, "document_ms": 9.0, "batch_ms": 5000 / pace}
     return {"environment": {"date": "today"}, "figures": [{**figure, "runs": [figure], **changes}]}
 
 
@@ -184,6 +185,8 @@ def test_ways_are_run_shown_written_and_read_together(sample, tmp_path, monkeypa
     assert bench.main([*common, "--ways", "unguided+ngram"]) == 1  # a wrong output
     assert asked[-1][1]["speculative_config"]["num_speculative_tokens"] == 7
     assert bench.main([*common, "--ways", "fast"]) == 2
+    assert bench.main([*common, "--ways", ""]) == 0
+    assert "alone" in capsys.readouterr().out
 
 
 def test_files_of_different_documents_are_not_read_together():

@@ -24,33 +24,19 @@ from guided_plugin.demo import MODEL_DIR
 def document(name, text, spec):
     vocabulary = load_vocabulary(MODEL_DIR)
     tokens = [*vocabulary.encode(text), vocabulary.stop_token_ids[0]]
-    return Document(name, spec, tokens, [False] * len(tokens))
+    return Document(name, spec, tokens, [False] * len(tokens), len(tokens))
 
 
 def test_an_engine_answers_with_documents_and_those_that_the_grammar_refuses_are_counted(tmp_path):
     spec = {"json_schema": {"type": "array", "items": {"enum": ["ab", "cd"]}}}
     texts = ['["ab","cd"]', '["cd"]', '["ab","xy"]']
     legs = [
-        leg(kind, "compact", [document(text, text, guide) for text in texts])
+        leg(kind, "compact", [document(text, text, guide) for text in texts], 7)
         for kind, guide in (("tools", spec), ("free", None))
     ]
-    options = {
-        "model": str(MODEL_DIR),
-        "tokenizer": str(MODEL_DIR),
-        "engine": {"dtype": "float32", "enforce_eager": True},
-        "device": "cpu",
-        "legs": legs,
-        "guided": True,
-    }
-    options |= {
-        "longest": 64,
-        "rows": [1, 2],
-        "queue": 3,
-        "least": 3,
-        "repetitions": 1,
-        "drafts": 7,
-        "profile": "",
-    }
+    options = {"model": str(MODEL_DIR), "tokenizer": str(MODEL_DIR), "legs": legs, "guided": True}
+    options |= {"engine": {"dtype": "float32", "enforce_eager": True}, "device": "cpu", "profile": ""}
+    options |= {"longest": 64, "rows": [1, 2], "queue": 3, "least": 3, "repetitions": 1}
     options |= {"turns": str(tmp_path / "turns")}
     environment = {
         "VLLM_USE_V2_MODEL_RUNNER": "0",
