@@ -117,7 +117,12 @@ def test_while_nothing_can_be_guided_clients_are_told(client, server):
                 continue
 
     asking = [threading.Thread(target=ask, args=("full", endless), kwargs={"max_tokens": 470})]
-    asking += [threading.Thread(target=stream), threading.Thread(target=ask, args=("free", None))]
+    # Many rows: steps take long enough for three deaths while the guided requests run.
+    many = {"max_tokens": 470, "n": 4}
+    asking += [
+        threading.Thread(target=stream),
+        threading.Thread(target=ask, args=("free", None), kwargs=many),
+    ]
     for thread in asking:
         thread.start()
     assert running.wait(120)
