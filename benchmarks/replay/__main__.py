@@ -160,7 +160,8 @@ def measure(options: argparse.Namespace, command: str) -> dict[str, Any]:
     result |= {"options": json.loads(json.dumps(vars(options), default=str)), "figures": [], "failed": {}}
     result["counts"] = [counted(one) for one in legs]
     if not options.ways:
-        return result | {"date": environment("cpu")["date"], "environment": environment("cpu")}
+        here = environment("cpu")
+        return result | {"date": here["date"], "environment": here}
     with (
         progress("replay", len(options.ways)) as advance,
         tempfile.NamedTemporaryFile() as turns,
@@ -232,10 +233,11 @@ def run_way(options: argparse.Namespace, way: str, legs: list[dict[str, Any]], t
         "legs": legs,
         "turns": turns,
         "guided": plugin is not None,
-        "profile": tempfile.mkdtemp() if options.profile else "",
     }
     where = f"benchmarks.replay, {way}"
-    return run_child("benchmarks.replay.child", asked, variables, options.limit, where)
+    with tempfile.TemporaryDirectory() as folder:
+        asked["profile"] = folder if options.profile else ""
+        return run_child("benchmarks.replay.child", asked, variables, options.limit, where)
 
 
 def merged(results: list[dict[str, Any]]) -> dict[str, Any]:

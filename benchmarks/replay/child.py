@@ -62,6 +62,8 @@ class _Bench:
     def figures(self, rows: int) -> list[dict[str, Any]]:
         """Of every kind and form. They take turns, and the order is reversed every other time."""
         cases = [Case(leg, rows) for leg in self.options["legs"]]
+        for case in cases:
+            case.passes = passes_of(self._queue(case), case.leg["drafts"])
         for repetition in range(self.options["repetitions"] + 1):
             for case in cases if repetition % 2 == 0 else reversed(cases):
                 with turn(self.options["turns"]):
@@ -91,7 +93,6 @@ class _Bench:
     def _repeat(self, case: Case, *, counts: bool) -> None:
         rows, queue = case.rows, self._queue(case)
         count = len(queue)
-        case.passes = passes_of(queue, case.leg["drafts"])
         trace, _ = self._run(case, queue, counts=counts)
         batches = [queue[at : at + rows] for at in range(0, max(rows, self.options["least"] // 2), rows)]
         seconds = [self._run(case, batch, counts=counts)[1] for batch in batches]

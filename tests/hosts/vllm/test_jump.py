@@ -185,7 +185,7 @@ def test_a_size_that_is_faster_with_drafts_keeps_them(cost, gain):
 @pytest.mark.parametrize(("cost", "gain"), [(1.2, 0.05), (1.05, 0.0)])
 def test_a_size_that_is_slower_with_drafts_goes_without_and_tries_again(cost, gain):
     drafted, took, one = trial(cost, gain, 20_000)
-    assert 0.002 < drafted < 0.1
+    assert 0.002 < drafted * (cost / (1 + gain) - 1) < 0.006  # trials cost so much of the time
     assert took < 1.01
     assert one.worse
     # What is drafted pays from now on.
@@ -248,8 +248,8 @@ def test_a_size_that_is_slower_with_drafts_has_none_and_the_log_says_so(monkeypa
         drafts, pays = batches.drafts(rows) > 0, rows in (3, 128)
         counts[rows] += drafts
         batches.run(rows, 2.0 if drafts and not pays else 1.0, 2 if drafts and pays else 1)
-    assert min(counts[3], counts[128]) > 3800
-    assert counts[63] + counts[64] < 300
+    assert min(counts[3], counts[128]) > 3900
+    assert counts[63] + counts[64] < 150
     assert "batches of about 64 requests have no drafts from now on" in caplog.text
 
 
