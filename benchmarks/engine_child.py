@@ -124,11 +124,12 @@ class _Bench:
         params = [made[id(one)] for one in documents]
         prompts = [self._prompt() for _ in range(rows)]
         stamps: list[float] = []
-        before, start = thread_seconds(), time.perf_counter()
+        clock = thread_clock()
+        before, start = clock(), time.perf_counter()
         with watched(self.llm.llm_engine.engine_core, lambda outputs: stamps.append(outputs.timestamp)):
             case.outputs = self.llm.generate(prompts, params, use_tqdm=False)
         case.seconds.append(time.perf_counter() - start)
-        case.threads.append(thread_seconds() - before)
+        case.threads.append(clock() - before)
         case.steady.append(_steady(stamps))
         if self.options["plugin"] and case.way == "guided":
             # Ranks that follow another one, and stages that do not sample, answer nothing.
@@ -306,16 +307,22 @@ _MIXED_SCHEMAS = [
 _MIXED_TOKENS = 128
 
 
-def thread_seconds() -> float:
-    """CPU time that the main threads of vLLM's processes have used, of those of this session."""
-    ticks = 0
+def thread_clock() -> Callable[[], float]:
+    """Tells the CPU seconds that the main threads of vLLM's processes, those of this session, have used."""
+    files = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
-            if b"VLLM::" not in (process / "cmdline").read_bytes():
-                continue
-            fields = (process / "task" / process.name / "stat").read_text().rpartition(")")[2].split()
-            ticks += (int(fields[3]) == os.getsid(0)) * (int(fields[11]) + int(fields[12]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+            if b"VLLM::" in (process / "cmdline").read_bytes() and os.getsid(int(process.name)) == os.getsid(
+                0
+            ):
+                files.append(process / "task" / process.name / "stat")
+    tick = os.sysconf("SC_CLK_TCK")
+
+    def seconds() -> float:
+        fields = [file.read_text().rpartition(")")[2].split() for file in files]
+        return sum(int(each[11]) + int(each[12]) for each in fields) / tick
+
+    return seconds
 
 
 @contextlib.contextmanager

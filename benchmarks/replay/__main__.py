@@ -18,8 +18,8 @@ engines of a call share its GPUs and take turns, so that slow changes of the mac
     batch ms     so many documents begun at once, until the last one ends
 
 The file also has `plain_step_ms` and `draft_step_ms`, of steps without an accepted draft and with one, and
-`thread_step_ms`, the CPU time of vLLM's main thread in a step. With `--profile` one more run tells how long
-the device works in a step, and at what.
+`thread_step_ms`, the CPU time of vLLM's main thread in a step with a queue behind. With `--profile` one more
+run tells how long the device works in a step, and at what.
 
 `--ways ""` counts forward passes alone, without an engine: they depend on the tokenizer, not on the machine.
 Figures are medians; `spread` is that of tokens/s between repetitions, in percent. The file is written after

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine_child import answer, thread_seconds, watched
+from benchmarks.engine_child import answer, thread_clock, watched
 from benchmarks.measuring import turn
 from benchmarks.replay.documents import passes_of
 from benchmarks.replay.force import KEY, install
@@ -104,17 +104,16 @@ class _Bench:
 
     def _run(self, case: Case, documents: list[dict[str, Any]], *, counts: bool) -> tuple[Trace, float]:
         """Answer these requests, which begin when all are handed in. The trace; seconds from then on."""
-        engine, trace, names, outputs = self.llm.llm_engine, Trace(case.rows), [], {}
+        engine, trace, names, outputs = self.llm.llm_engine, Trace(case.rows, thread_clock()), [], {}
         with watched(engine.engine_core, trace.note):
             for number, document in enumerate(documents):
                 given = {"prompt_token_ids": self.random.choices(range(100, 1000), k=PROMPT)}
                 admitted = case.rows if number == len(documents) - 1 else 0
                 names.append(engine.add_request(str(number), given, self._params(document, admitted)))
-            start, before = time.monotonic(), thread_seconds()
+            start = time.monotonic()
             while engine.has_unfinished_requests():
                 outputs.update((int(output.request_id), output) for output in engine.step())
-        trace.thread = thread_seconds() - before
-        if max(len(tokens) for _, tokens, _ in trace.steps) > case.rows:
+        if max(len(tokens) for _, tokens, *_ in trace.steps) > case.rows:
             what = f"more than {case.rows} rows ran: vLLM limits them in another way than expected"
             raise PipelineError(what, where="benchmarks.replay.force")
         if counts:

@@ -6,6 +6,7 @@ Knows no vLLM.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -20,21 +21,23 @@ class Trace:
     """When the tokens of some requests came, by the engine's own clock."""
 
     rows: int
-    steps: list[tuple[float, dict[str, int], int]] = field(default_factory=list)
-    """Of each: its time, how many tokens each request got, how many of these requests it finished."""
-    thread: float = 0.0
-    """CPU seconds of vLLM's main threads meanwhile."""
+    thread: Callable[[], float]
+    """Tells the CPU seconds of vLLM's main threads."""
+    steps: list[tuple[float, dict[str, int], int, float]] = field(default_factory=list)
+    """Of each: its time, how many tokens each request got, how many of these requests it finished, and the
+    threads' seconds then."""
 
     def note(self, step: Any) -> None:
         """Take a step's outputs."""
         tokens = {one.request_id: len(one.new_token_ids) for one in step.outputs if one.new_token_ids}
         if tokens:
-            self.steps.append((step.timestamp, tokens, sum(one.finished for one in step.outputs)))
+            ended = sum(one.finished for one in step.outputs)
+            self.steps.append((step.timestamp, tokens, ended, self.thread()))
 
     def queued(self, requests: int) -> dict[str, float]:
         """The part of a run of so many requests in which every row is taken: from the first full step to the
         one that leaves fewer requests than rows."""
-        window: list[tuple[float, dict[str, int], int]] = []
+        window: list[tuple[float, dict[str, int], int, float]] = []
         for step in self.steps:
             if window or len(step[1]) == self.rows:
                 window.append(step)
@@ -45,7 +48,7 @@ class Trace:
             raise PipelineError(
                 f"{self.rows} rows had no queue behind them", where="benchmarks.replay", hint="raise --queue"
             )
-        seconds = window[-1][0] - window[0][0]
+        seconds, thread = (window[-1][at] - window[0][at] for at in (0, 3))
         tokens = sum(sum(step[1].values()) for step in window[1:])
         # Milliseconds of steps, by whether a draft was accepted.
         took: dict[bool, list[float]] = {False: [], True: []}
@@ -59,7 +62,7 @@ class Trace:
             "plain_step_ms": median(took[False] or [0.0]),
             "draft_step_ms": median(took[True] or [0.0]),
             "p99_step_ms": round(quantile(took[False] + took[True], 0.99), 4),
-            "thread_step_ms": round(self.thread / len(self.steps) * 1e3, 3),
+            "thread_step_ms": round(thread / (len(window) - 1) * 1e3, 3),
         }
 
 
@@ -126,7 +129,7 @@ class Case:
     def count_unforced(self, documents: dict[str, dict[str, Any]], trace: Trace) -> None:
         """Of the tokens that a step adds to a request, all but the last one are accepted drafts."""
         places = dict.fromkeys(documents, 0)
-        for _, tokens, _ in trace.steps:
+        for _, tokens, *_ in trace.steps:
             for name, count in tokens.items():
                 at, places[name] = places[name], places[name] + count
                 self.unforced += documents[name]["forced"][at : at + count - 1].count(False)

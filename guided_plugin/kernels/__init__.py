@@ -66,18 +66,18 @@ class IndexedKernels(NamedTuple):
     gather_drafts: Callable[..., Tensor]
     take_offers: Callable[..., None]
     reject_cut: Callable[..., None]
+    place_drafts: Callable[..., None]
 
 
 def indexed_kernels(device: torch.device) -> IndexedKernels:
     """The kernels for tensors on a device."""
     if device.type != "cuda":
-        return IndexedKernels(_mask_indexed, _take_tokens, _gather_drafts, _take_offers, _reject_cut)
+        drafted = _gather_drafts, _take_offers, _reject_cut, _place_drafts
+        return IndexedKernels(_mask_indexed, _take_tokens, *drafted)
     # Triton is installed where CUDA is.
     from guided_plugin.kernels import indexed_triton as on_cuda
 
-    return IndexedKernels(
-        on_cuda.mask_rows, on_cuda.take_tokens, on_cuda.gather_drafts, on_cuda.take_offers, on_cuda.reject_cut
-    )
+    return IndexedKernels(*(getattr(on_cuda, name) for name in IndexedKernels._fields))
 
 
 def _mask_indexed(
@@ -193,3 +193,31 @@ def _reject_cut(cut: Tensor, indices: Tensor, positions: Tensor, proposed: Tenso
     the draft at positions[i] of the request at indices[i]. All [rows] integers."""
     hit = cut[indices.clamp(min=0).long(), positions.long()] != 0
     proposed.masked_fill_(hit & (indices >= 0), -1)
+
+
+def _place_drafts(
+    confidences: Tensor,
+    indices: Tensor,
+    counts: Tensor,
+    most: int,
+    bonus: int,
+    logit_ends: Tensor,
+    token_ends: Tensor,
+) -> None:
+    """Of all drafts of a batch take the `most` that are likeliest to be accepted, with all before them.
+
+    confidences: [n, drafts] float32, of each draft that those before it are accepted with it; indices:
+    [rows] int64, of its rows. counts: [2 * rows] int64: drafts of a request, which are `most` at least
+    together, then its other tokens. `bonus`: rows of logits that a request has beside those of its drafts.
+    Written: logit_ends, [rows + 1] int32, and token_ends, [at least rows + 1] int32, both from 0 on; in what
+    is left the end of all.
+    """
+    asked, others = counts.chunk(2)
+    places = torch.arange(confidences.shape[1], device=counts.device)
+    chance = torch.where(places < asked.unsqueeze(1), confidences[indices].cumprod(1), -1.0)
+    best = chance.view(-1).sort(descending=True, stable=True).indices[:most]
+    placed = torch.zeros(chance.numel(), dtype=torch.int64).index_fill_(0, best, 1).view_as(chance).sum(1)
+    logit_ends[0] = token_ends[0] = 0
+    logit_ends[1:] = (placed + bonus).cumsum(0)
+    token_ends[1:] = others.sum() + most
+    token_ends[1 : len(indices) + 1] = (placed + others).cumsum(0)

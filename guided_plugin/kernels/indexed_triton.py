@@ -155,6 +155,48 @@ def _take_offers_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["count", "most", "bonus", "length"],
+    do_not_specialize_on_alignment=["confidences", "indices", "counts", "logit_ends", "token_ends"],
+)
+def _place_drafts_kernel(  # type: ignore[no-untyped-def]
+    confidences,
+    indices,
+    counts,
+    logit_ends,
+    token_ends,
+    count,
+    most,
+    bonus,
+    length,
+    DRAFTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row, place = tl.arange(0, BLOCK), tl.arange(0, WIDTH)
+    inside = row < count
+    index = tl.load(indices + row, mask=inside, other=0)
+    asked = tl.load(counts + row, mask=inside, other=0)
+    others = tl.load(counts + count + row, mask=inside, other=0).to(tl.int32)
+    there = place[None, :] < asked[:, None]
+    sure = tl.load(confidences + index[:, None] * DRAFTS + place[None, :], mask=there, other=0.0)
+    # The bits of numbers that are not negative are in their order. From 1 on: 0 is no draft.
+    chance = tl.where(there, tl.cumprod(sure, axis=1).to(tl.int32, bitcast=True) + 1, 0)
+    least = 0
+    for bit in range(30):  # the highest chance that `most` drafts have
+        tried = least | (1 << (29 - bit))
+        least = tl.where(tl.sum((chance >= tried).to(tl.int32)) >= most, tried, least)
+    placed = tl.sum((chance > least).to(tl.int32), axis=1)
+    equal = tl.sum((there & (chance == least)).to(tl.int32), axis=1)
+    before = tl.cumsum(equal, axis=0) - equal
+    left = most - tl.sum(placed, axis=0)
+    placed += tl.minimum(tl.maximum(left - before, 0), equal)
+    tl.store(logit_ends, 0)
+    tl.store(logit_ends + 1 + row, tl.cumsum(tl.where(inside, placed + bonus, 0), axis=0), mask=inside)
+    tl.store(token_ends, 0)
+    tl.store(token_ends + 1 + row, tl.cumsum(placed + others, axis=0), mask=row + 1 < length)
+
+
+@triton.jit(  # type: ignore[untyped-decorator]
     do_not_specialize=["rows"], do_not_specialize_on_alignment=["cut", "indices", "positions", "proposed"]
 )
 def _reject_cut_kernel(  # type: ignore[no-untyped-def]
@@ -268,6 +310,28 @@ def reject_cut(cut: Tensor, indices: Tensor, positions: Tensor, proposed: Tensor
     key = device, indices.dtype, positions.dtype, proposed.dtype, width
     fed = cut, indices, positions, proposed, rows
     _launch_cut(key, device, ((rows + _GATHER - 1) // _GATHER, 1), fed, (width,))
+
+
+def place_drafts(
+    confidences: Tensor,
+    indices: Tensor,
+    counts: Tensor,
+    most: int,
+    bonus: int,
+    logit_ends: Tensor,
+    token_ends: Tensor,
+) -> None:
+    """Where the logits and the tokens of each request end, with the likeliest drafts."""
+    device, length = indices.get_device(), token_ends.shape[0]
+    launch = _place_launcher(*confidences.shape)
+    fed = confidences, indices, counts, logit_ends, token_ends, indices.shape[0], most, bonus, length
+    launch((device,), device, (1, 1), fed)
+
+
+@cache
+def _place_launcher(requests: int, drafts: int) -> Launcher:
+    sizes = {"WIDTH": triton.next_power_of_2(drafts), "BLOCK": triton.next_power_of_2(requests)}
+    return Launcher(_place_drafts_kernel, num_warps=8, DRAFTS=drafts, **sizes)
 
 
 class _Launchers(NamedTuple):

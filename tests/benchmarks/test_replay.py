@@ -100,7 +100,8 @@ def step(stamp, tokens, finished=()):
 
 
 def test_the_pace_is_that_of_steps_with_all_rows_taken_and_a_queue_behind():
-    trace = Trace(2)
+    thread = iter((0.0, 1.0, 3.0, 3.5, 9.0))
+    trace = Trace(2, lambda: next(thread))
     for one in (
         step(1.0, {"a": 1}),  # a row is not taken yet
         step(2.0, {"a": 1, "b": 1}),
@@ -109,7 +110,6 @@ def test_the_pace_is_that_of_steps_with_all_rows_taken_and_a_queue_behind():
         step(99.0, {"c": 1}, "c"),
     ):
         trace.note(one)
-    trace.thread = 1.0
     # From 2.0 to 5.0: two steps of two rows each, seven tokens.
     assert trace.queued(3) == {
         "tokens_per_second": 2.33,
@@ -119,10 +119,10 @@ def test_the_pace_is_that_of_steps_with_all_rows_taken_and_a_queue_behind():
         "plain_step_ms": 0.0,
         "draft_step_ms": 1500.0,
         "p99_step_ms": 2000.0,
-        "thread_step_ms": 200.0,
+        "thread_step_ms": 1250.0,
     }
     with pytest.raises(gp.GuidedError, match="raise --queue"):
-        Trace(2, trace.steps[:2]).queued(2)
+        Trace(2, time.monotonic, trace.steps[:2]).queued(2)
 
 
 def test_a_profile_tells_when_the_device_works():
@@ -139,7 +139,7 @@ def test_accepted_drafts_at_open_places_are_counted():
     case = Case({}, 1)
     documents = {"a": {"name": "a", "tokens": [5, 6, 7, 8], "forced": [False, True, False, False]}}
     for first, accepted in ((1, "6 and 7"), (3, "5 and 6"), (4, "5 to 7")):
-        trace = Trace(1)
+        trace = Trace(1, time.monotonic)
         trace.note(step(1.0, {"a": first}))
         trace.note(step(2.0, {"a": 4 - first}))
         before = case.unforced

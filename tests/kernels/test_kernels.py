@@ -3,6 +3,8 @@
 import random
 import subprocess
 import sys
+from itertools import accumulate
+from math import prod
 
 import pytest
 import torch
@@ -374,3 +376,21 @@ def test_offers_stand_in_place_of_guesses_and_what_is_cut_is_rejected(device, ke
     cut[:, 0] = 0
     kernels.reject_cut(cut, *columns)
     assert columns[2].tolist() == [0, 50, -1, 5, -1, 7]
+
+
+@pytest.mark.parametrize("equal", [True, False])
+@pytest.mark.parametrize(("requests", "rows"), [(1, 0), (1, 1), (6, 4), (300, 300), (300, 170)])
+def test_the_likeliest_drafts_are_placed(device, kernels, requests, rows, equal):
+    rng = random.Random(rows)
+    sure = [[rng.choice([0.5, 1.0]) if equal else rng.random() for _ in range(7)] for _ in range(requests)]
+    indices, asked, others = rng.sample(range(requests), rows), rng.choices(range(8), k=rows), [3] * rows
+    for most in (0, sum(asked) // 3, sum(asked)):
+        places = [(row, place) for row in range(rows) for place in range(asked[row])]
+        places.sort(key=lambda at: -prod(sure[indices[at[0]]][: at[1] + 1]))
+        placed = [sum(row == one for one, _ in places[:most]) for row in range(rows)]
+        ends = [torch.full((count + 1,), -7, dtype=torch.int32, device=device) for count in (rows, requests)]
+        there = [torch.tensor(each, dtype=torch.int64, device=device) for each in (indices, asked + others)]
+        kernels.place_drafts(torch.tensor(sure, device=device), *there, most, 1, *ends)
+        assert ends[0].tolist() == [0, *accumulate(each + 1 for each in placed)]
+        tokens = list(accumulate([0, *(each + 3 for each in placed)]))
+        assert ends[1].tolist() == tokens + tokens[-1:] * (requests - rows)

@@ -221,9 +221,14 @@ vllm.v1.worker.gpu.input_batch
 vllm.v1.core.sched.scheduler
   Scheduler has vllm_config dynamic_sd_lookup
 vllm.v1.core.sched.output
-  SchedulerOutput has num_scheduled_tokens finished_req_ids
+  SchedulerOutput has num_scheduled_tokens finished_req_ids scheduled_new_reqs
 vllm.v1.worker.gpu.spec_decode.adaptive_verification
   AdaptiveVerificationManager.record_confidences begins self confidence_probs input_batch
+  AdaptiveVerificationManager.reallocate_drafts begins self req_ids idx_mapping
+  AdaptiveVerificationManager has num_bonus_tokens query_start_loc _batch_budget _confidence_probs \
+    _cu_num_logits
+  maybe_create_adaptive_verification_manager takes req_states vllm_config
+    -> START jump:maybe_create_adaptive_verification_manager: one kernel places the drafts of a step
 [ANSWERS]
 vllm.entrypoints.generate.base.serving (endpoint)
   GenerateBaseServing._with_kv_transfer_rejection_cleanup begins self awaitable request raw_request

@@ -11,17 +11,24 @@ from collections import deque
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 pytest.importorskip("vllm")
 
 from vllm.engine.arg_utils import EngineArgs
+from vllm.v1.worker.gpu.spec_decode import adaptive_verification as adaptive
 from vllm_games import played
 from vllm_proposals import V2ProposeGame
 from vllm_support import runner_config
 
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.hosts.vllm import jump
-from guided_plugin.hosts.vllm.jump import SizeTrial, create_engine_config, switch_of
+from guided_plugin.hosts.vllm.jump import (
+    SizeTrial,
+    create_engine_config,
+    maybe_create_adaptive_verification_manager,
+    switch_of,
+)
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
@@ -170,7 +177,7 @@ def trial(cost, gain, steps, seed=0):
         drafted += one.drafts
         spent, tokens = spent + took, tokens + got
         ways.append(one.drafts)
-        one.add(took, got, settled=len(set(ways)) == 1)
+        one.add(took, got, settled=len(set(ways)) == 1, prompts=False)
     return drafted / steps, spent / tokens / 1.4, one
 
 
@@ -190,7 +197,7 @@ def test_a_size_that_is_slower_with_drafts_goes_without_and_tries_again(cost, ga
     assert one.worse
     # What is drafted pays from now on.
     for _ in range(5000):
-        one.add(1.0, 1.5 if one.drafts else 1.0, settled=True)
+        one.add(1.0, 1.5 if one.drafts else 1.0, settled=True, prompts=False)
     assert not one.worse
 
 
@@ -206,11 +213,13 @@ class Batches:
     def drafts(self, rows):
         return self.scheduler.dynamic_sd_lookup[rows]
 
-    def run(self, rows, seconds, tokens=1, finished=()):
+    def run(self, rows, seconds, tokens=1, finished=(), prompts=0):
         """How many drafts a row of the next one has."""
         self.now += seconds
         step = SimpleNamespace(
-            num_scheduled_tokens=dict.fromkeys(range(rows)), finished_req_ids=set(finished)
+            num_scheduled_tokens=dict.fromkeys(range(rows)),
+            finished_req_ids=set(finished),
+            scheduled_new_reqs=[None] * prompts,
         )
         self.switch.note(step, [[0] * tokens] * rows)
         return self.drafts(rows)
@@ -266,6 +275,20 @@ def test_steps_between_batches_of_other_ways_say_nothing(monkeypatch):
     assert batches.drafts(64) == 7
 
 
+def test_steps_with_prompts_are_not_compared_with_others(monkeypatch):
+    """They take four times as long, and come in bursts; so a trial may have other steps than what it is
+    compared with. One that has only other ones says nothing."""
+    batches, drafted = Batches(monkeypatch), 0
+    batches.switch.begin("a")
+    for turn in range(6000):
+        drafts, prompts = batches.drafts(64) > 0, turn // 35 % 2
+        drafted += drafts
+        batches.run(
+            64, (4.0 if prompts else 1.0) * (1.7 if drafts else 1), 2 if drafts else 1, prompts=prompts
+        )
+    assert drafted > 5800
+
+
 def test_a_pause_between_requests_is_not_the_time_of_a_step(monkeypatch):
     batches = Batches(monkeypatch)
     batches.switch.begin("a")
@@ -275,3 +298,38 @@ def test_a_pause_between_requests_is_not_the_time_of_a_step(monkeypatch):
         batches.run(2, 100.0 if drafts else 1.0, 2 if drafts else 1)
         batches.run(2, 1.0, 2 if drafts else 1)
     assert batches.drafts(2) == 7
+
+
+@pytest.mark.parametrize("copied", [None, False, True])
+def test_drafts_are_placed_where_vllm_places_them(monkeypatch, copied):
+    monkeypatch.setattr(adaptive, "_assign_draft_token_budget_compiled", adaptive._assign_draft_token_budget)
+    rng, requests, states = random.Random(1), 40, SimpleNamespace(max_num_reqs=40, device=torch.device("cpu"))
+
+    def manager(**config):
+        made = object.__new__(adaptive.AdaptiveVerificationManager)
+        made.num_speculative_steps, made.num_bonus_tokens = 7, 1
+        made.query_start_loc, made._cu_num_logits, made._num_non_draft_tokens, made._batch_draft_capacity = (
+            torch.full((requests + 1,), -7, dtype=torch.int32) for _ in range(4)
+        )
+        made._confidence_probs = torch.rand(requests, 7, generator=torch.Generator().manual_seed(1))
+        if copied is not None:  # since vLLM 0.33
+            made._copy_admitted_drafts_to_host = copied
+        config = SimpleNamespace(additional_config=config)
+        create = maybe_create_adaptive_verification_manager(lambda **_: made)
+        assert create(req_states=states, vllm_config=config) is made
+        return made
+
+    ours, theirs = manager(guided_plugin_jump=True), manager()
+    assert ("reallocate_drafts" in vars(ours)) == (not copied)
+    for _ in range(0 if copied else 30):
+        names = list(map(str, rng.sample(range(requests), rng.randint(1, requests))))
+        drafts, others = ({name: rng.randint(low, 7) for name in names} for low in (0, 1))
+        most = rng.choice([0, sum(drafts.values()), rng.randint(0, sum(drafts.values()))])
+        for each in (ours, theirs):
+            each._batch_budget = drafts, others, most
+        found, expected = (
+            each.reallocate_drafts(names, torch.tensor(list(map(int, names)))) for each in (ours, theirs)
+        )
+        assert [one.tolist() for one in found[:2]] == [one.tolist() for one in expected[:2]]
+        assert found[2:] == ((most,) if copied is None else (most, None))
+        assert ours._batch_budget is None
