@@ -325,7 +325,7 @@ def place_drafts(
     device, length = indices.get_device(), token_ends.shape[0]
     launch = _place_launcher(*confidences.shape)
     fed = confidences, indices, counts, logit_ends, token_ends, indices.shape[0], most, bonus, length
-    launch((device,), device, (1, 1), fed)
+    launch((device, indices.dtype), device, (1, 1), fed)
 
 
 @cache
