@@ -185,9 +185,11 @@ class DraftSwitch:
 
     def note(self, scheduled: Any, tokens: list[list[int]]) -> None:
         """The tokens of a step are there. `scheduled`: vLLM's SchedulerOutput."""
-        before, now, rows = self._last, time.perf_counter(), len(scheduled.num_scheduled_tokens)
+        before, now, counts = self._last, time.perf_counter(), scheduled.num_scheduled_tokens
+        rows, sampled = len(counts), sum(map(bool, tokens))
         self._last = now if rows else None
-        sampled, prompts = sum(map(bool, tokens)), bool(scheduled.scheduled_new_reqs)
+        # New ones, or the next part of a long one.
+        prompts = bool(scheduled.scheduled_new_reqs) or max(counts.values(), default=0) > self._drafts + 1
         self._judge(prompts)
         if self._guided and before is not None and sampled:
             drafts = self._sizes[size_of(rows)].drafts

@@ -213,13 +213,13 @@ class Batches:
     def drafts(self, rows):
         return self.scheduler.dynamic_sd_lookup[rows]
 
-    def run(self, rows, seconds, tokens=1, finished=(), prompts=0):
+    def run(self, rows, seconds, tokens=1, finished=(), prompts=""):
         """How many drafts a row of the next one has."""
         self.now += seconds
         step = SimpleNamespace(
-            num_scheduled_tokens=dict.fromkeys(range(rows)),
+            num_scheduled_tokens=dict.fromkeys(range(rows), 100 if prompts == "part" else 8),
             finished_req_ids=set(finished),
-            scheduled_new_reqs=[None] * prompts,
+            scheduled_new_reqs=[None] * (prompts == "new"),
         )
         self.switch.note(step, [[0] * tokens] * rows)
         return self.drafts(rows)
@@ -275,13 +275,14 @@ def test_steps_between_batches_of_other_ways_say_nothing(monkeypatch):
     assert batches.drafts(64) == 7
 
 
-def test_steps_with_prompts_are_not_compared_with_others(monkeypatch):
-    """They take four times as long, and come in bursts; so a trial may have other steps than what it is
-    compared with. One that has only other ones says nothing."""
+@pytest.mark.parametrize("kind", ["new", "part"])
+def test_steps_with_prompts_are_not_compared_with_others(monkeypatch, kind):
+    """New ones, or parts of long ones: they take four times as long, and come in bursts. A trial may have
+    other steps than what it is compared with; one that has only such says nothing."""
     batches, drafted = Batches(monkeypatch), 0
     batches.switch.begin("a")
     for turn in range(6000):
-        drafts, prompts = batches.drafts(64) > 0, turn // 35 % 2
+        drafts, prompts = batches.drafts(64) > 0, kind if turn // 35 % 2 else ""
         drafted += drafts
         batches.run(
             64, (4.0 if prompts else 1.0) * (1.7 if drafts else 1), 2 if drafts else 1, prompts=prompts
