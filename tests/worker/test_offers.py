@@ -165,8 +165,26 @@ def test_what_is_to_be_looked_at_again_is_once_there_is_time(region, monkeypatch
     found, _, _ = step(region, offers, 1, tuple(range(5)))
     assert [row[0] for row in found] == [1, 2, 3, 4, 5]
     assert not offers._recalled.kept
-    offers.learn()
+    while offers.learn():
+        pass
     assert offers._recalled.kept == {3: ((7,), True)}
+
+
+def test_outputs_are_learnt_from_in_turns_and_a_little_at_a_time(region, monkeypatch):
+    monkeypatch.setattr(offers_module, "_LEARN_SECONDS", 0.0)
+    learnt = []
+    monkeypatch.setattr(Earlier, "learn", lambda self, slot, *offered: learnt.append(slot))
+    offers = make(region, [()] * 8, dict.fromkeys(range(8), Found()))
+    assert not offers.learn()
+    step(region, offers, 1, (0, 1, 2))
+    assert offers.learn()
+    assert offers.learn()
+    step(region, offers, 2, (0, 1, 2))  # two rows at a time, if there is no time for more
+    while offers.learn():
+        pass
+    first, second, *rest = learnt
+    assert (first, second) == (1, 2)
+    assert rest == [0, 1, 2]
 
 
 def test_steps_that_are_sent_before_the_model_runs_tell_the_pace(region, monkeypatch):

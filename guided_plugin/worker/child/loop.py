@@ -110,7 +110,7 @@ class GrammarWorker:
             accepted = self._steps.accept()
             filled = self._steps.fill()
             self._report()
-            self._rest(worked=received or accepted or filled)
+            self._rest(worked=received or accepted or filled or self._steps.learn())
 
     def _receive(self) -> bool:
         """Receive the messages that are there; apply those that precede the next plan, or all without one.

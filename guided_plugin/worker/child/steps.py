@@ -69,6 +69,10 @@ class PlainSteps:
         rings.forget(plan.step - PLAN_DEPTH)  # planned, never sampled
         return True
 
+    def learn(self) -> bool:
+        """There is nothing else to do: learn from what came, for a while. Whether there was anything left."""
+        return False
+
     def _see(self, plan: Plan, blocks: list[list[int]]) -> None:
         """The tokens of a step are there. Those of rows that take them in here leave the blocks."""
 
@@ -142,12 +146,8 @@ class DraftSteps(PlainSteps):
     def _needs(self, plan: Plan) -> int:
         return plan.step
 
-    def fill(self) -> bool:
-        """As in `PlainSteps`; then there is time to learn from what came."""
-        filled, rings = super().fill(), self._rings
-        if filled and self._offers is not None and rings.sampled <= rings.accepted:
-            self._offers.learn()
-        return filled
+    def learn(self) -> bool:
+        return self._offers is not None and self._offers.learn()
 
     def _fill(self, plan: Plan) -> None:
         if plan.offers and self._offers is not None:
