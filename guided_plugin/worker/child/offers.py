@@ -25,7 +25,7 @@ worker slept before; one that has drafts saves its batch more than 60 us."""
 _FEW_ROWS = 4
 """So many are always looked at: that takes less than the 2% of drafts that recalling them loses."""
 
-_LEARN_SECONDS = 200e-6
+_LEARN_SECONDS = 100e-6
 """For how long it learns from outputs before it looks for other work again. Only once in a step was too
 little on slow processors: in a simulation 0.578 forward passes a token; where all is learnt, 0.555."""
 
