@@ -21,7 +21,9 @@ The file also has `plain_step_ms` and `draft_step_ms`, of steps without an accep
 `thread_step_ms`, the CPU time of vLLM's main thread in a step with a queue behind. With `--profile` one more
 run tells how long the device works in a step, and at what.
 
-`--ways ""` counts forward passes alone, without an engine: they depend on the tokenizer, not on the machine.
+`--ways ""` counts forward passes, without an engine: they depend on the tokenizer, not on the machine. Then
+`taught` is as `alone`, with what earlier answers taught: each document was answered three times before.
+
 Figures are medians; `spread` is that of tokens/s between repetitions, in percent. The file is written after
 each way, so ways may be measured by calls of their own and read together. Exit code 1: an output was not its
 document, or a way failed.
@@ -75,7 +77,7 @@ _COLUMNS = (
     *(("document ms", "{document_ms:.1f}"), ("wrong", "{wrong}"), ("unforced", "{unforced}")),
 )
 _COUNTS = (("kind", "{kind}"), ("form", "{form}"), ("documents", "{documents}"), ("tokens", "{tokens}"))
-_COUNTS += (("bound", "{bound:.3f}"), ("alone", "{alone:.3f}"))
+_COUNTS += (("bound", "{bound:.3f}"), ("alone", "{alone:.3f}"), ("taught", "{taught}"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if result["figures"]:
         show_table([{**figure, **_told(figure)} for figure in result["figures"]], _COLUMNS)
     elif not options.read:
-        show_table(result["counts"], _COUNTS)
+        show_table([{"taught": "-", **one} for one in result["counts"]], _COUNTS)
     for way, failure in result["failed"].items():
         print(f"{way} failed: {failure}", file=sys.stderr)
     return int(bool(result["failed"]) or any(figure["wrong"] for figure in result["figures"]))
@@ -196,6 +198,8 @@ def chosen(options: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str,
         for kind, form in pairs:
             documents = known.choose(kind, form, options.documents, advance)
             legs.append(leg(kind, form, documents, options.drafts))
+            if not options.ways and kind in ("tools", "real"):
+                legs[-1]["taught"] = known.taught(documents)
     return legs, known.left_out
 
 
@@ -210,7 +214,8 @@ def leg(kind: str, form: str, documents: list[Document], drafts: int) -> dict[st
 def counted(leg: dict[str, Any]) -> dict[str, Any]:
     """The forward passes of documents, a token."""
     documents, own = leg["documents"], {name: leg[name] for name in ("kind", "form", "digest")}
-    return {**own, "documents": len(documents), **passes_of(documents, leg["drafts"])}
+    counts = {**own, "documents": len(documents), **passes_of(documents, leg["drafts"])}
+    return counts | ({"taught": round(leg["taught"] / counts["tokens"], 4)} if "taught" in leg else {})
 
 
 def run_way(options: argparse.Namespace, way: str, legs: list[dict[str, Any]], turns: str) -> dict[str, Any]:

@@ -26,7 +26,9 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError, SpecError
 from guided_plugin.grammar import forced
-from guided_plugin.grammar.base import Matcher
+from guided_plugin.grammar.base import Backend, Matcher
+from guided_plugin.grammar.earlier import EarlierKeys
+from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 
@@ -36,6 +38,9 @@ _FUNCTION_CALLS = ("BFCL", "Glaiveai", "MCP")
 """How the names of files of function-calling sources begin."""
 _FREE_TOKENS = 96
 """Of a free document: about what a tool call of the sample has."""
+
+_VISITS = 4
+"""So often each document is answered: from then on nothing more is learnt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,33 @@ class Documents:
             at, passes = end, passes + 1
         return passes
 
+    def taught(self, documents: Sequence[Document]) -> int:
+        """Forward passes of documents, if every draft were verified, after they were answered before."""
+        earlier, passes = EarlierKeys(self._vocabulary, self._offers), 0
+        for _ in range(_VISITS):
+            passes = sum(self._answered(document, earlier) for document in documents)
+        return passes
+
+    def _answered(self, document: Document, earlier: EarlierKeys) -> int:
+        spec = OutputSpec.parse(document.spec)
+        table = GrammarTable(self._vocabulary, 1.0, 1.0)
+        table.add(0, document.name, spec, *self._forced.compiled(spec), ())
+        tokens, at, passes = document.tokens, 0, 0
+        while at < len(tokens):
+            offered: tuple[int, ...] = ()
+            if at:
+                request, followers = table.requests[0], None
+                offered = self._offers.after(request, self._drafts)
+                if not offered:
+                    offered, followers = earlier.after(0, request, self._drafts)
+                earlier.learn(0, followers, offered if followers else ())
+            pairs = zip(offered, tokens[at:], strict=False)
+            end = at + 1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            table.accept_more((0,), [[token] for token in tokens[at:end]])
+            at, passes = end, passes + 1
+        earlier.learn(0)
+        return passes
+
     def _free(self, count: int) -> list[Document]:
         words = " ".join(text for _, file in self._files for text in _descriptions(file["schema"]))
         found = []
@@ -207,10 +239,15 @@ class ForcedTokens:
             found.append(sure)
         return [*found, self._only(batch, 256)]
 
+    def compiled(self, spec: OutputSpec) -> tuple[Any, Backend]:
+        """Its grammar, and what that belongs to."""
+        grammar = self._compiler.compile(spec)
+        return grammar, self._compiler.backend(grammar.backend)
+
     def start(self, spec: OutputSpec) -> Matcher:
         """A fresh matcher."""
-        grammar = self._compiler.compile(spec)
-        return self._compiler.backend(grammar.backend).start(grammar, self._stops)
+        grammar, backend = self.compiled(spec)
+        return backend.start(grammar, self._stops)
 
     def _only(self, batch: Any, row: int) -> bool:
         batch.fill(self._mask, [0])
