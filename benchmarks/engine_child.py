@@ -309,12 +309,10 @@ _MIXED_TOKENS = 128
 
 def thread_clock() -> Callable[[], float]:
     """Tells the CPU seconds that the main threads of vLLM's processes, those of this session, have used."""
-    files = []
+    files, session = [], os.getsid(0)
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
-            if b"VLLM::" in (process / "cmdline").read_bytes() and os.getsid(int(process.name)) == os.getsid(
-                0
-            ):
+            if os.getsid(int(process.name)) == session and b"VLLM::" in (process / "cmdline").read_bytes():
                 files.append(process / "task" / process.name / "stat")
     tick = os.sysconf("SC_CLK_TCK")
 

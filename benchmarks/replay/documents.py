@@ -129,45 +129,33 @@ class Documents:
         if sure is None:
             return None
         tokens = [*tokens, self._vocabulary.stop_token_ids[0]]
-        return Document(name, spec, tokens, sure, self._passes(self._forced.start(parsed), tokens))
-
-    def _passes(self, matcher: Matcher, tokens: list[int]) -> int:
-        at = passes = 0
-        while at < len(tokens):
-            # Behind the prompt one token is sampled, without drafts.
-            offered = self._offers.behind(matcher, self._drafts) if at else ()
-            pairs = zip(offered, tokens[at:], strict=False)
-            end = at + 1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-            for token in tokens[at:end]:
-                matcher.accept(token)
-            at, passes = end, passes + 1
-        return passes
+        return Document(name, spec, tokens, sure, self._passes(parsed, tokens))
 
     def taught(self, documents: Sequence[Document]) -> int:
         """Forward passes of documents, if every draft were verified, after they were answered before."""
         earlier, passes = EarlierKeys(self._vocabulary, self._offers), 0
         for _ in range(_VISITS):
-            passes = sum(self._answered(document, earlier) for document in documents)
+            passes = sum(self._passes(OutputSpec.parse(one.spec), one.tokens, earlier) for one in documents)
         return passes
 
-    def _answered(self, document: Document, earlier: EarlierKeys) -> int:
-        spec = OutputSpec.parse(document.spec)
+    def _passes(self, spec: OutputSpec, tokens: list[int], earlier: EarlierKeys | None = None) -> int:
+        """With all drafts that must follow, and what `earlier` knows where there are none."""
         table = GrammarTable(self._vocabulary, 1.0, 1.0)
-        table.add(0, document.name, spec, *self._forced.compiled(spec), ())
-        tokens, at, passes = document.tokens, 0, 0
+        table.add(0, "", spec, *self._forced.compiled(spec), ())
+        at = passes = 0
         while at < len(tokens):
-            offered: tuple[int, ...] = ()
-            if at:
-                request, followers = table.requests[0], None
-                offered = self._offers.after(request, self._drafts)
-                if not offered:
-                    offered, followers = earlier.after(0, request, self._drafts)
+            # Behind the prompt one token is sampled, without drafts.
+            offered, followers = self._offers.after(table.requests[0], self._drafts) if at else (), None
+            if earlier is not None:
+                if at and not offered:
+                    offered, followers = earlier.after(0, table.requests[0], self._drafts)
                 earlier.learn(0, followers, offered if followers else ())
             pairs = zip(offered, tokens[at:], strict=False)
             end = at + 1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
             table.accept_more((0,), [[token] for token in tokens[at:end]])
             at, passes = end, passes + 1
-        earlier.learn(0)
+        if earlier is not None:
+            earlier.learn(0)
         return passes
 
     def _free(self, count: int) -> list[Document]:

@@ -213,7 +213,7 @@ def _place_drafts(
     is left the end of all.
     """
     asked, others = counts.chunk(2)
-    places = torch.arange(confidences.shape[1], device=counts.device)
+    places = torch.arange(confidences.shape[1])
     chance = torch.where(places < asked.unsqueeze(1), confidences[indices].cumprod(1), -1.0)
     best = chance.view(-1).sort(descending=True, stable=True).indices[:most]
     placed = torch.zeros(chance.numel(), dtype=torch.int64).index_fill_(0, best, 1).view_as(chance).sum(1)

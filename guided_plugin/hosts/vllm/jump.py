@@ -122,7 +122,7 @@ def init_speculator(original: Any) -> Any:
 
 def maybe_create_adaptive_verification_manager(original: Any) -> Any:
     """What makes vLLM's `AdaptiveVerificationManager`. Where drafts are ours, one kernel places those that a
-    step verifies: vLLM's dozen took 0.75 of 16 ms of its thread, at 64 rows on a slow host."""
+    step verifies: 51 us of vLLM's thread at 64 rows, where its own dozen took 378 (one H100)."""
 
     def replaced(*args: Any, req_states: Any, vllm_config: Any, **kwargs: Any) -> Any:
         manager = original(*args, req_states=req_states, vllm_config=vllm_config, **kwargs)
@@ -132,8 +132,7 @@ def maybe_create_adaptive_verification_manager(original: Any) -> Any:
             place = indexed_kernels(req_states.device).place_drafts
 
             def reallocate(req_ids: list[str], indices: Tensor) -> tuple[Any, ...]:
-                drafts, others, most = manager._batch_budget
-                manager._batch_budget = None
+                (drafts, others, most), manager._batch_budget = manager._batch_budget, None
                 counts = upload([own[one] for own in (drafts, others) for one in req_ids])
                 ends = manager._cu_num_logits[: len(req_ids) + 1], manager.query_start_loc
                 place(manager._confidence_probs, indices, counts, most, manager.num_bonus_tokens, *ends)
@@ -186,16 +185,18 @@ class DraftSwitch:
     def note(self, scheduled: Any, tokens: list[list[int]]) -> None:
         """The tokens of a step are there. `scheduled`: vLLM's SchedulerOutput."""
         before, now, counts = self._last, time.perf_counter(), scheduled.num_scheduled_tokens
-        rows, sampled = len(counts), sum(map(bool, tokens))
-        self._last = now if rows else None
+        self._last = now if counts else None
+        if not self._guided:
+            return
         # New ones, or the next part of a long one.
         prompts = bool(scheduled.scheduled_new_reqs) or max(counts.values(), default=0) > self._drafts + 1
         self._judge(prompts)
-        if self._guided and before is not None and sampled:
-            drafts = self._sizes[size_of(rows)].drafts
+        sampled, size = sum(map(bool, tokens)), size_of(len(counts))
+        if before is not None and sampled:
+            drafts = self._sizes[size].drafts
             self._drafted, self._same = drafts, self._same + 1 if drafts == self._drafted else 0
-            tokens_of_a_row = sum(map(len, tokens)) / sampled
-            self._held = size_of(rows), now - before, tokens_of_a_row, self._same >= _SETTLED, prompts
+            settled, each = self._same >= _SETTLED, sum(map(len, tokens)) / sampled
+            self._held = size, now - before, each, settled, prompts
         self._guided -= scheduled.finished_req_ids
 
     def _judge(self, prompts: bool) -> None:
