@@ -17,9 +17,10 @@ engines of a call share its GPUs and take turns, so that slow changes of the mac
                  `alone`: with the drafts that must follow, all verified, and none that earlier answers taught
     batch ms     so many documents begun at once, until the last one ends
 
-The file also has `plain_step_ms` and `draft_step_ms`, of steps without an accepted draft and with one, and
-`thread_step_ms`, the CPU time of vLLM's main thread in a step with a queue behind. With `--profile` one more
-run tells how long the device works in a step, and at what.
+The file also has `plain_step_ms` and `draft_step_ms`, of steps without an accepted draft and with one;
+`prompt_step_ms`, of those that begin a request or during which such a step is launched; `prompt_steps`, their
+part; and `thread_step_ms`, the CPU time of vLLM's main thread in a step with a queue behind. With `--profile`
+one more run tells how long the device works in a step, and at what.
 
 `--ways ""` counts forward passes, without an engine: they depend on the tokenizer, not on the machine. Then
 `taught` is as `alone`, with what earlier answers taught: each document was answered three times before.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from benchmarks.measuring import quantile
@@ -50,20 +50,30 @@ class Trace:
             )
         seconds, thread = (window[-1][at] - window[0][at] for at in (0, 3))
         tokens = sum(sum(step[1].values()) for step in window[1:])
-        # Milliseconds of steps, by whether a draft was accepted.
-        took: dict[bool, list[float]] = {False: [], True: []}
-        for before, step in pairwise(window):
-            took[max(step[1].values()) > 1].append((step[0] - before[0]) * 1e3)
+        took: dict[str, list[float]] = {"plain": [], "draft": [], "prompt": []}  # milliseconds of steps
+        prompts = [any(those) for those in pairwise(self._begins())][self.steps.index(window[0]) + 1 :]
+        for (before, step), prompt in zip(pairwise(window), prompts, strict=False):
+            kind = "prompt" if prompt else "draft" if max(step[1].values()) > 1 else "plain"
+            took[kind].append((step[0] - before[0]) * 1e3)
         return {
             "tokens_per_second": round(tokens / seconds, 2),
             "ms_per_step": round(seconds / (len(window) - 1) * 1e3, 4),
             "forwards_per_token": round(sum(len(step[1]) for step in window[1:]) / tokens, 4),
             "seconds": round(seconds, 4),
-            "plain_step_ms": median(took[False] or [0.0]),
-            "draft_step_ms": median(took[True] or [0.0]),
-            "p99_step_ms": round(quantile(took[False] + took[True], 0.99), 4),
+            **{f"{kind}_step_ms": median(times or [0.0]) for kind, times in took.items()},
+            "prompt_steps": round(len(took["prompt"]) / (len(window) - 1), 4),
+            "p99_step_ms": round(quantile(list(chain(*took.values())), 0.99), 4),
             "thread_step_ms": round(thread / (len(window) - 1) * 1e3, 3),
         }
+
+    def _begins(self) -> list[bool]:
+        """Of each step, whether a request begins in it; and of the next, which begins none."""
+        begun: set[str] = set()
+        begins = []
+        for _, tokens, *_ in self.steps:
+            begins.append(not begun.issuperset(tokens))
+            begun.update(tokens)
+        return [*begins, False]
 
 
 _LARGEST = 12

@@ -101,27 +101,21 @@ def step(stamp, tokens, finished=()):
 
 
 def test_the_pace_is_that_of_steps_with_all_rows_taken_and_a_queue_behind():
-    thread = iter((0.0, 1.0, 3.0, 3.5, 9.0))
+    thread = iter((0.0, 1.0, 2.0, 3.0, 3.5, 9.0))
     trace = Trace(2, lambda: next(thread))
     for one in (
         step(1.0, {"a": 1}),  # a row is not taken yet
         step(2.0, {"a": 1, "b": 1}),
-        step(3.0, {"a": 1, "b": 3}, "a"),
+        step(3.0, {"a": 1, "b": 3}),
+        step(3.5, {"a": 1, "b": 1}, "a"),  # while this one runs the next is launched, which begins `c`
         step(5.0, {"c": 1, "b": 2}, "b"),  # one is left: nothing waits any more
         step(99.0, {"c": 1}, "c"),
     ):
         trace.note(one)
-    # From 2.0 to 5.0: two steps of two rows each, seven tokens.
-    assert trace.queued(3) == {
-        "tokens_per_second": 2.33,
-        "ms_per_step": 1500.0,
-        "forwards_per_token": 0.5714,
-        "seconds": 3.0,
-        "plain_step_ms": 0.0,
-        "draft_step_ms": 1500.0,
-        "p99_step_ms": 2000.0,
-        "thread_step_ms": 1250.0,
-    }
+    # From 2.0 to 5.0: three steps of two rows each, nine tokens.
+    pace = {"tokens_per_second": 3.0, "ms_per_step": 1000.0, "forwards_per_token": 0.6667, "seconds": 3.0}
+    steps = {"plain_step_ms": 0.0, "draft_step_ms": 1000.0, "prompt_step_ms": 1000.0, "prompt_steps": 0.6667}
+    assert trace.queued(3) == pace | steps | {"p99_step_ms": 1500.0, "thread_step_ms": 833.333}
     with pytest.raises(gp.GuidedError, match="raise --queue"):
         Trace(2, time.monotonic, trace.steps[:2]).queued(2)
 
