@@ -28,8 +28,9 @@ from guided_plugin.hosts.vllm.common import GUIDED, METRICS
 
 install()  # here: the engine's processes are forked from this one, or import this file first
 
-PROMPT = 8
-"""Tokens of a prompt."""
+PROMPT, ROOM = 8, 64
+"""Tokens of a prompt; and how many more than its document's a request may have: it ends by its stop token, as
+answers do. vLLM learns of that a step later than of an end by number."""
 
 
 def main(options_path: str, result_path: str) -> None:
@@ -52,7 +53,7 @@ class _Bench:
             options["model"],
             tokenizer=options["tokenizer"],
             max_num_seqs=max(options["rows"]),
-            max_model_len=PROMPT + options["longest"] + 16,
+            max_model_len=PROMPT + options["longest"] + ROOM + 16,
             enable_prefix_caching=False,
             **options["engine"],
             **(_profiler(options["profile"]) if options["profile"] else {}),
@@ -127,9 +128,8 @@ class _Bench:
         extra = {KEY: {"tokens": document["tokens"], "rows": admitted}}
         if self.options["guided"] and document["spec"] is not None:
             extra[GUIDED] = document["spec"]
-        return SamplingParams(
-            max_tokens=len(document["tokens"]), temperature=0.0, detokenize=False, extra_args=extra
-        )
+        most = len(document["tokens"]) + ROOM
+        return SamplingParams(max_tokens=most, temperature=0.0, detokenize=False, extra_args=extra)
 
     def _figure(self, case: Case) -> dict[str, Any]:
         figure = {

@@ -1,6 +1,5 @@
 """What the worker offers as drafts: in time, with confidences that tell what comes."""
 
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,11 +20,11 @@ DRAFTS = 3
 class Forced:
     """What each slot's request has to go on with; it takes its time."""
 
-    def __init__(self, runs, seconds=0.0):
-        self.runs, self.seconds = runs, seconds
+    def __init__(self, runs, clock=None):
+        self.runs, self.clock = runs, clock or SimpleNamespace(now=0.0)
 
     def after(self, request, most):
-        time.sleep(self.seconds)
+        self.clock.now += 0.0021
         return self.runs[request.slot][:most]
 
 
@@ -69,7 +68,7 @@ class Table:
 @pytest.fixture
 def patient(monkeypatch):
     """The machine may be busy with other things."""
-    monkeypatch.setattr(offers_module, "_SECONDS", 10.0)
+    monkeypatch.setattr(offers_module, "_WORTH", 1e6)
 
 
 @pytest.fixture
@@ -94,8 +93,8 @@ def step(region, offers, number, slots, *, sampled=1, proposed=NO_TOKEN):
     return found[:, :, 0].T.tolist(), found[:, :, 1].view(np.float32).T, blocks
 
 
-def make(region, runs, known=(), **options):
-    parts = Table(), Forced(runs, **options), Earlier(), Recalled(known)
+def make(region, runs, clock=None, known=()):
+    parts = Table(), Forced(runs, clock), Earlier(), Recalled(known)
     return Offers(WorkerRings(region, 0, 0, 0), *parts)
 
 
@@ -123,16 +122,19 @@ def test_places_without_drafts_are_worth_what_they_were_lately(region):
 def test_rows_that_drafts_come_too_late_for_keep_what_was_proposed_and_are_the_first_next_time(
     region, monkeypatch
 ):
-    monkeypatch.setattr(offers_module, "_SECONDS", 0.1)
-    offers = make(region, [(7, 8)] * 8, seconds=0.03)
-    found, _, _ = step(region, offers, 1, tuple(range(8)), proposed=9)
-    assert found[0] == [7, 8, NO_TOKEN]
-    assert found[-1] == [9, 9, 9]
-    late = found.index([9, 9, 9])
-    found, sure, _ = step(region, offers, 2, tuple(range(8)))
-    assert found[late] == [7, 8, NO_TOKEN]
+    clock = SimpleNamespace(now=1.0, perf_counter=lambda: clock.now)
+    monkeypatch.setattr(offers_module, "time", clock)
+    slots, offers = tuple(range(8)), make(region, [(7, 8)] * 8, clock)
+    found, _, _ = step(region, offers, 1, slots, proposed=9)
+    assert found == [[7, 8, NO_TOKEN]] * 5 + [[9, 9, 9]] * 3
+    found, sure, _ = step(region, offers, 2, slots)
+    assert found[5:] == [[7, 8, NO_TOKEN]] * 3
     assert [NO_TOKEN] * 3 in found
     assert np.isfinite(sure).all()
+    for number in range(3, 20):  # where steps are shorter there is less time
+        clock.now += 0.001
+        found, _, _ = step(region, offers, number, slots)
+    assert found.count([7, 8, NO_TOKEN]) == 2
 
 
 @pytest.mark.usefixtures("patient")
@@ -148,7 +150,7 @@ def test_tokens_and_drafts_are_counted(region):
 @pytest.mark.usefixtures("patient")
 def test_what_is_known_is_offered_before_any_grammar_has_seen_the_tokens(region):
     known = {slot: Found((slot + 1, 9)) for slot in range(5)} | {6: Found()}
-    offers = make(region, [(7,)] * 8, known)
+    offers = make(region, [(7,)] * 8, known=known)
     found, _, blocks = step(region, offers, 1, tuple(range(7)))
     assert found == [[slot + 1, 9, NO_TOKEN] for slot in range(5)] + [[7] + [NO_TOKEN] * 2, [NO_TOKEN] * 3]
     # The one that nothing was known of has taken its token in, and is known now.
@@ -160,7 +162,7 @@ def test_what_is_known_is_offered_before_any_grammar_has_seen_the_tokens(region)
 @pytest.mark.usefixtures("patient")
 def test_what_is_to_be_looked_at_again_is_once_there_is_time(region, monkeypatch):
     known = {slot: Found((slot + 1,)) for slot in range(5)}
-    offers = make(region, [(7,)] * 8, known)
+    offers = make(region, [(7,)] * 8, known=known)
     monkeypatch.setattr(offers._recalled, "after", lambda slot, request, tokens: (known[slot], slot == 3))
     found, _, _ = step(region, offers, 1, tuple(range(5)))
     assert [row[0] for row in found] == [1, 2, 3, 4, 5]
@@ -174,7 +176,7 @@ def test_outputs_are_learnt_from_in_turns_and_a_little_at_a_time(region, monkeyp
     monkeypatch.setattr(offers_module, "_LEARN_SECONDS", 0.0)
     learnt = []
     monkeypatch.setattr(Earlier, "learn", lambda self, slot, *offered: learnt.append(slot))
-    offers = make(region, [()] * 8, dict.fromkeys(range(8), Found()))
+    offers = make(region, [()] * 8, known=dict.fromkeys(range(8), Found()))
     assert not offers.learn()
     step(region, offers, 1, (0, 1, 2))
     assert offers.learn()
