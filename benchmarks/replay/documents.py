@@ -149,7 +149,7 @@ class Documents:
             if earlier is not None:
                 if at and not offered:
                     offered, followers = earlier.after(0, table.requests[0], self._drafts)
-                earlier.learn(0, followers, offered if followers else ())
+                earlier.learn(0, followers, offered)
             pairs = zip(offered, tokens[at:], strict=False)
             end = at + 1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
             table.accept_more((0,), [[token] for token in tokens[at:end]])

@@ -1,8 +1,9 @@
 """`Recall`: what was found behind the same tokens of the same spec before, found again without a matcher.
 
-A place in an output is named by the tokens of the last step that brought several, and the newest one: between
-two runs of forced text there is a value, and what closes it. That is a guess, which is right nearly always:
-who verifies drafts decides, and one that was refused is looked for again. Depends on the grammar protocols.
+A place in an output is named by the tokens of the last two steps that brought several, and the newest one:
+between two runs of forced text there is a value, and what closes it. That is a guess, which is right nearly
+always: who verifies drafts decides, and one that was refused is looked for again. Depends on the grammar
+protocols.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ after one, then after twice as many each time that the same is found."""
 
 _STRUCTURE, _DIGITS = frozenset(b'"\\{}[]:,'), frozenset(b"0123456789")
 _DIGIT, _WORD = -3, -2
-"""In place of a token of a value. (-1 has the hash of -2.)"""
+"""In place of a token of a value; less by one for each digit before it. (-1 has the hash of -2.)"""
 _ACTIVE, _WAITING = Phase.ACTIVE, Phase.WAITING
 
 
@@ -33,9 +34,9 @@ class Found:
 
     tokens: tuple[int, ...] = ()
     source: Followers | None = None
-    """What it followed earlier; None: it must follow."""
+    """What it followed earlier; None: it must follow, or nothing else was known of the place."""
     text: bytes = b""
-    """What came most of the time then."""
+    """What was worth an offer then."""
     uses: int = 0
     """Until it is looked at again,"""
     kept: int = 0
@@ -48,11 +49,11 @@ NOTHING = Found()
 class _Place:
     """Where a request is."""
 
-    __slots__ = ("key", "kind", "offer", "request", "run", "spec")
+    __slots__ = ("digits", "key", "kind", "last", "offer", "request", "run", "spec")
 
     def __init__(self, request: RunningRequest) -> None:
         self.request, self.spec = request, hash(request.spec)
-        self.run = self.key = self.kind = 0
+        self.run = self.last = self.key = self.kind = self.digits = 0
         self.offer = NOTHING
 
 
@@ -76,19 +77,22 @@ class Recall:
         offer = place.offer
         if offer.tokens and offer.tokens[0] != tokens[0] and offer.source is None:
             self._known.put(place.key, Found(), ENTRY_BYTES)
-        if len(tokens) > 1:
-            place.run = hash(tuple(tokens[:-1]))
-        kind, place.offer = self._kinds[tokens[-1]], NOTHING
-        # The second word of a text is any word.
-        known = _DIGIT if kind == _DIGIT else _WORD if kind == place.kind == _WORD else tokens[-1]
-        place.kind = kind if len(tokens) == 1 else 0
+        kind, alone, place.offer = self._kinds[tokens[-1]], len(tokens) == 1, NOTHING
+        if not alone:
+            before, place.last = place.last, hash(tuple(tokens[:-1]))
+            place.run = hash((before, place.last))
+        place.digits = place.digits + 1 if kind == _DIGIT and alone else 0
+        # The second word of a text is any word, and a digit any digit: dates go on behind the fourth.
+        digit = _DIGIT - place.digits if kind == _DIGIT else tokens[-1]
+        known = _WORD if kind == place.kind == _WORD else digit
+        place.kind = kind if alone else 0
         place.key = hash((place.spec, place.run, known))
         found = self._known.get(place.key)
         if found is None:
             return None, True
         found.uses -= 1
-        if found.source is not None and found.source.likeliest() != found.text:
-            return NOTHING, True
+        if found.source is not None and found.source.likeliest != found.text:
+            return None, True
         place.offer = found
         return found, found.uses < 0
 
@@ -102,7 +106,7 @@ class Recall:
         offered: bool,
     ) -> Found:
         """This follows where a request is now; whether it is offered to it."""
-        found = Found(tokens, source, source.most if source else b"")
+        found = Found(tokens, source, source.likeliest if source else b"")
         place = self._places.get(slot)
         if place is not None and place.request is request:
             old = self._known.get(place.key)

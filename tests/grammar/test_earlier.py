@@ -46,7 +46,7 @@ class Run:
             request = table.requests[slot]
             if not self.forced.after(request, 99):
                 tokens, followers = self.earlier.after(slot, request, 99)
-                assert bool(tokens) == (followers is not None)
+                assert followers is not None or not tokens
                 self.earlier.learn(slot, followers, tokens)
                 self.offered += len(tokens)
                 if tokens:

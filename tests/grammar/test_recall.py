@@ -53,50 +53,55 @@ def test_a_place_is_looked_at_again_ever_more_seldom_while_the_same_follows():
 
 
 def test_what_was_refused_is_offered_no_more_until_it_is_looked_at():
-    recall = Recall(BYTES)
+    recall, one = Recall(BYTES), request()
     taught(recall, b'":"a"', (7, 8), times=4)
-    one = request()
     assert recall.after(0, one, list(b'":"a"'))[0].tokens == (7, 8)
     recall.after(0, one, [9])
     assert asked(recall, b'":"a"') == ((), True)
 
 
-def test_tokens_of_a_number_are_one_place_and_so_are_later_words_of_a_text():
-    recall = Recall(BYTES)
-    one = request()
-    for text in (b'":', b"1", b"x", b"y"):
+def test_any_digit_and_any_later_word_is_the_same_place():
+    recall, one, other = Recall(BYTES), request(), request()
+    for text in (b'":', b"1", b"9", b"x", b"y"):
         recall.after(0, one, list(text))
-        recall.keep(0, one, (ord("-"),) if text == b"1" else (), None, offered=False)
-    other = request()
-    recall.after(1, other, list(b'":'))
-    assert recall.after(1, other, list(b"2"))[0].tokens == (ord("-"),)
-    assert recall.after(1, other, list(b"u"))[0] is None  # the first word may be any of an enum
-    assert recall.after(1, other, list(b"v"))[0].tokens == ()
+        recall.keep(0, one, (ord("-"),) if text == b"9" else (), None, offered=False)
+    found = [recall.after(1, other, list(text))[0] for text in (b'":', b"2", b"0", b"u", b"v")]
+    # Something follows the second digit. The first word may be any of an enum.
+    assert [one and one.tokens for one in found] == [(), (), (ord("-"),), None, ()]
+
+
+def test_a_place_is_named_by_the_runs_of_the_last_two_steps_that_brought_some():
+    recall, one, other = Recall(BYTES), request(), request()
+    for text, tokens in ((b'":"', ()), (b"-0", (ord("-"),)), (b"-0", (ord('"'),))):
+        recall.after(0, one, list(text))
+        recall.keep(0, one, tokens, None, offered=False)
+    found = [recall.after(1, other, list(text))[0].tokens for text in (b'":"', b"-0", b"-0")]
+    assert found == [(), (ord("-"),), (ord('"'),)]
 
 
 def test_what_only_followed_earlier_is_offered_as_long_as_it_is_the_likeliest():
-    recall = Recall(BYTES)
-    source = SimpleNamespace(most=b"name", likeliest=lambda: source.most)
+    recall, source, one = Recall(BYTES), SimpleNamespace(likeliest=b""), request()
+    taught(recall, b'":"a"', (), times=4, source=source)
+    assert asked(recall, b'":"a"') == ((), False)
+    source.likeliest = b"name"
+    assert asked(recall, b'":"a"') == (None, True)  # it is looked for at once
     taught(recall, b'":"a"', (7, 8), times=4, source=source)
-    one = request()
     assert recall.after(0, one, list(b'":"a"'))[0].tokens == (7, 8)
     recall.after(0, one, [9])  # that it was not taken this time says little
     assert asked(recall, b'":"a"') == ((7, 8), False)
-    source.most = b"city"
-    assert asked(recall, b'":"a"') == ((), True)
+    source.likeliest = b"city"
+    assert asked(recall, b'":"a"') == (None, True)
 
 
 def test_of_a_request_that_waits_only_what_may_begin_it_is_worth_a_look():
-    recall = Recall(BYTES)
-    one = request(triggers=[Trigger((ord(">"),))])
+    recall, one = Recall(BYTES), request(triggers=[Trigger((ord(">"),))])
     assert recall.after(0, one, list(b"a")) == (None, False)
     assert recall.after(0, one, list(b"<t>")) == (None, True)
     assert recall.after(0, one, []) == (None, False)
 
 
 def test_a_slot_with_another_request_keeps_nothing_for_the_one_before():
-    recall = Recall(BYTES)
-    first, second = request(), request()
+    recall, first, second = Recall(BYTES), request(), request()
     recall.after(0, first, list(b'":"a"'))
     recall.after(0, second, list(b'":"b"'))
     recall.keep(0, first, (7,), None, offered=True)

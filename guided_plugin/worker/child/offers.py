@@ -53,7 +53,7 @@ class Offers:
         self._rings, self._table, self._forced, self._earlier = rings, table, forced, earlier
         self._most = most = rings.region.shape.drafts
         self._counts = np.zeros(most + 1)
-        """Rows of the last steps, and how many of them had so many drafts."""
+        """Rows of the last steps, and how many of them had so many drafts, by how sure these were."""
         self._rates = np.zeros(most)
         """The part of the rows that had so many drafts, lately."""
         self._templates = np.zeros((most + 1, most, 2), np.int32)
@@ -80,8 +80,7 @@ class Offers:
         self._gap += (min(self._last - last, _LONGEST) - self._gap) * _LEARNT
         self._found.clear()
         self._lookups.clear()
-        self._slots = plan.slots
-        self._left = len(plan.slots)
+        self._slots, self._left = plan.slots, len(plan.slots)
         unknown = self._recall(plan, blocks) if whole else []
         end = time.perf_counter() + len(unknown) * self._gap * _WORTH / len(plan.slots)
         turn, self._turn = self._turn, 0
@@ -169,7 +168,8 @@ class Offers:
         """Learn from the tokens of a step."""
         count, rings = len(plan.slots), self._rings
         lengths = [len(found.tokens) for found in self._found.values()]
-        self._counts += count, *(np.array(lengths)[:, np.newaxis] > np.arange(self._most)).sum(axis=0)
+        sure = np.array([found.source.sure if found.source else 1.0 for found in self._found.values()])
+        self._counts += count, *(sure @ (np.array(lengths)[:, np.newaxis] > np.arange(self._most)))
         self._add(Counter.DRAFTS, sum(lengths))
         sampled = rings.region.tokens[plan.step % TOKEN_DEPTH, : count * (self._most + 1)] >= 0
         forwards, tokens = int(np.count_nonzero(sampled[:count])), int(np.count_nonzero(sampled))
