@@ -69,8 +69,7 @@ class ForcedTokens:
 
     def behind(self, matcher: Any, most: int) -> tuple[int, ...]:
         """The same of a matcher."""
-        forced = getattr(matcher, "forced", None)
-        text = forced() if forced is not None else b""
+        text = matcher.forced() if getattr(matcher, "forces", False) else b""
         return self.spelled(text[:_LONGEST], matcher, most) if text else ()
 
     def spelled(self, text: bytes, matcher: Any, most: int) -> tuple[int, ...]:

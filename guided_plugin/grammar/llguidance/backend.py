@@ -23,7 +23,7 @@ from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, Disti
 from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
 from guided_plugin.grammar.llguidance.distinct.track import BYTES
 from guided_plugin.grammar.llguidance.endings import MEMO_BYTES, Endings
-from guided_plugin.grammar.llguidance.growth import growth, marks
+from guided_plugin.grammar.llguidance.growth import forced_states, growth, marks
 from guided_plugin.grammar.llguidance.lark import DISTINCT
 from guided_plugin.grammar.llguidance.lark.patterns import FUEL
 from guided_plugin.grammar.llguidance.learnt import Learnt
@@ -65,6 +65,12 @@ _CLIENT_ITEMS = 500
 # A grammar of 20,000 characters takes up to 60 ms (nearly all of MaskBench's), one of 100,000 240.
 _QUICK_CHARACTERS = 20_000
 
+# Text that must follow is looked for while a batch waits, and llguidance goes along all of it at once: at
+# first a lexer takes 1.2 us for a character, 0.3 s up to its limit. One of 1,140 real schemas has more.
+_MOST_FORCED = 20_000
+_LONG = "// long\n"
+"""At the end of a grammar in which it is not looked for."""
+
 _CHARACTER = 4
 """Bytes of a character, which may be begun at any place."""
 _CLOSING_SECONDS = 0.5
@@ -90,6 +96,8 @@ class _Compiled:
     """A token that the grammar names and no mask may show."""
     distinct: DistinctRules | None
     """What the grammar can't remember."""
+    forces: bool
+    """Whether it is asked what must follow."""
     closing: ClosingRules | None
     """Where outputs are closed before their limit."""
 
@@ -105,7 +113,7 @@ class LLGuidanceBackend:
 
         self._ll = llguidance
         self._stops = vocabulary.stop_token_ids
-        self._unenforced = config.unenforced_keywords
+        self._unenforced, self._jumps = config.unenforced_keywords, config.jump_forward
         self._threads = config.thread_count()
         self._executors: AdaptiveThreads[Any] = AdaptiveThreads(llguidance.LLExecutor, self._threads)
         self._lexers = LexerPool(self._threads)
@@ -146,7 +154,8 @@ class LLGuidanceBackend:
         check_starts(spec, text, make, self._stops)
 
     def _text(self, spec: OutputSpec) -> str:
-        return source_text(spec, self._tokenizers, self._unenforced)
+        text = source_text(spec, self._tokenizers, self._unenforced)
+        return text + _LONG if self._jumps and forced_states(text) > _MOST_FORCED else text
 
     def _left_out(self, spec: OutputSpec) -> tuple[str, ...]:
         """Those of `unenforced_keywords` that it asks for."""
@@ -198,10 +207,11 @@ class LLGuidanceBackend:
         # Grammars that clients write may name any control token, and structural tags those that they know.
         impossible = self._tokenizers.impossible_token
         never = spec.kind in ("json_schema", "structural_tag") and "\nnever: " in text
-        distinct = self._distinct_rules(spec) if text.endswith(DISTINCT) else None
+        is_distinct, forces = text.removesuffix(_LONG).endswith(DISTINCT), not text.endswith(_LONG)
+        distinct = self._distinct_rules(spec) if is_distinct else None
         left, named = self._left_out(spec), self._named(spec, text)
         size = _BYTES_PER_CHARACTER * len(text) + texts_bytes(spec.text)
-        compiled = _Compiled(text, lexers, impossible if never else None, distinct, None)
+        compiled = _Compiled(text, lexers, impossible if never else None, distinct, forces, None)
         made = Grammar(spec, self.name, compiled, size, 0.0, bounded=True, unenforced=left, named=named)
         if spec.close_before_length:
             endings = Endings(self._tokenizers.spelling, text)
@@ -252,8 +262,9 @@ class LLGuidanceBackend:
         compiled: _Compiled = grammar.handle
         handle, share = compiled.lexers.take()
         check = DistinctCheck(compiled.distinct) if compiled.distinct is not None else None
+        tokenizer, impossible = self._tokenizers.plain, compiled.impossible_token
         return LLGuidanceMatcher(
-            handle, share, self._tokenizers.plain, self._stops, own, compiled.impossible_token, check
+            handle, share, tokenizer, self._stops, own, impossible, check, compiled.forces
         )
 
     def warm_up(self) -> None:

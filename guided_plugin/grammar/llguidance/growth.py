@@ -19,7 +19,7 @@ from guided_plugin.spec import ecma
 
 _TOKEN = re.compile(
     r'(?P<text>"(?:[^"\\]|\\.)*")|/(?P<regex>(?:[^/\\]|\\.)+)/[a-z]*|(?P<name>\w+)(?:::\w+(?:\([^()]*\))?)?'
-    r"|(?P<token><[^>\n]+>)|\{(?P<low>\d+),?(?P<high>\d*)\}"
+    r"|(?P<token><[^>\n]+>)|(?:\{|~\s*)(?P<low>\d+)(?:,|\.\.)?(?P<high>\d*)\}?"
     r"|%if (?P<condition>.*?)(?= \| |$)|(?P<mark>[()|&~?*+])"
 )
 _RULE = re.compile(
@@ -34,6 +34,8 @@ _BIT = re.compile(r"bit_clear\((\d+)\)")
 _CODE = re.compile(r"((?<!\\)(?:\\\\)*)\\x\{")
 _UNREAD = 16
 """Characters of a regular expression in a dialect that is not read here: more than most need."""
+_DIALECT = "?"
+"""The name of such a part."""
 _MOST_EXAMPLES, _LONGEST_EXAMPLE = 64, 256
 _WAYS = 8
 """Examples of a part, the shortest. Chosen, not measured."""
@@ -78,6 +80,31 @@ def growth(text: str) -> int:
         if known == before:
             break
     return int(max((most for _, most in known.values() if most < _NEVER), default=0))
+
+
+def forced_states(text: str) -> float:
+    """About how many states its lexer may have to make at once, for text without a choice: what repetitions
+    have at least is written out. Terminals are counted where they are defined."""
+    known: dict[str, float] = {}
+
+    def states(part: _Part, *, terminal: bool) -> float:
+        if part.kind == "rule":
+            if terminal and part.name in parts and part.name not in known:
+                known[part.name] = 0
+                known[part.name] = states(parts[part.name], terminal=True)
+            return known.get(part.name, 0) if terminal else 0
+        if part.kind == "characters":
+            return _NEVER if part.name == _DIALECT else part.count
+        inner = [states(one, terminal=terminal) for one in part.parts]
+        if part.kind == "repeat":
+            return max(part.count, 1) * inner[0]
+        return sum(inner) if part.kind == "all" else max(inner, default=0)
+
+    try:
+        parts = {name: _read(body) for name, body in _RULE.findall(text)}
+        return sum(states(part, terminal=name[0].isupper()) for name, part in parts.items())
+    except (UnsupportedSpecError, RecursionError):
+        return _NEVER
 
 
 def required(text: str) -> set[bytes]:
@@ -173,7 +200,7 @@ def _single(token: re.Match[str]) -> _Part:
     try:
         return _expression(_tree(token["regex"]))
     except UnsupportedSpecError:
-        return _Part("characters", count=_UNREAD)
+        return _Part("characters", name=_DIALECT, count=_UNREAD)
 
 
 def _tree(regex: str) -> ecma.Node:

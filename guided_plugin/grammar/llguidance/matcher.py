@@ -50,6 +50,8 @@ class LLGuidanceMatcher:
     """A token that its grammar names and no mask may show."""
     distinct: DistinctCheck | None
     """What its grammar can't remember."""
+    forces: bool = True
+    """Whether what must follow is found while others wait."""
     marked: Any = None
     """Its handle as it was at the mark."""
 

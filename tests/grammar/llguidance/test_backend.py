@@ -9,6 +9,7 @@ from llguidance_specs import END, OTHER_END, PERSON, VOCABULARY, allowed, takes
 from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.grammar.forced import ForcedTokens
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,31 @@ from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableS
 def test_languages(backend, spec, good, bad):
     assert [text for text in good if not takes(backend, spec, text)] == []
     assert [text for text in bad if takes(backend, spec, text)] == []
+
+
+_TWICE = "".join(f"T{i}: T{i - 1} T{i - 1}\n" for i in range(1, 20))
+
+
+@pytest.mark.parametrize(
+    ("spec", "jumps", "looks"),
+    [
+        (OutputSpec.regex("ab(abc){20000}"), True, False),
+        (OutputSpec.regex("ab(abc){20000}"), False, True),
+        (OutputSpec.regex("ab((c{50}){50}){20}"), True, False),
+        (OutputSpec.regex("abc{3}[a-z]{60000}"), True, False),
+        (OutputSpec.grammar('start: "ab" X\nX: "abc"~20000', "lark"), True, False),
+        (OutputSpec.grammar('start: "ab" /(?i:b){3}/', "lark"), True, False),  # a dialect that is not read
+        (OutputSpec.grammar(f'start: "ab" T19\n{_TWICE}T0: "abc"', "lark"), True, False),
+        (OutputSpec.grammar('start: "ab" T1\nT1: T0 T0\nT0: "abc"', "lark"), True, True),
+        (OutputSpec.choice(["abc" * 100, "abd"]), True, True),
+    ],
+)
+def test_long_text_that_must_follow_is_not_looked_for_while_others_wait(spec, jumps, looks):
+    backend = GrammarCompiler(VOCABULARY, config=GuidedConfig(jump_forward=jumps)).backend("llguidance")
+    for grammar in (backend.compile(spec), backend.load(backend.prepare(spec))):
+        matcher = backend.start(grammar, (END,))
+        assert matcher.forced().startswith(b"ab")
+        assert bool(ForcedTokens(VOCABULARY).behind(matcher, 7)) == looks
 
 
 @pytest.mark.parametrize(
