@@ -68,7 +68,7 @@ _QUICK_CHARACTERS = 20_000
 # Text that must follow is looked for while a batch waits, and llguidance goes along all of it at once: at
 # first a lexer takes 1.2 us for a character, 0.3 s up to its limit. One of 1,140 real schemas has more.
 _MOST_FORCED = 20_000
-_LONG = "// long\n"
+_LONG = "\n// long\n"
 """At the end of a grammar in which it is not looked for."""
 
 _CHARACTER = 4

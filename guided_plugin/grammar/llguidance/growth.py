@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -34,8 +35,7 @@ _BIT = re.compile(r"bit_clear\((\d+)\)")
 _CODE = re.compile(r"((?<!\\)(?:\\\\)*)\\x\{")
 _UNREAD = 16
 """Characters of a regular expression in a dialect that is not read here: more than most need."""
-_DIALECT = "?"
-"""The name of such a part."""
+_COUNT = re.compile(r"(?<!\\x)\{(\d+)[,}]")
 _MOST_EXAMPLES, _LONGEST_EXAMPLE = 64, 256
 _WAYS = 8
 """Examples of a part, the shortest. Chosen, not measured."""
@@ -94,7 +94,8 @@ def forced_states(text: str) -> float:
                 known[part.name] = states(parts[part.name], terminal=True)
             return known.get(part.name, 0) if terminal else 0
         if part.kind == "characters":
-            return _NEVER if part.name == _DIALECT else part.count
+            counts = (max(int(count), 1) for count in _COUNT.findall(part.name))
+            return len(part.name) * math.prod(counts) if part.name.startswith("/") else part.count
         inner = [states(one, terminal=terminal) for one in part.parts]
         if part.kind == "repeat":
             return max(part.count, 1) * inner[0]
@@ -200,7 +201,7 @@ def _single(token: re.Match[str]) -> _Part:
     try:
         return _expression(_tree(token["regex"]))
     except UnsupportedSpecError:
-        return _Part("characters", name=_DIALECT, count=_UNREAD)
+        return _Part("characters", name=f"/{token['regex']}", count=_UNREAD)
 
 
 def _tree(regex: str) -> ecma.Node:

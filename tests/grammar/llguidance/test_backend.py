@@ -36,6 +36,7 @@ def test_languages(backend, spec, good, bad):
     assert [text for text in bad if takes(backend, spec, text)] == []
 
 
+_TAG = {"type": "tag", "begin": "ab<", "content": {"type": "any_text"}, "end": "</ab>"}
 _TWICE = "".join(f"T{i}: T{i - 1} T{i - 1}\n" for i in range(1, 20))
 
 
@@ -47,10 +48,12 @@ _TWICE = "".join(f"T{i}: T{i - 1} T{i - 1}\n" for i in range(1, 20))
         (OutputSpec.regex("ab((c{50}){50}){20}"), True, False),
         (OutputSpec.regex("abc{3}[a-z]{60000}"), True, False),
         (OutputSpec.grammar('start: "ab" X\nX: "abc"~20000', "lark"), True, False),
-        (OutputSpec.grammar('start: "ab" /(?i:b){3}/', "lark"), True, False),  # a dialect that is not read
+        (OutputSpec.grammar('start: "ab" /(?i:(c{0,9}b{50}){50}){20}/', "lark"), True, False),
+        (OutputSpec.grammar('start: "ab" /(?i:\\x{62}){20}/', "lark"), True, True),
         (OutputSpec.grammar(f'start: "ab" T19\n{_TWICE}T0: "abc"', "lark"), True, False),
         (OutputSpec.grammar('start: "ab" T1\nT1: T0 T0\nT0: "abc"', "lark"), True, True),
         (OutputSpec.choice(["abc" * 100, "abd"]), True, True),
+        (OutputSpec.structural_tag({"format": _TAG}), True, True),
     ],
 )
 def test_long_text_that_must_follow_is_not_looked_for_while_others_wait(spec, jumps, looks):
