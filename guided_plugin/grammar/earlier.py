@@ -39,6 +39,8 @@ _KEPT = 8
 """Of what came after one key, so many kinds are counted."""
 
 _MEMO_BYTES = 16 << 20
+_READ_BYTES = 1 << 16
+"""Of schemas whose names are read, at most: a batch waits. One of 1 MiB takes up to 130 ms."""
 
 
 @dataclass(slots=True, eq=False)
@@ -199,7 +201,7 @@ def _rest(tail: bytes, text: bytes) -> bytes:
 def _names_of(spec: Any) -> frozenset[bytes]:
     """The names of a schema's properties, as JSON writes them; none where the spec has no schema."""
     try:
-        found = json.loads(spec.text)
+        found = json.loads(spec.text) if len(spec.text) <= _READ_BYTES else None
     except ValueError:
         return frozenset()
     return frozenset(json.dumps(name, ensure_ascii=False)[1:-1].encode() for name in _properties(found))

@@ -117,6 +117,13 @@ def test_a_spec_without_a_schema_has_no_keys():
     assert found == {}
 
 
+def test_a_schema_that_takes_long_to_read_is_not_learnt_from():
+    run = Run(gp.OutputSpec.json_schema({**SCHEMA, "title": "x" * (1 << 16)}))
+    for _ in range(3):
+        found = run.output(written(run, name="a", city="b"))
+    assert found == {}
+
+
 def test_offers_and_what_became_of_them_are_counted(run):
     for _ in range(2):
         run.output(written(run, name="a", city="b"))
