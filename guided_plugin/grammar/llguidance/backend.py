@@ -23,7 +23,7 @@ from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, Disti
 from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
 from guided_plugin.grammar.llguidance.distinct.track import BYTES
 from guided_plugin.grammar.llguidance.endings import MEMO_BYTES, Endings
-from guided_plugin.grammar.llguidance.growth import forced_states, growth, marks
+from guided_plugin.grammar.llguidance.growth import forced_run, growth, marks
 from guided_plugin.grammar.llguidance.lark import DISTINCT
 from guided_plugin.grammar.llguidance.lark.patterns import FUEL
 from guided_plugin.grammar.llguidance.learnt import Learnt
@@ -65,9 +65,9 @@ _CLIENT_ITEMS = 500
 # A grammar of 20,000 characters takes up to 60 ms (nearly all of MaskBench's), one of 100,000 240.
 _QUICK_CHARACTERS = 20_000
 
-# Text that must follow is looked for while a batch waits, and llguidance goes along all of it at once: at
-# first a lexer takes 1.2 us for a character, 0.3 s up to its limit. One of 1,140 real schemas has more.
-_MOST_FORCED = 20_000
+# Text that must follow is looked for while a batch waits, and llguidance goes along all of it at once: 1.2 us
+# for a character. The longest of 1,140 real schemas has 214.
+_MOST_FORCED = 1_000
 _LONG = "\n// long\n"
 """At the end of a grammar in which it is not looked for."""
 
@@ -155,7 +155,7 @@ class LLGuidanceBackend:
 
     def _text(self, spec: OutputSpec) -> str:
         text = source_text(spec, self._tokenizers, self._unenforced)
-        return text + _LONG if self._jumps and forced_states(text) > _MOST_FORCED else text
+        return text + _LONG if self._jumps and forced_run(text) > _MOST_FORCED else text
 
     def _left_out(self, spec: OutputSpec) -> tuple[str, ...]:
         """Those of `unenforced_keywords` that it asks for."""

@@ -9,6 +9,7 @@ difference is what one choice may add. Depends on the regular expressions of spe
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import re
@@ -65,6 +66,22 @@ class _Part:
     """Of an alternative: that of the property which it is."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Characters of a part that must follow each other."""
+
+    whole: bool
+    """Whether there is no choice in it."""
+    first: float
+    """From its beginning on."""
+    last: float
+    """Up to its end."""
+    most: float
+
+
+_OPEN = _Run(False, 0, 0, 0)
+
+
 def growth(text: str) -> int:
     """The most characters that one choice may add to the shortest ending."""
     rules = {name: _read(body) for name, body in _RULE.findall(_SPACED.sub(r'"\1"', text))}
@@ -82,30 +99,49 @@ def growth(text: str) -> int:
     return int(max((most for _, most in known.values() if most < _NEVER), default=0))
 
 
-def forced_states(text: str) -> float:
-    """About how many states its lexer may have to make at once, for text without a choice: what repetitions
-    have at least is written out. Terminals are counted where they are defined."""
-    known: dict[str, float] = {}
+def forced_run(text: str) -> float:
+    """About the most characters that may have to follow each other without a choice; rather too many."""
+    known: dict[str, _Run] = {}
 
-    def states(part: _Part, *, terminal: bool) -> float:
+    def run(part: _Part) -> _Run:
         if part.kind == "rule":
-            if terminal and part.name in parts and part.name not in known:
-                known[part.name] = 0
-                known[part.name] = states(parts[part.name], terminal=True)
-            return known.get(part.name, 0) if terminal else 0
+            if part.name not in known:
+                known[part.name] = _OPEN  # where it needs itself
+                known[part.name] = run(parts[part.name]) if part.name in parts else _OPEN
+            return known[part.name]
         if part.kind == "characters":
             counts = (max(int(count), 1) for count in _COUNT.findall(part.name))
-            return len(part.name) * math.prod(counts) if part.name.startswith("/") else part.count
-        inner = [states(one, terminal=terminal) for one in part.parts]
+            least = len(part.name) * math.prod(counts) if part.name.startswith("/") else part.count
+            return _Run(True, least, least, least)
+        inner = [run(one) for one in part.parts]
+        if part.kind == "all":
+            return functools.reduce(_joined, inner, _Run(True, 0, 0, 0))
         if part.kind == "repeat":
-            return max(part.count, 1) * inner[0]
-        return sum(inner) if part.kind == "all" else max(inner, default=0)
+            (once,) = inner
+            size = part.count * once.first
+            if part.count and once.whole:
+                return _Run(True, size, size, size)
+            return replace(once, whole=False, most=max(once.most, once.last + once.first))
+        alike = len({one.first for one in inner}) == 1  # perhaps the same text twice
+        whole = any(one.whole for one in inner) and (part.kind == "most" or alike)
+        first, last, most = (max(getattr(one, end) for one in inner) for end in ("first", "last", "most"))
+        return _Run(whole, first, last, most)
 
     try:
         parts = {name: _read(body) for name, body in _RULE.findall(text)}
-        return sum(states(part, terminal=name[0].isupper()) for name, part in parts.items())
+        for name in reversed(parts):  # most are written before those that they need
+            run(_Part("rule", name=name))
     except (UnsupportedSpecError, RecursionError):
         return _NEVER
+    return max((one.most for one in known.values()), default=0)
+
+
+def _joined(before: _Run, after: _Run) -> _Run:
+    """Of a part, and another one behind it."""
+    first = before.first + after.first if before.whole else before.first
+    last = before.last + after.last if after.whole else after.last
+    most = max(before.most, after.most, before.last + after.first)
+    return _Run(before.whole and after.whole, first, last, most)
 
 
 def required(text: str) -> set[bytes]:
