@@ -1,9 +1,8 @@
 """`Recall`: what was found behind the same tokens of the same spec before, found again without a matcher.
 
 A place in an output is named by the tokens of the last two steps that brought several, and the newest one:
-between two runs of forced text there is a value, and what closes it. That is a guess, which is right nearly
-always: who verifies drafts decides, and one that was refused is looked for again. Depends on the grammar
-protocols.
+between two runs of forced text there is a value, and what closes it. That is a guess, nearly always right:
+who verifies drafts decides, and one that was refused is looked for again. Depends on the grammar protocols.
 """
 
 from __future__ import annotations
@@ -82,9 +81,10 @@ class Recall:
             before, place.last = place.last, hash(tuple(tokens[:-1]))
             place.run = hash((before, place.last))
         place.digits = place.digits + 1 if kind == _DIGIT and alone else 0
-        # The second word of a text is any word, and a digit any digit: dates go on behind the fourth.
-        digit = _DIGIT - place.digits if kind == _DIGIT else tokens[-1]
-        known = _WORD if kind == place.kind == _WORD else digit
+        # A digit is any digit: dates go on behind the fourth. The second word of a text is any word.
+        known = _DIGIT - place.digits if kind == _DIGIT else tokens[-1]
+        if kind == place.kind == _WORD:
+            known = _WORD
         place.kind = kind if alone else 0
         place.key = hash((place.spec, place.run, known))
         found = self._known.get(place.key)

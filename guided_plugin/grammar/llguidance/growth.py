@@ -37,6 +37,7 @@ _CODE = re.compile(r"((?<!\\)(?:\\\\)*)\\x\{")
 _UNREAD = 16
 """Characters of a regular expression in a dialect that is not read here: more than most need."""
 _COUNT = re.compile(r"(?<!\\x)\{(\d+)[,}]")
+"""How often a part of such an expression is there at least."""
 _MOST_EXAMPLES, _LONGEST_EXAMPLE = 64, 256
 _WAYS = 8
 """Examples of a part, the shortest. Chosen, not measured."""
@@ -64,6 +65,8 @@ class _Part:
     """Whether it may be repeated more often."""
     bit: int = -1
     """Of an alternative: that of the property which it is."""
+    unread: int = 0
+    """Characters of a regular expression that is not read here, with its repetitions written out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +75,11 @@ class _Run:
 
     whole: bool
     """Whether there is no choice in it."""
-    first: float
+    first: int = 0
     """From its beginning on."""
-    last: float
+    last: int = 0
     """Up to its end."""
-    most: float
-
-
-_OPEN = _Run(False, 0, 0, 0)
+    most: int = 0
 
 
 def growth(text: str) -> int:
@@ -105,17 +105,16 @@ def forced_run(text: str) -> float:
 
     def run(part: _Part) -> _Run:
         if part.kind == "rule":
-            if part.name not in known:
-                known[part.name] = _OPEN  # where it needs itself
-                known[part.name] = run(parts[part.name]) if part.name in parts else _OPEN
-            return known[part.name]
+            if part.name in parts and part.name not in known:
+                known[part.name] = _Run(False)  # where it needs itself
+                known[part.name] = run(parts[part.name])
+            return known.get(part.name, _Run(False))
         if part.kind == "characters":
-            counts = (max(int(count), 1) for count in _COUNT.findall(part.name))
-            least = len(part.name) * math.prod(counts) if part.name.startswith("/") else part.count
-            return _Run(True, least, least, least)
+            size = part.unread or part.count
+            return _Run(True, size, size, size)
         inner = [run(one) for one in part.parts]
         if part.kind == "all":
-            return functools.reduce(_joined, inner, _Run(True, 0, 0, 0))
+            return functools.reduce(_joined, inner, _Run(True))
         if part.kind == "repeat":
             (once,) = inner
             size = part.count * once.first
@@ -237,7 +236,8 @@ def _single(token: re.Match[str]) -> _Part:
     try:
         return _expression(_tree(token["regex"]))
     except UnsupportedSpecError:
-        return _Part("characters", name=f"/{token['regex']}", count=_UNREAD)
+        times = math.prod(max(int(one), 1) for one in _COUNT.findall(token["regex"]))
+        return _Part("characters", count=_UNREAD, unread=len(token["regex"]) * times)
 
 
 def _tree(regex: str) -> ecma.Node:
