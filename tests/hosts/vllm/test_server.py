@@ -1,11 +1,12 @@
 """vLLM's OpenAI server under many clients at once, and while its grammar worker dies."""
 
 import asyncio
+import contextlib
 import json
 import random
 import re
-import threading
 import time
+from concurrent import futures
 
 import pytest
 
@@ -14,6 +15,7 @@ pytest.importorskip("vllm")
 import jsonschema
 import openai
 import psutil
+from vllm_server import metrics_of
 from vllm_support import SCHEMA
 
 REFUSED_SECONDS = 20
@@ -89,54 +91,52 @@ def test_a_request_whose_options_leave_no_token_is_answered_with_500_or_an_error
 
 
 def test_while_nothing_can_be_guided_clients_are_told(client, server):
-    endless, fine = {"regex": "[ab]{450}"}, {"choice": ["fine"]}
-    ended, running = {}, threading.Event()
+    endless, fine, most = {"regex": "[ab]{450}"}, {"choice": ["fine"]}, {"max_tokens": 470}
 
-    def ask(name, spec, **options):
+    def ask(spec, **options):
         try:
-            ended[name] = complete(client, spec, **options).choices[0].finish_reason
+            return complete(client, spec, **options).choices[0].finish_reason
         except openai.APIStatusError as error:
-            ended[name] = error.status_code
+            return error.status_code
 
     def stream():
         try:
-            for part in complete(client, endless, max_tokens=470, stream=True):
-                running.set()
-                ended["stream"] = part.choices[0].finish_reason
+            return [part.choices[0].finish_reason for part in complete(client, endless, **most, stream=True)]
         except openai.APIError as error:
-            ended["stream"] = str(error)
-            running.set()
+            return str(error)
 
-    def workers():
-        """The grammar workers that run now."""
-        for child in psutil.Process(server.pid).children(recursive=True):
-            try:
-                if child.name() == "guided-worker":
-                    yield child
-            except psutil.NoSuchProcess:
-                continue
+    def kill_worker(*killed):
+        """Kill the grammar worker that runs now, or comes after those that were `killed`. Its process id."""
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            for child in psutil.Process(server.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if child.name() == "guided-worker" and child.pid not in killed:
+                        child.kill()
+                        return child.pid
+            time.sleep(0.02)
+        return pytest.fail("no grammar worker runs")
 
-    asking = [threading.Thread(target=ask, args=("full", endless), kwargs={"max_tokens": 470})]
-    # Many rows: steps take long enough for three deaths while the guided requests run.
-    many = {"max_tokens": 470, "n": 4}
-    asking += [
-        threading.Thread(target=stream),
-        threading.Thread(target=ask, args=("free", None), kwargs=many),
-    ]
-    for thread in asking:
-        thread.start()
-    assert running.wait(120)
-    killed, end = set(), time.monotonic() + 120
-    while any(thread.is_alive() for thread in asking):
-        assert time.monotonic() < end
-        for found in workers():
-            if found.pid not in killed and len(killed) < 3:
-                killed.add(found.pid)
-                found.kill()
-        time.sleep(0.02)
-    assert ended["full"] == 500
-    assert "guided request failed" in ended["stream"]
-    assert ended["free"] in ("stop", "length")
+    parts = complete(client, endless, **most, stream=True)
+    text = next(parts).choices[0].text
+    first = kill_worker()
+    for part in parts:
+        text += part.choices[0].text
+    assert part.choices[0].finish_reason == "stop"
+    assert re.fullmatch("[ab]{450}", text)
+    # While no request runs: two workers that end on the rows of one alone would be that request's fault.
+    second = kill_worker(first)
+    free = {**most, "n": 4, "extra_body": {"ignore_eos": True}}
+    with futures.ThreadPoolExecutor(3) as pool:
+        full, streamed = pool.submit(ask, endless, **most), pool.submit(stream)
+        unguided = pool.submit(ask, None, **free)
+        end = time.monotonic() + 60
+        while not re.search(r"^vllm:num_requests_running\{.*\} 6.0$", metrics_of(server), re.MULTILINE):
+            assert time.monotonic() < end
+        kill_worker(first, second)
+    assert full.result() == 500
+    assert "guided request failed" in streamed.result()
+    assert unguided.result() == "length"
     for options in ({}, {"stream": True}):
         with pytest.raises(openai.APIStatusError, match=r"cannot be served now.*3 times") as caught:
             complete(client, fine, **options)
@@ -144,8 +144,7 @@ def test_while_nothing_can_be_guided_clients_are_told(client, server):
         assert 1 <= int(caught.value.response.headers["retry-after"]) <= REFUSED_SECONDS
     assert complete(client).choices[0].finish_reason in ("stop", "length")
     end = time.monotonic() + 90
-    while ended["full"] != "stop":
+    while (answer := ask(fine)) != "stop":
         assert time.monotonic() < end
-        ask("full", fine)
-        assert ended["full"] in ("stop", 503)
+        assert answer == 503
         time.sleep(0.5)
