@@ -11,7 +11,6 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -21,7 +20,7 @@ from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest
 
-_KEY = re.compile(rb'[\]}\s]*,?[\s{\[]*"((?:[^"\\]|\\.)*)"\s*(:)\s*(?:\[*"|[\[{]*)')
+_KEY = re.compile(rb'[\]}\s]*+,?[\s{\[]*+"((?:[^"\\]|\\.)*)"\s*(:)\s*(?:\[*"|[\[{]*)')
 _TAIL = 160
 """Bytes of an output that are looked at: a key and what stands around it."""
 
@@ -201,18 +200,18 @@ def _rest(tail: bytes, text: bytes) -> bytes:
 def _names_of(spec: Any) -> frozenset[bytes]:
     """The names of a schema's properties, as JSON writes them; none where the spec has no schema."""
     try:
-        found = json.loads(spec.text) if len(spec.text) <= _READ_BYTES else None
-    except ValueError:
+        nodes = [json.loads(spec.text)] if len(spec.text) <= _READ_BYTES else []
+    except (ValueError, RecursionError):  # an expression may be thousands of brackets
         return frozenset()
-    return frozenset(json.dumps(name, ensure_ascii=False)[1:-1].encode() for name in _properties(found))
-
-
-def _properties(node: Any) -> Iterator[str]:
-    if isinstance(node, dict):
-        for key, value in node.items():
-            if key == "properties" and isinstance(value, dict):
-                yield from value
-            yield from _properties(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from _properties(value)
+    names = set[str]()
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, dict):
+            properties = node.get("properties")
+            names.update(properties if isinstance(properties, dict) else ())
+            nodes.extend(node.values())
+        elif isinstance(node, list):
+            nodes.extend(node)
+    # Half a surrogate pair is a name for JSON; no output holds its bytes.
+    written = (json.dumps(name, ensure_ascii=False)[1:-1] for name in names)
+    return frozenset(name.encode(errors="surrogatepass") for name in written)

@@ -6,7 +6,7 @@ import pytest
 from vocabularies import BYTES
 
 import guided_plugin as gp
-from guided_plugin.grammar.earlier import EarlierKeys
+from guided_plugin.grammar.earlier import _KEY, EarlierKeys
 from guided_plugin.grammar.forced import ForcedTokens
 from guided_plugin.grammar.table import GrammarTable
 
@@ -122,6 +122,21 @@ def test_a_schema_that_takes_long_to_read_is_not_learnt_from():
     for _ in range(3):
         found = run.output(written(run, name="a", city="b"))
     assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (gp.OutputSpec.regex("[" * 1500 + "a]"), "a"),  # deeper than JSON is read
+        (gp.OutputSpec.json_schema({"type": "boolean", "default": {"properties": {"\ud800": 1}}}), "true"),
+    ],
+)
+def test_names_that_cannot_be_read_are_no_trouble(spec, text):
+    assert Run(spec).output(text) == {}
+
+
+def test_whitespace_takes_no_time():
+    assert _KEY.findall(b" " * 9_000) == []  # 0.1 s; where it tries all ways to part it, half an hour
 
 
 def test_offers_and_what_became_of_them_are_counted(run):

@@ -189,6 +189,14 @@ def test_outputs_are_learnt_from_in_turns_and_a_little_at_a_time(region, monkeyp
     assert rest == [0, 1, 2]
 
 
+@pytest.mark.usefixtures("patient")
+def test_if_the_worker_ends_while_it_looks_at_a_row_its_request_is_to_blame(region, monkeypatch):
+    monkeypatch.setattr(Earlier, "after", lambda *given: {}["name"])
+    with pytest.raises(KeyError):
+        step(region, make(region, [(7,), ()]), 1, (0, 1))
+    assert region.load(Counter.DOING) == 1 + 1
+
+
 def test_steps_that_are_sent_before_the_model_runs_tell_the_pace(region, monkeypatch):
     monkeypatch.setattr(steps_module, "fill_with_drafts", lambda *given: 3)
     told, rings = [], WorkerRings(region, 0, 0, 0)

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from guided_plugin.grammar.earlier import EarlierKeys, Followers
+from guided_plugin.grammar.earlier import EarlierKeys
 from guided_plugin.grammar.forced import ForcedTokens
 from guided_plugin.grammar.recall import NOTHING, Found, Recall
 from guided_plugin.grammar.table import GrammarTable
@@ -119,7 +119,8 @@ class Offers:
                 self._left -= 1
                 self._learner = row = (self._learner + 1) % len(self._slots)
                 found = self._found.get(row, NOTHING)
-                self._earlier.learn(self._slots[row], found.source, found.tokens)
+                with self._rings.blame_scope(self._slots[row]):
+                    self._earlier.learn(self._slots[row], found.source, found.tokens)
             if time.perf_counter() > end:
                 break
         return there
@@ -147,10 +148,9 @@ class Offers:
     def _look(self, slot: int, *, offered: bool) -> Found:
         """Find what follows in a slot, and keep it."""
         request = self._table.requests[slot]
-        source: Followers | None = None
-        tokens = self._forced.after(request, self._most)
-        if not tokens:
-            tokens, source = self._earlier.after(slot, request, self._most)
+        with self._rings.blame_scope(slot):
+            forced = self._forced.after(request, self._most)
+            tokens, source = (forced, None) if forced else self._earlier.after(slot, request, self._most)
         return self._recalled.keep(slot, request, tokens, source, offered=offered)
 
     def _write(self, plan: Plan) -> None:
