@@ -160,30 +160,24 @@ def _gather_drafts(
 
 
 def _take_offers(
-    offers: Tensor,
-    table: Tensor,
-    indices: Tensor,
-    drafts: Tensor,
-    confidences: Tensor | None,
-    cut: Tensor,
-    count: int,
+    offers: Tensor, table: Tensor, index: Tensor, drafts: Tensor, sure: Tensor | None, cut: Tensor, count: int
 ) -> None:
     """Write what the worker offers over the drafts of a batch, and mark in `cut` what it took away.
 
     offers: [most, count, 2] int32: the token, negative after the last one, and the bits of its confidence.
-    table: [n] int32, from an index to its column there, or -1. indices: [rows] integers. drafts: [rows, most]
-    int64. confidences: [at least rows, most] float32; None leaves those of the host. cut: [n, most + 1] int8.
-    Where nobody guessed (`confidences`), a draft that is not offered becomes 0.
+    table: [n] int32, from an index to its column there, or -1. index: [rows] integers. drafts: [rows, most]
+    int64. sure: [n, most] float32, the confidences; None leaves those of the host. cut: [n, most + 1] int8.
+    Where nobody guessed (`sure`), a draft that is not offered becomes 0.
     """
-    columns = table[indices]
+    columns = table[index]
     halves = offers[:, columns.clamp(min=0).long()].permute(2, 1, 0).contiguous()
-    chosen, sure = halves[0], halves[1].view(torch.float32)
+    chosen, given = halves[0], halves[1].view(torch.float32)
     guided = (columns >= 0).unsqueeze(1)
     offered = guided & (chosen >= 0)
-    cut[indices.long(), 1:] = (guided & ~offered).to(torch.int8)
-    if confidences is not None:
+    cut[index.long(), 1:] = (guided & ~offered).to(torch.int8)
+    if sure is not None:
         # The bits beside NO_TOKEN may be no number.
-        confidences[: len(indices)] = sure.where(guided & (sure > 0), 0.0)
+        sure[index.long()] = given.where(guided & (given > 0), 0.0)
         drafts.zero_()
     drafts.copy_(torch.where(offered, chosen, drafts))
 
@@ -196,28 +190,22 @@ def _reject_cut(cut: Tensor, indices: Tensor, positions: Tensor, proposed: Tenso
 
 
 def _place_drafts(
-    confidences: Tensor,
-    indices: Tensor,
-    counts: Tensor,
-    most: int,
-    bonus: int,
-    logit_ends: Tensor,
-    token_ends: Tensor,
+    sure: Tensor, indices: Tensor, counts: Tensor, most: int, bonus: int, logits: Tensor, tokens: Tensor
 ) -> None:
     """Of all drafts of a batch take the `most` that are likeliest to be accepted, with all before them.
 
-    confidences: [n, drafts] float32, of each draft that those before it are accepted with it; indices:
-    [rows] int64, of its rows. counts: [2 * rows] int64: drafts of a request, which are `most` at least
-    together, then its other tokens. `bonus`: rows of logits that a request has beside those of its drafts.
-    Written: logit_ends, [rows + 1] int32, and token_ends, [at least rows + 1] int32, both from 0 on; in what
-    is left the end of all.
+    sure: [n, drafts] float32, of each draft that it is accepted with those before it; indices: [rows] int64,
+    of its rows. counts: [2 * rows] int64: drafts of a request, which are `most` at least together, then its
+    other tokens. `bonus`: rows of logits that a request has beside those of its drafts. Written: where each
+    ends, from 0 on; `logits`, [rows + 1] int32, and `tokens`, [at least rows + 1] int32; in what is left the
+    end of all.
     """
     asked, others = counts.chunk(2)
-    places = torch.arange(confidences.shape[1])
-    chance = torch.where(places < asked.unsqueeze(1), confidences[indices].cumprod(1), -1.0)
+    places = torch.arange(sure.shape[1])
+    chance = torch.where(places < asked.unsqueeze(1), sure[indices].cumprod(1), -1.0)
     best = chance.view(-1).sort(descending=True, stable=True).indices[:most]
     placed = torch.zeros(chance.numel(), dtype=torch.int64).index_fill_(0, best, 1).view_as(chance).sum(1)
-    logit_ends[0] = token_ends[0] = 0
-    logit_ends[1:] = (placed + bonus).cumsum(0)
-    token_ends[1:] = others.sum() + most
-    token_ends[1 : len(indices) + 1] = (placed + others).cumsum(0)
+    logits[0] = tokens[0] = 0
+    logits[1:] = (placed + bonus).cumsum(0)
+    tokens[1:] = others.sum() + most
+    tokens[1 : len(indices) + 1] = (placed + others).cumsum(0)

@@ -148,7 +148,7 @@ def _take_offers_kernel(  # type: ignore[no-untyped-def]
     if OWN:
         sure = (value >> 32).to(tl.int32).to(tl.float32, bitcast=True)
         # The bits beside NO_TOKEN may be no number.
-        tl.store(confidences + at, tl.where(guided & (sure > 0), sure, 0.0), mask=inside)
+        tl.store(confidences + index * DRAFTS + place, tl.where(guided & (sure > 0), sure, 0.0), mask=inside)
         tl.store(drafts + row * stride + place, tl.where(offered, chosen, 0), mask=inside)
     else:
         tl.store(drafts + row * stride + place, chosen, mask=offered)
@@ -285,22 +285,15 @@ def gather_drafts(
 
 
 def take_offers(
-    offers: int,
-    table: Tensor,
-    indices: Tensor,
-    drafts: Tensor,
-    confidences: Tensor | None,
-    cut: Tensor,
-    count: int,
+    offers: int, table: Tensor, index: Tensor, drafts: Tensor, sure: Tensor | None, cut: Tensor, count: int
 ) -> None:
     """What the worker offers, and what it took away."""
     rows, most = drafts.shape
-    own = confidences is not None
-    launch = _launchers(most).own if own else _launchers(most).others
-    scores = drafts if confidences is None else confidences
+    launch = _launchers(most).others if sure is None else _launchers(most).own
+    scores = drafts if sure is None else sure
     device, stride = drafts.get_device(), drafts.stride(0)
-    key = device, indices.dtype, scores.dtype, stride
-    fed = offers, table, indices, drafts, scores, cut, rows, count
+    key = device, index.dtype, scores.dtype, stride
+    fed = offers, table, index, drafts, scores, cut, rows, count
     launch(key, device, ((rows * most + _GATHER - 1) // _GATHER, 1), fed, (stride,))
 
 
@@ -313,18 +306,12 @@ def reject_cut(cut: Tensor, indices: Tensor, positions: Tensor, proposed: Tensor
 
 
 def place_drafts(
-    confidences: Tensor,
-    indices: Tensor,
-    counts: Tensor,
-    most: int,
-    bonus: int,
-    logit_ends: Tensor,
-    token_ends: Tensor,
+    sure: Tensor, indices: Tensor, counts: Tensor, most: int, bonus: int, logits: Tensor, tokens: Tensor
 ) -> None:
     """Where the logits and the tokens of each request end, with the likeliest drafts."""
-    device, length = indices.get_device(), token_ends.shape[0]
-    launch = _place_launcher(*confidences.shape)
-    fed = confidences, indices, counts, logit_ends, token_ends, indices.shape[0], most, bonus, length
+    device, length = indices.get_device(), tokens.shape[0]
+    launch = _place_launcher(*sure.shape)
+    fed = sure, indices, counts, logits, tokens, indices.shape[0], most, bonus, length
     launch((device, indices.dtype), device, (1, 1), fed)
 
 

@@ -87,8 +87,7 @@ class Shape:
     """Draft tokens of a request in a step, at most. With drafts the tokens of a step come before its masks,
     in blocks of one token for each request of the plan: `positions` blocks of what was sampled since the step
     before (NO_TOKEN after the last), then `drafts` blocks of drafts. Block p of the masks is for p drafts.
-    Where a plan says OFFERS, the worker writes over those drafts and raises OFFERED; the upper halves are
-    confidences then, also of drafts that are not there: how likely a later step has one."""
+    Where a plan says OFFERS, the worker writes over them (upper halves: confidences) and raises OFFERED."""
     followers: int = 0
     """Other ranks that mask with the same memory."""
 

@@ -50,7 +50,7 @@ class V2ProposeGame(V2DraftGame):
         for row, index in enumerate(batch):
             self.proposed[index] = drafts[row][:asked]
             if sure is not None:
-                self.proposed[index] = drafts[row][: min(asked, int((sure[row] > 0).sum()))]
+                self.proposed[index] = drafts[row][: min(asked, int((sure[index] > 0).sum()))]
                 self.offered += len(self.proposed[index])
 
     def draft(self, request):

@@ -1,9 +1,9 @@
 """`jump_forward` in vLLM's V2 runner: what makes it speculate where nobody else does, and shows its drafts to
 the runner of this package. Imports vLLM lazily.
 
-vLLM verifies drafts adaptively: it ranks them by confidence and verifies as many as pay on the device. The
-host's thread has more to do for a step that may have drafts, and is the bottleneck where batches are large
-and prompts come in every step. So the scheduler measures both ways, and places drafts where they pay.
+vLLM verifies drafts adaptively: the surest first, and as many as are likely to pay on the device. The host's
+thread has more to do for a step that may have drafts, and is the bottleneck where batches are large and
+prompts come in every step. So the scheduler measures both ways, and places drafts where they pay.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import math
 import time
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,6 +44,10 @@ _KEPT, _GAIN, _CLEAR = 0.7, 0.1, 0.3
 """How much of what was known of a size counts beside a trial; what is known at first: the logarithm of the
 time without drafts by that with them; the most that one trial says. In simulations of hosts whose speed
 drifts by a third it was 1.6% slower than the better way in 3,000 steps; with prompts not told apart 2.5%."""
+
+_LATELY = 64
+"""Steps of which it is known how many drafts rows had. Of real documents at 1 to 256 rows a token took 0.2 to
+3.3% longer than if it were known beforehand; as vLLM guesses, 3 to 26% (`benchmarks.replay.budget`)."""
 
 _SETTLED = 6
 """Steps after a change, of whatever size, that say nothing: those that were scheduled before it, and those in
@@ -104,6 +110,8 @@ def _unsupported(config: Any) -> str:
         return f"it needs CUDA, and the model runs on {config.device_config.device_type!r}"
     if getattr(config.parallel_config, "nnodes", 1) > 1:
         return "the ranks are on several machines"
+    if getattr(config.parallel_config, "enable_batch_sharded_sampling", False):
+        return "each rank samples a part of the batch (enable_batch_sharded_sampling)"
     return ""
 
 
@@ -121,29 +129,72 @@ def init_speculator(original: Any) -> Any:
 
 
 def maybe_create_adaptive_verification_manager(original: Any) -> Any:
-    """What makes vLLM's `AdaptiveVerificationManager`. Where drafts are ours, one kernel places those that a
-    step verifies: 51 us of vLLM's thread at 64 rows, where its own dozen took 378 (one H100)."""
+    """What makes vLLM's `AdaptiveVerificationManager`. Where drafts are ours, `DraftBudget` chooses."""
 
     def replaced(*args: Any, req_states: Any, vllm_config: Any, **kwargs: Any) -> Any:
         manager = original(*args, req_states=req_states, vllm_config=vllm_config, **kwargs)
-        to_host = getattr(manager, "_copy_admitted_drafts_to_host", None)  # since 0.33; what was placed
-        if manager is not None and _is_own(vllm_config) and not to_host:
-            upload = Uploads(2 * req_states.max_num_reqs, req_states.device)
-            place = indexed_kernels(req_states.device).place_drafts
-
-            def reallocate(req_ids: list[str], indices: Tensor) -> tuple[Any, ...]:
-                (drafts, others, most), manager._batch_budget = manager._batch_budget, None
-                counts = upload([own[one] for own in (drafts, others) for one in req_ids])
-                ends = manager._cu_num_logits[: len(req_ids) + 1], manager.query_start_loc
-                place(manager._confidence_probs, indices, counts, most, manager.num_bonus_tokens, *ends)
-                return *ends, most, *(() if to_host is None else (None,))
-
-            manager.reallocate_drafts = reallocate
-            manager._batch_budget = {}, {}, 0
-            reallocate([], upload([]))  # compiles it
+        if manager is not None and _is_own(vllm_config):
+            own = DraftBudget(manager)
+            manager.add_request = lambda index: None  # nothing is known of its drafts
+            for name in ("record_confidences", "get_num_tokens", "reallocate_drafts"):
+                setattr(manager, name, getattr(own, name))
         return manager
 
     return replaced
+
+
+class DraftBudget:
+    """Which drafts a step verifies: as many as are likely to pay, by how many there were lately. One kernel
+    places them, in 51 us of vLLM's thread at 64 rows where its own dozen took 378 (one H100)."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager, req_states = manager, manager.req_states
+        self._upload = Uploads(2 * req_states.max_num_reqs, req_states.device)
+        self._place = indexed_kernels(req_states.device).place_drafts
+        self._lately, self._turn = np.ones(_LATELY), 0  # drafts of a row, in each of the last steps
+        # By index: the places for drafts that a request has in this step, and its other tokens.
+        self._counts = np.zeros((2, req_states.max_num_reqs), np.int64)
+        manager._batch_budget = None, None, 0
+        self.reallocate_drafts([], self._upload([]))  # compiles it
+
+    def record_confidences(self, confidences: Tensor, batch: Any) -> None:
+        """Those of a step's drafts, by index. Those of the last step are on the host then."""
+        manager = self._manager
+        written, manager._stale_idx = manager._stale_idx, 1 - manager._stale_idx
+        manager._copy_events[manager._stale_idx].synchronize()
+        manager._confidence_probs = confidences
+        manager._stale_confidences[written].cpu.copy_(confidences, non_blocking=True)
+        manager._copy_events[written].record()
+
+    def get_num_tokens(self, tokens: Mapping[str, int], drafts: Mapping[str, Any]) -> int:
+        """The tokens of a step, with as many drafts as are likely to pay."""
+        manager, req_states, count = self._manager, self._manager.req_states, len(tokens)
+        rows = np.fromiter(map(req_states.req_id_to_index.__getitem__, tokens), np.intp, count)
+        asked = np.fromiter(map(len, map(drafts.get, tokens, repeat(()))), np.int64, count)
+        others = np.fromiter(tokens.values(), np.int64, count) - asked
+        self._counts[:, rows] = asked, others
+        before = manager._stale_confidences[manager._stale_idx].np[rows[asked > 0]]
+        self._lately[self._turn] = np.count_nonzero(before) / len(before)
+        self._turn = (self._turn + 1) % _LATELY
+        most = int(min(asked.sum(), max(0, manager._max_total_logits - count * manager.num_bonus_tokens)))
+        fewer = np.searchsorted(np.sort(self._lately) * len(before), np.arange(most), "right")
+        ends = req_states.num_computed_tokens_np[rows] + others
+        sampled = np.count_nonzero(ends >= req_states.prefill_len.np[rows])
+        taken = sampled + np.concatenate(([0.0], (1 - fewer / _LATELY).cumsum()))
+        least, (drafting, verifying) = int(others.sum()), manager.cost_tables
+        budget = int((taken / (drafting[count] + verifying[least : least + most + 1])).argmax())
+        manager._batch_budget = None, None, budget
+        return least + budget
+
+    def reallocate_drafts(self, names: Sequence[str], indices: Tensor) -> tuple[Any, ...]:
+        """Where the logits and the tokens of each request end, and how many drafts there are."""
+        manager = self._manager
+        (*_, most), manager._batch_budget = manager._batch_budget, None
+        rows = np.fromiter(map(manager.req_states.req_id_to_index.__getitem__, names), np.intp, len(names))
+        counts, bonus = self._upload(self._counts[:, rows].ravel()), manager.num_bonus_tokens
+        ends = manager._cu_num_logits[: len(rows) + 1], manager.query_start_loc
+        self._place(manager._confidence_probs, indices, counts, most, bonus, *ends)
+        return *ends, most, *((None,) if hasattr(manager, "_copy_admitted_drafts_to_host") else ())
 
 
 def _is_own(vllm_config: Any) -> bool:
@@ -165,11 +216,9 @@ class DraftSwitch:
 
     def __init__(self, drafts: int) -> None:
         self._drafts = drafts
-        self._sizes: defaultdict[int, SizeTrial] = defaultdict(SizeTrial)
-        """By `size_of`."""
+        self._sizes: defaultdict[int, SizeTrial] = defaultdict(SizeTrial)  # by `size_of`
         self._guided: set[str] = set()
-        self._last: float | None = None
-        """When the tokens of the last step were there; None: nothing ran then."""
+        self._last: float | None = None  # when the tokens of the last step were there; None: nothing ran then
         self._drafted, self._same = True, 0
         """Whether the last step's size has drafts, and so many steps since that was otherwise."""
         self._held: tuple[int, float, float, bool, bool] | None = None
@@ -284,7 +333,7 @@ class _NoGuesses:
         self.num_speculative_steps: int = vllm_config.speculative_config.num_speculative_tokens
         size = vllm_config.scheduler_config.max_num_seqs, self.num_speculative_steps
         self._drafts = torch.zeros(size, dtype=torch.int64, device=device)
-        self.draft_token_confidence_probs = torch.zeros(size, dtype=torch.float32, device=device)
+        self.draft_token_confidence_probs = torch.zeros(size, dtype=torch.float32, device=device)  # by index
 
     def capture(self, *args: Any, **kwargs: Any) -> None:
         """There is nothing to capture."""

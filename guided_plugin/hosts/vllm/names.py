@@ -218,15 +218,19 @@ vllm.v1.worker.gpu.spec_decode
     -> START jump:init_speculator: drafts go to the grammars when they are proposed, not in the sampler
 vllm.v1.worker.gpu.input_batch
   InputBatch has idx_mapping idx_mapping_np num_reqs
+vllm.v1.worker.gpu.states
+  RequestState has device max_num_reqs num_computed_tokens_np prefill_len req_id_to_index
 vllm.v1.core.sched.scheduler
   Scheduler has vllm_config dynamic_sd_lookup
 vllm.v1.core.sched.output
   SchedulerOutput has num_scheduled_tokens finished_req_ids scheduled_new_reqs
 vllm.v1.worker.gpu.spec_decode.adaptive_verification
+  AdaptiveVerificationManager.add_request begins self req_idx
   AdaptiveVerificationManager.record_confidences begins self confidence_probs input_batch
+  AdaptiveVerificationManager.get_num_tokens begins self num_tokens_per_req draft_tokens
   AdaptiveVerificationManager.reallocate_drafts begins self req_ids idx_mapping
-  AdaptiveVerificationManager has num_bonus_tokens query_start_loc _batch_budget _confidence_probs \
-    _cu_num_logits
+  AdaptiveVerificationManager has num_bonus_tokens query_start_loc cost_tables req_states _batch_budget \
+    _confidence_probs _copy_events _cu_num_logits _max_total_logits _stale_confidences _stale_idx
   maybe_create_adaptive_verification_manager takes req_states vllm_config
     -> START jump:maybe_create_adaptive_verification_manager: one kernel places the drafts of a step
 [ANSWERS]

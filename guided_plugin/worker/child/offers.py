@@ -33,10 +33,8 @@ _SURE = 0.97
 """How sure it is that a draft that must follow is taken. A pretrained model took 0.975 of them on average
 where masks allow other spellings too, and all of them greedily."""
 
-_LEARN_EVERY, _LEARNT, _LATER = 16, 0.4, 0.5
-"""Steps after which rates are learnt, how much of the new ones counts, and how much of them drafts are worth
-that may come. In a simulation of real documents at 1 to 128 rows this came within 4.2% of a budget that knows
-the drafts; where these were worth 0.02 each, within 30% (1 row)."""
+_LEARNT = 0.4
+"""How much of the time of the last step counts in what is known of steps."""
 
 
 class Offers:
@@ -52,21 +50,14 @@ class Offers:
     ) -> None:
         self._rings, self._table, self._forced, self._earlier = rings, table, forced, earlier
         self._most = most = rings.region.shape.drafts
-        self._counts = np.zeros(most + 1)
-        """Rows of the last steps, and how many of them had so many drafts, by how sure these were."""
-        self._rates = np.zeros(most)
-        """The part of the rows that had so many drafts, lately."""
-        self._templates = np.zeros((most + 1, most, 2), np.int32)
-        """What is offered to a row that has so many drafts, before these are written."""
-        self._templates[:, :, 0] = NO_TOKEN
+        # By how many drafts a row has: what is offered to it, before these are written.
+        self._templates = np.full((most + 1, most, 2), (NO_TOKEN, 0), np.int32)
+        self._templates[np.tri(most + 1, most, -1, bool), 1] = np.array(_SURE, np.float32).view(np.int32)
         self._none = (NO_TOKEN,) * most
         self._recalled = recalled
-        self._found: dict[int, Found] = {}
-        """By row: what is offered in this step, and what for."""
-        self._slots: tuple[int, ...] = ()
-        """Of the last step, by row."""
-        self._lookups: list[int] = []
-        """The rows that are looked at when there is nothing else to do, for the next time."""
+        self._found: dict[int, Found] = {}  # by row: what is offered in this step, and what for
+        self._slots: tuple[int, ...] = ()  # of the last step, by row
+        self._lookups: list[int] = []  # rows that are looked at when there is nothing else to do, for later
         self._gap, self._last = _LONGEST, 0.0  # seconds between steps, lately; when the last one came
         self._turn = self._learner = self._left = 0
         """The row that is the first one to be looked at, since there was no time for it; the one whose output
@@ -165,33 +156,15 @@ class Offers:
             drafts[0, list(earlier), 1] = np.array(list(earlier.values()), np.float32).view(np.int32)
 
     def _count(self, plan: Plan) -> None:
-        """Learn from the tokens of a step."""
+        """Count the tokens and the drafts of a step."""
         count, rings = len(plan.slots), self._rings
-        lengths = [len(found.tokens) for found in self._found.values()]
-        sure = np.array([found.source.sure if found.source else 1.0 for found in self._found.values()])
-        self._counts += count, *(sure @ (np.array(lengths)[:, np.newaxis] > np.arange(self._most)))
-        self._add(Counter.DRAFTS, sum(lengths))
+        self._add(Counter.DRAFTS, sum(len(found.tokens) for found in self._found.values()))
         sampled = rings.region.tokens[plan.step % TOKEN_DEPTH, : count * (self._most + 1)] >= 0
-        forwards, tokens = int(np.count_nonzero(sampled[:count])), int(np.count_nonzero(sampled))
-        self._add(Counter.TOKENS, tokens)
-        self._add(Counter.FORWARDS, forwards)
-        if plan.step % _LEARN_EVERY == 0:
-            self._learn()
+        self._add(Counter.TOKENS, int(np.count_nonzero(sampled)))
+        self._add(Counter.FORWARDS, int(np.count_nonzero(sampled[:count])))
         rings.region.store(Counter.EARLIER, self._earlier.offered)
         rings.region.store(Counter.EARLIER_TAKEN, self._earlier.taken)
 
     def _add(self, counter: Counter, more: int) -> None:
         if more:
             self._rings.region.store(counter, self._rings.region.load(counter) + more)
-
-    def _learn(self) -> None:
-        """How many drafts rows have. vLLM chooses how many a step verifies from the confidences of the step
-        before the last: there places without a draft are worth what they were lately."""
-        if not self._counts[0]:
-            return
-        self._rates += (self._counts[1:] / self._counts[0] - self._rates) * _LEARNT
-        self._counts[:] = 0
-        sure = np.cumprod(np.full(self._most, _SURE))
-        for count, template in enumerate(self._templates):
-            chances = np.concatenate(([1.0], sure[:count], _LATER * self._rates[count:]))
-            template[:, 1] = (chances[1:] / np.maximum(chances[:-1], 1e-9)).astype(np.float32).view(np.int32)

@@ -32,6 +32,8 @@ ROOTS = {
     "sampling_params": "vllm.sampling_params:SamplingParams",
     "_states": "vllm.v1.worker.gpu.sample.logits_processor:LogitsProcRequestState",
     "states": "vllm.v1.worker.gpu.sample.logits_processor:LogitsProcRequestState",
+    "req_states": "vllm.v1.worker.gpu.states:RequestState",
+    "manager": "vllm.v1.worker.gpu.spec_decode.adaptive_verification:AdaptiveVerificationManager",
     "context": "vllm.v1.worker.gpu.sample.logits_processor:LogitsContext",
     "update": "vllm.v1.sample.logits_processor:BatchUpdate",
     "sampling_metadata": "vllm.v1.sample.metadata:SamplingMetadata",

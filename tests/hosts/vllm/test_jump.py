@@ -9,13 +9,16 @@ import random
 import signal
 from collections import deque
 from types import SimpleNamespace
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("vllm")
 
 from vllm.engine.arg_utils import EngineArgs
+from vllm.v1.utils import CpuGpuBuffer
 from vllm.v1.worker.gpu.spec_decode import adaptive_verification as adaptive
 from vllm_games import played
 from vllm_proposals import V2ProposeGame
@@ -96,7 +99,7 @@ def arguments(**changes):
     return SimpleNamespace(**{**given, **changes})
 
 
-def configured(given, *, v2=True, device="cuda", nodes=1, error=None):
+def configured(given, *, v2=True, device="cuda", nodes=1, sharded=None, error=None):
     """The configurations that vLLM is asked to make of these arguments: the last one is the engine's."""
     asked = []
 
@@ -107,7 +110,7 @@ def configured(given, *, v2=True, device="cuda", nodes=1, error=None):
         return SimpleNamespace(
             use_v2_model_runner=v2,
             device_config=SimpleNamespace(device_type=device),
-            parallel_config=SimpleNamespace(nnodes=nodes),
+            parallel_config=SimpleNamespace(nnodes=nodes, enable_batch_sharded_sampling=sharded),
         )
 
     create_engine_config(create)(given)
@@ -129,6 +132,7 @@ def test_an_engine_without_a_drafter_gets_one():
         ("V1 model runner", {"v2": False}),
         ("needs CUDA, and the model runs on 'cpu'", {"device": "cpu"}),
         ("several machines", {"nodes": 2}),
+        ("each rank samples a part of the batch", {"sharded": True}),
         ("no adaptive verification with LoRA", {"error": "no adaptive verification with LoRA"}),
     ],
 )
@@ -301,36 +305,65 @@ def test_a_pause_between_requests_is_not_the_time_of_a_step(monkeypatch):
     assert batches.drafts(2) == 7
 
 
-@pytest.mark.parametrize("copied", [None, False, True])
-def test_drafts_are_placed_where_vllm_places_them(monkeypatch, copied):
+@pytest.mark.parametrize("since_033", [False, True])
+def test_drafts_are_placed_where_vllm_places_them_as_many_as_pay(monkeypatch, since_033):
     monkeypatch.setattr(adaptive, "_assign_draft_token_budget_compiled", adaptive._assign_draft_token_budget)
-    rng, requests, states = random.Random(1), 40, SimpleNamespace(max_num_reqs=40, device=torch.device("cpu"))
+    rng, size = random.Random(1), (40, 7)
+    requests, drafts = size
+    names = [*map(str, range(requests))]
+    states = SimpleNamespace(max_num_reqs=requests, device=torch.device("cpu"))
+    states.req_id_to_index = {name: at for at, name in enumerate(reversed(names))}
+    states.num_computed_tokens_np = np.full(requests, 5)
+    states.prefill_len = SimpleNamespace(np=np.array([5, 8] * (requests // 2)))
 
     def manager(**config):
         made = object.__new__(adaptive.AdaptiveVerificationManager)
-        made.num_speculative_steps, made.num_bonus_tokens = 7, 1
+        made.num_speculative_steps, made.num_bonus_tokens, made._max_total_logits = drafts, 1, 180
         made.query_start_loc, made._cu_num_logits, made._num_non_draft_tokens, made._batch_draft_capacity = (
             torch.full((requests + 1,), -7, dtype=torch.int32) for _ in range(4)
         )
-        made._confidence_probs = torch.rand(requests, 7, generator=torch.Generator().manual_seed(1))
-        if copied is not None:  # since vLLM 0.33
-            made._copy_admitted_drafts_to_host = copied
+        made._confidence_probs, made._stale_idx = torch.zeros(size), 0
+        made._stale_confidences = [CpuGpuBuffer(*size, dtype=torch.float32, device="cpu") for _ in "12"]
+        made._copy_events = [Mock(), Mock()]
+        made.cost_tables = np.full(requests + 1, 0.5), 6.6 + 0.05 * np.arange(1000)
+        made.req_states = states
+        if since_033:
+            made._copy_admitted_drafts_to_host = False
         config = SimpleNamespace(additional_config=config)
         create = maybe_create_adaptive_verification_manager(lambda **_: made)
         assert create(req_states=states, vllm_config=config) is made
         return made
 
     ours, theirs = manager(guided_plugin_jump=True), manager()
-    assert ("reallocate_drafts" in vars(ours)) == (not copied)
-    for _ in range(0 if copied else 30):
-        names = list(map(str, rng.sample(range(requests), rng.randint(1, requests))))
-        drafts, others = ({name: rng.randint(low, 7) for name in names} for low in (0, 1))
-        most = rng.choice([0, sum(drafts.values()), rng.randint(0, sum(drafts.values()))])
-        for each in (ours, theirs):
-            each._batch_budget = drafts, others, most
-        found, expected = (
-            each.reallocate_drafts(names, torch.tensor(list(map(int, names)))) for each in (ours, theirs)
-        )
-        assert [one.tolist() for one in found[:2]] == [one.tolist() for one in expected[:2]]
-        assert found[2:] == ((most,) if copied is None else (most, None))
-        assert ours._batch_budget is None
+    lately, before = [1.0] * jump._LATELY, torch.zeros(requests, drafts)
+    for at in range(100):
+        # What was offered in this step is on the host a step later.
+        offered = torch.rand(size) * (torch.rand(requests, 1) < 0.4)
+        ours.record_confidences(offered, None)
+        ours._copy_events[1 - at % 2].synchronize.assert_called_with()
+        ours._copy_events[at % 2].record.assert_called_with()
+        batch = rng.sample(names, rng.randint(1, requests))
+        places = {name: ["?"] * rng.choice([1, drafts]) for name in batch if rng.random() < 0.9}
+        places = places or {batch[0]: ["?"]}
+        others = {name: rng.randint(1, 7) for name in batch}
+        tokens = {name: others[name] + len(places.get(name, ())) for name in batch}
+        rows = [states.req_id_to_index[name] for name in places]
+        lately = [*lately[1:], (before[rows] > 0).sum().item() / len(rows)]
+        most = min(sum(map(len, places.values())), 180 - len(batch))
+        least = sum(others.values())
+        samples = sum(5 + others[name] >= (5, 8)[states.req_id_to_index[name] % 2] for name in batch)
+        counts = np.ceil(np.array(lately) * len(rows) - 1e-9)
+        worth = [
+            (samples + np.minimum(counts, budget).mean()) / (7.1 + 0.05 * (least + budget))
+            for budget in range(most + 1)
+        ]
+        found = ours.get_num_tokens(tokens, places) - least
+        assert worth[found] == pytest.approx(max(worth))
+        ours._confidence_probs = theirs._confidence_probs = torch.rand(size)  # no two alike
+        theirs._batch_budget = {name: len(places.get(name, ())) for name in batch}, others, found
+        order = rng.sample(batch, len(batch))
+        indices = torch.tensor([states.req_id_to_index[name] for name in order])
+        placed, expected = (each.reallocate_drafts(order, indices) for each in (ours, theirs))
+        assert [one.tolist() for one in placed[:2]] == [one.tolist() for one in expected[:2]]
+        assert placed[2:] == ((found, None) if since_033 else (found,))
+        before = offered
