@@ -111,7 +111,7 @@ class EarlierKeys:
         self._texts, self._forced = vocabulary.text_tokens, forced
         # Others leave an output in the middle of a string: there nothing is looked at.
         self._ends = frozenset(i for i, text in enumerate(self._texts) if text and text.endswith(_ENDS))
-        self._books: Latest[tuple[str, str], _Book] = Latest(_MEMO_BYTES)
+        self._books: Latest[tuple[str, str, str], _Book] = Latest(_MEMO_BYTES)
         self._traces: dict[int, _Trace] = {}
         self.offered = self.taken = 0
         """Tokens."""
@@ -151,7 +151,7 @@ class EarlierKeys:
                 self.offered += len(tokens)
 
     def _book(self, spec: Any) -> _Book:
-        key = spec.kind, spec.text
+        key = spec.kind, spec.text, spec.layout  # of another form something else stands between values
         book = self._books.get(key)
         if book is None:
             book = _Book(_names_of(spec))

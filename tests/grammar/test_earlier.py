@@ -110,6 +110,15 @@ def test_another_schema_learns_by_itself(run):
     assert run.output(written(run, name="a", city="b")) == {}
 
 
+def test_another_form_of_whitespace_learns_by_itself(run):
+    form = "spaced" if run.spec.whitespace == "compact" else "compact"
+    other = Run(gp.OutputSpec.json_schema(SCHEMA, whitespace=form))
+    other.earlier = run.earlier
+    for _ in range(4):
+        found = [one.output(written(one, name="a", city="b")) for one in (run, other)]
+    assert all(found)
+
+
 def test_a_spec_without_a_schema_has_no_keys():
     run = Run(gp.OutputSpec.regex('(\\{"name":"[a-z]*"(,"city":"[a-z]*")?\\}\n)*'))
     for _ in range(3):
