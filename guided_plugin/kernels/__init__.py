@@ -167,7 +167,7 @@ def _take_offers(
     offers: [most, count, 2] int32: the token, negative after the last one, and the bits of its confidence.
     table: [n] int32, from an index to its column there, or -1. index: [rows] integers. drafts: [rows, most]
     int64. sure: [n, most] float32, the confidences; None leaves those of the host. cut: [n, most + 1] int8.
-    Where nobody guessed (`sure`), a draft that is not offered becomes 0.
+    Where no one guessed (`sure`), a draft that is not offered becomes 0.
     """
     columns = table[index]
     halves = offers[:, columns.clamp(min=0).long()].permute(2, 1, 0).contiguous()
@@ -194,7 +194,7 @@ def _place_drafts(
 ) -> None:
     """Of all drafts of a batch take the `most` that are likeliest to be accepted, with all before them.
 
-    sure: [n, drafts] float32, of each draft that it is accepted with those before it; indices: [rows] int64,
+    sure: [n, drafts] float32, of each draft that it is taken if those before it are; indices: [rows] int64,
     of its rows. counts: [2 * rows] int64: drafts of a request, which are `most` at least together, then its
     other tokens. `bonus`: rows of logits that a request has beside those of its drafts. Written: where each
     ends, from 0 on; `logits`, [rows + 1] int32, and `tokens`, [at least rows + 1] int32; in what is left the

@@ -82,7 +82,7 @@ class V2DraftRunner(V2Runner):
         """What a speculator proposes for the requests of a batch that was sampled: [requests, drafts], in the
         order of the batch. Where the worker chooses what is verified, that is written over it.
 
-        `confidences`: of drafts that are nobody's guesses, by index: what is offered gets one, all else none.
+        `confidences`: of drafts that are no one's guesses, by index: what is offered gets one, all else none.
         `greedy`: a guess is a token, and not drawn from a distribution that the sampler knows. `verified`:
         whether the next step has drafts at all."""
         if self.engine.unsupported_reason is not None or self._unseen:

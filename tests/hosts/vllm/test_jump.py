@@ -308,8 +308,8 @@ def test_a_pause_between_requests_is_not_the_time_of_a_step(monkeypatch):
 @pytest.mark.parametrize("since_033", [False, True])
 def test_drafts_are_placed_where_vllm_places_them_as_many_as_pay(monkeypatch, since_033):
     monkeypatch.setattr(adaptive, "_assign_draft_token_budget_compiled", adaptive._assign_draft_token_budget)
-    rng, size = random.Random(1), (40, 7)
-    requests, drafts = size
+    requests, drafts = size = 40, 7
+    rng, _ = random.Random(1), torch.manual_seed(1)
     names = [*map(str, range(requests))]
     states = SimpleNamespace(max_num_reqs=requests, device=torch.device("cpu"))
     states.req_id_to_index = {name: at for at, name in enumerate(reversed(names))}
