@@ -209,8 +209,8 @@ def _last_words(log: str) -> str:
     return "; ".join(errors[-3:] or lines[-3:]) or "it said nothing"
 
 
-_ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Exit)\b: .*")
-"""The line of a traceback that names the error, also behind the head of a log line."""
+_ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Exit)(?:: .*|$)")
+"""The line of a traceback that names the error, also behind the head of a log line; some say no more."""
 
 
 if __name__ == "__main__":

@@ -102,14 +102,16 @@ def test_an_engine_that_does_not_start_is_told_in_its_own_words_and_the_others_g
     assert "ModuleNotFoundError: No module named 'vllm' (" in told[0]
 
 
-def test_an_engine_that_never_answers_is_ended(monkeypatch, tmp_path):
+@pytest.mark.parametrize("said", ["loading the weights", "AssertionError"])
+def test_an_engine_that_never_answers_is_ended(monkeypatch, tmp_path, said):
     script = tmp_path / "child"
-    script.write_text("#!/bin/sh\necho loading the weights\nsleep 60\n")
+    script.write_text(f"#!/bin/sh\necho ERROR 11-27 {said}\necho over\nsleep 60\n")
     script.chmod(0o755)
     monkeypatch.setattr(bench.sys, "executable", str(script))
     result = bench.measure(asked("--engines", "plugin", "--limit", "0.3"))
     assert len(result["failed"]) == 1
-    assert "gave no result within 0.3 s: loading the weights" in result["failed"][0]
+    words = said if said == "AssertionError" else f"ERROR 11-27 {said}; over"
+    assert f"gave no result within 0.3 s: {words}" in result["failed"][0]
 
 
 @pytest.mark.parametrize(("what", "names"), [("loop", {None}), ("generate", {"eager", "static"})])

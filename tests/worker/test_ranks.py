@@ -215,7 +215,7 @@ def test_all_share_or_none_does(share, monkeypatch, where, target, error, says):
         assert str(error) in str(told)
     del told
     gc.collect()
-    assert shared_memory() == before
+    assert set(shared_memory()) <= set(before)  # what earlier tests left may go late
     new = {thread.name for thread in set(threading.enumerate()) - others}
     assert not {"guided-sender", "guided-mirror"} & new
 

@@ -30,8 +30,7 @@ _log = logging.getLogger(__name__)
 _ROOT = "vllm"
 
 _TELL_THEMSELVES = (Part.FRONTEND, Part.READY, Part.HOOKS)
-"""Parts whose names are wrapped also where one is broken: their wrappers refuse or leave out what needs
-it."""
+"""Their names are wrapped also where one is broken: their wrappers refuse or leave out what needs it."""
 
 TESTED = ((0, 31), (0, 34))
 """Releases from the first of these on, and before the second, were tested. Others are served if the contract
@@ -46,14 +45,10 @@ def version_text() -> str:
     return "of unknown version"
 
 
-_NUMBERS = re.compile(r"v?(\d+)\.(\d+)")
-"""What a version begins with; anything may follow: 0.33.0rc1, 0.33.1.dev5+g123, 0.33.0+cpu."""
-
-
 def is_tested(text: str) -> bool:
     """Whether a version is of a release that was tested: release candidates and local builds count, builds
     without a number don't."""
-    numbers = _NUMBERS.match(text)
+    numbers = re.match(r"v?(\d+)\.(\d+)", text)  # 0.33.0rc1, 0.33.1.dev5+g123, 0.33.0+cpu
     return numbers is not None and TESTED[0] <= (int(numbers[1]), int(numbers[2])) < TESTED[1]
 
 
@@ -173,7 +168,7 @@ def patch(when: When) -> None:
 
 
 def patch_in(owner: Any, name: Name) -> None:
-    """Wrap what a class or module has under a name, once."""
+    """Wrap what a class or module has under a name, once; vLLM's modules may have imported it before."""
     attribute = name.path.replace(":", ".").rpartition(".")[2]
     original = getattr(owner, attribute, None)
     if original is None or hasattr(original, "_guided_plugin"):
@@ -183,6 +178,9 @@ def patch_in(owner: Any, name: Name) -> None:
     wrapper: Any = functools.wraps(original)(make(original))
     wrapper._guided_plugin = True
     setattr(owner, attribute, wrapper)
+    for path, module in list(sys.modules.items()):
+        if path.startswith("vllm.") and vars(module).get(attribute) is original:
+            setattr(module, attribute, wrapper)
 
 
 def named(path: str) -> Name:

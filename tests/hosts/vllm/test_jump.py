@@ -26,12 +26,6 @@ from vllm_support import runner_config
 
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.hosts.vllm import jump
-from guided_plugin.hosts.vllm.jump import (
-    SizeTrial,
-    create_engine_config,
-    maybe_create_adaptive_verification_manager,
-    switch_of,
-)
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
@@ -54,13 +48,11 @@ def test_forced_text_in_place_of_the_drafts_of_others(seed, drawn):
 
 def test_proposals_alone_tell_the_worker_that_there_is_time_and_how_much(monkeypatch):
     game = V2ProposeGame(runner_config("process", jump_forward=True), 1, own=True)
-    runtime, said = game.guide.runner.engine.pipeline.runtime, []
-    plan = runtime.plan
-    monkeypatch.setattr(
-        runtime, "plan", lambda *given, offers: (said.append(offers), plan(*given, offers=offers))
-    )
-    steps = 100
+    runtime, steps = game.guide.runner.engine.pipeline.runtime, 100
+    plan = Mock(side_effect=runtime.plan)
+    monkeypatch.setattr(runtime, "plan", plan)
     played(game, steps)
+    said = [call.kwargs["offers"] for call in plan.call_args_list]
     assert set(said) == {None, False, True}  # of requests that enter; where no drafts are asked for; else
     assert sum(one is not None for one in said) <= steps
 
@@ -113,7 +105,7 @@ def configured(given, *, v2=True, device="cuda", nodes=1, sharded=None, error=No
             parallel_config=SimpleNamespace(nnodes=nodes, enable_batch_sharded_sampling=sharded),
         )
 
-    create_engine_config(create)(given)
+    jump.create_engine_config(create)(given)
     return asked
 
 
@@ -170,7 +162,7 @@ def test_vllms_own_arguments_where_it_cannot_be(caplog, monkeypatch):
 def trial(cost, gain, steps, seed=0):
     """A size of batches for so many steps; the part of them with drafts, and the time of a token beside that
     without."""
-    chance, one = random.Random(seed), SizeTrial()
+    chance, one = random.Random(seed), jump.SizeTrial()
     spent = tokens = drafted = 0
     ways = deque(maxlen=5)
     for _ in range(steps):
@@ -211,7 +203,7 @@ class Batches:
     def __init__(self, monkeypatch):
         config = SimpleNamespace(additional_config={"guided_plugin_jump": True})
         self.scheduler = SimpleNamespace(dynamic_sd_lookup=[0, 7, 7], vllm_config=config)
-        self.switch, self.now = switch_of(self.scheduler), 0.0
+        self.switch, self.now = jump.switch_of(self.scheduler), 0.0
         monkeypatch.setattr(jump.time, "perf_counter", lambda: self.now)
 
     def drafts(self, rows):
@@ -231,7 +223,7 @@ class Batches:
 
 def test_steps_have_drafts_while_guided_requests_are_there(monkeypatch):
     batches = Batches(monkeypatch)
-    assert switch_of(batches.scheduler) is batches.switch
+    assert jump.switch_of(batches.scheduler) is batches.switch
     assert batches.run(4, 1.0) == 0
     batches.switch.begin("a")
     batches.switch.begin("b")
@@ -246,7 +238,7 @@ def test_the_drafts_of_another_speculative_config_are_its_own():
         scheduler = SimpleNamespace(
             dynamic_sd_lookup=lookup, vllm_config=SimpleNamespace(additional_config={})
         )
-        assert switch_of(scheduler) is None
+        assert jump.switch_of(scheduler) is None
         assert scheduler.dynamic_sd_lookup == lookup
 
 
@@ -330,7 +322,7 @@ def test_drafts_are_placed_where_vllm_places_them_as_many_as_pay(monkeypatch, si
         if since_033:
             made._copy_admitted_drafts_to_host = False
         config = SimpleNamespace(additional_config=config)
-        create = maybe_create_adaptive_verification_manager(lambda **_: made)
+        create = jump.maybe_create_adaptive_verification_manager(lambda **_: made)
         assert create(req_states=states, vllm_config=config) is made
         return made
 

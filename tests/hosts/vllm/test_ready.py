@@ -6,7 +6,8 @@ import signal
 import sys
 import threading
 import time
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -75,15 +76,10 @@ def test_an_engine_guides_nothing_before_its_worker_is_there_and_waits_for_nothi
         engine.wait_ready()
         assert engine.health() == ""
         assert engine._started
-        asked = []
-        added = engine.pipeline.add_request
-        monkeypatch.setattr(
-            engine.pipeline,
-            "add_request",
-            lambda *args, **kwargs: (asked.append(kwargs["wait"]), added(*args, **kwargs))[1],
-        )
+        add = Mock(side_effect=engine.pipeline.add_request)
+        monkeypatch.setattr(engine.pipeline, "add_request", add)
         guided = engine.begin(runner_params(gp.OutputSpec.choice(["a", "b"]), "one"))
-        assert asked == [False]
+        assert [call.kwargs["wait"] for call in add.call_args_list] == [False]
         engine.end(guided)
     finally:
         engine.close()
@@ -165,3 +161,12 @@ def test_frontends_and_workers_wait_at_the_end_of_their_start(monkeypatch):
     told.clear()
     assert Derived().compile_or_warm_up_model() == 2
     assert told == ["derived", "base", "worker waits", "worker waits"]
+
+
+def test_what_a_module_imported_before_is_wrapped_there_too(monkeypatch):
+    source, other = SimpleNamespace(init_speculator=lambda: None), ModuleType("vllm.other")
+    other.init_speculator = source.init_speculator
+    monkeypatch.setitem(sys.modules, "vllm.other", other)
+    patch_in(source, named("init_speculator"))
+    assert other.init_speculator is source.init_speculator
+    assert hasattr(other.init_speculator, "_guided_plugin")
