@@ -145,21 +145,14 @@ class Batch:
 class DraftBatch(Batch):
     """A batch whose rows move by several tokens a forward pass. The host waits for the tokens of each."""
 
-    def __init__(
-        self,
-        model: Any,
-        prompts: list[Sequence[int]],
-        slots: list[int],
-        stops: list[tuple[int, ...]],
-        sampling: Sampling,
-        limits: tuple[int, bool],
-    ) -> None:
-        """`limits`: the tokens that a row may generate, and whether it goes on behind a stop token."""
-        super().__init__(model, prompts, slots, stops, sampling)
+    def __init__(self, *parts: Any, limits: tuple[int, bool]) -> None:
+        """`parts`: those of any batch. `limits`: the tokens that a row may generate, and whether it goes on
+        behind a stop token."""
+        super().__init__(*parts)
         self._most, self._past_stops = limits
-        self._rows: list[list[int]] = [[] for _ in slots]
-        self._forwards = [0] * len(slots)
-        self._ended = [False] * len(slots)
+        self._rows: list[list[int]] = [[] for _ in self.slots]
+        self._forwards = [0] * len(self.slots)
+        self._ended = [False] * len(self.slots)
         self.newest: list[list[int]] = self._rows
         """The tokens of the last step."""
 

@@ -135,7 +135,7 @@ class DecodeLoop:
                 parts = chosen, *self._slots(list(requests.values())), sampling or Sampling()
                 batch: Batch
                 if self._jumps:
-                    batch = drafts = DraftBatch(self._model, *parts, (max_new_tokens, ignore_stop))
+                    batch = drafts = DraftBatch(self._model, *parts, limits=(max_new_tokens, ignore_stop))
                     index = 0
                     while not drafts.all_stopped():
                         index += self._jump(drafts, index)

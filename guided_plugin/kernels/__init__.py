@@ -65,14 +65,14 @@ class IndexedKernels(NamedTuple):
     `TokenSink`."""
     gather_drafts: Callable[..., Tensor]
     take_offers: Callable[..., None]
-    reject_cut: Callable[..., None]
+    cut_drafts: Callable[..., Tensor]
     place_drafts: Callable[..., None]
 
 
 def indexed_kernels(device: torch.device) -> IndexedKernels:
     """The kernels for tensors on a device."""
     if device.type != "cuda":
-        drafted = _gather_drafts, _take_offers, _reject_cut, _place_drafts
+        drafted = _gather_drafts, _take_offers, _cut_drafts, _place_drafts
         return IndexedKernels(_mask_indexed, _take_tokens, *drafted)
     # Triton is installed where CUDA is.
     from guided_plugin.kernels import indexed_triton as on_cuda
@@ -182,11 +182,11 @@ def _take_offers(
     drafts.copy_(torch.where(offered, chosen, drafts))
 
 
-def _reject_cut(cut: Tensor, indices: Tensor, positions: Tensor, proposed: Tensor) -> None:
-    """Put -1, which no sampler accepts, in place of the drafts that were cut: of logits row i, proposed[i] is
-    the draft at positions[i] of the request at indices[i]. All [rows] integers."""
+def _cut_drafts(cut: Tensor, indices: Tensor, positions: Tensor) -> Tensor:
+    """Which drafts were cut, [rows] bools: that of logits row i is at positions[i] of the request at
+    indices[i]. Both [rows] integers."""
     hit = cut[indices.clamp(min=0).long(), positions.long()] != 0
-    proposed.masked_fill_(hit & (indices >= 0), -1)
+    return hit & (indices >= 0)
 
 
 def _place_drafts(

@@ -197,17 +197,17 @@ def _place_drafts_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
-    do_not_specialize=["rows"], do_not_specialize_on_alignment=["cut", "indices", "positions", "proposed"]
+    do_not_specialize=["rows"], do_not_specialize_on_alignment=["cut", "indices", "positions", "found"]
 )
-def _reject_cut_kernel(  # type: ignore[no-untyped-def]
-    cut, indices, positions, proposed, rows, width, BLOCK: tl.constexpr
+def _cut_drafts_kernel(  # type: ignore[no-untyped-def]
+    cut, indices, positions, found, rows, width, BLOCK: tl.constexpr
 ):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     index = tl.load(indices + at, mask=at < rows, other=-1)
     position = tl.load(positions + at, mask=at < rows, other=0)
     inside = (at < rows) & (index >= 0) & (position < width)
     hit = tl.load(cut + index * width + position, mask=inside, other=0) != 0
-    tl.store(proposed + at, tl.full((BLOCK,), -1, tl.int32), mask=inside & hit)
+    tl.store(found + at, hit.to(tl.int8), mask=at < rows)
 
 
 def mask_rows(
@@ -297,12 +297,13 @@ def take_offers(
     launch(key, device, ((rows * most + _GATHER - 1) // _GATHER, 1), fed, (stride,))
 
 
-def reject_cut(cut: Tensor, indices: Tensor, positions: Tensor, proposed: Tensor) -> None:
-    """No sampler accepts these."""
+def cut_drafts(cut: Tensor, indices: Tensor, positions: Tensor) -> Tensor:
+    """Which drafts must not be taken."""
     rows, device, width = indices.shape[0], indices.get_device(), cut.shape[1]
-    key = device, indices.dtype, positions.dtype, proposed.dtype, width
-    fed = cut, indices, positions, proposed, rows
+    found = torch.empty(rows, dtype=torch.int8, device=indices.device)
+    key, fed = (device, indices.dtype, positions.dtype, width), (cut, indices, positions, found, rows)
     _launch_cut(key, device, ((rows + _GATHER - 1) // _GATHER, 1), fed, (width,))
+    return found.view(torch.bool)
 
 
 def place_drafts(
@@ -347,7 +348,7 @@ def _launchers(drafts: int) -> _Launchers:
     )
 
 
-_launch_cut = Launcher(_reject_cut_kernel, num_warps=1, BLOCK=_GATHER)
+_launch_cut = Launcher(_cut_drafts_kernel, num_warps=1, BLOCK=_GATHER)
 
 
 _launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)

@@ -33,7 +33,11 @@ class V2ProposeGame(V2DraftGame):
     def apply(self, logits, context):
         masked = super().apply(logits, context)
         if self.wrapped:
-            self.guide.runner.reject_cut(context)
+            unguided = [self.running[index].spec is None for index in context.expanded_idx_mapping.tolist()]
+            known = torch.tensor(unguided) if self.rng.random() < 0.5 else None  # as of vLLM's own grammars
+            cut = self.guide.runner.invalid_drafts(context, known)
+            if cut is not None:
+                context.input_ids.masked_fill_(cut & (context.expanded_local_pos > 0), -1)
         return masked
 
     def enter(self, request):
@@ -58,8 +62,10 @@ class V2ProposeGame(V2DraftGame):
         return drafts if self.rng.random() < 0.7 else drafts[: self.rng.randrange(DRAFTS + 1)]
 
     def guess(self, shown, **_):
+        draft = super().draft
         guesses = (
-            super(V2ProposeGame, self).draft(self.running[index]) for index in shown.idx_mapping.tolist()
+            foreseen(request) if self.rng.random() < 0.5 else draft(request)
+            for request in map(self.running.__getitem__, shown.idx_mapping.tolist())
         )
         return torch.tensor([one + [0] * (DRAFTS - len(one)) for one in guesses])
 
@@ -84,6 +90,12 @@ def likely(request, position):
     return torch.randn(WIDTH, generator=torch.Generator().manual_seed(seed))
 
 
+def foreseen(request):
+    """What comes next."""
+    longer = SimpleNamespace(**{**vars(request), "tokens": [*request.tokens, *range(DRAFTS)]})
+    return likeliest(longer)[len(request.tokens) :]
+
+
 def likeliest(request):
     """Its output without drafts."""
     output = SimpleNamespace(number=request.number, tokens=[])
@@ -93,13 +105,13 @@ def likeliest(request):
         backend = COMPILER.backend(grammar.backend)
         matcher = backend.start(grammar, (END,))
         mask = np.zeros((1, VOCABULARY.words), np.int32)
-    while len(output.tokens) < len(request.tokens):
+    while len(output.tokens) < len(request.tokens) and END not in output.tokens:
         logits = likely(output, 0)
         if matcher is not None:
             backend.batch([matcher]).fill(mask, [0])
             allowed = np.unpackbits(mask.view(np.uint8), bitorder="little")[:WIDTH]
-            logits[: len(allowed)][torch.from_numpy(allowed) == 0] = -torch.inf
-            logits[len(allowed) :] = -torch.inf
+            logits[: len(allowed)].masked_fill_(torch.from_numpy(allowed) == 0, -torch.inf)
+            logits[len(allowed) :].fill_(-torch.inf)
         output.tokens.append(int(logits.argmax()))
         if matcher is not None:
             matcher.accept(output.tokens[-1])

@@ -61,14 +61,12 @@ class V2DraftRunner(V2Runner):
         self._cut = torch.zeros(most, drafts_of(vllm_config) + 1, dtype=torch.int8, device=device)
         self._proposed, self._entered, self._late = self._all = [SentBatch(most, device) for _ in range(3)]
         super().__init__(vllm_config, states)
-        self._version = 0
-        """Counts changes of what is sent, and for whom."""
+        self._version = 0  # counts changes of what is sent, and for whom
         self._seen: tuple[bytes, int] | None = None
         """The indices and the version that `_sources` hold for."""
         self._sources: list[SentBatch] = []
         """What the masks of a batch in the sampler come from."""
-        self._missing = NONE
-        """The indices of its requests that are sent in the sampler."""
+        self._missing = NONE  # the indices of its requests that are sent in the sampler
         self._shown = self._proposes = self._offered = False
         """Whether the sampler was seen to show logits, and a speculator to propose; whether the worker chose
         the drafts of the next forward pass."""
@@ -132,12 +130,12 @@ class V2DraftRunner(V2Runner):
 
     # In the sampler
 
-    def reject_cut(self, context: Any) -> None:
-        """After vLLM has applied its parameters: take drafts away that the worker cut. `context`: as in
-        `mask_early`."""
-        if self._offered:
-            places = context.expanded_idx_mapping, context.expanded_local_pos
-            self._kernels.reject_cut(self._cut, *places, context.input_ids)
+    def invalid_drafts(self, batch: Any, known: Tensor | None) -> Tensor | None:
+        """Which drafts of a batch must not be taken: known ones, and those that the worker cut."""
+        if not self._offered:
+            return known
+        cut = self._kernels.cut_drafts(self._cut, batch.expanded_idx_mapping, batch.expanded_local_pos)
+        return cut if known is None else cut | known
 
     def mask_early(self, logits: Tensor, context: Any, *, again: bool = False) -> None:
         """As in `V2Runner`. Requests that are not sent yet (they skipped a step) are now, and waited for."""
@@ -238,4 +236,4 @@ class V2DraftRunner(V2Runner):
         confidences = torch.zeros(1, drafts, dtype=torch.float32, device=none.device)
         for given in (None, confidences):
             self._kernels.take_offers(tokens.data_ptr(), table, none, proposed, given, self._cut, 1)
-        self._kernels.reject_cut(self._cut, none, first, first)
+        self._kernels.cut_drafts(self._cut, none, first)

@@ -268,8 +268,7 @@ async def state_of(app: Any) -> dict[str, Any]:
             await gate.health.check_async(partial(ask_all, engine))
     except Exception as error:  # an engine that has ended, too
         off = error
-    return {
-        **told,
+    return told | {
         "take_over": gate.options.take_over,
         "off": "" if off is None else printable(str(off), 300),
     }

@@ -280,11 +280,10 @@ class SizeTrial:
         self._trying, self._gain = False, _GAIN
         self._wait = self._left = _FIRST
         """Steps between two trials; steps until the way changes."""
-        self._steps: dict[bool, deque[tuple[float, float]]] = {
-            prompts: deque(maxlen=_FIRST) for prompts in (False, True)
-        }
-        self._paces: dict[bool, dict[bool, float]] = {}
-        """Of a token, by way and by whether prompts came with it."""
+        self._steps = {kind: deque[tuple[float, float]](maxlen=_FIRST) for kind in (False, True)}
+        self._paces: dict[
+            bool, dict[bool, float]
+        ] = {}  # of a token, by way and by whether prompts came with it
 
     @property
     def drafts(self) -> bool:

@@ -177,10 +177,21 @@ def apply_sampling_params(original: Any) -> Any:
         for runner in runners:
             runner.mask_early(logits, context, again=others)
         given = expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos
-        processed = original(self, logits, *given, *args, **kwargs)
-        for runner in runners:
-            runner.reject_cut(context)
-        return processed
+        return original(self, logits, *given, *args, **kwargs)
+
+    return replaced
+
+
+def reject_cut(original: Any) -> Any:
+    """V2's `RejectionSampler`: drafts that a worker cut are invalid, as are those that vLLM's own structured
+    output has no masks for."""
+
+    def replaced(
+        self: Any, logits: Any, input_batch: Any, draft_logits: Any, invalid_drafts: Any, *rest: Any
+    ) -> Any:
+        for runner in _behind(self.sampler)[0]:
+            invalid_drafts = runner.invalid_drafts(input_batch, invalid_drafts)
+        return original(self, logits, input_batch, draft_logits, invalid_drafts, *rest)
 
     return replaced
 

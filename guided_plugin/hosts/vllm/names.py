@@ -217,7 +217,11 @@ vllm.v1.worker.gpu.spec_decode
   init_speculator begins vllm_config device req_states
     -> START jump:init_speculator: drafts go to the grammars when they are proposed, not in the sampler
 vllm.v1.worker.gpu.input_batch
-  InputBatch has idx_mapping idx_mapping_np num_reqs
+  InputBatch has idx_mapping idx_mapping_np num_reqs expanded_idx_mapping expanded_local_pos
+vllm.v1.worker.gpu.spec_decode.rejection_sampler
+  RejectionSampler.__call__ begins self logits input_batch draft_logits invalid_drafts
+    -> V2 logits:reject_cut: drafts that the worker cut are not taken
+  RejectionSampler has sampler
 vllm.v1.worker.gpu.states
   RequestState has device max_num_reqs num_computed_tokens_np prefill_len req_id_to_index
 vllm.v1.core.sched.scheduler

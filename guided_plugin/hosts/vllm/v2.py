@@ -240,9 +240,6 @@ class V2Runner:
         self._masked = not again
         self._spent += time.perf_counter() - start
 
-    def reject_cut(self, context: Any) -> None:
-        """After vLLM has applied its parameters: there are no drafts."""
-
     def apply(self, logits: Tensor, context: Any) -> Tensor:
         """Rows that need more than a mask, after what vLLM itself forbids; the masks too where its sampler
         could not be wrapped."""

@@ -14,6 +14,7 @@ from vllm_games import SPECS, Request, V2DraftGame, V2Game
 from vllm_support import END, WIDTH, runner_config, runner_params
 
 import guided_plugin as gp
+from guided_plugin.hosts.vllm.logits import reject_cut
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
@@ -140,3 +141,11 @@ def test_v2_a_sampler_that_is_not_wrapped_is_asked_to_process():
         assert processed[0].isfinite().nonzero().view(-1).tolist() == list(b"abc")
         game.guide.apply_staged_writes()
     assert not game.guide.add_request(7, runner_params(SPECS[0], "late"))
+
+
+def test_what_the_worker_cut_is_invalid_for_vllms_rejection_sampler():
+    # Next to vLLM's own structured output it looks at nothing else.
+    runner = SimpleNamespace(mask_early=None, invalid_drafts=lambda batch, known: (batch, known))
+    sampler = SimpleNamespace(logits_processors=[SimpleNamespace(runner=runner)])
+    given = SimpleNamespace(sampler=sampler), "logits", "batch", None, "known"
+    assert reject_cut(lambda self, *told: told)(*given) == ("logits", "batch", None, ("batch", "known"))
