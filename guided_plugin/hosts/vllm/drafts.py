@@ -68,8 +68,7 @@ class V2DraftRunner(V2Runner):
         """What the masks of a batch in the sampler come from."""
         self._missing = NONE  # the indices of its requests that are sent in the sampler
         self._shown = self._proposes = self._offered = False
-        """Whether the sampler was seen to show logits, and a speculator to propose; whether the worker chose
-        the drafts of the next forward pass."""
+        """Whether the sampler was seen to show logits, a speculator to propose, the worker to choose."""
         RUNNERS.add(self)
 
     # Before the forward pass

@@ -281,9 +281,7 @@ class SizeTrial:
         self._wait = self._left = _FIRST
         """Steps between two trials; steps until the way changes."""
         self._steps = {kind: deque[tuple[float, float]](maxlen=_FIRST) for kind in (False, True)}
-        self._paces: dict[
-            bool, dict[bool, float]
-        ] = {}  # of a token, by way and by whether prompts came with it
+        self._paces: dict[bool, dict[bool, float]] = {}  # of a token, by way, then by whether prompts came
 
     @property
     def drafts(self) -> bool:

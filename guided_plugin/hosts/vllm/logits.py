@@ -146,8 +146,7 @@ class StepHooks(SafeStepHooks):
 
 
 def apply_sampling_params(original: Any) -> Any:
-    """V2's `Sampler.apply_sampling_params`: shows the runners of this package the logits before vLLM copies
-    them.
+    """V2's `Sampler.apply_sampling_params`: shows our runners the logits before vLLM copies them.
 
     A batch in which a request needs a logits processor gets a float32 copy of its logits first: three times
     the bytes to move, twice the bytes to mask and to sample from. Masks need no copy, as those of vLLM's own
@@ -183,15 +182,19 @@ def apply_sampling_params(original: Any) -> Any:
 
 
 def reject_cut(original: Any) -> Any:
-    """V2's `RejectionSampler`: drafts that a worker cut are invalid, as are those that vLLM's own structured
-    output has no masks for."""
+    """V2's `RejectionSampler`: drafts that a worker cut are invalid, as vLLM's own without a mask are."""
 
     def replaced(
-        self: Any, logits: Any, input_batch: Any, draft_logits: Any, invalid_drafts: Any, *rest: Any
+        self: Any,
+        logits: Any,
+        input_batch: Any,
+        draft_logits: Any = None,
+        invalid_drafts: Any = None,
+        *more: Any,
     ) -> Any:
         for runner in _behind(self.sampler)[0]:
             invalid_drafts = runner.invalid_drafts(input_batch, invalid_drafts)
-        return original(self, logits, input_batch, draft_logits, invalid_drafts, *rest)
+        return original(self, logits, input_batch, draft_logits, invalid_drafts, *more)
 
     return replaced
 
