@@ -56,7 +56,7 @@ class _Walk:
     def follow(self, drafts: Sequence[Sequence[int]]) -> int:
         """Fill the masks after the drafts, so many of them, and bring all requests back."""
         table, count, filled = self._table, len(self._slots), 0
-        failures, table.failures = table.failures, []
+        (failures, table.failures), led = (table.failures, []), (list(table.led), table.tokens_led)
         ahead: Sequence[int] = range(count)
         for place, tokens in enumerate(drafts):
             ahead = [i for i in ahead if self._moves(i, place, tokens[i])]
@@ -69,7 +69,7 @@ class _Walk:
             failures += self._kept_failures(ahead, BudgetError)
             filled += len(ahead)
             ahead = [i for i in ahead if i in self._origins]
-        table.failures = failures
+        table.failures, (table.led, table.tokens_led) = failures, led
         for i, origin in self._origins.items():
             self._go_back(self._slots[i], origin)
         return filled

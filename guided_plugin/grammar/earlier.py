@@ -88,10 +88,10 @@ class Followers:
 class _Trace:
     """Of one request."""
 
-    __slots__ = ("before", "book", "bytes", "colon", "counted", "key", "length", "offer", "request", "tail")
+    __slots__ = ("before", "book", "bytes", "colon", "counted", "key", "length", "offer", "state", "tail")
 
     def __init__(self, request: RunningRequest, book: _Book) -> None:
-        self.request, self.book = request, book
+        self.state, self.book = request.state, book
         self.length = 0
         """Tokens that were looked at."""
         self.tail = self.key = self.before = b""
@@ -124,7 +124,7 @@ class EarlierKeys:
         if state.phase is not Phase.ACTIVE or (state.tokens and state.tokens[-1] not in self._ends):
             return (), None
         trace = self._traces.get(slot)
-        if trace is None or trace.request is not request:
+        if trace is None or trace.state is not state:
             trace = self._traces[slot] = _Trace(request, self._book(request.spec))
         if not trace.book.names:
             return (), None
@@ -160,7 +160,7 @@ class EarlierKeys:
 
     def _follow(self, trace: _Trace) -> None:
         """Look at a request's new tokens."""
-        tokens = trace.request.state.tokens
+        tokens = trace.state.tokens
         new = list(tokens[trace.length :])
         if not new:
             return

@@ -46,12 +46,12 @@ NOTHING = Found()
 
 
 class _Place:
-    """Where a request is."""
+    """Where a request is. The request itself is not kept: when it leaves, its matcher must go."""
 
-    __slots__ = ("digits", "key", "kind", "last", "offer", "request", "run", "spec")
+    __slots__ = ("digits", "key", "kind", "last", "offer", "run", "spec", "state")
 
     def __init__(self, request: RunningRequest) -> None:
-        self.request, self.spec = request, hash(request.spec)
+        self.state, self.spec = request.state, hash(request.spec)
         self.run = self.last = self.key = self.kind = self.digits = 0
         self.offer = NOTHING
 
@@ -71,7 +71,7 @@ class Recall:
         if not tokens or phase is not _ACTIVE:
             return None, bool(tokens) and phase is _WAITING and request.state.turns(tokens)
         place = self._places.get(slot)
-        if place is None or place.request is not request:
+        if place is None or place.state is not request.state:
             place = self._places[slot] = _Place(request)
         offer = place.offer
         if offer.tokens and offer.tokens[0] != tokens[0] and offer.source is None:
@@ -108,7 +108,7 @@ class Recall:
         """This follows where a request is now; whether it is offered to it."""
         found = Found(tokens, source, source.likeliest if source else b"")
         place = self._places.get(slot)
-        if place is not None and place.request is request:
+        if place is not None and place.state is request.state:
             old = self._known.get(place.key)
             if old is not None and old.tokens == tokens:
                 found.uses = found.kept = min(2 * old.kept + 1, _USES)

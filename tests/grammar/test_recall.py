@@ -1,5 +1,6 @@
 """What followed a place is found again without its grammar; what turns out wrong is looked for again."""
 
+import sys
 from types import SimpleNamespace
 
 from vocabularies import BYTES
@@ -106,3 +107,10 @@ def test_a_slot_with_another_request_keeps_nothing_for_the_one_before():
     recall.after(0, second, list(b'":"b"'))
     recall.keep(0, first, (7,), None, offered=True)
     assert asked(recall, b'":"a"') == asked(recall, b'":"b"') == (None, True)
+
+
+def test_a_request_that_leaves_is_not_kept():
+    recall, one = Recall(BYTES), request()
+    before = sys.getrefcount(one)
+    recall.after(0, one, list(b'":"a"'))
+    assert sys.getrefcount(one) == before
