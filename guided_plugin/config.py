@@ -69,7 +69,7 @@ class WorkerLimits:
     requests back until theirs is there."""
     row_ms: int = 200
     """Processor time that one mask of one request may take, if its backend has no bound of its own
-    (xgrammar)."""
+    (xgrammar; Lark grammars)."""
     worker_spin_us: int = 50
     """How long the grammar worker polls without a pause after work; later it sleeps between polls."""
 

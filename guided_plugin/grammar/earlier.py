@@ -92,8 +92,8 @@ class _Trace:
 
     def __init__(self, request: RunningRequest, book: _Book) -> None:
         self.state, self.book = request.state, book
-        self.length = 0
-        """Tokens that were looked at."""
+        self.length = request.state.start
+        """Tokens that were looked at, or came before its grammar."""
         self.tail = self.key = self.before = b""
         """The end of the output, the last key in it, and the one before."""
         self.bytes = 0
@@ -128,7 +128,7 @@ class EarlierKeys:
             trace = self._traces[slot] = _Trace(request, self._book(request.spec))
         if not trace.book.names:
             return (), None
-        new = b"".join(self._texts[token] or b"" for token in state.tokens[trace.length :])
+        new = b"".join(self._texts[token] for token in state.tokens[trace.length :][-_TAIL:])
         if b":" in new:  # perhaps a key
             self._follow(trace)
             new = b""
@@ -171,7 +171,7 @@ class EarlierKeys:
             followers.taken += new[0] == offer[0]
             same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(new, offer, strict=False))
             self.taken += sum(1 for _ in same)
-        text = b"".join(self._texts[token] or b"" for token in new[-_TAIL:])
+        text = b"".join(self._texts[token] for token in new[-_TAIL:])
         tail = trace.tail = (trace.tail + text)[-_TAIL:]
         trace.bytes += len(text)
         if b":" not in text and trace.colon == trace.counted:

@@ -88,6 +88,9 @@ _POLL = 0.01
 _AT_ONCE = 8
 """Threads that make calls at the same time: more would wait for a processor, and look late."""
 
+_MANY = 16
+"""Calls that are worth one more thread at once: that takes 0.1 ms to start, a mask of SQL 0.2 ms."""
+
 
 class Overdue(Exception):
     """A call was not done at its deadline. It goes on in an abandoned thread."""
@@ -175,17 +178,18 @@ class DeadlineCalls(Generic[T]):
         self._abandoned: list[_Caller[T]] = []
 
     def run(self, calls: Sequence[Callable[[], T]], *, times: float = 1.0) -> list[T | Exception]:
-        """Make the calls: one after the other, and a few at a time if they take long. For each its result,
-        what it raised, or Overdue if it took more than `times` as much processor time as a call may."""
-        work = _Work(calls)
+        """Make the calls: one after the other, and a few at a time if they are many or take long. For each
+        its result, what it raised, or Overdue if it took `times` as much processor time as a call may."""
+        work, at_once = _Work(calls), len(calls) // _MANY
         callers: list[_Caller[T]] = []
         while not work.done.is_set():
-            if work.left and len(callers) < _AT_ONCE:
-                try:
+            at_once = min(at_once + 1, _AT_ONCE)
+            try:
+                while work.left and len(callers) < at_once:
                     callers.append(_Caller(work))
-                except RuntimeError:  # the system has no more threads
-                    if not callers:
-                        break
+            except RuntimeError:  # the system has no more threads
+                if not callers:
+                    break
             work.done.wait(_POLL)
             self._abandoned += [one for one in callers if one.gives_up(times * self.seconds, self.longest)]
             callers = [one for one in callers if not one.abandoned]

@@ -60,7 +60,9 @@ class Recall:
     """Of the requests of one vocabulary. Used by one thread at a time."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._kinds = [_kind(text) for text in vocabulary.text_tokens]
+        texts = [*enumerate(vocabulary.text_tokens)]
+        self._digits = frozenset(i for i, text in texts if text and _DIGITS.issuperset(text))
+        self._structure = frozenset(i for i, text in texts if not text or not _STRUCTURE.isdisjoint(text))
         self._known: Latest[int, Found] = Latest(_MEMO_BYTES)
         self._places: dict[int, _Place] = {}
 
@@ -76,13 +78,14 @@ class Recall:
         offer = place.offer
         if offer.tokens and offer.tokens[0] != tokens[0] and offer.source is None:
             self._known.put(place.key, Found(), ENTRY_BYTES)
-        kind, alone, place.offer = self._kinds[tokens[-1]], len(tokens) == 1, NOTHING
+        last, alone, place.offer = tokens[-1], len(tokens) == 1, NOTHING
+        kind = _DIGIT if last in self._digits else 0 if last in self._structure else _WORD
         if not alone:
             before, place.last = place.last, hash(tuple(tokens[:-1]))
             place.run = hash((before, place.last))
         place.digits = place.digits + 1 if kind == _DIGIT and alone else 0
         # A digit is any digit: dates go on behind the fourth. The second word of a text is any word.
-        known = _DIGIT - place.digits if kind == _DIGIT else tokens[-1]
+        known = _DIGIT - place.digits if kind == _DIGIT else last
         if kind == place.kind == _WORD:
             known = _WORD
         place.kind = kind if alone else 0
@@ -115,9 +118,3 @@ class Recall:
             self._known.put(place.key, found, ENTRY_BYTES)
             place.offer = found if offered else NOTHING
         return found
-
-
-def _kind(text: bytes | None) -> int:
-    if not text or not _STRUCTURE.isdisjoint(text):
-        return 0
-    return _DIGIT if _DIGITS.issuperset(text) else _WORD

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,8 @@ class GrammarTable:
 
         def replay() -> None:
             for token in history:
-                self._accept_one(slot, request, token)
+                if self.requests.get(slot) is request:  # else it took too long, and this thread is abandoned
+                    self._accept_one(slot, request, token)
 
         try:
             matcher = backend.start(grammar, stops)
@@ -346,10 +348,8 @@ class GrammarTable:
                 group.others.append(position)
         for (_, bounded), positions in active.items():
             requests = [self.requests[slots[position]] for position in positions]
-            if bounded:
-                group.batches.append(StepBatch(positions, requests))
-            else:
-                group.batches.append(UnboundedBatch(self._unbounded, positions, requests))
+            batch = StepBatch if bounded else partial(UnboundedBatch, self._unbounded)
+            group.batches.append(batch(positions, requests))
         if len(self._groups) >= _GROUPS:
             self.regroup()
         self._groups[slots] = group

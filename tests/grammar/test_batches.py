@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 import time
 
@@ -14,6 +15,7 @@ import guided_plugin as gp
 from guided_plugin.errors import BudgetError, CompileLimitError
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.drafts import fill_with_drafts
+from guided_plugin.grammar.forced import ForcedTokens
 from guided_plugin.grammar.native import DeadlineCalls, Overdue
 from guided_plugin.grammar.table import GrammarTable, Phase
 
@@ -231,6 +233,24 @@ def test_triggers_that_cost_too_much_are_not_blamed_on_their_language(byte_compi
         spec = gp.OutputSpec.regex("[a-c]{5}", start_after=other)
         assert byte_compiler.refusal(spec) is None
         byte_compiler.compile(spec)
+
+
+def test_a_lark_grammar_that_is_ambiguous_inside_of_tokens_fails_alone() -> None:
+    """No limit of llguidance looks at rows there. What must follow, which goes through more, isn't asked."""
+    vocabulary = gp.Vocabulary.from_tokens([b"a", b"b", b"c", b"ca", b"</s>"], [4])
+    compiler = gp.GrammarCompiler(vocabulary, config=gp.GuidedConfig(jump_forward=True))
+    source = 'start: e "a" /[c]/\ne: e e | e e e e e e | "a" /[b]/ "c"'
+    table = GrammarTable(vocabulary, 0.01, 60.0)
+    for slot, spec in enumerate([gp.OutputSpec.regex("a(bca)*"), gp.OutputSpec.grammar(source, "lark")]):
+        grammar = compiler.compile(spec)
+        table.add(slot, str(slot), spec, grammar, compiler.backend(grammar.backend))
+    mask, tokens = np.zeros((2, vocabulary.words), np.int32), itertools.chain([0], itertools.cycle([1, 3]))
+    while not table.failures:
+        table.fill((0, 1), mask)
+        assert ForcedTokens(vocabulary).after(table.requests[1], 7) == ()
+        table.accept((0, 1), [next(tokens)] * 2)
+    assert table.phase(0) is Phase.ACTIVE
+    assert "takes more than 10 ms of processor time" in str(table.requests[1].error)
 
 
 BOMBS = {

@@ -135,7 +135,8 @@ def test_only_active_requests_and_no_more_than_most() -> None:
 def test_a_control_token_ends_what_must_follow() -> None:
     tokens = [*(bytes([byte]) for byte in range(256)), b"ab", b"<|call|>", b"</s>"]
     named = Vocabulary.from_tokens(tokens, [258], [257])
-    run = Run(OutputSpec.grammar('start: "ab" <|call|> "ab"', syntax="lark"), named)
+    tag = {"type": "tag", "begin": "ab<|call|>ab", "content": {"type": "any_text"}, "end": "<x"}
+    run = Run(OutputSpec.structural_tag({"format": tag}), named)
     assert run.after() == (256,)
     run.take(256)
     assert run.after() == ()

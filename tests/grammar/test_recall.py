@@ -101,6 +101,12 @@ def test_of_a_request_that_waits_only_what_may_begin_it_is_worth_a_look():
     assert recall.after(0, one, []) == (None, False)
 
 
+def test_a_token_that_the_vocabulary_does_not_know_is_no_trouble():
+    recall = Recall(BYTES)
+    taught(recall, [ord(">"), BYTES.size + 7], (7,), times=2)
+    assert asked(recall, [ord(">"), BYTES.size + 7]) == ((7,), False)
+
+
 def test_a_slot_with_another_request_keeps_nothing_for_the_one_before():
     recall, first, second = Recall(BYTES), request(), request()
     recall.after(0, first, list(b'":"a"'))

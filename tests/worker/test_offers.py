@@ -159,6 +159,12 @@ def test_what_is_to_be_looked_at_again_is_once_there_is_time(region, monkeypatch
     while offers.learn():
         pass
     assert offers._recalled.kept == {3: ((7,), True)}
+    step(region, offers, 2, tuple(range(5)))
+    offers.seen(Plan(3, 2, 0, 0, tuple(range(5)), False), [], whole=True)  # it is at another place now
+    offers._recalled.kept.clear()
+    while offers.learn():
+        pass
+    assert not offers._recalled.kept
 
 
 def test_outputs_are_learnt_from_in_turns_and_a_little_at_a_time(region, monkeypatch):

@@ -58,15 +58,16 @@ _LIMITS: dict[str, Any] = {
 # before each name: that makes four items of one.
 _ITEMS_WITH_MARKS = 4
 
-# Grammars that clients write may be ambiguous: a mask then costs the square of the items in a row. With these
-# limits a mask of the worst takes 70 ms, with those above 700. A rule may call itself 500 times at its end.
+# Grammars that clients write may be ambiguous: a row then costs the third power of its items. The limit stops
+# the usual ones before a mask takes 0.2 s; one that has such rows only inside of tokens passes it, and meets
+# the deadline that all of them have. A rule may call itself 500 times at its end.
 _CLIENT_ITEMS = 500
 
 # A grammar of 20,000 characters takes up to 60 ms (nearly all of MaskBench's), one of 100,000 240.
 _QUICK_CHARACTERS = 20_000
 
 # Text that must follow is looked for while a batch waits, and llguidance goes along all of it at once: 1.2 us
-# for a character. The longest of 1,140 real schemas has 214.
+# for a character. The longest of 1,140 real schemas has 214. Client grammars may have costly rows there.
 _MOST_FORCED = 1_000
 _LONG = "\n// long\n"
 """At the end of a grammar in which it is not looked for."""
@@ -155,7 +156,8 @@ class LLGuidanceBackend:
 
     def _text(self, spec: OutputSpec) -> str:
         text = source_text(spec, self._tokenizers, self._unenforced)
-        return text + _LONG if self._jumps and forced_run(text) > _MOST_FORCED else text
+        long = spec.kind == "grammar" or forced_run(text) > _MOST_FORCED
+        return text + _LONG if self._jumps and long else text
 
     def _left_out(self, spec: OutputSpec) -> tuple[str, ...]:
         """Those of `unenforced_keywords` that it asks for."""
@@ -209,10 +211,10 @@ class LLGuidanceBackend:
         never = spec.kind in ("json_schema", "structural_tag") and "\nnever: " in text
         is_distinct, forces = text.removesuffix(_LONG).endswith(DISTINCT), not text.endswith(_LONG)
         distinct = self._distinct_rules(spec) if is_distinct else None
-        left, named = self._left_out(spec), self._named(spec, text)
+        left, named, bounded = self._left_out(spec), self._named(spec, text), spec.kind != "grammar"
         size = _BYTES_PER_CHARACTER * len(text) + texts_bytes(spec.text)
         compiled = _Compiled(text, lexers, impossible if never else None, distinct, forces, None)
-        made = Grammar(spec, self.name, compiled, size, 0.0, bounded=True, unenforced=left, named=named)
+        made = Grammar(spec, self.name, compiled, size, 0.0, bounded=bounded, unenforced=left, named=named)
         if spec.close_before_length:
             endings = Endings(self._tokenizers.spelling, text)
             shortest, grows = (None, 0) if prepared is None else (prepared.shortest, prepared.growth)

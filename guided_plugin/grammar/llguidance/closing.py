@@ -213,13 +213,13 @@ class Closing:
     """Characters of the longest tokens of plain text in the last mask: they leave the ending as it is."""
 
     @property
-    def mark(self) -> tuple[int, Ending | None, int]:
+    def mark(self) -> tuple[int, Ending | None, int, int]:
         """What `go_back` needs."""
-        return self.due, self.ending, self.led
+        return self.due, self.ending, self.led, self.missed
 
-    def go_back(self, mark: tuple[int, Ending | None, int]) -> None:
+    def go_back(self, mark: tuple[int, Ending | None, int, int]) -> None:
         """Be as it was at a mark."""
-        self.due, self.ending, self.led = mark
+        self.due, self.ending, self.led, self.missed = mark
         self.text = 0
 
     def restrict(

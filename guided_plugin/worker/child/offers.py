@@ -26,8 +26,8 @@ _FEW_ROWS = 4
 """So many are always looked at: that takes less than the 2% of drafts that recalling them loses."""
 
 _LEARN_SECONDS = 100e-6
-"""For how long it learns from outputs before it looks for other work again. Only once in a step was too
-little on slow processors: in a simulation 0.578 forward passes a token; where all is learnt, 0.555."""
+"""For how long it learns from outputs before it looks for other work. Learning only once in a step took 0.578
+forward passes a token on slow processors; where all is learnt, 0.555 (simulated)."""
 
 _SURE = 0.97
 """How sure it is that a draft that must follow is taken. A pretrained model took 0.975 of them on average
@@ -64,13 +64,15 @@ class Offers:
         was learnt from last; how many are left in this step."""
 
     def seen(self, plan: Plan, blocks: list[list[int]], *, whole: bool) -> None:
-        """The tokens of a step are there: say which drafts are verified, before any grammar has seen them.
-        Only rows of which nothing is known are moved past their tokens first; those leave the blocks. Rows
-        that it comes too late for keep what was proposed. `whole`: all of its requests run."""
+        """The tokens of a step are there: say which drafts are verified, if any, before a grammar sees them.
+        Only rows of which nothing is known are moved past their tokens first; those leave the blocks. Rows it
+        comes too late for keep what was proposed. `whole`: all of its requests run."""
+        self._lookups.clear()
+        if not plan.offers:
+            return
         last, self._last = self._last, time.perf_counter()
         self._gap += (min(self._last - last, _LONGEST) - self._gap) * _LEARNT
         self._found.clear()
-        self._lookups.clear()
         self._slots, self._left = plan.slots, len(plan.slots)
         unknown = self._recall(plan, blocks) if whole else []
         end = time.perf_counter() + len(unknown) * self._gap * _WORTH / len(plan.slots)
@@ -92,8 +94,7 @@ class Offers:
         self._count(plan)
 
     def settle(self, plan: Plan) -> None:
-        """Its masks are filled now: what was proposed stands if nothing was said. A worker before took the
-        tokens in."""
+        """Its masks are filled now: what was proposed stands, if a worker before this took the tokens in."""
         if not self._rings.region.offered(plan.step):
             self._publish(plan)
 

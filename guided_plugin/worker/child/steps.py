@@ -140,7 +140,7 @@ class DraftSteps(PlainSteps):
         self._offers = offers
 
     def _see(self, plan: Plan, blocks: list[list[int]]) -> None:
-        if plan.offers and self._offers is not None:
+        if self._offers is not None:
             self._offers.seen(plan, blocks, whole=self._together(plan))
 
     def _needs(self, plan: Plan) -> int:

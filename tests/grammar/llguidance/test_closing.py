@@ -235,6 +235,18 @@ def test_near_the_end_the_model_still_chooses(compiler: GrammarCompiler) -> None
     assert table.tokens_led == 2  # the quote, the stop token
 
 
+def test_drafts_that_would_lead_an_output_do_not(compiler: GrammarCompiler) -> None:
+    properties = {"a": {"type": "string"}, "b": {"type": "string"}}
+    spec = OutputSpec.json_schema({"type": "object", "properties": properties, "required": ["a"]})
+    table = table_of(compiler, spec, 16)
+    for byte in b'{"a":"x':
+        mask_of(table)
+        table.accept((0,), [byte])
+    drafts = [[byte] for byte in b'","b":"']
+    fill_with_drafts(table, (0,), np.zeros((8, VOCABULARY.words), np.int32), drafts)
+    assert (table.led, table.tokens_led) == ([], 0)
+
+
 def test_where_there_is_no_time_for_a_choice_the_output_is_led(
     compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -231,7 +231,8 @@ class Grammar:
                 alternatives = [self._with_condition(each) for each in alternatives]
             if rule.parameter and len(alternatives) == 1:
                 # llguidance folds rules of one alternative, and then forgets the parameter.
-                alternatives = _both_ways(alternatives[0])
+                one, ways = alternatives[0], (f"bit_clear({SPARE_BIT})", f"bit_set({SPARE_BIT})")
+                alternatives = [Alternative(one.symbols, both(one.condition, way)) for way in ways]
             lines.append(f"{head}: " + " | ".join([_alternative(each, words) for each in alternatives]))
         bodies = {name: body for body, name in self._terminals.items() if name in terminals}
         lines += [f"{name}: {body}" for name, body in bodies.items()]
@@ -346,12 +347,6 @@ def _reachable(rules: dict[str, Rule], start: Symbol) -> tuple[list[str], set[st
             for alternative in rules[symbol.rule].alternatives:
                 pending += alternative.symbols
     return list(seen), terminals
-
-
-def _both_ways(alternative: Alternative) -> list[Alternative]:
-    """The same as two alternatives, by a bit of the parameter."""
-    ways = [f"bit_clear({SPARE_BIT})", f"bit_set({SPARE_BIT})"]
-    return [Alternative(alternative.symbols, both(alternative.condition, way)) for way in ways]
 
 
 def _alternative(alternative: Alternative, words: Mapping[str, str]) -> str:
