@@ -156,8 +156,9 @@ class LLGuidanceBackend:
 
     def _text(self, spec: OutputSpec) -> str:
         text = source_text(spec, self._tokenizers, self._unenforced)
-        long = spec.kind == "grammar" or forced_run(text) > _MOST_FORCED
-        return text + _LONG if self._jumps and long else text
+        if not self._jumps or (spec.kind != "grammar" and forced_run(text) <= _MOST_FORCED):
+            return text
+        return text + _LONG
 
     def _left_out(self, spec: OutputSpec) -> tuple[str, ...]:
         """Those of `unenforced_keywords` that it asks for."""
