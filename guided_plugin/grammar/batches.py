@@ -9,8 +9,9 @@ thread goes on with the rows that are left.
 from __future__ import annotations
 
 import logging
+import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,8 +26,11 @@ from guided_plugin.spec import OutputSpec
 
 _log = logging.getLogger(__name__)
 
-_REPLAY = 1.5
-"""How many times longer than one call the replay of a request may take."""
+_REPLAY, _REPLAY_SECONDS = 1.5, 1.0
+"""How many times longer than one call the replay of a request may take; that of one which is running."""
+
+_WATCHED = 4
+"""Calls of a request by itself after one for all took too long."""
 
 Quarantine = Callable[[OutputSpec, GuidedError], None]
 """Refuse a spec for a while."""
@@ -51,6 +55,13 @@ class RunningRequest:
     """Whether it keeps its matcher though that shares much."""
     closing: OutputClosing | None = None
     """What closes it before its token limit, where its spec asks for that."""
+    watched: int = 0
+    """For so many calls more it has a deadline, though its backend bounds them: one for all was slow."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it is called together with others."""
+        return self.grammar.bounded and not self.watched
 
     @property
     def led(self) -> bool:
@@ -60,26 +71,50 @@ class RunningRequest:
     def replayed(self) -> tuple[Matcher, bool]:
         """A new matcher, moved past the request's tokens, and whether it accepted all of them."""
         matcher = self.backend.start(self.grammar, self.stop_token_ids)
-        return matcher, all(matcher.accept(token) for token in self.state.constrained())
+        return matcher, refused(matcher, self.state.constrained(), _REPLAY_SECONDS) is None
+
+
+def refused(matcher: Matcher, tokens: Iterable[int], seconds: float) -> int | None:
+    """The first token that a matcher refuses; None: it has moved past all. Raises BudgetError where that
+    takes more processor time, as others wait."""
+    end = time.thread_time() + seconds
+    for token in tokens:
+        if not matcher.accept(token):
+            return token
+        if time.thread_time() > end:
+            raise _over("replay", seconds)
+    return None
+
+
+def _over(what: str, seconds: float) -> BudgetError:
+    return BudgetError(
+        f"a {what} of its grammar takes more than {1e3 * seconds:.0f} ms of processor time",
+        hint="write the grammar without ambiguity, as `(a | b)*` instead of `e ::= e e | a | b`; row_ms "
+        "sets the limit",
+    )
 
 
 class StepBatch:
     """Requests of one backend, called in this thread. The table drops a batch that is stale or has errors."""
 
-    def __init__(self, positions: list[int], requests: Sequence[RunningRequest]) -> None:
+    def __init__(self, seconds: float, positions: list[int], requests: Sequence[RunningRequest]) -> None:
+        """`seconds`: after a call that takes longer its requests are watched."""
+        self._seconds = seconds
         self.positions = positions
         """Where the requests are among the slots of the step."""
         self.requests = requests
         self.errors: dict[int, GuidedError] = {}
         """The requests that failed in the last call, by their index in the batch."""
         self.stale = False
-        """Whether matchers were replaced."""
+        """Whether matchers were replaced, or requests are called otherwise now."""
         self._matchers = requests[0].backend.batch([request.matcher for request in requests])
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
         """Write the mask of request i into mask[rows[i]], unless the request fails."""
+        begun = time.perf_counter()
         try:
             self._matchers.fill(mask, rows)
+            self._watch(begun)
         except Exception as error:
             _log.warning("%d rows are retried one by one: %s", len(rows), printable(error))
             for index, (request, row) in enumerate(zip(self.requests, rows, strict=True)):
@@ -90,12 +125,22 @@ class StepBatch:
 
     def accept(self, tokens: list[int]) -> list[bool]:
         """Whether each request took its token; False also for those that fail."""
+        begun = time.perf_counter()
         try:
-            return self._matchers.accept(tokens)
+            verdicts = self._matchers.accept(tokens)
+            self._watch(begun)
+            return verdicts
         except Exception as error:
             _log.warning("%d rows are retried one by one: %s", len(tokens), printable(error))
             self.stale = True  # some matchers have moved and some have not, so all are replayed
             return [self._replayed(index, token) for index, token in enumerate(tokens)]
+
+    def _watch(self, begun: float) -> None:
+        """Which request a slow call was slow for is seen in the next ones."""
+        if time.perf_counter() - begun > self._seconds:
+            self.stale = True
+            for request in self.requests:
+                request.watched = _WATCHED
 
     def _replayed(self, index: int, token: int) -> bool:
         request = self.requests[index]
@@ -125,6 +170,7 @@ class UnboundedCalls:
     ) -> None:
         """`seconds` of processor time, or `longest` by the clock, for a call of one request. `progress` is
         called while calls are waited for."""
+        self.seconds, self.longest = seconds, longest
         self._calls: DeadlineCalls[Any] = DeadlineCalls(seconds, longest, progress)
         self._quarantine = quarantine
 
@@ -143,19 +189,16 @@ class UnboundedCalls:
         """Move a new request past its tokens. Raises what `act` raises, or a BudgetError."""
         (outcome,) = self._calls.run([act], times=_REPLAY)
         if isinstance(outcome, Exception):
-            raise self._late(request, "replay") if isinstance(outcome, Overdue) else outcome
+            raise self.late(request, "replay") if isinstance(outcome, Overdue) else outcome
 
     def _checked(self, request: RunningRequest, outcome: Any, what: str) -> Any:
         if isinstance(outcome, Overdue):
-            return self._late(request, what)
+            return self.late(request, what)
         return RequestError(f"its backend failed: {outcome}") if isinstance(outcome, Exception) else outcome
 
-    def _late(self, request: RunningRequest, what: str) -> GuidedError:
-        error = BudgetError(
-            f"a {what} of its grammar takes more than {1e3 * self._calls.seconds:.0f} ms of processor time",
-            hint="write the grammar without ambiguity, as `(a | b)*` instead of `e ::= e e | a | b`; row_ms "
-            "sets the limit",
-        )
+    def late(self, request: RunningRequest, what: str) -> GuidedError:
+        """Why a request fails that took too long; its spec is refused for a while."""
+        error = _over(what, self.seconds)
         if self._quarantine is not None:
             self._quarantine(request.spec, error)
         return error
@@ -165,14 +208,13 @@ class UnboundedBatch:
     """A `StepBatch` of a backend that does not bound its calls: each request is called by itself, in other
     threads. Its calls return what those of a `StepBatch` do."""
 
-    stale = False
-
     def __init__(
         self, calls: UnboundedCalls, positions: list[int], requests: Sequence[RunningRequest]
     ) -> None:
         self.positions = positions
         self.requests = requests
         self.errors: dict[int, GuidedError] = {}
+        self.stale = False
         self._calls = calls
         self._each = [request.backend.batch([request.matcher]) for request in requests]
         self._masks: MaskArray = np.empty((len(requests), 0), np.int32)
@@ -190,5 +232,16 @@ class UnboundedBatch:
 
     def _run(self, calls: Sequence[Callable[[], Any]], what: str) -> list[Any]:
         outcomes = self._calls.run(self.requests, calls, what)
+        locked = set[int]()
+        if self._calls.overdue():  # it goes on, and who shares what it has locked would wait with the GIL
+            for request, found in zip(self.requests, outcomes, strict=True):
+                give_up = getattr(request.matcher, "give_up_shared", None)
+                if isinstance(found, BudgetError) and give_up is not None:
+                    locked.add(id(give_up()))
+        for i, request in enumerate(self.requests):
+            if id(getattr(request.matcher, "shared", None)) in locked:
+                outcomes[i] = self._calls.late(request, what)
+            request.watched -= request.watched > 0
+            self.stale |= request.grammar.bounded and not request.watched
         self.errors = {i: one for i, one in enumerate(outcomes) if isinstance(one, GuidedError)}
         return outcomes

@@ -137,7 +137,9 @@ class EarlierKeys:
         if not text:
             return (), followers
         rest, matcher = _rest((trace.tail + new)[-_TAIL:], text), cast(Any, request.matcher)
-        tokens = self._forced.spelled(rest, matcher, most) if rest and hasattr(matcher, "fits") else ()
+        tokens = (
+            self._forced.spelled(rest, matcher, most) if rest and getattr(matcher, "forces", False) else ()
+        )
         return (tokens if tokens and matcher.fits(list(tokens)) else ()), followers
 
     def learn(self, slot: int, followers: Followers | None = None, tokens: tuple[int, ...] = ()) -> None:

@@ -7,6 +7,7 @@ first. They are drafts: who verifies them decides. Depends on the grammar protoc
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,10 @@ DRAFTS = 7
 
 _LONGEST = 128
 """Bytes of forced text that are looked at: more than the drafts of a step."""
+
+_LOOK_SECONDS = 0.005
+"""Of processor time: a look that takes longer finds nothing, one of four times as much is the last of its
+matcher. All rows wait, and an ambiguous grammar may take seconds. Most looks take less than 0.1 ms."""
 
 _MEMO_BYTES = 16 << 20
 _END_BYTES = 128
@@ -69,8 +74,13 @@ class ForcedTokens:
 
     def behind(self, matcher: Any, most: int) -> tuple[int, ...]:
         """The same of a matcher."""
+        begun = time.thread_time()
         text = matcher.forced() if getattr(matcher, "forces", False) else b""
-        return self.spelled(text[:_LONGEST], matcher, most) if text else ()
+        quick = time.thread_time() - begun < _LOOK_SECONDS
+        tokens = self.spelled(text[:_LONGEST], matcher, most) if text and quick else ()
+        if time.thread_time() - begun > 4 * _LOOK_SECONDS:
+            matcher.forces = False
+        return tokens
 
     def spelled(self, text: bytes, matcher: Any, most: int) -> tuple[int, ...]:
         """The first of a text's tokens, as far as they are the same whatever the matcher lets follow it."""

@@ -117,8 +117,8 @@ class _Work(Generic[T]):
 class _Caller(Generic[T]):
     """A thread that makes calls of some work until none is left, or it is abandoned."""
 
-    def __init__(self, work: _Work[T]) -> None:
-        self._work = work
+    def __init__(self, work: _Work[T], seconds: float) -> None:
+        self._work, self._seconds = work, seconds
         self._call: tuple[int, float, float] | None = None
         """Its index, and the time and the processor time at which it began."""
         self._clock = 0
@@ -127,14 +127,14 @@ class _Caller(Generic[T]):
         self.thread = threading.Thread(target=self._run, name="guided-deadline", daemon=True)
         self.thread.start()
 
-    def gives_up(self, seconds: float, longest: float) -> bool:
-        """Abandon the thread if its call has taken `seconds` of processor time, or `longest` by the clock."""
+    def gives_up(self, longest: float) -> bool:
+        """Abandon the thread if its call has taken too much processor time, or `longest` by the clock."""
         with self._work.lock:
             if self._call is None:
                 return False
             index, self.begun, cpu_begun = self._call
             late = time.monotonic() - self.begun >= longest
-            if not late and time.clock_gettime(self._clock) - cpu_begun < seconds:
+            if not late and time.clock_gettime(self._clock) - cpu_begun < self._seconds:
                 return False
             self.abandoned = True
             self._work.tell(index, Overdue())
@@ -153,11 +153,14 @@ class _Caller(Generic[T]):
             if self.abandoned or not work.left:
                 return False
             index, call = work.left.pop()
-            self._call = index, time.monotonic(), time.thread_time()
+            begun = time.thread_time()
+            self._call = index, time.monotonic(), begun
         try:
             found: T | Exception = call()
         except BaseException as error:
             found = error if isinstance(error, Exception) else RuntimeError(repr(error))
+        if time.thread_time() - begun >= self._seconds:  # no other thread ran to see it: it held the GIL
+            found = Overdue()
         with work.lock:
             self._call = None
             if not self.abandoned:
@@ -186,12 +189,12 @@ class DeadlineCalls(Generic[T]):
             at_once = min(at_once + 1, _AT_ONCE)
             try:
                 while work.left and len(callers) < at_once:
-                    callers.append(_Caller(work))
+                    callers.append(_Caller(work, times * self.seconds))
             except RuntimeError:  # the system has no more threads
                 if not callers:
                     break
             work.done.wait(_POLL)
-            self._abandoned += [one for one in callers if one.gives_up(times * self.seconds, self.longest)]
+            self._abandoned += [one for one in callers if one.gives_up(self.longest)]
             callers = [one for one in callers if not one.abandoned]
             self._progress()
         return work.outcomes

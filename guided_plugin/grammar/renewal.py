@@ -18,6 +18,7 @@ from guided_plugin.grammar.base import MaskArray, Matcher
 from guided_plugin.grammar.batches import RunningRequest
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.spec import OutputSpec
 
 _log = logging.getLogger(__name__)
 
@@ -164,4 +165,14 @@ def _exhausted(request: RunningRequest) -> GuidedError:
     return RequestError(
         f"the lexer that requests of its grammar share is exhausted after {count} tokens",
         hint="send it again; smaller length bounds and fewer counted patterns leave more room",
+    )
+
+
+def never_began(spec: OutputSpec) -> RequestError:
+    """Why a request failed whose output ended while it waited for its `start_after`."""
+    forms = " or ".join(repr(one.tokens) for one in spec.start_after or ())
+    return RequestError(
+        f"the output ended before {forms} came, so none of it was constrained",
+        where="start_after",
+        hint="raise the token limit, have the model end its reasoning, or leave start_after out",
     )

@@ -22,8 +22,9 @@ from guided_plugin.grammar.batches import (
     StepBatch,
     UnboundedBatch,
     UnboundedCalls,
+    refused,
 )
-from guided_plugin.grammar.renewal import Renewals
+from guided_plugin.grammar.renewal import Renewals, never_began
 from guided_plugin.grammar.request_state import Phase, RequestState, as_array
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
@@ -43,6 +44,8 @@ _LOOK_SECONDS = 0.1
 
 _CLOSING_SECONDS = 0.002
 """In a step, for searches that only leave more choice to outputs that end soon."""
+
+_SHORTER = "ask for shorter outputs, or for a simpler schema: all other requests would wait for it"
 
 _STOP_ROW_BYTES = 4 << 20
 """What rows of stop tokens may take: one for each set of stop tokens that requests have."""
@@ -110,16 +113,22 @@ class GrammarTable:
         history = [int(token) for token in tokens]
 
         def replay() -> None:
+            end = time.thread_time() + self._unbounded.longest
             for token in history:
                 if self.requests.get(slot) is request:  # else it took too long, and this thread is abandoned
                     self._accept_one(slot, request, token)
+                if time.thread_time() > end:
+                    raise RequestError(
+                        f"the replay of its {len(history)} tokens takes too long", hint=_SHORTER
+                    )
 
         try:
             matcher = backend.start(grammar, stops)
             state = RequestState(triggers, stops)
             # Triggers that belong to the constrained part, where the grammar can't begin with them.
             kept = [as_array(one) for one in triggers if one.kept]
-            forbidden = tuple(one for one in kept if not all(map(backend.start(grammar, stops).accept, one)))
+            first, seconds = partial(backend.start, grammar, stops), self._unbounded.seconds
+            forbidden = tuple(one for one in kept if refused(first(), one, seconds) is not None)
             request = RunningRequest(
                 request_id, spec, grammar, matcher, backend, stops, state, forbidden=forbidden
             )
@@ -134,7 +143,7 @@ class GrammarTable:
         except BaseException as error:
             # The host was not told that the slot is in use, so it would never remove the request.
             self.requests.pop(slot, None)
-            if isinstance(error, BudgetError):
+            if isinstance(error, RequestError):
                 raise error.for_request(request_id) from error
             if not isinstance(error, Exception):
                 raise
@@ -213,12 +222,15 @@ class GrammarTable:
 
     def _close(self, slot: int, request: RunningRequest, closing: OutputClosing, row: MaskArray) -> None:
         """Keep room for an end in the mask of a request that runs."""
-        tokens = request.state.tokens
+        tokens, begun = request.state.tokens, time.thread_time()
         before, last = closing.led, tokens[-1] if tokens else -1
         try:
             closing.restrict(request.matcher, len(tokens), last, row, self._closing_until)
+            if time.thread_time() - begun > self._unbounded.seconds:
+                raise RequestError("the search for its end takes too long", hint=_SHORTER)
         except Exception as error:
-            self.fail(slot, RequestError(f"its end could not be found: {error}"))
+            told = error if isinstance(error, RequestError) else None
+            self.fail(slot, told or RequestError(f"its end could not be found: {error}"))
             row[:] = self.stop_row(request)
         if closing.led > before:
             self.tokens_led += 1
@@ -298,7 +310,7 @@ class GrammarTable:
                     break
                 request = self.requests[slot]
                 before = request.state.phase
-                if not request.grammar.bounded:
+                if not request.bounded:
                     self.accept((slot,), [token])
                     continue
                 try:
@@ -324,9 +336,14 @@ class GrammarTable:
         """A request waits no more: it begins, or has ended."""
         if request.state.phase is Phase.FAILED:
             self.fail(slot, never_began(request.spec))
-        for token in request.state.constrained():
-            if request.state.phase is Phase.ACTIVE and not request.matcher.accept(token):
-                self.fail(slot, self.renewals.refusal(request, token))
+        error: GuidedError | None = None
+        try:
+            token = refused(request.matcher, request.state.constrained(), self._unbounded.seconds)
+            error = None if token is None else self.renewals.refusal(request, token)
+        except BudgetError as problem:
+            error = problem
+        if error is not None and request.state.phase is Phase.ACTIVE:
+            self.fail(slot, error)
 
     def _group(self, slots: tuple[int, ...]) -> _Group:
         """The slots of a step by backend."""
@@ -340,7 +357,7 @@ class GrammarTable:
             if request is None:
                 raise PipelineError(f"slot {slot} has no request", hint="call add_request first")
             if request.state.phase is Phase.ACTIVE:
-                kind = request.backend.name, request.grammar.bounded
+                kind = request.backend.name, request.bounded
                 active.setdefault(kind, []).append(position)
                 if request.closing is not None:
                     group.closing.append((position, request, request.closing))
@@ -348,7 +365,8 @@ class GrammarTable:
                 group.others.append(position)
         for (_, bounded), positions in active.items():
             requests = [self.requests[slots[position]] for position in positions]
-            batch = StepBatch if bounded else partial(UnboundedBatch, self._unbounded)
+            calls = self._unbounded
+            batch = partial(StepBatch, calls.seconds) if bounded else partial(UnboundedBatch, calls)
             group.batches.append(batch(positions, requests))
         if len(self._groups) >= _GROUPS:
             self.regroup()
@@ -374,13 +392,3 @@ def _empty_rows(mask: MaskArray, positions: list[int]) -> list[int]:
         return []
     alive: list[bool] = np.any(mask[: positions[-1] + 1, :_HEAD_WORDS], axis=1).tolist()
     return [p for p in positions if not alive[p] and not np.any(mask[p])]
-
-
-def never_began(spec: OutputSpec) -> RequestError:
-    """Why a request failed whose output ended while it waited for its `start_after`."""
-    forms = " or ".join(repr(one.tokens) for one in spec.start_after or ())
-    return RequestError(
-        f"the output ended before {forms} came, so none of it was constrained",
-        where="start_after",
-        hint="raise the token limit, have the model end its reasoning, or leave start_after out",
-    )

@@ -6,13 +6,14 @@ import dataclasses
 import itertools
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 from grammar_tables import ScriptedBackend, ScriptedMatcher
 
 import guided_plugin as gp
-from guided_plugin.errors import BudgetError, CompileLimitError
+from guided_plugin.errors import BudgetError, CompileLimitError, RequestError
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.forced import ForcedTokens
@@ -65,6 +66,12 @@ class TestDeadlineCalls:
         (outcome,) = calls.run([lambda: released.wait(60)])
         assert isinstance(outcome, Overdue)
         released.set()
+
+    def test_a_call_that_holds_the_gil_is_late_when_it_ends(self) -> None:
+        calls: DeadlineCalls[int] = DeadlineCalls(0.05, 60.0)
+        outcome, quick = calls.run([lambda: sum(range(40_000_000)), lambda: 1])
+        assert isinstance(outcome, Overdue)
+        assert quick == 1
 
     def test_a_slow_processor_is_no_fault_of_the_call(self) -> None:
         calls: DeadlineCalls[str] = DeadlineCalls(0.05, 60.0)
@@ -196,6 +203,61 @@ def test_a_replay_that_takes_too_long_is_an_error_for_its_request(slow) -> None:
     assert masks(table, (0,)) == [1]
     table.add(1, "z", SPEC, Grammar(SPEC, slow.name, "z", 0, 0.0), slow, [0, 1])
     assert masks(table, (0, 1)) == [1, 4]
+
+
+def test_after_a_slow_call_for_all_the_request_that_takes_too_long_fails(slow) -> None:
+    quarantined, threads = [], set()
+
+    def work(name: str, what: str) -> None:
+        threads.add(threading.current_thread())
+        if (name, what) == ("y", "fill"):
+            spin(0.15)
+
+    slow.work = work
+    table = GrammarTable(VOCABULARY, 0.1, 60.0, lambda spec, error: quarantined.append(spec))
+    for slot, name in enumerate("xyz"):
+        table.add(slot, name, SPEC, Grammar(SPEC, slow.name, name, 0, 0.0, bounded=True), slow)
+    assert masks(table, (0, 1, 2)) == [1, 1, 1]
+    assert table.failures == quarantined == []
+    assert masks(table, (0, 1, 2)) == [1, 1 << END, 1]
+    assert [(slot, type(error)) for slot, error in table.failures] == [(1, BudgetError)]
+    assert quarantined == [SPEC]
+    for _ in range(3):
+        masks(table, (0, 1, 2))
+    assert threads > {threading.current_thread()}
+    threads.clear()
+    assert masks(table, (0, 1, 2)) == [1, 1 << END, 1]
+    assert threads == {threading.current_thread()}
+
+
+def test_who_shares_the_lock_of_an_abandoned_call_fails_with_it(slow) -> None:
+    """It would wait for that in its next call, and hold the GIL."""
+    table, given_up = table_of(slow, "xyz"), []
+    for slot in (0, 1):
+        matcher: Any = table.requests[slot].matcher
+        matcher.shared = slow
+        matcher.give_up_shared = lambda: given_up.append("shared") or slow
+    slow.slow.add("fill y")
+    assert masks(table, (0, 1, 2)) == [1 << END, 1 << END, 1]
+    assert given_up == ["shared"]
+
+
+@pytest.mark.parametrize(
+    ("form", "error"),
+    [
+        ({}, "the replay of its 20 tokens takes too long"),
+        ({"kept": True}, "a replay of its grammar takes more"),
+    ],
+)
+def test_tokens_that_a_request_brings_take_a_bounded_time(slow, form, error) -> None:
+    slow.work = lambda name, what: spin(0.02)
+    spec, tokens = SPEC, [0] * 20
+    if form:
+        spec, tokens = gp.OutputSpec.regex("[abc]*", start_after=[{"tokens": tokens, **form}]), []
+    table = GrammarTable(VOCABULARY, 0.1, 0.2)
+    with pytest.raises(RequestError, match=error):
+        table.add(0, "x", spec, Grammar(spec, slow.name, "x", 0, 0.0, bounded=True), slow, tokens)
+    assert not table.requests
 
 
 def test_bounded_backends_are_called_in_the_callers_thread(slow) -> None:

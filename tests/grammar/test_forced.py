@@ -142,3 +142,12 @@ def test_a_control_token_ends_what_must_follow() -> None:
     assert run.after() == ()
     run.take(257)
     assert run.after() == (256,)
+
+
+def test_after_a_long_look_a_grammar_is_not_asked_again(monkeypatch: Any) -> None:
+    run, other = Run(OutputSpec.choice(["hello there"])), Run(OutputSpec.choice(["hello there"]))
+    monkeypatch.setattr("guided_plugin.grammar.forced._LOOK_SECONDS", 0.0)
+    assert run.after() == ()
+    monkeypatch.undo()
+    assert run.after() == ()
+    assert other.after()

@@ -97,8 +97,6 @@ class _Compiled:
     """A token that the grammar names and no mask may show."""
     distinct: DistinctRules | None
     """What the grammar can't remember."""
-    forces: bool
-    """Whether it is asked what must follow."""
     closing: ClosingRules | None
     """Where outputs are closed before their limit."""
 
@@ -206,15 +204,16 @@ class LLGuidanceBackend:
             tokenizer = self._tokenizers.fine if self._threads > 1 else self._tokenizers.plain
             return self._matcher(spec, text, tokenizer)
 
-        lexers = Lexers(first, another, self._lexers, quick=len(text) <= _QUICK_CHARACTERS)
+        quick, forces = len(text) <= _QUICK_CHARACTERS, not text.endswith(_LONG)
+        lexers = Lexers(first, another, self._lexers, quick=quick, forces=forces)
         # Grammars that clients write may name any control token, and structural tags those that they know.
         impossible = self._tokenizers.impossible_token
         never = spec.kind in ("json_schema", "structural_tag") and "\nnever: " in text
-        is_distinct, forces = text.removesuffix(_LONG).endswith(DISTINCT), not text.endswith(_LONG)
+        is_distinct = text.removesuffix(_LONG).endswith(DISTINCT)
         distinct = self._distinct_rules(spec) if is_distinct else None
         left, named, bounded = self._left_out(spec), self._named(spec, text), spec.kind != "grammar"
         size = _BYTES_PER_CHARACTER * len(text) + texts_bytes(spec.text)
-        compiled = _Compiled(text, lexers, impossible if never else None, distinct, forces, None)
+        compiled = _Compiled(text, lexers, impossible if never else None, distinct, None)
         made = Grammar(spec, self.name, compiled, size, 0.0, bounded=bounded, unenforced=left, named=named)
         if spec.close_before_length:
             endings = Endings(self._tokenizers.spelling, text)
@@ -266,9 +265,7 @@ class LLGuidanceBackend:
         handle, share = compiled.lexers.take()
         check = DistinctCheck(compiled.distinct) if compiled.distinct is not None else None
         tokenizer, impossible = self._tokenizers.plain, compiled.impossible_token
-        return LLGuidanceMatcher(
-            handle, share, tokenizer, self._stops, own, impossible, check, compiled.forces
-        )
+        return LLGuidanceMatcher(handle, share, tokenizer, self._stops, own, impossible, check)
 
     def warm_up(self) -> None:
         """Cut the vocabulary into slices now: that stops all other threads for a third of a second."""

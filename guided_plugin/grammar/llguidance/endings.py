@@ -252,13 +252,18 @@ class Endings:
         allowed = self.spelling.bytes_in(row)
         quoted, key = _QUOTE in allowed, self.spelling.signature(row)
         ends: Iterable[bytes]
+        literals = [*self._literals] if quoted else []
         for ends in (
-            (one for one in self._literals if quoted and place.ends_with(self.spelled([one]) or ())),
+            (
+                one
+                for one in literals
+                if time.thread_time() < deadline and place.ends_with(self.spelled([one]) or ())
+            ),
             (bytes([byte]) for byte in _one_of_each(allowed)),
             self._texts.get(key) or [],
             self._literals,
         ):
-            fresh = (one for one in ends if (key, one) not in used)
+            fresh = (one for one in ends if (key, one) not in used and time.thread_time() < deadline)
             found = next((one for one in fresh if self._ends(place, one, quoted)), None)
             if found is not None:
                 return found

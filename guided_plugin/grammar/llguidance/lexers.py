@@ -83,13 +83,17 @@ class Lexer:
 class Share:
     """The use of a lexer, for as long as this object lives."""
 
-    _lexers: Lexers
+    lexers: Lexers
     lexer: Lexer
 
     @property
     def crowded(self) -> bool:
         """Whether the grammar has a lexer that far fewer requests use."""
-        return self._lexers.crowded(self.lexer)
+        return self.lexers.crowded(self.lexer)
+
+    def give_up(self) -> None:
+        """Give new lexers to the requests that come from now on."""
+        self.lexers.rebuild(self.lexer)
 
     def rebuild_shared(self) -> bool:
         """Whether the lexer is full; then the grammar gets new ones. No message tells, so it is tried."""
@@ -97,17 +101,19 @@ class Share:
         copy.compute_bitmask()
         if not copy.is_error():
             return False
-        self._lexers.rebuild(self.lexer)
+        self.lexers.rebuild(self.lexer)
         return True
 
     def __del__(self) -> None:
-        self._lexers._give_back(self.lexer)
+        self.lexers._give_back(self.lexer)
 
 
 class Lexers:
     """Matchers at the beginning of a grammar, each with a lexer of its own. From any thread."""
 
-    def __init__(self, first: Any, make: Callable[[], Any], pool: LexerPool, *, quick: bool = True) -> None:
+    def __init__(
+        self, first: Any, make: Callable[[], Any], pool: LexerPool, *, quick: bool = True, forces: bool = True
+    ) -> None:
         """`quick`: another one is made in some milliseconds, so that a step may wait for it."""
         self._lexers = [Lexer(first)]
         self._old_users = 0
@@ -116,6 +122,8 @@ class Lexers:
         """When `forget` was last called."""
         self.used = 0.0
         """When one was last taken, or given back."""
+        self.forces = forces
+        """Whether what must follow is looked for, while others wait."""
         self._make = make
         self._quick = quick
         self._pool = pool

@@ -50,8 +50,6 @@ class LLGuidanceMatcher:
     """A token that its grammar names and no mask may show."""
     distinct: DistinctCheck | None
     """What its grammar can't remember."""
-    forces: bool = True
-    """Whether what must follow is found while others wait."""
     marked: Any = None
     """Its handle as it was at the mark."""
 
@@ -121,6 +119,25 @@ class LLGuidanceMatcher:
     @property
     def complete(self) -> bool:
         return bool(self.handle.is_accepting())
+
+    @property
+    def forces(self) -> bool:
+        """Whether it is asked what must follow: no one is of its grammar once that has taken long."""
+        return self.share.lexers.forces
+
+    @forces.setter
+    def forces(self, value: bool) -> None:
+        self.share.lexers.forces = value
+
+    @property
+    def shared(self) -> object:
+        """Its lexer: calls of others that have it wait for its lock."""
+        return self.share.lexer
+
+    def give_up_shared(self) -> object:
+        """Have matchers that start later use another lexer: this one, which it returns, stays locked."""
+        self.share.give_up()
+        return self.share.lexer
 
     def rebuild_shared(self) -> bool:
         """Whether its lexer is exhausted; matchers started later get another one."""

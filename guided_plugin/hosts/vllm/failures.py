@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from guided_plugin.errors import GuidedError, RequestError, printable
+from guided_plugin.grammar.renewal import never_began
 from guided_plugin.grammar.request_state import RequestState
-from guided_plugin.grammar.table import never_began
 from guided_plugin.hosts.vllm.common import (
     ADMITTED,
     GUIDED,

@@ -235,6 +235,14 @@ def test_near_the_end_the_model_still_chooses(compiler: GrammarCompiler) -> None
     assert table.tokens_led == 2  # the quote, the stop token
 
 
+def test_a_search_for_an_end_that_takes_too_long_fails_its_request(compiler: GrammarCompiler) -> None:
+    table = table_of(compiler, OutputSpec.json_schema({"type": "string"}), 5)
+    table._unbounded.seconds = 0.0
+    assert mask_of(table) == [END]
+    ((_, error),) = table.failures
+    assert "the search for its end takes too long" in str(error)
+
+
 def test_drafts_that_would_lead_an_output_do_not(compiler: GrammarCompiler) -> None:
     properties = {"a": {"type": "string"}, "b": {"type": "string"}}
     spec = OutputSpec.json_schema({"type": "object", "properties": properties, "required": ["a"]})
