@@ -2,8 +2,9 @@
 
 A batch lives until a request in it starts, ends or gets a new matcher. If a call for all raises, each is
 retried by itself. A backend that does not bound its calls is called for one row after the other, in another
-thread. The row that takes too long fails: its call, which can't be interrupted, is abandoned, and another
-thread goes on with the rows that are left.
+thread; for a while so is one that does, after a call that took as long as a row may. The row that takes too
+long fails: its call, which can't be interrupted, is abandoned, and another thread goes on with the rows that
+are left.
 """
 
 from __future__ import annotations

@@ -137,9 +137,8 @@ class EarlierKeys:
         if not text:
             return (), followers
         rest, matcher = _rest((trace.tail + new)[-_TAIL:], text), cast(Any, request.matcher)
-        tokens = (
-            self._forced.spelled(rest, matcher, most) if rest and getattr(matcher, "forces", False) else ()
-        )
+        asked = rest and getattr(matcher, "forces", False)
+        tokens = self._forced.spelled(rest, matcher, most) if asked else ()
         return (tokens if tokens and matcher.fits(list(tokens)) else ()), followers
 
     def learn(self, slot: int, followers: Followers | None = None, tokens: tuple[int, ...] = ()) -> None:

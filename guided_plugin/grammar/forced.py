@@ -27,7 +27,8 @@ _LONGEST = 128
 
 _LOOK_SECONDS = 0.005
 """Of processor time: a look that takes longer finds nothing, one of four times as much is the last of its
-matcher. All rows wait, and an ambiguous grammar may take seconds. Most looks take less than 0.1 ms."""
+grammar. All rows wait, and an ambiguous one may take seconds. Of 8,887 looks at real schemas the longest took
+2.5 ms, 99% 0.1."""
 
 _MEMO_BYTES = 16 << 20
 _END_BYTES = 128

@@ -252,13 +252,9 @@ class Endings:
         allowed = self.spelling.bytes_in(row)
         quoted, key = _QUOTE in allowed, self.spelling.signature(row)
         ends: Iterable[bytes]
-        literals = [*self._literals] if quoted else []
+        literals = (one for one in self._literals if quoted and time.thread_time() < deadline)
         for ends in (
-            (
-                one
-                for one in literals
-                if time.thread_time() < deadline and place.ends_with(self.spelled([one]) or ())
-            ),
+            (one for one in literals if place.ends_with(self.spelled([one]) or ())),
             (bytes([byte]) for byte in _one_of_each(allowed)),
             self._texts.get(key) or [],
             self._literals,
