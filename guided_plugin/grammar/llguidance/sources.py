@@ -123,7 +123,7 @@ def _text(spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str], marke
     if spec.kind == "regex":
         return f"{HEADER}start: TEXT\nTEXT: {_regex(spec.text)}"
     if spec.kind == "choice":
-        return f"{HEADER}start: {' | '.join(map(literal, spec.document()))}"
+        return f"{HEADER}start: TEXT\nTEXT: {' | '.join(map(literal, spec.document()))}"
     if spec.kind == "grammar" and spec.syntax == "lark":
         return client_lark(spec, tokens, unenforced, marked=marked)
     if spec.kind == "structural_tag":

@@ -27,6 +27,7 @@ from guided_plugin.grammar.forced import ForcedTokens
         (OutputSpec.json_object(), ["{}", '{"a":[1,{}]}'], ["[]", "1"]),
         (OutputSpec.regex("[a-z]{2,3}"), ["ab", "abc"], ["a", "abcd", "a1"]),
         (OutputSpec.choice(["yes", 'n"o\n', "é"]), ["yes", 'n"o\n', "é"], ["no", "ye"]),
+        (OutputSpec.choice([f"no {i}" for i in range(9_000)]), ["no 8999", "no 1"], ["no 9000", "no "]),
         (OutputSpec.grammar('start: "a" start | "b"', "lark"), ["b", "aab"], ["aa"]),
     ],
     ids=lambda value: value.summary() if isinstance(value, OutputSpec) else "",
