@@ -68,8 +68,8 @@ class WorkerLimits:
     """How long a step waits for a grammar that is still compiling before that row fails closed. vLLM holds
     requests back until theirs is there."""
     row_ms: int = 200
-    """Processor time that one mask of one request may take, if its backend has no bound of its own
-    (xgrammar; Lark grammars)."""
+    """Processor time that one mask or token of one request may take. Where llguidance takes a spec that is
+    no Lark grammar, once a call for all rows has taken as long."""
     worker_spin_us: int = 50
     """How long the grammar worker polls without a pause after work; later it sleeps between polls."""
 
