@@ -27,8 +27,10 @@ from guided_plugin.spec import OutputSpec
 
 _log = logging.getLogger(__name__)
 
-_REPLAY, _REPLAY_SECONDS = 1.5, 1.0
-"""How many times longer than one call the replay of a request may take; that of one which is running."""
+_REPLAY = 1.5
+"""How many times longer than one call the replay of a new request may take."""
+_REPLAY_SECONDS = 1.0
+"""Of processor time, for that of one which runs."""
 
 _WATCHED = 4
 """Calls of a request by itself after one for all took too long."""

@@ -45,8 +45,6 @@ _LOOK_SECONDS = 0.1
 _CLOSING_SECONDS = 0.002
 """In a step, for searches that only leave more choice to outputs that end soon."""
 
-_SHORTER = "ask for shorter outputs, or for a simpler schema: all other requests would wait for it"
-
 _STOP_ROW_BYTES = 4 << 20
 """What rows of stop tokens may take: one for each set of stop tokens that requests have."""
 
@@ -118,9 +116,8 @@ class GrammarTable:
                 if self.requests.get(slot) is request:  # else it took too long, and this thread is abandoned
                     self._accept_one(slot, request, token)
                 if time.thread_time() > end:
-                    raise RequestError(
-                        f"the replay of its {len(history)} tokens takes too long", hint=_SHORTER
-                    )
+                    what = f"the replay of its {len(history)} tokens takes too long"
+                    raise RequestError(what, hint="ask for shorter outputs, or simplify the schema")
 
         try:
             matcher = backend.start(grammar, stops)
@@ -224,13 +221,16 @@ class GrammarTable:
         """Keep room for an end in the mask of a request that runs."""
         tokens, begun = request.state.tokens, time.thread_time()
         before, last = closing.led, tokens[-1] if tokens else -1
+        error: GuidedError | None = None
         try:
             closing.restrict(request.matcher, len(tokens), last, row, self._closing_until)
-            if time.thread_time() - begun > self._unbounded.seconds:
-                raise RequestError("the search for its end takes too long", hint=_SHORTER)
-        except Exception as error:
-            told = error if isinstance(error, RequestError) else None
-            self.fail(slot, told or RequestError(f"its end could not be found: {error}"))
+        except Exception as problem:
+            error = RequestError(f"its end could not be found: {problem}")
+        if error is None and time.thread_time() - begun > self._unbounded.seconds:
+            hint = "set close_before_length to false, or simplify the schema"
+            error = RequestError("the search for its end takes too long", hint=hint)
+        if error is not None:
+            self.fail(slot, error)
             row[:] = self.stop_row(request)
         if closing.led > before:
             self.tokens_led += 1
@@ -336,13 +336,11 @@ class GrammarTable:
         """A request waits no more: it begins, or has ended."""
         if request.state.phase is Phase.FAILED:
             self.fail(slot, never_began(request.spec))
-        error: GuidedError | None = None
         try:
             token = refused(request.matcher, request.state.constrained(), self._unbounded.seconds)
-            error = None if token is None else self.renewals.refusal(request, token)
-        except BudgetError as problem:
-            error = problem
-        if error is not None and request.state.phase is Phase.ACTIVE:
+            if token is not None and request.state.phase is Phase.ACTIVE:
+                self.fail(slot, self.renewals.refusal(request, token))
+        except BudgetError as error:
             self.fail(slot, error)
 
     def _group(self, slots: tuple[int, ...]) -> _Group:

@@ -91,10 +91,6 @@ class Share:
         """Whether the grammar has a lexer that far fewer requests use."""
         return self.lexers.crowded(self.lexer)
 
-    def give_up(self) -> None:
-        """Give new lexers to the requests that come from now on."""
-        self.lexers.rebuild(self.lexer)
-
     def rebuild_shared(self) -> bool:
         """Whether the lexer is full; then the grammar gets new ones. No message tells, so it is tried."""
         copy = self.lexer.base.deep_copy()

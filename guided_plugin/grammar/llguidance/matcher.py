@@ -136,7 +136,7 @@ class LLGuidanceMatcher:
 
     def give_up_shared(self) -> object:
         """Have matchers that start later use another lexer: this one, which it returns, stays locked."""
-        self.share.give_up()
+        self.share.lexers.rebuild(self.share.lexer)
         return self.share.lexer
 
     def rebuild_shared(self) -> bool:

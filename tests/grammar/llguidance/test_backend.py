@@ -37,6 +37,15 @@ def test_languages(backend, spec, good, bad):
     assert [text for text in bad if takes(backend, spec, text)] == []
 
 
+_TWICE = {"T0": {"const": "abc"}} | {
+    f"T{i}": {
+        "type": "array",
+        "prefixItems": [{"$ref": f"#/$defs/T{i - 1}"}] * 2,
+        "items": False,
+        "minItems": 2,
+    }
+    for i in range(1, 10)
+}
 _TAG = {"type": "tag", "begin": "ab<", "content": {"type": "any_text"}, "end": "</ab>"}
 
 
@@ -47,6 +56,10 @@ _TAG = {"type": "tag", "begin": "ab<", "content": {"type": "any_text"}, "end": "
         (OutputSpec.regex("ab(abc){20000}"), False, True),
         (OutputSpec.regex("ab((c{50}){50}){20}"), True, False),
         (OutputSpec.regex("abc{3}[a-z]{60000}"), True, False),
+        (OutputSpec.regex(r"ab(\p{Lu}|c{50}){50}"), True, False),
+        (OutputSpec.regex(r"ab\p{Lu}"), True, True),
+        (OutputSpec.json_schema({"$defs": _TWICE, "$ref": "#/$defs/T8"}), True, False),
+        (OutputSpec.json_schema({"$defs": _TWICE, "$ref": "#/$defs/T1"}), True, True),
         (OutputSpec.grammar('start: "abc"', "lark"), True, False),
         (OutputSpec.grammar('start: "abc"', "lark"), False, True),
         (
