@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,7 @@ from guided_plugin.cli.results import (
     print_json,
     working,
 )
+from guided_plugin.config import GuidedConfig
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import printable
 
@@ -57,7 +59,8 @@ def explain(
         from guided_plugin.compiling.compiler import GrammarCompiler
         from guided_plugin.diagnose.explain import explain_output
 
-        compiler = GrammarCompiler(load_vocabulary(tokenizer))
+        config = replace(GuidedConfig.from_environment(), jump_forward=jump)  # some specs get no drafts then
+        compiler = GrammarCompiler(load_vocabulary(tokenizer), config=config)
         compiler.compile(spec)
     with working("searching for a completion"):
         found = explain_output(compiler, spec, written, next_text=next_text, seconds=seconds, jump=jump)

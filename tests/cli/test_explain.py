@@ -46,6 +46,12 @@ def test_a_continuation_that_is_refused(run, write):
     assert run("explain", spec, "--text", '{"name":"b"', "--next", ',"on').code == 0
 
 
+def test_specs_that_get_no_drafts_jump_over_nothing(run, write):
+    spec = write("s.lark", 'start: "hello there"')
+    found = run("explain", spec, "--text", "hello there", "--jump", "--json").json
+    assert found["jump"]["pieces"] == [["hello there", False]]
+
+
 def test_options_that_do_not_go_together(run, write):
     spec = write("s.json", PERSON)
     run("explain", spec, "--text", "a", "--text-file", spec).is_error(2, "only one of --text and --text-file")
