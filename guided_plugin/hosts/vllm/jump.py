@@ -3,7 +3,9 @@ the runner of this package. Imports vLLM lazily.
 
 vLLM verifies drafts adaptively: the surest first, and as many as are likely to pay on the device. The host's
 thread has more to do for a step that may have drafts, and is the bottleneck where batches are large and
-prompts come in every step. So the scheduler measures both ways, and places drafts where they pay.
+prompts come in every step. So the scheduler measures both ways, and places drafts where they pay. With drafts
+outputs end sooner, so more steps begin requests, which vLLM launches piece by piece. Where that pays,
+requests wait for the second step after one that did.
 """
 
 from __future__ import annotations
@@ -210,26 +212,53 @@ def switch_of(scheduler: Any) -> DraftSwitch | None:
     return lookup if isinstance(lookup, DraftSwitch) else None
 
 
+def schedule(original: Any) -> Any:
+    """`Scheduler.schedule`: requests that wait may do so for one more step."""
+
+    def replaced(self: Any, throttle_prefills: bool = False, *args: Any, **kwargs: Any) -> Any:
+        switch = switch_of(self)
+        if switch is not None and switch.pauses(len(self.running)):
+            # vLLM gives up such pauses while more requests wait than it has room for.
+            throttle_prefills, self.prefill_capacity_bound = True, False
+        scheduled = original(self, throttle_prefills, *args, **kwargs)
+        if switch is not None:
+            counts = scheduled.num_scheduled_tokens
+            switch.begun = sum(counts[request.req_id] for request in scheduled.scheduled_new_reqs)
+        return scheduled
+
+    return replaced
+
+
 class DraftSwitch:
     """The drafts that a scheduler places for each row of a batch, by its size, in place of vLLM's list: while
-    guided requests are there, for sizes that are faster with them."""
+    guided requests are there, for sizes that are faster with them. And where requests begin."""
 
     def __init__(self, drafts: int) -> None:
         self._drafts = drafts
         self._sizes: defaultdict[int, SizeTrial] = defaultdict(SizeTrial)  # by `size_of`
+        self._pauses: defaultdict[int, SizeTrial] = defaultdict(SizeTrial)
+        self.begun = 0
+        """Tokens of the prompts that begin in the newest step."""
         self._guided: set[str] = set()
         self._last: float | None = None  # when the tokens of the last step were there; None: nothing ran then
         self._drafted, self._same = True, 0
         """Whether the last step's size has drafts, and so many steps since that was otherwise."""
-        self._held: tuple[int, float, float, bool, bool] | None = None
-        """The last step: its size, seconds, tokens of a row, whether it is settled, and has prompts."""
+        self._held: tuple[int, float, float, float, bool, bool] | None = None
+        """The last step: its size, seconds, tokens of a row and of each place for one, whether it is settled,
+        and has prompts."""
 
     def __getitem__(self, rows: int) -> int:
-        return self._drafts if self._guided and self._sizes[size_of(rows)].drafts else 0
+        return self._drafts if self._guided and self._sizes[size_of(rows)].on else 0
 
     def begin(self, request_id: str) -> None:
         """A guided request comes."""
         self._guided.add(request_id)
+
+    def pauses(self, rows: int) -> bool:
+        """Whether the next step begins none, as the newest one did. Prompts that take longer than drafts gain
+        nothing by that."""
+        few = 0 < self.begun <= rows * (self._drafts + 1)
+        return few and bool(self._guided) and self._pauses[size_of(rows)].on
 
     def note(self, scheduled: Any, tokens: list[list[int]]) -> None:
         """The tokens of a step are there. `scheduled`: vLLM's SchedulerOutput."""
@@ -239,22 +268,26 @@ class DraftSwitch:
             return
         # New ones, or the next part of a long one.
         prompts = bool(scheduled.scheduled_new_reqs) or max(counts.values(), default=0) > self._drafts + 1
-        self._judge(prompts)
-        sampled, size = sum(map(bool, tokens)), size_of(len(counts))
+        if self._held is not None:
+            self._judge(prompts, *self._held)
+        self._held, sampled, total = None, sum(map(bool, tokens)), sum(map(len, tokens))
         if before is not None and sampled:
-            drafts = self._sizes[size].drafts
+            size = size_of(len(counts))
+            drafts = self._sizes[size].on
             self._drafted, self._same = drafts, self._same + 1 if drafts == self._drafted else 0
-            settled, each = self._same >= _SETTLED, sum(map(len, tokens)) / sampled
-            self._held = size, now - before, each, settled, prompts
+            tokens_of = total / sampled, total / (1 << size)
+            self._held = size, now - before, *tokens_of, self._same >= _SETTLED, prompts
         self._guided -= scheduled.finished_req_ids
 
-    def _judge(self, prompts: bool) -> None:
+    def _judge(
+        self, prompts: bool, size: int, seconds: float, row: float, place: float, settled: bool, own: bool
+    ) -> None:
         """The last step took what launching this one took, if that was longer: with prompts if either has."""
-        if self._held is None:
-            return
-        (size, seconds, tokens, settled, own), self._held = self._held, None
-        trial, was = self._sizes[size], self._sizes[size].worse
-        trial.add(seconds, tokens, settled=settled, prompts=own or prompts)
+        trial, pauses, was = self._sizes[size], self._pauses[size], self._sizes[size].worse
+        if not pauses.trying:
+            trial.add(seconds, row, settled=settled, prompts=own or prompts)
+        if not trial.trying:
+            pauses.add(seconds, place, settled=settled, prompts=False)  # they change which steps have some
         if trial.worse != was:
             _log.info(
                 "jump_forward: batches of about %d requests have %s from now on: a token takes %.2f ms with "
@@ -270,23 +303,23 @@ def size_of(rows: int) -> int:
 
 
 class SizeTrial:
-    """Whether drafts pay for batches of about one size: now and then some steps go the other way."""
+    """Whether one way pays for batches of about one size: now and then some steps go the other way."""
 
     def __init__(self) -> None:
         self.worse = False
-        """Whether steps with drafts were not faster, by token."""
+        """Whether steps that go this way were not faster, by token."""
         self.seconds: dict[bool, float] = {}
-        """Of a token for a row, with drafts and without, when they were compared last."""
-        self._trying, self._gain = False, _GAIN
+        """Of a token for a row, this way and the other, when they were compared last."""
+        self.trying, self._gain = False, _GAIN
         self._wait = self._left = _FIRST
         """Steps between two trials; steps until the way changes."""
         self._steps = {kind: deque[tuple[float, float]](maxlen=_FIRST) for kind in (False, True)}
         self._paces: dict[bool, dict[bool, float]] = {}  # of a token, by way, then by whether prompts came
 
     @property
-    def drafts(self) -> bool:
-        """Whether the next steps have drafts."""
-        return self.worse == self._trying
+    def on(self) -> bool:
+        """Whether the next steps go this way."""
+        return self.worse == self.trying
 
     def add(self, seconds: float, tokens: float, *, settled: bool, prompts: bool) -> None:
         """A step took so long, and brought a row so many tokens; counts only if it is settled."""
@@ -296,10 +329,10 @@ class SizeTrial:
         if self._left > 0:
             return
         counts = {kind: len(steps) for kind, steps in self._steps.items() if steps}
-        self._paces[self.drafts] = {kind: _pace(self._steps[kind]) for kind in counts}
-        other = self._paces.get(not self.drafts, {})
+        self._paces[self.on] = {kind: _pace(self._steps[kind]) for kind in counts}
+        other = self._paces.get(not self.on, {})
         counts = {kind: count for kind, count in counts.items() if kind in other}
-        if self._trying and counts:
+        if self.trying and counts:
             for way, paces in self._paces.items():  # in steps of the same kinds
                 total = sum(count * paces[kind] for kind, count in counts.items())
                 self.seconds[way] = total / sum(counts.values())
@@ -307,8 +340,8 @@ class SizeTrial:
             self._gain += (max(-_CLEAR, min(gain, _CLEAR)) - self._gain) * (1 - _KEPT)
             self.worse = self._gain <= 0
             self._wait = min(max(int(_TRIAL * abs(self._gain) / _TRIED), _FIRST), _LONG)
-        self._trying = not self._trying
-        self._left = _TRIAL if self._trying else self._wait
+        self.trying = not self.trying
+        self._left = _TRIAL if self.trying else self._wait
         for steps in self._steps.values():
             steps.clear()
 

@@ -166,13 +166,11 @@ def trial(cost, gain, steps, seed=0):
     spent = tokens = drafted = 0
     ways = deque(maxlen=5)
     for _ in range(steps):
-        got = 1 + (chance.random() < 2 * gain) / 2 if one.drafts else 1
-        took = (
-            (cost if one.drafts else 1.0) * chance.uniform(0.98, 1.02) * (5 if chance.random() < 0.1 else 1)
-        )
-        drafted += one.drafts
+        got = 1 + (chance.random() < 2 * gain) / 2 if one.on else 1
+        took = (cost if one.on else 1.0) * chance.uniform(0.98, 1.02) * (5 if chance.random() < 0.1 else 1)
+        drafted += one.on
         spent, tokens = spent + took, tokens + got
-        ways.append(one.drafts)
+        ways.append(one.on)
         one.add(took, got, settled=len(set(ways)) == 1, prompts=False)
     return drafted / steps, spent / tokens / 1.4, one
 
@@ -193,7 +191,7 @@ def test_a_size_that_is_slower_with_drafts_goes_without_and_tries_again(cost, ga
     assert one.worse
     # What is drafted pays from now on.
     for _ in range(5000):
-        one.add(1.0, 1.5 if one.drafts else 1.0, settled=True, prompts=False)
+        one.add(1.0, 1.5 if one.on else 1.0, settled=True, prompts=False)
     assert not one.worse
 
 
@@ -284,6 +282,24 @@ def test_steps_with_prompts_are_not_compared_with_others(monkeypatch, kind):
             64, (4.0 if prompts else 1.0) * (1.7 if drafts else 1), 2 if drafts else 1, prompts=prompts
         )
     assert drafted > 5800
+
+
+@pytest.mark.parametrize(("seconds", "pays"), [(1.2, True), (1.0, False)])
+def test_requests_begin_in_every_second_step_where_such_steps_take_longer(monkeypatch, seconds, pays):
+    """Four of 64 end in each step; a pause leaves them without a successor for one more."""
+    batches, waiting, pauses = Batches(monkeypatch), 0, 0
+    batches.switch.begun = 8
+    assert not batches.switch.pauses(64)  # nothing guided
+    batches.switch.begin("a")
+    for _ in range(6000):
+        begun, waiting = (0, waiting + 4) if batches.switch.pauses(64) else (waiting + 4, 0)
+        pauses += not begun
+        batches.switch.begun = 8 * begun
+        batches.run(64 - waiting, seconds if begun else 1.0, prompts="new" if begun else "")
+    assert (pauses > 2700) if pays else (pauses < 600)
+    for begun in (0, 64 * 8 + 1):  # none; prompts that take longer than drafts
+        batches.switch.begun = begun
+        assert not batches.switch.pauses(64)
 
 
 def test_a_pause_between_requests_is_not_the_time_of_a_step(monkeypatch):
