@@ -114,7 +114,6 @@ class V2DraftRunner(V2Runner):
     def apply_staged_writes(self) -> None:
         """Before a forward pass: send requests that entered since, which have no drafts yet."""
         start = self._begin_step()
-        self._turns.rotate(-1)
         if not self.requests.entered:
             return
         entered = list(self.requests.entered)
@@ -122,7 +121,7 @@ class V2DraftRunner(V2Runner):
         for sent in self._all:
             sent.leave(entered, there)
         self._version += 1
-        new = self._begin_requests()
+        new = self.requests.begin()
         if len(new) and self._proposes:
             self._send(self._entered, new)
         self._spent += time.perf_counter() - start
