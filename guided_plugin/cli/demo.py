@@ -95,7 +95,7 @@ def demo(
     ]
     if json_output:
         milliseconds = {"unguided": unguided_ms, "guided": guided_ms}
-        print_json({"seed": seed, "ms_per_token": milliseconds, "demos": shown, "keywords": keywords})
+        print_json({"seed": seed, "ms_per_step": milliseconds, "demos": shown, "keywords": keywords})
     else:
         _show(shown, keywords)
         if jump_forward:

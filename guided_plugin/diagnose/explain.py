@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -161,10 +162,11 @@ def jump_through(compiler: GrammarCompiler, spec: OutputSpec, tokens: Sequence[i
         at += count + 1
         forwards += 1
     told = [(token, own) for token, own in zip(tokens, free, strict=False) if token not in names.stops]
-    parts = groupby(told, key=lambda one: one[1])
-    texts = ((b"".join(names.tokens[token] for token, _ in part), own) for own, part in parts)
-    pieces = tuple((text.decode(errors="replace"), own) for text, own in texts)
-    return Jump(pieces, len(tokens), forwards)
+    parts = [(own, list(part)) for own, part in groupby(told, key=lambda one: one[1])]
+    decoder = getincrementaldecoder("utf-8")("replace")  # a character is in the part that has its last byte
+    texts = ((decoder.decode(b"".join(names.tokens[token] for token, _ in part)), own) for own, part in parts)
+    pieces = [(text, own) for text, own in [*texts, (decoder.decode(b"", True), False)] if text]
+    return Jump(tuple(pieces), len(tokens), forwards)
 
 
 def _tokens_of(position: Position, text: str) -> list[int]:

@@ -184,7 +184,7 @@ class DraftBatch(Batch):
             logits_to_keep=longest + 1,
         )
         if self._cache is None:
-            _check_cache(out.past_key_values)
+            _check_cache(getattr(out, "past_key_values", None))
         self._cache = out.past_key_values
         return out.logits.float().transpose(0, 1).contiguous()  # type: ignore[no-any-return]
 
@@ -230,10 +230,11 @@ class DraftBatch(Batch):
 
 def _check_cache(cache: Any) -> None:
     """Refuse a cache that can't forget its last tokens."""
-    layers = [type(layer).__name__ for layer in getattr(cache, "layers", ())]
-    if set(layers) != {"DynamicLayer"}:
+    layers = {type(layer).__name__ for layer in getattr(cache, "layers", ())}
+    if layers != {"DynamicLayer"}:
+        others = ", ".join(sorted(layers - {"DynamicLayer"})) or type(cache).__name__
         raise ConfigError(
-            f"needs a cache of keys and values of all tokens, not {', '.join(sorted(set(layers))) or cache}",
+            f"needs a cache of keys and values of all tokens, not {others}",
             where="jump_forward",
             hint="this model keeps a window or a state: use jump_forward=False",
         )

@@ -78,8 +78,8 @@ class DecodeLoop:
             hint = "DecodeLoop(model, GrammarCompiler(Vocabulary.from_tokenizer(tokenizer)))"
             what = f"must be a GrammarCompiler, not {type(compiler).__name__}"
             raise ConfigError(what, where="compiler", hint=hint)
-        if jump_forward:
-            _check_jump(processors, mode, ranks)
+        _check_jump(jump_forward, processors, mode, ranks)
+        if jump_forward and mode == "auto":
             mode = "inline"
         self._jumps = jump_forward
         self._model = model
@@ -263,15 +263,17 @@ def _check_rows(prompts: Any, specs: Any) -> None:
         )
 
 
-def _check_jump(processors: Sequence[str], mode: Mode, ranks: RankGroup | None) -> None:
-    """Refuse what does not go together with `jump_forward`."""
+def _check_jump(jumps: object, processors: Sequence[str], mode: Mode, ranks: RankGroup | None) -> None:
+    """Refuse what is no switch, and what does not go together with `jump_forward`."""
     where = "jump_forward"
-    if mode == "process":
+    if not isinstance(jumps, bool):
+        raise ConfigError(f"must be True or False, not {shown(jumps)}", where=where, hint="leave it out")
+    if jumps and mode == "process":
         raise ConfigError(
             "works only with the grammars in this thread", where=where, hint="use mode='inline'"
         )
-    if ranks is not None:
+    if jumps and ranks is not None:
         raise ConfigError("works only on one rank", where=where, hint="leave ranks out, or jump_forward")
-    if tuple(processors) != (_GUIDED,):
+    if jumps and tuple(processors) != (_GUIDED,):
         hint = "leave processors out, or jump_forward"
         raise ConfigError("works without other logits processors", where=where, hint=hint)

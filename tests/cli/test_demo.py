@@ -19,10 +19,10 @@ def test_demo_json(run):
     result = run("demo", "--json")
     assert (result.code, result.err.strip()) == (0, "")
     found = result.json
-    assert list(found) == ["seed", "ms_per_token", "demos", "keywords"]
+    assert list(found) == ["seed", "ms_per_step", "demos", "keywords"]
     assert found["seed"] == 0
-    assert list(found["ms_per_token"]) == ["unguided", "guided"]
-    assert min(found["ms_per_token"].values()) > 0
+    assert list(found["ms_per_step"]) == ["unguided", "guided"]
+    assert min(found["ms_per_step"].values()) > 0
     assert [(d["name"], d["prompt"]) for d in found["demos"]] == [(d.name, d.prompt) for d in DEMOS]
     for shown, entry in zip(found["demos"], DEMOS, strict=True):
         assert list(shown) == ["name", "prompt", "unguided", "guided"]

@@ -245,5 +245,9 @@ def test_what_is_forced_is_told_where_it_is_asked_for(byte_compiler, person):
         # A text that breaks off behind forced ones leaves its last pass without a token of its own.
         broken_off = fits != WHOLE and found.pieces[-1][1]
         assert found.forwards == found.tokens - len("".join(free).encode()) + broken_off
+    for text in ("größe 日本🙂", "größe 日本"):  # forced up to the middle of a character, and broken off
+        spec = gp.OutputSpec.choice(["größe 日本🙂", "größe 日本😀"], backend=person.backend)
+        pieces = gp.explain_output(compiler, spec, text, jump=True).jump.pieces
+        assert "".join(piece for piece, _ in pieces) == text
     with pytest.raises(VocabularyError, match="encoder"):
         gp.explain_output(byte_compiler, person, WHOLE, jump=True)

@@ -143,12 +143,17 @@ def test_hooks_hear_every_token_once(parts, loops):
 
 @pytest.mark.parametrize(
     ("options", "hint"),
-    [({"mode": "process"}, "mode='inline'"), ({"processors": ("first", "guided")}, "processors")],
+    [
+        ({"mode": "process"}, "mode='inline'"),
+        ({"mode": "inlin"}, "did you mean 'inline'"),
+        ({"processors": ("first", "guided")}, "processors"),
+        ({"jump_forward": "no"}, "True or False, not 'no'"),
+    ],
 )
 def test_what_does_not_go_together_is_refused(parts, options, hint):
     _, model, compiler = parts
     with pytest.raises(ConfigError, match=hint):
-        gp.DecodeLoop(model, compiler, jump_forward=True, **options)
+        gp.DecodeLoop(model, compiler, **{"jump_forward": True, **options})
 
 
 def test_forced_is_for_hosts_that_verify_drafts(loops):
@@ -166,7 +171,7 @@ def test_a_cache_that_forgets_nothing_is_refused(parts):
         )
     )
     loop = gp.DecodeLoop(model, compiler, jump_forward=True)
-    with pytest.raises(ConfigError, match="jump_forward"):
+    with pytest.raises(ConfigError, match=r"not DynamicSlidingWindowLayer.*jump_forward"):
         loop.run([[1, 2]], [SPECS[0]])
 
 

@@ -81,12 +81,13 @@ def create_engine_config(original: Any) -> Any:
         try:
             config = original(trial, *args, **kwargs)
             why = _unsupported(config)
-        except ValueError as error:  # pydantic's too
-            why = str(error).strip()
+        except ValueError as error:
+            told = getattr(error, "errors", None)  # pydantic's: without what it was made of
+            why = "; ".join(one["msg"] for one in told()) if told else str(error).strip()
         if not why:
             _log.info("jump_forward is on: up to %d forced tokens in one forward pass", drafts)
             return config
-        _log.warning("jump_forward stays off: %s", why)
+        _log.warning("jump_forward stays off: %s (it needs vLLM's V2 runner on CUDA)", why)
         return original(self, *args, **kwargs)
 
     return replaced

@@ -210,15 +210,18 @@ class V2Runner:
         """Before a forward pass: the last step's tokens, plan, fill_mask."""
         if not self.requests and not self.requests.entered:
             return
-        start = self._begin_step()
-        if self.requests.entered:
+        start, new, entered = self._begin_step(), NONE, list(self.requests.entered)
+        if entered:
             self.requests.enter()
         if self._applied:
             self._applied = False
             self._finish()
         self._turns.rotate(-1)
         batch = self._batch
-        new = self._begin_requests()
+        if entered:
+            others, new = ~self.requests.those(entered), self.requests.begin()
+            for one in self._turns:
+                one.running, one.seen = self.requests.masked(one.running[others[one.running]]), None
         planned = batch.running if batch.ran else NONE
         if len(new) or not (planned is batch.planned or np.array_equal(planned, batch.planned)):
             batch.plan(np.concatenate([planned, new]), self.requests)
@@ -268,16 +271,6 @@ class V2Runner:
             self.engine.seconds.add(self._spent)
             self._spent = 0.0
         return time.perf_counter()
-
-    def _begin_requests(self) -> Indices:
-        if not self.requests.entered:
-            return NONE
-        entered = self.requests.those(list(self.requests.entered))
-        new = self.requests.begin()
-        for batch in self._turns:
-            batch.running = self.requests.masked(batch.running[~entered[batch.running]])
-            batch.seen = None
-        return new
 
     def _mask(self, logits: Tensor, context: Any) -> None:
         batch, seen = self._batch, context.idx_mapping_np.tobytes()

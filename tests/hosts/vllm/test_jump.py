@@ -157,6 +157,8 @@ def test_vllms_own_arguments_where_it_cannot_be(caplog, monkeypatch):
     config = EngineArgs(str(MODEL_DIR), load_format="dummy", enforce_eager=True).create_engine_config()
     assert config.speculative_config is None
     assert "jump_forward stays off" in caplog.text
+    assert "V2 runner on CUDA" in caplog.text
+    assert "pydantic" not in caplog.text
 
 
 def trial(cost, gain, steps, seed=0):

@@ -146,8 +146,7 @@ def _terms(number: Number, spelling: Spelling) -> list[str]:
 def number_terms(number: Number, spelling: Spelling) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Expressions of which all must match and of which none may. Multiples are those of powers of ten."""
     if number.values is not None:
-        zeros = spelling.fraction_zero
-        return ("|".join(_equal(plain(value), zeros=zeros) for value in number.values),), ()
+        return ("|".join(_equal(plain(value), spelling) for value in number.values),), ()
     low, high = number.low, number.high
     if low is not None and number.step is not None and number.ends()[0] == 0:
         low = Bound(0, exclusive=False)
@@ -160,7 +159,7 @@ def number_terms(number: Number, spelling: Spelling) -> tuple[tuple[str, ...], t
         _at_least(low, exponents=exponents) if low is not None else None,
         _at_most(high, exponents=exponents) if high is not None else None,
     ]
-    excluded = [_equal(plain(value)) for value in sorted(number.excluded)]
+    excluded = [_equal(plain(value), Spelling(fraction_zero=True)) for value in sorted(number.excluded)]
     excluded += [_multiples(exact(one)) for one in sorted(number.no_multiples)]
     required = [*filter(None, terms)] or [WRITTEN_OUT if excluded else ANY]
     return tuple(required), tuple(excluded)
@@ -174,9 +173,11 @@ def _multiples(divisor: Fraction) -> str:
     return rf"-?{INTEGER}" + (rf"(?:\.[0-9]{{1,{-power}}}0*)?" if power else ZEROS)
 
 
-def _equal(text: str, *, zeros: bool = True) -> str:
-    """The spellings of a number that is given written out. `zeros`: an integer may be written as 1.0."""
-    tail = "0*" if "." in text else ZEROS if zeros else ""
+def _equal(text: str, spelling: Spelling) -> str:
+    """The spellings of a number that is given written out."""
+    _, point, fraction = text.partition(".")
+    most = max(spelling.digits - len(fraction), 0) if spelling.digits else ""
+    tail = f"0{{0,{most}}}" if point else rf"(?:\.0{{1,{most}}})?" if spelling.fraction_zero else ""
     return ("-?" if text == "0" else "") + re.escape(text) + tail
 
 
