@@ -84,10 +84,11 @@ def create_engine_config(original: Any) -> Any:
         except ValueError as error:
             told = getattr(error, "errors", None)  # pydantic's: without what it was made of
             why = "; ".join(one["msg"] for one in told()) if told else str(error).strip()
+            why += " (it needs vLLM's V2 runner on CUDA)"
         if not why:
             _log.info("jump_forward is on: up to %d forced tokens in one forward pass", drafts)
             return config
-        _log.warning("jump_forward stays off: %s (it needs vLLM's V2 runner on CUDA)", why)
+        _log.warning("jump_forward stays off: %s", why)
         return original(self, *args, **kwargs)
 
     return replaced
