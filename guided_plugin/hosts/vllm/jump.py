@@ -4,15 +4,14 @@ the runner of this package. Imports vLLM lazily.
 vLLM verifies drafts adaptively: the surest first, and as many as are likely to pay on the device. The host's
 thread has more to do for a step that may have drafts, and is the bottleneck where batches are large and
 prompts come in every step. So the scheduler measures both ways, and places drafts where they pay. With drafts
-outputs end sooner, so more steps begin requests, which vLLM launches piece by piece. Where that pays,
-requests wait for the second step after one that did.
+outputs end sooner, so more steps begin requests, which vLLM launches piece by piece. Where that pays, none
+begins in the next steps.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
-import math
 import time
 import weakref
 from collections import defaultdict, deque
@@ -47,6 +46,10 @@ _KEPT, _GAIN, _CLEAR = 0.7, 0.1, 0.3
 time without drafts by that with them; the most that one trial says. In simulations of hosts whose speed
 drifts by a third it was 1.6% slower than the better way in 3,000 steps; with prompts not told apart 2.5%."""
 
+_PAUSE = 3
+"""Steps that begin no request after one that did, while a queue waits: a token took 0.70 of the time without
+pauses on an H100, 64 rows; 0.89 with one step."""
+
 _LATELY = 64
 """Steps of which it is known how many drafts rows had. Of real documents at 1 to 256 rows a token took 0.2 to
 3.3% longer than if it were known beforehand; as vLLM guesses, 3 to 26% (`benchmarks.replay.budget`)."""
@@ -64,13 +67,12 @@ def create_engine_config(original: Any) -> Any:
         wanted = _wanted(self)
         if wanted is None:
             return original(self, *args, **kwargs)
-        drafts = wanted.jump_drafts
         adopt_handlers()
         trial = copy.deepcopy(self)
         trial.speculative_config = {
             # Kept for its place in vLLM: asynchronous scheduling stays on with this one. It never runs.
             "method": "ngram_gpu",
-            "num_speculative_tokens": drafts,
+            "num_speculative_tokens": (drafts := wanted.jump_drafts),
             "prompt_lookup_max": 4,
             "prompt_lookup_min": 2,
             "enable_adaptive_verification": True,
@@ -215,7 +217,7 @@ def switch_of(scheduler: Any) -> DraftSwitch | None:
 
 
 def schedule(original: Any) -> Any:
-    """`Scheduler.schedule`: requests that wait may do so for one more step."""
+    """`Scheduler.schedule`: requests that wait may do so for some more steps."""
 
     def replaced(self: Any, throttle_prefills: bool = False, *args: Any, **kwargs: Any) -> Any:
         switch = switch_of(self)
@@ -225,7 +227,8 @@ def schedule(original: Any) -> Any:
         scheduled = original(self, throttle_prefills, *args, **kwargs)
         if switch is not None:
             counts = scheduled.num_scheduled_tokens
-            switch.begun = sum(counts[request.req_id] for request in scheduled.scheduled_new_reqs)
+            begun = sum(counts[request.req_id] for request in scheduled.scheduled_new_reqs)
+            switch.scheduled(len(counts), begun, queue=bool(self.waiting))
         return scheduled
 
     return replaced
@@ -236,18 +239,15 @@ class DraftSwitch:
     guided requests are there, for sizes that are faster with them. And where requests begin."""
 
     def __init__(self, drafts: int) -> None:
-        self._drafts = drafts
+        self._drafts, self._rest = drafts, 0  # of a row; steps that begin no request, where that pays
         self._sizes: defaultdict[int, SizeTrial] = defaultdict(SizeTrial)  # by `size_of`
-        self._pauses: defaultdict[int, SizeTrial] = defaultdict(SizeTrial)
-        self.begun = 0
-        """Tokens of the prompts that begin in the newest step."""
+        self._pauses: defaultdict[int, SizeTrial] = defaultdict(lambda: SizeTrial(_PAUSE + 1))
         self._guided: set[str] = set()
         self._last: float | None = None  # when the tokens of the last step were there; None: nothing ran then
         self._drafted, self._same = True, 0
         """Whether the last step's size has drafts, and so many steps since that was otherwise."""
         self._held: tuple[int, float, float, float, bool, bool] | None = None
-        """The last step: its size, seconds, tokens of a row and of each place for one, whether it is settled,
-        and has prompts."""
+        """The last step: its size, seconds, tokens of a row and of a place, whether settled, with prompts."""
 
     def __getitem__(self, rows: int) -> int:
         return self._drafts if self._guided and self._sizes[size_of(rows)].on else 0
@@ -257,10 +257,14 @@ class DraftSwitch:
         self._guided.add(request_id)
 
     def pauses(self, rows: int) -> bool:
-        """Whether the next step begins none, as the newest one did. Prompts that take longer than drafts gain
-        nothing by that."""
-        few = 0 < self.begun <= rows * (self._drafts + 1)
-        return few and bool(self._guided) and self._pauses[size_of(rows)].on
+        """Whether the next step begins none, as one before it did."""
+        return self._rest > 0 and bool(self._guided) and self._pauses[size_of(rows)].on
+
+    def scheduled(self, rows: int, begun: int, *, queue: bool) -> None:
+        """A step is, with prompts of so many tokens that begin; with a queue, more of them wait. Prompts that
+        take longer than drafts gain nothing by pauses."""
+        few = begun <= rows * (self._drafts + 1)
+        self._rest = (_PAUSE if queue else 1) * few if begun else max(self._rest - 1, 0)
 
     def note(self, scheduled: Any, tokens: list[list[int]]) -> None:
         """The tokens of a step are there. `scheduled`: vLLM's SchedulerOutput."""
@@ -271,7 +275,20 @@ class DraftSwitch:
         # New ones, or the next part of a long one.
         prompts = bool(scheduled.scheduled_new_reqs) or max(counts.values(), default=0) > self._drafts + 1
         if self._held is not None:
-            self._judge(prompts, *self._held)
+            # It took what launching this one took, if that was longer: with prompts if either has.
+            size, seconds, row, place, settled, own = self._held
+            trial, pauses, was = self._sizes[size], self._pauses[size], self._sizes[size].worse
+            if not pauses.trying:
+                trial.add(seconds, row, settled=settled, prompts=own or prompts)
+            if not trial.trying:  # pauses change which steps have prompts
+                pauses.add(seconds, place, settled=settled, prompts=False)
+            if trial.worse != was:
+                _log.info(
+                    "jump_forward: batches of about %d requests have %s from now on: a token takes %.2f ms "
+                    "with drafts, %.2f ms without",
+                    *(1 << size, "no drafts" if trial.worse else "drafts"),
+                    *(trial.seconds[True] * 1e3, trial.seconds[False] * 1e3),
+                )
         self._held, sampled, total = None, sum(map(bool, tokens)), sum(map(len, tokens))
         if before is not None and sampled:
             size = size_of(len(counts))
@@ -281,23 +298,6 @@ class DraftSwitch:
             self._held = size, now - before, *tokens_of, self._same >= _SETTLED, prompts
         self._guided -= scheduled.finished_req_ids
 
-    def _judge(
-        self, prompts: bool, size: int, seconds: float, row: float, place: float, settled: bool, own: bool
-    ) -> None:
-        """The last step took what launching this one took, if that was longer: with prompts if either has."""
-        trial, pauses, was = self._sizes[size], self._pauses[size], self._sizes[size].worse
-        if not pauses.trying:
-            trial.add(seconds, row, settled=settled, prompts=own or prompts)
-        if not trial.trying:
-            pauses.add(seconds, place, settled=settled, prompts=False)  # they change which steps have some
-        if trial.worse != was:
-            _log.info(
-                "jump_forward: batches of about %d requests have %s from now on: a token takes %.2f ms with "
-                "drafts, %.2f ms without",
-                *(1 << size, "no drafts" if trial.worse else "drafts"),
-                *(trial.seconds[True] * 1e3, trial.seconds[False] * 1e3),
-            )
-
 
 def size_of(rows: int) -> int:
     """Batches nearest to one power of two: full ones are mostly as large, and lack a row now and then."""
@@ -305,17 +305,18 @@ def size_of(rows: int) -> int:
 
 
 class SizeTrial:
-    """Whether one way pays for batches of about one size: now and then some steps go the other way."""
+    """Whether one way pays for batches of about one size: now and then some steps go the other way. So many
+    of them are one sample."""
 
-    def __init__(self) -> None:
+    def __init__(self, together: int = 1) -> None:
         self.worse = False
         """Whether steps that go this way were not faster, by token."""
         self.seconds: dict[bool, float] = {}
         """Of a token for a row, this way and the other, when they were compared last."""
-        self.trying, self._gain = False, _GAIN
-        self._wait = self._left = _FIRST
-        """Steps between two trials; steps until the way changes."""
-        self._steps = {kind: deque[tuple[float, float]](maxlen=_FIRST) for kind in (False, True)}
+        self.trying, self._gain, self._together = False, _GAIN, together
+        self._wait, self._left = _FIRST, _FIRST * together
+        """Samples between two trials; steps until the way changes."""
+        self._steps = {way: deque[tuple[float, float]](maxlen=_FIRST * together) for way in (False, True)}
         self._paces: dict[bool, dict[bool, float]] = {}  # of a token, by way, then by whether prompts came
 
     @property
@@ -330,29 +331,28 @@ class SizeTrial:
             self._steps[prompts].append((seconds, tokens))
         if self._left > 0:
             return
-        counts = {kind: len(steps) for kind, steps in self._steps.items() if steps}
-        self._paces[self.on] = {kind: _pace(self._steps[kind]) for kind in counts}
-        other = self._paces.get(not self.on, {})
-        counts = {kind: count for kind, count in counts.items() if kind in other}
-        if self.trying and counts:
+        counts = {kind: len(steps) for kind, steps in self._steps.items() if len(steps) >= self._together}
+        self._paces[self.on] = {kind: _pace(self._steps[kind], self._together) for kind in counts}
+        counts = {kind: counts[kind] for kind in counts.keys() & self._paces.get(not self.on, {})}
+        if self.trying and (total := sum(counts.values())):
             for way, paces in self._paces.items():  # in steps of the same kinds
-                total = sum(count * paces[kind] for kind, count in counts.items())
-                self.seconds[way] = total / sum(counts.values())
-            gain = math.log(self.seconds[False] / self.seconds[True])
+                self.seconds[way] = sum(count * paces[kind] for kind, count in counts.items()) / total
+            gain = float(np.log(self.seconds[False] / self.seconds[True]))
             self._gain += (max(-_CLEAR, min(gain, _CLEAR)) - self._gain) * (1 - _KEPT)
             self.worse = self._gain <= 0
             self._wait = min(max(int(_TRIAL * abs(self._gain) / _TRIED), _FIRST), _LONG)
         self.trying = not self.trying
-        self._left = _TRIAL if self.trying else self._wait
+        self._left = (_TRIAL if self.trying else self._wait) * self._together
         for steps in self._steps.values():
             steps.clear()
 
 
-def _pace(steps: Collection[tuple[float, float]]) -> float:
+def _pace(steps: Collection[tuple[float, float]], together: int) -> float:
     """Seconds of a token in the middle half: now and then the host makes a step several times as long."""
-    most = len(steps) // 4
-    times, counts = zip(*sorted(steps)[most : len(steps) - most], strict=True)
-    return float(sum(times) / sum(counts))
+    samples = np.array(steps)[: len(steps) // together * together].reshape(-1, together, 2).sum(1)
+    most = len(samples) // 4
+    seconds, tokens = samples[samples[:, 0].argsort()][most : len(samples) - most].sum(0)
+    return float(seconds / tokens)
 
 
 class _NoGuesses:

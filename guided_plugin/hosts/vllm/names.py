@@ -225,9 +225,9 @@ vllm.v1.worker.gpu.spec_decode.rejection_sampler
 vllm.v1.worker.gpu.states
   RequestState has device max_num_reqs num_computed_tokens_np prefill_len req_id_to_index
 vllm.v1.core.sched.scheduler
-  Scheduler has vllm_config dynamic_sd_lookup running prefill_capacity_bound
+  Scheduler has vllm_config dynamic_sd_lookup running waiting prefill_capacity_bound
   Scheduler.schedule begins self throttle_prefills
-    -> START jump:schedule: requests begin in every second step at most, where that is faster
+    -> START jump:schedule: requests begin in every second or fourth step at most, where that is faster
 vllm.v1.core.sched.output
   SchedulerOutput has num_scheduled_tokens finished_req_ids scheduled_new_reqs
   NewRequestData has req_id

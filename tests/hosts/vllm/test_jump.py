@@ -286,22 +286,21 @@ def test_steps_with_prompts_are_not_compared_with_others(monkeypatch, kind):
     assert drafted > 5800
 
 
-@pytest.mark.parametrize(("seconds", "pays"), [(1.2, True), (1.0, False)])
-def test_requests_begin_in_every_second_step_where_such_steps_take_longer(monkeypatch, seconds, pays):
-    """Four of 64 end in each step; a pause leaves them without a successor for one more."""
+@pytest.mark.parametrize(("seconds", "queue", "rests"), [(1.4, True, 3), (1.2, False, 1), (1.0, True, 0)])
+def test_requests_begin_in_fewer_steps_where_such_steps_take_longer(monkeypatch, seconds, queue, rests):
+    """Four of 64 end in each step; a pause leaves them without a successor for so many more."""
     batches, waiting, pauses = Batches(monkeypatch), 0, 0
-    batches.switch.begun = 8
+    batches.switch.scheduled(64, 8, queue=queue)
     assert not batches.switch.pauses(64)  # nothing guided
     batches.switch.begin("a")
-    for _ in range(6000):
+    for _ in range(16_000):
         begun, waiting = (0, waiting + 4) if batches.switch.pauses(64) else (waiting + 4, 0)
         pauses += not begun
-        batches.switch.begun = 8 * begun
+        batches.switch.scheduled(64, 8 * begun, queue=queue)
         batches.run(64 - waiting, seconds if begun else 1.0, prompts="new" if begun else "")
-    assert (pauses > 2700) if pays else (pauses < 600)
-    for begun in (0, 64 * 8 + 1):  # none; prompts that take longer than drafts
-        batches.switch.begun = begun
-        assert not batches.switch.pauses(64)
+    assert rests / (rests + 1) - 0.05 < pauses / 16_000 < rests / (rests + 1) + 0.08
+    batches.switch.scheduled(64, 64 * 8 + 1, queue=True)  # such prompts take longer than drafts
+    assert not batches.switch.pauses(64)
 
 
 def test_a_pause_between_requests_is_not_the_time_of_a_step(monkeypatch):
