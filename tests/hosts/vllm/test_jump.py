@@ -286,10 +286,10 @@ def test_steps_with_prompts_are_not_compared_with_others(monkeypatch, kind):
     assert drafted > 5800
 
 
-@pytest.mark.parametrize(("seconds", "queue", "rests"), [(1.4, True, 3), (1.2, False, 1), (1.0, True, 0)])
-def test_requests_begin_in_fewer_steps_where_such_steps_take_longer(monkeypatch, seconds, queue, rests):
+@pytest.mark.parametrize(("more", "each", "rests"), [(0.4, 0, 3), (0.2, 0, 1), (0, 0, 0), (0, 0.05, 0)])
+def test_requests_begin_in_fewer_steps_where_that_pays(monkeypatch, more, each, rests):
     """Four of 64 end in each step; a pause leaves them without a successor for so many more."""
-    batches, waiting, pauses = Batches(monkeypatch), 0, 0
+    batches, waiting, pauses, queue = Batches(monkeypatch), 0, 0, rests != 1
     batches.switch.scheduled(64, 8, queue=queue)
     assert not batches.switch.pauses(64)  # nothing guided
     batches.switch.begin("a")
@@ -297,7 +297,7 @@ def test_requests_begin_in_fewer_steps_where_such_steps_take_longer(monkeypatch,
         begun, waiting = (0, waiting + 4) if batches.switch.pauses(64) else (waiting + 4, 0)
         pauses += not begun
         batches.switch.scheduled(64, 8 * begun, queue=queue)
-        batches.run(64 - waiting, seconds if begun else 1.0, prompts="new" if begun else "")
+        batches.run(64 - waiting, 1 + more * (begun > 0) + each * begun, prompts="new" if begun else "")
     assert rests / (rests + 1) - 0.05 < pauses / 16_000 < rests / (rests + 1) + 0.08
     batches.switch.scheduled(64, 64 * 8 + 1, queue=True)  # such prompts take longer than drafts
     assert not batches.switch.pauses(64)
