@@ -123,7 +123,7 @@ def add_request(original: Any) -> Any:
         if extra and extra.get(GUIDED) is not None:
             switch = switch_of(self)
             if switch is not None:
-                switch.begin(request.request_id)
+                switch.guided.add(request.request_id)
             # Params may be shared, by the children of one request among others.
             request.sampling_params = copy.copy(params)
             request.sampling_params.extra_args = {**extra, REQUEST: request.request_id}

@@ -239,10 +239,11 @@ class DraftSwitch:
     guided requests are there, for sizes that are faster with them. And where requests begin."""
 
     def __init__(self, drafts: int) -> None:
-        self._drafts, self._rest = drafts, 0  # of a row; steps that begin no request, where that pays
+        self._drafts, self._pause = drafts, 0  # of a row; steps behind one that begins some, where that pays
+        self._since = 0  # so many since one did
         self._sizes: defaultdict[int, SizeTrial] = defaultdict(SizeTrial)  # by `size_of`
         self._pauses: defaultdict[int, SizeTrial] = defaultdict(lambda: SizeTrial(_PAUSE + 1))
-        self._guided: set[str] = set()
+        self.guided: set[str] = set()  # the requests that are there
         self._last: float | None = None  # when the tokens of the last step were there; None: nothing ran then
         self._drafted, self._same = True, 0
         """Whether the last step's size has drafts, and so many steps since that was otherwise."""
@@ -250,27 +251,24 @@ class DraftSwitch:
         """The last step: its size, seconds, tokens of a row and of a place, whether settled, with prompts."""
 
     def __getitem__(self, rows: int) -> int:
-        return self._drafts if self._guided and self._sizes[size_of(rows)].on else 0
-
-    def begin(self, request_id: str) -> None:
-        """A guided request comes."""
-        self._guided.add(request_id)
+        return self._drafts if self.guided and self._sizes[size_of(rows)].on else 0
 
     def pauses(self, rows: int) -> bool:
         """Whether the next step begins none, as one before it did."""
-        return self._rest > 0 and bool(self._guided) and self._pauses[size_of(rows)].on
+        return self._since < self._pause and bool(self.guided) and self._pauses[size_of(rows)].on
 
     def scheduled(self, rows: int, begun: int, *, queue: bool) -> None:
         """A step is, with prompts of so many tokens that begin; with a queue, more of them wait. Prompts that
         take longer than drafts gain nothing by pauses."""
-        few = begun <= rows * (self._drafts + 1)
-        self._rest = (_PAUSE if queue else 1) * few if begun else max(self._rest - 1, 0)
+        self._since += 1
+        if begun:
+            self._pause, self._since = (_PAUSE if queue else 1) * (begun <= rows * (self._drafts + 1)), 0
 
     def note(self, scheduled: Any, tokens: list[list[int]]) -> None:
         """The tokens of a step are there. `scheduled`: vLLM's SchedulerOutput."""
         before, now, counts = self._last, time.perf_counter(), scheduled.num_scheduled_tokens
         self._last = now if counts else None
-        if not self._guided:
+        if not self.guided:
             return
         # New ones, or the next part of a long one.
         prompts = bool(scheduled.scheduled_new_reqs) or max(counts.values(), default=0) > self._drafts + 1
@@ -278,9 +276,10 @@ class DraftSwitch:
             # It took what launching this one took, if that was longer: with prompts if either has.
             size, seconds, row, place, settled, own = self._held
             trial, pauses, was = self._sizes[size], self._pauses[size], self._sizes[size].worse
-            if not pauses.trying:
+            near = 0 < self._pause >= self._since  # else pauses change nothing
+            if not (near and pauses.trying):
                 trial.add(seconds, row, settled=settled, prompts=own or prompts)
-            if not trial.trying:  # pauses change which steps have prompts
+            if near and (pauses.trying or not trial.trying):  # which steps have prompts depends on them
                 pauses.add(seconds, place, settled=settled, prompts=False)
             if trial.worse != was:
                 _log.info(
@@ -296,7 +295,7 @@ class DraftSwitch:
             self._drafted, self._same = drafts, self._same + 1 if drafts == self._drafted else 0
             tokens_of = total / sampled, total / (1 << size)
             self._held = size, now - before, *tokens_of, self._same >= _SETTLED, prompts
-        self._guided -= scheduled.finished_req_ids
+        self.guided -= scheduled.finished_req_ids
 
 
 def size_of(rows: int) -> int:

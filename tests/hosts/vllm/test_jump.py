@@ -31,17 +31,10 @@ pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
 
 @pytest.mark.parametrize("drawn", [False, True])
-@pytest.mark.parametrize(("mode", "seed"), [*(("inline", seed) for seed in range(3)), ("process", 4)])
-def test_masks_along_the_drafts_of_others(mode, seed, drawn):
-    game = V2ProposeGame(runner_config(mode), seed, drawn=drawn)
-    played(game, 200)
-    assert game.taken > 50
-
-
-@pytest.mark.parametrize("drawn", [False, True])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_forced_text_in_place_of_the_drafts_of_others(seed, drawn):
-    game = V2ProposeGame(runner_config("process", jump_forward=True), seed, drawn=drawn)
+@pytest.mark.parametrize(("mode", "jumps"), [("inline", False), ("process", False), ("process", True)])
+def test_drafts_of_others_with_masks_along_them_or_forced_text_in_their_place(mode, jumps, seed, drawn):
+    game = V2ProposeGame(runner_config(mode, jump_forward=jumps), seed, drawn=drawn)
     played(game, 200)
     assert game.taken > 50
 
@@ -200,10 +193,11 @@ def test_a_size_that_is_slower_with_drafts_goes_without_and_tries_again(cost, ga
 class Batches:
     """A scheduler's batches, of so many rows each, and a clock that they move."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self, monkeypatch, *guided):
         config = SimpleNamespace(additional_config={"guided_plugin_jump": True})
         self.scheduler = SimpleNamespace(dynamic_sd_lookup=[0, 7, 7], vllm_config=config)
         self.switch, self.now = jump.switch_of(self.scheduler), 0.0
+        self.switch.guided.update(guided)
         monkeypatch.setattr(jump.time, "perf_counter", lambda: self.now)
 
     def drafts(self, rows):
@@ -225,8 +219,8 @@ def test_steps_have_drafts_while_guided_requests_are_there(monkeypatch):
     batches = Batches(monkeypatch)
     assert jump.switch_of(batches.scheduler) is batches.switch
     assert batches.run(4, 1.0) == 0
-    batches.switch.begin("a")
-    batches.switch.begin("b")
+    batches.switch.guided.add("a")
+    batches.switch.guided.add("b")
     assert batches.drafts(1) == batches.drafts(300) == 7
     assert batches.run(4, 1.0, finished=["a", "c"]) == 7
     batches.run(0, 1.0, finished=["b"])
@@ -244,8 +238,7 @@ def test_the_drafts_of_another_speculative_config_are_its_own():
 
 def test_a_size_that_is_slower_with_drafts_has_none_and_the_log_says_so(monkeypatch, caplog):
     """About 64 rows take twice as long with drafts; others are faster with them."""
-    batches = Batches(monkeypatch)
-    batches.switch.begin("a")
+    batches = Batches(monkeypatch, "a")
     counts = {3: 0, 63: 0, 64: 0, 128: 0}
     for turn in range(12_000):
         rows = (3, 64, 128)[turn // 100 % 3]
@@ -260,8 +253,7 @@ def test_a_size_that_is_slower_with_drafts_has_none_and_the_log_says_so(monkeypa
 
 def test_steps_between_batches_of_other_ways_say_nothing(monkeypatch):
     """Of two sizes in turn one has no drafts; where steps follow it, the other one gets none in time."""
-    batches = Batches(monkeypatch)
-    batches.switch.begin("a")
+    batches = Batches(monkeypatch, "a")
     for _ in range(600):
         batches.run(8, 2.0 if batches.drafts(8) else 1.0, 1)
     assert batches.drafts(8) == 0
@@ -275,8 +267,7 @@ def test_steps_between_batches_of_other_ways_say_nothing(monkeypatch):
 def test_steps_with_prompts_are_not_compared_with_others(monkeypatch, kind):
     """New ones, or parts of long ones: they take four times as long, and come in bursts. A trial may have
     other steps than what it is compared with; one that has only such says nothing."""
-    batches, drafted = Batches(monkeypatch), 0
-    batches.switch.begin("a")
+    batches, drafted = Batches(monkeypatch, "a"), 0
     for turn in range(6000):
         drafts, prompts = batches.drafts(64) > 0, kind if turn // 35 % 2 else ""
         drafted += drafts
@@ -292,10 +283,11 @@ def test_requests_begin_in_fewer_steps_where_that_pays(monkeypatch, more, each, 
     batches, waiting, pauses, queue = Batches(monkeypatch), 0, 0, rests != 1
     batches.switch.scheduled(64, 8, queue=queue)
     assert not batches.switch.pauses(64)  # nothing guided
-    batches.switch.begin("a")
-    for _ in range(16_000):
-        begun, waiting = (0, waiting + 4) if batches.switch.pauses(64) else (waiting + 4, 0)
-        pauses += not begun
+    batches.switch.guided.add("a")
+    for turn in range(24_000):
+        quiet = turn % 300 >= 200  # none end, and nothing is learnt of pauses
+        begun, waiting = (0, waiting + 4) if quiet or batches.switch.pauses(64) else (waiting + 4, 0)
+        waiting, pauses = waiting * (not quiet), pauses + (not begun and not quiet)
         batches.switch.scheduled(64, 8 * begun, queue=queue)
         batches.run(64 - waiting, 1 + more * (begun > 0) + each * begun, prompts="new" if begun else "")
     assert rests / (rests + 1) - 0.05 < pauses / 16_000 < rests / (rests + 1) + 0.08
@@ -303,9 +295,25 @@ def test_requests_begin_in_fewer_steps_where_that_pays(monkeypatch, more, each, 
     assert not batches.switch.pauses(64)
 
 
+def test_neither_trial_waits_for_the_other(monkeypatch):
+    """Where one of pauses began, and no request does any more; where they do in one of drafts."""
+    batches, begun, drafted, paused = Batches(monkeypatch, "a"), 8, 0, 0
+    for _ in range(4000):
+        batches.switch.scheduled(64, begun, queue=True)
+        begun *= batches.switch.pauses(64)
+        drafted += batches.run(64, 1.0 if begun or not batches.drafts(64) else 1.5) > 0
+    assert drafted < 1000
+    while not batches.drafts(64):
+        batches.run(64, 1.0)
+    for _ in range(1000):
+        batches.switch.scheduled(64, 8, queue=True)
+        paused += batches.switch.pauses(64)
+        batches.run(64, 1.0)
+    assert paused > 500
+
+
 def test_a_pause_between_requests_is_not_the_time_of_a_step(monkeypatch):
-    batches = Batches(monkeypatch)
-    batches.switch.begin("a")
+    batches = Batches(monkeypatch, "a")
     for _ in range(400):
         drafts = batches.drafts(2) > 0
         batches.run(0, 0.0)
