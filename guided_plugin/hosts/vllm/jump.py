@@ -67,12 +67,13 @@ def create_engine_config(original: Any) -> Any:
         wanted = _wanted(self)
         if wanted is None:
             return original(self, *args, **kwargs)
+        drafts = wanted.jump_drafts
         adopt_handlers()
         trial = copy.deepcopy(self)
         trial.speculative_config = {
             # Kept for its place in vLLM: asynchronous scheduling stays on with this one. It never runs.
             "method": "ngram_gpu",
-            "num_speculative_tokens": (drafts := wanted.jump_drafts),
+            "num_speculative_tokens": drafts,
             "prompt_lookup_max": 4,
             "prompt_lookup_min": 2,
             "enable_adaptive_verification": True,
@@ -304,8 +305,8 @@ def size_of(rows: int) -> int:
 
 
 class SizeTrial:
-    """Whether one way pays for batches of about one size: now and then some steps go the other way. So many
-    of them are one sample."""
+    """Whether one way pays for batches of about one size: now and then some steps go the other way.
+    `together`: steps that are one sample."""
 
     def __init__(self, together: int = 1) -> None:
         self.worse = False
@@ -315,7 +316,7 @@ class SizeTrial:
         self.trying, self._gain, self._together = False, _GAIN, together
         self._wait, self._left = _FIRST, _FIRST * together
         """Samples between two trials; steps until the way changes."""
-        self._steps = {way: deque[tuple[float, float]](maxlen=_FIRST * together) for way in (False, True)}
+        self._steps = {kind: deque[tuple[float, float]](maxlen=_FIRST * together) for kind in (False, True)}
         self._paces: dict[bool, dict[bool, float]] = {}  # of a token, by way, then by whether prompts came
 
     @property
