@@ -125,12 +125,12 @@ def offer_methods() -> None:
     from vllm.v1.worker.worker_base import WorkerBase
 
     def guided_prepare(self: Any, questions: Iterable[tuple[str, Any]]) -> list[bool]:
-        engines = list(ENGINES)
-        answers = [[engine.prepare(key, made) for engine in engines] for key, made in questions]
-        return list(map(all, answers))
+        engine = engine_of(self)
+        return [engine is None or engine.prepare(key, made) for key, made in questions]
 
     def guided_metrics(self: Any, growth: bool = False) -> list[dict[str, Any]]:
-        return [engine.metrics(growth) for engine in list(ENGINES) if engine.leads]
+        engine = engine_of(self)
+        return [engine.metrics(growth)] if engine is not None and engine.leads else []
 
     def guided_health(self: Any) -> str:
         engine = engine_of(self)

@@ -12,7 +12,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.parser.parser_manager import ParserManager
-from vllm_support import TAKES_OVER, VOCABULARY, config, engine_request
+from vllm_support import TAKES_OVER, VOCABULARY, ParserTokenizer, config, engine_request
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import specs as vllm_specs
@@ -50,16 +50,6 @@ def compiler():
     return gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(threads=1, isolate_compiles=False))
 
 
-class Tokenizer:
-    """As far as parsers look at one."""
-
-    def get_vocab(self):
-        return {"<tool_call>": 1, "</tool_call>": 2}
-
-    def encode(self, text, **options):
-        return [1]
-
-
 def chat(**options):
     return ChatCompletionRequest(messages=MESSAGES, **options).to_sampling_params(70, {})
 
@@ -68,7 +58,7 @@ def tool_call(parser, choice):
     """A request with a tool, as a server with this parser changes it."""
     tool = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA, "strict": True}}
     request = ChatCompletionRequest(messages=MESSAGES, tools=[tool], tool_choice=choice)
-    made = ParserManager.get_parser(parser, enable_auto_tools=True)(Tokenizer(), request.tools)
+    made = ParserManager.get_parser(parser, enable_auto_tools=True)(ParserTokenizer(), request.tools)
     return made.adjust_request(request).to_sampling_params(70, {})
 
 

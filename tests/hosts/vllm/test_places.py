@@ -20,7 +20,7 @@ from vllm.exceptions import VLLMValidationError
 from vllm.parser.parser_manager import ParserManager
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.tool_parsers import utils
-from vllm_support import TAKES_OVER, VOCABULARY, config
+from vllm_support import TAKES_OVER, VOCABULARY, ParserTokenizer, config
 
 from guided_plugin import OutputSpec
 from guided_plugin.errors import RequestError
@@ -36,16 +36,6 @@ DEFINED = {**FINE, "$defs": {"d": {"type": "text"}}, "properties": {"a": {"$ref"
 NOTHING = {"type": "json_schema", "json_schema": {"not": {}}}
 TAGGED = {"type": "structural_tag", "format": {"type": "tag", "begin": "<", "content": NOTHING, "end": ">"}}
 NAMED = {"type": "function", "function": {"name": "save"}}
-
-
-class Tokenizer:
-    """As far as parsers look at one."""
-
-    def get_vocab(self):
-        return {"<tool_call>": 1, "</tool_call>": 2}
-
-    def encode(self, text, **options):
-        return [1]
 
 
 @pytest.fixture
@@ -67,7 +57,7 @@ def error_of(engine, request, parser="hermes"):
         """As vLLM's serving: parsers write their constraint into the request, which becomes params."""
         if getattr(request, "tools", None):
             made = ParserManager.get_parser(parser, enable_auto_tools=True, tool_strict_level="parameter")
-            request = made(Tokenizer(), request.tools).adjust_request(request)
+            request = made(ParserTokenizer(), request.tools).adjust_request(request)
         own = getattr(request, "sampling_params", None)
         params = request.to_sampling_params(20, {}) if own is None else own
         return await add_request_async(added)(engine, "one", "x", params)

@@ -95,6 +95,22 @@ def test_an_inline_engine_makes_its_backends_before_it_is_ready():
     engine.close()
 
 
+@pytest.mark.usefixtures("byte_tokenizer")
+def test_a_worker_answers_for_its_own_engine_alone():
+    """Another may live in its process, or is no longer used and not collected yet."""
+    engines = [V1Runner(runner_config("inline"), torch.device("cpu")).engine for _ in range(2)]
+    workers = [SimpleNamespace(vllm_config=engine.config) for engine in engines]
+    engines[0].begin(runner_params(gp.OutputSpec.choice(["a", "b"]), "one"))
+    assert [WorkerBase.guided_metrics(worker)[0]["added"] for worker in workers] == [1, 0]
+    for engine, answer in zip(engines, (True, False), strict=True):
+        engine.prepare = Mock(return_value=answer)
+    assert [WorkerBase.guided_prepare(worker, [("key", None)]) for worker in workers] == [[True], [False]]
+    engines[0].leads = False
+    assert [len(WorkerBase.guided_metrics(worker)) for worker in workers] == [0, 1]
+    for engine in engines:
+        engine.close()
+
+
 def test_the_wait_is_bounded_and_told(monkeypatch, caplog):
     monkeypatch.setattr(vllm_ready, "_SECONDS", 0.05)
     start = time.monotonic()

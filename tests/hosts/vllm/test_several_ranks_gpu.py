@@ -24,6 +24,7 @@ from worker_runs import gone, until
 
 from benchmarks.one_gpu import ONE_GPU
 from guided_plugin.demo import MODEL_DIR
+from guided_plugin.hosts.vllm.questions import engine_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -32,14 +33,6 @@ pytestmark = [
 ]
 
 LETTERS = "[a-f]{20}[0-9]{10}"
-
-
-def engine_of(worker):
-    from guided_plugin.hosts.vllm import questions as worker_methods
-
-    found = list(worker_methods.ENGINES)
-    assert len(found) <= 1
-    return found[0] if found else None
 
 
 def record(worker):

@@ -11,7 +11,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.parser.parser_manager import ParserManager
 from vllm.tool_parsers import structural_tag_registry
 from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
-from vllm_support import TAKES_OVER, VOCABULARY, config
+from vllm_support import TAKES_OVER, VOCABULARY, ParserTokenizer, config
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import gate as vllm_gate
@@ -34,16 +34,6 @@ def manager(monkeypatch):
     return ParserManager
 
 
-class Tokenizer:
-    """As far as parsers look at one."""
-
-    def get_vocab(self):
-        return {"<tool_call>": 1, "</tool_call>": 2}
-
-    def encode(self, text, **options):
-        return [1]
-
-
 def spec_of(manager, choice, parameters=SCHEMA, **options):
     """What the plugin is asked for by a request with a tool that does not say `strict`."""
     tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
@@ -51,7 +41,7 @@ def spec_of(manager, choice, parameters=SCHEMA, **options):
         model="demo", messages=[{"role": "user", "content": "?"}], tools=[tool], tool_choice=choice
     )
     parser = manager.get_parser("hermes", enable_auto_tools=True, **options)
-    adjusted = parser(Tokenizer(), request.tools).adjust_request(request)
+    adjusted = parser(ParserTokenizer(), request.tools).adjust_request(request)
     outputs = adjusted.structured_outputs
     return None if outputs is None else gp.OutputSpec.parse({"structural_tag": outputs.structural_tag})
 
