@@ -92,7 +92,8 @@ class DecodeLoop:
             drafts=DRAFTS if jump_forward else 0,
             ranks=ranks,
         )
-        compiler.vocabulary.check_width(model.get_output_embeddings().weight.shape[0])
+        self._ids = range(model.get_output_embeddings().weight.shape[0])
+        compiler.vocabulary.check_width(len(self._ids))
         self._processors = [
             self._mask if name == _GUIDED else self._plugins.logits_processor(name, _GUIDED)(self.pipeline)
             for name in processors
@@ -119,7 +120,7 @@ class DecodeLoop:
         `ignore_stop` goes on to `max_new_tokens` whatever the rows do, as benchmarks want it.
         """
         _refuse(unknown, ("max_new_tokens", "sampling", "ignore_stop"))
-        _check_rows(prompts, specs)
+        _check_rows(prompts, specs, max_new_tokens, self._ids)
         outputs: dict[int, Output] = {}
         requests: dict[int, str | None] = {}
         for row, (prompt, spec) in enumerate(zip(prompts, specs, strict=True)):
@@ -244,23 +245,25 @@ def _refuse(unknown: Mapping[str, object], known: Iterable[str]) -> None:
         raise ConfigError(f"unknown option {name!r}", where="DecodeLoop", hint=hint)
 
 
-def _check_rows(prompts: Any, specs: Any) -> None:
-    """Raise unless there are token ids, and a spec or None for each prompt."""
+def _check_rows(prompts: Any, specs: Any, most: Any, ids: range) -> None:
+    """Raise unless there are ids of the model's tokens, a spec or None for each prompt, and a number."""
     hint = "prompts first, then specs: run([tokenizer.encode(text)], [spec])"
     for name, given in (("prompts", prompts), ("specs", specs)):
         if not isinstance(given, Sequence) or isinstance(given, str | bytes):
             raise ConfigError(f"must be a list, not {type(given).__name__}", where=name, hint=hint)
     for row, prompt in enumerate(prompts):
         try:
-            wrong = isinstance(prompt, str | bytes) or any(operator.index(token) < 0 for token in prompt)
+            wrong = isinstance(prompt, str | bytes) or not all(operator.index(one) in ids for one in prompt)
         except TypeError:
             wrong = True
         if wrong:
-            raise ConfigError(f"must be token ids, not {shown(prompt)}", where=f"prompt {row}", hint=hint)
+            what = f"must be token ids below {len(ids)}, not {shown(prompt)}"
+            raise ConfigError(what, where=f"prompt {row}", hint=hint)
     if len(prompts) != len(specs):
-        raise ConfigError(
-            f"{len(specs)} specs for {len(prompts)} prompts", where="specs", hint="one for each, or None"
-        )
+        what = f"{len(specs)} specs for {len(prompts)} prompts"
+        raise ConfigError(what, where="specs", hint="one for each, or None")
+    if not hasattr(most, "__index__") or most < 0:
+        raise ConfigError(f"must be a count, not {shown(most)}", where="max_new_tokens", hint="such as 256")
 
 
 def _check_jump(jumps: object, processors: Sequence[str], mode: Mode, ranks: RankGroup | None) -> None:
@@ -269,11 +272,8 @@ def _check_jump(jumps: object, processors: Sequence[str], mode: Mode, ranks: Ran
     if not isinstance(jumps, bool):
         raise ConfigError(f"must be True or False, not {shown(jumps)}", where=where, hint="leave it out")
     if jumps and mode == "process":
-        raise ConfigError(
-            "works only with the grammars in this thread", where=where, hint="use mode='inline'"
-        )
+        raise ConfigError("works only with inline grammars", where=where, hint="use mode='inline'")
     if jumps and ranks is not None:
         raise ConfigError("works only on one rank", where=where, hint="leave ranks out, or jump_forward")
     if jumps and tuple(processors) != (_GUIDED,):
-        hint = "leave processors out, or jump_forward"
-        raise ConfigError("works without other logits processors", where=where, hint=hint)
+        raise ConfigError("works without other logits processors", where=where, hint="leave processors out")

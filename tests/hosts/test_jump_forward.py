@@ -25,7 +25,8 @@ def parts():
     from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
 
     tokenizer, model = load_tokenizer(MODEL_DIR), load_model(MODEL_DIR)
-    return tokenizer, model, gp.GrammarCompiler(model_vocabulary(tokenizer, model))
+    patient = gp.GuidedConfig(worker_step_ms=60_000, worker_grammar_ms=60_000, compile_seconds=60)
+    return tokenizer, model, gp.GrammarCompiler(model_vocabulary(tokenizer, model), config=patient)
 
 
 @pytest.fixture(scope="module")

@@ -177,11 +177,7 @@ def test_vllms_own_app_adds_it_to_our_answers_alone(client):
     [
         (None, "", ""),
         (None, "no grammar\nworker", r"guided requests cannot be served now: no grammar\nworker"),
-        (
-            RequestError("the plugin is switched off", hint="unset it"),
-            "",
-            "the plugin is switched off (unset it)",
-        ),
+        (RequestError("it is switched off", hint="unset it"), "", "it is switched off (unset it)"),
     ],
 )
 def test_a_server_says_whether_it_is_on_where_it_is_asked(client, reason, health, says):
