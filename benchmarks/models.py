@@ -166,6 +166,10 @@ class GraphedModel:
         self._graph.replay()
         return SimpleNamespace(logits=self._logits, past_key_values=self)
 
+    def get_input_embeddings(self) -> Any:
+        """The model's own, which say what tokens it has."""
+        return self._model.get_input_embeddings()
+
     def get_output_embeddings(self) -> Any:
         """The model's own, whose width a vocabulary is checked against."""
         return self._model.get_output_embeddings()

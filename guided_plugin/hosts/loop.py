@@ -92,8 +92,7 @@ class DecodeLoop:
             drafts=DRAFTS if jump_forward else 0,
             ranks=ranks,
         )
-        self._ids = range(model.get_output_embeddings().weight.shape[0])
-        compiler.vocabulary.check_width(len(self._ids))
+        compiler.vocabulary.check_width(model.get_output_embeddings().weight.shape[0])
         self._processors = [
             self._mask if name == _GUIDED else self._plugins.logits_processor(name, _GUIDED)(self.pipeline)
             for name in processors
@@ -120,13 +119,17 @@ class DecodeLoop:
         `ignore_stop` goes on to `max_new_tokens` whatever the rows do, as benchmarks want it.
         """
         _refuse(unknown, ("max_new_tokens", "sampling", "ignore_stop"))
-        _check_rows(prompts, specs, max_new_tokens, self._ids)
+        _check_call(prompts, specs, max_new_tokens)
+        width = self._model.get_input_embeddings().weight.shape[0]
         outputs: dict[int, Output] = {}
         requests: dict[int, str | None] = {}
         for row, (prompt, spec) in enumerate(zip(prompts, specs, strict=True)):
             try:
                 if len(prompt) == 0:
                     raise ConfigError("is empty", where=f"prompt {row}", hint="give at least one token")
+                if (last := int(max(prompt))) >= width:
+                    what = f"has token {last}, and the model has {width}"
+                    raise ConfigError(what, where=f"prompt {row}", hint="use the model's own tokenizer")
                 requests[row] = self._begin(OutputSpec.parse(spec), max_new_tokens)
             except GuidedError as error:
                 outputs[row] = Output((), False, error)
@@ -245,20 +248,19 @@ def _refuse(unknown: Mapping[str, object], known: Iterable[str]) -> None:
         raise ConfigError(f"unknown option {name!r}", where="DecodeLoop", hint=hint)
 
 
-def _check_rows(prompts: Any, specs: Any, most: Any, ids: range) -> None:
-    """Raise unless there are ids of the model's tokens, a spec or None for each prompt, and a number."""
+def _check_call(prompts: Any, specs: Any, most: Any) -> None:
+    """Raise unless there are token ids, a spec or None for each prompt, and a number of new tokens."""
     hint = "prompts first, then specs: run([tokenizer.encode(text)], [spec])"
     for name, given in (("prompts", prompts), ("specs", specs)):
         if not isinstance(given, Sequence) or isinstance(given, str | bytes):
             raise ConfigError(f"must be a list, not {type(given).__name__}", where=name, hint=hint)
     for row, prompt in enumerate(prompts):
         try:
-            wrong = isinstance(prompt, str | bytes) or not all(operator.index(one) in ids for one in prompt)
+            wrong = isinstance(prompt, str | bytes) or any(operator.index(token) < 0 for token in prompt)
         except TypeError:
             wrong = True
         if wrong:
-            what = f"must be token ids below {len(ids)}, not {shown(prompt)}"
-            raise ConfigError(what, where=f"prompt {row}", hint=hint)
+            raise ConfigError(f"must be token ids, not {shown(prompt)}", where=f"prompt {row}", hint=hint)
     if len(prompts) != len(specs):
         what = f"{len(specs)} specs for {len(prompts)} prompts"
         raise ConfigError(what, where="specs", hint="one for each, or None")
@@ -272,8 +274,10 @@ def _check_jump(jumps: object, processors: Sequence[str], mode: Mode, ranks: Ran
     if not isinstance(jumps, bool):
         raise ConfigError(f"must be True or False, not {shown(jumps)}", where=where, hint="leave it out")
     if jumps and mode == "process":
-        raise ConfigError("works only with inline grammars", where=where, hint="use mode='inline'")
+        what = "works only with the grammars in this thread"
+        raise ConfigError(what, where=where, hint="use mode='inline'")
     if jumps and ranks is not None:
         raise ConfigError("works only on one rank", where=where, hint="leave ranks out, or jump_forward")
     if jumps and tuple(processors) != (_GUIDED,):
-        raise ConfigError("works without other logits processors", where=where, hint="leave processors out")
+        hint = "leave processors out, or jump_forward"
+        raise ConfigError("works without other logits processors", where=where, hint=hint)

@@ -211,11 +211,13 @@ def test_an_error_of_one_row_leaves_the_others_alone(parts, make_loop):
     prompt = prompts(tokenizer)[0]
     specs = [SPECS[0], gp.OutputSpec.regex("a(?=b)"), None, gp.OutputSpec.choice(["yes", "no"])]
     outputs = loop.run([prompt, prompt, [], prompt], specs)
+    (unknown,) = loop.run([[*prompt, 1344, 5]], [None])
+    assert str(unknown.error).startswith("prompt 0: has token 1344, and the model has 1344 (use")
     assert isinstance(outputs[1].error, GrammarError)
     assert isinstance(outputs[2].error, ConfigError)
     assert outputs[0].error is outputs[3].error is None
     assert tokenizer.decode(outputs[3].tokens) in ("yes", "no")
-    assert outputs[1].tokens == outputs[2].tokens == ()
+    assert outputs[1].tokens == outputs[2].tokens == unknown.tokens == ()
 
 
 SPEC = gp.OutputSpec.choice(["yes"])
@@ -226,19 +228,22 @@ SPEC = gp.OutputSpec.choice(["yes"])
     [
         (([[1], [2]], [SPEC]), {}, "specs: 1 specs for 2 prompts (one for each, or None)"),
         (([[1]], [SPEC, SPEC]), {}, "specs: 2 specs for 1 prompts (one for each, or None)"),
-        ((["The order"], [SPEC]), {}, "prompt 0: must be token ids below 1344, not 'The order' (prompts f"),
-        (([[1], ["a"]], [SPEC, None]), {}, "prompt 1: must be token ids below 1344, not ['a'] (prompts"),
-        (([1, 2], [SPEC]), {}, "prompt 0: must be token ids below 1344, not 1 (prompts first"),
-        (([[-1]], [SPEC]), {}, "prompt 0: must be token ids below 1344, not [-1] (prompts first"),
-        (([[1], [1344]], [SPEC, None]), {}, "prompt 1: must be token ids below 1344, not [1344]"),
-        (([SPEC], [[1]]), {}, "prompt 0: must be token ids below 1344, not OutputSpec("),
+        ((["The order"], [SPEC]), {}, "prompt 0: must be token ids, not 'The order' (prompts first"),
+        (([[1], ["a"]], [SPEC, None]), {}, "prompt 1: must be token ids, not ['a'] (prompts first"),
+        (([1, 2], [SPEC]), {}, "prompt 0: must be token ids, not 1 (prompts first"),
+        (([[-1]], [SPEC]), {}, "prompt 0: must be token ids, not [-1] (prompts first"),
+        (([SPEC], [[1]]), {}, "prompt 0: must be token ids, not OutputSpec("),
         (([[1]], [SPEC]), {"max_new_tokens": "5"}, "max_new_tokens: must be a count, not '5' (such as"),
         (([[1]], [None]), {"max_new_tokens": -1}, "max_new_tokens: must be a count, not -1 (such as"),
         (("The order", [SPEC]), {}, "prompts: must be a list, not str (prompts first"),
         (({"input_ids": [[1]]}, [SPEC]), {}, "prompts: must be a list, not dict (prompts first"),
         ((torch.ones(1, 2), [SPEC]), {}, "prompts: must be a list, not Tensor (prompts first"),
         (([[1]], SPEC), {}, "specs: must be a list, not OutputSpec (prompts first"),
-        (([[1]], [SPEC]), {"max_tokens": 3}, "DecodeLoop: unknown option 'max_tokens' (did you mean 'max_"),
+        (
+            ([[1]], [SPEC]),
+            {"max_tokens": 3},
+            "DecodeLoop: unknown option 'max_tokens' (did you mean 'max_new_",
+        ),
         (([[1]], [SPEC]), {"top_p": 0.9}, "'top_p' (pass sampling=Sampling(top_p=...) to run)"),
     ],
 )

@@ -58,9 +58,6 @@ _ASKED_SECONDS = 60.0
 _FIRST = OutputSpec.choice(["a"])
 """A spec that starts the grammar worker."""
 
-_FOUND = "_guided_engine"
-"""Keeps a worker's engine."""
-
 
 class Engine:
     """The plugin's part of one vLLM engine."""
@@ -332,11 +329,11 @@ def sample_tokens(original: Any) -> Any:
 
 def watch(worker: Any, output: Any) -> Any:
     """A worker's output of a step goes by its engine, which attaches the failures of that step."""
-    engine = worker.__dict__.get(_FOUND)
+    engine = worker.__dict__.get("_guided_engine")
     if engine is None:
         engine = engine_of(worker)
         if engine is None:
             return output
-        setattr(worker, _FOUND, engine)  # found once: this is called in each step
+        worker._guided_engine = engine  # found once: this is called in each step
         engine.table = getattr(getattr(worker, "model_runner", None), "requests", ())
     return engine.watch(output)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import time
 import weakref
 from collections import defaultdict, deque
@@ -261,9 +262,9 @@ class DraftSwitch:
     def scheduled(self, rows: int, begun: int, *, queue: bool) -> None:
         """A step is, with prompts of so many tokens that begin; with a queue, more of them wait. Prompts that
         take longer than drafts gain nothing by pauses."""
-        self._since += 1
+        self._since = 0 if begun else self._since + 1
         if begun:
-            self._pause, self._since = (_PAUSE if queue else 1) * (begun <= rows * (self._drafts + 1)), 0
+            self._pause = 0 if begun > rows * (self._drafts + 1) else _PAUSE if queue else 1
 
     def note(self, scheduled: Any, tokens: list[list[int]]) -> None:
         """The tokens of a step are there. `scheduled`: vLLM's SchedulerOutput."""
@@ -277,7 +278,7 @@ class DraftSwitch:
             # It took what launching this one took, if that was longer: with prompts if either has.
             size, seconds, row, place, settled, own = self._held
             trial, pauses, was = self._sizes[size], self._pauses[size], self._sizes[size].worse
-            near = 0 < self._pause >= self._since  # else pauses change nothing
+            near = self._pause > 0 and self._since <= self._pause  # else pauses change nothing
             if not (near and pauses.trying):
                 trial.add(seconds, row, settled=settled, prompts=own or prompts)
             if near and (pauses.trying or not trial.trying):  # which steps have prompts depends on them
@@ -337,7 +338,7 @@ class SizeTrial:
         if self.trying and (total := sum(counts.values())):
             for way, paces in self._paces.items():  # in steps of the same kinds
                 self.seconds[way] = sum(count * paces[kind] for kind, count in counts.items()) / total
-            gain = float(np.log(self.seconds[False] / self.seconds[True]))
+            gain = math.log(self.seconds[False] / self.seconds[True])
             self._gain += (max(-_CLEAR, min(gain, _CLEAR)) - self._gain) * (1 - _KEPT)
             self.worse = self._gain <= 0
             self._wait = min(max(int(_TRIAL * abs(self._gain) / _TRIED), _FIRST), _LONG)

@@ -30,8 +30,6 @@ _log = logging.getLogger(__name__)
 ENGINES: weakref.WeakSet[Any] = weakref.WeakSet()
 """Each `Engine` of this process."""
 
-_NOT_LOADED = "the engine has not loaded the logits processor"
-
 _SECONDS = 60.0
 """How long the start of a server waits at most, in each of its processes."""
 
@@ -135,7 +133,7 @@ def offer_methods() -> None:
     def guided_health(self: Any) -> str:
         engine = engine_of(self)
         if engine is None:
-            return _NOT_LOADED if samples(self.vllm_config) else ""
+            return "the engine has not loaded the logits processor" if samples(self.vllm_config) else ""
         return str(engine.health())
 
     def guided_retry_after(self: Any) -> float:

@@ -24,7 +24,7 @@ from worker_runs import gone, until
 
 from benchmarks.one_gpu import ONE_GPU
 from guided_plugin.demo import MODEL_DIR
-from guided_plugin.hosts.vllm.questions import engine_of
+from guided_plugin.hosts.vllm.questions import ENGINES, engine_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -37,6 +37,7 @@ LETTERS = "[a-f]{20}[0-9]{10}"
 
 def record(worker):
     """Keep the masks of each step, as this rank's device has them; its process and runtime."""
+    assert len(ENGINES) <= 1
     engine = engine_of(worker)
     if engine is None:
         return os.getpid(), None
