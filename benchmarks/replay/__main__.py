@@ -20,7 +20,7 @@ engines of a call share its GPUs and take turns, so that slow changes of the mac
 The file also has `plain_step_ms` and `draft_step_ms`, of steps without an accepted draft and with one;
 `prompt_step_ms`, of those that begin a request or during which such a step is launched; `prompt_steps`, their
 part; and `thread_step_ms`, the CPU time of vLLM's main thread in a step with a queue behind. With `--profile`
-one more run tells how long the device works in a step, and at what.
+one more run of a batch size tells how long the device works in a step, and at what.
 
 `--ways ""` counts forward passes, without an engine: they depend on the tokenizer, not on the machine. Then
 `taught` is as `alone`, with what earlier answers taught: each document was answered three times before.
@@ -120,7 +120,8 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     add("--ways", "unguided,guided,jump", f"of {', '.join(WAYS)}, each also with {_DRAFTER}")
     add("--kinds", "tools,real", f"of {', '.join(KINDS)}")
     add("--forms", "compact", f"of {', '.join(FORMS)}")
-    add("--rows", [1, 8, 64], "batch sizes", lambda text: [int(count) for count in text.split(",")])
+    add("--rows", [1, 8, 64], "batch sizes", _counts)
+    add("--profile", [], "batch sizes of which the device's part of a step is measured too", _counts)
     add("--documents", 256, "different documents of a kind")
     add("--longest", 512, "tokens that a document may have")
     add("--queue", 6, "documents of a run for each row")
@@ -140,7 +141,6 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         lambda text: list(map(Path, text.split(","))),
     )
     add("--out", None, "also write the JSON here, compressed: FILE.json.gz", Path)
-    parser.add_argument("--profile", action="store_true", help="also measure the device's part of a step")
     parser.add_argument("--open", action="store_true", help="objects are open unless the schema closes them")
     options = parser.parse_args(arguments)
     if options.sample is None and not options.read:
@@ -148,6 +148,10 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     if options.profile and options.device == "cpu":
         parser.error("--profile is of a GPU")
     return options
+
+
+def _counts(text: str) -> list[int]:
+    return [int(count) for count in text.split(",")]
 
 
 def measure(options: argparse.Namespace, command: str) -> dict[str, Any]:
@@ -231,7 +235,7 @@ def run_way(options: argparse.Namespace, way: str, legs: list[dict[str, Any]], t
         "VLLM_USE_V2_MODEL_RUNNER": "1" if options.runner == "v2" else "0",
         "GUIDED_PLUGIN": "0" if plugin is None else json.dumps({**plugin, **options.plugin}),
     }
-    taken = ("model", "rows", "longest", "queue", "least", "repetitions", "device")
+    taken = ("model", "rows", "profile", "longest", "queue", "least", "repetitions", "device")
     asked = {
         **{name: getattr(options, name) for name in taken},
         "tokenizer": options.tokenizer or options.model,
@@ -242,7 +246,7 @@ def run_way(options: argparse.Namespace, way: str, legs: list[dict[str, Any]], t
     }
     where = f"benchmarks.replay, {way}"
     with tempfile.TemporaryDirectory() as folder:
-        asked["profile"] = folder if options.profile else ""
+        asked["traces"] = folder if options.profile else ""
         return run_child("benchmarks.replay.child", asked, variables, options.limit, where)
 
 

@@ -56,7 +56,7 @@ class _Bench:
             max_model_len=PROMPT + options["longest"] + ROOM + 16,
             enable_prefix_caching=False,
             **options["engine"],
-            **(_profiler(options["profile"]) if options["profile"] else {}),
+            **(_profiler(options["traces"]) if options["traces"] else {}),
         )
         self.random = random.Random(1)
 
@@ -70,7 +70,7 @@ class _Bench:
                 with turn(self.options["turns"]):
                     self._repeat(case, counts=repetition > 0)
         profiles: list[dict[str, Any]] = [{} for _ in cases]
-        if self.options["profile"]:
+        if rows in self.options["profile"]:
             with turn(self.options["turns"]):
                 profiles = [self._profile(case) for case in cases]
         return [self._figure(case) | own for case, own in zip(cases, profiles, strict=True)]
@@ -85,7 +85,7 @@ class _Bench:
         self.llm.start_profile()
         trace, _ = self._run(case, self._queue(case), counts=False)
         self.llm.stop_profile()
-        first, *_ = files = sorted(Path(self.options["profile"]).glob("*.gz"))  # one of each rank
+        first, *_ = files = sorted(Path(self.options["traces"]).glob("*.gz"))  # one of each rank
         events = json.loads(gzip.decompress(first.read_bytes()))["traceEvents"]
         for path in files:
             path.unlink()
