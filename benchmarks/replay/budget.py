@@ -38,8 +38,8 @@ _TOKENS = np.arange(4096)
 _PADDED = np.where(_TOKENS <= 256, -(-_TOKENS // 8) * 8, -(-_TOKENS // 16) * 16)
 """CUDA graphs are captured for these sizes."""
 COSTS = 6.6 + 0.0107 * np.minimum(_PADDED, 136) + 0.019 * np.maximum(_PADDED - 136, 0)
-"""Milliseconds of a step. In `2026-11-27-replay-matrix-h100` (`plain_step_ms`) 6.66, 7.31, 7.91 and 10.43 at
-8, 64, 128 and 256 rows."""
+"""Milliseconds of a step. In `2026-11-28-replay-matrix-h100` (`plain_step_ms`) 6.56, 6.93, 7.82 and 10.55 at
+1, 32, 128 and 256 rows."""
 _COLUMNS = (("kind", "{kind}"), ("form", "{form}"), ("rows", "{rows}"), ("passes", "{passes:.3f}"))
 _COLUMNS += (("longer, %", "{longer:.1f}"), ("places", "{places:.2f}"))
 _COLUMNS += (("vLLM's: longer, %", "{vllm_longer:.1f}"), ("places", "{vllm_places:.2f}"))
