@@ -145,6 +145,8 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.sample is None and not options.read:
         parser.error("--sample or --read is needed")
+    if not set(options.profile) <= set(options.rows):
+        parser.error("--profile has batch sizes that --rows lacks")
     if options.profile and options.device == "cpu":
         parser.error("--profile is of a GPU")
     return options
@@ -246,7 +248,7 @@ def run_way(options: argparse.Namespace, way: str, legs: list[dict[str, Any]], t
     }
     where = f"benchmarks.replay, {way}"
     with tempfile.TemporaryDirectory() as folder:
-        asked["traces"] = folder if options.profile else ""
+        asked["traces"] = folder
         return run_child("benchmarks.replay.child", asked, variables, options.limit, where)
 
 

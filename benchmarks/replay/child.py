@@ -56,7 +56,7 @@ class _Bench:
             max_model_len=PROMPT + options["longest"] + ROOM + 16,
             enable_prefix_caching=False,
             **options["engine"],
-            **(_profiler(options["traces"]) if options["traces"] else {}),
+            **(_profiler(options["traces"]) if options["profile"] else {}),
         )
         self.random = random.Random(1)
 

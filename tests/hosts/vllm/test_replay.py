@@ -35,12 +35,7 @@ def test_an_engine_answers_with_documents_and_those_that_the_grammar_refuses_are
         for kind, guide in (("tools", spec), ("free", None))
     ]
     options = {"model": str(MODEL_DIR), "tokenizer": str(MODEL_DIR), "legs": legs, "guided": True}
-    options |= {
-        "engine": {"dtype": "float32", "enforce_eager": True},
-        "device": "cpu",
-        "profile": [],
-        "traces": "",
-    }
+    options |= {"engine": {"dtype": "float32", "enforce_eager": True}, "device": "cpu", "profile": []}
     options |= {"longest": 64, "rows": [1, 2], "queue": 3, "least": 3, "repetitions": 1}
     options |= {"turns": str(tmp_path / "turns")}
     environment = {
