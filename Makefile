@@ -30,7 +30,7 @@ help:
 	@echo "make  a server of that vLLM under load and attacks, a minute each"
 	@echo "make older-test  masks with the llguidance that vLLM pins"
 	@echo "make release-check  build sdist and wheel twice, try the wheel in clean environments; writes dist/"
-	@echo "make size      lines by folder, against the budgets in scripts/size.toml"
+	@echo "make size      AST nodes by folder, against the budgets in scripts/size.toml"
 	@echo "make figures   check that every figure quoted in README and docs stands in a raw file"
 	@echo "make docs      the pages as a site, in site/"
 	@echo "make gpu-test  every GPU-marked test, on a machine with a CUDA device (uses its own python3)"
