@@ -78,6 +78,9 @@ class DecodeLoop:
             hint = "DecodeLoop(model, GrammarCompiler(Vocabulary.from_tokenizer(tokenizer)))"
             what = f"must be a GrammarCompiler, not {type(compiler).__name__}"
             raise ConfigError(what, where="compiler", hint=hint)
+        if _GUIDED not in processors:
+            hint = "leave processors out, or name it between those of plugins"
+            raise ConfigError(f"must name {_GUIDED!r}", where="processors", hint=hint)
         _check_jump(jump_forward, processors, mode, ranks)
         if jump_forward and mode == "auto":
             mode = "inline"

@@ -41,8 +41,17 @@ from guided_plugin.worker.runtime import GrammarRuntime
 
 _NOTHING = StepPlan((), ())
 
-# How far a step is. STALE: a request of the plan has left, so the plan must not be used any more.
-_STALE, _PLANNED, _FILLED, _SAMPLED = range(4)
+# How far a step is: the calls that may come next. The first of them is the one that is due.
+_ENDED = ("plan",)
+_PLANNED = ("fill_mask",)
+_FILLED = ("apply_mask", "take_masks", "plan")  # another plan: a host that planned ahead has other rows
+_MASKED = ("schedule_update", "take_masks", "apply_mask(again=True)")
+_SAMPLED = ("finish_update",)
+_DRAFTS = ("judge_drafts", "send_drafts", "draft_masks")
+_ORDER = (
+    "the order is plan, fill_mask, apply_mask, schedule_update, finish_update; remove_request makes a plan"
+    " stale; StepPipeline(drafts=...) has judge_drafts alone"
+)
 
 
 class DraftStep(NamedTuple):
@@ -86,7 +95,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         """Columns of the logits from here on are forbidden."""
         self._on_cuda = self.device.type == "cuda"
         self._plan = _NOTHING
-        self._stage = _PLANNED
+        self._due = _DRAFTS if drafts else _ENDED
         self._last_slots: tuple[int, ...] = ()
         self._width = -1
         self.mask: Tensor | None = None
@@ -100,48 +109,43 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
     def plan(self, slots: Sequence[int]) -> None:
         """Say which slot sits in each logits row of this step; UNGUIDED where no grammar does."""
         start = time.perf_counter()
-        self._stage = _PLANNED
+        if self._plan.rows or self.drafts:  # a step without guided rows may be given up anywhere
+            self._check_order("plan")
+        self._due = _ENDED
         chosen = tuple(slots)
         if chosen is not self._last_slots and chosen != self._last_slots:
-            if self.drafts:
-                raise PipelineError("was made for drafts", where="pipeline", hint="call judge_drafts")
             self._plan = _make_plan(chosen, self._requests)
             self._last_slots = chosen
         if self._plan.rows:
             self.runtime.plan(self._plan)
+        self._due = _PLANNED
         self._clock[0] = time.perf_counter() - start
 
     def fill_mask(self) -> None:
         """Start filling this step's masks and copying them to the device."""
-        if not self._plan.rows:
-            return
-        start = time.perf_counter()
-        if self._stage == _SAMPLED:
-            raise PipelineError("fill_mask after schedule_update", hint="call plan again for the next step")
-        self.runtime.fill()
-        self._stage = _FILLED
-        failures = self.runtime.take_failures()
-        if failures:
-            self._report(failures)
-        self._clock[1] = time.perf_counter() - start
+        self._check_order("fill_mask")
+        if self._plan.rows:
+            start = time.perf_counter()
+            self.runtime.fill()
+            failures = self.runtime.take_failures()
+            if failures:
+                self._report(failures)
+            self._clock[1] = time.perf_counter() - start
+        self._due = _FILLED
 
-    def apply_mask(self, logits: Tensor) -> Tensor:
-        """Mask the guided rows of [rows, width] logits in place, on the current stream."""
+    def apply_mask(self, logits: Tensor, *, again: bool = False) -> Tensor:
+        """Mask the guided rows of [rows, width] logits in place, on the current stream. `again`: this step's
+        masks were applied before, and these are other logits of it, or something has changed them."""
+        self._check_order("apply_mask(again=True)" if again else "apply_mask")
         rows = self._plan.rows
-        if not rows:
-            if self._stage == _STALE:
-                raise _not_ready(_STALE)
-            return logits
-        start = time.perf_counter()
-        if self._stage != _FILLED:
-            raise _not_ready(self._stage)
-        if logits.shape[1] != self._width:
-            self._width = _checked_width(logits, self.device, self.compiler.vocabulary)
-        if rows[-1] >= logits.shape[0]:
-            raise PipelineError(f"row {rows[-1]} is planned, the logits have {logits.shape[0]} rows")
-        self.mask, rows_dev = self.runtime.masks(self.runtime.newest, len(self._plan.rows))
-        mask_rows(logits, self.mask, rows_dev, self.vocabulary_size)
-        self._clock[2] = time.perf_counter() - start
+        if rows:
+            start = time.perf_counter()
+            if rows[-1] >= logits.shape[0]:
+                raise PipelineError(f"row {rows[-1]} is planned, the logits have {logits.shape[0]} rows")
+            self.mask, rows_dev = self._fetch_masks(self.runtime.newest, len(rows), logits)
+            mask_rows(logits, self.mask, rows_dev, self.vocabulary_size)
+            self._clock[2] = time.perf_counter() - start
+        self._due = _MASKED
         return logits
 
     def take_masks(self, logits: Tensor) -> Tensor:
@@ -149,23 +153,21 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         step, in the order of the plan, on the device. What is launched next sees them complete. `logits`:
         what they are for."""
         start = time.perf_counter()
-        if self._stage != _FILLED:
-            raise _not_ready(self._stage)
-        if logits.shape[1] != self._width:
-            self._width = _checked_width(logits, self.device, self.compiler.vocabulary)
-        self.mask, _ = self.runtime.masks(self.runtime.newest, len(self._plan.rows))
+        self._check_order("take_masks")
+        self.mask, _ = self._fetch_masks(self.runtime.newest, len(self._plan.rows), logits)
+        self._due = _MASKED
         self._clock[2] = time.perf_counter() - start
         return self.mask
 
     def schedule_update(self, tokens: Tensor) -> None:
         """Right after sampling, on the stream that samples: get the [rows] sampled tokens on their way to the
         grammars. NO_TOKEN says that a row had none, as in the middle of a prompt."""
+        self._check_order("schedule_update")
         rows = self._plan.rows
         if not rows:
+            self._due = _SAMPLED
             return
         start = time.perf_counter()
-        if self._stage == _SAMPLED:
-            raise PipelineError("schedule_update twice in one step", hint="call plan and fill_mask first")
         if tokens.dim() != 1:
             raise PipelineError(f"sampled tokens must be [rows], not {tuple(tokens.shape)}")
         if rows[-1] >= tokens.shape[0]:
@@ -173,33 +175,36 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         if tokens.is_cuda != self._on_cuda:
             raise PipelineError(f"tokens are on {tokens.device}, the pipeline is on {self.device}")
         self.runtime.sampled(tokens)
-        self._stage = _SAMPLED
+        self._due = _SAMPLED
         self._clock[3] = time.perf_counter() - start
 
     def token_sink(self) -> TokenSink | None:
         """In place of `schedule_update`, for hosts whose own kernel knows the tokens: where that kernel may
         write them, in the order of the plan. It must be launched on the stream that samples, after that.
         None where tokens have to be handed over."""
-        if not self._plan.rows or self._stage == _SAMPLED:
+        if not self._plan.rows or self._due is not _MASKED:
             return None
         start = time.perf_counter()
         sink = self.runtime.token_sink()
         if sink is not None:
-            self._stage = _SAMPLED
+            self._due = _SAMPLED
         self._clock[3] = time.perf_counter() - start
         return sink
 
     def finish_update(self) -> None:
-        """After the append and stop kernels: accept the tokens that have arrived, and end the step."""
+        """After the append and stop kernels: accept the tokens that have arrived, and end the step. Ranks
+        other than the first need not have handed over any."""
         start = time.perf_counter()
-        if self._stage == _SAMPLED:
+        if not self.rank or self._due is not _MASKED:
+            self._check_order("finish_update")
+        rows = len(self._plan.rows)
+        if rows:
             self.runtime.finish()
             failures = self.runtime.take_failures()
             if failures:
                 self._report(failures)
-        rows = len(self._plan.rows)
-        if rows:
             self._clock[4] = time.perf_counter() - start
+        self._due = _ENDED
         self._figures.finish(rows, self._clock)
         if rows and self.compiler.plugins.wants_statistics:
             self._tell_statistics()
@@ -209,6 +214,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
     def judge_drafts(self, slots: Sequence[int], tokens: Tensor, logits: Tensor) -> Tensor:
         """A whole step of the requests in `slots`, for a host that proposes drafts and masks by itself: the
         masks of `send_drafts`, at once. `logits`: as in `take_masks`."""
+        self._check_order("judge_drafts")
         return self.draft_masks(self.send_drafts(slots, tokens), logits)
 
     def send_drafts(self, slots: Sequence[int], tokens: Tensor, *, offers: bool | None = None) -> DraftStep:
@@ -221,6 +227,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
 
         `offers`, once before each run of the model: whether the worker may replace them; see `DraftStep`."""
         start = time.perf_counter()
+        self._check_order("send_drafts")
         chosen = tuple(slots)
         if chosen != self._last_slots:
             self._plan = _make_plan(chosen, self._requests)
@@ -229,7 +236,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
                 self._forget_plan()
                 raise PipelineError("only guided slots have drafts", hint="leave the others out")
         due = len(chosen) * (2 * self.drafts + 1)
-        if not self.drafts or tokens.shape != (due,):
+        if tokens.shape != (due,):
             raise PipelineError(
                 f"{due} sampled and proposed tokens are expected, not {tuple(tokens.shape)}",
                 hint="see StepPipeline(drafts=...)",
@@ -252,9 +259,11 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
     def draft_masks(self, step: DraftStep, logits: Tensor) -> Tensor:
         """The second half: `drafts + 1` blocks of [slots, words] masks on the device: the masks after none of
         a request's drafts, after the first, and so on. What is launched next sees them complete."""
-        if logits.shape[1] != self._width:
-            self._width = _checked_width(logits, self.device, self.compiler.vocabulary)
-        self.mask, _ = self.runtime.masks(step.number, step.masks)
+        self._check_order("draft_masks")
+        if self.runtime.newest - step.number > 2:
+            what = "draft_masks was called where the masks of its step are gone"
+            raise PipelineError(what, hint="call it before the third send_drafts after that of its step")
+        self.mask, _ = self._fetch_masks(step.number, step.masks, logits)
         return self.mask
 
     def forced(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
@@ -325,10 +334,22 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         if statistics is not None:
             self.compiler.plugins.step_finished(statistics)
 
+    def _check_order(self, call: str) -> None:
+        """Raise PipelineError unless this call may come next: out of order, logits would stay unmasked, or
+        tokens would not be accepted."""
+        if call not in self._due:
+            raise PipelineError(f"{call} was called where {self._due[0]} is due", hint=_ORDER)
+
+    def _fetch_masks(self, step: int, count: int, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The masks of a step, which has so many, and their row numbers. `logits`: what they are for."""
+        if logits.shape[1] != self._width:
+            self._width = _checked_width(logits, self.device, self.compiler.vocabulary)
+        return self.runtime.masks(step, count)
+
     def _forget_plan(self) -> None:
         # Slot numbers come back: a kept plan must not be taken for the new request's.
-        if self._plan.rows:
-            self._stage = _STALE
+        if self._plan.rows and self._due not in (_SAMPLED, _DRAFTS):
+            self._due = _ENDED
         self._last_slots, self._plan = (), _NOTHING
 
 
@@ -355,17 +376,3 @@ def _make_plan(slots: tuple[int, ...], requests: dict[int, RequestInfo]) -> Step
     if len(set(guided)) != len(guided):
         raise PipelineError("a slot is planned for two rows", hint="each request has one row a step")
     return StepPlan(rows, guided)
-
-
-def _not_ready(stage: int) -> PipelineError:
-    """Why the masks of a step can't be used."""
-    if stage == _STALE:
-        what, hint = "a request was removed after the plan of this step", "call plan and fill_mask again"
-    elif stage == _SAMPLED:
-        what, hint = "the tokens of this step were handed over before its masks were used", _ORDER
-    else:
-        what, hint = "the masks of this step were not requested", _ORDER
-    return PipelineError(what, hint=hint)
-
-
-_ORDER = "the order is plan, fill_mask, apply_mask"

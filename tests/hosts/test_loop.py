@@ -134,7 +134,7 @@ def test_a_plugin_hears_each_step_once_with_the_sampled_tokens(parts, make_loop)
 def test_guided_rows_are_valid_and_unguided_rows_untouched(parts, make_loop, sampling):
     tokenizer, model, compiler = parts
     loop = make_loop(model, compiler)
-    bare = gp.DecodeLoop(model, compiler, processors=())
+    bare = gp.DecodeLoop(model, compiler)
     every = prompts(tokenizer) * 2
     outputs = loop.run(every, [*SPECS, None, None, None], sampling=sampling)
     without = bare.run(every, [None] * 6, sampling=sampling)

@@ -1,12 +1,15 @@
-"""Random histories of a pipeline against a simple model: a fresh matcher for each request.
+"""Random histories of a pipeline against simple models.
 
 Requests come, step in any order, leave, are preempted and come back; workers are killed between the calls of
-a step. `make fuzz-inputs` runs more of them (GUIDED_EXAMPLES).
+a step: a fresh matcher for each request knows the masks. The calls of a step come in any order:
+patterns know which of them may come. `make fuzz-inputs` runs more of the former (GUIDED_EXAMPLES).
 """
 
 import contextlib
 import dataclasses
 import os
+import random
+import re
 import signal
 
 import pytest
@@ -21,10 +24,13 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from rank_threads import sharing
 from vocabularies import BYTES
 
 import guided_plugin as gp
 from guided_plugin.errors import PipelineError
+from guided_plugin.kernels import mask_rows
+from guided_plugin.step import NO_TOKEN
 
 EXAMPLES = int(os.environ.get("GUIDED_EXAMPLES", "4"))
 END = BYTES.stop_token_ids[0]
@@ -206,3 +212,202 @@ def test_the_model_notices_a_wrong_token():
     model.sampled(ord("y"))
     with pytest.raises(AssertionError):
         model.sampled(ord("x"))
+
+
+# The order of the calls of a step
+
+MASKED = "[PN]F[AT][TG]*"
+PLANS = "|PF|PF[AT][TG]*SR+|N.*"
+ORDER = {
+    "P": ("plan", PLANS),
+    "N": ("plan", PLANS),
+    "F": ("fill_mask", "[PN]"),
+    "A": ("apply_mask", "[PN]F"),
+    "G": ("apply_mask(again=True)", MASKED),
+    "T": ("take_masks", f"[PN]F|{MASKED}"),
+    "S": ("schedule_update", MASKED),
+    "U": ("finish_update", f"{MASKED}SR*"),
+}
+"""By letter: a call, and after which calls since the last finish_update it may come. P is a plan with guided
+rows, N one without; R: a request was removed. A plan that was not masked with may be given up, and any step
+without guided rows."""
+WORDS = {"one": "abc", "two": "xy", "three": "13579"}
+"""What each request repeats: its mask shows how many tokens were accepted."""
+
+
+class Calls:
+    """The calls of `ORDER` on the pipelines of all ranks, of which the first has the grammars."""
+
+    def __init__(self, pipes, source):
+        self.pipes, self.source = pipes, source
+        self.so_far = ""
+        self.slots, self.counts, self.planned = {}, {}, []
+        for name in ("one", "two"):
+            self.add(name)
+
+    def add(self, name):
+        spec = gp.OutputSpec.regex(f"({WORDS[name]})*")
+        self.counts[name] = 0
+        self.slots[name], *others = (pipe.add_request(name, spec) for pipe in self.pipes)
+        assert all(slot == self.slots[name] for slot in others)
+
+    def remove(self, name):
+        """Those that a plan may name come back at once, with another slot perhaps."""
+        for pipe in self.pipes:
+            pipe.remove_request(name)
+        del self.slots[name]
+        self.add(self.source.choice([*WORDS.keys() - self.slots.keys()]))
+        if self.so_far.startswith("P"):
+            self.so_far = self.so_far + "R" if "S" in self.so_far else ""
+
+    def next_letter(self, name):
+        return WORDS[name][self.counts[name] % len(WORDS[name])]
+
+    def may_come(self, letter):
+        return re.fullmatch(ORDER[letter][1], self.so_far) is not None
+
+    def call(self, letter):
+        legal = self.may_come(letter)
+        if letter in "PN":
+            names = [*self.slots, None] if letter == "P" else [None, None]
+            self.source.shuffle(names)
+            wanted = [self.slots.get(name, gp.UNGUIDED) for name in names]
+        else:
+            wanted = [ord(self.next_letter(name)) if name else NO_TOKEN for name in self.planned]
+        for rank, pipe in enumerate(self.pipes):
+            if legal:
+                self.do(pipe, letter, wanted)
+            elif (
+                rank == 0 or letter != "U" or not re.fullmatch(MASKED, self.so_far)
+            ):  # others hand over nothing
+                with pytest.raises(PipelineError) as failure:
+                    self.do(pipe, letter, wanted)
+                assert failure.value.what.startswith(f"{ORDER[letter][0]} was called where "), failure.value
+        if not legal:
+            return
+        if letter in "PN":
+            self.so_far, self.planned = "", names
+        if letter == "S" and self.so_far.startswith("P"):
+            for name in filter(None, self.planned):
+                self.counts[name] += 1
+        self.so_far = "" if letter == "U" else self.so_far + letter
+
+    def do(self, pipe, letter, wanted):
+        """A call. `wanted`: its slots, or the tokens that the grammars allow next."""
+        if letter in "PN":
+            pipe.plan(wanted)
+        elif letter == "F":
+            pipe.fill_mask()
+        elif letter == "S":
+            pipe.schedule_update(torch.tensor(wanted))
+        elif letter == "U":
+            pipe.finish_update()
+        else:
+            logits = torch.zeros(len(wanted), WIDTH)
+            if letter == "T":
+                masks = pipe.take_masks(logits)
+                rows = [row for row, token in enumerate(wanted) if token != NO_TOKEN]
+                mask_rows(logits, masks, torch.tensor(rows, dtype=torch.int32), BYTES.size)
+            else:
+                pipe.apply_mask(logits, again=letter == "G")
+            for row, token in enumerate(wanted):
+                left = {*logits[row].isfinite().nonzero().flatten().tolist()}
+                assert left - {END} == ({token} if token != NO_TOKEN else {*range(WIDTH)} - {END})
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    return gp.GrammarCompiler(BYTES, config=CONFIG)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_calls_in_any_order(mode, ranks, compiler, monkeypatch):
+    """One that leaves logits unmasked or tokens unaccepted is an error with its name, and changes nothing."""
+    source = random.Random(len(mode) + ranks)
+    with contextlib.ExitStack() as stack:
+        if ranks == 1:
+            pipes = [stack.enter_context(gp.StepPipeline(compiler, max_slots=SLOTS, mode=mode))]
+        else:
+            pipes = stack.enter_context(sharing(monkeypatch))("aa", mode)
+        calls, seen, most = Calls(pipes, source), set(), 0
+        for _ in range(2000):
+            legal = [letter for letter in ORDER if calls.may_come(letter)]
+            letter = source.choice(legal if source.random() < 0.7 else [*ORDER])
+            if source.random() < 0.02:
+                calls.remove(source.choice([*calls.slots]))
+            else:
+                seen.add((letter, letter in legal))
+                calls.call(letter)
+            most = max(most, *calls.counts.values())
+        assert seen == {(letter, may) for letter in ORDER for may in (False, True)}
+        assert most > 5
+        for name, count in calls.counts.items():
+            if name in calls.slots:
+                text = (WORDS[name] * count)[:count]
+                assert pipes[0].tokens(name) == tuple(text.encode())
+
+
+GIVEN = {
+    "plan": [[0]],
+    "apply_mask": [torch.zeros(1, WIDTH)],
+    "take_masks": [torch.zeros(1, WIDTH)],
+    "schedule_update": [torch.tensor([ord("a")])],
+}
+VERBS = ("plan", "fill_mask", "apply_mask", "schedule_update", "finish_update")
+
+
+def steps_without(pipe, missing):
+    for verb in 2 * [verb for verb in VERBS if verb != missing]:
+        getattr(pipe, verb)(*GIVEN.get(verb, ()))
+
+
+@pytest.mark.parametrize("missing", VERBS)
+def test_a_loop_that_leaves_a_call_out_is_told_which(mode, missing, compiler):
+    """Also in its next step: without an error a token would repeat for ever."""
+    with gp.StepPipeline(compiler, max_slots=1, mode=mode) as pipe:
+        pipe.add_request("r", gp.OutputSpec.regex("a*"))
+        with pytest.raises(PipelineError, match=f"was called where {missing} is due"):
+            steps_without(pipe, missing)
+
+
+def test_drafts_in_any_order(mode, compiler):
+    """The five verbs are errors. Masks may be fetched before the third step that is sent after theirs."""
+    source, word = random.Random(7), "abc"
+    with gp.StepPipeline(compiler, max_slots=1, mode=mode, drafts=1) as pipe:
+        slot, count, sent, late = pipe.add_request("r", gp.OutputSpec.regex("(abc)*")), 0, [], 0
+        for number in range(300):
+            kind = source.choice(["verb", "send", "send", "fetch", "fetch", "remove"])
+            if kind == "verb":
+                verb = source.choice([*VERBS, "take_masks"])
+                with pytest.raises(PipelineError, match=rf"^{verb} was called where judge_drafts is due"):
+                    getattr(pipe, verb)(*GIVEN.get(verb, ()))
+            elif kind == "send":
+                text = [ord(word[(count + at) % 3]) for at in range(3)]
+                count += 1
+                tokens = torch.tensor([text[0], NO_TOKEN, text[1]])
+                sent.append((pipe.send_drafts([slot], tokens), text[1:]))
+            elif kind == "fetch" and sent:
+                after = source.randrange(min(5, len(sent)))
+                step, expected = sent[-1 - after]
+                if after > 2:
+                    late += 1
+                    with pytest.raises(PipelineError, match=r"^draft_masks was called where"):
+                        pipe.draft_masks(step, torch.zeros(1, WIDTH))
+                    continue
+                logits = torch.zeros(2, WIDTH)
+                masks = pipe.draft_masks(step, logits)
+                mask_rows(logits, masks, torch.tensor([0, 1], dtype=torch.int32), BYTES.size)
+                found = [{*row.isfinite().nonzero().flatten().tolist()} - {END} for row in logits]
+                assert found == [{token} for token in expected], number
+            elif kind == "remove":
+                assert pipe.tokens("r") == tuple((word * count)[:count].encode())
+                pipe.remove_request("r")
+                slot, count = pipe.add_request("r", gp.OutputSpec.regex("(abc)*")), 0
+        assert late > 5
+    with gp.StepPipeline(compiler, max_slots=1, mode=mode) as pipe:
+        with pytest.raises(PipelineError, match=r"^send_drafts was called where plan is due"):
+            pipe.send_drafts([0], tokens)
+        with pytest.raises(PipelineError, match=r"^judge_drafts was called where plan is due"):
+            pipe.judge_drafts([0], tokens, logits)
+        with pytest.raises(PipelineError, match=r"^draft_masks was called where plan is due"):
+            pipe.draft_masks(step, logits)

@@ -82,6 +82,8 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         self._entries: dict[str, _BatchedRequest] = {}
         self._rows: list[_BatchedRequest | None] = []
         """Of the step that is not over yet."""
+        self._masked = False
+        """Whether its masks were applied: after a forward pass that failed, they were not."""
         self._step_numbers = itertools.count()
         self._hooks = SafeStepHooks(self._compiler.plugins)
         self._step: DecodeStep | None = None
@@ -157,15 +159,16 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         """Mask the guided rows of [rows, width] scores; rows behind those that were planned are padding."""
         with self._lock:
             self.pipeline.apply_mask(scores)
+            self._masked = True
         return scores
 
     # Inside
 
     def _end_step(self) -> None:
         """Give the grammars the tokens of the last step, and tell the plugins that listen."""
-        rows, step = self._rows, self._step
-        self._rows, self._step = [], None
-        if not any(rows):
+        rows, step, masked = self._rows, self._step, self._masked
+        self._rows, self._step, self._masked = [], None, False
+        if not masked or not any(rows):
             return
         sampled = [NO_TOKEN] * len(rows)
         for row, entry in enumerate(rows):

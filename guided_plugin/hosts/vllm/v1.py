@@ -64,6 +64,8 @@ class V1Runner:
         """Steps since, in each of which every row had one token."""
         self._forced = ForcedRows()
         self._sampled: Tensor | None = None
+        self._raw = False
+        """Whether this step's logits were masked before any processor ran."""
         self._spent = 0.0
         """Seconds of the host's thread in this step so far."""
         if self.engine.unsupported_reason is None:
@@ -83,6 +85,7 @@ class V1Runner:
         if self._outputs:
             self.engine.pipeline.plan(self._slots)
             self.engine.pipeline.fill_mask()
+        self._raw = False
         self._spent = time.perf_counter() - start
 
     def apply(self, logits: Tensor) -> Tensor:
@@ -91,7 +94,7 @@ class V1Runner:
             return logits
         start = time.perf_counter()
         if self._outputs:
-            self.engine.pipeline.apply_mask(logits)
+            self.engine.pipeline.apply_mask(logits, again=self._raw)
         forced = self._forced
         if forced.closed or forced.fragile:
             rows = torch.arange(logits.shape[0], device=logits.device)
@@ -106,6 +109,7 @@ class V1Runner:
         """Mask the logits of which vLLM takes raw logprobs."""
         if self._outputs:
             self.engine.pipeline.apply_mask(logits)
+            self._raw = True
 
     def sampled(self, tokens: Tensor) -> None:
         """What was sampled, [rows, 1] on the device."""

@@ -300,7 +300,7 @@ class V2Runner:
     def _finish(self) -> None:
         """Hand on the tokens of the last step, where the grammars are."""
         pipeline, order = self._pipeline, self._batch.order
-        if self.engine.leads and pipeline.planned:
+        if self.engine.leads:
             tokens = self._kernels.take_tokens(order, *self.requests.histories, pipeline.token_sink())
             if tokens is not None:
                 pipeline.schedule_update(tokens)

@@ -59,6 +59,8 @@ class FollowerRuntime(GrammarRuntime):
         self._step = self._taken = offer.first_step
         self._count = 0
         """Masks of the planned step."""
+        self._new_slots: tuple[int, ...] | None = None
+        """Those of a plan that is not filled yet."""
         self._uncompared: deque[tuple[int, tuple[int, ...]]] = deque()
         """Steps that will be, and their slots."""
 
@@ -92,9 +94,13 @@ class FollowerRuntime(GrammarRuntime):
         if plan is not self._plan:
             self._tokens.set_rows(self._region.shape.ring_rows(plan.rows))
             self._plan, self._count = plan, len(plan.rows) * self._region.shape.positions
-            self._uncompared.append((step, plan.slots))
+            self._new_slots = plan.slots
 
     def fill(self) -> None:
+        """Rank 0 fills. It writes down no plan that it does not fill."""
+        if self._new_slots is not None:
+            self._uncompared.append((self._step, self._new_slots))
+            self._new_slots = None
         self._masks.upload(self._step, self._count)
 
     def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
