@@ -142,7 +142,8 @@ class WorkerMetrics:
     fill: float = 0.0
     """Median time that filling a step's masks took."""
     exposed_wait: float = 0.0
-    """Median time that the logits waited for their masks, in the steps that were looked at."""
+    """Median time that the logits waited for their masks, in the steps that were looked at. Without a worker,
+    that the host's thread filled them."""
     answer: float = 0.0
     """Median time from a step's tokens to the drafts that are offered after them. The device waits for it."""
     answer_p95: float = 0.0
@@ -202,8 +203,20 @@ class PipelineMetrics:
     """All times since the start by name: those of the host's thread."""
 
 
-COUNTERS = {"steps", "rows", "added", "failed", "restarts"}
-COUNTERS |= {"offered", "taken", "forwards", "offered_earlier", "taken_earlier", "led_outputs", "led_tokens"}
+COUNTERS = {
+    "steps",
+    "rows",
+    "added",
+    "failed",
+    "restarts",
+    "offered",
+    "taken",
+    "forwards",
+    "offered_earlier",
+    "taken_earlier",
+    "led_outputs",
+    "led_tokens",
+}
 """Figures that only grow."""
 
 TIMES = {"main_thread", "host_thread", "plan_to_mask", "exposed_wait", "accept", "fill", "answer"}
@@ -237,9 +250,9 @@ def prometheus_collector(read: Callable[[], PipelineMetrics], *, prefix: str = "
     """
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-    def family(name: str, value: float) -> Any:
+    def family(name: str, value: float, of: str = "") -> Any:
         kind = CounterMetricFamily if name in COUNTERS else GaugeMetricFamily
-        return kind(f"{prefix}_{name}", _HELP[name], value=value)
+        return kind(f"{prefix}_{of}{name}", HELP[name], value=value)
 
     class Collector:
         """Reads one pipeline."""
@@ -250,19 +263,19 @@ def prometheus_collector(read: Callable[[], PipelineMetrics], *, prefix: str = "
             for name in ("steps", "rows", "running", "added", "failed"):
                 yield family(name, getattr(now, name))
             for one in fields(now.worker):
-                name = one.name if one.name in COUNTERS - {"steps"} else f"worker_{one.name}"
-                if name in _HELP:
-                    yield family(name, getattr(now.worker, one.name))
+                if one.name in HELP.keys() - TIMES - {"steps"}:
+                    of = "" if one.name in COUNTERS else "worker_"
+                    yield family(one.name, getattr(now.worker, one.name), of)
             for name, counts in {**now.times, **now.worker.times}.items():
                 bounds = [*map(str, BUCKETS), "+Inf"]
                 buckets = list(zip(bounds, accumulate(counts[:-1]), strict=True))
                 title = f"{prefix}_{name}_seconds"
-                yield HistogramMetricFamily(title, _HELP[name], buckets=buckets, sum_value=counts[-1])
+                yield HistogramMetricFamily(title, HELP[name], buckets=buckets, sum_value=counts[-1])
             for what, labels, numbers in (
                 ("requests", ["backend", "reason"], now.choices),
                 ("unenforced", ["keyword"], {(keyword,): count for keyword, count in now.unenforced.items()}),
             ):
-                found = CounterMetricFamily(f"{prefix}_{what}", _HELP[what], labels=labels)
+                found = CounterMetricFamily(f"{prefix}_{what}", HELP[what], labels=labels)
                 for values, count in numbers.items():
                     found.add_metric(list(values), count)
                 yield found
@@ -270,29 +283,33 @@ def prometheus_collector(read: Callable[[], PipelineMetrics], *, prefix: str = "
     return Collector()
 
 
-_HELP = {
+HELP = {
     "steps": "decode steps with a guided row",
-    "rows": "guided rows over all steps",
+    "rows": "guided rows in all steps",
     "running": "guided requests that have a slot",
-    "added": "guided requests since the start",
+    "added": "guided requests that were added",
     "failed": "guided requests that failed while they ran",
-    "restarts": "grammar workers that had to be replaced",
+    "main_thread": "seconds per step in the pipeline's calls",
+    "host_thread": "seconds of vLLM's thread per step",
+    "exposed_wait": "seconds that logits waited for their masks, in sampled steps; inline, that they took",
+    "plan_to_mask": "seconds from a plan, or the tokens before it if they came later, to its masks",
+    "accept": "seconds to accept the tokens of a step",
+    "fill": "seconds to fill the masks of a step",
+    "answer": "seconds from a step's tokens to the drafts offered after them",
     "offered": "drafts of forced or expected text that were offered",
     "taken": "drafts accepted in steps that may offer some",
     "offered_earlier": "offered drafts guessed from earlier outputs, not forced",
     "taken_earlier": "accepted drafts guessed from earlier outputs",
     "forwards": "guided rows that got tokens in steps that may offer drafts",
+    "without_drafts": "batch sizes without drafts, because they were not faster",
     "led_outputs": "outputs led to an end before their token limit",
     "led_tokens": "tokens in those outputs that were the only choice",
-    "worker_memory_bytes": "resident memory of the grammar worker",
-    "worker_shared_bytes": "memory that the grammar worker shares with the host",
-    "worker_learnt_bytes": "bytes of cached lexer states, at most",
+    "restarts": "grammar workers that had to be replaced",
+    "memory_bytes": "resident memory of the grammar worker",
+    "shared_bytes": "memory that the grammar worker shares with the host",
+    "learnt_bytes": "memory of cached lexer states, at most",
+    "learnt_limit_bytes": "the option `learnt_bytes`",
     "requests": "guided requests by backend and why",
     "unenforced": "guided requests by unenforced keyword",
-    "main_thread": "time of the host's thread per step",
-    "plan_to_mask": "time from a plan, or the tokens before it if they came later, to its masks",
-    "exposed_wait": "time that logits waited for their masks, in sampled steps",
-    "accept": "time to accept the tokens of a step",
-    "fill": "time to fill the masks of a step",
-    "answer": "time from the tokens of a step to the drafts offered after them",
 }
+"""What each figure is, for those who read metrics."""

@@ -281,8 +281,8 @@ def render_metrics() -> str:
         for node in tree.body
         if isinstance(node, ast.AnnAssign) and node.value and ast.unparse(node.target) == "_TOLD"
     )
-    found += [(f"guided_plugin_{name}", text, ["engine"]) for name, text in told.values()]
-    kinds = {f"guided_plugin_{name}": "counter" for key, (name, _) in told.items() if key in metrics.COUNTERS}
+    found += [(f"guided_plugin_{name}", metrics.HELP[key], ["engine"]) for key, name in told.items()]
+    kinds = {f"guided_plugin_{name}": "counter" for key, name in told.items() if key in metrics.COUNTERS}
     kinds |= {name: "gauge" for name, _, labels in found if labels == ["engine"] and name not in kinds}
     lines = ["| metric | labels | kind | |", "|---|---|---|---|"]
     for name, text, labels in found:

@@ -96,6 +96,13 @@ def test_builds_that_differ_are_refused(tmp_path, monkeypatch):
         release_check.build_twice(tmp_path)
 
 
+def test_make_help_has_a_line_for_each_target():
+    makefile = Path(ROOT / "Makefile").read_text()
+    targets = re.search(r"^\.PHONY: (.*)$", makefile, re.M)[1].split()
+    lines = re.findall(r'^\t@echo "make *(.*)"$', makefile, re.M)
+    assert sorted(line.split()[0] for line in lines) == sorted({*targets} - {"help", "vllm-sources"})
+
+
 def test_make_nightly_checks_the_release():
     makefile = Path(ROOT / "Makefile").read_text()
     assert "release-check" in re.search(r"^NIGHTLY := (.*)$", makefile, re.M)[1].split()

@@ -79,8 +79,9 @@ class DecodeLoop:
             what = f"must be a GrammarCompiler, not {type(compiler).__name__}"
             raise ConfigError(what, where="compiler", hint=hint)
         if _GUIDED not in processors:
-            hint = "leave processors out, or name it between those of plugins"
-            raise ConfigError(f"must name {_GUIDED!r}", where="processors", hint=hint)
+            raise ConfigError(
+                f"must name {_GUIDED!r}", where="processors", hint="plugins come before or after it"
+            )
         _check_jump(jump_forward, processors, mode, ranks)
         if jump_forward and mode == "auto":
             mode = "inline"
@@ -100,8 +101,6 @@ class DecodeLoop:
             self._mask if name == _GUIDED else self._plugins.logits_processor(name, _GUIDED)(self.pipeline)
             for name in processors
         ]
-        self._ahead: tuple[int, ...] | None = None
-        """The slots that the next step was planned with."""
         self._request_ids = itertools.count()
 
     def run(
@@ -189,9 +188,8 @@ class DecodeLoop:
         self._plugins.after_stop_criteria(step)
 
     def _mask(self, logits: Tensor, step: DecodeStep) -> Tensor:
-        slots, ahead = tuple(step.slots), self._ahead
-        self._ahead = None
-        if not ahead == slots == self.pipeline.planned:
+        slots = tuple(step.slots)
+        if not self.pipeline.filled or self.pipeline.planned != slots:
             self.pipeline.plan(slots)
             self.pipeline.fill_mask()
         return self.pipeline.apply_mask(logits)
@@ -200,8 +198,7 @@ class DecodeLoop:
         """Ask a worker for the masks of the next step: a forward pass that keeps the host busy then hides
         them. If other rows come after all, they are asked for again."""
         if self.pipeline.mode == "process" and self.pipeline.planned == tuple(slots):
-            self._ahead = self.pipeline.planned
-            self.pipeline.plan(self._ahead)
+            self.pipeline.plan(self.pipeline.planned)
             self.pipeline.fill_mask()
 
     @torch.inference_mode()

@@ -8,6 +8,7 @@ and leaves the rest to the next `fill`, which a host calls when its next forward
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -22,7 +23,7 @@ from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.batches import RunningRequest
 from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.table import GrammarTable
-from guided_plugin.metrics import WorkerMetrics
+from guided_plugin.metrics import Times, WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import LED, Admission, Closure, StepPlan, TokenSink
 from guided_plugin.worker.device import make_buffers
@@ -72,6 +73,8 @@ class InlineRuntime(GrammarRuntime):
         self._unaccepted: tuple[StepPlan, int] | None = None
         # Bounded: not every host takes them.
         self._closed: deque[Closure] = deque(maxlen=4 * max_slots)
+        self._waits = Times()
+        """Seconds that the host's thread filled masks in each step: nothing else goes on meanwhile."""
         self._led = 0
         """Outputs that were led to an end."""
 
@@ -101,6 +104,7 @@ class InlineRuntime(GrammarRuntime):
     def fill(self) -> None:
         """Accept what is left of the last step, then fill this step's masks and send them up."""
         self._accept()
+        start = time.perf_counter()
         step, slots = self._step, self._plan.slots
         self._masks.claim(step)
         self.followers.plan(step, slots)
@@ -112,6 +116,7 @@ class InlineRuntime(GrammarRuntime):
         self._led += len(led)
         self._closed += [Closure(self.table.requests[slot].request_id, step, LED) for slot in led]
         self._masks.upload(step, self._count)
+        self._waits.add(time.perf_counter() - start)
 
     def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
         return self._masks.fetch(step, count), self._tokens.rows
@@ -153,11 +158,15 @@ class InlineRuntime(GrammarRuntime):
         return taken
 
     def metrics(self) -> WorkerMetrics:
-        """There is no worker: only what this process has learnt, and memory that other ranks map."""
-        shared = self._shape.size if self._shape.followers else 0
-        learnt = self._compiler.chooser.learnt_bytes()
-        led, tokens = self._led, self.table.tokens_led
-        return WorkerMetrics(shared_bytes=shared, learnt_bytes=learnt, led_outputs=led, led_tokens=tokens)
+        """There is no worker, but what it would do is done in this process."""
+        return WorkerMetrics(
+            shared_bytes=self._shape.size if self._shape.followers else 0,
+            learnt_bytes=self._compiler.chooser.learnt_bytes(),
+            led_outputs=self._led,
+            led_tokens=self.table.tokens_led,
+            exposed_wait=self._waits.median(),
+            times={"exposed_wait": self._waits.counts()},
+        )
 
     def close(self) -> None:
         """Tell the other ranks that no more steps come."""

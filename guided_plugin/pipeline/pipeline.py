@@ -127,9 +127,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         if self._plan.rows:
             start = time.perf_counter()
             self.runtime.fill()
-            failures = self.runtime.take_failures()
-            if failures:
-                self._report(failures)
+            self._report(self.runtime.take_failures())
             self._clock[1] = time.perf_counter() - start
         self._due = _FILLED
 
@@ -164,19 +162,17 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         grammars. NO_TOKEN says that a row had none, as in the middle of a prompt."""
         self._check_order("schedule_update")
         rows = self._plan.rows
-        if not rows:
-            self._due = _SAMPLED
-            return
-        start = time.perf_counter()
-        if tokens.dim() != 1:
-            raise PipelineError(f"sampled tokens must be [rows], not {tuple(tokens.shape)}")
-        if rows[-1] >= tokens.shape[0]:
-            raise PipelineError(f"row {rows[-1]} is planned, {tokens.shape[0]} tokens are sampled")
-        if tokens.is_cuda != self._on_cuda:
-            raise PipelineError(f"tokens are on {tokens.device}, the pipeline is on {self.device}")
-        self.runtime.sampled(tokens)
+        if rows:
+            start = time.perf_counter()
+            if tokens.dim() != 1:
+                raise PipelineError(f"sampled tokens must be [rows], not {tuple(tokens.shape)}")
+            if rows[-1] >= tokens.shape[0]:
+                raise PipelineError(f"row {rows[-1]} is planned, {tokens.shape[0]} tokens are sampled")
+            if tokens.is_cuda != self._on_cuda:
+                raise PipelineError(f"tokens are on {tokens.device}, the pipeline is on {self.device}")
+            self.runtime.sampled(tokens)
+            self._clock[3] = time.perf_counter() - start
         self._due = _SAMPLED
-        self._clock[3] = time.perf_counter() - start
 
     def token_sink(self) -> TokenSink | None:
         """In place of `schedule_update`, for hosts whose own kernel knows the tokens: where that kernel may
@@ -200,14 +196,10 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         rows = len(self._plan.rows)
         if rows:
             self.runtime.finish()
-            failures = self.runtime.take_failures()
-            if failures:
-                self._report(failures)
+            self._report(self.runtime.take_failures())
             self._clock[4] = time.perf_counter() - start
         self._due = _ENDED
-        self._figures.finish(rows, self._clock)
-        if rows and self.compiler.plugins.wants_statistics:
-            self._tell_statistics()
+        self._end_step(rows)
 
     # In place of the five verbs
 
@@ -251,9 +243,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         self.runtime.finish()
         self._report(self.runtime.take_failures())
         self._clock[0] = time.perf_counter() - start
-        self._figures.finish(len(chosen), self._clock)
-        if self.compiler.plugins.wants_statistics:
-            self._tell_statistics()
+        self._end_step(len(chosen))
         return DraftStep(self.runtime.newest, len(chosen) * (self.drafts + 1), offered)
 
     def draft_masks(self, step: DraftStep, logits: Tensor) -> Tensor:
@@ -301,6 +291,11 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         """The slots of the newest plan, as long as none of its requests has left."""
         return self._last_slots
 
+    @property
+    def filled(self) -> bool:
+        """Whether its masks were asked for, and not used yet."""
+        return self._due is _FILLED
+
     def metrics(self) -> PipelineMetrics:
         """Counts and times since the start. Not for every step: it computes medians."""
         choices = self._counted()
@@ -329,10 +324,10 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _tell_statistics(self) -> None:
-        statistics = self._figures.last
-        if statistics is not None:
-            self.compiler.plugins.step_finished(statistics)
+    def _end_step(self, rows: int) -> None:
+        self._figures.finish(rows, self._clock)
+        if rows and self.compiler.plugins.wants_statistics and self._figures.last is not None:
+            self.compiler.plugins.step_finished(self._figures.last)
 
     def _check_order(self, call: str) -> None:
         """Raise PipelineError unless this call may come next: out of order, logits would stay unmasked, or

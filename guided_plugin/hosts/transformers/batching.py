@@ -81,9 +81,9 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         self._numbers = itertools.count()
         self._entries: dict[str, _BatchedRequest] = {}
         self._rows: list[_BatchedRequest | None] = []
-        """Of the step that is not over yet."""
-        self._masked = False
-        """Whether its masks were applied: after a forward pass that failed, they were not."""
+        """Of the step that is masked, and not over yet."""
+        self._planned_rows = self._rows
+        """Those of the newest plan: a forward pass that fails is never masked."""
         self._step_numbers = itertools.count()
         self._hooks = SafeStepHooks(self._compiler.plugins)
         self._step: DecodeStep | None = None
@@ -143,14 +143,15 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         with self._lock:
             self._end_step()
             self._forget({state.request_id for state in states})
-            self._rows = [self._row(state) for state in states]
-            slots = [UNGUIDED if entry is None else entry.slot for entry in self._rows]
+            rows = [self._row(state) for state in states]
+            slots = [UNGUIDED if entry is None else entry.slot for entry in rows]
             index = next(self._step_numbers)
             if self._compiler.plugins.listens_to_steps:
                 self._step = DecodeStep(index, slots)
                 for row, state in enumerate(states):
                     # Plugins hear the tokens of unguided rows too.
-                    self._rows[row] = self._rows[row] or _BatchedRequest("", UNGUIDED, state, _length(state))
+                    rows[row] = rows[row] or _BatchedRequest("", UNGUIDED, state, _length(state))
+            self._planned_rows = rows
             self.pipeline.plan(slots)
             self.pipeline.fill_mask()
         return torch.tensor(slots, dtype=torch.int32)
@@ -159,16 +160,16 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         """Mask the guided rows of [rows, width] scores; rows behind those that were planned are padding."""
         with self._lock:
             self.pipeline.apply_mask(scores)
-            self._masked = True
+            self._rows = self._planned_rows
         return scores
 
     # Inside
 
     def _end_step(self) -> None:
         """Give the grammars the tokens of the last step, and tell the plugins that listen."""
-        rows, step, masked = self._rows, self._step, self._masked
-        self._rows, self._step, self._masked = [], None, False
-        if not masked or not any(rows):
+        rows, step = self._rows, self._step
+        self._rows, self._step = [], None
+        if not any(rows):
             return
         sampled = [NO_TOKEN] * len(rows)
         for row, entry in enumerate(rows):

@@ -209,8 +209,6 @@ class Run:
         """The token ids that were shown last."""
         self._index = 0
         """The number of the step."""
-        self._planned = False
-        """Whether the masks of this step have been asked for."""
         self.appended = False
         """Whether the tokens of the last masked step have been taken."""
         self.paired = False
@@ -269,10 +267,9 @@ class Run:
             return scores
         if self._around.keeps_logits:
             scores = scores.clone()
-        if not self._planned:
+        if not pipeline.filled:
             pipeline.plan(self._step_slots)
             pipeline.fill_mask()
-        self._planned = False
         pipeline.apply_mask(scores)
         if not self._around.first:
             self._open_stops(scores)
@@ -296,7 +293,6 @@ class Run:
             if pipeline.mode == "process":
                 pipeline.plan(self._slots)
                 pipeline.fill_mask()
-                self._planned = True
             closed = (closure.request_id for closure in pipeline.runtime.take_closed())
             self.judge(name for name in closed if name in self.requests)
         if step is not None:

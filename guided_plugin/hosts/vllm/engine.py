@@ -287,6 +287,7 @@ class Engine:
         if growth:
             metrics["growth"] = self._growth.take(now, host_thread=self.seconds.counts())
         metrics["host_thread"] = self.seconds.median()
+        metrics["learnt_limit_bytes"] = self.options.learnt_bytes
         metrics["left_to_vllm"] = Left.requests
         metrics["without_drafts"] = len(self.without)
         metrics["choices"] = [[*choice, count] for choice, count in metrics["choices"].items()]

@@ -20,7 +20,7 @@ from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import METRICS
 from guided_plugin.hosts.vllm.questions import ask_all
-from guided_plugin.metrics import BUCKETS, COUNTERS, TIMES
+from guided_plugin.metrics import BUCKETS, COUNTERS, HELP, TIMES
 
 _log = logging.getLogger(__name__)
 
@@ -32,31 +32,32 @@ _IDLE = 3
 
 _BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
-_TOLD: Mapping[str, tuple[str, str]] = {
-    "steps": ("engine_steps", "decode steps with a guided row"),
-    "rows": ("engine_rows", "guided rows in all steps"),
-    "running": ("engine_running", "guided requests in the batch"),
-    "added": ("engine_requests", "guided requests that reached the engine"),
-    "failed": ("engine_failed", "guided requests that failed while they ran"),
-    "main_thread": ("engine_pipeline_seconds", "seconds per step in the pipeline's calls"),
-    "host_thread": ("engine_thread_seconds", "seconds of vLLM's thread per step"),
-    "exposed_wait": ("mask_wait_seconds", "seconds that logits waited for their masks, in sampled steps"),
-    "plan_to_mask": ("mask_seconds", "seconds from a plan to its masks"),
-    "answer": ("drafts_seconds", "seconds from a step's tokens to the drafts offered after them"),
-    "offered": ("drafts_offered", "drafts that were offered"),
-    "taken": ("drafts_taken", "drafts accepted in steps that may offer some"),
-    "offered_earlier": ("drafts_offered_earlier", "offered drafts guessed from earlier outputs, not forced"),
-    "taken_earlier": ("drafts_taken_earlier", "accepted drafts guessed from earlier outputs"),
-    "forwards": ("drafts_forwards", "guided rows that got tokens in steps that may offer drafts"),
-    "without_drafts": ("drafts_off", "batch sizes without drafts, because they were not faster"),
-    "led_outputs": ("outputs_led", "outputs led to an end before their token limit"),
-    "led_tokens": ("tokens_led", "tokens in those outputs that were the only choice"),
-    "restarts": ("worker_restarts", "grammar workers that had to be replaced"),
-    "memory_bytes": ("worker_memory_bytes", "resident memory of the grammar worker"),
-    "shared_bytes": ("shared_memory_bytes", "memory that the grammar worker shares with the engine"),
-    "learnt_bytes": ("worker_learnt_bytes", "memory of cached lexer states, at most"),
+_TOLD: Mapping[str, str] = {
+    "steps": "engine_steps",
+    "rows": "engine_rows",
+    "running": "engine_running",
+    "added": "engine_requests",
+    "failed": "engine_failed",
+    "main_thread": "engine_pipeline_seconds",
+    "host_thread": "engine_thread_seconds",
+    "exposed_wait": "mask_wait_seconds",
+    "plan_to_mask": "mask_seconds",
+    "answer": "drafts_seconds",
+    "offered": "drafts_offered",
+    "taken": "drafts_taken",
+    "offered_earlier": "drafts_offered_earlier",
+    "taken_earlier": "drafts_taken_earlier",
+    "forwards": "drafts_forwards",
+    "without_drafts": "drafts_off",
+    "led_outputs": "outputs_led",
+    "led_tokens": "tokens_led",
+    "restarts": "worker_restarts",
+    "memory_bytes": "worker_memory_bytes",
+    "shared_bytes": "shared_memory_bytes",
+    "learnt_bytes": "worker_learnt_bytes",
+    "learnt_limit_bytes": "worker_learnt_limit_bytes",
 }
-"""Figures of an engine and of its worker, with the names and the texts of their metrics."""
+"""Figures of an engine and of its worker, with the names of their metrics."""
 
 
 class _Times(Histogram):
@@ -85,7 +86,7 @@ class _Metrics(telling.Listener):
         self.compiles = Histogram(
             f"{name}_compile_seconds", "seconds until a new spec was admitted", ["backend"], buckets=_BUCKETS
         )
-        told = {key: (f"{name}_{title}", text, ["engine"]) for key, (title, text) in _TOLD.items()}
+        told = {key: (f"{name}_{title}", HELP[key], ["engine"]) for key, title in _TOLD.items()}
         self.counters = {key: Counter(*one) for key, one in told.items() if key in COUNTERS}
         self.times = {key: _Times(*one, buckets=BUCKETS) for key, one in told.items() if key in TIMES}
         self.gauges = {

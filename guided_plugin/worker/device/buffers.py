@@ -40,11 +40,6 @@ class Waits:
         """The median of the last ones."""
         return self._margins.median()
 
-    @property
-    def exposed(self) -> float:
-        """How long the logits waited, in the median."""
-        return max(0.0, -self.margin)
-
 
 class MaskUploads(Protocol):
     """Masks, from the ring to the device. Nothing here waits on CUDA."""

@@ -116,13 +116,11 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         self.times.read()
         load, waits = self.region.load, self._masks.waits
         taken = {**self.times.seconds, "exposed_wait": waits.times}
-        medians = {name: times.median() for name, times in taken.items() if name != "exposed_wait"}
         return WorkerMetrics(
             steps=len(taken["plan_to_mask"]),
-            **medians,
+            **{name: times.median() for name, times in taken.items()},
             plan_to_mask_p99=taken["plan_to_mask"].quantile(0.99),
             answer_p95=taken["answer"].quantile(0.95),
-            exposed_wait=waits.exposed,
             margin=waits.margin,
             restarts=self.supervisor.restarts,
             offered=load(Counter.DRAFTS),

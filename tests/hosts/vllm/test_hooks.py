@@ -176,9 +176,10 @@ def test_a_plugin_that_fails_is_named_once_and_ends_nothing(install, caplog):
 
     sampled = install(Fails())
     guide = GuidedLogitsProcessor(runner_config(), torch.device("cpu"), False)
-    guide.update_state(BatchUpdate(1, [], [(0, runner_params(AB), [1], [])], []))
+    update = BatchUpdate(1, [], [(0, runner_params(AB), [1], [])], [])
     with caplog.at_level(logging.ERROR):
-        for _ in range(3):
+        for changes in (update, None, None):
+            guide.update_state(changes)
             guide.apply(torch.zeros(1, WIDTH))
             v1_sample(guide, [ord("a")], sampled)
             end_step(guide)

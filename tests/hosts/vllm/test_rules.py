@@ -1,16 +1,28 @@
-"""The Prometheus rules and the Grafana dashboard of `examples/` have names that exist."""
+"""The Prometheus rules and the Grafana dashboard of `examples/` have names that exist; the rules can fire."""
 
+import contextlib
 import json
+import os
 import re
+import signal
+import threading
+import time
 
 import pytest
+import torch
 
 pytest.importorskip("vllm")
 
 import yaml
 from prometheus_client import REGISTRY
 from script_files import ROOT
+from vllm_runners import V1
+from vllm_support import WIDTH, runner_config, runner_params
+from worker_runs import until
 
+import guided_plugin as gp
+from guided_plugin.grammar.llguidance import learnt
+from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.hosts.vllm import figures, telling
 
 
@@ -20,11 +32,15 @@ def registered(monkeypatch):
     figures.GuidedStatLogger(None, [0])
 
 
+def alerts():
+    """The expression of each alert."""
+    rules = yaml.safe_load((ROOT / "examples/prometheus_rules.yml").read_text())
+    return {rule["alert"]: rule["expr"] for group in rules["groups"] for rule in group["rules"]}
+
+
 def expressions():
     """PromQL of the files for operators, with where each stands."""
-    rules = yaml.safe_load((ROOT / "examples/prometheus_rules.yml").read_text())
-    for rule in (rule for group in rules["groups"] for rule in group["rules"]):
-        yield rule["alert"], rule["expr"]
+    yield from alerts().items()
     dashboard = json.loads((ROOT / "examples/grafana_dashboard.json").read_text())
     for panel in dashboard["panels"]:
         yield from ((panel["title"], target["expr"]) for target in panel["targets"])
@@ -75,3 +91,161 @@ def test_rules_and_dashboard_have_names_that_exist(where, expression):
 )
 def test_a_name_that_does_not_exist_is_found(expression, names):
     assert unknown(expression) == names
+
+
+# What Prometheus makes of the alerts
+
+
+class Vector(dict):
+    """Values by labels, with as much of PromQL as the alerts have."""
+
+    def __gt__(self, other):
+        least = other if isinstance(other, Vector) else dict.fromkeys(self, other)
+        return Vector({key: value for key, value in self.items() if value > least.get(key, float("inf"))})
+
+    def __rmul__(self, factor):
+        return Vector({key: factor * value for key, value in self.items()})
+
+
+def total(how, names, vector):
+    """`sum by` or `sum without`."""
+    summed = Vector()
+    for key, value in vector.items():
+        left = frozenset(label for label in key if (label[0] in names.split(", ")) == (how == "by"))
+        summed[left] = summed.get(left, 0.0) + value
+    return summed
+
+
+def histogram_quantile(part, buckets):
+    """The upper end of the bucket that the quantile is in."""
+    found = Vector()
+    for key, value in buckets.items():
+        rest = frozenset(label for label in key if label[0] != "le")
+        bound, most = float(dict(key)["le"]), buckets[rest | {("le", "+Inf")}]
+        if most and value >= part * most:
+            found[rest] = min(bound, found.get(rest, bound))
+    return found
+
+
+def scrape():
+    return [sample for family in REGISTRY.collect() for sample in family.samples]
+
+
+def firing(expression, before, after):
+    """The value of an expression, where its ranges reach from one scrape to another."""
+
+    def chosen(samples, name, labels):
+        wanted = set(re.findall(r'(\w+)="(\w+)"', labels))
+        return Vector(
+            (frozenset(one.labels.items()), one.value)
+            for one in samples
+            if one.name == name and wanted <= one.labels.items()
+        )
+
+    def grown(name, labels=""):
+        now, then = chosen(after, name, labels), chosen(before, name, labels)
+        return Vector({key: value - then.get(key, 0.0) for key, value in now.items()})
+
+    text = re.sub(r"sum (by|without) \((.*?)\) \(", r'total("\1", "\2", ', " ".join(expression.split()))
+    text = re.sub(r"(?:rate|increase)\((\w+)(\{.*?\})?\[\w+\]\)", r"grown('\1', '\2')", text)
+    text = re.sub(r"max_over_time\((\w+)\[\w+\]\)", r"\1", text)
+    text = re.sub(r"(?<!')\b(guided_plugin_\w+)", r"chosen(after, '\1', '')", text)
+    known = {"total": total, "grown": grown, "chosen": chosen, "after": after}
+    return eval(text, known | {"histogram_quantile": histogram_quantile})
+
+
+def busy(runner, monkeypatch):
+    telling.listener.refused("BusyError", "busy")
+
+
+def refused(runner, monkeypatch):
+    telling.listener.refused("SpecError", "refused")
+
+
+def left(runner, monkeypatch):
+    telling.listener.left()
+
+
+def replaced(runner, monkeypatch):
+    supervisor = runner.engine.pipeline.runtime.supervisor
+    runner.step()
+    os.kill(supervisor.worker_pid, signal.SIGKILL)
+    runner.step()
+    until(lambda: supervisor.restarts)
+
+
+def fail(runner, monkeypatch):
+    """No grammar of the requests allows the token."""
+    guide = runner.guide
+    guide.update_state(runner.update)
+    guide.apply(torch.zeros(len(runner.names), WIDTH))
+    guide.runner.sampled(torch.full((len(runner.names), 1), ord("z")))
+    for tokens in runner.tokens:
+        tokens.append(ord("z"))
+    guide.update_state(None)
+    until(lambda: runner.engine.pipeline.request(runner.names[0]).error)
+
+
+def late(runner, monkeypatch):
+    """The masks of each step take 20 ms."""
+    runner.step()
+    supervisor, fill = getattr(runner.engine.pipeline.runtime, "supervisor", None), GrammarTable.fill
+    monkeypatch.setattr(GrammarTable, "fill", lambda *given: (time.sleep(0.02), fill(*given)))
+    for _ in range(5):
+        if supervisor is not None:
+            os.kill(supervisor.worker_pid, signal.SIGSTOP)
+            threading.Timer(0.02, os.kill, (supervisor.worker_pid, signal.SIGCONT)).start()
+        runner.step()
+
+
+BOTH = ("inline", "process")
+CAUSES = {
+    "GuidedWorkerReplaced": (replaced, ("process",)),
+    "GuidedRequestsFail": (fail, BOTH),
+    "GuidedRequestsBusy": (busy, BOTH),
+    "GuidedRequestsRefused": (refused, BOTH),
+    "GuidedRequestsLeft": (left, BOTH),
+    "GuidedMasksLate": (late, BOTH),
+}
+"""What each alert is about, and in which modes that happens."""
+
+
+@pytest.fixture
+def play(mode, byte_tokenizer):
+    """A model runner with guided requests, and what `/metrics` says of it."""
+    names = ["a", "b", "c", "d"]
+    spec = gp.OutputSpec.regex("[ab]{40}")
+    runner = V1(
+        runner_config(mode, learnt_bytes=64 << 20), names, [runner_params(spec, name) for name in names]
+    )
+
+    def told(**changes):
+        found = runner.engine.metrics(growth=True)
+        found["worker"].update(changes)
+        figures._metrics.tell([found])
+        return scrape()
+
+    with contextlib.closing(runner.engine):
+        yield runner, told
+
+
+@pytest.mark.parametrize("alert", CAUSES)
+def test_an_alert_fires_in_each_mode_in_which_its_cause_exists(alert, mode, play, monkeypatch):
+    cause, modes = CAUSES[alert]
+    if mode not in modes:
+        pytest.skip(f"{mode} has nothing of that kind")
+    runner, told = play
+    before = told()
+    assert not firing(alerts()[alert], before, before)
+    cause(runner, monkeypatch)
+    assert firing(alerts()[alert], before, told())
+
+
+def test_lexers_are_full_where_they_are_cleared_whatever_the_bound_is(play):
+    """Not where clearing them ends."""
+    _, told = play
+    expression, bound = alerts()["GuidedLexersFull"], 64 << 20
+    for part, fires in ((learnt._END, False), (learnt._BEGIN, True)):
+        found = told(learnt_bytes=part * bound)
+        assert bool(firing(expression, found, found)) == fires
+    assert alerts().keys() == {*CAUSES, "GuidedLexersFull"}
