@@ -12,6 +12,7 @@ from listening import StepListener
 import guided_plugin as gp
 from guided_plugin.errors import ConfigError, GrammarError, PipelineError, RequestError
 from guided_plugin.hosts.fake import FakeHost, small_vocabulary
+from guided_plugin.pipeline import pipeline
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
@@ -97,26 +98,26 @@ def test_a_request_id_is_used_once(compiler):
 
 
 def test_broken_promises_are_found(compiler, monkeypatch):
-    def run(**patched):
+    def run(mask_rows=pipeline.mask_rows, sampled=None):
         with FakeHost(compiler, mode="inline") as host, monkeypatch.context() as patch:
-            for name, call in patched.items():
-                patch.setattr(host.pipeline, name, call)
+            patch.setattr(pipeline, "mask_rows", mask_rows)
+            patch.setattr(host.pipeline.runtime, "sampled", sampled or host.pipeline.runtime.sampled)
             host.add_request("guided", SPECS[2])
             host.add_request("free", max_new_tokens=2)
             host.run()
 
     with pytest.raises(PipelineError, match="unguided row"):
-        run(apply_mask=lambda logits: logits.fill_(-torch.inf))
+        run(lambda logits, *others: logits.fill_(-torch.inf))
     with pytest.raises(PipelineError, match="changed logits"):
-        run(apply_mask=lambda logits: logits.fill_(0.5))
+        run(lambda logits, *others: logits.fill_(0.5))
     with pytest.raises(PipelineError, match="its grammar saw"):
-        run(schedule_update=lambda tokens: None)
+        run(sampled=lambda tokens: None)
 
     class Blind(FakeHost):
         def _leave(self, row):
             self.pipeline.remove_request(row.request_id)
 
-    monkeypatch.setattr(gp.StepPipeline, "apply_mask", lambda self, logits: logits)
+    monkeypatch.setattr(pipeline, "mask_rows", lambda logits, *others: None)
     with Blind(compiler, mode="inline") as host:
         host.add_request("guided", SPECS[2], script=b"maybe", max_new_tokens=5)
         with pytest.raises(RequestError, match="fresh matcher"):
