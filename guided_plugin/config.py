@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from guided_plugin.errors import ConfigError, did_you_mean, near_miss
 from guided_plugin.ipc import processors
+from guided_plugin.keywords import KEYWORDS
 
 ENVIRONMENT_VARIABLE = "GUIDED_PLUGIN"
 
@@ -140,6 +141,13 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
     close_before_length: bool = False
     """Where a request does not set it: a guided output ends valid, within its token limit."""
 
+    def __new__(cls, *given: Any, **options: Any) -> GuidedConfig:
+        if given:
+            hint = "GuidedConfig(threads=3); from_mapping takes a mapping"
+            raise ConfigError("takes options by their names", where="GuidedConfig", hint=hint)
+        _check_names(options, "GuidedConfig")
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -154,6 +162,10 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
             value = getattr(self, name)
             if value not in known:
                 raise ConfigError(f"unknown {name} {value!r}", where=name, hint=did_you_mean(value, known))
+        for name in self.unenforced_keywords:
+            if near := near_miss(name, KEYWORDS):
+                what = f"unknown keyword {name!r}"
+                raise ConfigError(what, where="unenforced_keywords", hint=f"did you mean {near!r}?")
         for name in ("tools_strict", "refused"):
             if not self.take_over and getattr(self, name) != getattr(type(self), name):
                 raise ConfigError("has no effect without take_over", where=name, hint="set take_over")
@@ -217,6 +229,12 @@ def _of_flag(additional: Any) -> Any:
         if not str(key).startswith(f"{OPTIONS_KEY}_") and near_miss(key, [OPTIONS_KEY]):
             hint = did_you_mean(key, [OPTIONS_KEY])
             raise ConfigError(f"unknown key {key!r}", where="additional_config", hint=hint)
+    # Other names may belong to a platform or another plugin.
+    misplaced = {key: value for key, value in additional.items() if key in _names()}
+    if misplaced:
+        what = f"{', '.join(misplaced)}: options are one level deeper, under {OPTIONS_KEY}"
+        right = json.dumps({OPTIONS_KEY: misplaced}, default=str)
+        raise ConfigError(what, where="additional_config", hint=f"write {right}")
     value = additional.get(OPTIONS_KEY)
     return {} if value is None else value
 
@@ -228,11 +246,19 @@ def _values(options: Any, source: str = "") -> dict[str, Any]:
     if not isinstance(options, Mapping):
         what = f"must be 0, 1 or a JSON object, not {options!r}"
         raise ConfigError(what, where=source, hint='for example {"take_over": true}')
-    known = {field.name for field in dataclasses.fields(GuidedConfig)}
-    for name in options:
-        if name not in known:
-            raise ConfigError(f"unknown option {name!r}", where=source, hint=did_you_mean(str(name), known))
+    _check_names(options, source)
     return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+
+
+def _names() -> set[str]:
+    return {field.name for field in dataclasses.fields(GuidedConfig)}
+
+
+def _check_names(options: Iterable[str], source: str) -> None:
+    for name in options:
+        if name not in _names():
+            hint = did_you_mean(str(name), _names())
+            raise ConfigError(f"unknown option {name!r}", where=source, hint=hint)
 
 
 def no_constant(text: str) -> None:

@@ -228,8 +228,8 @@ Python they are fields of `GuidedConfig`, which hosts take as `config`.
 
 `guided-plugin config` prints the options in effect, and where each is set; with `--schema` their JSON
 Schema. The plugin's startup lines in vLLM's log end with the options that are set, and which of the two sets
-them. An unknown name, also one like `guided_plugn` in `--additional-config`, or a wrong value stops the
-server.
+them. An unknown name or a wrong value stops the server; so does, in `--additional-config`, a name like
+`guided_plugn`, or an option next to `guided_plugin` in place of inside it.
 
 Those from `max_whitespace` to `max_depth` are [bounds](specs.md#bounds-where-a-schema-has-none) for what a
 model writes where a schema has none; 0 sets none, and a request may set each.

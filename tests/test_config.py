@@ -1,6 +1,8 @@
 """Configuration: defaults, mappings, the environment variable, and what is refused."""
 
+import copy
 import dataclasses
+import pickle
 
 import pytest
 
@@ -146,12 +148,49 @@ def test_flag_and_environment_merge_field_by_field_and_the_flag_wins():
         ({"guided_plugin": {"threads": "3"}}, f"{FLAG}: threads: must be a whole number"),
         ({"guided_plugin": {"take_over": False}}, "GUIDED_PLUGIN: tools_strict: has no effect without take"),
         ({"guided_plugin": "on"}, f"{FLAG}: must be 0, 1 or a JSON object, not 'on'"),
+        (
+            {"other": 1, "take_over": True, "mode": "inline", "guided_plugin": {"threads": 2}},
+            r"^additional_config: take_over, mode: .* one level deeper, under guided_plugin "
+            r'\(write {"guided_plugin": {"take_over": true, "mode": "inline"}}\)',
+        ),
     ],
 )
 def test_what_the_flag_gets_wrong(additional, said):
     environment = {ENVIRONMENT_VARIABLE: '{"take_over": true, "tools_strict": true}'}
     with pytest.raises(ConfigError, match=said):
         GuidedConfig.read(additional, environment)
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(GuidedConfig), ids=lambda field: field.name)
+def test_an_option_one_level_too_high_is_an_error(field):
+    with pytest.raises(ConfigError, match=f"^additional_config: {field.name}: .*one level deeper"):
+        GuidedConfig.read({field.name: field.default}, {})
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: GuidedConfig(treads=3), "unknown option 'treads' .did you mean 'threads'"),
+        (lambda: GuidedConfig({"threads": 3}), "by their names .*from_mapping takes a mapping"),
+        (lambda: dataclasses.replace(GuidedConfig(), modes="inline"), "did you mean 'mode'"),
+        (lambda: GuidedConfig(mode="proces"), "mode: unknown mode 'proces' .did you mean 'process'"),
+        (lambda: GuidedConfig(unenforced_keywords=("uniqeItems",)), "did you mean 'uniqueItems'"),
+        (
+            lambda: GuidedConfig.from_mapping({"unenforced_keywords": ["uniqeItems"]}),
+            "unenforced_keywords: unknown keyword 'uniqeItems' .did you mean 'uniqueItems'",
+        ),
+    ],
+)
+def test_what_code_gets_wrong(make, says):
+    with pytest.raises(ConfigError, match=says):
+        make()
+
+
+def test_a_config_is_copied_pickled_and_replaced():
+    config = GuidedConfig(threads=3, unenforced_keywords=("uniqueItems", "x-mine"))
+    assert (
+        copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == dataclasses.replace(config) == config
+    )
 
 
 def test_a_given_environment_replaces_the_process_environment(monkeypatch):
@@ -227,10 +266,7 @@ def test_option_names_that_are_no_text_are_refused_as_options():
         GuidedConfig.from_mapping({7: "x"})
 
 
-def test_a_misspelt_keyword_to_leave_unenforced_is_an_error_and_an_unknown_one_is_not():
-    config = GuidedConfig(unenforced_keywords=("uniqeItems",))
-    with pytest.raises(ConfigError, match=r"unenforced_keywords: unknown keyword .*'uniqueItems'\?"):
-        gp.GrammarCompiler(small_vocabulary(), config=config)
+def test_a_keyword_to_leave_unenforced_may_be_one_of_a_backend():
     gp.GrammarCompiler(small_vocabulary(), config=GuidedConfig(unenforced_keywords=("title", "of-a-backend")))
 
 

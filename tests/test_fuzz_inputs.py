@@ -21,7 +21,7 @@ from guided_plugin.errors import MAX_CHARACTERS, GuidedError, SpecError
 
 PACKAGE = str(Path(guided_plugin.__file__).parent)
 INPUTS, SEED = int(os.environ.get("GUIDED_INPUTS", "0")), int(os.environ.get("GUIDED_SEED", "7"))
-COUNTS = {"compile": 300, "lower": 600, "tags": 600, "regex": 500}
+COUNTS = {"compile": 300, "inside": 500, "lower": 600, "tags": 600, "regex": 500}
 SECONDS = 20.0
 """Of the processor, for all inputs of a target where no number of them is asked for."""
 LONGEST = 4.0

@@ -8,7 +8,7 @@ import guided_plugin
 PACKAGE = pathlib.Path(guided_plugin.__file__).parent
 
 ROOMS = [
-    *("_version", "errors", "metrics", "ipc", "config", "spec/python", "spec", "step", "kernels"),
+    *("_version", "errors", "metrics", "ipc", "keywords", "config", "spec/python", "spec", "step", "kernels"),
     *("grammar", "hookspecs", "grammar/llguidance/lark", "grammar/llguidance/distinct"),
     *("grammar/llguidance/tags", "grammar/llguidance"),
     "grammar/xgrammar",

@@ -1,15 +1,18 @@
 """Every refusal of a spec names the place, what is wrong, what to change and, inside tools, the tool."""
 
+import json
 import random
 import re
 
+import jsonschema
 import official_suite
 import pytest
 from refused_specs import FORMS, GRAMMARS, SCHEMAS, TAGS, in_tool
 
 import guided_plugin as gp
-from guided_plugin.errors import GuidedError, UnsatisfiableSpecError
+from guided_plugin.errors import GrammarError, GuidedError, SpecError, UnsatisfiableSpecError
 from guided_plugin.hosts.fake import small_vocabulary
+from guided_plugin.keywords import ASSERTIONS
 from guided_plugin.spec.telling import tool_at
 
 
@@ -64,6 +67,66 @@ def test_schemas_of_tools(compiler, name):
             assert error.where.endswith(where.removeprefix("#")), (style, error)
             assert "tool 'get_weather'" in str(error), style
         assert error.hint
+
+
+WRONG = (None, True, -1, 1.5, 7, "5", "", [], {}, [None], [7], [[]], {"a": 7}, {"a": [7]})
+
+
+@pytest.mark.parametrize("keyword", sorted(ASSERTIONS | {"$defs", "definitions"}))
+def test_a_keyword_of_the_wrong_type_is_told_the_same_wherever_its_schema_is(compiler, keyword):
+    meta = jsonschema.Draft202012Validator(jsonschema.Draft202012Validator.META_SCHEMA)
+    seen = 0
+    for value in WRONG:
+        inner = {"title": "x", keyword: value}
+        outside = told_of(compiler, {"json_schema": {"schema": {"properties": {"a": inner}}}})
+        # What the newest draft takes is for the backend to say, and older drafts have more.
+        if outside is None or meta.is_valid(inner):
+            continue
+        schema = {"type": "object", "properties": {"a": inner}}
+        for style, form in {**in_tool(schema), **in_grammar(schema)}.items():
+            inside = told_of(compiler, form)
+            assert inside is not None, (style, value)
+            assert inside.what.removesuffix(", in tool 'get_weather'") == outside.what, style
+            assert inside.where.endswith(outside.where.removeprefix("#")), style
+            assert inside.hint == outside.hint
+        seen += 1
+    assert seen > 1 or keyword in ("const", "additionalItems", "definitions", "dependencies", "items")
+
+
+def told_of(compiler, form):
+    """The error of a schema that is malformed; None where nothing is wrong with its types."""
+    try:
+        spec = gp.OutputSpec.parse(form)
+        compiler.compile(spec)
+    except SpecError as error:
+        return error
+    except GrammarError as error:
+        return error if "%json" in str(form) else None
+    return None
+
+
+def in_grammar(schema):
+    source = f"start: %json {json.dumps(schema)}"
+    older = {"begin": "<function=get_weather>", "schema": schema, "end": "</function>"}
+    return {
+        "Lark": {"grammar": source},
+        "older tag": {"structural_tag": {"structures": [older], "triggers": ["<function="]}},
+    }
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
+def test_a_number_that_json_does_not_have_is_told_with_its_place(compiler, number):
+    schema = {"properties": {"a": {"enum": [1, number]}}}
+    assert refused(compiler, {"json_schema": schema}).where == "#/properties/a/enum/1"
+    assert refused(compiler, {"json_schema": json.dumps(schema)}).where == "#/properties/a/enum/1"
+    for style, form in in_tool(schema).items():
+        error = refused(compiler, form)
+        assert error.where.endswith("/properties/a/enum/1"), style
+        assert "Infinity" in error.what
+    loop = {"properties": {"a": {"minimum": number}}}
+    loop["properties"]["b"] = loop
+    assert refused(compiler, {"json_schema": loop}).where == "#/properties/a/minimum"
+    assert "not JSON" in str(refused(compiler, {"grammar": 'start: %json {"enum": [1e999]}'}))
 
 
 @pytest.mark.parametrize("name", GRAMMARS)

@@ -12,7 +12,6 @@ import typer
 from guided_plugin import config as options
 from guided_plugin.cli.results import JsonOutput, json_object, print_json, show_table
 from guided_plugin.config import CHOICES, LEAST, GuidedConfig
-from guided_plugin.spec.uses import check_unenforced
 
 _COLUMNS = (("option", "{option}"), ("value", "{value}"), ("from", "{from}"))
 
@@ -30,7 +29,6 @@ def config(
         return
     hint = 'such as {"guided_plugin": {"take_over": true}}'
     found, sources = GuidedConfig.read(json_object(additional_config, "--additional-config", hint))
-    check_unenforced(found)
     names = options_schema()["properties"]
     told = {name: {"value": getattr(found, name), "from": sources.get(name, "default")} for name in names}
     if json_output:

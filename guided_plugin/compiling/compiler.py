@@ -15,24 +15,34 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, TypeVar
+
+import numpy as np
 
 from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.compiling.limits import check_limits, is_small
 from guided_plugin.compiling.pool import Allowance, CompilePool
 from guided_plugin.compiling.template_process import MODULE, Greeting
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import BusyError, CompileLimitError, GrammarError, GuidedError, PluginError
-from guided_plugin.grammar.base import Backend, Grammar, Prepared
+from guided_plugin.errors import (
+    BusyError,
+    CompileLimitError,
+    ConfigError,
+    GrammarError,
+    GuidedError,
+    PluginError,
+)
+from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Prepared
+from guided_plugin.grammar.drafts import allows
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.ipc import processors
 from guided_plugin.ipc.template import Template
 from guided_plugin.plugins import Plugins
-from guided_plugin.spec import OutputSpec, identity_of, language_of
+from guided_plugin.spec import OutputSpec, check_is_spec, identity_of, language_of
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
-from guided_plugin.spec.uses import check_unenforced, misspelt
+from guided_plugin.spec.uses import misspelt
 
 _REFUSED_BYTES = 4 << 20
 """What is remembered of specs that were refused: by digest, with the error."""
@@ -98,8 +108,8 @@ class GrammarCompiler:
         """`built`: backends and a template that are there, as in a process that a template forked. This one
         leaves that template to its owner. `serves`: the template starts now, and builds all that any spec may
         need, because requests would wait for it."""
+        self.config = _checked(vocabulary, config)
         self.vocabulary = vocabulary
-        self.config = check_unenforced(config or GuidedConfig.from_environment())
         self.tells = built is None
         """Whether what a spec misspells is logged; not where another process tells it."""
         self.plugins = plugins or Plugins(disabled=self.config.disabled_plugins)
@@ -180,6 +190,15 @@ class GrammarCompiler:
         now. A compile that has begun goes on, within its limit."""
         return self._once(spec, "grammar", self._cache.get, self._grammar, deadline)
 
+    def may_begin(self, spec: OutputSpec, tokens: Iterable[int]) -> bool:
+        """Whether an output may begin with one of these tokens. Compiles the spec, as `compile` does."""
+        grammar = self.compile(spec)
+        backend = self.backend(grammar.backend)
+        stops = spec.stop_token_ids or self.vocabulary.stop_token_ids
+        mask: MaskArray = np.zeros((1, self.vocabulary.words), np.int32)
+        backend.batch([backend.start(grammar, stops)]).fill(mask, [0])
+        return any(allows(mask[0], token) for token in tokens)
+
     def cached(self, spec: OutputSpec) -> Grammar | None:
         """The cached grammar of a spec, if there is one; never waits for a compile."""
         with self._lock:
@@ -216,6 +235,7 @@ class GrammarCompiler:
         deadline: float | None = None,
     ) -> R:
         """What is found of a spec, or made of it; who asks meanwhile waits for that."""
+        check_is_spec(spec)
         key = language_of(spec)
         if deadline is None:
             deadline = time.monotonic() + _PATIENCE * self.config.compile_seconds
@@ -293,6 +313,25 @@ class GrammarCompiler:
         return not self.config.isolate_compiles or is_small(spec, backend)
 
 
+def _checked(vocabulary: object, config: GuidedConfig | None) -> GuidedConfig:
+    """The config of a compiler, by default that of the environment."""
+    if not isinstance(vocabulary, Vocabulary):
+        raise ConfigError(
+            f"must be a Vocabulary, not {type(vocabulary).__name__}",
+            where="vocabulary",
+            hint="Vocabulary.from_tokenizer(tokenizer)",
+        )
+    if config is None:
+        return GuidedConfig.from_environment()
+    if not isinstance(config, GuidedConfig):
+        raise ConfigError(
+            f"must be a GuidedConfig, not {type(config).__name__}",
+            where="config",
+            hint="GuidedConfig.from_mapping reads a mapping",
+        )
+    return config
+
+
 def _end(pool: CompilePool, own: Template | None) -> None:
     pool.close()
     if own is not None:
@@ -335,9 +374,10 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def shared_compiler(vocabulary: Vocabulary, config: GuidedConfig | None = None) -> GrammarCompiler:
     """The one compiler of this process for a vocabulary, kept while it is used."""
-    key = (vocabulary.fingerprint, config or GuidedConfig.from_environment())
+    config = _checked(vocabulary, config)
+    key = (vocabulary.fingerprint, config)
     with _shared_lock:
         compiler = _shared.get(key)
         if compiler is None:
-            compiler = _shared[key] = GrammarCompiler(vocabulary, config=key[1])
+            compiler = _shared[key] = GrammarCompiler(vocabulary, config=config)
         return compiler

@@ -12,8 +12,8 @@ from typing import Any
 
 from guided_plugin.config import BOUNDS, GuidedConfig, SpecLimits
 from guided_plugin.errors import CompileLimitError
+from guided_plugin.keywords import KEYWORDS
 from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.keywords import KEYWORDS
 from guided_plugin.spec.schema import pointer, schemas_of_tag, walk
 from guided_plugin.spec.telling import told
 
@@ -232,13 +232,13 @@ def _check_schema(
 ) -> None:
     size: float
     for key, value in node.items():
-        if key == "enum" and isinstance(value, list):
+        if key == "enum":
             what, size, unit, option = "an enum", len(value), "values", "max_enum"
-        elif key in _LENGTHS and isinstance(value, int | float):
+        elif key in _LENGTHS:
             what, size, unit, option = f"`{key}`", value, "", "max_repetition"
-        elif key in _MEMBERS and isinstance(value, dict):
+        elif key in _MEMBERS:
             what, size, unit, option = f"`{key}`", len(value), "members", "max_spec_properties"
-        elif key == "pattern" and isinstance(value, str):
+        elif key == "pattern":
             _check_pattern(value, config, _where(place, *path, key))
             continue
         else:

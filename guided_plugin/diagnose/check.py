@@ -17,8 +17,8 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.diagnose.position import Position, bounds_of
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.base import Grammar
+from guided_plugin.keywords import ASSERTIONS
 from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.keywords import ASSERTIONS
 from guided_plugin.spec.references import Path
 from guided_plugin.spec.schema import pointer, walk
 from guided_plugin.spec.uses import KeywordUse, misspelt, schemas_of, uses_of
@@ -163,11 +163,7 @@ def keyword_uses(spec: OutputSpec, compiler: GrammarCompiler) -> tuple[KeywordUs
         where, why = error.where, error.what
     found = []
     for place, schema in schemas_of(spec):
-        try:
-            alone = _schema_spec(spec, schema, backend)
-        except GuidedError:
-            continue  # Malformed: the tag's own error says so.
-        for use in _uses(alone, compiler):
+        for use in _uses(_schema_spec(spec, schema, backend), compiler):
             use = replace(use, where=place + use.where.removeprefix("#"))
             found.append(replace(use, status="refused", note=why) if use.where == where else use)
     return tuple(found)

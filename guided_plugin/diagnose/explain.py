@@ -15,7 +15,7 @@ from guided_plugin.diagnose.position import Position, Refusal, bounds_of
 from guided_plugin.errors import VocabularyError
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.forced import DRAFTS, ForcedTokens
-from guided_plugin.spec import OutputSpec
+from guided_plugin.spec import OutputSpec, check_is_spec
 from guided_plugin.spec.schema import pointer
 
 _MOST_TOKENS = 20
@@ -84,6 +84,7 @@ def explain_output(
     bounds the search for a completion. `jump` also marks the forced parts of the text. Raises a GrammarError
     for a spec that does not compile.
     """
+    check_is_spec(spec)
     spec = spec.settled(compiler.config)
     position = Position.start(compiler, spec)
     count = position.move(text)

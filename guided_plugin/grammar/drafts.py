@@ -80,7 +80,7 @@ class _Walk:
             return False
         request, count = self._table.requests[self._slots[i]], len(self._slots)
         state = request.state
-        if state.ends_with(token) or not _allows(self._mask[place * count + i], token):
+        if state.ends_with(token) or not allows(self._mask[place * count + i], token):
             self._mask[(place + 1) * count + i :: count] = self._table.stop_row(request)
             return False
         if i not in self._origins:
@@ -137,5 +137,6 @@ class _Walk:
             self._table.fail(slot, error)
 
 
-def _allows(row: MaskArray, token: int) -> bool:
+def allows(row: MaskArray, token: int) -> bool:
+    """Whether a row of a mask has a token."""
     return 0 <= token < 32 * len(row) and bool(row[token // 32] >> (token % 32) & 1)

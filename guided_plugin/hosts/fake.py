@@ -23,7 +23,7 @@ from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.pipeline.pipeline import StepPipeline
-from guided_plugin.spec import OutputSpec
+from guided_plugin.spec import OutputSpec, check_is_spec
 from guided_plugin.step import UNGUIDED, DecodeStep
 
 __all__ = ["FakeHost", "FakeRequest", "small_vocabulary"]
@@ -96,6 +96,8 @@ class FakeHost:
     ) -> FakeRequest:
         """Queue a request; without a spec its row is unguided. Its token at a place is the one that `script`
         has there, where the grammar allows it, and a random one after the end of the script."""
+        if spec is not None:
+            check_is_spec(spec)
         if request_id in self.requests:
             raise ConfigError("is queued already", where=f"request {request_id}", hint="use another id")
         generator = torch.Generator().manual_seed(self._seed + zlib.crc32(request_id.encode()))

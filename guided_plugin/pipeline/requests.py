@@ -10,7 +10,7 @@ from dataclasses import replace
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.request_state import Phase
-from guided_plugin.spec import OutputSpec, check_room
+from guided_plugin.spec import OutputSpec, check_is_spec, check_room
 from guided_plugin.step import Admission, RequestInfo
 from guided_plugin.worker.runtime import GrammarRuntime
 
@@ -42,6 +42,7 @@ class PipelineRequests:
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Start compiling a spec, and don't wait. `add_request` is quick once the future has a result."""
+        check_is_spec(spec)
         return self.runtime.prepare(spec)
 
     def add_request(
@@ -73,7 +74,7 @@ class PipelineRequests:
         return slot
 
     def _begin(self, request_id: str, spec: OutputSpec, tokens: Iterable[int], *, wait: bool) -> int:
-        verdict = self.runtime.prepare(spec)
+        verdict = self.prepare(spec)
         late = not wait and self.mode == "process"
         admission = Admission("", 0.0) if late else verdict.result()
         if not late:

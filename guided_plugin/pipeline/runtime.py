@@ -84,10 +84,15 @@ def cuda_reason(index: int = 0) -> str:
     return "" if index < count else f"there are {count} CUDA devices, numbered from 0"
 
 
-def resolve_mode(mode: Mode, device: torch.device) -> Mode:
-    """`inline` or `process`. `auto` is a worker process where the logits are on CUDA."""
+def check_mode(mode: Mode) -> None:
+    """Raise ConfigError for a mode that there is not."""
     if mode not in MODES:
         raise ConfigError(f"unknown mode {mode!r}", where="mode", hint=did_you_mean(mode, MODES))
+
+
+def resolve_mode(mode: Mode, device: torch.device) -> Mode:
+    """`inline` or `process`. `auto` is a worker process where the logits are on CUDA."""
+    check_mode(mode)
     if mode == "auto":
         return "process" if device.type == "cuda" else "inline"
     return mode

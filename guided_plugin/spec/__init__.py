@@ -1,6 +1,14 @@
 """What a request's output must look like: specs, the forms of clients, schemas and regexes."""
 
-from guided_plugin.spec.output_spec import OutputSpec, check_room, identity_of, language_of, packed, unpacked
+from guided_plugin.spec.output_spec import (
+    OutputSpec,
+    check_is_spec,
+    check_room,
+    identity_of,
+    language_of,
+    packed,
+    unpacked,
+)
 from guided_plugin.spec.python.form import ToolCall
 from guided_plugin.spec.typed_spec import TypedSpec, reader_of
 
@@ -8,6 +16,7 @@ __all__ = [
     "OutputSpec",
     "ToolCall",
     "TypedSpec",
+    "check_is_spec",
     "check_room",
     "identity_of",
     "language_of",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -15,10 +16,10 @@ from typing import Any, Literal, get_args
 
 from guided_plugin.config import BOUNDS, Bounds, GuidedConfig, Whitespace
 from guided_plugin.errors import RequestError, SpecError, did_you_mean, printable, shown
-from guided_plugin.spec.forms import KINDS, OPTIONS, SETTLED, Kind, file_hint, read
+from guided_plugin.spec.forms import KINDS, OPTIONS, SETTLED, WHOLE, Kind, file_hint, read
 from guided_plugin.spec.memo import remembered, texts_bytes
 from guided_plugin.spec.python.form import form_of, is_python, json_form
-from guided_plugin.spec.schema import check_schema
+from guided_plugin.spec.schema import check_schema, pointer, schemas_of_tag, values
 from guided_plugin.spec.telling import told
 from guided_plugin.spec.triggers import Trigger, check_text, token_ids, triggers, written
 
@@ -96,12 +97,7 @@ class OutputSpec:
         document = _schema_document(schema)
         # Written first: it finds the mapping that holds itself, in which a walk never ends.
         text = _dump(document, "json_schema")
-        try:
-            check_schema(document)
-        except SpecError as error:
-            if error.where.startswith("#/"):
-                raise told(error, "json_schema", document) from None
-            raise
+        _check_schema(document, "json_schema", document)
         return cls._make("json_schema", text, options)
 
     @classmethod
@@ -162,7 +158,11 @@ class OutputSpec:
                 hint='for example {"type": "structural_tag", "format": {...}}',
             )
         text = _dump({"type": "structural_tag", **document}, "structural_tag")
-        return cls._make("structural_tag", text, options)
+        spec = cls._make("structural_tag", text, options)
+        whole = spec.document()
+        for place, schema in schemas_of_tag(whole):
+            _check_schema(schema, "structural_tag", whole, place)
+        return spec
 
     @classmethod
     def parse(cls, obj: Any) -> OutputSpec | None:
@@ -281,6 +281,15 @@ def _schema_document(schema: Any) -> Any:
     )
 
 
+def _check_schema(schema: Any, kind: Kind, document: Any, place: str = "#") -> None:
+    """Refuse what is no JSON Schema, at its place in a spec's document."""
+    try:
+        check_schema(schema)
+    except SpecError as error:
+        where = place + error.where.removeprefix("#")
+        raise told(SpecError(error.what, where=where, hint=error.hint), kind, document) from None
+
+
 def _load(text: str | bytes, where: str) -> Any:
     try:
         return json.loads(text)
@@ -301,11 +310,26 @@ def _dump(document: Any, where: str) -> str:
     except RecursionError:
         raise SpecError("is nested too deep", where=where, hint=_FLATTEN) from None
     except (TypeError, ValueError) as error:
+        if "Out of range" in str(error):
+            infinite = (p for p, v in values(document) if isinstance(v, float) and not math.isfinite(v))
+            found = SpecError(
+                "JSON has no Infinity and no NaN",
+                where=pointer(next(infinite, ())),
+                hint="leave it out where there is no bound, or write a number of at most 308 digits",
+            )
+            raise told(found, where, document) from None
         hint = "pass objects, lists, strings, numbers, true, false, null; the pattern of a compiled regex"
         raise SpecError(f"can't be written as JSON: {error}", where=where, hint=hint) from None
 
 
 _FLATTEN = "flatten it; recursion is written with $ref"
+
+
+def check_is_spec(spec: object) -> None:
+    """Raise SpecError for something else than an OutputSpec."""
+    if not isinstance(spec, OutputSpec):
+        what = f"must be an OutputSpec, not {shown(spec)}"
+        raise SpecError(what, where=WHOLE, hint="OutputSpec.parse reads other forms")
 
 
 def check_room(least: int, room: int | None, where: str = "max_tokens") -> None:

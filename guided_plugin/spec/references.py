@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import unquote, urldefrag, urljoin
 
-from guided_plugin.spec.keywords import Draft, subschemas
+from guided_plugin.keywords import Draft, subschemas
 
 Path = tuple[str | int, ...]
 

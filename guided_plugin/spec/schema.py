@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from guided_plugin.errors import SpecError, did_you_mean, near_miss, shown
-from guided_plugin.spec.keywords import ASSERTIONS, KEYWORDS, draft_of, idle_reason, subschemas
+from guided_plugin.keywords import ASSERTIONS, KEYWORDS, draft_of, idle_reason, subschemas
 from guided_plugin.spec.references import LostReferenceError, References
 
 Schema = Mapping[str, Any] | bool
@@ -34,6 +34,18 @@ def walk(schema: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
         yield path, node
         if isinstance(node, Mapping):
             pending.extend((path, step, child) for step, child in subschemas(node))
+
+
+def values(document: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Every value in a document with its path, in the order in which JSON is written."""
+    pending: list[tuple[tuple[str | int, ...], Any]] = [((), document)]
+    while pending:
+        path, node = pending.pop()
+        yield path, node
+        if isinstance(node, list | tuple):
+            node = dict(enumerate(node))
+        if isinstance(node, dict):
+            pending.extend(((*path, step), node[step]) for step in reversed(node))
 
 
 def check_schema(schema: Any) -> None:
@@ -112,7 +124,8 @@ def _complaint(kind: str, value: Any) -> Complaint:
                     return f"must be a list of property names; {shown(name)} is not one", _NAMES
         case "count":
             if not _is_number(value) or value < 0 or value % 1:
-                return f"must be a whole number of at least 0, not {shown(value)}", _NUMBER
+                wrong = "null" if value is None else shown(value)
+                return f"must be a whole number of at least 0, not {wrong}", _NUMBER
         case "bound" if isinstance(value, bool):
             return None  # as draft 4 has it
         case "number" | "bound" | "divisor":
@@ -123,6 +136,9 @@ def _complaint(kind: str, value: Any) -> Complaint:
         case "text":
             if not isinstance(value, str):
                 return f"must be a string, not {_kind(value)}", "put it in quotes"
+        case "flag":
+            if not isinstance(value, bool):
+                return f"must be true or false, not {_kind(value)}", "write true, or leave it out"
     return None
 
 
@@ -170,7 +186,7 @@ def references_of(document: Any) -> References:
     if len(text) ** 2 > 4 * _MOST_STEPS and sum(len(path) for path, _ in walk(document)) > _MOST_STEPS:
         raise SpecError(
             "is too large for its nesting depth",
-            where="json_schema",
+            where="#",
             hint="move schemas to $defs at the root",
         )
     return References(document, draft_of(document), plain=not any(mark in text for mark in _RESOURCES))

@@ -9,10 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import ConfigError, did_you_mean, near_miss, printable
+from guided_plugin.errors import printable
+from guided_plugin.keywords import KEYWORDS, Draft, draft_of, idle_reason, subschemas
 from guided_plugin.spec.formats import FORMATS
-from guided_plugin.spec.keywords import KEYWORDS, Draft, draft_of, idle_reason, subschemas
 from guided_plugin.spec.output_spec import OutputSpec
 from guided_plugin.spec.references import Path
 from guided_plugin.spec.schema import misspelt_keywords, pointer, schemas_of_tag
@@ -67,15 +66,6 @@ def misspelt(spec: OutputSpec) -> tuple[str, ...]:
     """A warning for each keyword in the schemas of a spec that looks like one and is none."""
     found = ((place, said) for place, one in schemas_of(spec) for said in misspelt_keywords(one))
     return tuple(printable(place + said.removeprefix("#" if place else "")) for place, said in found)
-
-
-def check_unenforced(config: GuidedConfig) -> GuidedConfig:
-    """The same config; raises ConfigError where it misspells one of its `unenforced_keywords`."""
-    for name in config.unenforced_keywords:
-        if near_miss(name, KEYWORDS):
-            hint = did_you_mean(name, KEYWORDS)
-            raise ConfigError(f"unknown keyword {name!r}", where="unenforced_keywords", hint=hint)
-    return config
 
 
 def uses_of(document: Any, unenforced: Collection[str]) -> list[KeywordUse]:

@@ -1,12 +1,14 @@
-"""What is given in place of a pattern, a schema or a grammar: a compiled regex, the name of a file."""
+"""What is given in place of a pattern, a schema, a grammar, a spec or a config."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+import guided_plugin as gp
 from guided_plugin import OutputSpec
 from guided_plugin.errors import SpecError
+from guided_plugin.hosts.fake import FakeHost, small_vocabulary
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,39 @@ from guided_plugin.errors import SpecError
 def test_what_is_given_instead_is_refused_with_what_to_write(make, says):
     with pytest.raises(SpecError, match=says):
         make()
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    made = gp.GrammarCompiler(small_vocabulary(), config=gp.GuidedConfig(isolate_compiles=False))
+    yield made
+    made.close()
+
+
+FORM = {"regex": "a"}
+NOT_A_SPEC = r"spec: must be an OutputSpec, not \{'regex': 'a'\} \(OutputSpec.parse reads"
+NOT_A_CONFIG = r"config: must be a GuidedConfig, not dict \(GuidedConfig.from_mapping reads"
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda made: made.compile(FORM), NOT_A_SPEC),
+        (lambda made: made.admit(FORM), NOT_A_SPEC),
+        (lambda made: made.compile(None), "spec: must be an OutputSpec, not None"),
+        (lambda made: gp.StepPipeline(made, max_slots=1).add_request("one", FORM), NOT_A_SPEC),
+        (lambda made: gp.StepPipeline(made, max_slots=1).prepare(FORM), NOT_A_SPEC),
+        (lambda made: FakeHost(made).add_request("one", FORM), NOT_A_SPEC),
+        (lambda made: gp.explain_output(made, FORM, "a"), NOT_A_SPEC),
+        (lambda made: gp.GrammarCompiler(made.vocabulary, config={"threads": 1}), NOT_A_CONFIG),
+        (lambda made: gp.shared_compiler(made.vocabulary, {"threads": 1}), NOT_A_CONFIG),
+        (lambda made: gp.GrammarCompiler(object()), "vocabulary: must be a Vocabulary, not object .Vocab"),
+        (lambda made: gp.shared_compiler(object()), "vocabulary: must be a Vocabulary, not object"),
+    ],
+)
+def test_what_is_no_spec_and_no_config_is_refused_with_what_to_write(compiler, make, says):
+    with pytest.raises(gp.GuidedError, match=says):
+        make(compiler)
 
 
 def test_a_compiled_regex_is_its_pattern():

@@ -3,7 +3,7 @@
 import pytest
 
 from guided_plugin.errors import SpecError
-from guided_plugin.spec.keywords import subschemas
+from guided_plugin.keywords import subschemas
 from guided_plugin.spec.references import pointer_steps
 from guided_plugin.spec.schema import TYPES, check_schema, misspelt_keywords, pointer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import pickle
 import socket
 from collections.abc import Callable
@@ -10,9 +11,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from mutations import mutate_bytes, mutate_text, mutate_value, nodes
+from mutations import copied, mutate_bytes, mutate_text, mutate_value, nodes
 from schemas import random_schema
-from tag_forms import FORMS
+from tag_forms import FORMS, json_of, tag, triggered
 from vocabularies import BYTES
 
 from guided_plugin.compiling.compiler import GrammarCompiler
@@ -33,10 +34,11 @@ from guided_plugin.grammar.llguidance.sources import source_text
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
+from guided_plugin.keywords import KEYWORDS
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.ecma import parse
-from guided_plugin.spec.keywords import KEYWORDS
+from guided_plugin.spec.uses import left_open, misspelt, schemas_of, uses_of
 from guided_plugin.step import Admission
 from guided_plugin.worker.messages import Ends, Failed, Ready, Synced, Verdict, from_worker
 
@@ -219,6 +221,70 @@ def _compile(form: Any) -> None:
         raise SpecError(error.what) from error
 
 
+_WRONG: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 1.5, 5, 10**30, 10**400, 1e308, float("inf"), float("-inf"), float("nan")),
+    *("", "5", "null", "Infinity", "object", "#", "a" * 300),
+    *([], {}, [None], [[]], [5], ["a", 5], ["a", "a"], {"a": 1}, {"a": None}, {"a": ["b", 3]}, {"": {}}),
+)
+
+
+def _keywords(chance: Random, value: tuple[str, Any], corpus: list[Any]) -> tuple[str, Any]:
+    """A schema in one of the ways to send it, with keywords whose values are of another type."""
+    schema = value[1]
+    for _ in range(chance.choice((1, 1, 2))):
+        if chance.random() < 0.3:
+            schema = _values(chance, schema, [other for _, other in corpus])
+            continue
+        schema = copied(schema)
+        objects = [node for node in nodes(schema) if isinstance(node, dict)]
+        if objects:
+            chance.choice(objects)[chance.choice(list(KEYWORDS))] = copied(chance.choice(_WRONG))
+    return chance.choice(list(_WAYS)), schema
+
+
+def _lark(schema: Any) -> Any:
+    try:
+        return {"grammar": f"start: %json {json.dumps(schema)}"}
+    except (TypeError, ValueError, RecursionError):  # no client can write it
+        return None
+
+
+def _call(schema: Any, **options: Any) -> Any:
+    """What vLLM makes of a tool."""
+    begin = '<tool_call>\n{"name": "save", "arguments": '
+    called = tag(begin, json_of(schema, **options), "}\n</tool_call>")
+    return {"type": "structural_tag", "format": triggered(called, triggers=("<tool_call>",))}
+
+
+_WAYS: dict[str, Callable[[Any], Any]] = {
+    "tool": _call,
+    "tool in XML": lambda schema: _call(schema, style="qwen_xml"),
+    "older tag": lambda schema: {
+        "structures": [{"begin": "<f>", "schema": schema, "end": "</f>"}],
+        "triggers": ["<f"],
+    },
+    "one of two": lambda schema: {
+        "structural_tag": {"format": {"type": "or", "elements": [json_of(schema), json_of({})]}}
+    },
+    "Lark": _lark,
+    "schema": lambda schema: {"json_schema": {"schema": schema}},
+}
+
+
+def _send(request: tuple[str, Any]) -> None:
+    """A schema inside something else, all the way, and what tells people of its keywords."""
+    way, schema = request
+    form = _WAYS[way](schema)
+    _parse(form)
+    spec = OutputSpec.parse(form)
+    if spec is not None:
+        misspelt(spec)
+        left_open(spec)
+        for _, inner in schemas_of(spec):
+            uses_of(inner, ("pattern", "uniqueItems"))
+    _compile(form)
+
+
 _PATTERNS = (
     *(r"^[a-z]{2,5}$", r"a|b(?:c)?", r"\p{Lu}\P{Script=Greek}+", r"(?=a)[^b]{3}$", r"(?!x).*?y"),
     r"\u{1F600}|\ud83d\ude00",
@@ -301,6 +367,13 @@ TARGETS = {
         _compile,
         _REFUSED,
         _values,
+    ),
+    "inside": Target(
+        "inside",
+        tuple((way, schema) for way in _WAYS for schema in (_SCHEMA, *_SCHEMAS[1:6])),
+        _send,
+        _REFUSED,
+        _keywords,
     ),
     "channel": Target("channel", _FRAMES, _receive, (PipelineError, ChannelClosedError), _frames),
 }

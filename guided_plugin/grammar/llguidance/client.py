@@ -12,6 +12,7 @@ Depends on lark, tokenizer and spec. Nothing here compiles.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -150,7 +151,14 @@ def _json_behind(source: str, start: int, end: int) -> tuple[Any, int]:
         ) from None
 
 
-_DECODER = json.JSONDecoder(parse_constant=no_constant)
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"no number is as large as {shown(text)}")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=no_constant, parse_float=_finite)
 
 
 def _check_options(value: Any, where: str) -> None:

@@ -21,7 +21,7 @@ from guided_plugin.grammar.llguidance.lark.rules import TOGETHER
 from guided_plugin.grammar.llguidance.matcher import first_line
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.formats import FORMATS
-from guided_plugin.spec.schema import pointer
+from guided_plugin.spec.schema import pointer, values
 
 FUEL_OF_PROBES = {name: fuel // 2 for name, fuel in FUEL.items()}
 
@@ -102,21 +102,12 @@ def _place(spec: OutputSpec, text: str) -> str:
     if spec.kind not in ("json_schema", "structural_tag"):
         return ""
     best, place = 0, ""
-    for path, node in _nodes(spec.document(), ()):
-        found = sum(any(part in text for part in parts) for parts in _parts(node))
+    for path, node in values(spec.document()):
+        parts_of = _parts(node) if isinstance(node, dict) else ()
+        found = sum(any(part in text for part in parts) for parts in parts_of)
         if found > best:
             best, place = found, pointer(path)
     return place
-
-
-def _nodes(node: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], dict[str, Any]]]:
-    pending = [(path, node)]
-    while pending:
-        path, node = pending.pop()
-        if isinstance(node, dict):
-            yield path, node
-        inside = node.items() if isinstance(node, dict) else enumerate(node)
-        pending += [((*path, key), value) for key, value in inside if isinstance(value, (dict, list))]
 
 
 def _parts(node: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

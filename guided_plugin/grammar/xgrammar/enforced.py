@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError, place_in, shown
+from guided_plugin.keywords import ASSERTIONS
 from guided_plugin.spec.ecma import Alternation, Characters, Node, Ranges, Repeat, Sequence, complement, meet
 from guided_plugin.spec.formats import FORMATS
-from guided_plugin.spec.keywords import ASSERTIONS
 from guided_plugin.spec.languages import whole
 from guided_plugin.spec.properties import property_ranges
 from guided_plugin.spec.references import Path

@@ -33,7 +33,6 @@ from guided_plugin.hosts.vllm.names import CONSTRAINT_FORM, CONSTRAINTS, Part
 from guided_plugin.hosts.vllm.patches import broken
 from guided_plugin.ipc.channel import plain_decoder
 from guided_plugin.spec import OutputSpec, unpacked
-from guided_plugin.spec.uses import check_unenforced
 from guided_plugin.worker.ranks.group import RankGroup
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
@@ -73,8 +72,7 @@ RUST_FRONTEND = "VLLM_USE_RUST_FRONTEND"
 
 def settings_of(vllm_config: Any) -> tuple[GuidedConfig, dict[str, str]]:
     """The options of an engine, and where each is from: GUIDED_PLUGIN and `--additional-config`."""
-    options, sources = GuidedConfig.read(getattr(vllm_config, "additional_config", None))
-    return check_unenforced(options), sources
+    return GuidedConfig.read(getattr(vllm_config, "additional_config", None))
 
 
 def options_of(vllm_config: Any) -> GuidedConfig:

@@ -9,7 +9,7 @@ from raw_xgrammar import RAW, compiler_with_raw
 from stopping import Walker, special_vocabulary
 from tag_forms import CALL, FORMS, VOCABULARY, const, follows, grown, json_of, tag, triggered
 
-from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.errors import SpecError, UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.tags import tag_to_lark
 from guided_plugin.spec import OutputSpec
 
@@ -112,7 +112,7 @@ class TestSchemas:
 
     def test_a_malformed_one_is_named(self, compiler):
         form = tag("<f>", json_of({"properties": {"a": {"type": 1}}}), "</f>")
-        with pytest.raises(GrammarError) as caught:
+        with pytest.raises(SpecError) as caught:
             compiled(compiler, form)
         assert caught.value.where == "#/format/content/json_schema/properties/a/type"
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.lark.constraints import Literals
+from guided_plugin.keywords import ASSERTIONS, KEYWORDS, draft_of, idle_reason
 from guided_plugin.spec.formats import FORMATS
-from guided_plugin.spec.keywords import ASSERTIONS, KEYWORDS, draft_of, idle_reason
 from guided_plugin.spec.references import LostReferenceError, Path, Scope, Target
 from guided_plugin.spec.schema import pointer, references_of
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from guided_plugin.errors import GrammarError, GuidedError, UnsupportedSpecError, shown
+from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.tags.fields import (
     Fields,
     Reading,
@@ -40,7 +40,6 @@ from guided_plugin.grammar.llguidance.tags.nodes import (
 from guided_plugin.grammar.llguidance.tags.xml import xml_schema
 from guided_plugin.spec import OutputSpec, ecma
 from guided_plugin.spec.languages import nullable, whole
-from guided_plugin.spec.schema import check_schema, pointer
 
 # So many times at most: a parser keeps count of each.
 _MAX_REPEAT = 1_000
@@ -60,7 +59,7 @@ def _older(reading: Reading, document: Fields) -> Node:
     for index, tag in enumerate(listed(document, "structures", (), dict)):
         path: Path = ("structures", index)
         known(tag, ("begin", "schema", "end"), path)
-        content = _schema_node(tag.get("schema", True), (*path, "schema"))
+        content = Schema(tag.get("schema", True), (*path, "schema"), any_order=False)
         ends = reading.endings(tag, path)
         tags.append((text_of(tag, "begin", path), closed(content, ends, reading.names)))
     return Dispatch(tuple(_by_trigger(reading, tags, texts(document, "triggers", ()), ())), ())
@@ -80,18 +79,8 @@ def _json_schema(reading: Reading, node: Fields, path: Path) -> Node:
     if "json_schema" not in node:
         raise malformed("must have a `json_schema`", path)
     any_order = flag(node, "any_order", path)
-    found = _schema_node(node["json_schema"], (*path, "json_schema"), any_order=any_order)
+    found = Schema(node["json_schema"], (*path, "json_schema"), any_order)
     return found if node.get("style", "json") == "json" else xml_schema(reading, node, path)
-
-
-def _schema_node(schema: Any, path: Path, *, any_order: bool = False) -> Node:
-    """A schema that is well formed."""
-    try:
-        check_schema(schema)
-    except GuidedError as error:
-        where = pointer(path) + error.where.removeprefix("#")
-        raise GrammarError(error.what, where=where, hint=error.hint) from None
-    return Schema(schema, path, any_order)
 
 
 def _regex(reading: Reading, node: Fields, path: Path) -> Node:

@@ -24,7 +24,7 @@ from guided_plugin.grammar.llguidance.tags.nodes import (
     optional,
     sequence,
 )
-from guided_plugin.spec.keywords import ANNOTATIONS
+from guided_plugin.keywords import ANNOTATIONS
 
 _SHARED = ("$schema", "$defs", "definitions")
 

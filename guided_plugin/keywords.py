@@ -11,7 +11,17 @@ from typing import Any, Literal, NamedTuple
 Role = Literal["assertion", "annotation", "structure"]
 HoldsSchemas = Literal["schema", "schemas", "schema or schemas", "named schemas", "named schemas or names"]
 Plain = Literal[
-    "anything", "count", "number", "bound", "divisor", "text", "names", "named names", "types", "values"
+    "anything",
+    "flag",
+    "count",
+    "number",
+    "bound",
+    "divisor",
+    "text",
+    "names",
+    "named names",
+    "types",
+    "values",
 ]
 
 
@@ -34,8 +44,8 @@ _ANNOTATION, _STRUCTURE = Keyword(role="annotation"), Keyword(role="structure")
 
 KEYWORDS: dict[str, Keyword] = {
     "$ref": Keyword("text"),
-    "$recursiveRef": Keyword(since=2019),
-    "$dynamicRef": Keyword(since=2020),
+    "$recursiveRef": Keyword("text", since=2019),
+    "$dynamicRef": Keyword("text", since=2020),
     "type": Keyword("types"),
     "enum": Keyword("values"),
     "const": Keyword(since=6),
@@ -60,7 +70,7 @@ KEYWORDS: dict[str, Keyword] = {
     "prefixItems": Keyword("schemas", _ARRAY, since=2020),
     "minItems": Keyword("count", _ARRAY),
     "maxItems": Keyword("count", _ARRAY),
-    "uniqueItems": Keyword("anything", _ARRAY),
+    "uniqueItems": Keyword("flag", _ARRAY),
     "contains": Keyword("schema", _ARRAY, since=6),
     "minContains": Keyword("count", _ARRAY, since=2019),
     "maxContains": Keyword("count", _ARRAY, since=2019),
