@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -23,7 +24,15 @@ from typing import Any
 
 from guided_plugin.compiling.background import Background
 from guided_plugin.config import SpecLimits
-from guided_plugin.errors import BusyError, GuidedError, SpecError, VocabularyError, near_miss, printable
+from guided_plugin.errors import (
+    BusyError,
+    GuidedError,
+    RequestError,
+    SpecError,
+    VocabularyError,
+    near_miss,
+    printable,
+)
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import (
     ADMITTED,
@@ -55,6 +64,9 @@ that were added."""
 
 _START_SECONDS = 120.0
 """How long a request waits for the first grammar worker of an engine."""
+
+_LARGEST = 1e20
+"""Of a factor or a bias of logits: with temperatures from 0.01 on, logits of up to 1e16 stay finite."""
 
 _LIGHT = SpecLimits(max_spec_bytes=1 << 16, max_nodes=4_000)
 """Forms up to this size are looked up on the event loop and read by the quick threads. To look at that many
@@ -126,7 +138,8 @@ class Gate:
         return self.carry(params, found.result() if isinstance(found, Future) else found)
 
     async def admit_async(self, params: Any, deadline: float | None = None) -> Any:
-        """The same on an event loop. Raises BusyError where too many specs wait for helpers."""
+        """The same on an event loop. Raises BusyError where too many specs wait for helpers, and RequestError
+        where none of `allowed_token_ids` may begin the output: later it may fail by them."""
         asked = self.asked(params, deadline)
         if isinstance(asked, Admitted):
             return params
@@ -134,12 +147,22 @@ class Gate:
         found: Any = self.specs.look_up(asked) if light else None
         if found is None:
             reader = self._quick if light else self._large
-            begin = partial(self.specs.begin, asked, self.specs.room)
+            # In the context of the request, which knows what the client wrote.
+            begin = partial(copy_context().run, self.specs.begin, asked, self.specs.room)
             found = await asyncio.wrap_future(reader.submit(begin))
         if isinstance(found, Future):
             waiting = asyncio.wrap_future(found)
             waiting.add_done_callback(_take_error)
             found = await asyncio.shield(waiting)  # a client that hangs up ends its own wait only
+        allowed = params.allowed_token_ids
+        if allowed and found is not LEFT and found.spec.start_after is None:
+            begins = partial(self.specs.compiler.may_begin, found.spec, allowed)
+            if not await asyncio.wrap_future(self._quick.submit(begins)):
+                raise RequestError(
+                    "leave no token that the grammar allows at its beginning",
+                    where="allowed_token_ids",
+                    hint="change them, or the spec",
+                )
         return self.carry(params, found)
 
     def deadline(self) -> float:
@@ -231,7 +254,9 @@ class Gate:
 
     def carry(self, params: Any, admitted: Admitted) -> Any:
         """The params of a guided request with its spec. Raises RequestError for stop tokens at which vLLM
-        would end an output in the middle."""
+        would end an output in the middle, and for numbers that turn logits into infinities."""
+        if admitted is not LEFT:
+            _check_numbers(params)
         carried = copy.copy(params)
         carried.extra_args = {**(params.extra_args or {}), GUIDED: admitted}
         if admitted is not LEFT:
@@ -315,6 +340,16 @@ def _misspelt(extra: Any) -> str:
     """The key of a request's extra arguments that looks like the plugin's own; of the first few, as clients
     choose how many there are."""
     return next((key for key in islice(extra or (), 10) if near_miss(key, (GUIDED,))), "")
+
+
+def _check_numbers(params: Any) -> None:
+    """Refuse what overflows in the 32 bits in which vLLM samples: of infinite logits no mask is left."""
+    penalty = params.repetition_penalty
+    biases = (params.logit_bias or {}).values()
+    for name, factors in (("repetition_penalty", (penalty, 1 / penalty)), ("logit_bias", biases)):
+        if not all(factor <= _LARGEST for factor in factors):
+            what = "makes logits infinite, of which a constraint can take none away"
+            raise RequestError(what, where=name, hint="usual are 1 to 1.5, and biases up to 100")
 
 
 def _take_error(done: asyncio.Future[Any]) -> None:

@@ -43,6 +43,9 @@ _made: ContextVar[list[Any] | None] = ContextVar("sampling_params_made", default
 _REQUEST = "_guided_request"
 """The attribute of `BeamSearchParams` that holds the HTTP request they were made from."""
 
+_BY_OPTIONS = "leave no token that the grammar allows"
+"""In the reason of a request that failed by options of its own (`Ledger`): the client can change them."""
+
 _STRICTEST = "parameter"
 """vLLM builds the tag of a request with tools by a strict level, which its server gives to its parsers
 (`--tool-strict-level`). At this one the calls of each tool, named, `required` or `auto`, have the form that
@@ -89,10 +92,9 @@ def process_inputs(original: Any) -> Any:
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate, params = gate_of(self), call.get("params", args, kwargs)
         if not gate.concerns(params):
-            request = original(self, *args, **kwargs)
             if gate.leaves(params):
                 telling.left(call.get("request_id", args, kwargs))
-            return request
+            return original(self, *args, **kwargs)
         try:
             carried = gate.admit(params)
         except GuidedError as error:
@@ -103,6 +105,9 @@ def process_inputs(original: Any) -> Any:
             gate.complete(request)
         except GuidedError as error:
             raise refused(error, call.get("request_id", args, kwargs), params) from error
+        except Exception as error:  # vLLM's own refusal
+            telling.listener.refused(type(error).__name__, "refused")
+            raise
         return request
 
     return replaced
@@ -290,7 +295,10 @@ def process_outputs(original: Any) -> Any:
             # LLM has no queues: it returns `stop_reason`.
             if not passed_on and state is not None and state.queue is not None:
                 what = f"guided request failed: {printable(reason)}"
-                state.queue.put(GracefulHTTPError(what, HTTPStatus.INTERNAL_SERVER_ERROR))
+                status = HTTPStatus.INTERNAL_SERVER_ERROR
+                if _BY_OPTIONS in reason:
+                    status = HTTPStatus.BAD_REQUEST
+                state.queue.put(GracefulHTTPError(what, status))
         return result
 
     return replaced

@@ -20,7 +20,15 @@ from guided_plugin.spec.forms import KINDS, WHOLE, read
 from guided_plugin.spec.references import pointer_steps
 
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-_FIELDS = ("max_tokens", "stop_token_ids", "beam_search", "use_beam_search")
+_FIELDS = (
+    "max_tokens",
+    "stop_token_ids",
+    "beam_search",
+    "use_beam_search",
+    "allowed_token_ids",
+    "repetition_penalty",
+    "logit_bias",
+)
 """Of a request: errors that name one are not about the spec."""
 
 _LONGEST = 1 << 20
@@ -80,8 +88,13 @@ def _tools(tools: Any, field: str, only: str | None) -> Iterator[tuple[str, Any]
 def placed(error: GuidedError, params: Any) -> tuple[GuidedError, str | None]:
     """An error of a request with these params, told with its place in what the client wrote, and the field
     of that, for `param`; no field where it is not about what the client wrote."""
-    asking, where = _asking.get(), error.where
     form = (getattr(params, "extra_args", None) or {}).get(GUIDED)
+    return placed_in(error, form, constraint(params))
+
+
+def placed_in(error: GuidedError, form: Any, theirs: Any) -> tuple[GuidedError, str | None]:
+    """The same for a request that has a `form` of this package, or one of vLLM's own."""
+    asking, where = _asking.get(), error.where
     if where == EXTRA:
         where = asking.extra
     elif where.partition(".")[0] == GUIDED:
@@ -93,7 +106,7 @@ def placed(error: GuidedError, params: Any) -> tuple[GuidedError, str | None]:
     elif form is not None:
         key, rest = _inside(form, where)
         where = f"{asking.extra}.{GUIDED}.{key}".rstrip(".") + rest
-    elif (theirs := constraint(params)) is not None:
+    elif theirs is not None:
         where = _theirs(asking, theirs, *_inside(theirs, where))
     else:
         return error, None
@@ -140,9 +153,11 @@ def _plain(schema: Any) -> Any:
 
 
 def _document(value: Any) -> Any:
-    """What a JSON text, or one of vLLM's models, says; every other value as it is."""
-    with suppress(ValueError, RecursionError, AttributeError):
-        if isinstance(value, str):
-            return json.loads(value) if len(value) <= _LONGEST else value
-        return value.model_dump(by_alias=True)
+    """What a JSON text, or one of vLLM's models, says, with null in place of Infinity and NaN, as vLLM writes
+    them; every other value as it is."""
+    if hasattr(value, "model_dump"):
+        value = value.model_dump(by_alias=True)
+    with suppress(ValueError, RecursionError, TypeError):
+        text = value if isinstance(value, str) else json.dumps(value)
+        return json.loads(text, parse_constant=lambda name: None) if len(text) <= _LONGEST else value
     return value

@@ -16,6 +16,7 @@ import pickle
 import threading
 import time
 from concurrent.futures import Future
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -28,6 +29,7 @@ from guided_plugin.errors import BusyError, CompileLimitError, GrammarError, Gui
 from guided_plugin.grammar.base import least_tokens
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import GUIDED, read_spec, vocabulary_of
+from guided_plugin.hosts.vllm.places import placed_in
 from guided_plugin.spec import OutputSpec, identity_of, packed
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 from guided_plugin.spec.output_spec import spec_bytes
@@ -160,7 +162,9 @@ class Specs:
                         where="compiling",
                         hint="try again, or raise compile_queue or compile_processes",
                     )
-                running = self._waiting[key] = self._threads.submit(partial(self._compiled, asked, spec))
+                running = self._waiting[key] = self._threads.submit(
+                    partial(copy_context().run, self._compiled, asked, spec)
+                )
                 running.add_done_callback(lambda _: self._waiting.pop(key, None))
             return running
 
@@ -210,7 +214,8 @@ class Specs:
             raise error
         with self._lock:  # one line for a spec, though several requests may wait for it
             if asked.key is None or self._admitted.get(asked.key) is not LEFT:
-                _log.warning("left to vLLM's own structured output: %s", error.reason)
+                told, _ = placed_in(error, None, asked.form)
+                _log.warning("left to vLLM's own structured output: %s", told.reason)
             return self._remember(asked, LEFT)
 
     def _remember(self, asked: Asked, admitted: Admitted) -> Admitted:

@@ -148,6 +148,20 @@ def test_after_a_failure_the_engine_is_asked_again(monkeypatch):
     assert [check(), check()] == [2, 2]
 
 
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [("bad_words leave no token that the grammar allows (change them)", 400), ("the worker ended", 500)],
+)
+def test_a_failure_by_options_of_the_request_is_the_clients(monkeypatch, reason, status):
+    monkeypatch.setattr(telling, "listener", telling.Listener())
+    put = []
+    state = SimpleNamespace(queue=SimpleNamespace(put=put.append))
+    output = EngineCoreOutput("one", [], finish_reason=FinishReason.ERROR, stop_reason=reason)
+    process_outputs(lambda self, outputs: None)(SimpleNamespace(request_states={"one": state}), [output])
+    passed_on = "error" in EngineCoreOutput.__struct_fields__  # since 0.33, which gives the answer
+    assert [error.http_status for error in put] == [status] * (not passed_on)
+
+
 def test_callers_on_an_event_loop_share_a_question():
     asked = []
 

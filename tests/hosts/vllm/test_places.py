@@ -20,13 +20,13 @@ from vllm.exceptions import VLLMValidationError
 from vllm.parser.parser_manager import ParserManager
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.tool_parsers import utils
-from vllm_support import TAKES_OVER, VOCABULARY, ParserTokenizer, config
+from vllm_support import END, TAKES_OVER, VOCABULARY, ParserTokenizer, config, params_of
 
 from guided_plugin import OutputSpec
 from guided_plugin.errors import RequestError
-from guided_plugin.hosts.vllm import specs
+from guided_plugin.hosts.vllm import specs, telling
 from guided_plugin.hosts.vllm.admission import Gate
-from guided_plugin.hosts.vllm.gate import add_request_async, cleanup, serve_tokens
+from guided_plugin.hosts.vllm.gate import add_request_async, cleanup, process_inputs, serve_tokens
 from guided_plugin.hosts.vllm.places import note
 from guided_plugin.hosts.vllm.telling import refusal
 
@@ -195,6 +195,26 @@ def test_an_error_has_the_place_that_the_client_wrote(engine, make, fields, says
     assert "parameter=" not in error.message
 
 
+WRONG = [
+    *[("maxLength", value) for value in (None, "5", {}, 1.5, float("inf"), float("nan"))],
+    *[(keyword, None) for keyword in ("pattern", "anyOf", "minItems", "required", "$ref", "uniqueItems")],
+    *[("pattern", 5), ("anyOf", 3), ("type", "int"), ("enum", "a"), ("properties", []), ("minimum", "1")],
+]
+
+
+@pytest.mark.parametrize("parser", ["hermes", "qwen3_coder", "xlam"])
+@pytest.mark.parametrize(("keyword", "value"), WRONG, ids=str)
+def test_a_keyword_of_the_wrong_type_in_a_tool_has_its_place(engine, keyword, value, parser):
+    bad = {"type": "object", "properties": {"a": {keyword: value}}}
+    for choice in ("required", "auto", NAMED):
+        if choice == "auto" and parser == "xlam":  # it constrains nothing
+            continue
+        request = chat(tools=[tool(FINE, "a"), tool(bad)], tool_choice=choice)
+        error = error_of(engine, request, parser)
+        assert error.code == 400
+        assert error.message.startswith(f"tools[1].function.parameters#/properties/a/{keyword}: ")
+
+
 @pytest.mark.parametrize(
     ("choice", "parameters", "says"),
     [
@@ -247,3 +267,76 @@ def test_a_token_limit_has_the_name_that_the_client_gives_it(make, limits, field
 
     error = create_error_response(contextvars.copy_context().run(refuse)).error
     assert (error.param, error.message) == (field, f"{field}: leaves 9 tokens")
+
+
+def test_what_vllm_refuses_of_a_request_that_was_left_to_it_is_counted(monkeypatch):
+    def check(self, request_id, prompt, params):
+        raise ValueError("vLLM's own")
+
+    counted = []
+    # vLLM takes it, and drops the pattern, which demands what JSON can't have.
+    refused = StructuredOutputsParams(json={"enum": ["a"]}, whitespace_pattern="[.]")
+    params = SamplingParams(structured_outputs=refused)
+    monkeypatch.setattr(telling.listener, "refused", lambda *told: counted.append(told))
+    monkeypatch.setattr(telling.listener, "left", lambda: counted.append("left"))
+    processor = SimpleNamespace(_guided_gate=Gate(config({**TAKES_OVER, "refused": "vllm"})))
+    with pytest.raises(ValueError, match="vLLM's own"):
+        process_inputs(check)(processor, "one", "x", params)
+    assert counted == [("ValueError", "refused")]
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_the_log_of_a_spec_that_is_left_has_the_place_that_the_client_wrote(engine, caplog, slow):
+    gate = Gate(config({**TAKES_OVER, "refused": "vllm"}))
+    if slow:
+        gate.specs.compiler.is_quick = lambda spec: False
+    bad = {"type": "object", "properties": {"a": {"type": "integer", "not": {}}}, "required": ["a"]}
+
+    async def admit():
+        request = chat(tools=[tool(bad)], tool_choice="required")
+        note(request)
+        made = ParserManager.get_parser("hermes", enable_auto_tools=True, tool_strict_level="parameter")
+        params = made(ParserTokenizer(), request.tools).adjust_request(request).to_sampling_params(20, {})
+        return await gate.admit_async(params)
+
+    with caplog.at_level("WARNING", "guided_plugin"):
+        assert asyncio.run(admit()).extra_args["guided"] is specs.LEFT
+    (said,) = caplog.messages
+    assert "structured output: tools[0].function.parameters#/properties/a" in said
+    assert "format" not in said
+
+
+@pytest.mark.parametrize(
+    ("limits", "place"),
+    [
+        ({"allowed_token_ids": [ord("x"), END]}, "allowed_token_ids"),
+        ({"allowed_token_ids": [ord("b")]}, "allowed_token_ids"),
+        *(({"repetition_penalty": number}, "repetition_penalty") for number in (1e-300, 5e-324, 1e38, 1e308)),
+        *(({"logit_bias": {97: number}}, "logit_bias") for number in (1e300, float("inf"), float("nan"))),
+    ],
+    ids=str,
+)
+def test_options_that_no_grammar_survives_are_refused_with_their_name(engine, limits, place):
+    gate = engine.input_processor._guided_gate
+    for params in (params_of({"regex": "ab"}, **limits), params_of({"regex": "ab"}, theirs=True, **limits)):
+        with pytest.raises(RequestError) as caught:
+            asyncio.run(gate.admit_async(params))
+        told = telling.refusal(caught.value, params)
+        assert str(told).startswith(f"{place}: ")
+        assert told.parameter == place
+
+
+@pytest.mark.parametrize(
+    ("form", "limits"),
+    [
+        ({"regex": "ab"}, {"allowed_token_ids": [ord("a")]}),  # what comes later is seen when it comes
+        ({"regex": "a?"}, {"allowed_token_ids": [END]}),
+        ({"regex": "ab", "start_after": [ord("x")]}, {"allowed_token_ids": [ord("x")]}),
+        ({"regex": "ab"}, {"repetition_penalty": 1e-10, "logit_bias": {97: 100.0, 98: float("-inf")}}),
+        ({"regex": "ab"}, {"repetition_penalty": 1000.0, "temperature": 2.0}),
+    ],
+    ids=str,
+)
+def test_options_that_leave_a_beginning_are_admitted(engine, form, limits):
+    gate = engine.input_processor._guided_gate
+    assert asyncio.run(gate.admit_async(params_of(form, **limits)))

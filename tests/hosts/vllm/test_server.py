@@ -69,22 +69,31 @@ def test_thirty_two_clients_with_mixed_specs_and_aborts(server):
     assert sum(spec is not None for spec in ended) > 25
 
 
-def test_a_request_whose_options_leave_no_token_is_answered_with_500_or_an_error_event(client, server):
-    spec, cut = {"choice": ["left"]}, {"extra_body": {"allowed_token_ids": [5, 6]}}
+def test_a_request_whose_options_leave_no_token_is_answered_with_400_or_an_error_event(client, server):
+    spec = {"regex": "(ab){5}"}
+    known, found = {"allowed_token_ids": [5, 6]}, {"bad_words": ["a", "ab"]}
+    # In float32 no logit is left of these.
+    infinite = {"repetition_penalty": 1e-300}, {"repetition_penalty": 1e300}
 
-    def chat(client, spec, extra_body, **options):
+    def chat(client, spec, limits, **options):
         messages = [{"role": "user", "content": "Write a record"}]
-        body = {**guided(spec), **extra_body}
+        body = {**guided(spec), **limits}
         return client.chat.completions.create(model="demo", messages=messages, extra_body=body, **options)
 
-    for ask in (chat, complete):
-        with pytest.raises(
-            openai.InternalServerError, match="leave no token that the grammar allows"
-        ) as caught:
-            ask(client, spec, **cut)
-        assert caught.value.status_code == 500
+    def completion(client, spec, limits, **options):
+        return complete(client, spec, extra_body=limits, **options)
+
+    for ask in (chat, completion):
+        for options in (known, found):
+            with pytest.raises(openai.BadRequestError, match="leave no token that the grammar allows"):
+                ask(client, spec, options)
+        for options in (known, *infinite):
+            for stream in (False, True):
+                with pytest.raises(openai.BadRequestError) as caught:
+                    ask(client, spec, options, stream=stream)
+                assert caught.value.param == next(iter(options))
         with pytest.raises(openai.APIError, match="leave no token that the grammar allows"):
-            list(ask(client, spec, **cut, stream=True))
+            list(ask(client, spec, found, stream=True))
     assert re.search(r"ERROR \d\d-\d\d .*request \S*cmpl-\S+: output cut off: ", server.log.read_text())
     # min_tokens alone asks for more than there is, which is no failure
     assert complete(client, spec, extra_body={"min_tokens": 20}).choices[0].finish_reason == "stop"
