@@ -90,8 +90,8 @@ class Guide:
     def __init__(
         self,
         tokenizer: Any,
-        *,
         model: Any = None,
+        *,
         stop_token_ids: int | Iterable[int] | None = None,
         config: GuidedConfig | None = None,
         mode: Mode = "auto",
@@ -101,8 +101,10 @@ class Guide:
         `model`: tells the stop tokens (its generation config) and the device, so that specs compile where
         they will run and bad ones are refused at once. `stop_token_ids`: instead of the model's.
         """
-        if stop_token_ids is None and model is not None:
-            stop_token_ids = getattr(model.generation_config, "eos_token_id", None)
+        if model is not None:
+            _check_model(model, "Guide(tokenizer, model=model)")
+            if stop_token_ids is None:
+                stop_token_ids = getattr(model.generation_config, "eos_token_id", None)
         self._tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
         if isinstance(tokenizer, Vocabulary):
             vocabulary = tokenizer
@@ -121,7 +123,7 @@ class Guide:
 
     def generate_kwargs(
         self,
-        spec: Any,
+        spec: Any = (),
         *,
         logits_processor: Iterable[Any] = (),
         stopping_criteria: Iterable[Any] = (),
@@ -136,11 +138,11 @@ class Guide:
         """
         return _kwargs(self._checked_call(spec, reuse), logits_processor, stopping_criteria)
 
-    def logits_processor(self, spec: Any, *, reuse: bool = False) -> GuidedProcessor:
+    def logits_processor(self, spec: Any = (), *, reuse: bool = False) -> GuidedProcessor:
         """A processor that needs no criterion; each step waits for the tokens of the previous one."""
         return GuidedProcessor(self._checked_call(spec, reuse))
 
-    def generate(self, model: Any, inputs: Any, spec: Any, **options: Any) -> list[Generated]:
+    def generate(self, model: Any, inputs: Any, spec: Any = (), **options: Any) -> list[Generated]:
         """Generate, and read the outputs: text, tokens and the parsed object: of JSON its value, of a type or
         a function given as the spec an instance or a call.
 
@@ -148,12 +150,14 @@ class Guide:
         those of `model.generate`. A row of a list of specs whose own can't be used has an `error`; the others
         are generated. One spec for all that can't be used raises its error.
         """
+        _check_model(model, "guide.generate(model, inputs, spec)")
         _check_options(model, options)
         tensors = prompt_tensors(self._tokenizer, inputs, model.device)
         count = next(iter(tensors.values())).shape[0]
         wanted = list(spec) if _listed(spec) else [spec] * count
         if len(wanted) != count:
-            raise ConfigError(f"{len(wanted)} specs for {count} prompts", where="spec", hint="one for each")
+            what = f"{len(wanted)} specs for {count} prompts"
+            raise ConfigError(what, where="spec", hint="one for each, or one for all; None is free text")
         each = option(model, options, "num_return_sequences") or 1
         call = GenerateCall(
             self._pool, wanted, every_row=False, reuse=False, device=self._device, keeps_rows=True
@@ -180,7 +184,7 @@ class Guide:
             for _ in range(each)
         ]
 
-    def stream(self, model: Any, inputs: Any, spec: Any, **options: Any) -> Iterator[Piece]:
+    def stream(self, model: Any, inputs: Any, spec: Any = None, **options: Any) -> Iterator[Piece]:
         """`generate` for one prompt, in pieces. It runs in a thread from the first piece on, and stops where
         the iterator is closed. A spec that can't be used raises its error."""
         tensors, parsed = prompt_tensors(self._tokenizer, inputs, model.device), OutputSpec.parse(spec)
@@ -241,7 +245,8 @@ def _kwargs(call: GenerateCall, processors: Iterable[Any], criteria: Iterable[An
 
 def _vocabulary(tokenizer: Any, stop_token_ids: int | Iterable[int] | None) -> Vocabulary:
     stops = stop_token_ids if stop_token_ids is not None else getattr(tokenizer, "eos_token_id", None)
-    if stops is None or (not isinstance(stops, int) and not list(stops)):
+    missing = stops is None or (not isinstance(stops, int) and not list(stops))
+    if missing and hasattr(tokenizer, "get_vocab"):
         raise ConfigError(
             "neither the model's generation config nor the tokenizer says which token ends an output",
             where="eos_token_id",
@@ -252,6 +257,12 @@ def _vocabulary(tokenizer: Any, stop_token_ids: int | Iterable[int] | None) -> V
 
 def _listed(spec: Any) -> bool:
     return isinstance(spec, list | tuple)
+
+
+def _check_model(model: Any, hint: str) -> None:
+    if not hasattr(model, "get_output_embeddings"):
+        what = f"must be a model of transformers, not {type(model).__name__}"
+        raise ConfigError(what, where="model", hint=hint)
 
 
 def _check_options(model: Any, options: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
 from guided_plugin.pipeline.pipeline import StepPipeline
+from guided_plugin.pipeline.runtime import check_mode
 
 _LEAST_SLOTS = 64
 _MOST_IDLE = 4
@@ -41,6 +42,7 @@ class PipelinePool:
     """Pipelines of one compiler, on any devices."""
 
     def __init__(self, compiler: GrammarCompiler, mode: Mode) -> None:
+        check_mode(mode)
         self.compiler = compiler
         self._mode: Mode = mode
         self._idle: deque[Loan] = deque()

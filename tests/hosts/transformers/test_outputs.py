@@ -204,6 +204,30 @@ def test_a_paged_cache_is_not_taken_for_guided(demo_tokenizer, demo_model, guide
         demo_model.generate(**inputs, cache_implementation="paged", **guide.generate_kwargs(Person))
 
 
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda model, tokenizer, _: gp.Guide(model, model=tokenizer), "model: must be a model of transf"),
+        (lambda model, tokenizer, _: gp.Guide(model, tokenizer), r"not \w+ \(Guide\(tokenizer, model=model"),
+        (lambda model, tokenizer, _: gp.Guide(model), "LlamaForCausalLM is not a tokenizer"),
+        (lambda model, tokenizer, _: gp.Guide("path/to/model"), "str is not a tokenizer"),
+        (lambda model, tokenizer, _: gp.Guide(tokenizer, mode="proces"), "did you mean 'process'"),
+        (lambda model, tokenizer, _: gp.Guide(tokenizer, config={"threads": 1}), "must be a GuidedConfig"),
+        (lambda model, tokenizer, guide: guide.generate("x", model, Person), "model: must be a model"),
+        (
+            lambda model, tokenizer, guide: guide.generate(model, "x"),
+            "0 specs for 1 prompts .one for",
+        ),
+        (lambda model, tokenizer, guide: guide.stream(model, "x"), "takes one prompt and one spec"),
+        (lambda model, tokenizer, guide: guide.generate_kwargs(), "spec: an empty list .one spec for"),
+        (lambda model, tokenizer, guide: guide.logits_processor(), "spec: an empty list"),
+    ],
+)
+def test_what_is_given_in_the_wrong_place_or_not_at_all(demo_model, demo_tokenizer, guide, make, says):
+    with pytest.raises(gp.GuidedError, match=says):
+        make(demo_model, demo_tokenizer, guide)
+
+
 def test_as_many_specs_as_prompts(demo_model, guide):
     with pytest.raises(ConfigError, match="2 specs for 1 prompts"):
         guide.generate(demo_model, "x", [Person, None])
