@@ -89,8 +89,6 @@ class Bounds:
     """Items of an array."""
     max_properties: int = 0
     """Properties of an object."""
-    max_depth: int = 0
-    """Nested arrays and objects, in recursive schemas and in values that no schema describes."""
 
 
 BOUNDS = tuple(field.name for field in dataclasses.fields(Bounds))

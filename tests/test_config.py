@@ -39,7 +39,6 @@ def test_defaults():
         "max_string": 0,
         "max_items": 0,
         "max_properties": 0,
-        "max_depth": 0,
         "unenforced_keywords": (),
         "disabled_plugins": (),
         "worker_step_ms": 2_000,

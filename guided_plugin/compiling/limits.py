@@ -135,7 +135,7 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
     """
     if backend not in ("llguidance", "xgrammar") or len(spec.text) > _SMALL_TEXT or spec.is_measured:
         return False
-    if spec.max_depth or spec.max_properties or any((getattr(spec, n) or 0) > _SMALL_LENGTH for n in BOUNDS):
+    if spec.max_properties or any((getattr(spec, n) or 0) > _SMALL_LENGTH for n in BOUNDS):
         return False
     if spec.kind == "json_object":
         return True

@@ -58,7 +58,6 @@ class OutputSpec:
     max_string: int | None = None
     max_items: int | None = None
     max_properties: int | None = None
-    max_depth: int | None = None
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, KINDS)

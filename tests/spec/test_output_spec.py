@@ -385,8 +385,8 @@ def test_what_a_request_does_not_say_is_the_operators(form, settled):
         assert vars(spec.bounds) == bounds
         assert OutputSpec.parse(spec.to_dict()) == OutputSpec(**dataclasses.asdict(spec)) == spec
         assert pickle.loads(pickle.dumps(spec)) == spec
-        settled = OutputSpec.parse({**form, "max_items": 0}).settled(GuidedConfig(max_items=5, max_depth=7))
-        assert settled.bounds == Bounds(max_items=0, max_depth=7)
+        settled = OutputSpec.parse({**form, "max_items": 0}).settled(GuidedConfig(max_items=5, max_string=7))
+        assert settled.bounds == Bounds(max_items=0, max_string=7)
 
 
 def test_what_nobody_says_is_compact_and_strict():

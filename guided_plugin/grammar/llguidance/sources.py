@@ -72,7 +72,6 @@ def source_text(
             f"nests {depth} rules in its grammar; llguidance supports at most {MAX_DEPTH}",
             where=spec.kind,
             hint="each property of an object is a rule in the one before: use fewer, or nest them in objects"
-            + ", or lower max_depth" * bool(spec.max_depth)
             if spec.kind != "grammar"
             else "write a repetition instead of a chain of rules",
         )

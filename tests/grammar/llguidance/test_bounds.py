@@ -31,11 +31,6 @@ TREE = {
     "properties": {"v": INT, "c": {"type": "array", "items": {"$ref": "#"}}},
     "required": ["v"],
 }
-NEEDED = {
-    "type": "object",
-    "properties": {"a": {"type": "array", "minItems": 1, "items": {"anyOf": [INT, {"$ref": "#"}]}}},
-    "required": ["a"],
-}
 
 
 def compiler_of(**options):
@@ -107,11 +102,6 @@ EDGES = [
         [names(2)],
         [names(3)],
     ),
-    ("max_depth", 1, TREE, ['{"v":1}'], ['{"v":1,"c":[]}']),
-    ("max_depth", 3, TREE, ['{"v":1,"c":[{"v":1}]}'], ['{"v":1,"c":[{"v":1,"c":[]}]}']),
-    ("max_depth", 1, NEEDED, ['{"a":[1]}'], ['{"a":[{"a":[1]}]}']),
-    ("max_depth", 1, {"type": "array", "items": {**LIST, "items": LIST}}, ["[[[1]]]"], []),
-    ("max_depth", 2, True, ["1", "[[],{}]", '{"a":[1]}'], ["[[[]]]", '{"a":{"b":[]}}']),
 ]
 
 
@@ -139,17 +129,17 @@ def inside(text, bounds):
     if not all(number.fullmatch(found) for found in re.findall(r"-?\d[\d.eE+-]*", outside)):
         return False
 
-    def fits(value, level):
+    def fits(value):
         if isinstance(value, str):
             return len(value) <= bounds["max_string"]
         if not isinstance(value, list | dict):
             return True
         most = bounds["max_items" if isinstance(value, list) else "max_properties"]
         parts = [*value, *value.values()] if isinstance(value, dict) else value
-        return len(value) <= most and level < bounds["max_depth"] and all(fits(p, level + 1) for p in parts)
+        return len(value) <= most and all(map(fits, parts))
 
     gaps = re.findall(r"\s+", outside)
-    return fits(json.loads(text), 0) and all(len(gap) <= bounds["max_whitespace"] for gap in gaps)
+    return fits(json.loads(text)) and all(len(gap) <= bounds["max_whitespace"] for gap in gaps)
 
 
 def anything(rng, depth=0):
@@ -277,8 +267,6 @@ def test_without_bounds_the_grammar_is_that_of_the_schema():
 
 def test_what_is_too_large_is_refused():
     for spec, says in [
-        (OutputSpec.json_schema(True, max_depth=10**5), "max_depth of 100000"),
-        (OutputSpec.json_schema(True, max_depth=1_900), "lower max_depth"),
         (OutputSpec.json_schema(True, max_items=10**7), "max_items of 10000000 .* max_repetition"),
     ]:
         with pytest.raises(CompileLimitError, match=says):
@@ -299,7 +287,7 @@ def test_check_names_the_bounds_that_hold():
     for spec, bounds in [
         (OutputSpec.json_object(), {"max_digits": 20}),
         (OutputSpec.json_object(whitespace="flexible"), {"max_whitespace": 40, "max_digits": 20}),
-        (OutputSpec.json_object(max_digits=0, max_depth=3), {"max_depth": 3}),
+        (OutputSpec.json_object(max_digits=0, max_string=3), {"max_string": 3}),
         (OutputSpec.grammar('start: "a" %json {}', "lark"), {"max_digits": 20}),
         (OutputSpec.grammar('start: "a"', "lark"), {}),
         (OutputSpec.regex("%json", max_items=3), {}),

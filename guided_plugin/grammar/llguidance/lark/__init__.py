@@ -17,7 +17,6 @@ from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.arrays import array_rule
 from guided_plugin.grammar.llguidance.lark.constraints import Array, Literals, Object
 from guided_plugin.grammar.llguidance.lark.contradictions import contradiction
-from guided_plugin.grammar.llguidance.lark.depth import limit_depth
 from guided_plugin.grammar.llguidance.lark.document import Document
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter, Style
 from guided_plugin.grammar.llguidance.lark.numbers import Spelling
@@ -128,8 +127,6 @@ def lower_schema(
         if allows(root, algebra.opposite):
             raise UnsupportedSpecError(_ONLY_OTHERWISE, where=found.where, hint=found.hint)
         raise found
-    if bounds.max_depth:
-        limit_depth(grammar, start, bounds.max_depth, empty_terminal)
     return Lowered(start, types, emitter.distinct)
 
 
