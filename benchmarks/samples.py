@@ -8,7 +8,7 @@ import os
 import random
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -110,6 +110,24 @@ class TextTokens:
                 raise VocabularyError(
                     f"no token spells byte {data[position]:#04x}", hint="the vocabulary lacks single bytes"
                 )
+        return tokens
+
+    def all_ways(self, text: str, chances: Iterable[random.Random]) -> list[list[int]]:
+        """Different tokens of one text: the tokenizer's, the longest, single bytes, and some at random."""
+        data = text.encode()
+        ways = [self(text), self.longest(data), [self._by_bytes[bytes([byte])] for byte in data]]
+        ways += [self._at_random(data, chance) for chance in chances]
+        return [list(way) for way in dict.fromkeys(map(tuple, ways))]
+
+    def _at_random(self, data: bytes, chance: random.Random) -> list[int]:
+        tokens = []
+        position = 0
+        while position < len(data):
+            sizes = range(1, min(self._longest, len(data) - position) + 1)
+            fitting = [size for size in sizes if data[position : position + size] in self._by_bytes]
+            size = chance.choice(fitting)
+            tokens.append(self._by_bytes[data[position : position + size]])
+            position += size
         return tokens
 
     @cached_property

@@ -33,7 +33,7 @@ MODULE = "guided_plugin.compiling.template_process"
 _BUILT = "llguidance"
 """The backend that is built before the forks: it starts no thread before its first batch."""
 
-_RARE = OutputSpec.json_schema({"type": "array", "uniqueItems": True})
+_RARE = OutputSpec.json_schema({"type": "array", "uniqueItems": True, "items": {"type": "string"}})
 """Its masks need the text of each token in each place of a JSON text."""
 
 _ROLES = ("guided_plugin.compiling.helper_process", "guided_plugin.worker.child.loop")

@@ -313,7 +313,7 @@ def test_check_writes_what_is_wrong_as_sarif(run, write, tmp_path):
     found = of_sarif(json.loads(log.read_text()))
     assert found == [
         ("UnsupportedSpecError", "error", "a%20a.json", (13, 4), "#/properties/c/pattern"),
-        ("RefusedKeyword", "error", "a%20a.json", (8, 4), "#/properties/b/contains"),
+        ("RefusedKeyword", "error", "a%20a.json", (10, 4), "#/properties/b/uniqueItems"),
         ("Warning", "warning", "a%20a.json", (5, 4), "#/properties/a/maxLenght"),
         ("SpecError", "error", "wire.json", (8, 6), "#/anyOf/0/type"),
         ("SpecError", "error", "broken.json", (2, 9), ""),

@@ -40,7 +40,6 @@ SAME = [
     {**OPEN, "required": ["a", "b"], "minProperties": 3},
     {**OPEN, "propertyNames": {"enum": ["a", "b"]}},
     {**OPEN, "not": of({"a": NULL})},
-    {**LIST, "uniqueItems": True},
     {"anyOf": [OPEN, of({"a": NULL}, required=["a"])]},
 ]
 PATTERN = {"^x": NULL}

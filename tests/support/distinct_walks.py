@@ -22,7 +22,7 @@ BYTES = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"
 CROSSING = (
     b'","|",|"]|0,|,0|0,0|"","",|1,1]|},{|"},{"|true,|[]|a","a|a","b","a"|{}|,{}|"a"|,"a"| ,| |\n|'
     b'], [|e}|":|,[]|10|,1|0.|"a","|,"|1,"|"],["|],["|"},{|":1},{"|],"|,[|,{|1,-|1],[|["|{"|'
-    b'"a"],["|"b"],"'
+    b'"a"],["|"b"],"|,1 |1,2,|true,f|","b|}]|":{|}},{"|]],[["'
 ).split(b"|")
 VOCABULARIES = {
     "bytes": BYTES,
@@ -138,3 +138,33 @@ def drafts_see_what_replays_see(
             fresh.fill((0,), row)
             assert np.array_equal(rows[place], row[0]), drafts[:place]
         assert table.failures == []
+
+
+def tokens_fit_bytes(compiler: GrammarCompiler, grammar: Grammar, chance: Random, steps: int) -> None:
+    """Along a random output, a token is allowed where its bytes are, one by one, and have a way on."""
+    vocabulary = compiler.vocabulary
+    backend = compiler.backend(grammar.backend)
+    matcher = backend.start(grammar, vocabulary.stop_token_ids)
+    long = [token for token, text in enumerate(vocabulary.tokens[: 256 + len(CROSSING)]) if len(text) > 1]
+    taken: list[bytes] = []
+    for _ in range(steps):
+        row = matcher.row()
+        allowed = {token for token in range(vocabulary.size) if row[token >> 5] >> (token & 31) & 1}
+        wanted = {token for token in long if _fits(matcher.fork(), vocabulary.tokens[token])}
+        differ = [vocabulary.tokens[token] for token in ({*long} & allowed) ^ wanted]
+        assert differ == [], b"".join(taken)
+        candidates = sorted(allowed - {*vocabulary.stop_token_ids})
+        if not candidates:
+            return
+        likely = [token for token in candidates if set(vocabulary.tokens[token]) <= set(b'",]}[{:01ab')]
+        token = chance.choice(likely or candidates)
+        taken.append(vocabulary.tokens[token])
+        assert matcher.accept(token), b"".join(taken)
+
+
+def _fits(matcher: Any, text: bytes) -> bool:
+    for byte in text:
+        if not matcher.row()[byte >> 5] >> (byte & 31) & 1:
+            return False
+        assert matcher.accept(byte)
+    return bool(matcher.row().any())

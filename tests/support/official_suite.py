@@ -12,10 +12,12 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from random import Random
 from typing import Any
 
-from stopping import Walker
+from stopping import Walk, Walker
 
+from benchmarks.samples import TextTokens
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError
 from guided_plugin.spec import OutputSpec
@@ -24,6 +26,8 @@ __all__ = ["ARCHIVE", "DRAFTS", "Group", "Score", "groups", "score"]
 
 ARCHIVE = Path(__file__).parents[3] / "shared" / "jsonschema-suite" / "suite.tar.xz"
 DRAFTS = ("draft4", "draft6", "draft7", "draft2019-09", "draft2020-12")
+RANDOM_WAYS = 3
+"""Tokenizations at random of each instance, next to single bytes and the longest tokens."""
 _SCHEMA_OF = {
     "draft4": "http://json-schema.org/draft-04/schema#",
     "draft6": "http://json-schema.org/draft-06/schema#",
@@ -58,6 +62,25 @@ class Score:
     early_stops: list[str] = field(default_factory=list)
     leaks: list[str] = field(default_factory=list)
     """Special tokens other than stop tokens that a mask allowed."""
+    faults: list[str] = field(default_factory=list)
+    """Tokens that a mask allowed and the matcher refused, and dead ends."""
+    disagreements: list[str] = field(default_factory=list)
+    """Instances that some tokenizations spell and others don't."""
+
+    def add(self, instance: str, valid: bool, walks: list[Walk]) -> None:
+        """Count an instance, walked in different tokenizations."""
+        for walk in walks:
+            self.early_stops += [f"{instance}: {fault}" for fault in walk.early]
+            self.leaks += [f"{instance}: {fault}" for fault in walk.leaks]
+            self.faults += [f"{instance}: {fault}" for fault in walk.faults]
+            self.faults += [f"{instance}: a dead end after {walk.text!r}"] * walk.stuck
+        accepted = [walk.accepted for walk in walks]
+        if any(accepted) and not all(accepted):
+            self.disagreements.append(instance)
+        if valid and not all(accepted):
+            self.valid_refused.append(instance)
+        if any(accepted) and not valid:
+            self.wrong_accepts.append(instance)
 
 
 @functools.cache
@@ -93,8 +116,8 @@ def groups(draft: str, source: Path = ARCHIVE, folder: str = "") -> Iterator[Gro
 
 
 def score(draft: str, compiler: GrammarCompiler, *, every: int = 1) -> Score:
-    """Walk the instances of every n-th schema of a draft."""
-    found, walker = Score(), Walker(compiler)
+    """Walk the instances of every n-th schema of a draft, each in several tokenizations."""
+    found, walker, tokens = Score(), Walker(compiler), TextTokens(compiler.vocabulary)
     for group in list(groups(draft))[::every]:
         try:
             grammar = compiler.compile(OutputSpec.json_schema(group.schema, strict=False))
@@ -102,11 +125,8 @@ def score(draft: str, compiler: GrammarCompiler, *, every: int = 1) -> Score:
             found.refused.append(f"{group.name}: {error}")
             continue
         found.compiled += 1
-        for text, valid in group.tests:
-            walk = walker.walk(grammar, text)
-            where = f"{group.name}: {text[:80]} ({grammar.backend})"
-            found.early_stops += [f"{where}: {fault}" for fault in walk.early]
-            found.leaks += [f"{where}: {fault}" for fault in walk.leaks]
-            if valid != walk.accepted:
-                (found.valid_refused if valid else found.wrong_accepts).append(where)
+        ways = [tokens.all_ways(text, map(Random, range(RANDOM_WAYS))) for text, _ in group.tests]
+        walks = iter(walker.walk_all(grammar, [way for some in ways for way in some]))
+        for (text, valid), some in zip(group.tests, ways, strict=True):
+            found.add(f"{group.name}: {text[:80]} ({grammar.backend})", valid, [next(walks) for _ in some])
     return found

@@ -7,7 +7,7 @@ grammar names them, and ids behind the vocabulary never.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -34,12 +34,16 @@ Whole = Callable[[bytes], bool]
 _STOPS = (b"</s>", b"<|im_end|>")
 
 
-def special_vocabulary(*, padded: bool, specials_first: bool = False) -> Vocabulary:
+def special_vocabulary(
+    *, padded: bool, specials_first: bool = False, more: Iterable[bytes] = ()
+) -> Vocabulary:
     """Bytes, a few tokens of several bytes, and special tokens of awkward names; two of them stop.
 
     `padded`: the size is no multiple of 32, so that the last word of a mask has bits that no token owns.
+    `more`: further texts.
     """
     texts = [*(bytes([byte]) for byte in range(256)), *MULTI_BYTE_TOKENS, b'":"', b'","', b"]}", b"123"]
+    texts += [text for text in more if text not in texts]
     parts = [list(AWKWARD_SPECIALS), texts] if specials_first else [texts, list(AWKWARD_SPECIALS)]
     tokens = parts[0] + parts[1]
     start = 0 if specials_first else len(texts)
@@ -73,6 +77,8 @@ class Walk:
     """What was accepted."""
     stuck: bool = False
     """Whether it ended where no token is allowed."""
+    faults: list[str] = field(default_factory=list)
+    """Tokens that a mask allowed and the matcher refused."""
 
 
 class Walker:
@@ -96,8 +102,62 @@ class Walker:
 
         `whole`: whether a text may be a whole output. `named`: special tokens that the grammar names.
         """
-        tokens = iter(self._tokens(text) if isinstance(text, str) else text)
-        return self._walk(grammar, lambda allowed: next(tokens, None), whole, named)
+        tokens = self._tokens(text) if isinstance(text, str) else text
+        return self.walk_all(grammar, [tokens], whole, named)[0]
+
+    def walk_all(
+        self,
+        grammar: Grammar,
+        ways: Sequence[list[int]],
+        whole: Whole = is_json,
+        named: Collection[int] = (),
+    ) -> list[Walk]:
+        """Several rows of tokens next to each other, each checked as `walk` checks one."""
+        table = GrammarTable(self._compiler.vocabulary)
+        backend = self._compiler.backend(grammar.backend)
+        for slot in range(len(ways)):
+            table.add(slot, f"walk {slot}", grammar.spec, grammar, backend)
+        found = [Walk(False) for _ in ways]
+        bits = np.zeros(32 * self._compiler.vocabulary.words, np.uint8)
+        bits[list(self._unnamed - set(named))] = 1
+        unnamed = np.packbits(bits, bitorder="little").view(np.int32)
+        masks = np.zeros((len(ways), self._compiler.vocabulary.words), np.int32)
+        going = list(range(len(ways)))
+        step = 0
+        while going:
+            masks[:] = 0
+            table.fill(tuple(going), masks)
+            stuck = dict(table.failures)
+            table.failures.clear()
+            leaks = (masks[: len(going)] & unnamed).any(axis=1)
+            tokens = {}
+            for row, slot in enumerate(going):
+                walk, mask = found[slot], masks[row]
+                if slot in stuck:
+                    walk.stuck = "allows no token" in str(stuck[slot])
+                    continue
+                stops = [token for token in self._stops if _allows(mask, token)]
+                complete = table.requests[slot].matcher.complete
+                where = f"after {walk.text!r}"
+                if bool(stops) != complete or len(stops) not in (0, len(self._stops)):
+                    walk.early.append(f"{where}: stops {stops}, complete {complete}")
+                elif stops and not whole(walk.text):
+                    walk.early.append(f"{where}: complete, and no whole output")
+                if leaks[row]:
+                    walk.leaks.append(where)
+                if step == len(ways[slot]):
+                    walk.accepted = bool(stops)
+                elif _allows(mask, ways[slot][step]):
+                    tokens[slot] = ways[slot][step]
+            table.accept(tuple(tokens), list(tokens.values()))
+            for slot, error in table.failures:
+                found[slot].faults.append(f"after {found[slot].text!r} allowed {tokens.pop(slot)}: {error}")
+            table.failures.clear()
+            for slot, token in tokens.items():
+                found[slot].text += self._names[token]
+            going = list(tokens)
+            step += 1
+        return found
 
     def wander(
         self,
@@ -180,3 +240,7 @@ class Walker:
 
     def _shown(self, ids: set[int]) -> list[str]:
         return [f"{i} {self._names[i]!r}" if i < len(self._names) else f"{i} (padding)" for i in sorted(ids)]
+
+
+def _allows(mask: np.ndarray, token: int) -> bool:
+    return bool(mask[token >> 5] >> (token & 31) & 1)

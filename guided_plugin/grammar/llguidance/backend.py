@@ -256,7 +256,8 @@ class LLGuidanceBackend:
             raise too_entangled(spec, text, first_line(first.get_error()))
         # What the first check would wait for.
         _ = self._spellings.table(Mode.BETWEEN), self._spellings.opening
-        return DistinctRules(first.deep_copy, self._spellings, frozenset(self._tokenizers.controls))
+        controls, is_json = frozenset(self._tokenizers.controls), spec.kind == "json_schema"
+        return DistinctRules(first.deep_copy, self._spellings, controls, is_json)
 
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> LLGuidanceMatcher:
         """A matcher at the beginning; it shares the lexer states that others have built."""

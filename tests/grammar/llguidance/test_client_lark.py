@@ -57,7 +57,7 @@ SCHEMAS = [
         ['{"k":"v","l":1}', '{"k":"v"}', '{ "k" : "v" }'],
     ),
     (
-        {"type": "array", "items": {"uniqueItems": True}},
+        {"type": "array", "items": {"uniqueItems": True, "items": {"type": ["integer", "string"]}}},
         ["[[1,2],[1]]", "[[1,1]]", '[{"a":1}]', '[["a","a"]]'],
     ),
     (

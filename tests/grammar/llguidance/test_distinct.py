@@ -18,6 +18,7 @@ from distinct_walks import (
     leaves_no_trace,
     repeats,
     spec_of,
+    tokens_fit_bytes,
     walker,
     wander,
 )
@@ -26,13 +27,23 @@ from instances import laid_out
 from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GrammarError, UnsupportedSpecError
+from guided_plugin.grammar.llguidance.distinct.track import Track
 
 ONE = {"const": 1}
+DRAFT4 = "http://json-schema.org/draft-04/schema#"
 CLOSED = closed()
+
+
+LISTS = {"type": "array", "items": {"type": ["number", "array"], "items": {"type": "number"}}}
+POINT = closed("x", "y", x={"type": "integer"}, y={"type": "integer"})
 
 
 def matching(pattern):
     return {"type": "string", "pattern": pattern}
+
+
+def either(*schemas):
+    return {"anyOf": [*schemas]}
 
 
 TEXTS = [
@@ -47,24 +58,51 @@ TEXTS = [
         ["[1,1]", "[0,0]", "[0,-1,1,10,100,1]", "[1,1.0]", "[0,-0]", "[2,12,2,1]", "[1.0,1]", "[-0,0]"],
     ),
     (
+        {**UNIQUE, "items": {"type": "number", "multipleOf": 0.5, "minimum": -1, "maximum": 30}},
+        ["[1,1.5]", "[1.0,-0.5]", "[0.0,30]"],
+        ["[1,1.0]", "[1.5,1.50]", "[0,-0]", "[0.0,0]", "[2,1.5,2.0]"],
+    ),
+    (
+        {**UNIQUE, "items": either({"type": "integer", "minimum": -1, "maximum": 3}, {"enum": [0.5, 2.0]})},
+        ["[-1,0,1,2,3,0.5]", "[1.0,2]", "[0.0,-1.0]"],
+        ["[1,1.0]", "[1.0,1]", "[0,-0]", "[2,2.0]", "[0.5,0.50]", "[4]", "[1,2,3,1]"],
+    ),
+    (
         {**UNIQUE, "items": {"type": "number"}},
         ["[1,1.5]", "[0.5,0.05]", "[1.0,2.5,100.0]"],
         ["[0.5,0.5]", "[0.5,0.50]", "[1,1e0]", "[100,1e2]", "[0,-0.0]", "[1.0,1]", "[12,120e-1]"],
     ),
     (
-        UNIQUE,
+        {**UNIQUE, "items": either({"type": ["integer", "string", "boolean", "null"]}, LISTS)},
+        ["[1,true]", "[[1.0],1.0,-1.0]", '[1,"1",null,[]]', "[[1],[1,1]]", "[[0],[2]]", "[0,false]"],
         [
-            *("[1,true]", "[[1.0],1.0,-1.0]", '[1,"1",null,[],{}]', "[[1],[1,1]]"),
-            "[[true],[1]]", "[0,false]", '[{"a":1},{"a":2}]',
+            *("[[],[]]", "[null,null]", "[true,true]", "[[1],[1]]", '["a","a"]', "[[1],2,[1]]"),
+            *("[[1.0],[1]]", "[[1],[1.0]]", "[[1,0.50],[1.0,0.5]]", "[[2,-0],[2,0.0]]", "[[[1]],[[1]]]"),
         ],
+    ),
+    (
+        {**UNIQUE, "items": closed("a", a={"type": "number"}, b=LISTS, c=closed(d=BOOLEAN, e=BOOLEAN))},
+        ['[{"a":1},{"a":2}]', '[{"a":1,"b":[]},{"a":1}]', '[{"a":1,"b":[1.0]},{"a":1,"b":[1,1]}]'],
         [
-            *("[{},{}]", "[[],[]]", "[null,null]", "[true,true]", "[[1],[1]]", '["a","a"]'),
-            '[{"a":1,"b":2},{"b":2,"a":1}]',
-            '[{"a":{"c":[1,"x"],"b":null}},{"a":{"b":null,"c":[1,"x"]}}]',
-            '[{"a":2},{"a":1,"a":2}]',
-            *("[[1.0],[1]]", "[[1],[1.0]]", "[[1,0.50],[1.0,0.5]]", "[[2,-0],[2,0.0]]"),
-            '[{"a":-0.0},{"a":0}]',
+            *('[{"a":1},{"a":1}]', '[{"a":1.0},{"a":1}]', '[{"a":-0.0},{"a":0}]', '[{"a":2},{"a":1,"a":2}]'),
+            *('[{"a":1,"b":[1]},{"b":[1],"a":1}]', '[{"a":1,"b":[2]},{"a":1,"b":[2.0]}]'),
+            '[{"a":1,"c":{"d":true,"e":false}},{"a":1,"c":{"e":false,"d":true}}]',
         ],
+    ),
+    (
+        {**UNIQUE, "items": {"enum": [{"a": 1, "b": [2]}, {"b": [2.0], "a": 1}, {"b": [2]}, [1], [1.0], 1]}},
+        ['[{"a":1,"b":[2]},{"b":[2]},[1],1]'],
+        ['[{"a":1,"b":[2]},{"b":[2],"a":1}]', '[{"a":1,"b":[2]},{"a":1,"b":[2]}]', "[[1],[1.0]]", "[1,1.0]"],
+    ),
+    (
+        {**UNIQUE, "items": either({"const": "a"}, {"enum": ["a", "b", 1]}, {"enum": [1.0, True, "b"]})},
+        ['["a","b",1,true]', "[true,1]"],
+        ['["a","a"]', '["b","a","b"]', "[1,1]", "[true,1,true]"],
+    ),
+    (
+        {**UNIQUE, "prefixItems": [POINT, closed("y", "x", z=ONE, **POINT["properties"])], "items": False},
+        ['[{"x":1,"y":2},{"x":2,"y":1}]', '[{"x":1,"y":2},{"x":1,"y":2,"z":1}]'],
+        ['[{"x":1,"y":2},{"x":1,"y":2}]', '[{"x":1,"y":2},{"y":2,"x":1}]'],
     ),
     (
         {"type": "object", "properties": {"x": {**UNIQUE, "items": {"type": "string"}}}},
@@ -82,17 +120,12 @@ TEXTS = [
         ['["a","a"]', '["a","b",1,1]'],
     ),
     (
-        {**UNIQUE, "contains": {"const": "a"}, "items": {"type": "string"}},
-        ['["b","a"]', '["a"]'],
-        ['["a","a"]', '["b"]', '["b","b","a"]'],
-    ),
-    (
         {"$ref": "#/$defs/tree", "$defs": {"tree": {**UNIQUE, "items": {"$ref": "#/$defs/tree"}}}},
         ["[[],[[]]]", "[[[],[[]]],[]]"],
         ["[[],[]]", "[[[],[]]]", "[[[]],[[]]]"],
     ),
     (
-        {**UNIQUE, "$schema": "http://json-schema.org/draft-04/schema#", "items": [{"type": "integer"}]},
+        {**UNIQUE, "$schema": DRAFT4, "items": [{"type": "number"}], "additionalItems": {"type": "integer"}},
         ["[1,2,3]"],
         ["[1,1]", "[1,2,1]"],
     ),
@@ -151,52 +184,40 @@ FINITE = [
         "prefixItems": [{"enum": ["a", "b"]}, {"enum": ["a", "b", "c"]}],
         "items": {"enum": ["a", "b", "c", "d"]},
     },
-    {**UNIQUE, "items": {"type": "string", "pattern": "^[abc]$"}, "contains": {"const": "b"}},
     {**UNIQUE, "items": {"type": "number", "multipleOf": 7, "minimum": 0, "maximum": 50}},
-    UNIQUE,
     {"patternProperties": {"^[ab]$": BOOLEAN}, "minProperties": 2} | closed(),
     {"type": "object", "minProperties": 3, "additionalProperties": BOOLEAN},
 ]  # fmt: skip
 
 
 OBJECTS = [
-    {**CLOSED, "patternProperties": {"^[ab]$": ONE}},
-    {**CLOSED, "patternProperties": {"^[ab]$": ONE, "^[bc]$": {"type": "integer"}}},
-    {**CLOSED, "patternProperties": {"^a$": BOOLEAN}, "properties": {"b": ONE, "c": ONE}},
-    {"type": "object", "propertyNames": matching("^[ab]$"), "additionalProperties": ONE},
     {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": ONE},
-    {"anyOf": [closed("a", "b", a=ONE, b=ONE), closed("a", "b", b=ONE, a=ONE)]},
+    either(closed("a", "b", a=ONE, b=ONE), closed("a", "b", b=ONE, a=ONE)),
     {"type": "array", "items": closed(a=ONE, b=ONE), "maxItems": 1},
-    {"type": "object", "properties": {"a": ONE}, "patternProperties": {"^b$": ONE}}
+    {"type": "object", "properties": {"a": BOOLEAN, "b": ONE}, "unevaluatedProperties": False},
+    {"type": "object", "properties": {"a": BOOLEAN}, "allOf": [{"properties": {"b": ONE}}]}
     | {"unevaluatedProperties": False},
 ]  # fmt: skip
-
-
-def either(*schemas):
-    return {"anyOf": [*schemas]}
 
 
 KINDS = [
     {"items": either(matching("^a$"), {"type": "integer"})},
     {"items": either(matching("^ab?$"), BOOLEAN, {"type": "integer"})},
     {"items": either(matching("^a{0,2}$"), {"type": "array", "maxItems": 1, "items": BOOLEAN})},
-    {"items": either({"type": "object", "maxProperties": 0}, {"type": "integer"}, matching("^$"))},
+    {"items": either(closed(), {"type": "integer"}, matching("^$"))},
     {"items": either({"type": "array", "maxItems": 1, "items": matching("^a$")}, {"type": "integer"})},
     {"items": either(closed(a=ONE), closed("b", b=matching("^a$")), {"type": "integer"})},
     {"prefixItems": [{"type": "integer"}], "items": either(matching("^a$"), {"const": -1})},
     {"prefixItems": [{"type": "string"}], "items": matching("^[ab]$")},
-    {"items": either(matching("^[ab]$"), {"type": "integer"}), "contains": {"type": "string"}, "maxItems": 3},
 ]
 
 
 LEAVING = [
     {"prefixItems": [matching("^[ab]$"), matching("^a$")], "items": {"type": "integer"}},
-    {"prefixItems": [{"type": "string"}], "items": matching("^[ab]$"), "minItems": 2},
-    {"prefixItems": [BOOLEAN, {"type": "integer"}, BOOLEAN], "minItems": 3},
-    {"prefixItems": [{"type": "string"}, BOOLEAN], "items": {"type": "integer"}, "minItems": 4},
+    {"prefixItems": [{"type": "string"}], "items": matching("^[ab]$")},
+    {"prefixItems": [BOOLEAN, {"type": "integer"}, BOOLEAN], "items": False, "minItems": 1},
 ]
 
-POINT = closed("x", "y", x={"type": "integer"}, y={"type": "integer"})
 UNIONS = [
     {"items": {"enum": [{"a": 1, "b": 2}, {}]}},
     {"items": {"enum": [[1, 2], {}, "ab", 1, [], {"a": [1]}]}},
@@ -204,7 +225,19 @@ UNIONS = [
     {"items": either(POINT, closed("x", "w", x={"type": "integer"}, w=BOOLEAN))},
     {"items": either({**UNIQUE, "items": matching("^[ab]$")}, {**UNIQUE, "items": BOOLEAN, "maxItems": 1})},
     {"items": {**UNIQUE, "items": {"type": "integer", "minimum": 0, "maximum": 1}}, "minItems": 3},
-    {"items": {**POINT, "patternProperties": {"^z?$": ONE}}},
+    {
+        "items": either(
+            matching("^[a-c]{1,2}$"), {"type": "array", "items": matching("^[ab]$"), "maxItems": 3}
+        )
+    },
+    {
+        "items": {
+            "type": "array",
+            "prefixItems": [{"type": "integer"}, BOOLEAN],
+            "minItems": 2,
+            "items": False,
+        }
+    },
 ]
 
 
@@ -302,8 +335,7 @@ def test_drafts_and_replay():
         ({"anyOf": [{"type": "integer", "minimum": 0, "maximum": 3}, {"enum": [2, 3, 4]}]}, 5, 5),
         ({**UNIQUE, "items": BOOLEAN}, 3, 5),
         ({"type": "array", "prefixItems": [BOOLEAN], "items": False}, 3, 3),
-        ({**CLOSED, "patternProperties": {"^[ab]$": ONE}}, 1, 4),
-        ({"type": "object", "properties": {"a": BOOLEAN}, "required": ["a"], "maxProperties": 1}, 2, 2),
+        ({**OBJECTS[0], "properties": {"a": BOOLEAN}}, 1, 6),
         ({"type": "array", "items": matching("^[ab]$"), "minItems": 1, "maxItems": 1}, 2, 2),
     ],
 )
@@ -314,51 +346,95 @@ def test_more_items_than_values_are_refused_at_admission(items, enough, values):
         compiler.compile(spec_of({**UNIQUE, "items": items, "minItems": values + 1}))
 
 
+OPEN = [
+    {"type": "object"},
+    {"type": "object", "properties": {"a": ONE}, "additionalProperties": True},
+    {"type": "object", "additionalProperties": {"type": "integer"}},
+    {"type": "object", "propertyNames": matching("^[ab]$")},
+    {**CLOSED, "patternProperties": {"^[ab]$": ONE}},
+    {**CLOSED, "patternProperties": {"^b$": ONE}, "properties": {"a": ONE}},
+    {"patternProperties": {"^b$": ONE}, "unevaluatedProperties": False, "type": "object"},
+    {"type": "object", "required": ["a"]},
+]
+COUNTED = [
+    {**closed(a=BOOLEAN, b=ONE), "minProperties": 1},
+    {**closed(a=BOOLEAN, b=ONE, c=ONE), "maxProperties": 2},
+]
+ANY = [{}, {"type": "array"}, {"type": ["array", "integer"]}, {"not": {"type": "object"}}, {"minLength": 2}]
+ANY += [closed(a={}), {"type": "array", "prefixItems": [{"type": "integer"}]}, {"title": "Any"}]
+INSIDE = {
+    "itself": lambda item: item,
+    "union": lambda item: either({"type": "integer"}, closed(z=ONE), item),
+    "one type of several": lambda item: {"oneOf": [{"type": "null"}, item]},
+    "array": lambda item: {"type": "array", "items": item},
+    "tuple": lambda item: {"type": "array", "prefixItems": [{"type": "string"}, item], "items": False},
+    "property": lambda item: closed("q", q=item),
+    "unique array": lambda item: {**UNIQUE, "items": item},
+    "reference": lambda item: {"$ref": "#/$defs/one", "$defs": {"one": item}},
+}
+WANTED = [("names", OPEN), ("counted", COUNTED), ("any type", ANY)]
+
+
+@pytest.mark.parametrize("inside", INSIDE)
+@pytest.mark.parametrize(("says", "item"), [(says, item) for says, some in WANTED for item in some])
+def test_items_whose_equals_may_have_other_texts_are_refused_with_their_place(says, item, inside):
+    """There are other arrays of distinct items before and after, which are fine."""
+    fine, wrong = {**UNIQUE, "items": {"type": "integer"}}, {**UNIQUE, "items": INSIDE[inside](item)}
+    if inside == "reference":
+        wrong["$defs"] = wrong["items"].pop("$defs")
+        wrong["items"]["$ref"] = "#/properties/b/$defs/one"
+    schema = closed("a", "b", "c", a=fine, b=wrong, c={**fine, "minItems": 2})
+    with pytest.raises(UnsupportedSpecError) as caught:
+        walker("bytes")[0].compile(spec_of(schema, strict=True))
+    assert caught.value.where == "#/properties/b/uniqueItems", str(caught.value)
+    assert says in caught.value.what
+    for harmless in ({**wrong, "maxItems": 1}, {**wrong, "uniqueItems": False}) * (inside != "unique array"):
+        walker("bytes")[0].compile(spec_of(closed("a", "b", a=fine, b=harmless), strict=True))
+
+
+def test_without_strict_objects_must_say_that_they_are_closed():
+    items = {"type": "object", "properties": {"a": ONE}}
+    compiler, _ = walker("bytes")
+    compiler.compile(spec_of({**UNIQUE, "items": items}, strict=True))
+    compiler.compile(spec_of({**UNIQUE, "items": {**items, "additionalProperties": False}}))
+    with pytest.raises(UnsupportedSpecError, match="additionalProperties: false"):
+        compiler.compile(spec_of({**UNIQUE, "items": items}))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"items": {"type": "string"}, "contains": {"const": "a"}},
+        {"items": {"enum": ["a", 1]}, "contains": {"const": "a"}, "maxContains": 1},
+        {"prefixItems": [{"type": "integer"}], "items": {"type": "string"}, "contains": {"const": "a"}},
+    ],
+)
+def test_contains_next_to_unique_items_is_refused(schema):
+    with pytest.raises(UnsupportedSpecError, match="`contains`"):
+        walker("bytes")[0].compile(spec_of({**UNIQUE, **schema}))
+
+
 COMPETING = [
     {"prefixItems": [matching("^[ab]$"), matching("^a$")], "minItems": 2},
     {"prefixItems": [{"enum": ["a", "b", "c"]}, {"enum": ["a"]}], "minItems": 2},
     {"prefixItems": [{"type": "string"}, matching("^a$"), matching("^b$")], "minItems": 3},
     {"prefixItems": [{"type": "string"}], "items": matching("^[ab]$"), "minItems": 3},
-    {
-        "prefixItems": [{"enum": ["a", "b"]}, {"enum": ["a"]}],
-        "contains": {"type": "string"},
-        "minContains": 2,
-    },
-    {"prefixItems": [{}, BOOLEAN, BOOLEAN], "minItems": 3},
-    {"prefixItems": [{}, {}], "items": {"enum": [[]]}, "contains": {"type": "array"}, "minContains": 2},
-    {
-        "prefixItems": [{"enum": [1, "a"]}],
-        "items": {"enum": [1, 2, "b"]},
-        "contains": {"type": "integer"},
-        "maxContains": 1,
-        "minItems": 3,
-    },
 ]
 
 
 @pytest.mark.parametrize("schema", COMPETING)
 def test_items_that_may_take_the_values_of_later_ones_are_refused(schema):
-    compiler, _ = walker("bytes")
     with pytest.raises(UnsupportedSpecError) as caught:
-        compiler.compile(spec_of({**UNIQUE, **schema}))
-    assert caught.value.where.removeprefix("#/") in {"uniqueItems", *schema} - {"prefixItems", "items"}
+        walker("bytes")[0].compile(spec_of({**UNIQUE, "items": False, **schema}))
+    assert caught.value.where == "#/uniqueItems"
 
 
-@pytest.mark.parametrize(
-    ("items", "keyword"),
-    [
-        ({"type": "object", "maxProperties": 2}, "maxProperties"),
-        ({"type": "array", "items": {"maxProperties": 3}}, "maxProperties"),
-        ({**closed(a=BOOLEAN, b=ONE), "minProperties": 1}, "minProperties"),
-        ({**closed(a=BOOLEAN, b=ONE, c=ONE), "maxProperties": 2}, "maxProperties"),
-    ],
-)
-def test_objects_that_count_are_refused_as_items_that_differ(items, keyword):
-    compiler, _ = walker("bytes")
-    with pytest.raises(UnsupportedSpecError) as caught:
-        compiler.compile(spec_of({**UNIQUE, "items": items}))
-    assert caught.value.where.endswith(keyword)
-    compiler.compile(spec_of({"type": "array", "items": items}))
+@pytest.mark.parametrize("schema", WALKED)
+def test_tokens_and_bytes_allow_the_same(schema):
+    compiler, _ = walker("crossing")
+    for seed in range(2):
+        grammar = compiler.compile(spec_of(schema, strict=True, whitespace=["compact", "flexible"][seed]))
+        tokens_fit_bytes(compiler, grammar, Random(seed), 30)
 
 
 def test_other_grammars_have_no_check():
@@ -387,3 +463,22 @@ def test_items_that_nothing_can_be_are_counted_as_none(item):
     with pytest.raises(GrammarError):
         compiler.compile(spec_of({**schema, "minItems": 2}))
     assert walks.walk(compiler.compile(spec_of(schema)), "[[]]").accepted
+
+
+def test_a_fork_replays_nothing_and_goes_its_own_way(monkeypatch):
+    """Searches for an end make a thousand of them."""
+    compiler, _ = walker("bytes")
+    grammar = compiler.compile(spec_of({**UNIQUE, "items": {**UNIQUE, "items": {"type": "integer"}}}))
+    matcher = compiler.backend("llguidance").start(grammar, BYTES.stop_token_ids)
+    assert matcher.accept_text(b"[[1,2],[3,")
+    with monkeypatch.context() as patched:
+        patched.setattr(Track, "move", None)
+        others = [matcher.fork() for _ in range(3)]
+    for other, number in zip(others, (b"4", b"5", b"44"), strict=True):
+        assert not other.fork().accept_text(b"3]")
+        assert not other.fork().accept_text(number + b",3,")
+        assert other.fork().accept_text(number + b"],[")
+    assert others[0].accept_text(b"4],[4,3],")
+    assert not others[0].fork().accept_text(b"[3,4]")
+    assert others[1].accept_text(b"5],[4,3],[3,4]]")
+    assert matcher.accept_text(b"4]]")

@@ -6,29 +6,26 @@ Depends on track and spellings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from guided_plugin.grammar.base import MaskArray
-from guided_plugin.grammar.llguidance.distinct.seen import fingerprint
 from guided_plugin.grammar.llguidance.distinct.spellings import (
     Ids,
     Mode,
     Spelled,
     Spellings,
-    both,
     forbid,
-    only_opens,
-    other_cases,
 )
-from guided_plugin.grammar.llguidance.distinct.track import ENDS, Frame, State, Track, checked
+from guided_plugin.grammar.llguidance.distinct.track import ENDS, State, Track, checked
 from guided_plugin.grammar.llguidance.lark.objects import FEW_NAMES
+from guided_plugin.grammar.llguidance.tokenizer import bits
 
-_ENOUGH = 3
-"""With so many ways to go on, one is left when an item ends, or two."""
+_SEVERAL = 2
+"""With so many ways to go on, one is left when an item ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +37,8 @@ class DistinctRules:
     spellings: Spellings
     controls: frozenset[int]
     """The control tokens that it may name."""
+    is_json: bool
+    """Whether quotes always stand around JSON strings: what clients write may have other texts in them."""
 
 
 class DistinctCheck:
@@ -87,21 +86,31 @@ class DistinctCheck:
         """Take the tokens out of a mask that would repeat an item, or lead to nothing else."""
         state = self._track.state
         table = self._rules.spellings.table(state.mode)
-        doubtful = self._opening(_among(row, self._rules.spellings.opening))
+        opening = _allowed(row, self._rules.spellings.opening)
+        if self._rules.is_json and state.mode >= Mode.STRING:
+            opening = [token for token in opening if b'"' in self._tokens[token]]
+        doubtful = self._opening(opening)
         if state.frame is not None:
             banned = list(_banned(state, table))
             if banned:
                 forbid(row, np.concatenate(banned))
-            doubtful += _among(row, table.zeros)
+            doubtful += _allowed(row, table.zeros)
             if state.mode is Mode.SCALAR and state.text.endswith(b".0"):
                 for end in ENDS:
-                    doubtful += _among(row, table.beginning(bytes([end])).tolist())
-            between = both(row, table.between)
-            doubtful += _repeating(state, table, [token for token in between if token in table.closes])
-            doubtful += self._crossing(state, table, [token for token in between if token in table.texts])
-        wrong = list(self._wrong(dict.fromkeys(doubtful), table)) if doubtful else []
-        if wrong:
-            forbid(row, np.array(wrong, np.int64))
+                    doubtful += _allowed(row, table.beginning(bytes([end])))
+            crossing = _allowed(row, table.between)
+            if crossing and self._has_room(state):
+                crossing = [token for token in crossing if token not in table.opens]
+                crossing = [token for token in crossing if not _is_fresh(state, table.halves.get(token))]
+            doubtful += crossing
+        # Tokens that differ in whitespace have the same answer.
+        fits: dict[bytes, bool] = {}
+        for token in doubtful:
+            text = table.texts.get(token, self._tokens[token])
+            if text not in fits:
+                fits[text] = self._track.fits(self._tokens[token])
+            if not fits[text]:
+                forbid(row, np.array([token]))
 
     def _opening(self, tokens: list[int]) -> list[int]:
         """Those of some tokens that open a container whose items must be distinct."""
@@ -117,61 +126,32 @@ class DistinctCheck:
                     break
         return found
 
-    def _crossing(self, state: State, table: Spelled, tokens: list[int]) -> Iterator[int]:
-        """Tokens that may end an item and begin another one from which nothing can come."""
-        rooms: list[int] = []
-        """For tokens that end so many containers: the least room in those in which they may end an item."""
-        frame = state.frame
-        for token in tokens:
-            closes = len(table.closes.get(token, ()))
-            while len(rooms) <= closes:
-                room = _ENOUGH if frame is None else self._room(state, frame)
-                rooms.append(min([room, *rooms[-1:]]))
-                frame = frame and frame.parent
-            crosses = rooms[closes] < _ENOUGH or token in table.crossing
-            if crosses and not _fresh(state, table.parts.get(token), rooms[closes]):
-                yield token
-
-    def _room(self, state: State, frame: Frame) -> int:
-        """In how many ways the item in progress may go on, up to some: when it ends in one of them, the next
-        item may begin as it did. 0 where that is not known."""
-        seen = frame.seen
-        if seen is None or (frame.names and frame.count + 1 < FEW_NAMES):
-            return _ENOUGH
-        text = state.text[frame.start :]
-        if frame.names or seen.openings or not seen.steady or not text.strip(b"[{"):
-            return 0
-        at_end = frame is state.frame and state.mode < Mode.STRING
-        ways: set[bytes] = set()
-        inner = next(checked(state.frame))[0] is not frame
+    def _has_room(self, state: State) -> bool:
+        """Whether all items in progress may go on in several ways: when one ends, the next may begin as it
+        did. False where that is not known."""
+        items: list[tuple[bytes, set[bytes]]] = []
+        for frame, seen in checked(state.frame):
+            text = state.text[frame.start :]
+            if frame.names:
+                if frame.count + 1 >= FEW_NAMES:
+                    return False
+            elif frame.start >= 0:
+                if seen.openings or not seen.steady or not text.strip(b"[{"):
+                    return False
+                items.append((text, seen.dead))
+        if not items:
+            return True
+        ways = 0
         for byte in self._track.allowed():
-            way = b"," if at_end and byte in ENDS else bytes([byte])
+            if state.mode < Mode.STRING and byte in ENDS:
+                continue
+            way = bytes([byte])
             # What follows a number's point may be no other number.
-            same = state.mode is Mode.SCALAR and (text + way).endswith((b".", b".0"))
-            fits = not same and way not in ways and text + way not in seen.dead
-            if fits and (not inner or self._track.fits(bytes([byte]))):
-                ways.add(way)
-                if len(ways) >= _ENOUGH:
-                    return _ENOUGH
-        if at_end and b"," in ways and self._track.fits(b",", narrow=True):
-            return _ENOUGH
-        return len(ways)
-
-    def _wrong(self, tokens: Iterable[int], table: Spelled) -> Iterator[int]:
-        """Those of some tokens that repeat an item, or lead to nothing else."""
-        answers: dict[bytes, bool] = {}
-        wide: dict[bytes, bool] = {b"": False}
-        for token in tokens:
-            data = self._tokens[token]
-            # Tokens that differ in whitespace have the same answer, and often those that begin alike.
-            text, head = table.texts.get(token, (data, b""))
-            if head not in wide:
-                wide[head] = self._track.fits(head, narrow=True)
-            if not wide[head]:
-                if text not in answers:
-                    answers[text] = self._track.fits(data)
-                if not answers[text]:
-                    yield token
+            same = state.mode is Mode.SCALAR and (state.text + way).endswith((b".", b".0"))
+            ways += not same and all(text + way not in dead for text, dead in items)
+            if ways == _SEVERAL:
+                return True
+        return False
 
 
 def _banned(state: State, table: Spelled) -> Iterator[Ids]:
@@ -180,39 +160,23 @@ def _banned(state: State, table: Spelled) -> Iterator[Ids]:
         if frame.start >= 0:
             text = state.text[frame.start :]
             for rest in seen.beyond(text):
-                for way in other_cases(text, rest):
-                    yield table.beginning(way)
+                yield table.beginning(rest)
 
 
-def _repeating(state: State, table: Spelled, tokens: list[int]) -> Iterator[int]:
-    """Tokens that might end an object which is there already in another order."""
-    frame, depth = state.frame, 0
-    while frame is not None:
-        if frame.seen is not None and frame.start >= 0 and depth:
-            length, total = fingerprint(state.text[frame.start :])
-            for token in tokens:
-                heads = table.closes[token]
-                if len(heads) >= depth:
-                    size, more = fingerprint(heads[depth - 1])
-                    if (length + size, total + more) in frame.seen.prints:
-                        yield token
-        frame, depth = frame.parent, depth + 1
-
-
-def _fresh(state: State, parts: list[bytes] | None, room: int) -> bool:
-    """Whether a token of these parts surely adds new scalars to an array."""
-    frame = state.frame
-    if parts is None or frame is None:
+def _is_fresh(state: State, halves: tuple[bytes, bytes] | None) -> bool:
+    """Whether a token that ends an item and begins another surely leaves something to that one."""
+    if halves is None or state.frame is None:
         return False
-    seen, tail = frame.seen, parts[-1]
+    end, begun = halves
+    seen = state.frame.seen
     if seen is None:
         return True
-    if frame.names or room < len(parts) or any(tail[:end] in seen.dead for end in range(len(tail) + 1)):
+    if state.frame.names or any(begun[:size] in seen.dead for size in range(1, len(begun) + 1)):
         return False
-    values = [state.text[frame.start :] + parts[0], *parts[1:-1]]
-    return seen.all_new(values) and (only_opens(tail) or not any(each.startswith(tail) for each in values))
+    return not (state.text[state.frame.start :] + end).startswith(begun.rstrip())
 
 
-def _among(row: MaskArray, tokens: list[int]) -> list[int]:
-    """Those of a few tokens that a mask allows."""
-    return [token for token in tokens if row[token >> 5] >> (token & 31) & 1]
+def _allowed(row: MaskArray, tokens: Ids) -> list[int]:
+    """Those of some tokens that a mask allows."""
+    found: list[int] = tokens[bits(row, tokens)].tolist()
+    return found

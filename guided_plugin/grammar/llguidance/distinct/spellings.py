@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +21,6 @@ Ids = NDArray[np.int64]
 
 SPACES = b" \t\n\r"
 SCALAR = frozenset(b"0123456789+-.eEtrufalsn")
-ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|.)", re.DOTALL)
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
 _REST_OF_STRING = re.compile(rb'(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
@@ -31,7 +28,7 @@ _SPACES = re.compile(_STRING.pattern + rb"|[ \t\n\r]+", re.DOTALL)
 _FLAT = re.compile(rb'[ \t\n\r]*([^"\\,:\[\]{} \t\n\r]+)')
 _ZERO = re.compile(rb"(?:^0|\.0)[,\]} ]")
 _OPENING = re.compile(rb'[\[{]*["-]?')
-_NESTED = re.compile(rb"[\[\]{}:]")
+_FLAT_PAIR = re.compile(rb"[^\[\]{}:,]*,[^\[\]{}:,]*")
 _OPENED = re.compile(rb'[\[{][ \t\n\r]*["\[{}\]0-9tfn-][^,]*,')
 
 
@@ -51,36 +48,22 @@ def only_opens(text: bytes) -> bool:
     return _OPENING.fullmatch(text) is not None
 
 
-def lowered(text: bytes) -> bytes:
-    """A text with the hexadecimal digits of its escapes in one spelling."""
-    return ESCAPE.sub(lambda found: found[0].lower() if found[0][1:2] == b"u" else found[0], text)
-
-
-def other_cases(text: bytes, rest: bytes) -> Iterator[bytes]:
-    """The rest of a text, also with capitals in an escape that stands across the place."""
-    yield rest
-    begun = len(text) - max(text.rfind(b"\\u"), len(text) - (rest[:1] == b"u") * text.endswith(b"\\"))
-    if 0 < begun < 6 and text:
-        escape = rest[: 6 - begun]
-        yield escape[: begun < 2] + escape[begun < 2 :].upper() + rest[6 - begun :]
-
-
 def spelling(token: bytes, mode: Mode) -> tuple[bytes, bytes]:
     """How a token reads, and the same with letters in place of what strings contain."""
     inside = len(token[: mode is Mode.ESCAPED])
     if mode >= Mode.STRING and (found := _REST_OF_STRING.match(token, inside)):
         inside = found.end()
-    outside = _SPACES.sub(lambda found: _kept(found, token), token[inside:])
+    outside = _SPACES.sub(_without_spaces, token[inside:])
     bare = _STRING.sub(lambda found: b'"' + b"x" * (len(found[0]) - 1), outside)
-    return lowered(token[:inside]) + outside, b"x" * inside + bare
+    return token[:inside] + outside, b"x" * inside + bare
 
 
-def _kept(found: re.Match[bytes], token: bytes) -> bytes:
+def _without_spaces(found: re.Match[bytes]) -> bytes:
     if found[0][:1] == b'"':
-        return lowered(found[0])
+        return found[0]
     start, end = found.span()
     before = found.string[start - 1 : start]
-    ends_number = end == len(found.string) and (before == token[:0] or before[0] in SCALAR)
+    ends_number = end == len(found.string) and (not before or before[0] in SCALAR)
     return b" " if ends_number else b""
 
 
@@ -88,18 +71,14 @@ class Spelled:
     """The tokens of a vocabulary as they read in one mode."""
 
     def __init__(self, tokens: tuple[bytes, ...], mode: Mode) -> None:
-        self._words = (len(tokens) + 31) // 32
-        self.zeros: list[int] = []
-        """Tokens in which a number may end as 1.0 does."""
-        self.texts: dict[int, tuple[bytes, bytes]] = {}
-        """Tokens with a comma between values, as they read; up to it, if only brackets and quotes follow."""
-        self.crossing: set[int] = set()
-        """Those that begin a value after it with more than brackets and quotes."""
-        self.closes: dict[int, tuple[bytes, ...]] = {}
-        """Of tokens that end containers opened before: their text up to the first end, the second, ..."""
-        self.parts: dict[int, list[bytes]] = {}
-        """What stands between the commas of tokens without brackets and colons."""
+        self.texts: dict[int, bytes] = {}
+        """Tokens with a comma between values, as they read."""
+        self.opens: set[int] = set()
+        """Those with nothing but brackets and quotes behind it."""
+        self.halves: dict[int, tuple[bytes, bytes]] = {}
+        """What stands before it and after it, where it is the only mark between values."""
         pairs = []
+        zeros = []
         for number, token in enumerate(tokens):
             if mode >= Mode.STRING and b'"' not in token and b"\\" not in token:
                 pairs.append((token, number))
@@ -110,20 +89,18 @@ class Spelled:
             text, bare = spelling(token, mode)
             pairs.append((text, number))
             if _ZERO.search(bare):
-                self.zeros.append(number)
+                zeros.append(number)
             comma = bare.find(b",")
             if comma >= 0:
-                opens = only_opens(text[comma + 1 :])
-                if not opens:
-                    self.crossing.add(number)
-                self.texts[number] = text, text[: comma + 1] if opens else b""
-                if not _NESTED.search(bare) and not _ZERO.search(bare):
-                    cuts = [-1, *(at for at, byte in enumerate(bare) if byte == 44), len(bare)]
-                    self.parts[number] = [text[low + 1 : high] for low, high in pairwise(cuts)]
-            if b"]" in bare or b"}" in bare:
-                self.closes[number] = tuple(_closes(text, bare))
-        self.between = self._bits([*self.texts, *self.closes])
-        """Tokens with a comma between values, or the end of a container that was open before."""
+                self.texts[number] = text
+                if only_opens(text[comma + 1 :]):
+                    self.opens.add(number)
+                elif _FLAT_PAIR.fullmatch(bare):
+                    self.halves[number] = text[:comma], text[comma + 1 :]
+        self.between = np.array([*self.texts], np.int64)
+        """Tokens with a comma between values."""
+        self.zeros = np.array(zeros, np.int64)
+        """Tokens in which a number may end as 1.0 does."""
         # By first bytes: one call for all would stop the other threads of the process for too long.
         by_first: dict[bytes, list[tuple[bytes, int]]] = {}
         for pair in pairs:
@@ -132,11 +109,6 @@ class Spelled:
         ordered = [pair for first in sorted(by_first) for pair in sorted(by_first[first])]
         self._texts = [text for text, _ in ordered]
         self._ids = np.array([token for _, token in ordered], np.int64)
-
-    def _bits(self, tokens: Iterable[int]) -> MaskArray:
-        bits = np.zeros(32 * self._words, np.uint8)
-        bits[list(tokens)] = 1
-        return np.packbits(bits, bitorder="little").view(np.int32)
 
     def beginning(self, text: bytes) -> Ids:
         """The tokens that begin with a text."""
@@ -147,15 +119,6 @@ class Spelled:
         return self._ids[low : bisect_left(self._texts, text + b"\xff" * 8, low)]
 
 
-def _closes(text: bytes, bare: bytes) -> Iterable[bytes]:
-    depth = least = 0
-    for at, byte in enumerate(bare):
-        depth += (byte in b"[{") - (byte in b"]}")
-        if depth < least:
-            least = depth
-            yield text[: at + 1]
-
-
 class Spellings:
     """The tokens of one vocabulary. Made once, when a first grammar needs it: that takes a second."""
 
@@ -163,9 +126,11 @@ class Spellings:
         self.tokens = vocabulary.text_tokens
 
     @cached_property
-    def opening(self) -> list[int]:
+    def opening(self) -> Ids:
         """The tokens that may open a container and have a comma in it."""
-        return [number for number, token in enumerate(self.tokens) if _OPENED.search(token)]
+        return np.array(
+            [number for number, token in enumerate(self.tokens) if _OPENED.search(token)], np.int64
+        )
 
     @cached_property
     def _tables(self) -> list[Spelled]:
@@ -174,17 +139,6 @@ class Spellings:
     def table(self, mode: Mode) -> Spelled:
         """The tokens as they read in a mode."""
         return self._tables[max(0, mode - 1)]
-
-
-def both(mask: MaskArray, bits: MaskArray) -> list[int]:
-    """The tokens that a mask allows and that have a bit."""
-    met = mask[: len(bits)] & bits
-    words = np.flatnonzero(met)
-    if not len(words):
-        return []
-    spread = np.unpackbits(met[words].view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
-    rows, places = np.nonzero(spread)
-    return (32 * words[rows] + places).tolist()  # type: ignore[no-any-return]
 
 
 def forbid(mask: MaskArray, ids: Ids) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice
 from typing import Any
 
 from guided_plugin.grammar.llguidance.distinct.seen import Seen
-from guided_plugin.grammar.llguidance.distinct.spellings import SCALAR, SPACES, Mode, lowered
+from guided_plugin.grammar.llguidance.distinct.spellings import SCALAR, SPACES, Mode
 from guided_plugin.grammar.llguidance.lark.emitter import CHANGING, CONTROL, MARKS, PLAIN
 from guided_plugin.grammar.vocabulary import Vocabulary
 
@@ -56,7 +56,8 @@ class State:
     """The innermost container, if it is in one whose items must be distinct."""
     mode: Mode = Mode.BETWEEN
     text: bytes = b""
-    """What was written since the outermost item in progress began, as it is compared."""
+    """What was written since the outermost item in progress began, as it is compared: without whitespace, but
+    for a space behind a number, until more comes."""
     size: int = 0
     """How many bytes the matcher has moved past."""
 
@@ -125,11 +126,12 @@ class Track:
             seen.cut(frame.count)
 
     def copy(self) -> Track:
-        """An independent one in the same position."""
-        other = Track(self._start)
-        for before, after in pairwise(self._states):
-            fed = self._fed[before.size : after.size]
-            _ = other.control(int(bytes(fed[1:-1]))) if fed[:1] == [CONTROL] else other.move(bytes(fed))
+        """An independent one in the same position, from which it can't go back."""
+        other = Track(self._matcher.deep_copy)
+        other._start = self._start
+        other._fed = [*self._fed]
+        other.state = replace(self.state, frame=_own(self.state.frame))
+        other._states = [other.state]
         return other
 
     def limit(self) -> str:
@@ -155,15 +157,11 @@ class Track:
         text, open_frames = self.state.text, checked(self.state.frame)
         return not any(frame.start >= 0 and text[frame.start :] in seen.dead for frame, seen in open_frames)
 
-    def fits(self, data: bytes, *, narrow: bool = False) -> bool:
-        """Whether something new can come after bytes. `narrow`: in every way in which an item may begin."""
+    def fits(self, data: bytes) -> bool:
+        """Whether something new can come after bytes."""
         if not self.move(data):
             return False
         fits = self.lives()
-        if narrow:
-            fits = fits and not any(
-                seen.openings for frame, seen in checked(self.state.frame) if frame.active
-            )
         self.back(1)
         return fits
 
@@ -191,8 +189,12 @@ class Track:
         if state.mode is Mode.SCALAR and byte[0] not in SCALAR:
             state.text = state.text.removesuffix(b".0")
         if byte in SPACES or frame is None:
+            if state.mode is Mode.SCALAR:
+                _put(state, b" ")
             state.mode = Mode.BETWEEN
             return True
+        if state.mode is Mode.BETWEEN:
+            state.text = state.text.removesuffix(b" ")
         ends = frame.start >= 0 and (byte == b":" if frame.names else byte in b",]")
         if ends and frame.seen is not None and len(state.text) > frame.start:
             if not frame.seen.add(frame.count, state.text[frame.start :]):
@@ -207,18 +209,19 @@ class Track:
     def _begin(self, state: State, byte: bytes) -> None:
         """Behind a bracket or comma, where an item may begin that must differ from those before it."""
         marks, frame = _marks(self._matcher), state.frame
+        must_differ = marks not in (0, PLAIN)
         if state.mode >= Mode.STRING:
-            if marks in (0, PLAIN):
+            if not must_differ:
                 return
             # Strings hold no items: what began like one was another text of a client's grammar.
             frame, state.mode = None, Mode.BETWEEN
-        if byte != b"," and (frame is not None or marks not in (0, PLAIN)):
+        if byte != b"," and (frame is not None or must_differ):
             frame = state.frame = Frame(frame, byte == b"{", active=frame is not None and frame.active)
-        if frame is None or marks in (0, PLAIN):
+        if frame is None or not must_differ:
             return
         seen = frame.seen
         if seen is None or marks & (CHANGING | PLAIN) or seen.marks != marks:
-            seen = Seen(marks, seen.values[: frame.count] if seen is not None else None)
+            seen = Seen(marks, () if seen is None else islice(seen.values, frame.count))
         if not frame.active:
             state.text = b""
         state.frame = Frame(frame.parent, frame.names, seen, frame.count, len(state.text), True)
@@ -243,7 +246,7 @@ class Track:
     def _lives(self, seen: Seen, text: bytes) -> bool:
         """Whether something new can come of the beginning of an item."""
         # Arrays and objects in it may have checks of their own.
-        other = Track(self._matcher.deep_copy().deep_copy, Frame(active=True))
+        other = Track(self._matcher.deep_copy, Frame(active=True))
         if not other.move(text):
             return False
         scalar, nested = other.state.mode is Mode.SCALAR, text[:1] in b"[{"
@@ -274,11 +277,16 @@ def checked(frame: Frame | None) -> Iterator[tuple[Frame, Seen]]:
         frame = frame.parent
 
 
+def _own(frame: Frame | None) -> Frame | None:
+    """The same containers, with items of their own."""
+    if frame is None:
+        return None
+    return replace(frame, parent=_own(frame.parent), seen=frame.seen and frame.seen.copy())
+
+
 def _put(state: State, piece: bytes) -> None:
     if state.frame is not None and state.frame.active:
         state.text += piece
-        if state.mode >= Mode.STRING and b"\\u" in state.text:
-            state.text = lowered(state.text)
 
 
 def _marks(matcher: Any) -> int:

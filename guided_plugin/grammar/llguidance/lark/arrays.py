@@ -10,6 +10,8 @@ import itertools
 import math
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
+from fractions import Fraction
+from typing import Any
 
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra, Shape
 from guided_plugin.grammar.llguidance.lark.constraints import (
@@ -23,7 +25,6 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     String,
 )
 from guided_plugin.grammar.llguidance.lark.emitter import CHANGING, PLAIN, Emitter
-from guided_plugin.grammar.llguidance.lark.numbers import ONE_SPELLING
 from guided_plugin.grammar.llguidance.lark.patterns import few_strings
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Repeated, Symbol, Text
@@ -36,8 +37,8 @@ _MAX_VALUES = 48
 _MAX_CONTAINS = 8
 # How many states of counts and lengths are rules of their own.
 _MAX_STATES = 2_000
-# Numbers between bounds are listed up to so many, to see whether there are enough that are distinct.
-_MAX_MEMBERS = 10_000
+# Among so many times as many multiples between bounds as are asked for, `not` leaves enough.
+_MULTIPLES = 20
 
 
 def array_rule(emitter: Emitter, constraint: Array) -> Symbol:
@@ -84,8 +85,8 @@ def _item(emitter: Emitter, constraint: Array, index: int, literals: Literals | 
     value = emitter.value(constraint.at(index) if literals is None else literals)
     if not constraint.unique:
         return emitter.marked(value, PLAIN)
-    changes = constraint.contains or index < constraint.prefix_length
-    return emitter.marked(value, CHANGING if changes else emitter.mark_of(constraint))
+    is_first = index < constraint.prefix_length
+    return emitter.marked(value, CHANGING if is_first else emitter.mark_of(constraint))
 
 
 def _alike(emitter: Emitter, constraint: Array, index: int) -> tuple[Symbol, ...]:
@@ -101,12 +102,14 @@ def _alike(emitter: Emitter, constraint: Array, index: int) -> tuple[Symbol, ...
 
 
 def _unique(emitter: Emitter, constraint: Array) -> Symbol:
-    values = _known_values(emitter.algebra, constraint.at(0))
-    if values is None or len(values) > _MAX_VALUES or constraint.prefix_length or constraint.contains:
+    values = _listed_items(emitter.algebra, constraint)
+    if values is None:
         # The grammar can't remember them: tokens that would repeat one are taken out of its masks.
         emitter.distinct = True
-        _refuse_scarce(emitter, constraint)
-        with emitter.compared(ONE_SPELLING):
+        with emitter.compared(constraint.items):
+            if constraint.contains:
+                raise emitter.incomparable("`contains` counts the items", "leave one of the two out")
+            _refuse_scarce(emitter, constraint)
             return _plain(emitter, constraint)
     if constraint.shortest > len(values):
         return emitter.grammar.define(emitter.grammar.name("u"), [])
@@ -129,21 +132,24 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
     return emitter.grammar.rule(filled, *([(OPEN, CLOSE)] if constraint.shortest == 0 else []))
 
 
+def _listed_items(algebra: Algebra, constraint: Array) -> list[Any] | None:
+    """All that the items of an array may be, where that is a short list of scalars."""
+    shape = algebra.shape(constraint.at(0))
+    if shape["array"] or shape["object"] or constraint.prefix_length or constraint.contains:
+        return None
+    values = _few_scalars(shape, _MAX_VALUES)
+    if values is None or any(isinstance(value, Fraction) and value.denominator > 1 for value in values):
+        return None
+    return [int(value) if isinstance(value, Fraction) else value for value in values]
+
+
 def _refuse_scarce(emitter: Emitter, constraint: Array) -> None:
-    """Refuse arrays in which earlier items may take all values that a later one can be."""
-    for each in constraint.contains:
-        if each.least > 1 or each.most is not None or each.start:
-            raise emitter.refusal("contains", "can't be counted for items that must be distinct")
-    if emitter.is_apart:
+    """Refuse arrays in which earlier items may take all values that one which must come can be."""
+    least = constraint.shortest
+    if least < 2 or emitter.is_apart:
         return
-    first, last = constraint.prefix_length, constraint.shortest - 1
-    for index in {*range(1, min(first, last)), *range(max(last, 1), last + 1)}:
-        item = constraint.at(index)
-        before = [constraint.at(i) for i in range(min(index, first))]
-        taken = max(index - first, 0) + sum(not emitter.algebra.empty(item | one) for one in before)
-        if taken and least_count(emitter, item, taken + 1) <= taken:
-            why = f"can't be enforced: the items before item {index} may take all its values"
-            raise emitter.refusal("uniqueItems", why)
+    if constraint.prefix_length or least_count(emitter, constraint.at(0), least) < least:
+        raise emitter.incomparable(f"there may be fewer than {least} different items")
 
 
 def least_count(emitter: Emitter, literals: Literals, most: int) -> int:
@@ -158,7 +164,8 @@ def least_count(emitter: Emitter, literals: Literals, most: int) -> int:
             shape = emitter.algebra.shape(literals)
             # Alternatives may have values in common.
             compound = [max(map(of_compound, shape[kind]), default=0) for kind in ("array", "object")]
-            found[literals] = min(most, _count_scalars(shape, most) + sum(compound))
+            scalars = _few_scalars(shape, most)
+            found[literals] = most if scalars is None else min(most, len(scalars) + sum(compound))
         return found[literals]
 
     def of_compound(constraint: Constraint) -> int:
@@ -169,43 +176,38 @@ def least_count(emitter: Emitter, literals: Literals, most: int) -> int:
                 constraint.unique and constraint.prefix_length
             ):
                 return (constraint.shortest == 0) + of(constraint.at(0))
-            case Object(exists=()):
-                free = constraint.longest is None and not constraint.names
-                if free and not any(
-                    each.others is not None for each in emitter.limited(constraint).properties
-                ):
-                    return most
-                listed = [name for each in constraint.properties for name, _ in each.named] if free else []
-                names = dict.fromkeys((*constraint.required, *listed)).keys() - {*constraint.forbidden}
+            case Object(exists=(), names=()):
+                listed = {name for each in constraint.properties for name, _ in each.named}
+                names = listed.union(constraint.required).difference(constraint.forbidden)
                 counts = [of(constraint.of(name)) + (name not in constraint.required) for name in names]
-                return max(1, math.prod(counts) - (constraint.shortest > len(constraint.required)))
+                return max(1, math.prod(counts))
         return 1
 
     return of(literals)
 
 
-def _count_scalars(shape: Shape, most: int) -> int:
-    """How many scalars a shape has, up to `most`."""
-    found: set[tuple[str, Hashable]] = set()
+def _few_scalars(shape: Shape, most: int) -> list[Any] | None:
+    """The scalars of a shape, each once; None where there may be more than so many."""
+    found: dict[tuple[str, Hashable], Any] = {}
     for kind, constraint in ((kind, each) for kind, every in shape.items() for each in every):
-        some: Iterable[Hashable] | None = ()
+        some: Iterable[Any] | None = ()
         match constraint:
             case Null():
                 some = [None]
             case Boolean():
-                some = constraint.values
+                some = sorted(constraint.values)
             case Number(values=None):
-                some = constraint.members(_MAX_MEMBERS)
+                some = constraint.members(_MULTIPLES * most + len(constraint.excluded))
             case Number():
-                some = map(exact, constraint.values or ())
+                found |= {(kind, exact(value)): value for value in constraint.values or ()}
             case String(values=None):
                 some = few_strings(string_terminal(constraint), most)
             case String():
                 some = constraint.values
         if some is None:
-            return most
-        found.update((kind, value) for value in some)
-    return min(most, len(found))
+            return None
+        found |= {(kind, value): value for value in some}
+    return list(found.values()) if len(found) <= most else None
 
 
 def _containing(emitter: Emitter, constraint: Array) -> Symbol:
@@ -262,19 +264,3 @@ def _chosen_item(emitter: Emitter, constraint: Array, index: int, chosen: tuple[
             literals.append(emitter.algebra.negated(each.item))
     item = TRUE.union(*literals)
     return None if emitter.algebra.empty(item) else _item(emitter, constraint, index, item)
-
-
-def _known_values(algebra: Algebra, literals: Literals) -> list[object] | None:
-    """The values that satisfy them, where those are finitely many scalars."""
-    values: list[object] = []
-    for constraint in itertools.chain.from_iterable(algebra.shape(literals).values()):
-        match constraint:
-            case Null():
-                values.append(None)
-            case Boolean(some):
-                values += sorted(some)
-            case Number(values=tuple(some)) | String(values=tuple(some)):
-                values += some
-            case _:
-                return None
-    return values

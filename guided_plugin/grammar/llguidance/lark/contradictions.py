@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
+from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.constraints import Literals
 from guided_plugin.grammar.llguidance.lark.document import Numbered
@@ -42,7 +42,10 @@ def contradiction(algebra: Algebra, allows: Allows, opened: Callable[[], bool]) 
     def is_empty(node: Numbered, schema: Any, path: Path = ()) -> bool:
         if time.thread_time() > end:
             raise _OutOfTimeError
-        return not allows(algebra.literals(schema, node.base, (*node.path, *path)))
+        try:
+            return not allows(algebra.literals(schema, node.base, (*node.path, *path)))
+        except UnsupportedSpecError:
+            return False  # it may allow what can't be written
 
     place: Path = ()
     node = document.nodes[document.number(document.root, document.root_base)]

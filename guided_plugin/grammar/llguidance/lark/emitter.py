@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 from guided_plugin.config import UNBOUNDED, Bounds
 from guided_plugin.errors import CompileLimitError, UnsupportedSpecError
@@ -20,6 +20,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Array,
     Boolean,
     Constraint,
+    Items,
     Literals,
     Null,
     Object,
@@ -27,7 +28,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     String,
     with_properties,
 )
-from guided_plugin.grammar.llguidance.lark.numbers import Spelling, number_body
+from guided_plugin.grammar.llguidance.lark.numbers import ONE_SPELLING, Spelling, number_body
 from guided_plugin.grammar.llguidance.lark.patterns import expression
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.reader import closed
@@ -50,6 +51,7 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     value_terminal,
 )
 from guided_plugin.spec.arithmetic import exact
+from guided_plugin.spec.schema import pointer
 
 CONTROL, MARKS = 257, range(258, 320)
 """Special tokens of a vocabulary of bytes: one in front of a control token's number, and marks."""
@@ -58,6 +60,8 @@ CHANGING, PLAIN = 1, 2
 
 _MOST_AT_ONCE = 7_900
 """Items of a row of llguidance's parser for what an object may begin with, of 8,000 (see `backend.py`)."""
+
+_Compared: TypeAlias = tuple[Items, ...] | None
 
 SIMPLER = "leave one of the keywords out, or use smaller bounds and fewer alternatives"
 
@@ -102,15 +106,14 @@ class Emitter:
         self.style = style
         self.grammar = grammar
         self._writers = writers
-        self._values: dict[tuple[Literals, str], Symbol] = {}
-        self._scalars: dict[tuple[Constraint, str], Symbol] = {}
-        self._pending: list[tuple[str, Literals, str]] = []
-        self.comparing = ""
-        """How numbers are written in values that are compared with each other; empty where they aren't."""
+        self._values: dict[tuple[Literals, _Compared], Symbol] = {}
+        self._scalars: dict[tuple[Constraint, _Compared], Symbol] = {}
+        self._pending: list[tuple[str, Literals, _Compared]] = []
+        self.comparing: _Compared = None
+        """The items, which must differ, that a value is written for: equal ones have one text."""
         self.name_order: dict[str, int] = {}
-        """Of objects that are compared: the place of each listed name, the same in all alternatives."""
-        self._name_orders: dict[frozenset[str], dict[str, int]] = {}
-        self._marks: dict[tuple[Constraint, str], int] = {}
+        """The place of each name in objects that are compared: the same in all of them."""
+        self._marks: dict[tuple[Constraint, _Compared], int] = {}
         self.distinct = False
         """Whether the output needs the check that items or names are distinct."""
         self.is_apart = False
@@ -120,6 +123,7 @@ class Emitter:
         """Another one for the same schema, which writes into a grammar of its own."""
         other = Emitter(self.algebra, self.style, self._writers, Grammar())
         other.is_apart = True
+        other.comparing = self.comparing
         return other
 
     def root(self, literals: Literals) -> Symbol:
@@ -160,9 +164,11 @@ class Emitter:
         return symbol
 
     @contextmanager
-    def compared(self, numbers: str) -> Iterator[None]:
-        """Of values that are compared with each other: `numbers` says how these are written."""
-        before, self.comparing = self.comparing, self.comparing or numbers
+    def compared(self, items: tuple[Items, ...]) -> Iterator[None]:
+        """Write values that are compared with each other: the items of an array, with all that they hold."""
+        before = self.comparing
+        if before is None:
+            self.comparing = items
         try:
             yield
         finally:
@@ -185,30 +191,38 @@ class Emitter:
 
     def anything(self) -> Symbol:
         """Any JSON value."""
-        value = Reference("anyone" if self.comparing else "any")
+        if self.comparing is not None:
+            raise self.incomparable("an item may be, or hold, a value of any type", "say what `type` it has")
+        value = Reference("any")
         if value.rule not in self.grammar.rules:
             scalars = [self._constraint(each) for each in (String(), Boolean(), Number(), Null())]
             bounds = self.style.bounds
             item = self.marked(value, PLAIN)
             items = (item, Repeated((COMMA, item), 0, bounds.max_items - 1 if bounds.max_items else None))
             array = (Text('"["'), Repeated(items, 0, 1), Text('"]"'))
-            member = (self.name(scalars[0]), COLON, value)
-            # Where objects are compared, new names must always be possible.
-            bounded = bounds.max_properties and not self.comparing
-            members = (*member, Repeated((COMMA, *member), 0, bounds.max_properties - 1 if bounded else None))
+            member = (scalars[0], COLON, value)
+            most = bounds.max_properties - 1 if bounds.max_properties else None
+            members = (*member, Repeated((COMMA, *member), 0, most))
             entries = (Text('"{"'), Repeated(members, 0, 1), Text('"}"'))
             options = [*((scalar,) for scalar in scalars), array, entries]
             self.grammar.define(value.rule, [Alternative(symbols) for symbols in options])
         return value
 
-    def name(self, key: Symbol) -> Symbol:
-        """A name that may be any, in an object that may be compared."""
-        return self.marked(key, CHANGING) if self.comparing else key
-
     def refusal(self, keyword: str, why: str) -> UnsupportedSpecError:
         """An error about a keyword, with the place of its first use."""
         where = self.algebra.document.place(keyword)
         return UnsupportedSpecError(f"{keyword} {why}", where=where, hint=SIMPLER)
+
+    def incomparable(self, why: str, hint: str = SIMPLER) -> UnsupportedSpecError:
+        """An error about the `uniqueItems` of the array that is being written, with its place."""
+        document, where = self.algebra.document, self.algebra.document.place("uniqueItems")
+        for number, node in enumerate([*document.nodes]):
+            if node.keywords.get("uniqueItems"):
+                arrays = cast("tuple[Array, ...]", self.algebra.shape(frozenset({(True, number)}))["array"])
+                if any(array.items == self.comparing for array in arrays):
+                    where = pointer((*node.path, "uniqueItems"))
+                    break
+        return UnsupportedSpecError(f"uniqueItems can't be enforced: {why}", where=where, hint=hint)
 
     def led(self, terminal: Text, characters: str | None) -> Symbol:
         """A string literal as an alternative to endless ones that begin with the same characters.
@@ -241,9 +255,6 @@ class Emitter:
     def _constraints(self, literals: Literals) -> list[Symbol]:
         shape = self.algebra.shape(literals)
         if shape["object"]:
-            names = _listed(shape["object"])
-            order = {name: at for at, name in enumerate(names)}
-            self.name_order = self._name_orders.setdefault(frozenset(names), order)
             self._check_row(shape["object"])
         return [self._constraint(c) for every in shape.values() for c in every]
 
@@ -276,16 +287,16 @@ class Emitter:
                 return self._number(constraint)
             case String():
                 constraint = self.style.bounded(constraint)
-                body = (string_terminal if self.comparing else value_terminal)(constraint)
+                body = (value_terminal if self.comparing is None else string_terminal)(constraint)
                 self.together([body])
                 return self.led(self.grammar.terminal(body), lead(constraint))
 
     def _number(self, number: Number) -> Symbol:
         spelling = self.style.spelling
-        if self.comparing:
+        if self.comparing is not None:
             # There must be more numbers than an array may have to have: `max_repetition`.
             digits = spelling.digits and max(spelling.digits, 7)
-            spelling = replace(spelling, exponents=False, only=self.comparing, digits=digits)
+            spelling = replace(spelling, exponents=False, only=ONE_SPELLING, digits=digits)
         body = number_body(number, spelling, self.grammar.fragment)
         if body is None:
             divisor = max(number.multiples | number.no_multiples, key=lambda one: exact(one).numerator)

@@ -54,13 +54,17 @@ OPEN, CLOSE = Text('"{"'), Text('"}"')
 # How many ways there may be to let listed properties answer.
 _MAX_ANSWERS = 64
 
-# Where names are counted, patterns that match up to so many names list them;
+# Where names are counted, patterns that match up to so many names list them.
 FEW_NAMES = 16
-# and so many in objects that are compared, where the order of names must be fixed.
-_FEW_COMPARED = 300
 
 # So many sets of patterns that one name may match are told apart.
 _MAX_CLASSES = 64
+
+# Why objects can't be compared with each other, and what to write.
+_OPEN = "an item may be, or hold, an object with names that are not listed"
+_LIST_NAMES = "list all names in `properties`, with `additionalProperties: false` or `strict`"
+_COUNTED = "an item may be, or hold, an object whose properties are counted or excluded"
+_COUNT_NOTHING = "leave minProperties, maxProperties and `not` out of it"
 
 T = TypeVar("T")
 _Group = tuple[str, ...]
@@ -92,10 +96,9 @@ class _Writer:
         self.bodies: list[str] = []
         """The names of each open member, as the body of a terminal."""
         self.find_members(strings)
-        if constraint.exists or constraint.shortest > len(constraint.required) or emitter.comparing:
+        if constraint.exists or constraint.shortest > len(constraint.required):
             # Where names run out, they must be counted as those that are listed.
-            few_names = _FEW_COMPARED if emitter.comparing else FEW_NAMES
-            limit = max(few_names, min(constraint.shortest, MAX_COUNT))
+            limit = max(FEW_NAMES, min(constraint.shortest, MAX_COUNT))
             few = [few_strings(body, limit) for body in self.bodies]
             found = dict.fromkeys(itertools.chain.from_iterable(filter(None, few)))
             if found:
@@ -138,7 +141,7 @@ class _Writer:
         bound, left = self.emitter.style.bounds.max_properties, None
         if most is not None:
             most -= len(required)
-        elif bound and self.open and not self.emitter.comparing:
+        elif bound and self.open:
             left = max(fewest, len(self.object.exists), bound - len(required))
         if 0 in (most, left):
             self.live = [name for name in self.live if name in required]
@@ -151,13 +154,10 @@ class _Writer:
         if impossible or any(name not in self.live for name in required):
             return self.grammar.define(self.grammar.name("o"), [])
         plain = not fewest and most is None and not self.object.exists
-        # Of objects that are compared, each must have one text, but where new names can always come:
-        # nothing else says that one is new.
-        unique = bool(self.emitter.comparing) and (most is not None or not self.open)
-        if unique and not plain:
-            keyword = "not" if self.object.exists else "maxProperties" if fewest == 0 else "minProperties"
-            raise self.emitter.refusal(keyword, "can't be enforced for items that must be distinct")
-        ordered = self.emitter.style.ordered or unique
+        comparing = self.emitter.comparing is not None
+        if comparing and not plain:
+            raise self.emitter.incomparable(_COUNTED, _COUNT_NOTHING)
+        ordered = self.emitter.style.ordered or comparing
         if plain and (ordered or not self.live or len(required) > NAMED):
             return self.ordered(left)
         most = left if most is None else most
@@ -177,9 +177,10 @@ class _Writer:
         self.bodies.clear()
         self.listed = self.listed_names(strings)
         self.live = [name for name in self.listed if self.alive(name)]
-        if self.emitter.comparing:
+        if self.emitter.comparing is not None:
             order = self.emitter.name_order
-            self.live.sort(key=lambda name: (order.get(name, len(order)), "" if name in order else name))
+            order |= {name: len(order) + at for at, name in enumerate(self.live) if name not in order}
+            self.live.sort(key=order.__getitem__)
         self.open = list(self.open_members(strings))
 
     def listed_names(self, strings: tuple[String, ...] | None) -> list[str]:
@@ -223,6 +224,8 @@ class _Writer:
             value = self.open_value(matched)
             if self.algebra.empty(value):
                 continue
+            if self.emitter.comparing is not None:
+                raise self.emitter.incomparable(_OPEN, _LIST_NAMES)
             characters = None
             if strings is None and len(class_) == len(groups) == len(matched):
                 characters = lead(replace(String() if matched else any_name, patterns=frozenset(matched)))
@@ -308,7 +311,7 @@ class _Writer:
     def ordered(self, most: int | None) -> Symbol:
         """Listed properties in their order, the others after them; of those not required at most so many."""
         members = [(Text(key_text(n)), COLON, self.emitter.value(self.object.of(n))) for n in self.live]
-        others = [(self.emitter.name(each.key), COLON, each.value) for each in self.open]
+        others = [(each.key, COLON, each.value) for each in self.open]
         other = self.grammar.rule(*others) if others else None
         optional = len(self.live) - len(self.required)
         # By how many optional ones came before, where they count.
@@ -338,9 +341,6 @@ class _Writer:
             tails = [(self.grammar.rule(tail),) for tail in tails]
         return self.grammar.rule(*((OPEN, *head, CLOSE) for head in reversed(heads)))
 
-    def marked(self, member: Member) -> Member:
-        return member._replace(key=self.emitter.marked(member.key, CHANGING))
-
     def any_order(self, fewest: int, most: int | None, remembered: int) -> tuple[Symbol, ...]:
         """At least one property; nothing where none is possible.
 
@@ -353,10 +353,11 @@ class _Writer:
         if limit > MAX_COUNT:
             raise self.emitter.refusal("minProperties" if most is None else "maxProperties", "is too large")
         repeatable = [member for member in members if member.bit is None]
-        if repeatable and (self.object.counts_names or self.emitter.comparing):
+        if repeatable and self.object.counts_names:
             # The grammar can't remember these names, and the last value of a name is what counts.
             self.emitter.distinct = True
-            members = [each if each.bit is not None else self.marked(each) for each in members]
+            mark = self.emitter.marked
+            members = [m if m.bit is not None else m._replace(key=mark(m.key, CHANGING)) for m in members]
         demands = len(self.object.exists)
         return (any_order(self.emitter, members, list(self.required), demands, fewest, most),)
 
