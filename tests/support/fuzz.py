@@ -6,7 +6,7 @@ Each schema is compiled in a mode of its own (strict or not, in each `whitespace
 structural tag or in a Lark grammar). Instances around it, and outputs at random from its masks, are judged by
 `oracle`.
 Prints a table, and of each kind of fault the smallest schemas found. The exit status is 1 after a wrong
-accept, a dead end, an early stop or a crash.
+accept, a dead end, an early stop, a crash, or an output that one tokenization decides otherwise than another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from guided_plugin.errors import GuidedError
 
 __all__ = ["SERIOUS", "Fault", "Report", "fuzz", "shrink", "smallest"]
 
-SERIOUS = ("wrong accept", "dead end", "early stop", "crash")
+SERIOUS = ("wrong accept", "dead end", "early stop", "inconsistent", "crash")
 """Faults that no output may ever meet."""
 MINOR = ("wrong refusal", "called unsatisfiable")
 """Valid values that can't be written."""
@@ -142,9 +142,14 @@ def _fails(schema: Any, fault: Fault) -> bool:
         subject = Subject(schema, fault.mode)
         if kind == "dead end":
             return subject.stuck(text.encode())
-        allowed = subject.allows(fault.mode.instance_in(text))
+        instance = fault.mode.instance_in(text)
+        allowed, taken = subject.allows(instance) and subject.is_laid_out(instance), subject.verdicts(text)
+        if kind == "inconsistent":
+            return len(taken) > 1 or (
+                taken == {True} and not all(one.accepted for one in subject.masked(text))
+            )
         wrong = {"wrong refusal": allowed, "wrong accept": not allowed}
-        return wrong.get(kind, False) and subject.takes(text) != allowed
+        return wrong.get(kind, False) and (not allowed) in taken
     except GuidedError as error:
         return kind == "called unsatisfiable" and says_unsatisfiable(error) and _allowed(schema, fault)
     except (OracleError, ValueError):

@@ -106,7 +106,7 @@ def _changed_array(chance: Random, value: list[Any], new: Any) -> list[Any]:
         case 0 if value:
             del value[chance.randrange(len(value))]
         case 1 if value:
-            value.append(copied(chance.choice(value)))
+            value.append(_reordered(copied(chance.choice(value))))
         case 2:
             chance.shuffle(value)
         case 3:
@@ -114,6 +114,11 @@ def _changed_array(chance: Random, value: list[Any], new: Any) -> list[Any]:
         case _:
             value.insert(chance.randint(0, len(value)), new)
     return value
+
+
+def _reordered(value: Any) -> Any:
+    """An equal value: an object with its members the other way round."""
+    return dict(reversed(value.items())) if isinstance(value, dict) else value
 
 
 def copied(value: Any) -> Any:

@@ -219,6 +219,297 @@ COMBINED = {
     "if alone": Case({"type": "integer", "if": {"minimum": 5}}, (4, 5)),
 }
 
+_POSITION = {"type": "array", "minItems": 2, "items": {"type": "number"}}
+_LINE = {"type": "array", "items": _POSITION, "minItems": 2}
+_RING = {"type": "array", "items": _POSITION, "minItems": 4}
+_COORDINATES = {
+    "Point": _POSITION,
+    "LineString": _LINE,
+    "Polygon": {"type": "array", "items": _RING},
+    "MultiPoint": {"type": "array", "items": _POSITION},
+    "MultiLineString": {"type": "array", "items": _LINE},
+    "MultiPolygon": {"type": "array", "items": {"type": "array", "items": _RING}},
+}
+_POINT = {"type": "Point", "coordinates": [1.5, -2]}
+_FEATURE = {"type": "Feature", "geometry": _POINT, "properties": None}
+
+
+def _official(kind: str, name: str, value: Any) -> dict[str, Any]:
+    """A kind of geometry as geojson.org writes it: closed in itself."""
+    boxed = {"bbox": {"type": "array", "minItems": 4, "items": {"type": "number"}}}
+    return {
+        "title": f"GeoJSON {kind}",
+        **_object(("type", name), type={**STRING, "enum": [kind]}, **{name: value}, **boxed),
+    }
+
+
+def _tagged(tag: str, *names: str, **branches: Any) -> list[dict[str, Any]]:
+    """Kinds of objects, which describe the property that tells them apart and do not require it."""
+    return [
+        {"properties": {tag: {"enum": [value]}, **dict.fromkeys(names, child)}}
+        for value, child in branches.items()
+    ]
+
+
+_EIGHT = {f"{letter}{letter}": {"enum": [number]} for number, letter in enumerate("abcdefgh")}
+_STARTING = [
+    {
+        "properties": {
+            "kind": {**STRING, "pattern": f"^{letter}"},
+            "n": {"enum": [number]},
+            "m": {"maximum": number},
+        }
+    }
+    for number, letter in enumerate("abcdefgh")
+]
+
+UNIONS = {
+    "GeoJSON whose types the parent requires": Case(
+        {
+            **DRAFT_4,
+            "type": "object",
+            "required": ["type"],
+            "properties": {"bbox": {"type": "array", "items": {"type": "number"}}},
+            "oneOf": [
+                {"$ref": f"#/definitions/{name}"}
+                for name in ("geometry", "collection", "feature", "features")
+            ],
+            "definitions": {
+                "geometry": {
+                    "type": "object",
+                    "required": ["type", "coordinates"],
+                    "oneOf": [
+                        {"properties": {"type": {"enum": [kind]}, "coordinates": value}}
+                        for kind, value in _COORDINATES.items()
+                    ],
+                },
+                "collection": {
+                    "required": ["geometries"],
+                    "properties": {
+                        "type": {"enum": ["GeometryCollection"]},
+                        "geometries": {"type": "array", "items": {"$ref": "#/definitions/geometry"}},
+                    },
+                },
+                "feature": {
+                    "required": ["geometry", "properties"],
+                    "properties": {
+                        "type": {"enum": ["Feature"]},
+                        "geometry": {"anyOf": [NULL, {"$ref": "#/definitions/geometry"}]},
+                        "properties": {"type": ["object", "null"]},
+                        "id": {},
+                    },
+                },
+                "features": {
+                    "required": ["features"],
+                    "properties": {
+                        "type": {"enum": ["FeatureCollection"]},
+                        "features": {"type": "array", "items": {"$ref": "#/definitions/feature"}},
+                    },
+                },
+            },
+        },
+        (
+            *(
+                _POINT,
+                _FEATURE,
+                {"type": "FeatureCollection", "features": [_FEATURE]},
+                {**_POINT, "bbox": [1]},
+            ),
+            *(
+                {"type": "GeometryCollection", "geometries": [_POINT]},
+                {"coordinates": [1, 2]},
+                {**_POINT, "type": "x"},
+            ),
+            {"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [1, 1], [0, 0]]]},
+        ),
+    ),
+    "a feature as geojson.org has it": Case(
+        {
+            **DRAFT_7,
+            **_object(
+                ("type", "properties", "geometry"),
+                type={**STRING, "enum": ["Feature"]},
+                id={"oneOf": [{"type": "number"}, STRING]},
+                properties={"oneOf": [NULL, {"type": "object"}]},
+                geometry={
+                    "oneOf": [
+                        NULL,
+                        *(_official(kind, "coordinates", value) for kind, value in _COORDINATES.items()),
+                        _official(
+                            "GeometryCollection",
+                            "geometries",
+                            {
+                                "type": "array",
+                                "items": {"oneOf": [_official("Point", "coordinates", _POSITION)]},
+                            },
+                        ),
+                    ]
+                },
+            ),
+        },
+        (
+            _FEATURE,
+            {**_FEATURE, "id": 1, "geometry": None},
+            {**_FEATURE, "properties": 1},
+            {"type": "Feature"},
+        ),
+    ),
+    "eight kinds": Case(
+        {"type": "object", "required": ["kind"], "oneOf": _tagged("kind", "n", "m", **_EIGHT)},
+        ({"kind": "aa"}, {"kind": "bb", "n": 1, "m": 1}, {"kind": "bb", "n": 2}, {"n": 1}, {"kind": "x"}),
+    ),
+    "required in another part": Case(
+        {
+            "allOf": [
+                {"allOf": [{"type": "object"}, {"oneOf": _tagged("kind", "n", **_EIGHT)}]},
+                {"$ref": "#/$defs/base"},
+            ],
+            "$defs": {"base": {"properties": {"kind": STRING}, "required": ["kind"]}},
+        },
+        ({"kind": "aa", "n": 0}, {"kind": "aa", "n": 1}, {"n": 0}),
+    ),
+    "required inside a property": Case(
+        {
+            "allOf": [
+                _object(("meta",), meta={"required": ["kind"]}),
+                _object((), meta={"type": "object", "oneOf": _tagged("kind", "n", "m", **_EIGHT)}),
+            ]
+        },
+        ({"meta": {"kind": "aa", "n": 0}}, {"meta": {"n": 0}}, {"meta": {"kind": "bb", "m": 0}}),
+    ),
+    "told apart inside a property": Case(
+        {
+            **_object(("meta",), meta=_object(("kind",))),
+            "oneOf": [
+                {"properties": {"meta": {"properties": {"kind": {"const": kind}}}, "n": value, "m": value}}
+                for kind, value in _EIGHT.items()
+            ],
+        },
+        ({"meta": {"kind": "aa"}, "n": 0}, {"meta": {"kind": "aa"}, "n": 1}, {"meta": {}, "n": 0}, {"n": 0}),
+    ),
+    "patterns": Case(
+        {"type": "object", "required": ["kind"], "oneOf": _STARTING},
+        ({"kind": "a"}, {"kind": "bx", "n": 1}, {"kind": "bx", "n": 0}, {"kind": "x"}, {"kind": 1}, {"n": 1}),
+    ),
+    "patterns of what the parent calls a string": Case(
+        {
+            **_object(("kind",), kind=STRING),
+            "oneOf": [
+                {"properties": {"kind": {"pattern": f"^{x}"}, "n": value}}
+                for x, value in zip("abcdefgh", _EIGHT.values(), strict=True)
+            ],
+        },
+        ({"kind": "a"}, {"kind": "bx", "n": 1}, {"kind": "bx", "n": 0}, {"kind": 1}, {"n": 1}),
+    ),
+    "formats": Case(
+        {
+            "required": ["id"],
+            "type": "object",
+            "oneOf": [
+                {"properties": {"id": {**STRING, "format": name}, "n": {"enum": [name]}}}
+                for name in ("uuid", "ipv4", "date", "email")
+            ],
+        },
+        ({"id": "1.2.3.4", "n": "ipv4"}, {"id": "1.2.3.4", "n": "date"}, {"id": "a@b.c"}, {"id": "x"}),
+    ),
+    "unions of unions": Case(
+        {
+            "type": "object",
+            "required": ["kind"],
+            "oneOf": [
+                {"oneOf": _STARTING[:3]},
+                {"anyOf": _STARTING[3:5]},
+                {"oneOf": _STARTING[5:], "required": ["n"]},
+            ],
+        },
+        ({"kind": "a"}, {"kind": "d", "n": 3}, {"kind": "h", "n": 7}, {"kind": "h"}, {"kind": "h", "n": 1}),
+    ),
+    "kinds that overlap": Case(
+        {
+            **_object(("kind",), kind=STRING),
+            "oneOf": [
+                {"properties": {"kind": {"pattern": "^a"}}},
+                {"properties": {"kind": {"pattern": "b$"}, "n": INTEGER}},
+                {"properties": {"kind": {"pattern": "^x"}}},
+            ],
+        },
+        (
+            {"kind": "ab"},
+            {"kind": "ab", "n": "x"},
+            {"kind": "b"},
+            {"kind": "a"},
+            {"kind": "xb"},
+            {"kind": "y"},
+        ),
+    ),
+    "kinds that nobody requires": Case(
+        {"type": "object", "oneOf": _tagged("kind", "n", aa={"enum": [0]}, bb={"enum": [1]})},
+        ({"kind": "aa"}, {}, {"n": 0}, {"n": 2}, {"kind": "aa", "n": 1}),
+    ),
+    "an optional kind that branches require": Case(
+        {
+            "type": "object",
+            "oneOf": [
+                {"not": {"required": ["kind"]}},
+                *({"required": ["kind"], **branch} for branch in _tagged("kind", "n", **_EIGHT)),
+            ],
+        },
+        ({}, {"kind": "aa", "n": 0}, {"kind": "aa", "n": 1}, {"kind": "x"}, {"n": 5}),
+    ),
+    "closed by what is unevaluated": Case(
+        {
+            **_object(("kind",), id=INTEGER),
+            "oneOf": _tagged("kind", "n", **_EIGHT),
+            "unevaluatedProperties": False,
+        },
+        ({"kind": "aa", "n": 0}, {"kind": "aa", "id": 1}, {"kind": "aa", "m": 0}, {"kind": "bb", "n": 0}),
+    ),
+    "an expression": Case(
+        {
+            **_object(("op",)),
+            "oneOf": [
+                {"properties": {"op": {"const": "value"}, "value": INTEGER}, "required": ["value"]},
+                {"properties": {"op": {"const": "not"}, "of": {"$ref": "#"}}, "required": ["of"]},
+                *(
+                    {
+                        "properties": {
+                            "op": {"const": op},
+                            "all": {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
+                        }
+                    }
+                    for op in ("and", "or")
+                ),
+            ],
+        },
+        (
+            *({"op": "value", "value": 1}, {"op": "value"}, {"op": "not", "of": {"op": "value", "value": 1}}),
+            *(
+                {"op": "and", "all": [{"op": "or"}]},
+                {"op": "and", "all": []},
+                {"op": "not", "of": {"op": "x"}},
+            ),
+        ),
+    ),
+    "negated": Case(
+        {
+            "type": "object",
+            "required": ["kind"],
+            "not": {"oneOf": _tagged("kind", "n", aa={"enum": [0]}, bb={"enum": [1]})},
+        },
+        ({"kind": "aa"}, {"kind": "x"}, {"kind": "aa", "n": 1}, {}),
+    ),
+    "as a condition": Case(
+        {
+            "type": "object",
+            "required": ["kind"],
+            "if": {"oneOf": _tagged("kind", "n", aa={"enum": [0]}, bb={"enum": [1]})},
+            "then": {"required": ["n"]},
+            "else": {"maxProperties": 1},
+        },
+        ({"kind": "aa"}, {"kind": "aa", "n": 0}, {"kind": "x"}, {"kind": "x", "n": 0}),
+    ),
+}
+
 REFERENCES = {
     "recursion": Case(_TREE, ({"v": 1, "kids": [{"v": 2, "kids": []}]}, {"kids": [{"v": "x"}]})),
     "siblings in draft 7": Case(
@@ -310,6 +601,7 @@ FAMILIES: dict[str, dict[str, Case]] = {
     "objects": OBJECTS,
     "formats": FORMATS,
     "combined": COMBINED,
+    "unions": UNIONS,
     "references": REFERENCES,
     "near": {json.dumps(schema): Case(schema) for schema in NEAR},
 }

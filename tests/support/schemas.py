@@ -36,6 +36,18 @@ _PATTERNS = [
     *("^a?b*c+$", "^(?:^a|b)$", "^[a-z]([a-z0-9]|-)*$", "[^]", "^.$", r"\u0061", r"^\s", "^[A-Z]{2}$|^$"),
 ]
 
+_CONSTANTS: list[dict[str, Any]] = [
+    {"enum": ["a"]},
+    {"enum": ["b"]},
+    {"enum": ["c", "x"]},
+    {"enum": [1]},
+    {"type": "null"},
+]
+_CONSTANTS += [{"type": "string", "enum": ["ab"]}, {"enum": ["a", "b"]}, {"enum": [None, "1"]}]
+_STARTS = [{"type": "string", "pattern": source} for source in ("^a", "^b", "^[c-z]", "b$", "^ab", "^1")]
+_STARTS += [{"pattern": "^a"}, {"pattern": "^x"}, {"type": "string", "maxLength": 1}]
+"""What tells the kinds of a union apart, most of them."""
+
 _ATOMS = [
     *(("a", "a"), ("b", "b"), ("[ab]", "[ab]"), ("[^a]", "[^a]"), (".", "[^\n\r\u2028\u2029]")),
     *(("^", r"\A"), ("$", r"\Z"), ("c", "c"), ('"', '"')),
@@ -73,14 +85,16 @@ def random_pattern(
 
 
 def random_schema(source: Random) -> Any:
-    """A schema, of any draft; most name it. Some are arrays of distinct items, or texts with many demands."""
+    """A schema, of any draft; most name it.
+
+    Some are arrays of distinct items, unions told apart by a property, or texts with many demands.
+    """
     roll = source.random()
     if roll < 0.03:
         return entangled_schema(source)
     maker = _Maker(source, source.choices(list(_DRAFTS), [1, 1, 4, 2, 8])[0])
-    if roll > 0.15:
-        return maker.document()
-    maker.distinct = True
+    maker.distinct = roll < 0.2
+    maker.unions = 0.2 < roll < 0.45
     return maker.document()
 
 
@@ -194,6 +208,8 @@ class _Maker:
         """About how many subschemas the document may still have."""
         self.distinct = False
         """Whether most types are arrays, of which most ask for distinct items."""
+        self.unions = False
+        """Whether most schemas are unions told apart by a property."""
 
     def document(self) -> Any:
         """The whole schema."""
@@ -224,6 +240,8 @@ class _Maker:
             result = {"type": "array", "uniqueItems": True, "items": self.few(depth + 1), "minItems": least}
             if self.chance.random() < 0.6:
                 return result
+        if self.unions and depth < 3 and self.chance.random() < 0.6:
+            return self.union(depth)
         kinds = [kind for kind in dict.fromkeys(kinds) if not leaf or kind not in ("object", "array")]
         if kinds and self.chance.random() < 0.65:
             result["type"] = kinds if len(kinds) > 1 or self.chance.random() < 0.05 else kinds[0]
@@ -260,9 +278,51 @@ class _Maker:
             return {"anyOf": [self.few(depth + 1), self.few(depth + 1)]}
         if kind < 0.75:
             properties = {name: self.few(depth + 1) for name in self.names(1, 2)}
-            closed = {"type": "object", "properties": properties, "additionalProperties": False}
-            return {**closed, "required": list(properties)[:1]}
+            listed = {"type": "object", "properties": properties, "required": list(properties)[:1]}
+            return listed if self.chance.random() < 0.3 else {**listed, "additionalProperties": False}
         return self.schema(depth)
+
+    def union(self, depth: int) -> dict[str, Any]:
+        """Objects of several kinds; what tells them apart is described, required and typed here and there."""
+        chance, tag = self.chance, self.names(1, 1)[0]
+        pool = chance.choice((_CONSTANTS, _STARTS, [*_CONSTANTS, *_STARTS]))
+        kinds = chance.sample(pool, chance.randint(2, 4))
+        branches = [self._branch(tag, kind, depth) for kind in kinds]
+        if chance.random() < 0.2:  # a union in a union
+            branches[:2] = [{"oneOf": branches[:2]}]
+        keyword = chance.choice(("oneOf", "oneOf", "oneOf", "anyOf"))
+        union: dict[str, Any] = {keyword: branches}
+        beside: dict[str, Any] = {"required": [tag]} if chance.random() < 0.75 else {}
+        if chance.random() < 0.7:
+            beside["type"] = "object"
+        if chance.random() < 0.4:
+            beside["properties"] = {name: self.schema(depth + 2) for name in self.names(1, 2)}
+        if chance.random() < 0.2:
+            beside["properties"] = {**beside.get("properties", {}), tag: {"type": "string"}}
+        closing = "unevaluatedProperties" if self.draft >= 2019 else "additionalProperties"
+        if chance.random() < 0.2:
+            beside[closing] = _closing(self, depth + 1)
+        match chance.randrange(5):
+            case 0:
+                return {"allOf": chance.sample([union, beside], 2)}
+            case 1:
+                return {**beside, "allOf": [{"allOf": [union]}]}
+            case 2:
+                return {**union, **beside, "not": {"required": self.names(1, 1)}}
+        return {**beside, **union} if chance.random() < 0.5 else {**union, **beside}
+
+    def _branch(self, tag: str, kind: dict[str, Any], depth: int) -> dict[str, Any]:
+        """One kind of a union's objects."""
+        chance = self.chance
+        described = {tag: kind, **{name: self.schema(depth + 2) for name in self.names(0, 2)}}
+        branch: dict[str, Any] = {"properties": described}
+        if chance.random() < 0.3:
+            branch["type"] = "object"
+        if chance.random() < 0.4:
+            branch["required"] = list(dict.fromkeys([*self.names(1, 1), *chance.choice(([], [tag]))]))
+        if chance.random() < 0.1:
+            branch["additionalProperties"] = _closing(self, depth + 1)
+        return branch
 
     def value(self, depth: int = 0) -> Any:
         """A value for enum and const."""

@@ -79,6 +79,8 @@ class Walk:
     """Whether it ended where no token is allowed."""
     faults: list[str] = field(default_factory=list)
     """Tokens that a mask allowed and the matcher refused."""
+    limited: bool = False
+    """Whether it ended at a limit of the backend, which its error says."""
 
 
 class Walker:
@@ -170,11 +172,12 @@ class Walker:
         begin: str = "",
         finish: int = 0,
         likely: bytes = b"",
+        merged: float = 0,
     ) -> Walk:
         """Tokens at random, of those that the masks allow; those that may end something come more often.
 
         `begin`: a text to start with. `finish`: so many steps more to end the output, if it may end.
-        `likely`: tokens of these bytes alone come before others.
+        `likely`: tokens of these bytes alone come before others. `merged`: how often several bytes do.
         """
         left, more = iter(range(steps)), iter(range(finish))
         first = iter(self._tokens(begin))
@@ -182,6 +185,7 @@ class Walker:
             {i for i, name in enumerate(self._names) if name and set(name) <= set(some)}
             for some in (b'"]}', likely)
         )
+        long = {i for i, name in enumerate(self._names) if len(name) > 1 and i not in self._specials}
 
         def choose(allowed: set[int]) -> int | None:
             token = next(first, None)
@@ -191,7 +195,7 @@ class Walker:
             late = next(left, None) is None
             if late and (not allowed.isdisjoint(self._stops) or next(more, None) is None):
                 return None
-            for some, share in ((ending, 0.9 if late else 0.4), (plain, 0.95)):
+            for some, share in ((long, merged), (ending, 0.9 if late else 0.4), (plain, 0.95)):
                 if chance.random() < share and (found := sorted(allowed & some)):
                     return chance.choice(found)
             return chance.choice(candidates)
@@ -214,8 +218,7 @@ class Walker:
         while True:
             table.fill((0,), self._row)
             if table.failures:
-                found.stuck = "allows no token" in str(table.failures[0][1])
-                return found
+                return self._failed(found, str(table.failures[0][1]), "allows no token")
             allowed, before = self._allowed(), found.text
             stops, others = allowed & set(self._stops), allowed & unnamed
             where = f"after {before!r}"
@@ -231,9 +234,15 @@ class Walker:
                 found.accepted = bool(stops)
                 return found
             table.accept((0,), [token])
-            if token not in allowed or table.failures:
+            if token not in allowed:
                 return found
+            if table.failures:
+                return self._failed(found, str(table.failures[0][1]), "breaks the grammar")
             found.text += self._names[token]
+
+    def _failed(self, found: Walk, error: str, stuck: str) -> Walk:
+        found.stuck, found.limited = stuck in error, "exceeded a limit" in error
+        return found
 
     def _allowed(self) -> set[int]:
         return set(np.flatnonzero(np.unpackbits(self._row.view(np.uint8), bitorder="little")).tolist())

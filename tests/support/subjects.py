@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from instances import laid_out, near, respelt, text_of
 from oracle import OracleError, oracle, read_exactly
-from stopping import Walker, is_json, special_vocabulary
+from stopping import Walk, Walker, is_json, special_vocabulary
+from tokenizations import MERGED, Tokenizations
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import UNBOUNDED, GuidedConfig
@@ -23,12 +24,16 @@ __all__ = ["COMPILER", "WALKER", "Finding", "Mode", "Outcome", "Subject", "check
 
 BEGIN, END = "<f>", "</f>"
 COMPILER = GrammarCompiler(
-    special_vocabulary(padded=True),
+    special_vocabulary(padded=True, more=MERGED),
     config=GuidedConfig(threads=1, cache_bytes=0, isolate_compiles=False, **vars(UNBOUNDED)),
     plugins=Plugins(entry_points=False),
 )
 WALKER = Walker(COMPILER)
-_STEPS, _FINISH = 60, 200
+_TOKENIZATIONS = Tokenizations(COMPILER.vocabulary)
+_STEPS, _FINISH = (0, 4, 12, 60), 200
+"""How many steps a walk takes at random, and how many more it may take to its end."""
+_MASKED = 2
+"""Of so many valid instances of a schema, masks are looked at too."""
 
 
 class Mode(NamedTuple):
@@ -96,7 +101,8 @@ class Finding:
     """One text that a grammar treats wrongly."""
 
     kind: str
-    """`wrong accept`, `wrong refusal`, `dead end`, `early stop`, `crash`, or `called unsatisfiable`."""
+    """`wrong accept`, `wrong refusal`, `dead end`, `early stop`, `inconsistent`, `crash`, or `called
+    unsatisfiable`."""
     text: str
     """A whole output; of a dead end or an early stop, what stands before it."""
 
@@ -127,17 +133,41 @@ class Subject:
     def __init__(self, schema: Any, mode: Mode = Mode()) -> None:  # noqa: B008
         self.mode = mode
         self.valid = oracle(schema)
+        self.distinct = "uniqueItems" in json.dumps(schema)
+        """Whether a check of our own reads the tokens too: then each text comes in more tokenizations."""
         self.grammar = COMPILER.compile(mode.spec(schema))
 
     def takes(self, text: str) -> bool:
-        """Whether a whole output is accepted."""
+        """Whether a whole output is accepted, in each of the tokenizations that are tried."""
+        return self.verdicts(text) == {True}
+
+    def verdicts(self, text: str) -> set[bool | None]:
+        """Whether tokenizations of a whole output are accepted: all the same, if all is well.
+
+        Without those at which the backend met a limit of its own, which its error says.
+        """
+        return {self._takes(tokens) for tokens in self._tokenizations(text)} - {None}
+
+    def masked(self, text: str) -> list[Walk]:
+        """What the masks say of those tokenizations."""
+        whole = is_whole if self.mode.tag else is_json
+        return [WALKER.walk(self.grammar, tokens, whole) for tokens in self._tokenizations(text)]
+
+    def _tokenizations(self, text: str) -> list[list[int]]:
+        # The same for a text, so that what is found is found again.
+        chance, data = Random(text), text.encode()
+        if self.distinct:
+            return _TOKENIZATIONS.several(data, chance)
+        return [_TOKENIZATIONS.spelt(data, chance.choice)]
+
+    def _takes(self, tokens: list[int]) -> bool | None:
         owner = COMPILER.backend(self.grammar.backend)
         while True:
             matcher = owner.start(self.grammar, COMPILER.vocabulary.stop_token_ids)
-            if matcher.accept_text(text.encode()):
+            if all(map(matcher.accept, tokens)):
                 return matcher.complete
             if not rebuilds_shared(matcher):  # else its lexer had learnt all that it may
-                return False
+                return None if matcher.limit() else False
 
     def stuck(self, text: bytes) -> bool:
         """Whether nothing is allowed after a text that is accepted."""
@@ -149,11 +179,17 @@ class Subject:
             read_exactly(instance, object_pairs_hook=lambda pairs: dict(reversed(pairs)))
         )
 
+    def is_laid_out(self, instance: str) -> bool:
+        """Whether the whitespace of an instance is that of the mode."""
+        layout = self.mode.whitespace
+        return layout == "flexible" or instance == laid_out(instance, layout)
+
     def walk(self, source: Random, outcome: Outcome) -> str | None:
         """One output at random: the instance in it, if it ends and can be read."""
         begin = BEGIN if self.mode.tag == "triggered_tags" else ""
         whole = is_whole if self.mode.tag else is_json
-        walk = WALKER.wander(self.grammar, source, _STEPS, whole, begin=begin, finish=_FINISH)
+        steps, merged = source.choice(_STEPS), source.choice((0, 0.3, 0.8))
+        walk = WALKER.wander(self.grammar, source, steps, whole, begin=begin, finish=_FINISH, merged=merged)
         outcome.walks += 1
         text = walk.text.decode(errors="replace")
         if walk.stuck or walk.early or walk.leaks:
@@ -163,10 +199,8 @@ class Subject:
             outcome.unfinished += 1
             return None
         instance = self.mode.instance_in(text)
-        layout = self.mode.whitespace
-        astray = layout != "flexible" and instance != laid_out(instance, layout)
         try:
-            if astray or not self.allows(instance):
+            if not self.is_laid_out(instance) or not self.allows(instance):
                 outcome.add("wrong accept", text)
         except OracleError:
             return None
@@ -174,7 +208,7 @@ class Subject:
 
     def compare(self, values: Iterable[Any], source: Random, outcome: Outcome) -> None:
         """What grammar and oracle say of instances, each text once."""
-        seen = set()
+        seen, masked = set(), 0
         for value in values:
             try:
                 text = text_of(value)
@@ -190,12 +224,27 @@ class Subject:
             outcome.invalid += not valid[0]
             for instance, allowed in zip(spelt, valid, strict=True):
                 output = self.mode.text(instance)
-                taken = self.takes(output)
-                if taken and not allowed:
-                    outcome.add("wrong accept", output)
+                taken = self.verdicts(output)
+                if not allowed:
+                    if True in taken:
+                        outcome.add("wrong accept", output)
+                    continue
+                if len(taken) > 1:
+                    outcome.add("inconsistent", output)
                 # Strict schemas are closed and ordered; other spellings are the grammar's own choice.
-                elif allowed and not taken and instance is spelt[0] and not self.mode.strict:
+                elif taken == {False} and instance is spelt[0] and not self.mode.strict:
                     outcome.add("wrong refusal", output)
+                elif taken == {True} and masked < _MASKED:
+                    masked += 1
+                    for walk in self.masked(output):
+                        self._judge(walk, outcome, output)
+
+    def _judge(self, walk: Walk, outcome: Outcome, output: str) -> None:
+        """Note what masks say wrongly of a text that is accepted."""
+        if walk.early or walk.leaks:
+            outcome.add("early stop", (walk.early + walk.leaks)[0])
+        elif not walk.accepted and not walk.limited:
+            outcome.add("inconsistent", output)
 
     def _spelt(self, text: str, value: Any, source: Random) -> list[str]:
         """A text and others of its value: with whitespace, and now and then with escapes and exponents."""
@@ -206,7 +255,7 @@ class Subject:
         return texts + (respelt(value) if source.random() < 0.2 else [])
 
 
-def check(schema: Any, mode: Mode, source: Random, *, count: int = 60, walks: int = 3) -> Outcome:
+def check(schema: Any, mode: Mode, source: Random, *, count: int = 60, walks: int = 5) -> Outcome:
     """Everything about one schema: outputs at random, and instances near it."""
     outcome = Outcome()
 

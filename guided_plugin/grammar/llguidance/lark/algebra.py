@@ -1,12 +1,13 @@
 """JSON Schema as Boolean algebra: which values of each type satisfy a schema, or its negation.
 
 A `Shape` lists, for each type, alternatives of which one must hold. Subschemas of items and properties stay
-numbers, so recursion through them ends. Depends on document and constraints.
+numbers, so recursion through them ends. Depends on document, constraints and terminals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from guided_plugin.errors import UnsupportedSpecError
@@ -23,6 +24,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
 )
 from guided_plugin.grammar.llguidance.lark.document import Document
 from guided_plugin.grammar.llguidance.lark.ranges import Number
+from guided_plugin.grammar.llguidance.lark.terminals import empty_terminal, string_terminal
 from guided_plugin.spec.references import Path, Scope
 from guided_plugin.spec.schema import pointer
 
@@ -43,7 +45,7 @@ _MAX_MEETS = 400_000
 _MAX_ALTERNATIVES = 3_000
 # Beyond so many, alternatives are no longer compared with each other.
 _MAX_COMPARED = 200
-_LISTS = ("required", "forbidden", "properties", "names", "exists")
+_LISTS = ("required", "forbidden", "properties", "names", "exists", "unless")
 # How many questions whether something is empty may depend on each other.
 _MAX_ASKING = 12
 # How many first items of an array are looked at.
@@ -101,6 +103,11 @@ class Algebra:
             self._opposite = Algebra(self.document, self._read, closing=self._closing, opposite=self)
         return self._opposite
 
+    @property
+    def widest(self) -> Algebra:
+        """The algebra of those two that reads formats in the wider way."""
+        return self if self.wide else self.opposite
+
     def literals(self, schema: Any, base: Scope, path: Path, positive: bool = True) -> Literals:
         """A schema, or its negation, as a conjunction of one; the empty one where it allows everything."""
         if not isinstance(schema, bool):
@@ -130,20 +137,21 @@ class Algebra:
 
     def shape(self, literals: Literals) -> Shape:
         """The values that satisfy all of them."""
-        found = self._conjunctions.get(literals)
-        if found is None:
-            shapes = [self._of(literal) for literal in sorted(literals, key=lambda literal: literal[::-1])]
-            found = shapes[0] if shapes else anything()
-            for shape in shapes[1:]:
-                found = self.both(found, shape)
-            found = self._conjunctions[literals] = self.pruned(found)
+        found = self._conjunctions[literals] = self.settled(self._unsettled(literals))
         return found
 
+    def settled(self, shape: Shape) -> Shape:
+        """The same values, with alternatives in place of what objects must not satisfy."""
+        objects = shape["object"]
+        while left := [each for one in objects for each in cast("Object", one).unless]:
+            met = (each for one in objects for each in self._excluding(cast("Object", one), left[0]))
+            objects = self._reduced("object", dict.fromkeys(met))
+        return {**shape, "object": objects}
+
     def in_place(self, literals: Literals) -> Shape:
-        """The shape of a part of the schema that is being read: it may not be that schema again."""
-        for literal in literals:
-            return self._of(literal)
-        return anything()
+        """The shape of parts of the schema that is being read: none may be that schema again."""
+        shapes = [self._of(literal) for literal in sorted(literals, key=lambda literal: literal[::-1])]
+        return shapes[0] if len(shapes) == 1 else self.all_of(shapes)
 
     def empty(self, literals: Literals) -> bool:
         """Whether no value satisfies all of them. False where that is not known."""
@@ -159,7 +167,7 @@ class Algebra:
             return False
         asking.add(literals)
         try:
-            answer = not any(self.shape(literals).values())
+            answer = self._allows_nothing(literals)
         except _RecursionInPlace:
             # Asked while a schema is read that contains this one.
             return False
@@ -168,6 +176,10 @@ class Algebra:
         if not asking and not running:
             self._empty[literals] = answer
         return answer
+
+    def overlap(self, one: Shape, two: Shape) -> Shape:
+        """The values of both shapes, without alternatives that nothing satisfies."""
+        return self.pruned(self.both(one, two))
 
     def both(self, one: Shape, two: Shape) -> Shape:
         """The values of both shapes."""
@@ -192,16 +204,13 @@ class Algebra:
 
     def all_of(self, shapes: Iterable[Shape]) -> Shape:
         """The values of all shapes."""
-        result: Shape | None = None
+        result = anything()
         for shape in shapes:
-            if result is None:
-                result = shape
-                continue
             result = self.both(result, shape)
             # One alternative a type multiplies nothing.
             if max(map(len, result.values())) > 1:
                 result = self.pruned(result)
-        return anything() if result is None else self.pruned(result)
+        return self.pruned(result)
 
     def either(self, shapes: Iterable[Shape]) -> Shape:
         """The values of any of the shapes."""
@@ -248,13 +257,40 @@ class Algebra:
                 self._running.discard(literal)
         return shape
 
+    def _unsettled(self, literals: Literals) -> Shape:
+        """The values that satisfy all of them, where objects may still have `unless`."""
+        found = self._conjunctions.get(literals)
+        if found is None:
+            found = self._conjunctions[literals] = self.pruned(self.in_place(literals))
+        return found
+
+    def _allows_nothing(self, literals: Literals) -> bool:
+        """Whether no value satisfies all of them, asked in the order of what an answer costs."""
+        found = self._unsettled(literals)
+        if any(found[kind] for kind in ("null", "boolean", "number", "array")):
+            return False
+        strings = cast("tuple[String, ...]", found["string"])
+        if not all(empty_terminal(string_terminal(string)) for string in strings):
+            return False
+        return not self.shape(literals)["object"]
+
+    def _excluding(self, one: Object, literals: Literals) -> Iterable[Constraint]:
+        """An object without these in `unless`, as alternatives where it could satisfy them."""
+        if literals not in one.unless:
+            return (one,)
+        rest = replace(one, unless=tuple(each for each in one.unless if each != literals))
+        alone = {**nothing(), "object": (rest,)}
+        if not self.widest.overlap(alone, self.widest.in_place(literals))["object"]:
+            return (rest,)
+        return self.overlap(alone, self.in_place(self.negated(literals)))["object"]
+
     def _reduced(self, kind: str, met: dict[Constraint, None]) -> tuple[Constraint, ...]:
         """Alternatives without those that others cover."""
         if self._meets > _MAX_MEETS or len(met) > _MAX_ALTERNATIVES:
             raise UnsupportedSpecError(
                 "combines too many alternatives",
                 where="json_schema",
-                hint="use fewer alternatives under allOf, oneOf and not, or give them a discriminating const",
+                hint="use fewer under allOf, oneOf and not, or give each one a const of a required property",
             )
         described = self._closing if kind == "object" else self.document.unevaluated
         if ALL[kind][0] in met and not (described and any(map(evaluates, met))):

@@ -201,6 +201,8 @@ class Object:
     longest: int | None = None
     asked: tuple[str, ...] = ()
     """Those of `required` that the schema asks for by name: where objects are closed they are described."""
+    unless: tuple[Literals, ...] = ()
+    """Conjunctions that the object must not satisfy, kept until everything else about it is known."""
 
     def meet(self, other: Object) -> Object | None:
         met = Object(
@@ -212,6 +214,7 @@ class Object:
             max(self.shortest, other.shortest),
             _least(self.longest, other.longest),
             _joined(self.asked, other.asked),
+            _joined(self.unless, other.unless),
         )
         if not set(met.required).isdisjoint(met.forbidden):
             return None
@@ -264,12 +267,8 @@ def _unannotated(every: tuple[P, ...]) -> tuple[P, ...]:
 
 def evaluates(constraint: Constraint) -> bool:
     """Whether any item or property counts as evaluated."""
-    match constraint:
-        case Array(items=items, contains=contains):
-            return any(each.evaluates for each in items) or any(each.evaluates for each in contains)
-        case Object(properties=properties):
-            return any(each.evaluates for each in properties)
-    return False
+    described = [getattr(constraint, name, ()) for name in ("items", "contains", "properties")]
+    return any(each.evaluates for every in described for each in every)
 
 
 def with_properties(constraint: Object, properties: Properties) -> Object:

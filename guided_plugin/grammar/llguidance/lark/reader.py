@@ -5,8 +5,7 @@ Negation is pushed down to the subschemas. Depends on the algebra.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, combinations
 from typing import Any, cast
@@ -99,14 +98,10 @@ class _Reader:
                     yield self.values(value)
                 case "const":
                     yield self.values([value])
-                case "allOf" | "anyOf":
-                    shapes = [self.shape(positive, schema, keyword, i) for i, schema in enumerate(value)]
-                    every = (keyword == "allOf") is positive
-                    yield self.algebra.all_of(shapes) if every else self.any_of(shapes)
+                case "allOf" | "anyOf" | "oneOf":
+                    yield self.combined(keyword, value)
                 case "either":
                     yield self.either(value)
-                case "oneOf":
-                    yield self.one_of(value)
                 case "not":
                     yield self.shape(not positive, value, "not")
                 case "if":
@@ -116,6 +111,20 @@ class _Reader:
         for kind, constraints in demands(self.keywords, self.literals, negate, positive, wide=wide):
             yield {**(anything() if positive else nothing()), kind: constraints}
         yield from self.dependencies()
+
+    def combined(self, keyword: str, schemas: list[Any]) -> Shape:
+        algebra = self.algebra
+        branches = [self.literals(True, schema, keyword, i) for i, schema in enumerate(schemas)]
+        match keyword, self.positive:
+            case "allOf", True:
+                return algebra.all_of(map(algebra.in_place, branches))
+            case "allOf", False:
+                return algebra.either(map(algebra.in_place, map(algebra.negated, branches)))
+            case "anyOf", True:
+                return self.any_of(list(map(algebra.in_place, branches)))
+            case "anyOf", False:
+                return self.outside(branches, ALL)
+        return self.one_of(branches)
 
     def referred(self, keyword: str, reference: str) -> Shape:
         path = (*self.node.path, keyword)
@@ -174,58 +183,56 @@ class _Reader:
     def any_of(self, shapes: list[Shape]) -> Shape:
         """One of some shapes holds. Those that hold at once evaluate together, so they are joined too."""
         algebra = self.algebra
-        found = list(shapes)
-        if self.positive and algebra.document.unevaluated:
+        joined: list[Shape] = []
+        if algebra.document.unevaluated:
             structured = [{**nothing(), "array": s["array"], "object": s["object"]} for s in shapes]
-            telling = [shape for shape in structured if any(map(evaluates, chain(*shape.values())))]
-            pending = deque(enumerate(telling))
-            while pending:
-                if len(found) > _MAX_TOGETHER:
+            for shape in structured:
+                if any(map(evaluates, chain(*shape.values()))):
+                    met = [algebra.overlap(other, shape) for other in joined]
+                    joined += [shape, *(both for both in met if any(both.values()))]
+                if len(joined) > _MAX_TOGETHER:
                     raise self.refusal("anyOf", "has too many branches that can hold at the same time")
-                last, joined = pending.popleft()
-                for index in range(last + 1, len(telling)):
-                    both = algebra.pruned(algebra.both(joined, telling[index]))
-                    if any(both.values()):
-                        found.append(both)
-                        pending.append((index, both))
-        return algebra.either(found)
+        return algebra.either([*shapes, *joined])
 
     def either(self, options: tuple[Literals, ...]) -> Shape:
         """One of some conjunctions holds; under negation none."""
-        algebra = self.algebra
         if self.positive:
-            every = ([algebra.in_place(frozenset({one})) for one in sorted(option)] for option in options)
-            return algebra.either(map(algebra.all_of, every))
-        return algebra.all_of(
-            algebra.either(algebra.in_place(frozenset({(not holds, number)})) for holds, number in option)
-            for option in options
-        )
+            return self.algebra.either(map(self.algebra.in_place, options))
+        return self.outside(options, ALL)
 
-    def one_of(self, schemas: list[Any]) -> Shape:
+    def one_of(self, branches: list[Literals]) -> Shape:
+        """Exactly one branch holds; under negation none, or two at once."""
         algebra = self.algebra
-        holds = [self.shape(True, schema, "oneOf", i) for i, schema in enumerate(schemas)]
         # What is in one only as we read formats may be in others under wider readings.
-        wide = algebra if algebra.wide or not self.positive else algebra.opposite
-        held = holds
-        if wide is not algebra:
-            reader = _Reader(wide, self.number, True)
-            held = [reader.shape(True, schema, "oneOf", i) for i, schema in enumerate(schemas)]
-        overlaps = {}
-        for i, j in combinations(range(len(schemas)), 2):
-            shared = wide.pruned(wide.both(held[i], held[j]))
-            if any(shared.values()):
-                overlaps[i, j] = shared
+        wide = algebra.widest if self.positive else algebra
+        held = list(map(wide.in_place, branches))
+        overlaps = {(i, j): wide.overlap(held[i], held[j]) for i, j in combinations(range(len(branches)), 2)}
         if not self.positive:
-            none = algebra.all_of(self.shape(False, schema, "oneOf", i) for i, schema in enumerate(schemas))
-            return algebra.either([none, *overlaps.values()])
+            return algebra.either([self.outside(branches, ALL), *overlaps.values()])
         exact = []
-        for i, only in enumerate(holds):
-            for j, schema in enumerate(schemas):
-                if (min(i, j), max(i, j)) in overlaps:
-                    excluded = self.shape(False, schema, "oneOf", j)
-                    only = algebra.pruned(algebra.both(only, excluded))
+        for i, branch in enumerate(branches):
+            only = algebra.in_place(branch)
+            for pair, shared in overlaps.items():
+                if i in pair:
+                    other = branches[sum(pair) - i]
+                    only = algebra.overlap(only, self.outside([other], shared))
             exact.append(only)
         return algebra.either(exact)
+
+    def outside(self, branches: Sequence[Literals], shared: Mapping[str, tuple[Constraint, ...]]) -> Shape:
+        """The values that satisfy none of some branches; of the types that are not shared, all.
+
+        Objects remember the branches until the rest of the conjunction is known, which may exclude them.
+        """
+        algebra = self.algebra
+        found = anything()
+        if shared["object"]:
+            found["object"] = (Object(unless=tuple(branches)),)
+        kinds = [kind for kind in ALL if kind != "object" and shared[kind]]
+        for branch in branches if kinds else ():
+            excluded = algebra.in_place(algebra.negated(branch))
+            found = algebra.both(found, {**anything(), **{kind: excluded[kind] for kind in kinds}})
+        return found
 
     def conditional(self) -> Shape:
         algebra, condition = self.algebra, self.keywords["if"]
@@ -260,7 +267,7 @@ class _Reader:
         These are negated, so none may be missing.
         """
         reader = _Reader(self.algebra.opposite, self.number, True)
-        every = reader.unevaluated(reader.algebra.all_of(reader.parts()))[kind]
+        every = reader.algebra.settled(reader.unevaluated(reader.algebra.all_of(reader.parts())))[kind]
         keyword = "unevaluatedProperties" if kind == "object" else "unevaluatedItems"
         if any(getattr(each, "exists", ()) or getattr(each, "repeats", False) for each in every):
             raise self.refusal(keyword, "can't be enforced under not next to another not")
