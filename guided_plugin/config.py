@@ -82,7 +82,7 @@ class Bounds:
     max_whitespace: int = 40
     """Characters of whitespace between two tokens of `flexible` JSON."""
     max_digits: int = 20
-    """Digits of a number before the point, after it, and in its exponent."""
+    """Digits of a number before the point, after it, and in its exponent, which is one of a double."""
     max_string: int = 0
     """Characters of a string or a name."""
     max_items: int = 0

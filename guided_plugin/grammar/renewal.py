@@ -7,6 +7,7 @@ the time, because all other requests wait for them. Depends on the grammar proto
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -59,7 +60,21 @@ class Renewals:
 
     def accept(self, request: RunningRequest, token: int) -> GuidedError | None:
         """Move past a token that the matcher refused."""
-        return self._renew(request, lambda matcher: matcher.accept(token), self.refusal(request, token))
+        own_end = self.refusal(request, token)
+        error = self._renew(request, lambda matcher: matcher.accept(token), own_end)
+        if error is own_end and self._is_shown(request, token):
+            name = request.backend.name
+            what = f"{error.what}, though the mask of {name} shows it"
+            return RequestError(what, hint=f"this is a fault of {name}: write the spec in another way")
+        return error
+
+    def _is_shown(self, request: RunningRequest, token: int) -> bool:
+        """Whether the mask of a request shows a token that its matcher has refused."""
+        mask = np.zeros((1, self._vocabulary.words), np.int32)
+        with contextlib.suppress(Exception):  # some matchers have no mask after a refusal
+            request.backend.batch([request.matcher]).fill(mask, [0])
+            return token >= 0 and bool(mask[0, token // 32] >> token % 32 & 1)
+        return False
 
     def replay(self, request: RunningRequest) -> GuidedError | None:
         """Reach the position of a request whose new matcher refused one of its own tokens."""

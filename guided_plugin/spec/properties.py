@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import unicodedata
 from collections.abc import Collection
-from functools import lru_cache
 
 _CATEGORY_NAMES = """
 L:Letter LC:Cased_Letter Lu:Uppercase_Letter Ll:Lowercase_Letter Lt:Titlecase_Letter Lm:Modifier_Letter
@@ -96,19 +94,3 @@ def has_property(name: str, code: int) -> bool:
 def _in_category(wanted: str, code: int) -> bool:
     category = unicodedata.category(chr(code))
     return category == wanted or category[0] == wanted or (wanted == "LC" and category in ("Lu", "Ll", "Lt"))
-
-
-@lru_cache(maxsize=64)
-def property_ranges(name: str) -> tuple[tuple[int, int], ...] | None:
-    """The characters that have a property; None where Python doesn't know them."""
-    wanted = name[2:-1]
-    if wanted not in _CATEGORIES:
-        return None
-    found: list[tuple[int, int]] = []
-    for code in range(sys.maxunicode + 1):
-        if _in_category(wanted, code) == (name[0] == "p"):
-            if found and found[-1][1] == code - 1:
-                found[-1] = found[-1][0], code
-            else:
-                found.append((code, code))
-    return tuple(found)

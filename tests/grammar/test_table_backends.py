@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from grammar_tables import END, EVERYTHING, OTHER_END, THINK, ScriptedBackend, ScriptedMatcher, Table, ids
 
+from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import PipelineError, RequestError
 from guided_plugin.grammar.base import Grammar
-from guided_plugin.grammar.table import Phase
+from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
+from guided_plugin.grammar.table import GrammarTable, Phase
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
 from guided_plugin.spec import OutputSpec
 
 
@@ -243,3 +248,50 @@ class TestSlots:
         assert table.mask() == []
         table.inner.accept((), [])
         assert table.inner.failures == []
+
+
+HALVES = [
+    b"ba\xf0",
+    b"a\xf0",
+    b"a\xe1",
+    b"a\xf0\x9f\x98\x80\xed\xa0",
+    b"-\xf0",
+    b"x\xf0\x9f",
+    b"\xf0\x9f",
+    b'"\xc3',
+]
+PARTS = Vocabulary.from_tokens(
+    [*(bytes([byte]) for byte in range(256)), *HALVES, b"</s>"], [256 + len(HALVES)]
+)
+AFTER_RULES = 'root ::= ((r | "x") {} [^1ab])\nr ::= "1" | "ba"'
+
+
+@pytest.mark.parametrize(
+    ("backend", "spec", "begun"),
+    [
+        (XGrammarBackend, OutputSpec.grammar(AFTER_RULES.format("[y-z]")), ["", "b", "1"]),
+        (XGrammarBackend, OutputSpec.grammar(AFTER_RULES.format("[😀-🙏]")), ["", "b", "ba"]),
+        (XGrammarBackend, OutputSpec.json_schema({"type": "integer"}), ["", "-"]),
+        (LLGuidanceBackend, OutputSpec.regex("(1|ba|x)[y-z][^1ab]"), ["", "b", "1"]),
+        (LLGuidanceBackend, OutputSpec.json_schema({"items": {"const": 1}, "type": "array"}), ["", "[1"]),
+    ],
+)
+def test_an_error_tells_a_token_that_the_mask_showed_from_one_that_it_did_not(backend, spec, begun):
+    """xgrammar's masks show some tokens that end inside of a character, and its matchers refuse them."""
+    made = backend(PARTS, GuidedConfig(threads=1))
+    grammar, contradictions = made.compile(spec), 0
+    for before in begun:
+        for token in range(PARTS.size):
+            table = GrammarTable(PARTS)
+            table.add(0, "r", spec, grammar, made, before.encode())
+            mask = np.zeros((1, PARTS.words), np.int32)
+            table.fill((0,), mask)
+            table.accept((0,), [token])
+            shown = bool(mask[0, token // 32] >> token % 32 & 1)
+            for _, error in table.failures:
+                assert "breaks the grammar" in error.what
+                assert ("though the mask of xgrammar shows it" in error.what) == shown
+                assert ("fault of xgrammar" in error.hint) == shown
+                contradictions += shown
+            assert shown or table.failures
+    assert (contradictions > 0) == (backend is XGrammarBackend)

@@ -5,7 +5,7 @@ import pytest
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.patterns import matches
 from guided_plugin.spec.ecma import Alternation, Anchor, Characters, Look, Repeat, Sequence, parse
-from guided_plugin.spec.properties import canonical_property, has_property, property_ranges
+from guided_plugin.spec.properties import canonical_property, has_property
 
 A, B = Characters(((97, 97),)), Characters(((98, 98),))
 
@@ -161,7 +161,3 @@ def test_the_characters_of_properties():
     assert not has_property("p{Script=Greek}", 34)
     assert has_property("P{Script=Greek}", 34)
     assert has_property("p{White_Space}", 10)
-    ranges = property_ranges("p{Lu}")
-    assert ranges is not None
-    assert ranges[0] == (65, 90)
-    assert property_ranges("p{Emoji}") is None

@@ -26,9 +26,9 @@ from guided_plugin.grammar.xgrammar.enforced import (
     check_schema_enforced,
     choice_ebnf,
     client_ebnf,
+    exact_ebnf,
     regex_ebnf,
     spelt_out,
-    without_surrogates,
 )
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.spec import OutputSpec
@@ -103,7 +103,7 @@ class XGrammarBackend:
     def compile(self, spec: OutputSpec) -> Grammar:
         start = time.perf_counter()
         try:
-            compiled = self._compile(spec)
+            compiled = self._compiler.compile_grammar(self._grammar(spec))
         except (GrammarError, MemoryError):
             raise
         except RecursionError:
@@ -129,18 +129,14 @@ class XGrammarBackend:
         """Compile again."""
         return self.compile(prepared.spec)
 
-    def _compile(self, spec: OutputSpec) -> Any:
-        grammar = self._grammar(spec)
-        if spec.kind != "choice":  # it has no classes, and a NUL is lost where it is printed
-            grammar = without_surrogates(str(grammar))
-        return self._compiler.compile_grammar(grammar)
-
     def _grammar(self, spec: OutputSpec) -> Any:
         """A spec as xgrammar's grammar."""
         read = self._xgr.Grammar.from_ebnf
         match spec.kind:
             case "grammar" if spec.syntax == "ebnf":
-                return read(client_ebnf(spec.text))
+                text = client_ebnf(spec.text)
+                read(text)  # its errors have places in the client's text
+                return read(exact_ebnf(text))
             case "regex":
                 return read(regex_ebnf(spec.text))
             case "choice":
@@ -162,12 +158,14 @@ class XGrammarBackend:
             if name != "max_whitespace" and most not in (0, getattr(Bounds, name)):
                 hint = "leave it out, or use the backend llguidance"
                 raise UnsupportedSpecError(f"{name} is not enforced by xgrammar", where=name, hint=hint)
-        return self._xgr.Grammar.from_json_schema(
+        made = self._xgr.Grammar.from_json_schema(
             json.dumps(spelt_out(document)),
             strict_mode=True,
             max_whitespace_cnt=spaces or None,
             **_LAYOUTS[spec.layout],
         )
+        # A text would be printed up to its first NUL, but JSON has none.
+        return self._xgr.Grammar.from_ebnf(exact_ebnf(str(made)))
 
     def _check_satisfiable(self, grammar: Grammar) -> None:
         """Refuse a grammar that derives nothing: xgrammar compiles it, and no token would ever be allowed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError, place_in, shown
@@ -17,7 +17,6 @@ from guided_plugin.keywords import ASSERTIONS
 from guided_plugin.spec.ecma import Alternation, Characters, Node, Ranges, Repeat, Sequence, complement, meet
 from guided_plugin.spec.formats import FORMATS
 from guided_plugin.spec.languages import whole
-from guided_plugin.spec.properties import property_ranges
 from guided_plugin.spec.references import Path
 from guided_plugin.spec.schema import pointer, walk
 
@@ -164,17 +163,12 @@ def refusal(what: str, path: Path, hint: str = _OTHERWISE) -> UnsupportedSpecErr
 
 def choice_ebnf(choices: list[str]) -> str:
     """A grammar of some texts."""
-    return "root ::= " + " | ".join(f'"{"".join(map(_quoted, choice))}"' for choice in choices)
+    texts = ("".join(_code(ord(character)) for character in choice) for choice in choices)
+    return "root ::= " + " | ".join(f'"{text}"' for text in texts)
 
 
-def _quoted(character: str) -> str:
-    if character in '"\\':
-        return "\\" + character
-    return character if " " <= character <= "~" else _code(ord(character))
-
-
-_TEXT: Ranges = ((1, 0xD7FF), (0xE000, 0x10FFFF))
-"""All but surrogates, which are not characters, and NUL, which xgrammar reads as nothing."""
+_TEXT: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))
+"""All but surrogates, which are not characters."""
 
 
 def regex_ebnf(source: str) -> str:
@@ -184,7 +178,7 @@ def regex_ebnf(source: str) -> str:
     except UnsupportedSpecError as error:
         raise UnsupportedSpecError(error.what, where="regex", hint=error.hint) from None
     if text is None:
-        hint = "look for an empty class, for anchors in the middle, or for NUL, which xgrammar cannot match"
+        hint = "look for an empty class, or for anchors in the middle"
         raise UnsupportedSpecError(f"no text matches {shown(source)}", where="regex", hint=hint)
     return f"root ::= {text}"
 
@@ -193,7 +187,10 @@ def _expression(node: Node) -> str | None:
     """A tree as EBNF; None where it matches nothing."""
     match node:
         case Characters():
-            ranges = meet(_ranges_of(node), _TEXT)
+            if node.properties:
+                what = f"\\{node.properties[0]} is not enforced by xgrammar"
+                raise UnsupportedSpecError(what, where="regex", hint=_OTHERWISE)
+            ranges = meet(complement(node.ranges) if node.negated else node.ranges, _TEXT)
             return (
                 "[" + "".join(f"{_code(low)}-{_code(high)}" for low, high in ranges) + "]" if ranges else None
             )
@@ -211,42 +208,37 @@ def _expression(node: Node) -> str | None:
     raise UnsupportedSpecError("lookahead is not enforced by xgrammar", where="regex", hint=_OTHERWISE)
 
 
-def _ranges_of(node: Characters) -> Ranges:
-    """The code points of one character, by their ends."""
-    ranges = list(node.ranges)
-    for name in node.properties:
-        known = property_ranges(name)
-        if known is None:
-            what = f"\\{name} is not enforced by xgrammar"
-            raise UnsupportedSpecError(what, where="regex", hint="write out the ranges")
-        ranges += known
-    return complement(tuple(ranges)) if node.negated else tuple(ranges)
-
-
 def _code(code: int) -> str:
     return f"\\U{code:08x}" if code > 0xFFFF else f"\\u{code:04x}"
 
 
 _PIECE = re.compile(
-    r"""(?P<skip>\s+|\#[^\n]*) | (?P<head>[\w.-]+\s*::=) | (?P<token>\w*(?:Token|TagDispatch)\s*\()
+    r"""(?P<skip>\s+|\#[^\n]*) | (?P<head>[\w.-]+\s*::=)
+    | (?P<refused>\w*(?:Token|TagDispatch|Regex)\s*\( | "(?:\\.|[^"\\\n])*?\\u[dD][89a-fA-F])
     | (?P<word>[\w.-]+) | (?P<branch>\|) | (?P<open>\() | (?P<close>\))
     | (?P<other>"(?:\\.|[^"\\\n])*" | \[(?:\\.|[^\]\\\n])*\] | \{[^}]*\} | .)""",
     re.VERBOSE | re.DOTALL,
+)
+_REFUSED = (
+    ('"', "half of a character has no bytes", "write the whole character, or its code as \\U0001f600"),
+    ("Regex", "xgrammar takes more than it says", "write it as texts and classes"),
+    ("", "a token may end the output in the middle", "write the text that it stands for in quotes"),
 )
 
 
 def client_ebnf(source: str) -> str:
     """A client's EBNF as xgrammar reads it, with two things that llama.cpp's dialect has: `""` for an empty
-    alternative, and a class for a dot. Tokens are refused: they may end an output in the middle."""
+    alternative, and a class for a dot. Some things are refused."""
     parts: list[str] = []
     before, last = "", 0
     for found in [*_PIECE.finditer(source), None]:
         kind, text = (str(found.lastgroup), found[0]) if found is not None else ("head", "")
-        if found is not None and kind == "token":
+        if found is not None and kind == "refused":
+            why, hint = next(reasons for part, *reasons in _REFUSED if part in text)
             raise UnsupportedSpecError(
-                f"`{text.rstrip('( ')}` is not supported: a token may end the output in the middle",
+                f"`{text.rstrip('( ')}` is not supported: {why}",
                 where=place_in("grammar", source, found.start()),
-                hint="write the text that it stands for in quotes",
+                hint=hint,
             )
         if kind != "skip":
             # An alternative begins after these, and ends before those.
@@ -257,37 +249,37 @@ def client_ebnf(source: str) -> str:
     return "".join(parts)
 
 
-_UNIT = r"(?:\\U[0-9a-f]{8}|\\u[0-9a-f]{4}|\\x[0-9a-f]{2}|\\.|[^\\])"
-_QUOTED_OR_CLASS = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]')
-_RANGE = re.compile(rf"({_UNIT})-({_UNIT})", re.DOTALL)
+_HEX_CODE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|.)", re.DOTALL)
+_UNIT = r"(?:\\U[0-9a-fA-F]{8}|\\u[0-9a-fA-F]{4}|\\.|[^\\])"
+_RANGE = re.compile(rf"({_UNIT})(?:-({_UNIT}))?", re.DOTALL)
 
 
-def without_surrogates(printed: str) -> str:
-    """A grammar as xgrammar prints it, whose classes hold no surrogates: their bytes are not UTF-8."""
-    return _QUOTED_OR_CLASS.sub(lambda found: _valid_class(found[0]), printed)
+def exact_ebnf(source: str) -> str:
+    r"""EBNF that xgrammar reads as it is meant. It would read more than two digits behind `\x`, and classes
+    with surrogates, whose bytes are not UTF-8."""
+    return _PIECE.sub(_exact, source)
 
 
-def _valid_class(text: str) -> str:
-    if text[0] == '"':
-        return text
+def _exact(piece: re.Match[str]) -> str:
+    if piece[0][0] not in '"[':
+        return piece[0]
+    text = _HEX_CODE.sub(lambda found: rf"\u00{found[1]}" if found[1] else found[0], piece[0])
     if text.startswith("[^"):
-        return text[:-1] + r"\ud800-\udfff]"
-    return _RANGE.sub(lambda found: "".join(_valid_range(found[1], found[2])), text)
+        return rf"[^\ud800-\udfff{text[2:]}"
+    return text if text[0] == '"' else f"[{_RANGE.sub(_valid_range, text[1:-1])}]"
 
 
-def _valid_range(low: str, high: str) -> Iterator[str]:
-    first, final = _value(low), _value(high)
-    if first <= 0xD7FF < final:
-        yield rf"{low}-\ud7ff"
-        if final >= 0xE000:
-            yield rf"\ue000-{high}"
-    elif 0xD800 <= first <= 0xDFFF < final:
-        yield rf"\ue000-{high}"
-    else:
-        yield f"{low}-{high}"
+def _valid_range(found: re.Match[str]) -> str:
+    """A range of a class, or one character, without surrogates."""
+    low, high = found[1], found[2] or found[1]
+    first, last = _value(low), _value(high)
+    if last < 0xD800 or first > 0xDFFF:
+        return found[0]
+    below = rf"{low}-\ud7ff" if first < 0xD800 else ""
+    above = rf"\ue000-{high}" if last > 0xDFFF else ""
+    return below + above
 
 
 def _value(unit: str) -> int:
-    if len(unit) > 2:
-        return int(unit[2:], 16)
-    return ord(unit[-1]) if unit != r"\0" else 0
+    """The code point of a character of a class, where it may be next to surrogates."""
+    return int(unit[2:], 16) if len(unit) > 2 else ord(unit[-1])

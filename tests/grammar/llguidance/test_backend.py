@@ -1,5 +1,8 @@
 """The llguidance backend: what it takes and refuses, its stop tokens, its batches."""
 
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -262,3 +265,51 @@ def test_more_properties_in_any_order_than_a_row_holds_are_refused_before_a_requ
 
 def test_members_in_any_order_are_not_nested(backend):
     assert backend.compile(_properties(3_300, minProperties=1)).backend == "llguidance"
+
+
+GROWTH = """
+import ctypes, itertools, pathlib, random
+import guided_plugin as gp
+from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
+from vocabularies import BYTES
+
+def grown():
+    ctypes.CDLL(None).malloc_trim(0)
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+def schema(chance, depth=0):
+    if depth > 2 or chance.random() < 0.5:
+        return chance.choice([
+            {"type": "string"}, {"type": "integer"}, {"type": "number", "minimum": 0}, {"type": "boolean"},
+            {"enum": [f"value {chance.random()}" for _ in range(chance.randint(1, 8))]},
+            {"type": "string", "format": "date-time"}, {"type": "string", "maxLength": chance.randint(1, 99)},
+            {"type": "string", "pattern": f"^[a-z]{{1,{chance.randint(2, 20)}}}$"},
+        ])
+    if chance.random() < 0.3:
+        return {"type": "array", "items": schema(chance, depth + 1)}
+    names = [f"name_{chance.randrange(10**6)}" for _ in range(chance.randint(1, 12))]
+    return {"type": "object", "properties": {name: schema(chance, depth + 1) for name in names}}
+
+def compiled():
+    for seed in itertools.count():
+        chance = random.Random(seed)
+        options = {"strict": chance.random() < 0.5, "whitespace": chance.choice(["compact", "flexible"])}
+        spec = gp.OutputSpec.json_schema(schema(chance), **options)
+        yield backend.compile(spec.settled(gp.GuidedConfig()))
+
+backend = LLGuidanceBackend(BYTES, gp.GuidedConfig(threads=1))
+grammars = compiled()
+warm = list(itertools.islice(grammars, 40))
+before = grown()
+kept = list(itertools.islice(grammars, 150))
+print(sum(one.size_bytes for one in kept), grown() - before)
+"""
+
+
+def test_the_size_of_a_grammar_is_about_what_it_takes():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH], env=environment, capture_output=True, text=True, check=True
+    )
+    said, grown = map(int, done.stdout.split())
+    assert grown < said < 1.6 * grown

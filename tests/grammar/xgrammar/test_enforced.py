@@ -209,8 +209,6 @@ def test_random_regexes_agree_with_re(byte_backend, make):
         (r"\s", "\ufeff\u3000\n", "a"),
         (r"\w", "a_9", "é"),
         (".", "aé\x85\ud7ff\ue000\U0010ffff", "\n\u2028"),
-        (r"\p{Lu}", "AÉ", "a"),
-        (r"[^\p{L}]", "1", "aé"),
         ("[^]", "a\n\x80\u07ff\u0800\uffff😀", ""),
         ("^a$", "a", "b"),
         (r"\ud83d\ude00", "😀", "a"),
@@ -223,7 +221,7 @@ def test_a_regex_means_what_the_dialect_says(byte_backend, pattern, good, bad):
     assert [char for char in bad if accepts(byte_backend, spec, char)] == []
 
 
-@pytest.mark.parametrize("pattern", [".", "[^a]", r"\W", r"[\x80-\u{10ffff}]", r"\P{L}", "^(?:.|a)$"])
+@pytest.mark.parametrize("pattern", [".", "[^a]", r"\W", r"[\x80-\u{10ffff}]", "^(?:.|a)$"])
 @pytest.mark.parametrize(
     "data", [b"\xe0\x84\xb5", b"\xf0\x89\x8c\xbe", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80"]
 )
@@ -231,7 +229,7 @@ def test_bytes_that_are_not_utf_8(byte_backend, pattern, data):
     assert not accepts(byte_backend, OutputSpec.regex(pattern), data)
 
 
-@pytest.mark.parametrize("pattern", ["(?=a)a", "a(?!b)", "[]", r"\0", "a^b"])
+@pytest.mark.parametrize("pattern", ["(?=a)a", "a(?!b)", "[]", r"\p{L}", r"[^a\P{L}]", "a^b"])
 def test_regexes_that_are_refused(byte_backend, pattern):
     with pytest.raises(UnsupportedSpecError) as caught:
         byte_backend.compile(OutputSpec.regex(pattern))

@@ -296,7 +296,7 @@ class Emitter:
         if self.comparing is not None:
             # There must be more numbers than an array may have to have: `max_repetition`.
             digits = spelling.digits and max(spelling.digits, 7)
-            spelling = replace(spelling, exponents=False, only=ONE_SPELLING, digits=digits)
+            spelling = replace(spelling, equal_zero=False, only=ONE_SPELLING, digits=digits)
         body = number_body(number, spelling, self.grammar.fragment)
         if body is None:
             divisor = max(number.multiples | number.no_multiples, key=lambda one: exact(one).numerator)

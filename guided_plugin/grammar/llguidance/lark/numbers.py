@@ -28,10 +28,12 @@ FRACTIONAL = rf"-?{INTEGER}\.[0-9]*[1-9][0-9]*"
 ONE_SPELLING = rf"{INTEGER}|-[1-9][0-9]*|(?:0|-?[1-9][0-9]*)\.0|-?{INTEGER}\.[0-9]*[1-9]"
 """Every number in one way, written out without zeros at the end, and integers also as 1.0."""
 
-# Doubles with one digit before the point, as 1.5e+300 has: from 1 on, and between 0 and 1.
-_MANTISSA = r"[1-9](?:\.[0-9]{1,16})?"
-_LARGE = rf"{_MANTISSA}[eE]\+?(?:0?[0-9]|[1-9][0-9]|[12][0-9][0-9]|30[0-7])"
-_SMALL = rf"{_MANTISSA}[eE]-(?:0?[1-9]|[1-9][0-9]|[12][0-9][0-9]|3[01][0-9]|32[0-3])"
+# Exponents of three digits that a double holds next to one digit before the point.
+_LONG_EXPONENT = r"[eE](?:\+?(?:[12][0-9][0-9]|30[0-7])|-(?:[12][0-9][0-9]|3[01][0-9]|32[0-3]))"
+
+# A double holds all numbers of so many digits before the point: without an exponent, and with one of two.
+_MOST_BEFORE = 308
+_MOST_BEFORE_EXPONENTS = 209
 
 # A state takes 30 microseconds here and as long in llguidance, as a text of 100 characters.
 _MAX_STATES = 3_000
@@ -57,13 +59,12 @@ class Spelling:
 
     fraction_zero: bool = False
     """Integers may be written with a fraction of zero, as 1.0."""
-    exponents: bool = False
-    """Numbers that are only between bounds may have an exponent, where all with such a one are between them.
-    Those without a demand may have any."""
+    equal_zero: bool = False
+    """Where 1.0 is no integer, as in draft 4, what is equal to 1 may be written so."""
     only: str = ""
     """If not empty, an expression that every number must match too."""
     digits: int = 0
-    """If not 0, the most digits before the point, after it and in an exponent."""
+    """If not 0, the most digits before the point, after it and in an exponent, which is one of a double."""
 
 
 def number_body(number: Number, spelling: Spelling, fragment: Fragment) -> str | None:
@@ -71,8 +72,7 @@ def number_body(number: Number, spelling: Spelling, fragment: Fragment) -> str |
 
     `fragment` gives a name to a part of terminals.
     """
-    if spelling.exponents and not number.whole:
-        # Draft 4 takes 1.0 for no integer, but for a number that is equal to 1.
+    if spelling.equal_zero and not number.whole:
         spelling = replace(spelling, fraction_zero=True)
     body = _body(number, spelling, fragment)
     bound = _of_digits(number, spelling) if body is not None and spelling.digits else ""
@@ -85,12 +85,14 @@ def _of_digits(number: Number, spelling: Spelling) -> str:
     """Numbers of so many digits, or as many as one between the bounds needs; empty where all are bounded."""
     bounds = [exact(bound.value) for bound in (number.low, number.high) if bound is not None]
     finite = number.whole and len(bounds) == 2 and not spelling.fraction_zero
-    if finite or number.values is not None or number.no_multiples:
+    apart = [exact(one) for one in number.no_multiples]
+    if finite or number.values is not None or None in map(power_of_ten, apart):
         return ""
     step, others, (first, last) = number.step, len(number.excluded), number.ends()
     nearest = max(0, first or 0, -(last or 0)) + (step or 1) * others
     before = max(spelling.digits, *(len(str(abs(int(each)))) for each in (nearest, *bounds)))
-    behind = max(spelling.digits, places(step or Fraction(1)))
+    before = min(before, _MOST_BEFORE)
+    behind = max(spelling.digits, places(step or Fraction(1)), *(places(one) + 1 for one in apart))
     if step is None and len(bounds) == 2:
         most, (low, high) = max(map(places, bounds)) + others + 1, bounds
         while behind < most and math.floor(high * 10**behind) - math.ceil(low * 10**behind) < others + 3:
@@ -98,7 +100,12 @@ def _of_digits(number: Number, spelling: Spelling) -> str:
     whole = rf"-?(?:0|[1-9][0-9]{{0,{before - 1}}})"
     if number.whole:
         return whole + (rf"(?:\.0{{1,{behind}}})?" if spelling.fraction_zero else "")
-    return rf"{whole}(?:\.[0-9]{{1,{behind}}})?(?:[eE][+-]?[0-9]{{1,{spelling.digits}}})?"
+    fraction = rf"(?:\.[0-9]{{1,{behind}}})?"
+    if number != Number() or before > _MOST_BEFORE_EXPONENTS:
+        return whole + fraction
+    exponent = f"[eE][+-]?[0-9]{{1,{min(before, 2)}}}"
+    body = f"{whole}{fraction}(?:{exponent})?"
+    return body if before < 3 else f"{body}|-?[1-9]{fraction}{_LONG_EXPONENT}"
 
 
 def _body(number: Number, spelling: Spelling, fragment: Fragment) -> str | None:
@@ -150,14 +157,12 @@ def number_terms(number: Number, spelling: Spelling) -> tuple[tuple[str, ...], t
     low, high = number.low, number.high
     if low is not None and number.step is not None and number.ends()[0] == 0:
         low = Bound(0, exclusive=False)
-    # Numbers that are only between bounds may have an exponent.
-    exponents = spelling.exponents and number == Number(low=low, high=high)
     terms = [
         rf"-?{INTEGER}{ZEROS if spelling.fraction_zero else ''}" if number.whole else None,
         FRACTIONAL if number.whole is False else None,
         *(_multiples(exact(one)) for one in sorted(number.multiples)),
-        _at_least(low, exponents=exponents) if low is not None else None,
-        _at_most(high, exponents=exponents) if high is not None else None,
+        _at_least(low) if low is not None else None,
+        _at_most(high) if high is not None else None,
     ]
     excluded = [_equal(plain(value), Spelling(fraction_zero=True)) for value in sorted(number.excluded)]
     excluded += [_multiples(exact(one)) for one in sorted(number.no_multiples)]
@@ -181,43 +186,29 @@ def _equal(text: str, spelling: Spelling) -> str:
     return ("-?" if text == "0" else "") + re.escape(text) + tail
 
 
-def _at_least(bound: Bound, *, exponents: bool) -> str:
+def _at_least(bound: Bound) -> str:
     text = plain(bound.value)
     if text.startswith("-"):
         # Everything without a sign, and what is nearer to zero.
-        scaled = f"|{_SMALL}|{_LARGE}" if exponents else ""
-        return f"{WRITTEN_OUT[2:]}{scaled}|-(?:{_below(text[1:], bound.exclusive, exponents=exponents)})"
+        return f"{WRITTEN_OUT[2:]}|-(?:{_below(text[1:], bound.exclusive)})"
     # Not -0: some who read numbers without a sign refuse it.
-    return _above(text, bound.exclusive, exponents=exponents)
+    return _above(text, bound.exclusive)
 
 
-def _at_most(bound: Bound, *, exponents: bool) -> str:
+def _at_most(bound: Bound) -> str:
     text = plain(bound.value)
     if text.startswith("-"):
-        return f"-(?:{_above(text[1:], bound.exclusive, exponents=exponents)})"
+        return f"-(?:{_above(text[1:], bound.exclusive)})"
     if text == "0":
         # -0 is zero.
-        below = rf"-(?:{_above('0', True, exponents=exponents)})"
+        below = rf"-(?:{_above('0', True)})"
         return below if bound.exclusive else rf"{below}|-?0{ZEROS}"
-    negative = rf"-{WRITTEN_OUT[2:]}" + (f"|-(?:{_SMALL}|{_LARGE})" if exponents else "")
-    return f"{negative}|{_below(text, bound.exclusive, exponents=exponents)}"
+    return f"-{WRITTEN_OUT[2:]}|{_below(text, bound.exclusive)}"
 
 
-def _above(text: str, exclusive: bool, *, exponents: bool) -> str:
-    """Numbers without a sign that are at least, or above, one without a sign."""
-    options = _above_written_out(text, exclusive)
-    options += [_LARGE] if exponents and (text.startswith("0") or (text == "1" and not exclusive)) else []
-    return "|".join([*options, _SMALL] if exponents and text == "0" else options)
-
-
-def _below(text: str, exclusive: bool, *, exponents: bool) -> str:
-    """Numbers without a sign that are at most, or below, one above zero."""
-    options = _below_written_out(text, exclusive)
-    return "|".join([*options, _SMALL] if exponents and not text.startswith("0") else options)
-
-
-def _above_written_out(text: str, exclusive: bool) -> list[str]:
-    """Numbers with more digits before the point, and those with as many."""
+def _above(text: str, exclusive: bool) -> str:
+    """Numbers without a sign that are at least, or above, one without a sign: those with more digits before
+    the point, and those with as many."""
     whole, _, fraction = text.partition(".")
     digits = len(whole)
     options = [rf"[1-9][0-9]{{{digits},}}{FRACTION}"]
@@ -231,15 +222,17 @@ def _above_written_out(text: str, exclusive: bool) -> list[str]:
         if digit < "9":
             options.append(rf"{whole}\.{fraction[:i]}[{int(digit) + 1}-9][0-9]*")
     if compared != "0" and not fraction and not exclusive:
-        return [*options, rf"{compared}{_digits(digits - len(compared))}{FRACTION}"]
-    options.append(rf"{whole}\.{fraction}[0-9]*[1-9][0-9]*")
-    if not exclusive:
-        options.append(rf"{whole}\.{fraction}0*" if fraction else whole + ZEROS)
-    return options
+        options.append(rf"{compared}{_digits(digits - len(compared))}{FRACTION}")
+    else:
+        options.append(rf"{whole}\.{fraction}[0-9]*[1-9][0-9]*")
+        if not exclusive:
+            options.append(rf"{whole}\.{fraction}0*" if fraction else whole + ZEROS)
+    return "|".join(options)
 
 
-def _below_written_out(text: str, exclusive: bool) -> list[str]:
-    """Numbers with fewer digits before the point, and those with as many."""
+def _below(text: str, exclusive: bool) -> str:
+    """Numbers without a sign that are at most, or below, one above zero: those with fewer digits before the
+    point, and those with as many."""
     whole, _, fraction = text.partition(".")
     digits = len(whole)
     options = []
@@ -256,7 +249,7 @@ def _below_written_out(text: str, exclusive: bool) -> list[str]:
             options.append(rf"{whole}\.{fraction[:i]}[0-{int(digit) - 1}][0-9]*")
     if not exclusive:
         options.append(rf"{whole}\.{fraction}0*" if fraction else whole + ZEROS)
-    return options
+    return "|".join(options)
 
 
 def _digits(count: int) -> str:
