@@ -1,0 +1,85 @@
+"""Figures of ways: answers counted, and pairs of ways compared by McNemar's exact test."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.answers.judges import Verdict
+from benchmarks.answers.tasks import Task
+
+TOLD = 0.05
+"""Pairs with a larger p are in the raw file only."""
+COLUMNS = (
+    *(("tasks", "{kind}"), ("way", "{way}"), ("of", "{tasks}")),
+    *(("right", "{right}"), ("%", "{right_percent:.1f}"), ("valid", "{valid}"), ("cut", "{cut}")),
+    *(("refused", "{refused}"), ("failed", "{failed}"), ("tokens", "{tokens}"), ("s", "{seconds:.1f}")),
+    *(("items", "{items}"), ("of", "{expected}"), ("lists empty", "{empty}")),
+)
+PAIR_COLUMNS = (
+    *(("tasks", "{kind}"), ("better", "{better}"), ("other", "{other}")),
+    *(("right only there", "{only_better}"), ("only here", "{only_other}"), ("p", "{p:.4f}")),
+)
+
+
+def figure(
+    way: str,
+    tasks: Sequence[Task],
+    outputs: Sequence[dict[str, Any]],
+    verdicts: Sequence[Verdict],
+    seconds: float,
+) -> dict[str, Any]:
+    """Count the answers of one way to the tasks of one kind."""
+    finishes = [output["finish"] for output in outputs]
+    right = sum(verdict.right for verdict in verdicts)
+    return {
+        "kind": tasks[0].kind,
+        "way": way,
+        "tasks": len(tasks),
+        "right": right,
+        "right_percent": round(100 * right / len(tasks), 2),
+        "valid": sum(verdict.valid for verdict in verdicts),
+        "cut": finishes.count("length"),
+        "refused": finishes.count("refused"),
+        "failed": finishes.count("error"),
+        "tokens": sum(output["tokens"] for output in outputs),
+        "seconds": round(seconds, 2),
+        "items": sum(verdict.found for verdict in verdicts),
+        "expected": sum(len(task.judge.get("items", ())) for task in tasks),
+        "empty": sum(verdict.empty for verdict in verdicts),
+        "right_by_task": "".join(str(int(verdict.right)) for verdict in verdicts),
+        "digest": digest(tasks),
+    }
+
+
+def digest(tasks: Sequence[Task]) -> str:
+    """Return what tells these tasks from others."""
+    return hashlib.sha256(repr(list(tasks)).encode()).hexdigest()[:16]
+
+
+def pairs(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Compare all ways of the same tasks, two at a time, the better one first."""
+    return [
+        pair(*sorted(both, key=lambda one: -one["right"]))
+        for both in itertools.combinations(figures, 2)
+        if both[0]["digest"] == both[1]["digest"]
+    ]
+
+
+def pair(better: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Compare two ways by the tasks that only one of them answers right."""
+    both = list(zip(better["right_by_task"], other["right_by_task"], strict=True))
+    only_better, only_other = both.count(("1", "0")), both.count(("0", "1"))
+    names = {"kind": better["kind"], "better": better["way"], "other": other["way"]}
+    counts = {"only_better": only_better, "only_other": only_other}
+    return {**names, **counts, "p": round(mcnemar(only_better, only_other), 6)}
+
+
+def mcnemar(only_one: int, only_other: int) -> float:
+    """Return the two-sided exact p: how likely so uneven a split is if both ways are equally good."""
+    differ = only_one + only_other
+    tail = sum(math.comb(differ, count) for count in range(min(only_one, only_other) + 1))
+    return min(1.0, float(2 * tail / 2**differ))
