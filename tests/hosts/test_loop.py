@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import itertools
 import json
 
 import jsonschema
@@ -271,6 +272,8 @@ def test_a_loop_that_is_made_wrong_says_how_to_make_it(parts, make_loop):
             make_loop(*wrong)
     with pytest.raises(ConfigError, match=r"unknown option 'max_row' .did you mean 'max_rows'"):
         make_loop(model, compiler, max_row=3)
+    with pytest.raises(ConfigError, match="processors: must name 'guided'"):
+        make_loop(model, compiler, processors=())
 
 
 def test_limits_stop_tokens_and_late_starts(parts, make_loop):
@@ -295,13 +298,14 @@ def test_everything_is_given_back_when_the_model_fails(parts, make_loop, monkeyp
     loop = make_loop(model, compiler, max_rows=1)
     names = compiler.plugins.names()
 
-    def fail(self):
+    def fail(self, *given):
         raise RuntimeError("out of memory")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(loop_module.Batch, "forward", fail)
-        with pytest.raises(RuntimeError, match="out of memory"):
-            loop.run(prompts(tokenizer)[:1], SPECS[:1])
+    for method, spec in itertools.product(("forward", "sample", "append"), (SPECS[0], None)):
+        with monkeypatch.context() as patch:
+            patch.setattr(loop_module.Batch, method, fail)
+            with pytest.raises(RuntimeError, match="out of memory"):
+                loop.run(prompts(tokenizer)[:1], [spec])
     assert compiler.plugins.names() == names
     assert loop.run(prompts(tokenizer)[:1], SPECS[:1])[0].stopped
 

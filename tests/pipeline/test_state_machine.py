@@ -356,9 +356,15 @@ GIVEN = {
 VERBS = ("plan", "fill_mask", "apply_mask", "schedule_update", "finish_update")
 
 
-def steps_without(pipe, missing):
-    for verb in 2 * [verb for verb in VERBS if verb != missing]:
-        getattr(pipe, verb)(*GIVEN.get(verb, ()))
+def step_without(missing, pipe):
+    for verb in VERBS:
+        if verb != missing:
+            getattr(pipe, verb)(*GIVEN.get(verb, ()))
+
+
+def two_steps_without(missing, pipe):
+    step_without(missing, pipe)
+    step_without(missing, pipe)
 
 
 @pytest.mark.parametrize("missing", VERBS)
@@ -367,7 +373,18 @@ def test_a_loop_that_leaves_a_call_out_is_told_which(mode, missing, compiler):
     with gp.StepPipeline(compiler, max_slots=1, mode=mode) as pipe:
         pipe.add_request("r", gp.OutputSpec.regex("a*"))
         with pytest.raises(PipelineError, match=f"was called where {missing} is due"):
-            steps_without(pipe, missing)
+            two_steps_without(missing, pipe)
+
+
+def test_ranks_other_than_the_first_may_hand_over_nothing(monkeypatch):
+    with sharing(monkeypatch) as share:
+        first, second = share("aa")
+        for pipe in (first, second):
+            pipe.add_request("r", gp.OutputSpec.regex("a*"))
+        for _ in range(3):
+            step_without(None, first)
+            step_without("schedule_update", second)
+        assert first.tokens("r") == (ord("a"),) * 3
 
 
 def test_drafts_in_any_order(mode, compiler):

@@ -190,13 +190,36 @@ def test_what_no_grammar_holds_is_told(of, told):
     assert TypedSpec(of).unenforced == told
 
 
-def test_sets_are_held_or_refused(compiler, byte_vocabulary):
-    typed = TypedSpec(set[bool])
-    for seed in range(20):
-        items = json.loads(Walker(compiler).output(typed.spec, Random(seed)))
-        assert len(items) == len(set(items))
+class Place(pydantic.BaseModel, frozen=True):
+    name: Literal["a", "b"]
+    at: tuple[int, bool] | None
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        *(set[bool], set[float], set[str], set[Literal["a", "b", 1]], frozenset[Place]),
+        *(
+            set[tuple[int, str]],
+            set[frozenset[bool]],
+            set[int | str | None],
+            set[Any],
+            set[tuple[Place, ...]],
+        ),
+        Annotated[set[Place], Field(min_length=2)],
+    ],
+)
+def test_sets_hold_as_many_values_as_their_arrays(compiler, of):
+    typed = TypedSpec(of)
+    for seed in range(10):
+        text = Walker(compiler).output(typed.spec, Random(seed))
+        assert len(typed.read(text)) == len(json.loads(text)), text
+
+
+@pytest.mark.parametrize(("of", "backend"), [(set[bool], "xgrammar"), (set[tuple[Any, int]], "auto")])
+def test_sets_that_nothing_holds_are_refused(compiler, of, backend):
     with pytest.raises(GrammarError, match="uniqueItems"):
-        compiler.compile(TypedSpec(set[bool], backend="xgrammar").spec)
+        compiler.compile(TypedSpec(of, backend=backend).spec)
 
 
 def test_decimals_are_numbers_with_their_places_and_digits(compiler):

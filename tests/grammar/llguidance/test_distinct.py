@@ -370,7 +370,7 @@ INSIDE = {
     "tuple": lambda item: {"type": "array", "prefixItems": [{"type": "string"}, item], "items": False},
     "property": lambda item: closed("q", q=item),
     "unique array": lambda item: {**UNIQUE, "items": item},
-    "reference": lambda item: {"$ref": "#/$defs/one", "$defs": {"one": item}},
+    "reference": lambda item: {"$ref": "#/properties/b/$defs/one"},
 }
 WANTED = [("names", OPEN), ("counted", COUNTED), ("any type", ANY)]
 
@@ -380,9 +380,7 @@ WANTED = [("names", OPEN), ("counted", COUNTED), ("any type", ANY)]
 def test_items_whose_equals_may_have_other_texts_are_refused_with_their_place(says, item, inside):
     """There are other arrays of distinct items before and after, which are fine."""
     fine, wrong = {**UNIQUE, "items": {"type": "integer"}}, {**UNIQUE, "items": INSIDE[inside](item)}
-    if inside == "reference":
-        wrong["$defs"] = wrong["items"].pop("$defs")
-        wrong["items"]["$ref"] = "#/properties/b/$defs/one"
+    wrong["$defs"] = {"one": item}
     schema = closed("a", "b", "c", a=fine, b=wrong, c={**fine, "minItems": 2})
     with pytest.raises(UnsupportedSpecError) as caught:
         walker("bytes")[0].compile(spec_of(schema, strict=True))
@@ -390,6 +388,19 @@ def test_items_whose_equals_may_have_other_texts_are_refused_with_their_place(sa
     assert says in caught.value.what
     for harmless in ({**wrong, "maxItems": 1}, {**wrong, "uniqueItems": False}) * (inside != "unique array"):
         walker("bytes")[0].compile(spec_of(closed("a", "b", a=fine, b=harmless), strict=True))
+
+
+def test_the_place_is_that_of_the_keyword_where_others_apply_with_it():
+    fine, item = {**UNIQUE, "items": {"type": "integer"}}, {"items": {"type": "object"}, "type": "array"}
+    for wrong, place in (
+        ({"allOf": [{"uniqueItems": True}, item]}, "#/properties/b/allOf/0/uniqueItems"),
+        ({**item, "anyOf": [{"minItems": 2}, {"uniqueItems": True}]}, "#/properties/b/anyOf/1/uniqueItems"),
+        ({"$ref": "#/$defs/a"}, "#/$defs/a/uniqueItems"),
+    ):
+        schema = closed("a", "b", a={"allOf": [fine]}, b=wrong) | {"$defs": {"a": {**UNIQUE, **item}}}
+        with pytest.raises(UnsupportedSpecError) as caught:
+            walker("bytes")[0].compile(spec_of(schema, strict=True))
+        assert caught.value.where == place
 
 
 def test_without_strict_objects_must_say_that_they_are_closed():

@@ -10,6 +10,7 @@ from closing import CASES, is_valid, least_of
 from generate_calls import STOP
 from generating import SPECS, recheck
 from listening import StepListener
+from worker_runs import until
 
 import guided_plugin as gp
 from guided_plugin.errors import ConfigError, GrammarError, PipelineError, RequestError
@@ -279,6 +280,19 @@ def test_a_manager_that_has_begun_is_refused(guide, started):
         guide.batching(manager)
     with pytest.raises(PipelineError, match="still running"):
         batching.close()
+
+
+def test_a_step_whose_forward_pass_failed_is_not_handed_over(prompt, guide, started, model, monkeypatch):
+    def fail(*given, **options):
+        raise RuntimeError("out of memory")
+
+    manager, batching = started()
+    name = batching.add_request(prompt, SPECS[2], max_new_tokens=20)
+    assert check(guide, SPECS[2], collect(manager, 1)[name])
+    monkeypatch.setattr(model, "forward", fail)
+    batching.add_request(prompt, SPECS[2], max_new_tokens=20)
+    until(lambda: not manager.is_running())
+    batching.close()
 
 
 def test_requests_come_from_many_threads(prompt, guide, started):

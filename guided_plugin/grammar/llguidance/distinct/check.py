@@ -22,7 +22,6 @@ from guided_plugin.grammar.llguidance.distinct.spellings import (
 )
 from guided_plugin.grammar.llguidance.distinct.track import ENDS, State, Track, checked
 from guided_plugin.grammar.llguidance.lark.objects import FEW_NAMES
-from guided_plugin.grammar.llguidance.tokenizer import bits
 
 _SEVERAL = 2
 """With so many ways to go on, one is left when an item ends."""
@@ -55,12 +54,7 @@ class DistinctCheck:
         """Move past a token; False where it repeats an item."""
         if token in self._rules.controls:
             return self._track.control(token)
-        if not self._track.move(self._tokens[token] if token < len(self._tokens) else b""):
-            return False
-        if self._track.lives():
-            return True
-        self._track.back(1)
-        return False
+        return self._track.accept(self._tokens[token] if token < len(self._tokens) else b"")
 
     def accept_all(self, tokens: list[int]) -> bool:
         """Move past tokens; False, and no move, where one of them repeats an item."""
@@ -178,5 +172,5 @@ def _is_fresh(state: State, halves: tuple[bytes, bytes] | None) -> bool:
 
 def _allowed(row: MaskArray, tokens: Ids) -> list[int]:
     """Those of some tokens that a mask allows."""
-    found: list[int] = tokens[bits(row, tokens)].tolist()
+    found: list[int] = tokens[np.flatnonzero(row[tokens >> 5] >> (tokens & 31) & 1)].tolist()
     return found

@@ -44,8 +44,11 @@ class Frame:
     """How many of those are there."""
     start: int = -1
     """Where in the state's text the one in progress begins; -1 between them."""
-    active: bool = False
-    """Whether one is in progress here or in a container around."""
+
+    @property
+    def active(self) -> bool:
+        """Whether an item is in progress here or in a container around."""
+        return self.start >= 0 or (self.parent is not None and self.parent.active)
 
 
 @dataclass(slots=True, eq=False)
@@ -152,18 +155,23 @@ class Track:
         other = self._matcher.deep_copy()
         return bool(other.consume_tokens([*head])) and _marks(other) not in (0, PLAIN)
 
-    def lives(self) -> bool:
-        """Whether something new can come of all items in progress."""
-        text, open_frames = self.state.text, checked(self.state.frame)
-        return not any(frame.start >= 0 and text[frame.start :] in seen.dead for frame, seen in open_frames)
+    def accept(self, data: bytes) -> bool:
+        """Move past bytes; False, and no move, where nothing new can come of an item in progress then."""
+        if not self.move(data):
+            return False
+        text = self.state.text
+        for frame, seen in checked(self.state.frame):
+            if frame.start >= 0 and text[frame.start :] in seen.dead:
+                self.back(1)
+                return False
+        return True
 
     def fits(self, data: bytes) -> bool:
         """Whether something new can come after bytes."""
-        if not self.move(data):
+        if not self.accept(data):
             return False
-        fits = self.lives()
         self.back(1)
-        return fits
+        return True
 
     # Moving
 
@@ -199,8 +207,7 @@ class Track:
         if ends and frame.seen is not None and len(state.text) > frame.start:
             if not frame.seen.add(frame.count, state.text[frame.start :]):
                 return False
-            active = frame.parent is not None and frame.parent.active
-            frame = Frame(frame.parent, frame.names, frame.seen, frame.count + 1, -1, active)
+            frame = Frame(frame.parent, frame.names, frame.seen, frame.count + 1)
         state.frame = frame.parent if byte in b"]}" else frame
         state.mode = Mode.STRING if byte == b'"' else Mode.SCALAR if byte[0] in SCALAR else Mode.BETWEEN
         _put(state, byte)
@@ -216,7 +223,7 @@ class Track:
             # Strings hold no items: what began like one was another text of a client's grammar.
             frame, state.mode = None, Mode.BETWEEN
         if byte != b"," and (frame is not None or must_differ):
-            frame = state.frame = Frame(frame, byte == b"{", active=frame is not None and frame.active)
+            frame = state.frame = Frame(frame, byte == b"{")
         if frame is None or not must_differ:
             return
         seen = frame.seen
@@ -224,7 +231,7 @@ class Track:
             seen = Seen(marks, () if seen is None else islice(seen.values, frame.count))
         if not frame.active:
             state.text = b""
-        state.frame = Frame(frame.parent, frame.names, seen, frame.count, len(state.text), True)
+        state.frame = Frame(frame.parent, frame.names, seen, frame.count, len(state.text))
         for value in seen.unexplored():
             self._explore(seen, value)
 
@@ -246,7 +253,7 @@ class Track:
     def _lives(self, seen: Seen, text: bytes) -> bool:
         """Whether something new can come of the beginning of an item."""
         # Arrays and objects in it may have checks of their own.
-        other = Track(self._matcher.deep_copy, Frame(active=True))
+        other = Track(self._matcher.deep_copy, Frame(start=0))
         if not other.move(text):
             return False
         scalar, nested = other.state.mode is Mode.SCALAR, text[:1] in b"[{"

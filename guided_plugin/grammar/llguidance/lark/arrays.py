@@ -106,11 +106,12 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
     if values is None:
         # The grammar can't remember them: tokens that would repeat one are taken out of its masks.
         emitter.distinct = True
-        with emitter.compared(constraint.items):
-            if constraint.contains:
-                raise emitter.incomparable("`contains` counts the items", "leave one of the two out")
-            _refuse_scarce(emitter, constraint)
-            return _plain(emitter, constraint)
+        around = emitter.comparing
+        emitter.comparing = constraint.items if around is None else around
+        _refuse_incomparable(emitter, constraint)
+        symbol = _plain(emitter, constraint)
+        emitter.comparing = around
+        return symbol
     if constraint.shortest > len(values):
         return emitter.grammar.define(emitter.grammar.name("u"), [])
     name = emitter.grammar.name("u")
@@ -143,8 +144,10 @@ def _listed_items(algebra: Algebra, constraint: Array) -> list[Any] | None:
     return [int(value) if isinstance(value, Fraction) else value for value in values]
 
 
-def _refuse_scarce(emitter: Emitter, constraint: Array) -> None:
-    """Refuse arrays in which earlier items may take all values that one which must come can be."""
+def _refuse_incomparable(emitter: Emitter, constraint: Array) -> None:
+    """Refuse arrays whose items are counted, or may take all values that one which must come can be."""
+    if constraint.contains:
+        raise emitter.incomparable("`contains` counts the items", "leave one of the two out")
     least = constraint.shortest
     if least < 2 or emitter.is_apart:
         return
@@ -172,9 +175,7 @@ def least_count(emitter: Emitter, literals: Literals, most: int) -> int:
         if not emitter.apart().satisfies(constraint):
             return 0
         match constraint:
-            case Array(contains=()) if constraint.longest != 0 and not (
-                constraint.unique and constraint.prefix_length
-            ):
+            case Array(contains=()) if constraint.longest != 0:
                 return (constraint.shortest == 0) + of(constraint.at(0))
             case Object(exists=(), names=()):
                 listed = {name for each in constraint.properties for name, _ in each.named}

@@ -7,10 +7,9 @@ objects.py write the rules of the rest.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from guided_plugin.config import UNBOUNDED, Bounds
 from guided_plugin.errors import CompileLimitError, UnsupportedSpecError
@@ -163,17 +162,6 @@ class Emitter:
             self._values[key] = symbol
         return symbol
 
-    @contextmanager
-    def compared(self, items: tuple[Items, ...]) -> Iterator[None]:
-        """Write values that are compared with each other: the items of an array, with all that they hold."""
-        before = self.comparing
-        if before is None:
-            self.comparing = items
-        try:
-            yield
-        finally:
-            self.comparing = before
-
     def marked(self, symbol: Symbol, bit: int) -> Symbol:
         """A symbol with a mark before it, by its bit."""
         if not self.style.marked:
@@ -215,13 +203,15 @@ class Emitter:
 
     def incomparable(self, why: str, hint: str = SIMPLER) -> UnsupportedSpecError:
         """An error about the `uniqueItems` of the array that is being written, with its place."""
-        document, where = self.algebra.document, self.algebra.document.place("uniqueItems")
+        document, items = self.algebra.document, {*(self.comparing or ())}
+        where, most = document.place("uniqueItems"), -1
         for number, node in enumerate([*document.nodes]):
-            if node.keywords.get("uniqueItems"):
-                arrays = cast("tuple[Array, ...]", self.algebra.shape(frozenset({(True, number)}))["array"])
-                if any(array.items == self.comparing for array in arrays):
-                    where = pointer((*node.path, "uniqueItems"))
-                    break
+            if not node.keywords.get("uniqueItems"):
+                continue
+            for array in self.algebra.shape(frozenset({(True, number)}))["array"]:
+                # Keywords that apply together with it may add to what it says about items.
+                if isinstance(array, Array) and items.issuperset(array.items) and len(array.items) > most:
+                    where, most = pointer((*node.path, "uniqueItems")), len(array.items)
         return UnsupportedSpecError(f"uniqueItems can't be enforced: {why}", where=where, hint=hint)
 
     def led(self, terminal: Text, characters: str | None) -> Symbol:
