@@ -103,7 +103,7 @@ class XGrammarBackend:
     def compile(self, spec: OutputSpec) -> Grammar:
         start = time.perf_counter()
         try:
-            compiled = self._compiler.compile_grammar(self._grammar(spec))
+            compiled = self._compile(spec)
         except (GrammarError, MemoryError):
             raise
         except RecursionError:
@@ -128,6 +128,9 @@ class XGrammarBackend:
     def load(self, prepared: Prepared) -> Grammar:
         """Compile again."""
         return self.compile(prepared.spec)
+
+    def _compile(self, spec: OutputSpec) -> Any:
+        return self._compiler.compile_grammar(self._grammar(spec))
 
     def _grammar(self, spec: OutputSpec) -> Any:
         """A spec as xgrammar's grammar."""

@@ -109,7 +109,7 @@ vllm.exceptions
   GracefulHTTPError
 vllm.sampling_params
   SamplingParams has extra_args structured_outputs all_stop_token_ids min_tokens bad_words \
-    allowed_token_ids logit_bias max_tokens
+    allowed_token_ids logit_bias repetition_penalty max_tokens
   StructuredOutputsParams has json regex choice grammar json_object structural_tag disable_any_whitespace \
     disable_additional_properties whitespace_pattern
   BeamSearchParams
