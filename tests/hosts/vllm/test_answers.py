@@ -2,6 +2,10 @@
 
 import json
 
+import pytest
+
+pytest.importorskip("vllm")
+
 from benchmarks.answers.__main__ import main
 from guided_plugin.demo import MODEL_DIR
 
