@@ -141,10 +141,14 @@ class OutputClosing(Protocol):
     def go_back(self, mark: Any) -> None:
         """Be as it was at a mark."""
 
-    def restrict(self, matcher: Any, tokens: int, last: int, row: MaskArray, until: float) -> None:
+    def restrict(
+        self, matcher: Any, tokens: int, last: int, row: MaskArray, until: float, part: float
+    ) -> None:
         """Take the tokens out of a mask after which no ending would fit into the room that is left. `tokens`
         are there, `last` is the last one or -1. Where no ending is known, none is taken out: the
-        output may be cut. `until`: of `time.thread_time`, for searches that only leave more choice."""
+        output may be cut. `until`: of `time.thread_time`, for searches that only leave more choice; `part`:
+        seconds of each step for those without which it would be cut. It is led to its end where these take
+        more."""
 
 
 class MatcherBatch(Protocol):

@@ -43,7 +43,8 @@ _LOOK_SECONDS = 0.1
 """Seconds between two such looks, at most: where masks take long, better matchers matter most."""
 
 _CLOSING_SECONDS = 0.002
-"""In a step, for searches that only leave more choice to outputs that end soon."""
+"""In a step, for searches that only leave more choice to outputs that end soon. As much, on the average, for
+those without which outputs would be cut."""
 
 _STOP_ROW_BYTES = 4 << 20
 """What rows of stop tokens may take: one for each set of stop tokens that requests have."""
@@ -201,10 +202,11 @@ class GrammarTable:
             self._fill_batch(batch, slots, mask, own)
         if rows is None:  # a step begins
             self._closing_until = time.thread_time() + _CLOSING_SECONDS
+        part = _CLOSING_SECONDS / max(1, len(group.closing))
         for position, request, closing in group.closing:
             if len(request.state.tokens) >= closing.due and request.error is None:
                 row = mask[position if rows is None else rows[position]]
-                self._close(slots[position], request, closing, row)
+                self._close(slots[position], request, closing, row, part)
         for position in group.others:
             request = self.requests[slots[position]]
             row = mask[position if rows is None else rows[position]]
@@ -217,13 +219,15 @@ class GrammarTable:
                     row[last // 32] &= ~np.left_shift(np.int32(1), last % 32)
         self._fill_seconds = time.perf_counter() - start
 
-    def _close(self, slot: int, request: RunningRequest, closing: OutputClosing, row: MaskArray) -> None:
+    def _close(
+        self, slot: int, request: RunningRequest, closing: OutputClosing, row: MaskArray, part: float
+    ) -> None:
         """Keep room for an end in the mask of a request that runs."""
         tokens, begun = request.state.tokens, time.thread_time()
         before, last = closing.led, tokens[-1] if tokens else -1
         error: GuidedError | None = None
         try:
-            closing.restrict(request.matcher, len(tokens), last, row, self._closing_until)
+            closing.restrict(request.matcher, len(tokens), last, row, self._closing_until, part)
         except Exception as problem:
             error = RequestError(f"its end could not be found: {problem}")
         if error is None and time.thread_time() - begun > self._unbounded.seconds:

@@ -211,6 +211,11 @@ class Closing:
     """How often no ending was found."""
     text: int = 0
     """Characters of the longest tokens of plain text in the last mask: they leave the ending as it is."""
+    looked: int = 0
+    """With so many tokens it was looked at last."""
+    owed: float = 0.0
+    """Seconds of searches for endings beyond its part of the steps so far. While it owes some it is led, for
+    which no search is necessary."""
 
     @property
     def mark(self) -> tuple[int, Ending | None, int, int]:
@@ -223,31 +228,36 @@ class Closing:
         self.text = 0
 
     def restrict(
-        self, matcher: LLGuidanceMatcher, tokens: int, last: int, row: MaskArray, until: float
+        self, matcher: LLGuidanceMatcher, tokens: int, last: int, row: MaskArray, until: float, part: float
     ) -> None:
         """Take the tokens out of a mask after which no ending would fit. `tokens` are there, the `last` one
         of them given. Where no ending is known, none is taken out. `until`: of `time.thread_time`, for
-        searches that only leave more choice."""
+        searches that only leave more choice; `part`: seconds of each step for those without which it would be
+        cut."""
         left, growth = self.room - tokens, self.rules.growth
-        self.due = tokens + 1
+        self.owed = max(0.0, self.owed - part * (tokens - self.looked))
+        self.due, self.looked = tokens + 1, tokens
         ending = self.ending
         probes, goes_on, self.text = self.rules.endings.spelling.probes, self.text and last >= 0, 0
         if goes_on and _allows(self.rules.plain[max(SIZES)], last):  # one is tried, in turn, in place of all
             self.text = self._spared(matcher, left - 2, row, probes[left % min(_PROBES, len(probes)) :][:1])
         if not self.text:
-            sizes = left - 2 - growth, left - 1
+            sizes, begun = (left - 2 - growth, left - 1), time.thread_time()
             self.ending = ending = self.rules.after(matcher, last, ending, sizes, until)
+            self.owed += time.thread_time() - begun
         if ending is None:
             self.missed += 1
             self.due = tokens + (1 << self.missed)
             return
         # One token is sampled now, and a stop token comes at the end.
         spare = left - len(ending) - 2
-        if spare >= growth:
+        owes = self.owed > part
+        if spare >= growth and not owes:
             self.due += (spare - growth) // (growth + 1)
             return
         self.due = tokens  # the same mask may be filled again, where a step was planned and not sampled
-        self.led += not self._keep(matcher, ending, left - 2, row, until) or spare < 0
+        chose = self._keep(matcher, ending, left - 2, row, 0.0 if owes else until)
+        self.led += not chose or spare < 0
 
     def _spared(self, matcher: LLGuidanceMatcher, most: int, row: MaskArray, probes: list[int]) -> int:
         """Characters of the longest tokens of free text that may come before the ending; 0: none may."""

@@ -219,12 +219,13 @@ class Endings:
                         choices[-1].others.append(end)
                     used.add((self.spelling.signature(row), end))
                 closed = False
+            before = place.fork() if len(options) > 1 else place
+            while options and not self._move(place, options[0]):
+                del options[0]  # a mask of bytes shows more than what fits where items must differ
             if not options:
                 return None
             if len(options) > 1:
-                choices.append(_Choice(pieces[:], place.fork(), options[1:]))
-            if not self._move(place, options[0]):
-                return None
+                choices.append(_Choice(pieces[:], before, options[1:]))
             pieces.append(options[0])
             size += 1 if isinstance(options[0], int) else len(options[0])
         return None

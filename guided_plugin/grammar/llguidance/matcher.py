@@ -93,11 +93,10 @@ class LLGuidanceMatcher:
 
     def ends_with(self, tokens: Sequence[int]) -> bool:
         """Whether its output is complete after these tokens."""
-        if self.distinct is None:
-            due = [*tokens, self.usual_stops[0]]
-            return bool(self.handle.validate_tokens(due) == len(due))
-        ahead = self.fork()
-        return all(map(ahead.accept, tokens)) and ahead.complete
+        due = [*tokens, self.usual_stops[0]]
+        if self.handle.validate_tokens(due) != len(due):
+            return False
+        return self.distinct is None or self.distinct.stays_distinct(tokens)
 
     def mark(self) -> None:
         """Keep a copy to go back to. One that llguidance rolls back sometimes shows a mask from before: after

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError, RequestError, UnsupportedSpecError
 from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.llguidance import backend
+from guided_plugin.grammar.llguidance.endings import Endings
 from guided_plugin.grammar.llguidance.growth import growth, required
 from guided_plugin.grammar.llguidance.tokenizer import Spelling
-from guided_plugin.grammar.table import GrammarTable, Phase
+from guided_plugin.grammar.table import _CLOSING_SECONDS, GrammarTable, Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec, check_room
 from guided_plugin.step import NO_TOKEN
@@ -65,6 +67,13 @@ SCHEMAS: list[Any] = [
     {"type": "object", "minProperties": 1, "required": ["name"]},
     {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "integer"}]}, "minItems": 2},
     {"type": "object", "properties": {"a": {"type": "object"}}, "required": ["b", "a"]},
+    {  # a name that one object needs is free in another, once
+        "type": "object",
+        "properties": {
+            "c": {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 3}
+        },
+        "required": ["c"],
+    },
     {
         "properties": {**{one: {"anyOf": [{"type": "null"}, {"$ref": "#"}]} for one in "lr"}, "value": {}},
         "required": ["l", "r", "value"],
@@ -267,6 +276,36 @@ def test_where_there_is_no_time_for_a_choice_the_output_is_led(
             table.accept((0,), [allowed[0]])
         assert table.led == [0]
         assert text.removesuffix(TOKENS[END]) == written
+
+
+def test_outputs_whose_ends_are_hard_to_find_take_a_bounded_part_of_the_steps(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With each item that is chosen the ending that was known repeats one."""
+    items = {"type": "integer", "minimum": 0, "maximum": 45}
+    spec = OutputSpec.json_schema({"type": "array", "items": items, "minItems": 40, "uniqueItems": True})
+    grammar, table, rng = compiler.compile(spec), GrammarTable(VOCABULARY), random.Random(3)
+    for slot in range(8):
+        table.add(slot, str(slot), spec.within(150), grammar, compiler.backend(grammar.backend))
+    took, search, slots = list[float](), Endings.shortest, tuple(range(8))
+
+    def timed(*given: Any, **options: Any) -> Any:
+        begun = time.thread_time()
+        found = search(*given, **options)
+        took.append(time.thread_time() - begun)
+        return found
+
+    monkeypatch.setattr(Endings, "shortest", timed)
+    steps = 0
+    while slots:
+        masks = np.zeros((len(slots), VOCABULARY.words), np.int32)
+        table.fill(slots, masks)
+        allowed = [np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")) for row in masks]
+        table.accept(slots, [int(rng.choice(one)) for one in allowed])
+        slots = tuple(slot for slot in slots if table.phase(slot) is Phase.ACTIVE)
+        steps += 1
+    assert {table.phase(slot) for slot in range(8)} == {Phase.DONE}
+    assert sum(took) < 1.5 * steps * _CLOSING_SECONDS
 
 
 def test_drafts_are_walked_along_and_forgotten(compiler: GrammarCompiler) -> None:

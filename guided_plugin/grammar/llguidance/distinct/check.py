@@ -6,7 +6,7 @@ Depends on track and spellings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,12 @@ class DistinctCheck:
     def rollback(self, tokens: int) -> None:
         """Take the last tokens back."""
         self._track.back(tokens)
+
+    def stays_distinct(self, tokens: Iterable[int]) -> bool:
+        """Whether no item is there twice after these tokens, which its grammar allows and which end its
+        output: where else an item could lead does not matter."""
+        ahead = DistinctCheck(self._rules, self._track.copy(explores=False))
+        return all(map(ahead.accept, tokens))
 
     def fork(self) -> DistinctCheck:
         """An independent check in the same position."""

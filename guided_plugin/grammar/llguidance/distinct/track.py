@@ -68,11 +68,15 @@ class State:
 class Track:
     """Follows one output with a matcher over bytes, of a grammar with marks."""
 
-    __slots__ = ("_fed", "_matcher", "_start", "_states", "state")
+    __slots__ = ("_explores", "_fed", "_matcher", "_start", "_states", "state")
 
-    def __init__(self, start: Callable[[], Any], frame: Frame | None = None) -> None:
-        """`start`: a matcher over `BYTES` at the beginning."""
+    def __init__(
+        self, start: Callable[[], Any], frame: Frame | None = None, *, explores: bool = True
+    ) -> None:
+        """`start`: a matcher over `BYTES` at the beginning. `explores`: whether it finds out what items can
+        still become; else it finds repeated items alone."""
         self._start = start
+        self._explores = explores
         self._matcher = start()
         self._fed: list[int] = []
         self.state = State(frame)
@@ -128,12 +132,12 @@ class Track:
         for frame, seen in checked(state.frame):
             seen.cut(frame.count)
 
-    def copy(self) -> Track:
+    def copy(self, *, explores: bool = True) -> Track:
         """An independent one in the same position, from which it can't go back."""
-        other = Track(self._matcher.deep_copy)
+        other = Track(self._matcher.deep_copy, explores=explores)
         other._start = self._start
         other._fed = [*self._fed]
-        other.state = replace(self.state, frame=_own(self.state.frame))
+        other.state = replace(self.state, frame=_own(self.state.frame, explores))
         other._states = [other.state]
         return other
 
@@ -232,7 +236,7 @@ class Track:
         if not frame.active:
             state.text = b""
         state.frame = Frame(frame.parent, frame.names, seen, frame.count, len(state.text))
-        for value in seen.unexplored():
+        for value in seen.unexplored() if self._explores else ():
             self._explore(seen, value)
 
     # What can come
@@ -284,11 +288,14 @@ def checked(frame: Frame | None) -> Iterator[tuple[Frame, Seen]]:
         frame = frame.parent
 
 
-def _own(frame: Frame | None) -> Frame | None:
+def _own(frame: Frame | None, explores: bool) -> Frame | None:
     """The same containers, with items of their own."""
     if frame is None:
         return None
-    return replace(frame, parent=_own(frame.parent), seen=frame.seen and frame.seen.copy())
+    seen = frame.seen
+    if seen is not None:
+        seen = seen.copy() if explores else Seen(seen.marks, seen.values)
+    return replace(frame, parent=_own(frame.parent, explores), seen=seen)
 
 
 def _put(state: State, piece: bytes) -> None:
