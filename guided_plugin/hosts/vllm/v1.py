@@ -119,25 +119,26 @@ class V1Runner:
             self.engine.hooks.sampled(self._slots, tokens.view(-1))
 
     def _finish(self) -> None:
-        """Hand on the tokens of the last step."""
+        """Hand on the tokens of the last step, if it had any."""
         tokens, self._sampled = self._sampled, None
-        if tokens is None:
-            return
         pipeline = self.engine.pipeline
         total = sum(map(len, self._outputs))
-        if total == self._total + len(self._outputs):
-            self._steps += 1
+        expected = self._total if tokens is None else self._total + len(self._outputs)
+        if total == expected:
             self._total = total
-            pipeline.schedule_update(tokens)
-            pipeline.finish_update()
+            if tokens is not None:
+                self._steps += 1
+                pipeline.schedule_update(tokens)
+                pipeline.finish_update()
             return
         self._settle_lengths()
         grown = {at: len(row.output) - row.length for at, row in self._rows.items()}
-        pipeline.schedule_update(_counting(tokens, [at for at, new in grown.items() if new == 1]))
-        pipeline.finish_update()
+        if tokens is not None:
+            pipeline.schedule_update(_counting(tokens, [at for at, new in grown.items() if new == 1]))
+            pipeline.finish_update()
         for at, row in self._rows.items():
             row.length = len(row.output)
-            if row.guided.slot != UNGUIDED and grown[at] not in (0, 1):
+            if row.guided.slot != UNGUIDED and (grown[at] not in (0, 1) or (tokens is None and grown[at])):
                 # vLLM took some output back (a failed transfer of its cache): begin again after the rest.
                 self.engine.end(row.guided)
                 row.guided = self._begin(row.params, row.output) or row.guided

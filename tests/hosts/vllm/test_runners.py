@@ -50,7 +50,8 @@ def test_v2_drafts_are_judged_by_the_grammar(mode, seed):
     assert mode == "inline" or metrics.worker.steps > 50
 
 
-def test_v1_output_that_is_cut_back_starts_again():
+@pytest.mark.parametrize("cut_between_steps", [False, True])
+def test_v1_output_that_is_cut_back_starts_again(cut_between_steps):
     guide = GuidedLogitsProcessor(runner_config(), torch.device("cpu"), False)
     spec = gp.OutputSpec.regex("abcdefgh")
     output = []
@@ -60,8 +61,10 @@ def test_v1_output_that_is_cut_back_starts_again():
         token = int(guide.apply(logits).argmax())
         guide.runner.sampled(torch.tensor([[token]], dtype=torch.int32))
         output.append(token)
+        if step == 5 and cut_between_steps:
+            guide.update_state(None)  # a plan that nothing is sampled for
         if step == 5:
-            del output[2:]
+            del output[5 if cut_between_steps else 2 :]
         guide.update_state(None)
     assert bytes(output[:8]) == b"abcdefgh"
     assert output[8] == END
