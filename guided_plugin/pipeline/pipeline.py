@@ -127,7 +127,8 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         if self._plan.rows:
             start = time.perf_counter()
             self.runtime.fill()
-            self._report(self.runtime.take_failures())
+            if failures := self.runtime.take_failures():
+                self._report(failures)
             self._clock[1] = time.perf_counter() - start
         self._due = _FILLED
 
@@ -196,7 +197,8 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         rows = len(self._plan.rows)
         if rows:
             self.runtime.finish()
-            self._report(self.runtime.take_failures())
+            if failures := self.runtime.take_failures():
+                self._report(failures)
             self._clock[4] = time.perf_counter() - start
         self._due = _ENDED
         self._end_step(rows)
