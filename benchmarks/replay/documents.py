@@ -27,7 +27,7 @@ from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError, SpecError
 from guided_plugin.grammar import forced
 from guided_plugin.grammar.base import Backend, Matcher
-from guided_plugin.grammar.earlier import EarlierKeys
+from guided_plugin.grammar.learnt_drafts import LearntDrafts
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
@@ -133,29 +133,28 @@ class Documents:
 
     def taught(self, documents: Sequence[Document]) -> int:
         """Forward passes of documents, if every draft were verified, after they were answered before."""
-        earlier, passes = EarlierKeys(self._vocabulary, self._offers), 0
+        learnt, passes = LearntDrafts(self._vocabulary, self._offers, self._drafts), 0
         for _ in range(_VISITS):
-            passes = sum(self._passes(OutputSpec.parse(one.spec), one.tokens, earlier) for one in documents)
+            passes = sum(self._passes(OutputSpec.parse(one.spec), one.tokens, learnt) for one in documents)
         return passes
 
-    def _passes(self, spec: OutputSpec, tokens: list[int], earlier: EarlierKeys | None = None) -> int:
-        """With all drafts that must follow, and what `earlier` knows where there are none."""
+    def _passes(self, spec: OutputSpec, tokens: list[int], learnt: LearntDrafts | None = None) -> int:
+        """With all drafts that must follow, and what was learnt where there are none."""
         table = GrammarTable(self._vocabulary, 1.0, 1.0)
         table.add(0, "", spec, *self._forced.compiled(spec), ())
-        at = passes = 0
+        request, at, passes = table.requests[0], 0, 0
+        offered: tuple[int, ...] = ()  # behind the prompt one token is sampled, without drafts
         while at < len(tokens):
-            # Behind the prompt one token is sampled, without drafts.
-            offered, followers = self._offers.after(table.requests[0], self._drafts) if at else (), None
-            if earlier is not None:
-                if at and not offered:
-                    offered, followers = earlier.after(0, table.requests[0], self._drafts)
-                earlier.learn(0, followers, offered)
             pairs = zip(offered, tokens[at:], strict=False)
-            end = at + 1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-            table.accept_more((0,), [[token] for token in tokens[at:end]])
-            at, passes = end, passes + 1
-        if earlier is not None:
-            earlier.learn(0)
+            new = tokens[at : at + 1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))]
+            if learnt is not None:
+                learnt.after(0, request, new)
+            table.accept_more((0,), [[token] for token in new])
+            at, passes = at + len(new), passes + 1
+            if learnt is None:
+                offered = self._offers.after(request, self._drafts)
+            else:
+                offered = learnt.look(0, request).tokens
         return passes
 
     def _free(self, count: int) -> list[Document]:

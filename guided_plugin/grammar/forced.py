@@ -72,10 +72,10 @@ class ForcedTokens:
         """
         return self.behind(request.matcher, most) if request.state.phase is _ACTIVE else ()
 
-    def behind(self, matcher: Any, most: int) -> tuple[int, ...]:
-        """The same of a matcher."""
+    def behind(self, matcher: Any, most: int, text: bytes = b"", ahead: Any = None) -> tuple[int, ...]:
+        """The same of a matcher; or the tokens of a text, and of what must follow it, as `ahead` tells."""
         begun = time.thread_time()
-        text = matcher.forced() if getattr(matcher, "forces", False) else b""
+        text += (ahead or matcher).forced() if getattr(matcher, "forces", False) else b""
         quick = time.thread_time() - begun < _LOOK_SECONDS
         tokens = self.spelled(text[:_LONGEST], matcher, most) if text and quick else ()
         if time.thread_time() - begun > 4 * _LOOK_SECONDS:

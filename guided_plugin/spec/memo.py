@@ -41,15 +41,15 @@ class Latest(Generic[K, T]):
         self._entries.move_to_end(key)
         return entry[0]
 
-    def put(self, key: K, value: T, size_bytes: int) -> None:
+    def put(self, key: K, value: T, size_bytes: int) -> T:
         """Keep a value that takes so many bytes with its key, unless it alone takes more than all may."""
         self.drop(key)
-        if size_bytes > self.limit_bytes:
-            return
-        self._entries[key] = value, size_bytes
-        self.size_bytes += size_bytes
-        while self.size_bytes > self.limit_bytes:
-            self.drop(next(iter(self._entries)))
+        if size_bytes <= self.limit_bytes:
+            self._entries[key] = value, size_bytes
+            self.size_bytes += size_bytes
+            while self.size_bytes > self.limit_bytes:
+                self.drop(next(iter(self._entries)))
+        return value
 
     def drop(self, key: K) -> None:
         """Forget a key, if it is there."""

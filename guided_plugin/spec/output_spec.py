@@ -52,6 +52,8 @@ class OutputSpec:
     configured."""
     room: int | None = None
     """For that: how many tokens the output may have, its stop token among them. Hosts set it."""
+    salt: str | None = None
+    """Requests that differ in it learn nothing from each other's outputs. Hosts set it."""
     # How much there may be in JSON where the schema sets no bound: see `Bounds`. None: as configured.
     max_whitespace: int | None = None
     max_digits: int | None = None
@@ -196,9 +198,11 @@ class OutputSpec:
                 raise SpecError(f"unknown option {shown(name)}", where=kind, hint=did_you_mean(name, known))
         return cls(kind, text, **options)
 
-    def within(self, room: int | None) -> OutputSpec:
-        """The spec of an output that may have so many tokens, as a host knows."""
-        return self if room == self.room else replace(self, room=room)
+    def within(self, room: int | None, salt: str | None = None) -> OutputSpec:
+        """The spec of an output that may have so many tokens, as a host knows, and what separates what its
+        outputs teach from those of others."""
+        same = self.room == room and self.salt == salt
+        return self if same else replace(self, room=room, salt=salt)
 
     def settled(self, config: GuidedConfig) -> OutputSpec:
         """The spec with what it leaves to the configuration."""
@@ -346,16 +350,15 @@ def check_room(least: int, room: int | None, where: str = "max_tokens") -> None:
         )
 
 
-def packed(spec: OutputSpec) -> tuple[str, int | None]:
-    """A spec as a text, for other processes; and its room, which differs from request to request. What was
-    packed or unpacked lately takes a look into a memo."""
-    return _packed(spec if spec.room is None else replace(spec, room=None)), spec.room
+def packed(spec: OutputSpec) -> tuple[str, int | None, str | None]:
+    """A spec as a text, for other processes; and its room and its salt, which differ from request to request.
+    What was packed or unpacked lately takes a look into a memo."""
+    return _packed(spec.within(None)), spec.room, spec.salt
 
 
-def unpacked(text: str, room: int | None = None) -> OutputSpec:
+def unpacked(text: str, room: int | None = None, salt: str | None = None) -> OutputSpec:
     """What was packed: the same object for the same text."""
-    spec = _unpacked(text)
-    return spec if room is None else replace(spec, room=room)
+    return _unpacked(text).within(room, salt)
 
 
 @remembered(lambda spec, text: spec_bytes(spec) + texts_bytes(text))
@@ -380,9 +383,10 @@ def spec_bytes(spec: OutputSpec, *_: object) -> int:
 @remembered(spec_bytes)
 def language_of(spec: OutputSpec) -> OutputSpec:
     """The part of a spec that decides its grammar; the rest belongs to each request."""
-    if spec.stop_token_ids is None and spec.start_after is None and spec.room is None:
+    spec = spec.within(None)
+    if spec.stop_token_ids is None and spec.start_after is None:
         return spec
-    return replace(spec, stop_token_ids=None, start_after=None, room=None)
+    return replace(spec, stop_token_ids=None, start_after=None)
 
 
 @remembered(spec_bytes)

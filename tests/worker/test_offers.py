@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from guided_plugin.grammar.recall import Found
+from guided_plugin.grammar.learnt_drafts import Found
 from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.child import offers as offers_module
 from guided_plugin.worker.child import steps as steps_module
@@ -17,41 +17,24 @@ from guided_plugin.worker.words import Counter, PlanField
 DRAFTS = 3
 
 
-class Forced:
-    """What each slot's request has to go on with; it takes its time."""
+class Learnt:
+    """What follows in each slot: known, or to be looked for, which takes its time."""
 
-    def __init__(self, runs, clock=None):
+    def __init__(self, runs, clock=None, known=()):
         self.runs, self.clock = runs, clock or SimpleNamespace(now=0.0)
-
-    def after(self, request, most):
-        self.clock.now += 0.0021
-        return self.runs[request.slot][:most]
-
-
-class Earlier:
-    """Nothing is known of slots but the last: there a draft is half sure."""
-
-    offered = taken = 0
-
-    def after(self, slot, request, most):
-        return ((6,), SimpleNamespace(sure=0.5)) if slot == 7 else ((), None)
-
-    def learn(self, slot, followers=None, tokens=()):
-        pass
-
-
-class Recalled:
-    """What is known of slots; rows of others are to be looked for."""
-
-    def __init__(self, known=()):
-        self.known, self.kept = dict(known), {}
+        self.known, self.looked, self.outputs = dict(known), [], []
 
     def after(self, slot, request, tokens):
         return self.known.get(slot), slot not in self.known
 
-    def keep(self, slot, request, tokens, source, *, offered):
-        self.kept[slot] = tokens, offered
-        return Found(tokens, source)
+    def read(self, slot, request):
+        self.outputs.append(slot)
+
+    def look(self, slot, request):
+        self.clock.now += 0.0021
+        self.looked.append(slot)
+        guess = Found((6,), SimpleNamespace(sure=0.5))
+        return Found(self.runs[slot][:DRAFTS]) if self.runs[slot] or slot < 7 else guess
 
 
 class Table:
@@ -94,8 +77,7 @@ def step(region, offers, number, slots, *, sampled=1, proposed=NO_TOKEN):
 
 
 def make(region, runs, clock=None, known=()):
-    parts = Table(), Forced(runs, clock), Earlier(), Recalled(known)
-    return Offers(WorkerRings(region, 0, 0, 0), *parts)
+    return Offers(WorkerRings(region, 0, 0, 0), Table(), Learnt(runs, clock, known))
 
 
 @pytest.mark.usefixtures("patient")
@@ -128,12 +110,12 @@ def test_rows_that_drafts_come_too_late_for_keep_what_was_proposed_and_are_the_f
 
 @pytest.mark.usefixtures("patient")
 def test_tokens_and_drafts_are_counted(region):
-    offers = make(region, [(7, 8), ()])
+    offers = make(region, [(7, 8), (), (), (), (), (), (), ()])
     for number in (1, 2, 3):
-        step(region, offers, number, (0, 1), sampled=2)
-    step(region, offers, 4, (0, 1), sampled=0)
-    counts = [region.load(counter) for counter in (Counter.DRAFTS, Counter.TOKENS, Counter.FORWARDS)]
-    assert counts == [8, 12, 6]
+        step(region, offers, number, (0, 1, 7), sampled=2)
+    step(region, offers, 4, (0, 1, 7), sampled=0)
+    names = Counter.DRAFTS, Counter.TOKENS, Counter.FORWARDS, Counter.EARLIER, Counter.EARLIER_TAKEN
+    assert [region.load(counter) for counter in names] == [12, 18, 9, 4, 2]
 
 
 @pytest.mark.usefixtures("patient")
@@ -145,50 +127,33 @@ def test_what_is_known_is_offered_before_any_grammar_has_seen_the_tokens(region)
     # The one that nothing was known of has taken its token in, and is known now.
     assert offers._table.moved == [5]
     assert blocks == [[5] * 5 + [NO_TOKEN, 5]]
-    assert offers._recalled.kept == {5: ((7,), True)}
+    assert offers._learnt.looked == [5]
 
 
-@pytest.mark.usefixtures("patient")
-def test_what_is_to_be_looked_at_again_is_once_there_is_time(region, monkeypatch):
-    known = {slot: Found((slot + 1,)) for slot in range(5)}
-    offers = make(region, [(7,)] * 8, known=known)
-    monkeypatch.setattr(offers._recalled, "after", lambda slot, request, tokens: (known[slot], slot == 3))
-    found, _, _ = step(region, offers, 1, tuple(range(5)))
-    assert [row[0] for row in found] == [1, 2, 3, 4, 5]
-    assert not offers._recalled.kept
+def test_what_there_was_no_time_for_is_looked_at_when_there_is(region, monkeypatch):
+    clock = SimpleNamespace(now=1.0, perf_counter=lambda: clock.now)
+    monkeypatch.setattr(offers_module, "time", clock)
+    slots, offers = tuple(range(8)), make(region, [(7, 8)] * 8, clock)
+    step(region, offers, 1, slots)
+    assert offers._learnt.looked == [0, 1, 2, 3, 4]
+    del offers._table.requests[6]  # it has left
     while offers.learn():
         pass
-    assert offers._recalled.kept == {3: ((7,), True)}
-    step(region, offers, 2, tuple(range(5)))
-    offers.seen(Plan(3, 2, 0, 0, tuple(range(5)), False), [], whole=True)  # it is at another place now
-    offers._recalled.kept.clear()
-    while offers.learn():
-        pass
-    assert not offers._recalled.kept
-
-
-def test_outputs_are_learnt_from_in_turns_and_a_little_at_a_time(region, monkeypatch):
-    monkeypatch.setattr(offers_module, "_LEARN_SECONDS", 0.0)
-    learnt = []
-    monkeypatch.setattr(Earlier, "learn", lambda self, slot, *offered: learnt.append(slot))
-    offers = make(region, [()] * 8, known=dict.fromkeys(range(8), Found()))
+    assert offers._learnt.looked == [0, 1, 2, 3, 4, 7, 5]
+    assert sorted(offers._learnt.outputs) == [0, 1, 2, 3, 4, 5, 7]
+    step(region, offers, 2, (0,))
+    offers._learnt.looked.clear()
+    assert offers.learn()
     assert not offers.learn()
-    step(region, offers, 1, (0, 1, 2))
-    assert offers.learn()
-    assert offers.learn()
-    step(region, offers, 2, (0, 1, 2))  # two rows at a time, if there is no time for more
-    while offers.learn():
-        pass
-    first, second, *rest = learnt
-    assert (first, second) == (1, 2)
-    assert rest == [0, 1, 2]
+    assert not offers._learnt.looked
 
 
-@pytest.mark.usefixtures("patient")
-def test_if_the_worker_ends_while_it_looks_at_a_row_its_request_is_to_blame(region, monkeypatch):
-    monkeypatch.setattr(Earlier, "after", lambda *given: {}["name"])
+@pytest.mark.parametrize("name", ["after", "look"])
+def test_if_the_worker_ends_while_it_looks_at_a_row_its_request_is_to_blame(region, monkeypatch, name):
+    monkeypatch.setattr(offers_module, "_WORTH", 1e6)
+    monkeypatch.setattr(Learnt, name, lambda *given: {}["name"])
     with pytest.raises(KeyError):
-        step(region, make(region, [(7,), ()]), 1, (0, 1))
+        step(region, make(region, [(7,), ()]), 1, (1, 0))
     assert region.load(Counter.DOING) == 1 + 1
 
 

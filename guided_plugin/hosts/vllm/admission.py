@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import hashlib
 import logging
 import math
 import threading
@@ -208,12 +209,16 @@ class Gate:
             if self._reasoning is None:
                 self._reasoning = Reasoning(self._reasoner, self._config, vocabulary)
             ends = self._reasoning.ends(note, prompt)
-            text, _ = packed(replace(admitted.spec, start_after=vocabulary.triggers(ends) or None))
+            text = packed(replace(admitted.spec, start_after=vocabulary.triggers(ends) or None))[0]
         if admitted.spec.close_before_length:
             length = len(request.prompt_embeds if prompt is None else prompt)
             room = self.room(admitted, params, length)
         telling.listener.admitted(admitted.backend, admitted.unenforced)
-        extra[GUIDED], extra[ADMITTED] = (text, room), True
+        # Requests that share no cached prefixes share nothing that their outputs teach.
+        salt = getattr(request, "cache_salt", None)
+        if salt:
+            salt = hashlib.blake2b(repr(salt).encode(), digest_size=16).hexdigest()
+        extra[GUIDED], extra[ADMITTED] = (text, room, salt), True
 
     def room(self, admitted: Admitted, params: Any, prompt: int) -> int:
         """How many tokens may follow so many of a prompt. Raises RequestError where that is too few for any

@@ -101,7 +101,7 @@ vllm.v1.engine.async_llm
     -> START gate:add_request_async: the same, without blocking the event loop
   AsyncLLM.collective_rpc begins self method takes args
 vllm.v1.engine
-  EngineCoreRequest has request_id sampling_params prompt_token_ids prompt_embeds
+  EngineCoreRequest has request_id sampling_params prompt_token_ids prompt_embeds cache_salt
 vllm.v1.engine.exceptions
   EngineDeadError
 vllm.exceptions

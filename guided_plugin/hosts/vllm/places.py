@@ -32,7 +32,7 @@ _FIELDS = (
 """Of a request: errors that name one are not about the spec."""
 
 _LONGEST = 1 << 18
-"""Characters of a text that is read on the event loop to find a place in it: four times as many took 50 ms."""
+"""Characters of a text that is read on the event loop to find a place: four times as many take 50 ms."""
 
 
 class _Asking(NamedTuple):

@@ -23,9 +23,8 @@ from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.compiling.template_process import MODULE
 from guided_plugin.errors import GuidedError
-from guided_plugin.grammar.earlier import EarlierKeys
 from guided_plugin.grammar.forced import ForcedTokens
-from guided_plugin.grammar.recall import Recall
+from guided_plugin.grammar.learnt_drafts import LearntDrafts
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.spawn import resident_bytes
 from guided_plugin.ipc.template import Template
@@ -92,10 +91,9 @@ class GrammarWorker:
         self._steps = PlainSteps(*parts)
         if region.shape.drafts:
             forced = ForcedTokens(compiler.vocabulary)
-            earlier = EarlierKeys(compiler.vocabulary, forced)
-            recalled = Recall(compiler.vocabulary)
-            given = self._rings, self._requests.table, forced, earlier, recalled
-            self._steps = DraftSteps(*parts, Offers(*given) if config.jump_forward else None)
+            learnt = LearntDrafts(compiler.vocabulary, forced, region.shape.drafts)
+            offers = Offers(self._rings, self._requests.table, learnt) if config.jump_forward else None
+            self._steps = DraftSteps(*parts, offers)
         self._pauses = _OFFER_PAUSES if region.shape.drafts and config.jump_forward else _PAUSES
         self._overdue = _OverdueWatch(self._requests.table.overdue)
         self._compiler = compiler

@@ -1,4 +1,4 @@
-"""Drafts that the worker offers: text that must follow, else a key that followed earlier; and how sure it is.
+"""Drafts that the worker offers, text that must follow or a name that followed earlier, and how sure each is.
 
 The device waits for them in each step, so they are looked for in bounded time.
 """
@@ -9,9 +9,7 @@ import time
 
 import numpy as np
 
-from guided_plugin.grammar.earlier import EarlierKeys
-from guided_plugin.grammar.forced import ForcedTokens
-from guided_plugin.grammar.recall import NOTHING, Found, Recall
+from guided_plugin.grammar.learnt_drafts import Found, LearntDrafts
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.child.rings import Plan, WorkerRings
@@ -22,13 +20,6 @@ _WORTH, _LONGEST = 0.5, 0.02
 """For how long the worker looks for drafts of a row: a part of its share of a step, of so many seconds at
 most. In a simulation of real documents 0.36 of the looks found 2.4 drafts each: half a step of a row."""
 
-_FEW_ROWS = 4
-"""So many are always looked at: that takes less than the 2% of drafts that recalling them loses."""
-
-_LEARN_SECONDS = 100e-6
-"""For how long it learns from outputs before it looks for other work. Learning only once in a step took 0.578
-forward passes a token on slow processors; where all is learnt, 0.555 (simulated)."""
-
 _SURE = 0.97
 """How sure it is that a draft that must follow is taken. A pretrained model took 0.975 of them on average
 where masks allow other spellings too, and all of them greedily."""
@@ -38,60 +29,48 @@ _LEARNT = 0.4
 
 
 class Offers:
-    """Of the steps of one session. `earlier` is asked where nothing must follow."""
+    """Of the steps of one session."""
 
-    def __init__(
-        self,
-        rings: WorkerRings,
-        table: GrammarTable,
-        forced: ForcedTokens,
-        earlier: EarlierKeys,
-        recalled: Recall,
-    ) -> None:
-        self._rings, self._table, self._forced, self._earlier = rings, table, forced, earlier
-        self._most = most = rings.region.shape.drafts
-        # By how many drafts a row has: what is offered to it, before these are written.
-        self._templates = np.full((most + 1, most, 2), (NO_TOKEN, 0), np.int32)
-        self._templates[np.tri(most + 1, most, -1, bool), 1] = np.array(_SURE, np.float32).view(np.int32)
-        self._none = (NO_TOKEN,) * most
-        self._recalled = recalled
+    def __init__(self, rings: WorkerRings, table: GrammarTable, learnt: LearntDrafts) -> None:
+        self._rings, self._table, self._learnt = rings, table, learnt
+        self._most = rings.region.shape.drafts
         self._found: dict[int, Found] = {}  # by row: what is offered in this step, and what for
-        self._slots: tuple[int, ...] = ()  # of the last step, by row
-        self._lookups: list[int] = []  # rows that are looked at when there is nothing else to do, for later
+        self._guesses: dict[int, int] = {}  # by slot: how many drafts it was offered that need not follow
+        self._lookups: list[int] = []  # slots that are looked at when there is nothing else to do, for later
+        self._unread: list[int] = []  # those whose outputs are read then
         self._gap, self._last = _LONGEST, 0.0  # seconds between steps, lately; when the last one came
-        self._turn = self._learner = self._left = 0
-        """The row that is the first one to be looked at, since there was no time for it; the one whose output
-        was learnt from last; how many are left in this step."""
+        self._turn = 0  # the row that is looked at first, since there was no time for it
 
     def seen(self, plan: Plan, blocks: list[list[int]], *, whole: bool) -> None:
         """The tokens of a step are there: say which drafts are verified, if any, before a grammar sees them.
         Only rows of which nothing is known are moved past their tokens first; those leave the blocks. Rows it
         comes too late for keep what was proposed. `whole`: all of its requests run."""
         self._lookups.clear()
+        self._unread.clear()
         if not plan.offers:
             return
         last, self._last = self._last, time.perf_counter()
         self._gap += (min(self._last - last, _LONGEST) - self._gap) * _LEARNT
         self._found.clear()
-        self._slots, self._left = plan.slots, len(plan.slots)
         unknown = self._recall(plan, blocks) if whole else []
         end = time.perf_counter() + len(unknown) * self._gap * _WORTH / len(plan.slots)
         turn, self._turn = self._turn, 0
         for row in sorted(unknown, key=lambda row: row < turn):
             if time.perf_counter() > end:
                 self._turn = self._turn or row
-                self._lookups.append(row)
+                self._lookups.append(plan.slots[row])
                 continue
             slot = plan.slots[row]
             self._table.accept_more((slot,), [[block[row]] for block in blocks])
             for block in blocks:
                 block[row] = NO_TOKEN
-            found = self._look(slot, offered=True)
+            found = self._look(slot)
             if found.tokens:
                 self._found[row] = found
         self._write(plan)
         self._publish(plan)
         self._count(plan)
+        self._unread.extend(plan.slots)
 
     def settle(self, plan: Plan) -> None:
         """Its masks are filled now: what was proposed stands, if a worker before this took the tokens in."""
@@ -99,23 +78,20 @@ class Offers:
             self._publish(plan)
 
     def learn(self) -> bool:
-        """Learn from the outputs of the last step, for a while; whose turn it is not comes first next time.
-        Whether there was anything left."""
-        end, there = time.perf_counter() + _LEARN_SECONDS, bool(self._lookups or self._left)
-        while self._lookups or self._left:
-            if self._lookups:
-                slot = self._slots[row := self._lookups.pop()]
-                if slot in self._table.requests:
-                    self._look(slot, offered=row in self._found)
-            else:
-                self._left -= 1
-                self._learner = row = (self._learner + 1) % len(self._slots)
-                found = self._found.get(row, NOTHING)
-                with self._rings.blame_scope(self._slots[row]):
-                    self._earlier.learn(self._slots[row], found.source, found.tokens)
-            if time.perf_counter() > end:
-                break
-        return there
+        """Look at a place that there was no time for, for those that come there later, or read an output.
+        Whether there was one left."""
+        requests = self._table.requests
+        if self._lookups:
+            slot = self._lookups.pop()
+            if slot in requests:
+                self._look(slot)
+        elif self._unread:
+            slot = self._unread.pop()
+            if slot in requests:
+                self._learnt.read(slot, requests[slot])
+        else:
+            return False
+        return True
 
     def _publish(self, plan: Plan) -> None:
         self._rings.region.store(Counter.OFFERED, plan.step)
@@ -124,37 +100,36 @@ class Offers:
     def _recall(self, plan: Plan, blocks: list[list[int]]) -> list[int]:
         """Find what is known; the rows of which nothing is."""
         unknown: list[int] = []
-        requests, few = self._table.requests, len(plan.slots) <= _FEW_ROWS
+        requests, region = self._table.requests, self._rings.region
+        taken = 0
         for row, (slot, *tokens) in enumerate(zip(plan.slots, *blocks, strict=True)):
             new = tokens[: tokens.index(NO_TOKEN)] if tokens[-1] == NO_TOKEN else tokens
-            found, wanted = self._recalled.after(slot, requests[slot], new)
-            if few or (found is None and wanted):
-                unknown.append(row)
-                continue
+            taken += min(len(new[1:]), self._guesses.get(slot, 0))
+            region.store(Counter.DOING, slot + 1)
+            found, wanted = self._learnt.after(slot, requests[slot], new)
             if wanted:
-                self._lookups.append(row)
-            if found is not None and found.tokens:
+                unknown.append(row)
+            elif found is not None and found.tokens:
                 self._found[row] = found
+        region.store(Counter.DOING, 0)
+        self._add(Counter.EARLIER_TAKEN, taken)
         return unknown
 
-    def _look(self, slot: int, *, offered: bool) -> Found:
+    def _look(self, slot: int) -> Found:
         """Find what follows in a slot, and keep it."""
-        request = self._table.requests[slot]
         with self._rings.blame_scope(slot):
-            forced = self._forced.after(request, self._most)
-            tokens, source = (forced, None) if forced else self._earlier.after(slot, request, self._most)
-        return self._recalled.keep(slot, request, tokens, source, offered=offered)
+            return self._learnt.look(slot, self._table.requests[slot])
 
     def _write(self, plan: Plan) -> None:
         drafts = self._rings.region.drafts(plan.step, len(plan.slots))
-        drafts[:, drafts[0, :, 0] < 0] = self._templates[0][:, np.newaxis]
+        tokens, sure = drafts[:, :, 0], drafts.view(np.float32)[:, :, 1]
+        sure[:, tokens[0] < 0] = 0.0
         if self._found:
-            rows, tokens = list(self._found), [found.tokens for found in self._found.values()]
-            counts = np.array([len(one) for one in tokens])
-            drafts[:, rows] = self._templates[counts].swapaxes(0, 1)
-            drafts[:, rows, 0] = np.array([(*one, *self._none[len(one) :]) for one in tokens]).T
-            earlier = {row: found.source.sure for row, found in self._found.items() if found.source}
-            drafts[0, list(earlier), 1] = np.array(list(earlier.values()), np.float32).view(np.int32)
+            rows, found = list(self._found), self._found.values()
+            none = (NO_TOKEN,) * self._most
+            tokens[:, rows] = np.array([(*one.tokens, *none[len(one.tokens) :]) for one in found]).T
+            sure[:, rows] = np.where(tokens[:, rows] < 0, 0.0, _SURE)
+            sure[0, rows] = [_SURE if one.source is None else one.source.sure for one in found]
 
     def _count(self, plan: Plan) -> None:
         """Count the tokens and the drafts of a step."""
@@ -163,8 +138,9 @@ class Offers:
         sampled = rings.region.tokens[plan.step % TOKEN_DEPTH, : count * (self._most + 1)] >= 0
         self._add(Counter.TOKENS, int(np.count_nonzero(sampled)))
         self._add(Counter.FORWARDS, int(np.count_nonzero(sampled[:count])))
-        rings.region.store(Counter.EARLIER, self._earlier.offered)
-        rings.region.store(Counter.EARLIER_TAKEN, self._earlier.taken)
+        found = self._found.items()
+        self._guesses = {plan.slots[row]: len(one.tokens) for row, one in found if one.source is not None}
+        self._add(Counter.EARLIER, sum(self._guesses.values()))
 
     def _add(self, counter: Counter, more: int) -> None:
         if more:

@@ -235,6 +235,25 @@ def test_requests_that_are_aborted_leave_nothing_behind(llm, serves):
     assert figures(llm)["running"] <= 1
 
 
+def test_what_separates_cached_prefixes_separates_what_outputs_teach(llm, monkeypatch):
+    runtime, salts = runner(llm).engine.pipeline.runtime, {}
+    original = runtime.add
+
+    def add(slot, request_id, spec, tokens):
+        salts[spec.text] = spec.salt
+        original(slot, request_id, spec, tokens)
+
+    monkeypatch.setattr(runtime, "add", add)
+    given = ["mine", "mine", "yours", None]
+    prompts = [{"prompt": "x", **({"cache_salt": one} if one else {})} for one in given]
+    every = [params_of({"choice": [f"{number}"]}) for number in range(4)]
+    llm.generate(prompts, every, use_tqdm=False)
+    mine, same, yours, none = (salts[f'["{number}"]'] for number in range(4))
+    assert none is None
+    assert mine == same != yours
+    assert not {"mine", "yours"} & {mine, yours}
+
+
 def test_a_spec_that_compiles_slowly_is_ready_before_its_request(llm, serves, monkeypatch):
     called = []
     original = type(llm.llm_engine).collective_rpc
