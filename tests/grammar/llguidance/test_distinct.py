@@ -242,6 +242,7 @@ UNIONS = [
 
 
 WALKED = [*FINITE, *({**UNIQUE, "items": items} for items in OBJECTS)]
+WALKED += [{**UNIQUE, "items": {**UNIQUE, "items": BOOLEAN}}]
 WALKED += [{**UNIQUE, **schema} for schema in (*KINDS, *LEAVING, *UNIONS)]
 
 

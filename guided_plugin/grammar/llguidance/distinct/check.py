@@ -131,7 +131,7 @@ class DistinctCheck:
         did. False where that is not known."""
         items: list[tuple[bytes, set[bytes]]] = []
         for frame, seen in checked(state.frame):
-            text = state.text[frame.start :]
+            text = state.written[frame.start :]
             if frame.names:
                 if frame.count + 1 >= FEW_NAMES:
                     return False
@@ -158,7 +158,7 @@ def _banned(state: State, table: Spelled) -> Iterator[Ids]:
     """Tokens that lead to a dead text."""
     for frame, seen in checked(state.frame):
         if frame.start >= 0:
-            text = state.text[frame.start :]
+            text = state.written[frame.start :]
             for rest in seen.beyond(text):
                 yield table.beginning(rest)
 
@@ -173,7 +173,7 @@ def _is_fresh(state: State, halves: tuple[bytes, bytes] | None) -> bool:
         return True
     if state.frame.names or any(begun[:size] in seen.dead for size in range(1, len(begun) + 1)):
         return False
-    return not (state.text[state.frame.start :] + end).startswith(begun.rstrip())
+    return not (state.written[state.frame.start :] + end).startswith(begun.rstrip())
 
 
 def _allowed(row: MaskArray, tokens: Ids) -> list[int]:

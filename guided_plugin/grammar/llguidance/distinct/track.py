@@ -64,6 +64,11 @@ class State:
     size: int = 0
     """How many bytes the matcher has moved past."""
 
+    @property
+    def written(self) -> bytes:
+        """The text, without the space behind a number."""
+        return self.text.removesuffix(b" ") if self.mode is Mode.BETWEEN else self.text
+
 
 class Track:
     """Follows one output with a matcher over bytes, of a grammar with marks."""
@@ -205,8 +210,7 @@ class Track:
                 _put(state, b" ")
             state.mode = Mode.BETWEEN
             return True
-        if state.mode is Mode.BETWEEN:
-            state.text = state.text.removesuffix(b" ")
+        state.text = state.written
         ends = frame.start >= 0 and (byte == b":" if frame.names else byte in b",]")
         if ends and frame.seen is not None and len(state.text) > frame.start:
             if not frame.seen.add(frame.count, state.text[frame.start :]):
