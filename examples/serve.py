@@ -15,7 +15,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 
-OPTIONS = {"take_over": True, "tools_strict": True}
+OPTIONS = {"take_over": True}
 """Of the plugin: it takes over all of vLLM's own structured output, and holds every tool to its schema."""
 
 

@@ -80,7 +80,7 @@ class Bounds:
     """How much a model may write where a JSON schema sets no bound; 0 sets none. A request may say each."""
 
     max_whitespace: int = 40
-    """Characters of whitespace between two tokens of `flexible` JSON."""
+    """Characters of a line's indentation in `flexible` JSON."""
     max_digits: int = 20
     """Digits of a number before the point, after it, and in its exponent, which is one of a double."""
     max_string: int = 0
@@ -101,9 +101,9 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
 
     enabled: bool = True
     """False: hosts that load the plugin by themselves leave it out, and refuse guided requests."""
-    whitespace: Whitespace = "compact"
-    """Whitespace in JSON, where a request sets none: `compact`, `spaced` (as `json.dumps` writes) or
-    `flexible`. With `flexible`, tool calls in XML are refused."""
+    whitespace: Whitespace = "flexible"
+    """Whitespace in JSON, where a request sets none: `flexible` (as models write it), `compact` or `spaced`
+    (as `json.dumps` writes)."""
     strict: bool = True
     """Where a request does not set it: objects that describe properties are closed unless the schema opens
     them. False: they are open, and tool calls in XML are refused."""
@@ -124,9 +124,9 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
     """Names of plugins that are not loaded."""
     take_over: bool = False
     """vLLM: serve `response_format`, `structured_outputs` and tool calls too, in place of its own manager."""
-    tools_strict: bool = False
-    """vLLM, with `take_over`: hold every tool to its schema, not only those that say `strict`; the same
-    as vLLM's own `--tool-strict-level parameter`."""
+    tools_strict: bool = True
+    """vLLM, with `take_over`: hold every tool to its schema but those that say `"strict": false`, as its own
+    `--tool-strict-level parameter` does. False, or that flag: as vLLM does."""
     refused: Refused = "error"
     """vLLM, with `take_over`: a refused spec is an `error` for the client, or is left to `vllm`'s manager."""
     mode: Mode = "auto"

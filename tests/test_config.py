@@ -17,7 +17,7 @@ from guided_plugin.ipc import processors
 def test_defaults():
     assert dataclasses.asdict(GuidedConfig()) == {
         "enabled": True,
-        "whitespace": "compact",
+        "whitespace": "flexible",
         "strict": True,
         "backend": "auto",
         "cache_bytes": 512 * 1024 * 1024,
@@ -46,7 +46,7 @@ def test_defaults():
         "row_ms": 200,
         "worker_spin_us": 50,
         "take_over": False,
-        "tools_strict": False,
+        "tools_strict": True,
         "refused": "error",
         "mode": "auto",
         "jump_forward": False,
@@ -121,11 +121,11 @@ def test_the_kill_switch_holds_whatever_the_flag_says(off, flag):
 
 def test_flag_and_environment_merge_field_by_field_and_the_flag_wins():
     environment = {ENVIRONMENT_VARIABLE: '{"take_over": true, "threads": 2, "disabled_plugins": ["a"]}'}
-    config, sources = GuidedConfig.read({"guided_plugin": {"threads": 3, "tools_strict": True}}, environment)
-    assert config == GuidedConfig(take_over=True, threads=3, tools_strict=True, disabled_plugins=("a",))
+    config, sources = GuidedConfig.read({"guided_plugin": {"threads": 3, "tools_strict": False}}, environment)
+    assert config == GuidedConfig(take_over=True, threads=3, tools_strict=False, disabled_plugins=("a",))
     assert config.told(sources) == (
         f"take_over = true (GUIDED_PLUGIN), threads = 3 ({FLAG}), "
-        f'disabled_plugins = ["a"] (GUIDED_PLUGIN), tools_strict = true ({FLAG})'
+        f'disabled_plugins = ["a"] (GUIDED_PLUGIN), tools_strict = false ({FLAG})'
     )
     for nothing in (None, {}, {"guided_plugin": None}, {"another": 1, "guided_plugin_jump": True}, "text"):
         config, sources = GuidedConfig.read(nothing, {})
@@ -155,7 +155,7 @@ def test_flag_and_environment_merge_field_by_field_and_the_flag_wins():
     ],
 )
 def test_what_the_flag_gets_wrong(additional, said):
-    environment = {ENVIRONMENT_VARIABLE: '{"take_over": true, "tools_strict": true}'}
+    environment = {ENVIRONMENT_VARIABLE: '{"take_over": true, "tools_strict": false}'}
     with pytest.raises(ConfigError, match=said):
         GuidedConfig.read(additional, environment)
 
@@ -283,4 +283,4 @@ def test_what_is_refused_is_an_error_or_left_to_vllm():
     with pytest.raises(ConfigError, match="refused: has no effect without take_over"):
         GuidedConfig(refused="vllm")
     with pytest.raises(ConfigError, match="tools_strict: has no effect without take_over"):
-        GuidedConfig(tools_strict=True)
+        GuidedConfig(tools_strict=False)

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,7 +54,8 @@ def demo(
         model = load_model(MODEL_DIR, device)
         compiler = GrammarCompiler(model_vocabulary(tokenizer, model))
         loop = DecodeLoop(model, compiler, jump_forward=jump_forward)
-    specs = [OutputSpec.json_schema(entry.schema) for entry in DEMOS]
+    compact = partial(OutputSpec.json_schema, whitespace="compact")  # else hardly anything is forced
+    specs = [compact(entry.schema) for entry in DEMOS]
     free = [None] * len(specs)
     prompts = [tokenizer.encode(entry.prompt) for entry in DEMOS]
     sampling = Sampling(temperature=temperature, seed=seed)
@@ -76,8 +78,7 @@ def demo(
         guided, guided_ms = decode(specs)
         # Each alone: rows of one batch draw different random numbers.
         changed = [
-            loop.run(prompts[:1], [OutputSpec.json_schema(keyword.schema)], sampling=sampling)[0]
-            for keyword in KEYWORDS
+            loop.run(prompts[:1], [compact(keyword.schema)], sampling=sampling)[0] for keyword in KEYWORDS
         ]
     shown: list[dict[str, Any]] = []
     for entry, spec, *outputs in zip(DEMOS, specs, unguided, guided, strict=True):
@@ -134,9 +135,9 @@ def _show(shown: list[dict[str, Any]], keywords: list[dict[str, Any]]) -> None:
     for demo, entry in zip(DEMOS, shown, strict=True):
         table = Table(title=f"{demo.title} - prompt: {demo.prompt!r}", expand=True)
         cells = []
-        for heading in ("unguided", "guided"):
+        for way, heading in (("unguided", "unguided"), ("guided", "guided, compact")):
             table.add_column(heading, ratio=1, overflow="fold")
-            one = entry[heading]
+            one = entry[way]
             told = "[green]valid[/green]" if one["valid"] else f"[red]{escape(one['why'])}[/red]"
             text: Any = escape(one["text"])
             if "jump" in one:
@@ -148,7 +149,7 @@ def _show(shown: list[dict[str, Any]], keywords: list[dict[str, Any]]) -> None:
         console.print(table)
     table = Table(title="One more keyword - the same prompt and seed", expand=True)
     table.add_column("added to the schema", ratio=1, overflow="fold")
-    table.add_column(f"guided - prompt: {DEMOS[0].prompt!r}", ratio=2, overflow="fold")
+    table.add_column(f"guided, compact - prompt: {DEMOS[0].prompt!r}", ratio=2, overflow="fold")
     for entry in keywords:
         added = json.dumps(entry["added"]).removeprefix("{").removesuffix("}")
         table.add_row(escape(added or "nothing"), escape(entry["text"]))

@@ -22,7 +22,7 @@ _MOST_TOKENS = 20
 """Tokens that are listed: a line or two of a terminal. Chosen, not measured."""
 _MOST_FORCED = 200
 """Bytes of forced text that are followed: a line or two of a terminal. Chosen, not measured."""
-_MANY_SPACES = 4
+_MANY_SPACES = 12
 """Whitespace that is noted; indented JSON has fewer in most places. Chosen, not measured."""
 _MANY_DIGITS = 12
 """Digits that are noted; few numbers that people write have as many. Chosen, not measured."""

@@ -7,6 +7,7 @@ first. They are drafts: who verifies them decides. Depends on the grammar protoc
 
 from __future__ import annotations
 
+import re
 import time
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from guided_plugin.grammar.batches import RunningRequest
+from guided_plugin.grammar.layout import SPACES, OutputLayout
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest
@@ -40,6 +42,10 @@ _MARKS = frozenset(range(32, 127)) - _WORDS
 _VALUES = tuple(before + space for before in (b":", b",", b"[") for space in (b"", b" "))
 _OPENING = tuple(before + b'"' for before in (*_VALUES, b"{", b"{ "))
 
+_LAST_SPACE = re.compile(rb"(?<=[ \n]) (?=[^ \t\r\n])(?!^)")
+_BEGINNINGS = b'"{}[]:,-0123456789tfn'
+"""What a part of JSON may begin with."""
+
 _NEVER = 1 << 60
 _ACTIVE = Phase.ACTIVE
 
@@ -60,6 +66,11 @@ class ForcedTokens:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._ids = ids_of(vocabulary)
         self._sorted = sorted(self._ids)
+        ends = ((byte, bytes([byte])) for byte in _BEGINNINGS)
+        self._beginnings = [(byte, self._ids[end]) for byte, end in ends if end in self._ids]
+        self._spaces = {self._ids.get(bytes([byte])) for byte in SPACES}
+        self._splits_spaces = vocabulary.kind != "byte_fallback" and b' "' in self._ids
+        """Whether its tokenizer has the last of several spaces begin what follows, as GPT's does."""
         self._known: dict[bytes, tuple[list[int], list[int]]] = {}
         """What follows tokens."""
         self._runs: Latest[bytes, _Run] = Latest(_MEMO_BYTES)
@@ -72,18 +83,31 @@ class ForcedTokens:
         """
         return self.behind(request.matcher, most) if request.state.phase is _ACTIVE else ()
 
-    def behind(self, matcher: Any, most: int, text: bytes = b"", ahead: Any = None) -> tuple[int, ...]:
-        """The same of a matcher; or the tokens of a text, and of what must follow it, as `ahead` tells."""
-        begun = time.thread_time()
-        text += (ahead or matcher).forced() if getattr(matcher, "forces", False) else b""
+    def behind(
+        self,
+        matcher: Any,
+        most: int,
+        text: bytes = b"",
+        ahead: Any = None,
+        layout: OutputLayout | None = None,
+    ) -> tuple[int, ...]:
+        """The same of a matcher; or the tokens of a text, and of what must follow it, as `ahead` tells.
+        `layout`: what tells the whitespace between them, where the grammar leaves that open."""
+        begun, guessed = time.thread_time(), layout is not None
+        if getattr(matcher, "forces", False):
+            if layout is None:
+                text += (ahead or matcher).forced()
+            else:
+                text = _laid_out(text, ahead or matcher.ahead(), layout, self._beginnings, begun)
         quick = time.thread_time() - begun < _LOOK_SECONDS
-        tokens = self.spelled(text[:_LONGEST], matcher, most) if text and quick else ()
+        tokens = self.spelled(text[:_LONGEST], matcher, most, guessed=guessed) if text and quick else ()
         if time.thread_time() - begun > 4 * _LOOK_SECONDS:
             matcher.forces = False
         return tokens
 
-    def spelled(self, text: bytes, matcher: Any, most: int) -> tuple[int, ...]:
-        """The first of a text's tokens, as far as they are the same whatever the matcher lets follow it."""
+    def spelled(self, text: bytes, matcher: Any, most: int, *, guessed: bool = False) -> tuple[int, ...]:
+        """The first of a text's tokens, as far as they are the same whatever the matcher lets follow it.
+        `guessed`: its whitespace is all that is there."""
         run = self._runs.get(text)
         if run is None:
             run = self._run(text)
@@ -94,6 +118,8 @@ class ForcedTokens:
             return tokens[:most]
         for sure, following in run.open_ends:
             for at, byte in enumerate(following):
+                if guessed and byte in self._spaces:
+                    continue
                 if matcher.fits([*tokens, byte]):
                     if at:
                         following.insert(0, following.pop(at))
@@ -123,6 +149,8 @@ class ForcedTokens:
     def _pieces(self, text: bytes) -> list[bytes]:
         """A text as byte pair encoding cuts it."""
         ids = self._ids
+        if self._splits_spaces and (found := _LAST_SPACE.search(text)):
+            return self._pieces(text[: found.start()]) + self._pieces(text[found.start() :])
         starts = [*(range(len(text)) if text.isascii() else self._characters(text)), len(text)]
         ranks = [ids.get(text[a:b], _NEVER) for a, b in zip(starts, starts[2:], strict=False)]
         while ranks:
@@ -167,6 +195,21 @@ class ForcedTokens:
         """Whether the end of a token is merged with a byte before the token itself is."""
         ends = (token[at:] + byte in self._ids for at in range(1, len(token)))
         return any(ends) and self._pieces(token + byte)[0] != token
+
+
+def _laid_out(
+    text: bytes, ahead: Any, layout: OutputLayout, beginnings: list[tuple[int, int]], begun: float
+) -> bytes:
+    """A text, `ahead` being behind it, and what must follow if the whitespace between is that of a layout."""
+    layout = layout.copy()
+    layout.feed(text, learn=False)
+    while len(text) < _LONGEST and time.thread_time() - begun < _LOOK_SECONDS:
+        more = ahead.forced() or layout.next(bytes(byte for byte, token in beginnings if ahead.fits([token])))
+        if not more or not ahead.accept_text(more):
+            break
+        layout.feed(more, learn=False)
+        text += more
+    return text
 
 
 def ids_of(vocabulary: Vocabulary) -> dict[bytes, int]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from guided_plugin.grammar.batches import RunningRequest
 from guided_plugin.grammar.forced import ForcedTokens
+from guided_plugin.grammar.layout import LAYOUTS_BYTES, Layouts, OutputLayout
 from guided_plugin.grammar.outline import FREE, Outline, words_of
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -63,7 +64,7 @@ class Found:
     """What follows a place."""
 
     tokens: tuple[int, ...] = ()
-    source: Followers | None = None
+    source: Followers | Layouts | None = None
     """What it followed earlier; None: it must follow, or nothing can be known of the place."""
     text: bytes = b""
     """What was likeliest then."""
@@ -87,6 +88,10 @@ class _Trace:
         """Where it is in the document, if it is in one."""
         self.length = request.state.start
         """Tokens that were read, or came before its grammar."""
+        self.layout: OutputLayout | None = None
+        """Where it is among whitespace, if its spec leaves that open,"""
+        self.laid_out = self.length
+        """after so many tokens."""
         self.letters = 0
         """In how many of the last steps all tokens had letters only."""
 
@@ -102,6 +107,8 @@ class LearntDrafts:
         self._places: Latest[int, Outline] = Latest(_MEMO_BYTES)
         self._steps: Latest[tuple[Outline, int], _Step] = Latest(_MEMO_BYTES)
         self._followers: Latest[int, Followers] = Latest(_MEMO_BYTES)
+        self._layouts: Latest[str | None, Layouts] = Latest(_MEMO_BYTES)
+        """By salt, of all specs: a model keeps to its own."""
         self._traces: dict[int, _Trace] = {}
 
     def after(self, slot: int, request: RunningRequest, tokens: Sequence[int]) -> tuple[Found | None, bool]:
@@ -123,31 +130,45 @@ class LearntDrafts:
 
     def look(self, slot: int, request: RunningRequest) -> Found:
         """Find what follows where a request is now, with its grammar."""
-        found = Found(self._forced.after(request, self._most))
         if request.state.phase is not _ACTIVE:
-            return found
-        trace = self._trace(slot, request)
-        outline = self._read(trace)
-        if outline is None:
-            return found
-        if not found.tokens:
+            return Found()
+        trace, matcher = self._trace(slot, request), request.matcher
+        outline, layout = self._read(trace), self._laid_out(trace)
+        found = Found(self._forced.behind(matcher, self._most))
+        if outline is not None and not found.tokens:
             source = self._after(trace, outline.key)
-            tokens = self._continued(request.matcher, outline.rest_of(source.likeliest))
+            tokens = self._continued(matcher, outline.rest_of(source.likeliest), layout)
             found = Found(tokens, source, source.likeliest)
-        outline.found = found
+        if layout is not None:
+            # What came earlier was perhaps nested less deep.
+            tokens = self._forced.behind(matcher, self._most, layout=layout)
+            if found.tokens[: len(tokens)] != tokens:
+                found = Found(tokens, layout.layouts, layout.layouts.likeliest)
+        if outline is not None:
+            outline.found = found
         return found
 
     def read(self, slot: int, request: RunningRequest) -> None:
         """Read what a request has written, when there is time for it."""
         if request.state.phase is _ACTIVE:
-            self._read(self._trace(slot, request))
+            trace = self._trace(slot, request)
+            self._read(trace)
+            self._laid_out(trace)
 
-    def _continued(self, matcher: Any, text: bytes) -> tuple[int, ...]:
+    def _laid_out(self, trace: _Trace) -> OutputLayout | None:
+        """Where a request is among whitespace, and learn from what it has written."""
+        layout, tokens = trace.layout, trace.state.tokens
+        if layout is not None:
+            layout.feed(b"".join(map(self._text, tokens[trace.laid_out :])), learn=True)
+            trace.laid_out = len(tokens)
+        return layout
+
+    def _continued(self, matcher: Any, text: bytes, layout: OutputLayout | None) -> tuple[int, ...]:
         """The tokens of a text, and of what must follow it; none if it may not come."""
         ahead = matcher.fork() if text and getattr(matcher, "forces", False) else None
         if ahead is None or not ahead.accept_text(text):
             return ()
-        return self._forced.behind(matcher, self._most, text, ahead)
+        return self._forced.behind(matcher, self._most, text, ahead, layout)
 
     def _after(self, trace: _Trace, key: bytes) -> Followers:
         """What came after a name in outputs of the same spec and salt."""
@@ -158,6 +179,9 @@ class LearntDrafts:
         trace = self._traces.get(slot)
         if trace is None or trace.state is not request.state:
             trace = self._traces[slot] = _Trace(request)
+            if trace.words.text and request.grammar.spec.whitespace == "flexible":
+                known, salt = self._layouts, request.spec.salt
+                trace.layout = OutputLayout(known.get(salt) or known.put(salt, Layouts(), LAYOUTS_BYTES))
             if trace.words.begins is None:
                 trace.outline, _ = self._made(Outline(trace.words, trace.group), b"")
         return trace

@@ -36,8 +36,8 @@ class OutputSpec:
     syntax: Syntax = "ebnf"
     """What a `grammar` is written in."""
     whitespace: Whitespace | None = None
-    """In JSON: `compact`, none between its parts; `spaced`, one space after `:` and `,`, as `json.dumps` and
-    most models write; `flexible`, any. Compact saves tokens, flexible can run away. None: as configured."""
+    """In JSON: `flexible`, as models write it, indented or not; `compact`, none between its parts; `spaced`,
+    one space after `:` and `,`, as `json.dumps` writes. None: as configured."""
     strict: bool | None = None
     """Objects that describe properties are closed unless the schema opens them. False: open, as the JSON
     Schema standard has it. None: as configured."""

@@ -41,7 +41,8 @@ def test_check_takes_pretty_printed_json_unless_raw(run, write, monkeypatch):
     pretty = write("i", json.dumps({"name": "b", "on": False}, indent=2) + "\n")
     arguments = ("check", write("s.json", PERSON), "--instance", pretty, "--json")
     assert run(*arguments).code == 0
-    raw = run(*arguments, "--raw")
+    assert run(*arguments, "--raw").code == 0  # flexible by default
+    raw = run(*arguments, "--raw", "--whitespace", "compact")
     assert (raw.code, raw.json["instances"][0]["position"]) == (1, 1)
     assert run(*arguments, "--raw", "--whitespace", "flexible").code == 0  # its last line end is the file's
     assert run(*arguments, "--whitespace", "flexible").json["spec"]["whitespace"] == "flexible"

@@ -53,6 +53,7 @@ def test_what_the_grammar_forces_is_marked(run):
     assert '<<{"name":">>' in shown
     assert "in << >>" in shown
     assert "forward" in shown
+    assert "guided, compact" in shown
 
 
 def test_what_one_keyword_does(run, one):

@@ -9,12 +9,19 @@ from script_files import ROOT
 
 
 def test_explain(run, write):
-    result = run("explain", write("s.json", PERSON), "--text", '{"name":"b"')
-    assert result.code == 0
-    lines = dict(line.split(maxsplit=1) for line in result.out.splitlines())
-    assert lines["place"] == "#/name: a comma or }"
-    assert lines["forced"] == "',\"on\":'"
-    assert lines["could"] == "end   ',\"on\":true}'"
+    flexible = ("explain", write("s.json", PERSON), "--text", '{"name":"b"')
+    found = {}
+    for whitespace, more in (("flexible", ()), ("compact", ("--whitespace", "compact"))):
+        result = run(*flexible, *more)
+        assert result.code == 0
+        lines = dict(line.split(maxsplit=1) for line in result.out.splitlines())
+        assert lines["place"] == "#/name: a comma or }"
+        assert lines["could"] == "end   ',\"on\":true}'"
+        found[whitespace] = lines
+    assert found["compact"]["forced"] == "',\"on\":'"
+    assert found["compact"]["characters"] == ","
+    assert "forced" not in found["flexible"]
+    assert found["flexible"]["characters"] == r"'\n' '\r' ' ' ,"
 
 
 def test_the_example_of_the_page_is_what_is_printed(run, write):
@@ -31,7 +38,8 @@ def test_the_example_of_the_page_is_what_is_printed(run, write):
 
 def test_explain_as_json_and_standard_input(run, write, standard_input):
     standard_input('{"name":"é","on":1}'.encode())
-    result = run("explain", write("s.json", PERSON), "--text-file", "-", "--json", "--seconds", "1")
+    options = ("--json", "--seconds", "1", "--whitespace", "compact")
+    result = run("explain", write("s.json", PERSON), "--text-file", "-", *options)
     assert result.code == 1
     found = result.json
     assert (found["ok"], found["refused"]["position"]) == (False, 17)

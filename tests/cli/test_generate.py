@@ -67,8 +67,11 @@ def test_generate_json(run):
 def test_generate_writes_the_whitespace_that_is_asked_for(run, write, monkeypatch):
     schema = write("s.json", {"const": {"a": [1, 2]}})
     prompt = ("generate", "--model", MODEL_DIR, "--prompt", "", "--json", "--schema", schema)
-    assert run(*prompt).json["outputs"][0]["text"] == '{"a":[1,2]}'
-    assert run(*prompt, "--whitespace", "flexible").json["spec"]["whitespace"] == "flexible"
+    flexible = run(*prompt, "--whitespace", "flexible").json
+    assert flexible["spec"]["whitespace"] == "flexible"
+    assert json.loads(flexible["outputs"][0]["text"]) == {"a": [1, 2]}
+    assert run(*prompt).json["outputs"] == flexible["outputs"]
+    assert run(*prompt, "--whitespace", "compact").json["outputs"][0]["text"] == '{"a":[1,2]}'
     assert run(*prompt, "--whitespace", "spaced").json["outputs"][0]["text"] == '{"a": [1, 2]}'
     monkeypatch.setenv("GUIDED_PLUGIN", '{"whitespace": "spaced"}')
     assert run(*prompt).json["outputs"][0]["text"] == '{"a": [1, 2]}'

@@ -1,6 +1,7 @@
 """`explain_output`: every kind of spec, texts that break at any character, control tokens, completions."""
 
 import json
+from dataclasses import replace
 
 import jsonschema
 import pytest
@@ -50,6 +51,10 @@ def completed(compiler, spec, text, found):
 
 
 def test_where_an_output_stands(byte_compiler, person):
+    flexible = gp.explain_output(byte_compiler, person, '{"name":"A"')
+    assert {",", " ", "\n"} < set(flexible.characters)
+    assert flexible.forced == ""
+    person = replace(person, whitespace="compact")
     found = gp.explain_output(byte_compiler, person, '{"name":"A"')
     assert (found.ok, found.refused, found.may_stop) == (True, None, False)
     assert (found.place.path, found.place.what) == ("#/name", "a comma or }")
@@ -113,8 +118,9 @@ def test_other_kinds(byte_compiler, spec, text, characters, may_stop, ending):
 
 def test_whitespace_that_goes_on_is_noted(byte_compiler):
     flexible = gp.OutputSpec.json_schema(PERSON, whitespace="flexible")
-    found = gp.explain_output(byte_compiler, flexible, '{"name":"A"' + " " * 9)
-    assert "9 characters of whitespace" in found.notes[0]
+    assert gp.explain_output(byte_compiler, flexible, '{"name":"A"   ').refused.position == 13
+    found = gp.explain_output(byte_compiler, flexible, '{"name":"A"\n' + " " * 16)
+    assert "17 characters of whitespace" in found.notes[0]
     assert "'compact'" in found.notes[0]
     assert not gp.explain_output(byte_compiler, flexible, '{"name":"A"').notes
     spaced = gp.OutputSpec.json_schema(PERSON, whitespace="spaced")
@@ -123,8 +129,8 @@ def test_whitespace_that_goes_on_is_noted(byte_compiler):
     written = '{"name":' + found.ending.text
     assert json.dumps(json.loads(written)) == written
     assert gp.explain_output(byte_compiler, spaced, '{"name":  ').refused.position == 9
-    compact = gp.explain_output(byte_compiler, gp.OutputSpec.json_schema(PERSON), '{"name":"A"  ')
-    assert compact.refused.position == 11
+    compact = gp.OutputSpec.json_schema(PERSON, whitespace="compact")
+    assert gp.explain_output(byte_compiler, compact, '{"name":"A"  ').refused.position == 11
 
 
 def test_a_number_that_goes_on_is_noted(byte_compiler):
@@ -235,6 +241,7 @@ def test_what_is_forced_is_told_where_it_is_asked_for(byte_compiler, person):
     encoded = gp.Vocabulary(byte_compiler.vocabulary.tokens, byte_compiler.vocabulary.stop_token_ids)
     object.__setattr__(encoded, "encode", lambda text: list(text.encode()))
     compiler = gp.GrammarCompiler(encoded, plugins=Plugins(entry_points=False))
+    person = replace(person, whitespace="compact")
     assert gp.explain_output(compiler, person, WHOLE).jump is None
     for text, fits in ((WHOLE, WHOLE), (WHOLE[:20], WHOLE[:20]), (WHOLE[:15] + "x", WHOLE[:15])):
         found = gp.explain_output(compiler, person, text, seconds=0.0, jump=True).jump

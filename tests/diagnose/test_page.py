@@ -75,7 +75,7 @@ def made(compiler, spec, text, **options):
 
 
 def test_each_part_is_marked_at_its_place(compiler):
-    spec = gp.OutputSpec.json_schema(SCHEMA)
+    spec = gp.OutputSpec.json_schema(SCHEMA, whitespace="compact")
     read = Read(made(compiler, spec, TEXT + "1 and more"))
     marks = read.marks()
     assert "".join(text for _, text, _ in marks) == TEXT + "1 and more"
@@ -89,9 +89,10 @@ def test_each_part_is_marked_at_its_place(compiler):
 
 
 def test_what_must_come_next_and_where_an_output_may_end(compiler):
-    marks = Read(made(compiler, gp.OutputSpec.json_schema(SCHEMA), TEXT[:10])).marks()
+    spec = gp.OutputSpec.json_schema(SCHEMA, whitespace="compact")
+    marks = Read(made(compiler, spec, TEXT[:10])).marks()
     assert [kind for kind, _, _ in marks] == ["forced", "free"]
-    marks = Read(made(compiler, gp.OutputSpec.json_schema(SCHEMA), TEXT)).marks()
+    marks = Read(made(compiler, spec, TEXT)).marks()
     assert marks[-1][:2] == ("forced next", json.dumps(EVIL) + "}")
     marks = Read(made(compiler, gp.OutputSpec.regex("[0-9]{2,3}"), "12")).marks()
     assert marks == [("free", "12", "expected: 0-9")]
@@ -105,7 +106,7 @@ def test_what_must_come_next_and_where_an_output_may_end(compiler):
 @pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
 def test_stretches_are_the_text_and_forced_ones_have_no_other_way(compiler, backend):
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "name": {"type": "string"}}}
-    spec = gp.OutputSpec.json_schema(schema, backend=backend)
+    spec = gp.OutputSpec.json_schema(schema, backend=backend, whitespace="compact")
     text = TEXT + json.dumps(EVIL) + "}"
     parts = stretches(compiler, spec, text)
     assert "".join(one.text for one in parts) == text

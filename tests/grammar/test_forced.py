@@ -66,7 +66,7 @@ def test_pieces_are_those_of_byte_pair_encoding() -> None:
 
 @pytest.mark.parametrize("demo", DEMOS, ids=lambda demo: demo.name)
 def test_mask_allows_what_must_follow(demo: Any) -> None:
-    run = Run(OutputSpec.json_schema(demo.schema))
+    run = Run(OutputSpec.json_schema(demo.schema, whitespace="compact"))
     offered = 0
     for _ in range(60):
         tokens = run.after()

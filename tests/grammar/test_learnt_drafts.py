@@ -33,7 +33,8 @@ class Server:
 
     def __init__(self, vocabulary=DEMO):
         self.vocabulary, self.forced = vocabulary, ForcedTokens(vocabulary)
-        self.compiler = gp.GrammarCompiler(vocabulary, config=gp.GuidedConfig(isolate_compiles=False))
+        config = gp.GuidedConfig(isolate_compiles=False, whitespace="compact")
+        self.compiler = gp.GrammarCompiler(vocabulary, config=config)
         self.learnt = LearntDrafts(vocabulary, self.forced, MOST)
 
     def table(self, spec, slot=0, triggers=()):
@@ -329,7 +330,10 @@ def test_what_is_known_of_a_place_is_what_its_own_grammar_says(seed):
                 found, recalled = server.step(table, 0, [token])
                 must = server.forced.after(table.requests[0], MOST)
                 if recalled and found.tokens:
-                    assert found.tokens == must or (not must and found.source is not None)
+                    goes_on = found.source is not None and (not must or form == "flexible")
+                    assert found.tokens == must or (
+                        goes_on and server.text(found.tokens).startswith(server.text(must))
+                    )
                     known += bool(must)
     assert known > 100
 
@@ -410,7 +414,8 @@ def test_any_spec_is_read(spec, output):
 
 def request(spec, triggers=()):
     state = RequestState(triggers, BYTES.stop_token_ids)
-    return SimpleNamespace(spec=spec, state=state, matcher=SimpleNamespace(forces=True))
+    matcher = SimpleNamespace(forces=True)
+    return SimpleNamespace(spec=spec, state=state, matcher=matcher, grammar=SimpleNamespace(spec=spec))
 
 
 def test_tokens_that_no_grammar_would_take_are_no_trouble():

@@ -96,12 +96,16 @@ LANGUAGES: dict[str, tuple[OutputSpec, set[str]]] = {
                 "type": "object",
                 "properties": {"a": {"type": "boolean"}, "b": {"enum": ["é", "ab"]}},
                 "required": ["a"],
-            }
+            },
+            whitespace="compact",
         ),
         objects(),
     ),
     "array": (
-        OutputSpec.json_schema({"type": "array", "items": {"enum": ["a", 10]}, "minItems": 1, "maxItems": 3}),
+        OutputSpec.json_schema(
+            {"type": "array", "items": {"enum": ["a", 10]}, "minItems": 1, "maxItems": 3},
+            whitespace="compact",
+        ),
         compact(*(list(items) for n in (1, 2, 3) for items in itertools.product(["a", 10], repeat=n))),
     ),
     "integer range": (

@@ -131,7 +131,9 @@ def test_without_strict_schemas_mean_what_the_standard_says(compiler, schema):
 
 def test_no_text_of_an_open_object_has_spaces_that_were_not_asked_for(compiler):
     for backend in ("llguidance", "xgrammar"):
-        grammar = compiler.compile(OutputSpec.json_schema(of({"a": OPEN}), backend=backend))
+        grammar = compiler.compile(
+            OutputSpec.json_schema(of({"a": OPEN}), backend=backend, whitespace="compact")
+        )
         for text, good in [('{"a":{"b":1,"c":[1,2]}}', True), ('{"a":{"b":1, "c":[1,2]}}', False)]:
             matcher = compiler.backend(backend).start(grammar, VOCABULARY.stop_token_ids)
             assert (matcher.accept_text(text.encode()) and matcher.complete) is good

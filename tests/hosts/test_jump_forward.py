@@ -17,7 +17,7 @@ from guided_plugin.diagnose.explain import jump_through
 from guided_plugin.errors import ConfigError, GrammarError, GuidedError, PipelineError
 from guided_plugin.hosts.batch import DraftBatch
 
-SPECS = [gp.OutputSpec.json_schema(demo.schema) for demo in DEMOS]
+SPECS = [gp.OutputSpec.json_schema(demo.schema, whitespace="compact") for demo in DEMOS]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,8 @@ def test_greedy_outputs_are_the_same_in_fewer_forward_passes(parts, loops):
     chance, cases = Random(7), []
     while len(cases) < 300:
         try:
-            spec = gp.OutputSpec.json_schema(random_schema(chance))
+            form = chance.choice(["compact", "compact", "spaced", "flexible"])
+            spec = gp.OutputSpec.json_schema(random_schema(chance), whitespace=form)
             compiler.compile(spec)
         except GuidedError:
             continue

@@ -330,7 +330,8 @@ class Colour(enum.Enum):
 
 def test_types_are_specs_and_outputs_name_what_nothing_enforced(parts, make_loop):
     tokenizer, model, compiler = parts
-    config = gp.GuidedConfig(unenforced_keywords=("uniqueItems", "pattern"), isolate_compiles=False)
+    options = {"isolate_compiles": False, "whitespace": "compact"}
+    config = gp.GuidedConfig(unenforced_keywords=("uniqueItems", "pattern"), **options)
     loop = make_loop(model, gp.GrammarCompiler(compiler.vocabulary, config=config))
     typed = gp.TypedSpec(tuple[Colour, bool])
     loose = {"type": "array", "uniqueItems": True, "items": {"enum": [1, 2, 3]}, "maxItems": 3}

@@ -115,7 +115,7 @@ TEXTS: list[tuple[gp.OutputSpec, list[str], list[str]]] = [
     (schema({"type": "integer", "minimum": 0}), ["0"], ["-0"]),
     (schema({"enum": ["a\x7f"]}), ['"a\x7f"'], ['"a"']),
     (schema({"type": "object", "properties": {"\x7f": {}}, "required": ["\x7f"]}), ['{"\x7f":1}'], ["{}"]),
-    (schema(MANY), ['{"p1":1,"p2":"a"}'], ['{"p1":1}']),
+    (schema(MANY, whitespace="compact"), ['{"p1":1,"p2":"a"}'], ['{"p1":1}']),
     (schema({"type": "string"}), [r'"\u0041\/\ud83d\ude00"'], [r'"\ud83d"', r'"\x"']),
     (schema({"type": "array", "items": {"type": "string"}}), [r'["\u00e9"]'], [r'["\u00e"]']),
 ]

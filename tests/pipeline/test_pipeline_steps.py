@@ -333,7 +333,7 @@ def test_drafts_are_judged_in_one_call(mode):
 def test_drafts_see_which_items_they_would_repeat(pipe):
     unique = {"type": "array", "uniqueItems": True, "items": {"enum": ["a", "b"]}}
     with gp.StepPipeline(pipe.compiler, max_slots=1, mode=pipe.mode, drafts=3) as pipeline:
-        slot = pipeline.add_request("one", gp.OutputSpec.json_schema(unique))
+        slot = pipeline.add_request("one", gp.OutputSpec.json_schema(unique, whitespace="compact"))
         for sampled, drafts in ((b'["a"', [NO_TOKEN] * 3), (b"", b',"b')):
             block = [*sampled, *[NO_TOKEN] * (4 - len(sampled)), *drafts]
             masks = pipeline.judge_drafts([slot], torch.tensor(block), torch.zeros(4, WIDTH))

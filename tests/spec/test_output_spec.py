@@ -389,9 +389,9 @@ def test_what_a_request_does_not_say_is_the_operators(form, settled):
         assert settled.bounds == Bounds(max_items=0, max_string=7)
 
 
-def test_what_nobody_says_is_compact_and_strict():
+def test_what_nobody_says_is_flexible_and_strict():
     spec = OutputSpec.json_schema(SCHEMA)
-    assert (spec.whitespace, spec.strict, spec.layout, spec.closed) == (None, None, "compact", True)
+    assert (spec.whitespace, spec.strict, spec.layout, spec.closed) == (None, None, "flexible", True)
     assert spec.bounds == Bounds(max_whitespace=40, max_digits=20)
-    defaults = {"whitespace": "compact", "strict": True, "close_before_length": False, **vars(Bounds())}
+    defaults = {"whitespace": "flexible", "strict": True, "close_before_length": False, **vars(Bounds())}
     assert spec.settled(GuidedConfig()) == OutputSpec.json_schema(SCHEMA, **defaults)

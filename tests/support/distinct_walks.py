@@ -69,7 +69,7 @@ def key(value: Any) -> Any:
 
 
 def wander(name: str, spec: OutputSpec, chance: Random, steps: int = 160) -> bytes | None:
-    """A random output, of few letters, with spaces where any may be; None where it did not come to its end."""
+    """A random output of few letters, with spaces where any may be; None where it came to no end."""
     compiler, walks = walker(name)
     likely = b'",]}:abcdentrufls0123xy' + b" \n" * (spec.whitespace == "flexible")
     walk = walks.wander(compiler.compile(spec), chance, steps, finish=2 * steps, likely=likely)

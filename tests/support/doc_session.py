@@ -25,6 +25,7 @@ import yaml
 from doc_blocks import DATA, Block
 from script_files import ROOT
 
+from benchmarks.answers.tasks import read_tasks
 from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.demo import MODEL_DIR
 
@@ -136,6 +137,9 @@ class Session:
             OutputSpec.json_schema(value)
         elif block.title.startswith("spec"):
             OutputSpec.parse(value)
+        elif block.title == "tasks.jsonl":
+            (self.folder / block.title).write_text(block.text)
+            assert read_tasks(self.folder / block.title), block.place
         elif block.title.startswith("good"):
             pass  # an instance: the command that follows judges it
         else:

@@ -30,7 +30,7 @@ _RULE = re.compile(
 """A rule or a terminal, and its alternatives, which may stand on lines of their own."""
 _NEEDED = re.compile(r"^(o\d+)t(\w+)::_: .*is_ones\(\[0:(\d+)\]\)", re.MULTILINE)
 _FEWEST = re.compile(r"^(\w+)t(\w*)::_: .*\b(?:bit_count_)?ge\(\[\d+:\d+\], (\d+)\)", re.MULTILINE)
-_SPACED = re.compile(r"/(?:\[\\x20[^\]]*\][^/]*?)?\\?([\[\]{},:])(?:\[\\x20[^/]*)?/")
+_SPACED = re.compile(r"/(?:\[?\\x20[^/]*?)?\\?([\[\]{},:])(?:\[?\\x20[^/]*)?/")
 """Punctuation with the whitespace that may be next to it."""
 _BIT = re.compile(r"bit_clear\((\d+)\)")
 _CODE = re.compile(r"((?<!\\)(?:\\\\)*)\\x\{")

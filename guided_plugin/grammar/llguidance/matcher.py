@@ -115,6 +115,10 @@ class LLGuidanceMatcher:
         distinct = self.distinct and self.distinct.fork()
         return replace(self, handle=self.handle.deep_copy(), distinct=distinct, marked=None)
 
+    def ahead(self) -> LLGuidanceMatcher:
+        """A copy that looks ahead without what its grammar can't remember."""
+        return replace(self, handle=self.handle.deep_copy(), distinct=None, marked=None)
+
     @property
     def complete(self) -> bool:
         return bool(self.handle.is_accepting())

@@ -46,10 +46,10 @@ _REQUEST = "_guided_request"
 _BY_OPTIONS = "leave no token that the grammar allows"
 """In the reason of a request that failed by options of its own (`Ledger`): the client can change them."""
 
-_STRICTEST = "parameter"
+_UNSET_LEVEL, _STRICTEST = "auto", "parameter"
 """vLLM builds the tag of a request with tools by a strict level, which its server gives to its parsers
-(`--tool-strict-level`). At this one the calls of each tool, named, `required` or `auto`, have the form that
-the model's parser reads, and arguments that satisfy the tool's schema."""
+(`--tool-strict-level`). At the strictest the calls of each tool, named, `required` or `auto`, have the form
+that the model's parser reads, and arguments that satisfy the tool's schema."""
 
 
 def install() -> None:
@@ -68,7 +68,8 @@ def made(original: Any) -> Any:
         gate = gate_of(self)
         patch(When.SERVING)
         patch(When.LOADED)
-        if gate.options.tools_strict and gate.unsupported_reason is None:
+        holds_tools = gate.options.take_over and gate.options.tools_strict
+        if holds_tools and gate.unsupported_reason is None:
             patch(When.TOOLS)
         gate.warm_up()
 
@@ -371,28 +372,42 @@ def beam_search(original: Any) -> Any:
 
 
 def get_parser(original: Any) -> Any:
-    """`ParserManager.get_parser`: the parsers of a server hold every tool to its schema."""
+    """`ParserManager.get_parser`: the parsers of a server hold every tool to its schema, unless the operator
+    set `--tool-strict-level`."""
 
     def replaced(*args: Any, **kwargs: Any) -> Any:
-        return original(*args, **{**kwargs, "tool_strict_level": _STRICTEST})
+        if kwargs.get("tool_strict_level", _UNSET_LEVEL) == _UNSET_LEVEL:
+            kwargs = {**kwargs, "tool_strict_level": _STRICTEST}
+        return original(*args, **kwargs)
 
     return replaced
 
 
 def resolve_tool_strictness(original: Any) -> Any:
-    """A tool without parameters takes an empty object. vLLM reads that as any JSON: `"arguments": false`."""
+    """Tools as a request wrote them, where vLLM's level would say something else.
 
-    def replaced(*args: Any, **kwargs: Any) -> Any:
-        tools = original(*args, **kwargs)
-        return None if tools is None else list(map(_with_parameters, tools))
+    A tool that says `strict: false` stays free. One without parameters takes an empty object: vLLM reads that
+    as any JSON, `"arguments": false`.
+    """
+
+    def replaced(tools: Any, *args: Any, **kwargs: Any) -> Any:
+        resolved = original(tools, *args, **kwargs)
+        if resolved is None:
+            return None
+        return [_as_written(tool, asked) for tool, asked in zip(resolved, tools, strict=True)]
 
     return replaced
 
 
-def _with_parameters(tool: Any) -> Any:
+def _as_written(tool: Any, asked: Any) -> Any:
+    """A tool with its level resolved, next to the same tool as a request wrote it."""
     function = getattr(tool, "function", tool)  # Responses have its fields in the tool
-    if getattr(function, "parameters", {}) is not None:
+    changes: dict[str, Any] = {}
+    if getattr(getattr(asked, "function", asked), "strict", None) is False:
+        changes["strict"] = False
+    if getattr(function, "parameters", {}) is None:
+        changes["parameters"] = {"type": "object", "properties": {}, "additionalProperties": False}
+    if not changes:
         return tool
-    empty = {"type": "object", "properties": {}, "additionalProperties": False}
-    function = function.model_copy(update={"parameters": empty})
+    function = function.model_copy(update=changes)
     return tool.model_copy(update={"function": function}) if hasattr(tool, "function") else function

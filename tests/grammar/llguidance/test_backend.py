@@ -18,7 +18,8 @@ from guided_plugin.grammar.forced import ForcedTokens
 @pytest.mark.parametrize(
     ("spec", "good", "bad"),
     [
-        (OutputSpec.json_schema(PERSON), ['{"name":"x"}'], ['{"name": "x"}', '{"name":"x","y":1}', "{}"]),
+        (OutputSpec.json_schema(PERSON), ['{"name":"x"}', '{"name": "x"}'], ['{"name":"x","y":1}', "{}"]),
+        (OutputSpec.json_schema(PERSON, whitespace="compact"), ['{"name":"x"}'], ['{"name": "x"}']),
         (OutputSpec.json_schema(PERSON, whitespace="flexible"), ['{"name": "x"}'], ['{"name": 1}']),
         (OutputSpec.json_schema(PERSON, strict=False), ['{"name":"x","y":1}'], ['{"y":1}']),
         (OutputSpec.json_schema(True), ["1", "{}", "null"], ["", "x"]),
@@ -61,12 +62,14 @@ _TAG = {"type": "tag", "begin": "ab<", "content": {"type": "any_text"}, "end": "
         (OutputSpec.regex("abc{3}[a-z]{60000}"), True, False),
         (OutputSpec.regex(r"ab(\p{Lu}|c{50}){50}"), True, False),
         (OutputSpec.regex(r"ab\p{Lu}"), True, True),
-        (OutputSpec.json_schema({"$defs": _TWICE, "$ref": "#/$defs/T8"}), True, False),
-        (OutputSpec.json_schema({"$defs": _TWICE, "$ref": "#/$defs/T1"}), True, True),
+        (OutputSpec.json_schema({"$defs": _TWICE, "$ref": "#/$defs/T8"}, whitespace="compact"), True, False),
+        (OutputSpec.json_schema({"$defs": _TWICE, "$ref": "#/$defs/T1"}, whitespace="compact"), True, True),
         (OutputSpec.grammar('start: "abc"', "lark"), True, False),
         (OutputSpec.grammar('start: "abc"', "lark"), False, True),
         (
-            OutputSpec.json_schema({"type": "array", "items": {"const": "ab" * 40}, "minItems": 20}),
+            OutputSpec.json_schema(
+                {"type": "array", "items": {"const": "ab" * 40}, "minItems": 20}, whitespace="compact"
+            ),
             True,
             False,
         ),

@@ -138,8 +138,8 @@ def inside(text, bounds):
         parts = [*value, *value.values()] if isinstance(value, dict) else value
         return len(value) <= most and all(map(fits, parts))
 
-    gaps = re.findall(r"\s+", outside)
-    return fits(json.loads(text)) and all(len(gap) <= bounds["max_whitespace"] for gap in gaps)
+    space = re.compile(rf" {{0,2}}(\r?\n[\t ]{{0,{bounds['max_whitespace']}}})?")
+    return fits(json.loads(text)) and all(map(space.fullmatch, re.findall(r"\s+", outside)))
 
 
 def anything(rng, depth=0):
@@ -211,12 +211,17 @@ def test_whitespace_at_its_edge(around):
     elif around:
         spec = OutputSpec.grammar(f'start: "<a>" %json {json.dumps(AB)} "</a>"', "lark", **options)
     for gap in GAPS:
-        for space, good in [("", True), ("\n \t ", True), ("\n    ", False)]:
+        for space, good in [
+            ("", True),
+            ("  \r\n \t  ", True),
+            ("\n     ", False),
+            ("\n\n", False),
+            ("   ", False),
+            ("\t", False),
+        ]:
             text = gap % space
             assert takes(spec, f"<a>{text}</a>" if around else text) is good, text
-    empty = [
-        takes(spec, f"<a>{text}</a>" if around else text) for text in ('{"a":[    ]}', '{"a":[         ]}')
-    ]
+    empty = [takes(spec, f"<a>{text}</a>" if around else text) for text in ('{"a":[    ]}', '{"a":[     ]}')]
     assert empty == [True, False]
 
 
@@ -286,10 +291,10 @@ def test_xgrammar_holds_whitespace_and_refuses_what_it_does_not_hold():
 
 def test_check_names_the_bounds_that_hold():
     for spec, bounds in [
-        (OutputSpec.json_object(), {"max_digits": 20}),
-        (OutputSpec.json_object(whitespace="flexible"), {"max_whitespace": 40, "max_digits": 20}),
-        (OutputSpec.json_object(max_digits=0, max_string=3), {"max_string": 3}),
-        (OutputSpec.grammar('start: "a" %json {}', "lark"), {"max_digits": 20}),
+        (OutputSpec.json_object(), {"max_whitespace": 40, "max_digits": 20}),
+        (OutputSpec.json_object(whitespace="compact"), {"max_digits": 20}),
+        (OutputSpec.json_object(max_whitespace=0, max_digits=0, max_string=3), {"max_string": 3}),
+        (OutputSpec.grammar('start: "a" %json {}', "lark"), {"max_whitespace": 40, "max_digits": 20}),
         (OutputSpec.grammar('start: "a"', "lark"), {}),
         (OutputSpec.regex("%json", max_items=3), {}),
     ]:

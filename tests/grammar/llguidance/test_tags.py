@@ -148,7 +148,8 @@ class TestSchemas:
     def test_whitespace(self, compiler):
         form = tag("{", {"type": "json_schema", "json_schema": {"items": {"type": "integer"}}}, "}")
         spaced = '{{ "a" :\n[ 1 ,2 ] }}'
-        assert not takes(compiler, form, spaced)
+        assert not takes(compiler, form, spaced, whitespace="compact")
+        assert takes(compiler, form, spaced)
         assert takes(compiler, form, spaced, whitespace="flexible")
         assert takes(compiler, form, '{{"a":[1,2]}}', whitespace="flexible")
         as_dumped = '{{"a": [1, 2]}}'

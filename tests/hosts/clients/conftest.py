@@ -1,4 +1,4 @@
-"""One server on the CPU for all clients: vLLM from its own venv, the shipped model, `tools_strict`.
+"""One server on the CPU for all clients: vLLM from its own venv, the shipped model.
 
 The clients' venv has neither torch nor this package. `VLLM_PYTHON` names the interpreter of the server; by
 default it is the one that `make vllm-test` uses.
@@ -21,9 +21,8 @@ else:
 
 ROOT = pathlib.Path(__file__).parents[3]
 PYTHON = pathlib.Path(os.environ.get("VLLM_PYTHON", ROOT / ".venv-vllm" / "bin" / "python"))
-# Without `tools_strict` two clients get calls that they refuse: instructor sends no tool as `strict`, and
-# pydantic-ai leaves the lengths of texts out of a tool that is.
-OPTIONS = {"tools_strict": True, "worker_step_ms": 60_000, "worker_grammar_ms": 60_000}
+# That tools are held is the default: instructor sends none as `strict`, and refuses other calls.
+OPTIONS = {"worker_step_ms": 60_000, "worker_grammar_ms": 60_000}
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """instructor in its modes of JSON Schema and of tools, whole and as a stream of parts.
 
-Its mode of tools sends none as `strict`, whatever it is asked for: the server's `tools_strict` holds them.
+Its mode of tools sends none as `strict`, whatever it is asked for: the server holds them.
 """
 
 import instructor

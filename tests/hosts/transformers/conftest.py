@@ -27,11 +27,15 @@ def model(tokenizer):
 
 @pytest.fixture
 def make_guide(tokenizer):
-    """Makes guides and closes them. Their specs are small: no helper process is worth its start."""
+    """Makes guides and closes them. Their specs are small: no helper process is worth its start. A random
+    model writes all the whitespace that it may."""
     made = []
 
     def make(model=None, **options):
-        options = {"config": gp.GuidedConfig(threads=2, isolate_compiles=False), **options}
+        options = {
+            "config": gp.GuidedConfig(threads=2, isolate_compiles=False, whitespace="compact"),
+            **options,
+        }
         made.append(gp.Guide(options.pop("tokenizer", tokenizer), model=model, **options))
         return made[-1]
 

@@ -45,7 +45,8 @@ SCHEMA = gp.OutputSpec.json_schema(Person)
 
 @pytest.fixture(scope="module")
 def guide(demo_tokenizer, demo_model):
-    config = gp.GuidedConfig(threads=2, isolate_compiles=False, unenforced_keywords=("uniqueItems",))
+    options = {"threads": 2, "isolate_compiles": False, "whitespace": "compact"}
+    config = gp.GuidedConfig(unenforced_keywords=("uniqueItems",), **options)
     with gp.Guide(demo_tokenizer, model=demo_model, config=config) as guide:
         yield guide
 

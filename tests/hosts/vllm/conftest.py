@@ -139,7 +139,6 @@ def server(tmp_path_factory):
     from vllm_server import serving
 
     options = {
-        "tools_strict": True,
         "unenforced_keywords": ["dependentSchemas", "maxContains"],
         "worker_step_ms": 60_000,
         "worker_grammar_ms": 60_000,

@@ -59,7 +59,7 @@ def test_an_ordinary_request_may_not_differ(ours, theirs, fields):
 
 @pytest.mark.timeout(1800)
 def test_every_difference_is_in_the_table(server, tmp_path):
-    # As the plugin's option `tools_strict` of the other server.
+    # As the plugin of the other server does by default (`tools_strict`).
     arguments = "--dtype float32 --tool-strict-level parameter"
     launch = Launch(sequences=16, plugin={"enabled": False}, arguments=arguments)
     asks = ASKS if os.environ.get("GUIDED_COMPARE") == "all" else SUBSET

@@ -46,7 +46,7 @@ DIFFERENT = {"json object": space_after_comma}
 @pytest.fixture
 def generate(llm, reconfigured):
     """Pairs of outputs, of the plugin and of vLLM itself, to pairs of a prompt and a form."""
-    reconfigured(take_over=False)
+    reconfigured(take_over=False, whitespace="compact")  # as `disable_any_whitespace` of the engine
 
     def made(asked, backend, **options):
         options = {"temperature": 0.0, "max_tokens": 60, **options}

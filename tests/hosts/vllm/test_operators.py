@@ -155,4 +155,4 @@ def test_near_misses_are_told_to_clients_and_in_the_log(client, server):
     assert chat(client, {**FINE, "propertes": {}}).choices
     log = server.log.read_text()
     assert log.count("#/propertes: unknown keyword, ignored (did you mean 'properties'?)") == 1
-    assert log.count("tools_strict = true (GUIDED_PLUGIN)") == 3  # two frontends, one engine
+    assert log.count("worker_step_ms = 60000 (GUIDED_PLUGIN)") == 3  # two frontends, one engine

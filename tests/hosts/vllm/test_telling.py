@@ -374,7 +374,7 @@ def test_start_lines_say_what_is_on_and_why_not():
     line = frontend_line(on, None, ["llguidance", "mine"])
     assert line.startswith(f"guided_plugin {gp.__version__} is on in this frontend: take_over on")
     assert "llguidance 1." in line
-    assert "JSON compact and strict" in line
+    assert "JSON flexible and strict" in line
     spaced = frontend_line(GuidedConfig(whitespace="spaced", strict=False), None, ())
     assert "JSON spaced and open" in spaced
     assert line.endswith(", mine")

@@ -11,7 +11,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.parser.parser_manager import ParserManager
 from vllm.tool_parsers import structural_tag_registry
 from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
-from vllm_support import TAKES_OVER, VOCABULARY, ParserTokenizer, config
+from vllm_support import SMALL, TAKES_OVER, VOCABULARY, ParserTokenizer, config
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import gate as vllm_gate
@@ -34,9 +34,12 @@ def manager(monkeypatch):
     return ParserManager
 
 
-def spec_of(manager, choice, parameters=SCHEMA, **options):
-    """What the plugin is asked for by a request with a tool that does not say `strict`."""
-    tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
+def spec_of(manager, choice, parameters=SCHEMA, strict=None, **options):
+    """What the plugin is asked for by a request with one tool."""
+    function = {"name": "weather", "parameters": parameters}
+    if strict is not None:
+        function["strict"] = strict
+    tool = {"type": "function", "function": function}
     request = ChatCompletionRequest(
         model="demo", messages=[{"role": "user", "content": "?"}], tools=[tool], tool_choice=choice
     )
@@ -65,7 +68,6 @@ def test_every_tool_is_held_to_its_schema(manager, choice):
     spec = spec_of(manager, choice)
     assert takes(spec, call('{"city":"Rome"}'))
     assert not takes(spec, call('{"town":3}'))
-    assert not takes(spec, call('{"city": "Rome"}'))  # compact
     assert takes(spec, "Hello") == (choice == "auto")
 
 
@@ -81,19 +83,44 @@ def test_the_arguments_of_a_tool_without_parameters_are_an_empty_object(manager,
     assert tool.parameters is None
 
 
-def test_the_highest_level_is_asked_for_whatever_the_flag_says(manager):
+@pytest.mark.parametrize(
+    ("flag", "level"),
+    [
+        ({}, ToolStrictLevel.PARAMETER),
+        ({"tool_strict_level": "auto"}, ToolStrictLevel.PARAMETER),
+        ({"tool_strict_level": "function"}, ToolStrictLevel.FUNCTION),
+        ({"tool_strict_level": "parameter"}, ToolStrictLevel.PARAMETER),
+    ],
+)
+def test_the_highest_level_is_asked_for_where_the_flag_is_not_set(manager, flag, level):
     patch(When.TOOLS)
-    for flag in ({}, {"tool_strict_level": "auto"}, {"tool_strict_level": "function"}):
-        parser = manager.get_parser("hermes", enable_auto_tools=True, **flag)
-        assert parser.tool_strict_level == ToolStrictLevel.PARAMETER
+    parser = manager.get_parser("hermes", enable_auto_tools=True, **flag)
+    assert parser.tool_strict_level == level
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_a_gate_with_the_option_asks_for_it(monkeypatch, wanted):
+@pytest.mark.parametrize("choice", ["auto", "required", NAMED], ids=str)
+def test_a_tool_that_says_that_it_is_not_strict_stays_free(manager, choice):
+    patch(When.TOOLS)
+    for strict, held in ((None, True), (True, True), (False, False)):
+        spec = spec_of(manager, choice, strict=strict)
+        assert takes(spec, call('{"city":"Rome"}'))
+        assert takes(spec, call('{"town":3}')) is not held
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (TAKES_OVER, True),
+        ({**TAKES_OVER, "tools_strict": True}, True),
+        ({**TAKES_OVER, "tools_strict": False}, False),
+        (SMALL, False),
+    ],
+    ids=str,
+)
+def test_a_gate_that_takes_over_asks_for_it_unless_the_option_says_no(monkeypatch, options, wanted):
     called = []
     monkeypatch.setattr(vllm_gate, "patch", called.append)
     monkeypatch.setattr(vllm_specs, "vocabulary_of", lambda config: VOCABULARY)
-    options = {**TAKES_OVER, "tools_strict": wanted}
     processor = SimpleNamespace(vllm_config=config(options))
     vllm_gate.made(lambda self: None)(processor)
     assert (When.TOOLS in called) is wanted

@@ -79,6 +79,7 @@ class Spelled:
         """What stands before it and after it, where it is the only mark between values."""
         pairs = []
         zeros = []
+        spaced = []
         for number, token in enumerate(tokens):
             if mode >= Mode.STRING and b'"' not in token and b"\\" not in token:
                 pairs.append((token, number))
@@ -88,6 +89,8 @@ class Spelled:
                 continue
             text, bare = spelling(token, mode)
             pairs.append((text, number))
+            if text[-1:] in (b"[", b"{") and token[-1] in SPACES:
+                spaced.append(number)
             if _ZERO.search(bare):
                 zeros.append(number)
             comma = bare.find(b",")
@@ -99,6 +102,8 @@ class Spelled:
                     self.halves[number] = text[:comma], text[comma + 1 :]
         self.between = np.array([*self.texts], np.int64)
         """Tokens with a comma between values."""
+        self.spaced = np.array(spaced, np.int64)
+        """Tokens that end with an opening bracket and whitespace."""
         self.zeros = np.array(zeros, np.int64)
         """Tokens in which a number may end as 1.0 does."""
         # By first bytes: one call for all would stop the other threads of the process for too long.
@@ -106,6 +111,9 @@ class Spelled:
         for pair in pairs:
             by_first.setdefault(pair[0][:2], []).append(pair)
         by_first.pop(b"", None)
+        spaces = [number for number, token in enumerate(tokens) if token and not token.strip(SPACES)]
+        self.spaces = np.array(spaces, np.int64)
+        """Tokens of whitespace alone."""
         ordered = [pair for first in sorted(by_first) for pair in sorted(by_first[first])]
         self._texts = [text for text, _ in ordered]
         self._ids = np.array([token for _, token in ordered], np.int64)

@@ -173,7 +173,29 @@ class Track:
             if frame.start >= 0 and text[frame.start :] in seen.dead:
                 self.back(1)
                 return False
+        ways = self.insides()
+        if ways is not None and not ways:
+            self.back(1)
+            return False
         return True
+
+    def insides(self) -> list[int] | None:
+        """Behind a bracket that must not be closed at once, as that would repeat an item: the bytes that may
+        begin something in it. Behind whitespace there may be none: some of that is the closing one's."""
+        state = self.state
+        closing = {b"[": b"]", b"{": b"}"}.get(state.written[-1:]) if state.mode is Mode.BETWEEN else None
+        if closing is None:
+            return None
+        text = state.written + closing
+        frames = ((frame.start, seen.dead) for frame, seen in checked(state.frame) if frame.start >= 0)
+        if not any(text[start:] in dead for start, dead in frames):
+            return None
+        return [byte for byte in self.allowed() if byte != closing[0]]
+
+    def reaches(self, spaces: bytes, ways: list[int]) -> bool:
+        """Whether one of these bytes may come behind whitespace."""
+        due = len(spaces) + 1
+        return any(self._matcher.validate_tokens([*spaces, byte]) == due for byte in ways)
 
     def fits(self, data: bytes) -> bool:
         """Whether something new can come after bytes."""

@@ -23,6 +23,8 @@ SPARE_BIT = 63
 """A bit of parameters that no rule sets."""
 
 _SPACE = r"[\x20\x0A\x0D\x09]*"
+_BOUNDED_SPACE = r"\x20{0,2}(\x0D?\x0A[\x09\x20]{0,%d})?"
+"""Whitespace as models write it: spaces, or a line's end and the next line's indentation."""
 _PUNCTUATION: Mapping[Whitespace, Mapping[str, str]] = {
     "compact": {},
     "spaced": {'","': '", "', '":"': '": "'},
@@ -216,7 +218,7 @@ class Grammar:
         """The text of the grammar. `whitespace` is next to JSON's punctuation only: `most` on each side."""
         punctuation = _MARKED if marked and whitespace == "spaced" else _PUNCTUATION[whitespace]
         if most:
-            bounded = _SPACE.replace("*", f"{{0,{most}}}")
+            bounded = _BOUNDED_SPACE % most
             punctuation = {mark: text.replace(_SPACE, bounded) for mark, text in punctuation.items()}
         words = {**punctuation, **self._renamed()}
         lines = [top + f"start: {_symbol(start, words)}"]

@@ -57,8 +57,8 @@ def xml_schema(reading: Reading, node: Fields, path: Path) -> Node:
     style = _STYLES.get(node["style"]) if isinstance(node["style"], str) else None
     if style is None:
         raise refusal(f"a style of {shown(node['style'])}", (*path, "style"))
-    if reading.whitespace == "flexible" or node.get("any_order") or not reading.strict:
-        hint = "use compact or spaced whitespace, strict: true and no any_order"
+    if node.get("any_order") or not reading.strict:
+        hint = "use strict: true and no any_order"
         raise refusal(f"a style of {shown(node['style'])} with these options", (*path, "style"), hint)
     schema, path = node["json_schema"], (*path, "json_schema")
     properties, required = _described(schema, path)
