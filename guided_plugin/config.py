@@ -125,8 +125,8 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
     take_over: bool = False
     """vLLM: serve `response_format`, `structured_outputs` and tool calls too, in place of its own manager."""
     tools_strict: bool = True
-    """vLLM, with `take_over`: hold every tool to its schema but those that say `"strict": false`, as its own
-    `--tool-strict-level parameter` does. False, or that flag: as vLLM does."""
+    """vLLM, with `take_over`: hold every tool to its schema but those that say `"strict": false`. False, or
+    another level in `--tool-strict-level`: as vLLM does."""
     refused: Refused = "error"
     """vLLM, with `take_over`: a refused spec is an `error` for the client, or is left to `vllm`'s manager."""
     mode: Mode = "auto"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -109,10 +110,12 @@ SPECS = [*map(OutputSpec.json_schema, SCHEMAS), *OTHERS]
 
 
 @pytest.fixture(scope="module")
-def compiler() -> GrammarCompiler:
+def compiler() -> Iterator[GrammarCompiler]:
     options = {"isolate_compiles": False, "whitespace": "compact"}
     config = GuidedConfig(close_before_length=True, threads=1, **options)
-    return GrammarCompiler(VOCABULARY, config=config)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend, "_CLOSING_SECONDS", 5.0)  # however busy the machine
+        yield GrammarCompiler(VOCABULARY, config=config)
 
 
 def table_of(compiler: GrammarCompiler, spec: OutputSpec, room: int | None) -> GrammarTable:
