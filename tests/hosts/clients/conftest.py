@@ -21,8 +21,8 @@ else:
 
 ROOT = pathlib.Path(__file__).parents[3]
 PYTHON = pathlib.Path(os.environ.get("VLLM_PYTHON", ROOT / ".venv-vllm" / "bin" / "python"))
-# That tools are held is the default: instructor sends none as `strict`, and refuses other calls. The tiny model
-# would fill its answers with whitespace.
+# That tools are held is the default: instructor sends none as `strict`, and refuses other calls. The tiny
+# model would fill its answers with whitespace.
 OPTIONS = {"whitespace": "compact", "worker_step_ms": 60_000, "worker_grammar_ms": 60_000}
 
 
