@@ -36,7 +36,7 @@ from guided_plugin.worker.layout import Region
 from guided_plugin.worker.messages import Add, Compile, Ends, Hello, Ready, Remove, Sync, Synced
 from guided_plugin.worker.words import Counter
 
-_PAUSES = ((0.005, 20e-6), (1.0, 500e-6), (float("inf"), 3e-3))
+_PAUSES = ((0.005, 20e-6), (1.0, 500e-6), (float("inf"), 5e-3))
 """How long a pause is (second), by how long there was nothing to do (first)."""
 
 _OFFER_PAUSES = ((0.1, 20e-6), *_PAUSES[1:])
