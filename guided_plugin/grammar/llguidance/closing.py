@@ -221,13 +221,13 @@ class Closing:
     which no search is necessary."""
 
     @property
-    def mark(self) -> tuple[int, Ending | None, int, int]:
-        """What `go_back` needs."""
-        return self.due, self.ending, self.led, self.missed
+    def mark(self) -> tuple[int, Ending | None, int, int, int]:
+        """What `go_back` needs. Time that was spent stays spent."""
+        return self.due, self.ending, self.led, self.missed, self.looked
 
-    def go_back(self, mark: tuple[int, Ending | None, int, int]) -> None:
+    def go_back(self, mark: tuple[int, Ending | None, int, int, int]) -> None:
         """Be as it was at a mark."""
-        self.due, self.ending, self.led, self.missed = mark
+        self.due, self.ending, self.led, self.missed, self.looked = mark
         self.text = 0
 
     def restrict(

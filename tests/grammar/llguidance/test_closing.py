@@ -265,6 +265,8 @@ def test_drafts_that_would_lead_an_output_do_not(compiler: GrammarCompiler) -> N
     drafts = [[byte] for byte in b'","b":"']
     fill_with_drafts(table, (0,), np.zeros((8, VOCABULARY.words), np.int32), drafts)
     assert (table.led, table.tokens_led) == ([], 0)
+    closing: Any = table.requests[0].closing
+    assert closing.looked <= len(table.tokens(0))  # else what it owes would grow
 
 
 def test_where_there_is_no_time_for_a_choice_the_output_is_led(
