@@ -2,7 +2,7 @@
 
 Text that must follow a place is found again without a grammar: an `Outline` names the place by what decides
 that text. Where nothing must follow, the name that mostly came next is offered, with what stands between two
-values. Values are not learnt. Whoever verifies drafts decides. Depends on the grammar protocols.
+values. Values are not learnt. The host that verifies drafts decides. Depends on the grammar protocols.
 """
 
 from __future__ import annotations

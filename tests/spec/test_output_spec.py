@@ -389,7 +389,7 @@ def test_what_a_request_does_not_say_is_the_operators(form, settled):
         assert settled.bounds == Bounds(max_items=0, max_string=7)
 
 
-def test_what_nobody_says_is_flexible_and_strict():
+def test_what_is_not_said_is_flexible_and_strict():
     spec = OutputSpec.json_schema(SCHEMA)
     assert (spec.whitespace, spec.strict, spec.layout, spec.closed) == (None, None, "flexible", True)
     assert spec.bounds == Bounds(max_whitespace=40, max_digits=20)
