@@ -257,7 +257,7 @@ class LLGuidanceBackend:
         if first.is_error():
             raise too_entangled(spec, text, first_line(first.get_error()))
         # What the first check would wait for.
-        _ = self._spellings.table(Mode.BETWEEN), self._spellings.opening
+        _ = self._spellings.table(Mode.BETWEEN), self._spellings.opening, self._spellings.spaces
         controls, is_json = frozenset(self._tokenizers.controls), spec.kind == "json_schema"
         return DistinctRules(first.deep_copy, self._spellings, controls, is_json)
 

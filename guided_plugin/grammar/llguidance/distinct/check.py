@@ -96,9 +96,10 @@ class DistinctCheck:
                 forbid(row, np.concatenate(banned))
             doubtful += [*_allowed(row, table.zeros), *_allowed(row, table.spaced)]
             ways = self._track.insides()
-            for token in () if ways is None else _allowed(row, table.spaces):
-                if not self._track.reaches(self._tokens[token], ways or []):
-                    forbid(row, np.array([token]))
+            if ways is not None:
+                for token in _allowed(row, self._rules.spellings.spaces):
+                    if not self._track.reaches(self._tokens[token], ways):
+                        forbid(row, np.array([token]))
             if state.mode is Mode.SCALAR and state.text.endswith(b".0"):
                 for end in ENDS:
                     doubtful += _allowed(row, table.beginning(bytes([end])))

@@ -111,9 +111,6 @@ class Spelled:
         for pair in pairs:
             by_first.setdefault(pair[0][:2], []).append(pair)
         by_first.pop(b"", None)
-        spaces = [number for number, token in enumerate(tokens) if token and not token.strip(SPACES)]
-        self.spaces = np.array(spaces, np.int64)
-        """Tokens of whitespace alone."""
         ordered = [pair for first in sorted(by_first) for pair in sorted(by_first[first])]
         self._texts = [text for text, _ in ordered]
         self._ids = np.array([token for _, token in ordered], np.int64)
@@ -139,6 +136,12 @@ class Spellings:
         return np.array(
             [number for number, token in enumerate(self.tokens) if _OPENED.search(token)], np.int64
         )
+
+    @cached_property
+    def spaces(self) -> Ids:
+        """The tokens of whitespace alone."""
+        found = [number for number, token in enumerate(self.tokens) if token and not token.strip(SPACES)]
+        return np.array(found, np.int64)
 
     @cached_property
     def _tables(self) -> list[Spelled]:
