@@ -34,6 +34,9 @@ _GUIDED = "guided_"
 _GUIDED_KEYS = ("json", "json_object", "regex", "choice", "grammar", "whitespace_pattern", "decoding_backend")
 _GUIDED_BACKENDS = {"auto": "auto", "xgrammar": "xgrammar", "guidance": "llguidance"}
 
+_MOST_KEYS = 100
+"""Of a form; there are half as many to ask with."""
+
 WHOLE = "spec"
 """The place of what is wrong with a spec as a whole."""
 _PASSED = 'a JSON Schema is passed as {"json_schema": {...}}'
@@ -62,6 +65,10 @@ def read(obj: Any) -> Form | None:
             f"must be a mapping, JSON text, an OutputSpec or a type, not {type(obj).__name__}",
             where=WHOLE,
             hint=file_hint(obj) or 'for example {"json_schema": {...}} or {"regex": "[a-z]+"}',
+        )
+    if len(obj) > _MOST_KEYS:
+        raise SpecError(
+            f"has {len(obj)} keys", where=WHOLE, hint="give one of " + ", ".join(KINDS) + ", and options"
         )
     form = {key: value for key, value in obj.items() if value is not None}
     if not form:

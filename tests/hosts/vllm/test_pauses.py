@@ -24,8 +24,6 @@ from guided_plugin.hosts.vllm import admission, gate, specs
 from guided_plugin.hosts.vllm.common import HEALTH
 
 MIB = 1 << 20
-LONGEST = 0.05 if sys.gettrace() is None else 0.1
-"""Seconds; twice as many where lines are counted."""
 
 END, THINK_END = 256, 257
 VOCABULARY = gp.Vocabulary(
@@ -40,8 +38,22 @@ LONG = {"enum": ["x" * (MIB - 100)]}
 NESTED = {"properties": {f"p{i}": {"type": "string", "maxLength": 5} for i in range(MIB // 40)}}
 MANY = {"properties": {f"p{i}": {"type": "string", "enum": ["x" * 170]} for i in range(4_900)}}
 """Within all limits."""
+TAG_TEXT = json.dumps({"format": {"type": "or", "elements": [{"type": "any_text"}] * 40_000}})
 TAG = {"format": {"type": "const_string", "value": "x" * MIB}}
 DEEP = "[" * MIB
+
+
+def seconds_to_read(text):
+    """What `json` takes for a text, which holds the interpreter meanwhile, in whatever thread."""
+    start = time.process_time()
+    json.loads(text)
+    return time.process_time() - start
+
+
+READING = min(seconds_to_read(TAG_TEXT) for _ in range(5))
+LONGEST = max(0.05, 1.5 * READING) * (1 if sys.gettrace() is None else 2)
+"""Seconds: little more than the server of vLLM takes to read the body of such a request in any case; twice as many where
+lines are counted."""
 
 KINDS = {
     **{
@@ -65,9 +77,7 @@ KINDS = {
     "rules": {"grammar": "".join(f"r{i} ::= r{i + 1}\n" for i in range(MIB // 20))},
     "lark": {"grammar": 'start: "' + "x" * MIB + '"'},
     "tag": {"structural_tag": json.dumps(TAG)},
-    "tags": {
-        "structural_tag": json.dumps({"format": {"type": "or", "elements": [{"type": "any_text"}] * 40_000}})
-    },
+    "tags": {"structural_tag": TAG_TEXT},
     "whitespace": {"json": {}, "whitespace_pattern": "[ ]?" * (MIB // 4)},
 }
 THEIRS = {name: form for name, form in KINDS.items() if "json_schema" not in form}
