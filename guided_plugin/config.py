@@ -83,12 +83,6 @@ class Bounds:
     """Characters of a line's indentation in `flexible` JSON."""
     max_digits: int = 20
     """Digits of a number before the point, after it, and in its exponent, which is one of a double."""
-    max_string: int = 0
-    """Characters of a string or a name."""
-    max_items: int = 0
-    """Items of an array."""
-    max_properties: int = 0
-    """Properties of an object."""
 
 
 BOUNDS = tuple(field.name for field in dataclasses.fields(Bounds))

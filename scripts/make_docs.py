@@ -231,7 +231,7 @@ Schema. The plugin's startup lines in vLLM's log end with the options that are s
 them. An unknown name or a wrong value stops the server; so does, in `--additional-config`, a name like
 `guided_plugn`, or an option next to `guided_plugin` in place of inside it.
 
-Those from `max_whitespace` to `max_properties` are [bounds](specs.md#bounds-where-a-schema-has-none) for what
+`max_whitespace` and `max_digits` are [bounds](specs.md#bounds-where-a-schema-has-none) for what
 a model writes where a schema has none; 0 sets none, and a request may set each.
 """
 

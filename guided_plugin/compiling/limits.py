@@ -135,7 +135,7 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
     """
     if backend not in ("llguidance", "xgrammar") or len(spec.text) > _SMALL_TEXT or spec.is_measured:
         return False
-    if spec.max_properties or any((getattr(spec, n) or 0) > _SMALL_LENGTH for n in BOUNDS):
+    if any((getattr(spec, name) or 0) > _SMALL_LENGTH for name in BOUNDS):
         return False
     if spec.kind == "json_object":
         return True

@@ -57,9 +57,6 @@ class OutputSpec:
     # How much there may be in JSON where the schema sets no bound: see `Bounds`. None: as configured.
     max_whitespace: int | None = None
     max_digits: int | None = None
-    max_string: int | None = None
-    max_items: int | None = None
-    max_properties: int | None = None
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, KINDS)

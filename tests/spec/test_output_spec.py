@@ -131,7 +131,7 @@ def test_order_of_properties_is_kept_and_choices_are_made_unique():
         (lambda: OutputSpec.json_schema({}, whitespac="x"), "did you mean 'whitespace'"),
         (lambda: OutputSpec.json_schema({}, whitespace="none"), "whitespace"),
         (lambda: OutputSpec.json_schema({}, strict=1), "strict"),
-        (lambda: OutputSpec.json_schema({}, max_items=-1), "max_items"),
+        (lambda: OutputSpec.json_schema({}, max_digits=-1), "max_digits"),
         (lambda: OutputSpec.json_object(max_depth=True), "max_depth"),
         (lambda: OutputSpec.parse({"json": {}, "max_digits": "5"}), "max_digits"),
         (lambda: OutputSpec.regex(""), "only empty output"),
@@ -385,8 +385,10 @@ def test_what_a_request_does_not_say_is_the_operators(form, settled):
         assert vars(spec.bounds) == bounds
         assert OutputSpec.parse(spec.to_dict()) == OutputSpec(**dataclasses.asdict(spec)) == spec
         assert pickle.loads(pickle.dumps(spec)) == spec
-        settled = OutputSpec.parse({**form, "max_items": 0}).settled(GuidedConfig(max_items=5, max_string=7))
-        assert settled.bounds == Bounds(max_items=0, max_string=7)
+        settled = OutputSpec.parse({**form, "max_digits": 0}).settled(
+            GuidedConfig(max_digits=5, max_whitespace=7)
+        )
+        assert settled.bounds == Bounds(max_digits=0, max_whitespace=7)
 
 
 def test_what_is_not_said_is_flexible_and_strict():

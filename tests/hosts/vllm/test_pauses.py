@@ -52,8 +52,8 @@ def seconds_to_read(text):
 
 READING = min(seconds_to_read(TAG_TEXT) for _ in range(5))
 LONGEST = max(0.05, 1.5 * READING) * (1 if sys.gettrace() is None else 2)
-"""Seconds: little more than the server of vLLM takes to read the body of such a request in any case; twice as many where
-lines are counted."""
+"""Seconds: little more than the server of vLLM takes to read the body of such a request in any case; twice
+as many where lines are counted."""
 
 KINDS = {
     **{

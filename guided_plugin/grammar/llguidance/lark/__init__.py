@@ -101,7 +101,6 @@ def lower_schema(
         closed=closed,
         ordered=closed if ordered is None else ordered,
         spelling=Spelling(not closed and document.draft > 4, not closed, digits=bounds.max_digits),
-        bounds=bounds,
         impossible_token=impossible_token,
         marked=marked,
     )

@@ -45,10 +45,6 @@ def array_rule(emitter: Emitter, constraint: Array) -> Symbol:
     """The rule of an array constraint."""
     if constraint.repeats:
         raise emitter.refusal("uniqueItems", "can't be enforced under not")
-    most, first = emitter.style.bounds.max_items, constraint.prefix_length
-    if most and constraint.longest is None and not emitter.algebra.empty(constraint.at(first)):
-        counted = sum(each.start + each.least for each in constraint.contains)
-        constraint = replace(constraint, longest=max(most, constraint.shortest, counted))
     counting = tuple(each for each in constraint.contains if each.least or each.most is not None)
     constraint = replace(constraint, contains=tuple(dict.fromkeys(counting)))
     if constraint.longest is not None and constraint.shortest > constraint.longest:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from guided_plugin.config import UNBOUNDED, Bounds
 from guided_plugin.errors import CompileLimitError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.constraints import (
@@ -75,19 +74,10 @@ class Style:
     """Properties come in the order of the schema, where that order can be kept."""
     spelling: Spelling
     """How numbers may be written."""
-    bounds: Bounds = UNBOUNDED
-    """How much there may be where the schema sets no bound."""
     impossible_token: int | None = None
     """A token that is never sampled."""
     marked: bool = False
     """Marks, which are never taken, may stand where items and names begin: see `distinct/`."""
-
-    def bounded(self, string: String) -> String:
-        """The same strings, but no longer than these may be where they have no bound of their own."""
-        most = self.bounds.max_string
-        if not most or string != String(string.shortest, excluded=string.excluded):
-            return string
-        return replace(string, longest=max(most, string.shortest))
 
 
 class Emitter:
@@ -184,13 +174,11 @@ class Emitter:
         value = Reference("any")
         if value.rule not in self.grammar.rules:
             scalars = [self._constraint(each) for each in (String(), Boolean(), Number(), Null())]
-            bounds = self.style.bounds
             item = self.marked(value, PLAIN)
-            items = (item, Repeated((COMMA, item), 0, bounds.max_items - 1 if bounds.max_items else None))
+            items = (item, Repeated((COMMA, item), 0, None))
             array = (Text('"["'), Repeated(items, 0, 1), Text('"]"'))
             member = (scalars[0], COLON, value)
-            most = bounds.max_properties - 1 if bounds.max_properties else None
-            members = (*member, Repeated((COMMA, *member), 0, most))
+            members = (*member, Repeated((COMMA, *member), 0, None))
             entries = (Text('"{"'), Repeated(members, 0, 1), Text('"}"'))
             options = [*((scalar,) for scalar in scalars), array, entries]
             self.grammar.define(value.rule, [Alternative(symbols) for symbols in options])
@@ -276,7 +264,6 @@ class Emitter:
             case Number():
                 return self._number(constraint)
             case String():
-                constraint = self.style.bounded(constraint)
                 body = (value_terminal if self.comparing is None else string_terminal)(constraint)
                 self.together([body])
                 return self.led(self.grammar.terminal(body), lead(constraint))

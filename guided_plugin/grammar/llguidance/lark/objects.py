@@ -138,15 +138,12 @@ class _Writer:
         # Those that are not required: the required ones are there at the end in any case.
         fewest = max(0, self.object.shortest - len(required))
         most = self.object.longest
-        bound, left = self.emitter.style.bounds.max_properties, None
         if most is not None:
             most -= len(required)
-        elif bound and self.open:
-            left = max(fewest, len(self.object.exists), bound - len(required))
-        if 0 in (most, left):
+        if most == 0:
             self.live = [name for name in self.live if name in required]
             self.open = []
-            most = left = None
+            most = None
         free = len(self.live) - len(required)
         if most is not None and not self.open and most >= free:
             most = None
@@ -159,8 +156,7 @@ class _Writer:
             raise self.emitter.incomparable(_COUNTED, _COUNT_NOTHING)
         ordered = self.emitter.style.ordered or comparing
         if plain and (ordered or not self.live or len(required) > NAMED):
-            return self.ordered(left)
-        most = left if most is None else most
+            return self.ordered()
         remembered = NAMED if not fewest and most is None else NAMED_AND_COUNTED
         if len(required) > remembered:
             raise self.emitter.refusal("required", f"over {remembered} names, next to counts or negations")
@@ -209,9 +205,8 @@ class _Writer:
             return
         base: list[str] = []
         if shapes and String() not in shapes:
-            allowed = [string_terminal(self.emitter.style.bounded(string)) for string in shapes]
+            allowed = [string_terminal(string) for string in shapes]
             base = allowed if len(allowed) == 1 else [any_of(allowed)]
-        any_name = self.emitter.style.bounded(String())
         groups = self.patterns()
         listed: dict[frozenset[_Group], list[str]] = {}
         if not groups:
@@ -228,9 +223,9 @@ class _Writer:
                 raise self.emitter.incomparable(_OPEN, _LIST_NAMES)
             characters = None
             if strings is None and len(class_) == len(groups) == len(matched):
-                characters = lead(replace(String() if matched else any_name, patterns=frozenset(matched)))
+                characters = lead(replace(String(), patterns=frozenset(matched)))
             # The other listed names are none of this class.
-            start = base if base or class_ else [string_terminal(any_name)]
+            start = base if base or class_ else [string_terminal(String())]
             body = [*_names(start, class_, groups), *excluding(listed.get(frozenset(class_), ()))]
             for chosen, keys, extra in self.answers(matched):
                 combined = value | extra
@@ -308,37 +303,28 @@ class _Writer:
 
     # Rules
 
-    def ordered(self, most: int | None) -> Symbol:
-        """Listed properties in their order, the others after them; of those not required at most so many."""
+    def ordered(self) -> Symbol:
+        """Listed properties in their order, the others after them."""
         members = [(Text(key_text(n)), COLON, self.emitter.value(self.object.of(n))) for n in self.live]
         others = [(each.key, COLON, each.value) for each in self.open]
         other = self.grammar.rule(*others) if others else None
-        optional = len(self.live) - len(self.required)
-        # By how many optional ones came before, where they count.
-        lefts: list[int | None] = [most]
-        if most is not None and 0 < optional <= NAMED:
-            lefts += range(most - 1, max(most - optional, 0) - 1, -1)
-        tails: list[tuple[Symbol, ...]] = [()]
+        tail: tuple[Symbol, ...] = ()
         if other is not None:
-            tails = [(Repeated((COMMA, other), 0, left),) for left in lefts]
+            tail = (Repeated((COMMA, other), 0, None),)
         heads: list[tuple[Symbol, ...]] = []
         if not self.required:
             heads.append(())
             if other is not None:
-                heads.append((other, Repeated((COMMA, other), 0, None if most is None else most - 1)))
+                heads.append((other, *tail))
         for name, member in zip(reversed(self.live), reversed(members), strict=True):
             if name in self.required:
                 # Nothing that comes later can come first.
-                heads = [(*member, *tails[0])]
-                tails = [(COMMA, *member, *tail) for tail in tails]
-            elif len(tails) > 1:
-                heads.append((*member, *tails[1]))
-                more = [((COMMA, *member, *after), tail) for tail, after in itertools.pairwise(tails)]
-                tails = [*((self.grammar.rule(*each),) for each in more), tails[-1]]
+                heads = [(*member, *tail)]
+                tail = (COMMA, *member, *tail)
             else:
-                heads.append((*member, *tails[0]))
-                tails = [(Repeated((COMMA, *member), 0, 1), *tails[0])]
-            tails = [(self.grammar.rule(tail),) for tail in tails]
+                heads.append((*member, *tail))
+                tail = (Repeated((COMMA, *member), 0, 1), *tail)
+            tail = (self.grammar.rule(tail),)
         return self.grammar.rule(*((OPEN, *head, CLOSE) for head in reversed(heads)))
 
     def any_order(self, fewest: int, most: int | None, remembered: int) -> tuple[Symbol, ...]:

@@ -129,11 +129,11 @@ class _Writer:
                 if self.marked:
                     return self.grammar.rule((Terminal(f"<[{CONTROL}]>"), Terminal(f'"{token};"')))
                 return Terminal(f"<[{token}]>")
-            case Free(stops, suffix, times):
-                ending = [f"/(?s:.{times}){_escaped(suffix)}/"] if suffix or times != "*" else []
+            case Free(stops, suffix):
+                ending = [f"/(?s:.*){_escaped(suffix)}/"] if suffix else []
                 return self.grammar.terminal(" & ".join([_NOT_EMPTY, *ending, *_lacking(stops, "*")]))
-            case Until(stop, stops, barred, times):
-                parts = [f"/(?s:.{times}){_escaped(stop)}/", *_lacking(stops, "+"), *_lacking(barred, "{0}")]
+            case Until(stop, stops, barred):
+                parts = [f"/(?s:.*){_escaped(stop)}/", *_lacking(stops, "+"), *_lacking(barred, "{0}")]
                 return self.grammar.terminal(" & ".join(parts))
             case Regex(pattern):
                 return self.grammar.terminal(f"({whole_text(pattern)}) & {_NOT_EMPTY}")

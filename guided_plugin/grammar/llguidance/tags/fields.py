@@ -31,8 +31,6 @@ class Reading:
         self.names = Names(by_name)
         self.whitespace = spec.layout
         self.strict = spec.closed
-        most = spec.bounds.max_string
-        self.times = f"{{0,{most}}}" if most else "*"
         self.ends: list[str] = []
         """Texts that end the innermost tag around what is read now."""
         self._controls = controls

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError, shown
@@ -39,8 +39,6 @@ class Free:
     stops: tuple[str, ...]
     suffix: str = ""
     """What it ends with."""
-    times: str = "*"
-    """How many characters before that, as a regular expression says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +49,6 @@ class Until:
     stops: tuple[str, ...]
     barred: tuple[str, ...] = ()
     """Texts that it must not end with: those that end with `stop` and are excluded."""
-    times: str = "*"
-    """How many characters before the stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +104,6 @@ class Dispatch:
     excludes: tuple[str, ...]
     loop: bool = True
     """Whether free text goes on after the first trigger."""
-    times: str = "*"
-    """How many characters of it before an end."""
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -235,7 +229,7 @@ def _closed_dispatch(node: Dispatch, ends: Listed[Node], names: Names) -> Node:
     endings: list[Node] = []
     for end in ends:
         if isinstance(end, Control):
-            endings.append(_reached(("", end.token), node.stops, times=node.times))
+            endings.append(_reached(("", end.token), node.stops))
         elif not isinstance(end, Text):
             raise UnsupportedSpecError("free text without an end", where="structural_tag")
         else:
@@ -247,9 +241,7 @@ def _closed_dispatch(node: Dispatch, ends: Listed[Node], names: Names) -> Node:
                     hint="add that text to `excludes`",
                 )
             ways = names.ways(end.text, stop)
-            endings += [
-                sequence([_reached(start, node.stops, times=node.times), rest]) for start, rest in ways
-            ]
+            endings += [sequence([_reached(start, node.stops), rest]) for start, rest in ways]
     if node.loop:
         return sequence([_calls(node), either(endings)])
     if node.rules:
@@ -273,12 +265,12 @@ def _calls(node: Dispatch) -> Node:
     return Repeat(options, 0, None) if node.loop else options
 
 
-def _reached(start: Start, stops: tuple[str, ...], excludes: Listed[str] = (), times: str = "*") -> Node:
+def _reached(start: Start, stops: tuple[str, ...], excludes: Listed[str] = ()) -> Node:
     """Free text up to what ends it."""
     if isinstance(start, str):
-        return replace(_until(start, stops, excludes), times=times)
+        return _until(start, stops, excludes)
     before, token = start
-    free = Free(stops, before, times)
+    free = Free(stops, before)
     return sequence([free if before else optional(free), Control(token)])
 
 

@@ -111,7 +111,7 @@ def _element(
         begins += ["\n" + begin for begin in begins]
     spelled = reading.names.spelled
     if raw == []:
-        free = closed(Dispatch((), (style.end,), times=reading.times), [Text(style.end)], reading.names)
+        free = closed(Dispatch((), (style.end,)), [Text(style.end)], reading.names)
         return sequence([either([spelled(begin) for begin in begins]), free])
     content, lines = either([spelled(text) if text else EMPTY for text in raw or [""]]), style.lines
     if raw is None:
