@@ -40,8 +40,7 @@ _ENTANGLING = frozenset(
     {
         *("allOf", "oneOf", "not", "if", "then", "else", "contains", "uniqueItems", "multipleOf"),
         *("dependencies", "dependentSchemas", "dependentRequired", "patternProperties", "propertyNames"),
-        *("minProperties", "maxProperties", "unevaluatedProperties", "unevaluatedItems"),
-        *("$dynamicRef", "$recursiveRef", "$id", "$anchor", "$dynamicAnchor"),
+        *("minProperties", "maxProperties", "$id", "$anchor", "$dynamicAnchor"),
     }
 )
 

@@ -1,4 +1,4 @@
-"""What references in a JSON Schema point at, as the standard resolves them: `$id`s, anchors, dynamic anchors.
+"""What references in a JSON Schema point at, as the standard resolves them: `$id`s and anchors.
 
 Depends on keywords and schema trees. Only the document itself is looked at: nothing is ever fetched.
 """
@@ -14,7 +14,8 @@ from guided_plugin.keywords import Draft, subschemas
 
 Path = tuple[str | int, ...]
 
-_ROOT = "guided://schema"
+ROOT = "guided://schema"
+"""The address of a document that has none."""
 
 
 class LostReferenceError(Exception):
@@ -26,21 +27,12 @@ class LostReferenceError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
-    """What references in a place resolve against."""
-
-    base: str = _ROOT
-    """The address of the resource."""
-    dynamic: tuple[tuple[str, str], ...] = ()
-    """For each dynamic anchor, the outermost resource on the way here that has it."""
-
-
-@dataclass(frozen=True, slots=True)
 class Target:
     """What a reference points at."""
 
     schema: Any
-    scope: Scope
+    base: str
+    """The address of its resource."""
     path: Path
 
 
@@ -52,67 +44,47 @@ class References:
         self.root = root
         self._draft = draft.number
         self._old_ids = draft.number <= 4 or not draft.named
-        self._resources: dict[str, tuple[Any, Path]] = {_ROOT: (root, ())}
+        self._resources: dict[str, tuple[Any, Path]] = {ROOT: (root, ())}
         self._anchors: dict[tuple[str, str], tuple[Any, Path]] = {}
-        self._dynamic: dict[str, tuple[str, ...]] = {}
         self._bases: dict[int, str] = {}
-        self._targets: dict[tuple[str, Scope], Target] = {}
+        self._targets: dict[tuple[str, str], Target] = {}
         """What was found before: many references name one definition."""
         if not plain:
             self._find()
-        self.root_scope = self._entered(Scope(), _ROOT)
 
-    def enter(self, schema: Any, scope: Scope) -> Scope:
-        """The scope inside a schema: its own where it has an `$id`."""
-        if not self._bases:
-            return scope
-        return self._entered(scope, self._base(schema, scope.base))
+    def enter(self, schema: Any, base: str) -> str:
+        """The address against which references inside a schema resolve: its own where it has an `$id`."""
+        return self._base(schema, base) if self._bases else base
 
-    def bases(self, schema: Any) -> Scope:
-        """The scope inside a schema of the document, without the way there."""
-        return Scope(self._bases.get(id(schema), _ROOT))
+    def base_of(self, schema: Any) -> str:
+        """The same for a schema of the document, without the way there."""
+        return self._bases.get(id(schema), ROOT)
 
-    def resolve(self, reference: str, scope: Scope) -> Target:
+    def resolve(self, reference: str, base: str) -> Target:
         """What `$ref` points at. Raises LostReferenceError."""
-        found = self._targets.get((reference, scope))
+        found = self._targets.get((reference, base))
         if found is None:
-            found = self._targets[reference, scope] = self._target(reference, scope)
+            found = self._targets[reference, base] = self._target(reference, base)
         return found
 
-    def _target(self, reference: str, scope: Scope) -> Target:
-        address, fragment = _resolved(scope.base, reference)
+    def _target(self, reference: str, base: str) -> Target:
+        address, fragment = _resolved(base, reference)
         if (address, fragment) in self._anchors:
             schema, path = self._anchors[address, fragment]
-            return Target(schema, self._entered(scope, address), path)
+            return Target(schema, address, path)
         if address not in self._resources:
             raise LostReferenceError("document")
         schema, path = self._resources[address]
-        for start, base, prefix in ((schema, address, path), (self.root, _ROOT, ())):
-            found = self._follow(start, fragment, self._base(start, base), prefix)
+        for start, outer, prefix in ((schema, address, path), (self.root, ROOT, ())):
+            found = self._follow(start, fragment, self._base(start, outer), prefix)
             if found is not None:
-                target, base, place = found
-                return Target(target, self._entered(scope, base), place)
+                target, inner, place = found
+                return Target(target, inner, place)
         raise LostReferenceError("place")
-
-    def dynamic(self, reference: str, scope: Scope) -> Target:
-        """What `$dynamicRef` and `$recursiveRef` point at, which depends on the way here."""
-        target = self.resolve(reference, scope)
-        address, anchor = _resolved(scope.base, reference)
-        outermost = dict(scope.dynamic).get(anchor)
-        if outermost is None or anchor not in self._dynamic.get(address, ()):
-            return target
-        schema, path = self._anchors[outermost, anchor] if anchor else self._resources[outermost]
-        return Target(schema, self._entered(scope, outermost), path)
-
-    def _entered(self, scope: Scope, base: str) -> Scope:
-        if base == scope.base and base not in self._dynamic:
-            return scope
-        found = dict.fromkeys(self._dynamic.get(base, ()), base) | dict(scope.dynamic)
-        return Scope(base, tuple(sorted(found.items())))
 
     def _find(self) -> None:
         """Every `$id` and anchor, the outer ones first."""
-        pending: list[tuple[Path, Any, str]] = [((), self.root, _ROOT)]
+        pending: list[tuple[Path, Any, str]] = [((), self.root, ROOT)]
         for path, node, parent in pending:
             if not isinstance(node, Mapping):
                 continue
@@ -126,16 +98,11 @@ class References:
             for keyword in ("$anchor", "$dynamicAnchor"):
                 if isinstance(node.get(keyword), str):
                     self._anchors.setdefault((base, node[keyword]), (node, path))
-            if isinstance(node.get("$dynamicAnchor"), str):
-                self._dynamic[base] = (*self._dynamic.get(base, ()), node["$dynamicAnchor"])
-            if node.get("$recursiveAnchor") is True and (base != parent or not path):
-                self._dynamic[base] = (*self._dynamic.get(base, ()), "")
-        root = self._bases.get(id(self.root), _ROOT)
-        if root != _ROOT:
-            self._dynamic[_ROOT] = self._dynamic.get(root, ())
+        root = self._bases.get(id(self.root), ROOT)
+        if root != ROOT:
             for (address, anchor), found in list(self._anchors.items()):
                 if address == root:
-                    self._anchors.setdefault((_ROOT, anchor), found)
+                    self._anchors.setdefault((ROOT, anchor), found)
 
     def _identity(self, node: Mapping[str, Any]) -> str | None:
         if self._draft <= 7 and "$ref" in node and node is not self.root:

@@ -175,7 +175,7 @@ def _check_bounds(node: Mapping[str, Any]) -> None:
 _MOST_STEPS = 10_000_000
 """Of all paths of a document together: references need them."""
 
-_RESOURCES = ('"$id": "', '"id": "', '"$anchor": "', '"$dynamicAnchor": "', '"$recursiveAnchor": true')
+_RESOURCES = ('"$id": "', '"id": "', '"$anchor": "', '"$dynamicAnchor": "')
 """Without any of these in a document's text it is one resource without anchors."""
 
 
@@ -194,7 +194,7 @@ def references_of(document: Any) -> References:
 
 def _check_reference(references: References, node: Any, reference: str, path: tuple[str | int, ...]) -> None:
     try:
-        references.resolve(reference, references.bases(node))
+        references.resolve(reference, references.base_of(node))
     except LostReferenceError as error:
         if error.where == "place" or reference.startswith("#"):
             raise SpecError(

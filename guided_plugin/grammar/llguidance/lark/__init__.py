@@ -121,8 +121,8 @@ def lower_schema(
     except UnsupportedSpecError as error:
         raise _placed(error, document) from None
     if not grammar.productive(start, empty_terminal):
-        opened = replace(style, closed=False)
-        found = contradiction(algebra, allows, lambda: closed and allows(root, style=opened))
+        opened = closed and allows(root, style=replace(style, closed=False))
+        found = contradiction(algebra, opened=opened)
         if allows(root, algebra.opposite):
             raise UnsupportedSpecError(_ONLY_OTHERWISE, where=found.where, hint=found.hint)
         raise found

@@ -20,12 +20,12 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Null,
     Object,
     String,
-    evaluates,
+    describes,
 )
 from guided_plugin.grammar.llguidance.lark.document import Document
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.terminals import empty_terminal, string_terminal
-from guided_plugin.spec.references import Path, Scope
+from guided_plugin.spec.references import Path
 from guided_plugin.spec.schema import pointer
 
 Shape = dict[str, tuple[Constraint, ...]]
@@ -85,7 +85,7 @@ class Algebra:
         self._read = read
         # Where something is forbidden that the others don't describe, a weaker alternative must not replace
         # one that describes more.
-        self._closing = closing or document.unevaluated
+        self._closing = closing
         self._shapes: dict[tuple[bool, int], Shape] = {}
         self._conjunctions: dict[Literals, Shape] = {}
         self._running: set[tuple[bool, int]] = set()
@@ -108,7 +108,7 @@ class Algebra:
         """The algebra of those two that reads formats in the wider way."""
         return self if self.wide else self.opposite
 
-    def literals(self, schema: Any, base: Scope, path: Path, positive: bool = True) -> Literals:
+    def literals(self, schema: Any, base: str, path: Path, positive: bool = True) -> Literals:
         """A schema, or its negation, as a conjunction of one; the empty one where it allows everything."""
         if not isinstance(schema, bool):
             number = self.document.number(schema, base, path)
@@ -292,8 +292,7 @@ class Algebra:
                 where="json_schema",
                 hint="use fewer under allOf, oneOf and not, or give each one a const of a required property",
             )
-        described = self._closing if kind == "object" else self.document.unevaluated
-        if ALL[kind][0] in met and not (described and any(map(evaluates, met))):
+        if ALL[kind][0] in met and not (kind == "object" and self._closing and any(map(describes, met))):
             return ALL[kind]
         if kind != "object" or len(met) > _MAX_COMPARED:
             return tuple(met)
@@ -327,6 +326,6 @@ class Algebra:
                 return allowed and not any(map(self.empty, map(constraint.of, constraint.required)))
             case Array():
                 first = range(min(constraint.shortest, _MAX_ITEMS))
-                wanted = [contains.item for contains in constraint.contains if contains.least > 0]
+                wanted = [contains.item for contains in constraint.contains]
                 return not any(map(self.empty, [*map(constraint.at, first), *wanted]))
         return True

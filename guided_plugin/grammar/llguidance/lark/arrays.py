@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra, Shape
 from guided_plugin.grammar.llguidance.lark.constraints import (
-    TRUE,
     Array,
     Boolean,
     Constraint,
@@ -35,7 +34,7 @@ OPEN, CLOSE = Text('"["'), Text('"]"')
 
 _MAX_VALUES = 48
 _MAX_CONTAINS = 8
-# How many states of counts and lengths are rules of their own.
+# How many states of an array with `contains` are rules of their own.
 _MAX_STATES = 2_000
 # Among so many times as many multiples between bounds as are asked for, `not` leaves enough.
 _MULTIPLES = 20
@@ -45,8 +44,6 @@ def array_rule(emitter: Emitter, constraint: Array) -> Symbol:
     """The rule of an array constraint."""
     if constraint.repeats:
         raise emitter.refusal("uniqueItems", "can't be enforced under not")
-    counting = tuple(each for each in constraint.contains if each.least or each.most is not None)
-    constraint = replace(constraint, contains=tuple(dict.fromkeys(counting)))
     if constraint.longest is not None and constraint.shortest > constraint.longest:
         return emitter.grammar.define(emitter.grammar.name("a"), [])
     if constraint.unique and (constraint.longest is None or constraint.longest > 1):
@@ -209,55 +206,59 @@ def _few_scalars(shape: Shape, most: int) -> list[Any] | None:
 
 def _containing(emitter: Emitter, constraint: Array) -> Symbol:
     """A rule for each state, so that those from which no end can be reached are removed: how many items there
-    were, and how many of them each `contains` has counted."""
+    were, and which `contains` were met."""
     contains = constraint.contains
-    # What has enough needs no more.
-    enough = [each.least if each.most is None else each.most for each in contains]
     # From here on all items are alike.
     loop = max([constraint.prefix_length, *(each.start for each in contains)])
     last = constraint.longest if constraint.longest is not None else max(constraint.shortest, loop, 1)
     if len(contains) > _MAX_CONTAINS:
         raise emitter.refusal("contains", f"can be enforced {_MAX_CONTAINS} times in one array at most")
-    if (last + 1) * math.prod(count + 1 for count in enough) > _MAX_STATES:
-        raise emitter.refusal("contains", "with counts or length bounds too large to track")
-    grammar, name = emitter.grammar, emitter.grammar.name("c")
-    start = (0, (0,) * len(contains))
-    numbers, pending = {start: 0}, [start]
-    items: dict[tuple[int, tuple[bool, ...]], Symbol | None] = {}
+    if (last + 1) << len(contains) > _MAX_STATES:
+        raise emitter.refusal("contains", "with length bounds too large to track")
+    grammar = emitter.grammar
+    name = grammar.name("c")
+    everything = frozenset(range(len(contains)))
+    start = _Items(0, frozenset())
+    numbers = {start: 0}
+    pending = [start]
+    known: dict[tuple[int, frozenset[int]], Symbol | None] = {}
     while pending:
         state = pending.pop()
-        length, counts = state
-        whole = all(count >= each.least for each, count in zip(contains, counts, strict=True))
-        alternatives = [Alternative(())] if whole and length >= constraint.shortest else []
-        index = min(length, loop)
-        choices = [
-            (False,) if count == most or length < each.start else (True, False)
-            for each, count, most in zip(contains, counts, enough, strict=True)
-        ]
-        for chosen in itertools.product(*choices) if length != constraint.longest else ():
-            if (index, chosen) not in items:
-                items[index, chosen] = _chosen_item(emitter, constraint, index, chosen)
-            item = items[index, chosen]
+        alternatives = []
+        if state.met == everything and state.length >= constraint.shortest:
+            alternatives.append(Alternative(()))
+        index = min(state.length, loop)
+        open_ones = [i for i in everything - state.met if contains[i].start <= state.length]
+        for chosen in _subsets(open_ones) if state.length != constraint.longest else ():
+            if (index, chosen) not in known:
+                known[index, chosen] = _chosen_item(emitter, constraint, index, chosen)
+            item = known[index, chosen]
             if item is None:
                 continue
-            after = min(length + 1, last), tuple(map(sum, zip(counts, chosen, strict=True)))
+            after = _Items(min(state.length + 1, last), state.met | chosen)
             if after not in numbers:
                 numbers[after] = len(numbers)
                 pending.append(after)
-            comma = (COMMA,) if length else ()
+            comma = (COMMA,) if state.length else ()
             alternatives.append(Alternative((*comma, item, Reference(f"{name}s{numbers[after]}"))))
         grammar.define(f"{name}s{numbers[state]}", alternatives)
     return grammar.rule((OPEN, Reference(f"{name}s0"), CLOSE))
 
 
-def _chosen_item(emitter: Emitter, constraint: Array, index: int, chosen: tuple[bool, ...]) -> Symbol | None:
-    """An item that these `contains` count; None where there is no such item."""
-    literals = [constraint.at(index)]
-    for each, counted in zip(constraint.contains, chosen, strict=True):
-        if counted:
-            literals.append(each.item)
-        elif each.most is not None and index >= each.start:
-            # What is not counted must be known not to count.
-            literals.append(emitter.algebra.negated(each.item))
-    item = TRUE.union(*literals)
+class _Items(NamedTuple):
+    """What is known of an array so far."""
+
+    length: int
+    met: frozenset[int]
+    """The `contains` that an item met."""
+
+
+def _subsets(of: list[int]) -> Iterator[frozenset[int]]:
+    for count in range(len(of), -1, -1):
+        yield from map(frozenset, itertools.combinations(of, count))
+
+
+def _chosen_item(emitter: Emitter, constraint: Array, index: int, chosen: frozenset[int]) -> Symbol | None:
+    """An item that meets these `contains`; None where there is no such item."""
+    item = constraint.at(index).union(*(constraint.contains[i].item for i in chosen))
     return None if emitter.algebra.empty(item) else _item(emitter, constraint, index, item)

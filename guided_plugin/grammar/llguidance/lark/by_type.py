@@ -103,9 +103,8 @@ def _arrays(keywords: Keywords, literals: LiteralsOf) -> Iterator[Array]:
     if keywords.get("uniqueItems"):
         yield Array(unique=True)
     if "contains" in keywords:
-        least, most = keywords.get("minContains", 1), keywords.get("maxContains")
         item = literals(True, keywords["contains"], "contains")
-        yield Array(contains=(Contains(item, 0, least, most),), shortest=least)
+        yield Array(contains=(Contains(item),), shortest=1)
 
 
 def _items(keywords: Keywords, literals: LiteralsOf) -> Items | None:
@@ -159,33 +158,21 @@ def _negated_array(array: Array, negate: Negate) -> Iterator[Array]:
     for items in array.items:
         for index, item in enumerate(items.prefix):
             if item:
-                wrong = Items((TRUE,) * index + (negate(item),), evaluates=False)
+                wrong = Items((TRUE,) * index + (negate(item),))
                 yield Array(items=(wrong,), shortest=index + 1)
         if items.rest:
             start = len(items.prefix)
-            other = Contains(negate(items.rest), start, evaluates=False)
+            other = Contains(negate(items.rest), start)
             yield Array(contains=(other,), shortest=start + 1)
     for contains in array.contains:
-        yield from _other_count(contains, negate)
+        others = Items((TRUE,) * contains.start, negate(contains.item))
+        yield Array(items=(others,)) if contains.item else Array(longest=contains.start)
     if array.shortest:
         yield Array(longest=array.shortest - 1)
     if array.longest is not None:
         yield Array(shortest=array.longest + 1)
     if array.unique:
         yield Array(repeats=True, shortest=2)
-
-
-def _other_count(contains: Contains, negate: Negate) -> Iterator[Array]:
-    """Too few items that satisfy `contains`, or too many."""
-    item, start, least, most = contains.item, contains.start, contains.least, contains.most
-    if least == 1:
-        none = Items((TRUE,) * start, negate(item), evaluates=False)
-        yield Array(items=(none,)) if item else Array(longest=start)
-    elif least > 1:
-        yield Array(contains=(Contains(item, start, 0, least - 1, evaluates=False),))
-    if most is not None:
-        more = Contains(item, start, most + 1, evaluates=False)
-        yield Array(contains=(more,), shortest=start + most + 1)
 
 
 def _negated_object(constraint: Object, negate: Negate) -> Iterator[Object]:
@@ -207,7 +194,7 @@ def _other_values(properties: Properties, negate: Negate) -> Iterator[Object]:
     """Objects with a property that has another value than these say."""
     for name, value in properties.named:
         if value:
-            wrong = Properties(named=((name, negate(value)),), evaluates=False)
+            wrong = Properties(named=((name, negate(value)),), describes=False)
             yield Object(properties=(wrong,), required=(name,))
     for source, value in properties.matching:
         if value:

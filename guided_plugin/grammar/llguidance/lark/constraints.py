@@ -94,9 +94,7 @@ class Items:
 
     prefix: tuple[Literals, ...] = ()
     rest: Literals | None = None
-    """None: not mentioned, so anything, and not evaluated either."""
-    evaluates: bool = True
-    """Whether the items count as evaluated; under `not`, and by `const` or `enum`, they don't."""
+    """None: not mentioned, so anything."""
 
     def at(self, index: int) -> Literals:
         """What the item at an index must satisfy."""
@@ -105,14 +103,10 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Contains:
-    """At least `least` and at most `most` of the items from index `start` on satisfy this."""
+    """One of the items from index `start` on satisfies this."""
 
     item: Literals
     start: int = 0
-    least: int = 1
-    most: int | None = None
-    evaluates: bool = True
-    """Whether the items that satisfy this count as evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +151,10 @@ class Properties:
     named: tuple[tuple[str, Literals], ...] = ()
     matching: tuple[tuple[str, Literals], ...] = ()
     others: Literals | None = None
-    """None: not mentioned, so anything, and not evaluated either."""
-    evaluates: bool = True
-    """Whether the properties count as evaluated; under `not`, and by `const` or `enum`, they don't."""
+    """None: not mentioned, so anything."""
+    describes: bool = True
+    """Whether these are the properties that an object has, as far as the schema says; under `not` they are
+    not."""
     _by_name: dict[str, Literals] = field(default_factory=dict, init=False, repr=False, compare=False)
     """`named` again, filled at the first question."""
 
@@ -234,7 +229,6 @@ class Object:
         return self.shortest > len(self.required) + 1 or any(exists.value for exists in self.exists)
 
 
-P = TypeVar("P", Items, Contains, Properties)
 Constraint = Null | Boolean | Number | String | Array | Object
 
 
@@ -251,24 +245,9 @@ def _joined(one: tuple[T, ...], two: tuple[T, ...]) -> tuple[T, ...]:
     return _union(one, two) if one and two else one or two
 
 
-def unannotated(constraint: Constraint) -> Constraint:
-    """The same values, of which nothing counts as evaluated."""
-    match constraint:
-        case Array(items=items, contains=contains):
-            return replace(constraint, items=_unannotated(items), contains=_unannotated(contains))
-        case Object(properties=properties):
-            return replace(constraint, properties=_unannotated(properties))
-    return constraint
-
-
-def _unannotated(every: tuple[P, ...]) -> tuple[P, ...]:
-    return tuple(dict.fromkeys(replace(each, evaluates=False) for each in every))
-
-
-def evaluates(constraint: Constraint) -> bool:
-    """Whether any item or property counts as evaluated."""
-    described = [getattr(constraint, name, ()) for name in ("items", "contains", "properties")]
-    return any(each.evaluates for every in described for each in every)
+def describes(constraint: Constraint) -> bool:
+    """Whether a constraint says which properties an object has."""
+    return isinstance(constraint, Object) and any(each.describes for each in constraint.properties)
 
 
 def with_properties(constraint: Object, properties: Properties) -> Object:

@@ -13,12 +13,10 @@ from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.lark.constraints import Literals
-from guided_plugin.keywords import ASSERTIONS, KEYWORDS, draft_of, idle_reason
+from guided_plugin.keywords import ASSERTIONS, KEYWORDS, REFUSED, draft_of, idle_reason
 from guided_plugin.spec.formats import FORMATS
-from guided_plugin.spec.references import LostReferenceError, Path, Scope, Target
+from guided_plugin.spec.references import ROOT, LostReferenceError, Path, Target
 from guided_plugin.spec.schema import pointer, references_of
-
-_NOWHERE = Scope()
 
 EITHER = "either"
 """The keyword of schemas that are not in the document: its value lists conjunctions of numbers."""
@@ -32,7 +30,7 @@ class Numbered:
     """A subschema: what it says, where it stands, and against what its references resolve."""
 
     schema: Any
-    base: Scope
+    base: str
     path: Path
     keywords: Mapping[str, Any]
     """Those that count; of a schema that is true or false, none."""
@@ -46,21 +44,19 @@ class Document:
         self._written = draft_of(root)
         self.draft = self._written.number
         self.nodes: list[Numbered] = []
-        self._numbers: dict[tuple[Scope, str], int] = {}
-        self._by_identity: dict[tuple[int, Scope], int] = {}
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._by_identity: dict[tuple[int, str], int] = {}
         self._unions: dict[tuple[Literals, ...], int] = {}
         self._kept: list[Any] = []
         self._enforced = ASSERTIONS - frozenset(unenforced)
         self._references = references_of(root)
         text = json.dumps(root)
-        self.unevaluated = "unevaluated" in text
-        """Whether any keyword looks at what others have described."""
         self.formats = '"format"' in text
         """Whether any format may count, of which there are several readings."""
 
-    def number(self, schema: Any, base: Scope = _NOWHERE, path: Path = ()) -> int:
+    def number(self, schema: Any, base: str = ROOT, path: Path = ()) -> int:
         """The number of a subschema. A schema that is only a reference has its target's."""
-        seen: set[tuple[Scope, str]] = set()
+        seen: set[tuple[str, str]] = set()
         while True:
             identity = (id(schema), base)
             if identity in self._by_identity:
@@ -78,8 +74,8 @@ class Document:
             seen.add(key)
             if keywords.keys() != {"$ref"}:
                 break
-            target = self.resolve("$ref", keywords["$ref"], base, (*path, "$ref"))
-            schema, base, path = target.schema, target.scope, target.path
+            target = self.resolve(keywords["$ref"], base, (*path, "$ref"))
+            schema, base, path = target.schema, target.base, target.path
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.nodes)
@@ -93,19 +89,18 @@ class Document:
         number = self._unions.get(options)
         if number is None:
             number = self._unions[options] = len(self.nodes)
-            self.nodes.append(Numbered(None, _NOWHERE, (), {EITHER: options}))
+            self.nodes.append(Numbered(None, ROOT, (), {EITHER: options}))
         return number
 
-    def resolve(self, keyword: str, reference: Any, base: Scope, path: Path) -> Target:
+    def resolve(self, reference: Any, base: str, path: Path) -> Target:
         """What a reference points at. `path`: where it stands."""
-        resolve = self._references.resolve if keyword == "$ref" else self._references.dynamic
         try:
-            return resolve(reference, base)
+            return self._references.resolve(reference, base)
         except LostReferenceError as error:
             what, hint = f"to another document is never fetched: {shown(reference)}", "copy it into $defs"
             if error.where == "place":
                 what, hint = f"points at nothing: {shown(reference)}", "write it as #/$defs/Name"
-            raise UnsupportedSpecError(f"{keyword} {what}", where=pointer(path), hint=hint) from None
+            raise UnsupportedSpecError(f"$ref {what}", where=pointer(path), hint=hint) from None
 
     def place(self, *keywords: str, weigh: Callable[[Any], int] = lambda value: 0) -> str:
         """The place of the value of these keywords that weighs most, the first of equals; "#" for none."""
@@ -114,9 +109,9 @@ class Document:
         return pointer((*found[0].path, found[1])) if found else "#"
 
     @property
-    def root_base(self) -> Scope:
+    def root_base(self) -> str:
         """What the references of the root resolve against."""
-        return self._references.enter(self.root, self._references.root_scope)
+        return self._references.enter(self.root, ROOT)
 
     # Inside
 
@@ -135,10 +130,12 @@ class Document:
             enforced.pop("format", None)
         kept = {}
         for key, value in enforced.items():
-            # An `if` alone decides nothing, but what it describes is evaluated.
-            lonely = key == "if" and self.unevaluated and self.draft >= 2019
-            if idle_reason(enforced, key, self._written) and not lonely:
+            if idle_reason(enforced, key, self._written):
                 continue
+            if key in REFUSED:
+                raise UnsupportedSpecError(
+                    f"{key} is not supported", where=pointer((*path, key)), hint=REFUSED[key]
+                )
             if isinstance(value, int | float) and not abs(value) < _TOO_LARGE:
                 raise UnsupportedSpecError(
                     f"{key} is a number too large to compare",

@@ -130,7 +130,7 @@ class Emitter:
     def limited(self, constraint: Object) -> Object:
         """The same objects; those that describe some properties without others, where the style says that."""
         opened = any(each.others is not None for each in constraint.properties)
-        describes = any(each.evaluates and (each.named or each.matching) for each in constraint.properties)
+        describes = any(each.describes and (each.named or each.matching) for each in constraint.properties)
         if not self.style.closed or opened or not describes:
             return constraint
         asked = Properties(tuple((name, TRUE) for name in constraint.asked))

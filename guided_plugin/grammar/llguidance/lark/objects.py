@@ -102,7 +102,7 @@ class _Writer:
             few = [few_strings(body, limit) for body in self.bodies]
             found = dict.fromkeys(itertools.chain.from_iterable(filter(None, few)))
             if found:
-                listed = Properties(named=tuple((name, TRUE) for name in found), evaluates=False)
+                listed = Properties(named=tuple((name, TRUE) for name in found), describes=False)
                 self.object = with_properties(constraint, listed)
                 self.find_members(strings)
         emitter.together(self.bodies)
@@ -126,7 +126,7 @@ class _Writer:
     def answered_by(self, name: str, exists: Exists, others: tuple[Exists, ...]) -> Object:
         required = tuple(dict.fromkeys((*self.object.required, name)))
         plain = replace(self.object, exists=others, required=required)
-        demand = Properties(named=((name, exists.value),), evaluates=False)
+        demand = Properties(named=((name, exists.value),), describes=False)
         return with_properties(plain, demand) if exists.value else plain
 
     def may(self, exists: Exists, name: str) -> bool:

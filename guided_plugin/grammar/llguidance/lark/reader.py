@@ -6,34 +6,26 @@ Negation is pushed down to the subschemas. Depends on the algebra.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain, combinations
-from typing import Any, cast
+from itertools import combinations
+from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import ALL, Algebra, Shape, anything, nothing
-from guided_plugin.grammar.llguidance.lark.by_type import demands, negated
+from guided_plugin.grammar.llguidance.lark.by_type import demands
 from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
-    Array,
     Boolean,
     Constraint,
-    Items,
     Literals,
     Null,
     Object,
     Properties,
     String,
-    evaluates,
-    unannotated,
     with_properties,
 )
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.spec.arithmetic import canonical
 from guided_plugin.spec.schema import pointer
-
-# So many sets of branches that hold together may evaluate different properties.
-_MAX_TOGETHER = 64
 
 
 def read_schema(algebra: Algebra, number: int, positive: bool) -> Shape:
@@ -43,24 +35,8 @@ def read_schema(algebra: Algebra, number: int, positive: bool) -> Shape:
         return anything() if node.schema is positive else nothing()
     reader = _Reader(algebra, number, positive)
     if positive:
-        return reader.unevaluated(algebra.all_of(reader.parts()))
-    shape = algebra.either(reader.parts())
-    for keyword, kind in (("unevaluatedProperties", "object"), ("unevaluatedItems", "array")):
-        if keyword in node.keywords:
-            # What satisfies the schema satisfies one of its alternatives; the rest breaks each of them.
-            broken = [tuple(negated(each, algebra.negated)) for each in reader.whole(kind)]
-            shape = {**shape, kind: algebra.all_of({**anything(), kind: each} for each in broken)[kind]}
-    return unevaluating(algebra, algebra.pruned(shape))
-
-
-def unevaluating(algebra: Algebra, shape: Shape) -> Shape:
-    """The same values, of which nothing counts as evaluated."""
-    if not algebra.document.unevaluated:
-        return shape
-    return {
-        kind: every if every is ALL[kind] else tuple(dict.fromkeys(map(unannotated, every)))
-        for kind, every in shape.items()
-    }
+        return algebra.all_of(reader.parts())
+    return algebra.pruned(algebra.either(reader.parts()))
 
 
 class _Reader:
@@ -90,8 +66,8 @@ class _Reader:
         positive = self.positive
         for keyword, value in self.keywords.items():
             match keyword:
-                case "$ref" | "$dynamicRef" | "$recursiveRef":
-                    yield self.referred(keyword, value)
+                case "$ref":
+                    yield self.referred(value)
                 case "type":
                     yield self.types(value)
                 case "enum":
@@ -121,15 +97,15 @@ class _Reader:
             case "allOf", False:
                 return algebra.either(map(algebra.in_place, map(algebra.negated, branches)))
             case "anyOf", True:
-                return self.any_of(list(map(algebra.in_place, branches)))
+                return algebra.either(map(algebra.in_place, branches))
             case "anyOf", False:
                 return self.outside(branches, ALL)
         return self.one_of(branches)
 
-    def referred(self, keyword: str, reference: str) -> Shape:
-        path = (*self.node.path, keyword)
-        target = self.algebra.document.resolve(keyword, reference, self.node.base, path)
-        literals = self.algebra.literals(target.schema, target.scope, target.path, self.positive)
+    def referred(self, reference: str) -> Shape:
+        path = (*self.node.path, "$ref")
+        target = self.algebra.document.resolve(reference, self.node.base, path)
+        literals = self.algebra.literals(target.schema, target.base, target.path, self.positive)
         return self.algebra.in_place(literals)
 
     def types(self, value: Any) -> Shape:
@@ -152,7 +128,7 @@ class _Reader:
             )
         )
         compound = [self.described(v) for v in values if isinstance(v, list | dict)]
-        shapes = [unevaluating(self.algebra, self.shape(self.positive, v, "enum")) for v in compound]
+        shapes = [self.shape(self.positive, value, "enum") for value in compound]
         if self.positive:
             shape: Shape = {
                 "null": (Null(),) if None in values else (),
@@ -179,20 +155,6 @@ class _Reader:
         schema = {"type": "array", "minItems": len(value), "maxItems": len(value)}
         prefix = "items" if self.draft <= 2019 else "prefixItems"
         return {**schema, prefix: [{"enum": [member]} for member in value]} if value else schema
-
-    def any_of(self, shapes: list[Shape]) -> Shape:
-        """One of some shapes holds. Those that hold at once evaluate together, so they are joined too."""
-        algebra = self.algebra
-        joined: list[Shape] = []
-        if algebra.document.unevaluated:
-            structured = [{**nothing(), "array": s["array"], "object": s["object"]} for s in shapes]
-            for shape in structured:
-                if any(map(evaluates, chain(*shape.values()))):
-                    met = [algebra.overlap(other, shape) for other in joined]
-                    joined += [shape, *(both for both in met if any(both.values()))]
-                if len(joined) > _MAX_TOGETHER:
-                    raise self.refusal("anyOf", "has too many branches that can hold at the same time")
-        return algebra.either([*shapes, *joined])
 
     def either(self, options: tuple[Literals, ...]) -> Shape:
         """One of some conjunctions holds; under negation none."""
@@ -261,46 +223,10 @@ class _Reader:
                 met = algebra.both(present, self.shape(self.positive, needed, keyword, name))
                 yield algebra.either([absent, met]) if self.positive else met
 
-    def whole(self, kind: str) -> tuple[Constraint, ...]:
-        """The values of one type that satisfy the schema, not its negation, however formats are read.
-
-        These are negated, so none may be missing.
-        """
-        reader = _Reader(self.algebra.opposite, self.number, True)
-        every = reader.algebra.settled(reader.unevaluated(reader.algebra.all_of(reader.parts())))[kind]
-        keyword = "unevaluatedProperties" if kind == "object" else "unevaluatedItems"
-        if any(getattr(each, "exists", ()) or getattr(each, "repeats", False) for each in every):
-            raise self.refusal(keyword, "can't be enforced under not next to another not")
-        return every
-
-    def unevaluated(self, shape: Shape) -> Shape:
-        """With `unevaluatedProperties` and `unevaluatedItems`, which apply to each alternative."""
-        if self.keywords.keys().isdisjoint(("unevaluatedProperties", "unevaluatedItems")):
-            return shape
-        if "unevaluatedProperties" in self.keywords:
-            rest = self.literals(True, self.keywords["unevaluatedProperties"], "unevaluatedProperties")
-            shape = {**shape, "object": tuple(closed(cast("Object", o), rest) for o in shape["object"])}
-        if "unevaluatedItems" in self.keywords:
-            rest = self.literals(True, self.keywords["unevaluatedItems"], "unevaluatedItems")
-            arrays = (self.with_rest(cast("Array", array), rest) for array in shape["array"])
-            shape = {**shape, "array": tuple(arrays)}
-        return self.algebra.pruned(shape)
-
-    def with_rest(self, array: Array, rest: Literals) -> Array:
-        described = [items for items in array.items if items.evaluates]
-        if any(items.rest is not None for items in described):
-            return array
-        if self.draft >= 2020:
-            # An item that `contains` looks for is evaluated.
-            found = [each.item for each in array.contains if each.evaluates and each.start == 0]
-            rest = self.algebra.either_of([rest, *found])
-        prefix = (TRUE,) * max((len(items.prefix) for items in described), default=0)
-        return replace(array, items=tuple(dict.fromkeys((*array.items, Items(prefix, rest)))))
-
 
 def closed(constraint: Object, rest: Literals) -> Object:
     """The same objects, with a demand on every property that nothing else describes."""
-    described = [properties for properties in constraint.properties if properties.evaluates]
+    described = [properties for properties in constraint.properties if properties.describes]
     if any(properties.others is not None for properties in described):
         return constraint
     named = dict.fromkeys(name for properties in described for name, _ in properties.named)
