@@ -30,7 +30,7 @@ from guided_plugin.errors import (
     UnsupportedSpecError,
 )
 from guided_plugin.grammar.base import Prepared
-from guided_plugin.grammar.llguidance.sources import source_text
+from guided_plugin.grammar.llguidance.sources import lark_of
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
@@ -193,7 +193,7 @@ _TOKENIZERS = Tokenizers(
 
 def _lower(spec: OutputSpec) -> None:
     check_limits(spec, CONFIG)
-    source_text(spec, _TOKENIZERS)
+    lark_of(spec, _TOKENIZERS)
 
 
 def _lower_schema(schema: Any) -> None:

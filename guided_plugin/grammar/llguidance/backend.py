@@ -24,8 +24,8 @@ from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
 from guided_plugin.grammar.llguidance.distinct.track import BYTES
 from guided_plugin.grammar.llguidance.endings import MEMO_BYTES, Endings
 from guided_plugin.grammar.llguidance.growth import forced_run, growth, marks
-from guided_plugin.grammar.llguidance.lark import DISTINCT
 from guided_plugin.grammar.llguidance.lark.patterns import FUEL
+from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar
 from guided_plugin.grammar.llguidance.learnt import Learnt
 from guided_plugin.grammar.llguidance.lexers import LexerPool, Lexers
 from guided_plugin.grammar.llguidance.matcher import (
@@ -35,7 +35,7 @@ from guided_plugin.grammar.llguidance.matcher import (
     first_line,
 )
 from guided_plugin.grammar.llguidance.probe import FUEL_OF_PROBES, check_starts, too_entangled
-from guided_plugin.grammar.llguidance.sources import complaint, source_text
+from guided_plugin.grammar.llguidance.sources import complaint, lark_of
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.grammar.threads import AdaptiveThreads
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -69,8 +69,6 @@ _QUICK_CHARACTERS = 20_000
 # Text that must follow is looked for while a batch waits, and llguidance goes along all of it at once: 1.2 us
 # for a character. The longest of 1,140 real schemas has 214. Client grammars may have costly rows there.
 _MOST_FORCED = 1_000
-_LONG = "\n// long\n"
-"""At the end of a grammar in which it is not looked for."""
 
 _CHARACTER = 4
 """Bytes of a character, which may be begun at any place."""
@@ -92,7 +90,7 @@ def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
 class _Compiled:
     """What a grammar's matchers start from."""
 
-    text: str
+    lark: LarkGrammar
     lexers: Lexers
     impossible_token: int | None
     """A token that the grammar names and no mask may show."""
@@ -124,40 +122,40 @@ class LLGuidanceBackend:
 
     def compile(self, spec: OutputSpec) -> Grammar:
         start = time.perf_counter()
-        text = self._text(spec)
-        return self._grammar(spec, text, self._first(spec, text), start)
+        lark = self._lark(spec)
+        return self._grammar(spec, lark, self._first(spec, lark.text), start)
 
     def prepare(self, spec: OutputSpec) -> Prepared:
-        """The text of a grammar that compiled, and whose requests have enough fuel as probed."""
-        text = self._text(spec)
-        first = self._first(spec, text)
-        self._probe(spec, text)
-        left, named = self._left_out(spec), self._named(spec, text)
-        made = Prepared(spec, self.name, text, unenforced=left, named=named)
+        """A grammar that compiled, and whose requests have enough fuel as probed."""
+        lark = self._lark(spec)
+        first = self._first(spec, lark.text)
+        self._probe(spec, lark)
+        left, named = self._left_out(spec), self._named(spec, lark.text)
+        made = Prepared(spec, self.name, lark.packed(), unenforced=left, named=named)
         if not spec.close_before_length:
             return made
-        grammar = self._grammar(spec, text, first, 0.0)
+        grammar = self._grammar(spec, lark, first, 0.0)
         return replace(made, shortest=grammar.shortest, growth=grammar.growth)
 
     def load(self, prepared: Prepared) -> Grammar:
-        start, text = time.perf_counter(), str(prepared.payload)
-        first = self._first(prepared.spec, text)
-        return self._grammar(prepared.spec, text, first, start, prepared)
+        start, lark = time.perf_counter(), LarkGrammar.unpacked(str(prepared.payload))
+        first = self._first(prepared.spec, lark.text)
+        return self._grammar(prepared.spec, lark, first, start, prepared)
 
     def probe(self, grammar: Grammar) -> None:
         """Raise an UnsupportedSpecError where requests would run out of fuel; a few tokens are tried."""
-        self._probe(grammar.spec, grammar.handle.text)
+        self._probe(grammar.spec, grammar.handle.lark)
 
-    def _probe(self, spec: OutputSpec, text: str) -> None:
+    def _probe(self, spec: OutputSpec, lark: LarkGrammar) -> None:
         limits = self._ll.LLParserLimits(**_LIMITS | FUEL_OF_PROBES)
         make = partial(self._ll.LLMatcher, self._tokenizers.plain, log_level=0, limits=limits)
-        check_starts(spec, text, make, self._stops)
+        check_starts(spec, lark, make, self._stops)
 
-    def _text(self, spec: OutputSpec) -> str:
-        text = source_text(spec, self._tokenizers, self._unenforced)
-        if not self._jumps or (spec.kind != "grammar" and forced_run(text) <= _MOST_FORCED):
-            return text
-        return text + _LONG
+    def _lark(self, spec: OutputSpec) -> LarkGrammar:
+        lark = lark_of(spec, self._tokenizers, self._unenforced)
+        if not self._jumps or (spec.kind != "grammar" and forced_run(lark.text) <= _MOST_FORCED):
+            return lark
+        return replace(lark, forces=False)
 
     def _left_out(self, spec: OutputSpec) -> tuple[str, ...]:
         """Those of `unenforced_keywords` that it asks for."""
@@ -198,24 +196,25 @@ class LLGuidanceBackend:
         return first
 
     def _grammar(
-        self, spec: OutputSpec, text: str, first: Any, start: float, prepared: Prepared | None = None
+        self, spec: OutputSpec, lark: LarkGrammar, first: Any, start: float, prepared: Prepared | None = None
     ) -> Grammar:
+        text = lark.text
+
         def another() -> Any:
             # With one thread there is no other lexer than the first, and the finer slices may not be there.
             tokenizer = self._tokenizers.fine if self._threads > 1 else self._tokenizers.plain
             return self._matcher(spec, text, tokenizer)
 
-        quick, forces = len(text) <= _QUICK_CHARACTERS, not text.endswith(_LONG)
-        lexers = Lexers(first, another, self._lexers, quick=quick, forces=forces)
-        # Grammars that clients write may name any control token, and structural tags those that they know.
-        impossible = self._tokenizers.impossible_token
-        never = spec.kind in ("json_schema", "structural_tag") and "\nnever: " in text
-        is_distinct = text.removesuffix(_LONG).endswith(DISTINCT)
-        distinct = self._distinct_rules(spec) if is_distinct else None
+        quick = len(text) <= _QUICK_CHARACTERS
+        lexers = Lexers(first, another, self._lexers, quick=quick, forces=lark.forces)
+        impossible = self._tokenizers.impossible_token if lark.endless else None
+        distinct = self._distinct_rules(spec) if lark.distinct else None
         left, named, bounded = self._left_out(spec), self._named(spec, text), spec.kind != "grammar"
         size = _GRAMMAR_BYTES + _WORD_BYTES * len(text.split()) + _CHARACTER_BYTES * len(text)
-        size = size * (1 + is_distinct) + texts_bytes(spec.text)  # for distinct items there are two grammars
-        compiled = _Compiled(text, lexers, impossible if never else None, distinct, None)
+        size = size * (1 + lark.distinct) + texts_bytes(
+            spec.text
+        )  # for distinct items there are two grammars
+        compiled = _Compiled(lark, lexers, impossible, distinct, None)
         made = Grammar(spec, self.name, compiled, size, 0.0, bounded=bounded, unenforced=left, named=named)
         if spec.close_before_length:
             endings = Endings(self._tokenizers.spelling, text)
@@ -245,14 +244,14 @@ class LLGuidanceBackend:
     def ending(self, grammar: Grammar, matcher: LLGuidanceMatcher, seconds: float) -> tuple[int, ...] | None:
         """The tokens of a short completion, found in so much processor time; the matcher stays where it
         is."""
-        return Endings(self._tokenizers.spelling, grammar.handle.text).shortest(matcher, seconds)
+        return Endings(self._tokenizers.spelling, grammar.handle.lark.text).shortest(matcher, seconds)
 
     def closing(self, grammar: Grammar, room: int, stop_token_ids: tuple[int, ...]) -> Closing:
         """What closes one output before its token limit."""
         return Closing(grammar.handle.closing, room, stop_token_ids)
 
     def _distinct_rules(self, spec: OutputSpec) -> DistinctRules:
-        text = source_text(spec, self._tokenizers, self._unenforced, marked=True)
+        text = lark_of(spec, self._tokenizers, self._unenforced, marked=True).text
         first = self._matcher(spec, text, self._byte_tokenizers.plain, _ITEMS_WITH_MARKS)
         if first.is_error():
             raise too_entangled(spec, text, first_line(first.get_error()))

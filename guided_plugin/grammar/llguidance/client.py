@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from guided_plugin.config import no_constant
 from guided_plugin.errors import GrammarError, GuidedError, SpecError, UnsupportedSpecError, place_in, shown
-from guided_plugin.grammar.llguidance.lark import DISTINCT, HEADER, Lowered, lower_schema
+from guided_plugin.grammar.llguidance.lark import HEADER, Lowered, lower_schema
 from guided_plugin.grammar.llguidance.lark.emitter import CONTROL
-from guided_plugin.grammar.llguidance.lark.rules import Grammar
+from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.schema import check_schema
@@ -49,7 +49,7 @@ class _Piece(NamedTuple):
 
 def client_lark(
     spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str] = (), *, marked: bool = False
-) -> str:
+) -> LarkGrammar:
     """The grammar that llguidance is given: one line, then a client's own lines, then inner schemas.
 
     `marked`: with marks, for the check that items are distinct.
@@ -77,7 +77,7 @@ def client_lark(
             lowered = _lowered(spec, piece, schemas, unenforced, marked=marked)
             text = f"{prefix}{len(inner)}"
             body = schemas.lark(lowered.symbol, "", spec.layout, spec.bounds.max_whitespace, marked=marked)
-            inner.append(f"{text}: %lark {{\n{body}}}\n")
+            inner.append(f"{text}: %lark {{\n{body.text}}}\n")
             distinct |= lowered.distinct
         elif text == "%lark":
             raise UnsupportedSpecError(
@@ -113,7 +113,7 @@ def client_lark(
             where=place_in("grammar", source, start),
             hint="leave it out, or `uniqueItems` and the counts of unlisted properties",
         )
-    return "".join([*parts, "\n\n", *inner, DISTINCT if distinct else ""])
+    return LarkGrammar("".join([*parts, "\n\n", *inner]), distinct=distinct)
 
 
 def tokens_in(text: str) -> set[str]:

@@ -8,16 +8,14 @@ Depends on spec and lark.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from guided_plugin.errors import GuidedError, UnsupportedSpecError
-from guided_plugin.grammar.llguidance.lark import HEADER
 from guided_plugin.grammar.llguidance.lark.patterns import FUEL, also_pattern, pattern, quoted_format
-from guided_plugin.grammar.llguidance.lark.rules import TOGETHER
+from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar
 from guided_plugin.grammar.llguidance.matcher import first_line
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.formats import FORMATS
@@ -31,25 +29,18 @@ _STEPS = 8
 # Schemas have a few; each takes some masks.
 _MOST_GROUPS = 64
 
-_DEFINITION = re.compile(r"^([TF][0-9]+): (.*)$", re.MULTILINE)
-_NAME = re.compile(r"\b[TF][0-9]+\b")
 
-
-def check_starts(spec: OutputSpec, text: str, matcher: Callable[[str], Any], stops: Iterable[int]) -> None:
+def check_starts(
+    spec: OutputSpec, grammar: LarkGrammar, matcher: Callable[[str], Any], stops: Iterable[int]
+) -> None:
     """Raise an UnsupportedSpecError where a grammar has such a place. `matcher` makes one of a text."""
-    if spec.kind in ("regex", "grammar"):
-        if "&" in text or "~" in text:
-            _check(spec, text, matcher, stops)
-        return
-    groups = [line.removeprefix(TOGETHER).split() for line in text.splitlines() if line.startswith(TOGETHER)]
-    if not groups:
-        return
-    bodies = dict(_DEFINITION.findall(text))
-    groups.sort(key=lambda names: -sum(len(bodies[name]) for name in names))
-    for names in groups[:_MOST_GROUPS]:
-        needed = _needed(names, bodies)
-        lines = [f"start: {' | '.join(names)}", *(f"{name}: {bodies[name]}" for name in needed)]
-        _check(spec, HEADER + "\n".join(lines) + "\n", matcher, stops)
+    texts = sorted(grammar.probes, key=len, reverse=True)
+    if spec.kind in ("regex", "grammar") and ("&" in grammar.text or "~" in grammar.text):
+        texts = [grammar.text]
+    for text in texts[:_MOST_GROUPS]:
+        reason = _walk(matcher(text), np.array(list(stops)))
+        if reason:
+            raise too_entangled(spec, text, reason)
 
 
 def too_entangled(spec: OutputSpec, text: str, reason: str) -> UnsupportedSpecError:
@@ -61,22 +52,6 @@ def too_entangled(spec: OutputSpec, text: str, reason: str) -> UnsupportedSpecEr
         where=_place(spec, text) or spec.kind,
         hint="use fewer of them for one text, shorter counted repetitions, or no lookahead",
     )
-
-
-def _needed(names: list[str], bodies: Mapping[str, str]) -> dict[str, None]:
-    needed = dict.fromkeys(names)
-    pending = list(names)
-    while pending:
-        inner = [name for name in _NAME.findall(bodies[pending.pop()]) if name in bodies]
-        pending += [name for name in inner if name not in needed]
-        needed.update(dict.fromkeys(inner))
-    return needed
-
-
-def _check(spec: OutputSpec, text: str, matcher: Callable[[str], Any], stops: Iterable[int]) -> None:
-    reason = _walk(matcher(text), np.array(list(stops)))
-    if reason:
-        raise too_entangled(spec, text, reason)
 
 
 def _walk(matcher: Any, stops: Any) -> str:

@@ -14,7 +14,7 @@ from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableS
 from guided_plugin.grammar.llguidance.client import client_lark
 from guided_plugin.grammar.llguidance.lark import HEADER, schema_to_lark
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
-from guided_plugin.grammar.llguidance.lark.rules import literal
+from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar, literal
 from guided_plugin.grammar.llguidance.matcher import first_line
 from guided_plugin.grammar.llguidance.tags import tag_to_lark
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
@@ -55,15 +55,16 @@ _HINTS = (
 )
 
 
-def source_text(
+def lark_of(
     spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str] = (), *, marked: bool = False
-) -> str:
+) -> LarkGrammar:
     """The grammar of a spec; raises a GrammarError where Lark doesn't express it.
 
     `tokens`: of the vocabulary, for the control tokens that tags and grammars name. `marked`: as the check
     that items are distinct needs it.
     """
-    text = _text(spec, tokens, unenforced, marked)
+    grammar = _written(spec, tokens, unenforced, marked)
+    text = grammar.text
     # Each line and each bracket nests at most one deeper.
     most = text.count("\n") + text.count("(") + text.count("[")
     depth = nesting(text) if most > MAX_DEPTH else most
@@ -75,7 +76,7 @@ def source_text(
             if spec.kind != "grammar"
             else "write a repetition instead of a chain of rules",
         )
-    return text
+    return grammar
 
 
 def nesting(text: str) -> int:
@@ -107,7 +108,7 @@ def nesting(text: str) -> int:
     return deepest
 
 
-def _text(spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str], marked: bool) -> str:
+def _written(spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str], marked: bool) -> LarkGrammar:
     impossible = None if marked else tokens.impossible_token
     if spec.kind in ("json_schema", "json_object"):
         return schema_to_lark(
@@ -120,9 +121,10 @@ def _text(spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str], marke
             marked=marked,
         )
     if spec.kind == "regex":
-        return f"{HEADER}start: TEXT\nTEXT: {_regex(spec.text)}"
+        return LarkGrammar(f"{HEADER}start: TEXT\nTEXT: {_regex(spec.text)}")
     if spec.kind == "choice":
-        return f"{HEADER}start: TEXT\nTEXT: {' | '.join(map(literal, spec.document()))}"
+        texts = " | ".join(map(literal, spec.document()))
+        return LarkGrammar(f"{HEADER}start: TEXT\nTEXT: {texts}")
     if spec.kind == "grammar" and spec.syntax == "lark":
         return client_lark(spec, tokens, unenforced, marked=marked)
     if spec.kind == "structural_tag":

@@ -390,6 +390,6 @@ def test_growth_is_what_one_choice_may_add(text: str, most: int) -> None:
 def test_needed_names_are_those_that_no_choice_leaves_out(compiler: GrammarCompiler) -> None:
     for strict in (True, False):
         grammar = compiler.compile(OutputSpec.json_schema(PERSON, strict=strict))
-        names = required(grammar.handle.text)
+        names = required(grammar.handle.lark.text)
         assert {b'"name"', b'"born"', b'"street"', b'"number"'} <= names
         assert not {b'"tags"', b'"home"', b'"friends"'} & names

@@ -168,7 +168,7 @@ def test_the_oracle_reads_as_the_standard_does(schema, valid, invalid):
 def test_strict_closes_and_orders(backend, schema, good, bad):
     spec = OutputSpec.json_schema(schema)
     grammar = backend.load(
-        Prepared(spec, "llguidance", schema_to_lark(schema, strict=True, whitespace="compact"))
+        Prepared(spec, "llguidance", schema_to_lark(schema, strict=True, whitespace="compact").packed())
     )
     for text in [*good, *bad]:
         matcher = backend.start(grammar, (256,))

@@ -15,7 +15,7 @@ BOTH = OBJECT | KIND
 
 
 def size(schema, **options):
-    return len(schema_to_lark(schema, whitespace="compact", **{"strict": False, **options}))
+    return len(schema_to_lark(schema, whitespace="compact", **{"strict": False, **options}).text)
 
 
 def branches(count, kinds):

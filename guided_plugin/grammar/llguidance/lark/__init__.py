@@ -22,15 +22,13 @@ from guided_plugin.grammar.llguidance.lark.emitter import Emitter, Style
 from guided_plugin.grammar.llguidance.lark.numbers import Spelling
 from guided_plugin.grammar.llguidance.lark.objects import object_rule
 from guided_plugin.grammar.llguidance.lark.reader import read_schema
-from guided_plugin.grammar.llguidance.lark.rules import Grammar, Symbol
+from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar, Symbol
 from guided_plugin.grammar.llguidance.lark.terminals import empty_terminal
 from guided_plugin.spec.schema import pointer
 
 # Without this, where a grammar leaves one text only, llguidance allows one spelling of it alone: the first
 # token of its own tokenization. A model must be free to take any token that fits.
 HEADER = '%llguidance {"no_forcing": true}\n'
-DISTINCT = "// distinct\n"
-"""At the end of a grammar whose output must be checked for items that are not distinct."""
 
 _ONLY_OTHERWISE = (
     "can't be enforced: the grammar omits some spellings of its values, of a format, or of numbers like "
@@ -49,7 +47,7 @@ def schema_to_lark(
     unenforced: Iterable[str] = (),
     impossible_token: int | None = None,
     marked: bool = False,
-) -> str:
+) -> LarkGrammar:
     """A grammar, in llguidance's Lark, of the JSON texts that satisfy a schema.
 
     Strict closes objects that don't say otherwise and keeps properties in the order of the schema; else
@@ -67,8 +65,8 @@ def schema_to_lark(
         impossible_token=impossible_token,
         marked=marked,
     )
-    text = grammar.lark(found.symbol, HEADER, whitespace, marked=marked, most=bounds.max_whitespace)
-    return text + DISTINCT if found.distinct else text
+    written = grammar.lark(found.symbol, HEADER, whitespace, marked=marked, most=bounds.max_whitespace)
+    return replace(written, distinct=found.distinct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ class Lowered:
     types: frozenset[str]
     """The types of its values."""
     distinct: bool
-    """Whether items or names must differ in a way that the grammar can't see: see DISTINCT."""
+    """Whether items or names must differ in a way that the grammar can't see."""
 
 
 def lower_schema(

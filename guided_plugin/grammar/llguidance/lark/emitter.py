@@ -31,6 +31,7 @@ from guided_plugin.grammar.llguidance.lark.patterns import expression
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.reader import closed
 from guided_plugin.grammar.llguidance.lark.rules import (
+    NEVER,
     Alternative,
     Grammar,
     Reference,
@@ -213,11 +214,11 @@ class Emitter:
         if characters is None or self.style.impossible_token is None:
             return terminal
         never = Text(f"<[{self.style.impossible_token}]>")
-        if "never" not in self.grammar.rules:
-            ending = [Alternative((never, Reference("never"))), Alternative((never, never))]
-            self.grammar.define("never", ending)
+        if NEVER not in self.grammar.rules:
+            ending = [Alternative((never, Reference(NEVER))), Alternative((never, never))]
+            self.grammar.define(NEVER, ending)
         endless = self.grammar.terminal(expression(f'"{characters}*'))
-        return self.grammar.rule((terminal,), (endless, Reference("never")))
+        return self.grammar.rule((terminal,), (endless, Reference(NEVER)))
 
     def together(self, bodies: Sequence[str]) -> None:
         """Have terminals tried that may come next at one place, where that may take long."""

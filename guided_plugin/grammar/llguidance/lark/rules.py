@@ -7,6 +7,7 @@ removed with every alternative that needs them: a grammar must not lead a model 
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,8 +17,8 @@ from typing import NamedTuple
 
 from guided_plugin.config import Whitespace
 
-TOGETHER = "// together: "
-"""Begins a line with terminals that may come next at one place, of which some are intersections."""
+NEVER = "never"
+"""The rule of what can't come, behind a token that is never sampled."""
 
 SPARE_BIT = 63
 """A bit of parameters that no rule sets."""
@@ -68,6 +69,32 @@ class Repeated(NamedTuple):
 
 
 Symbol = Text | Reference | Repeated
+
+
+@dataclass(frozen=True, slots=True)
+class LarkGrammar:
+    """A grammar as llguidance reads it, and what is known of it."""
+
+    text: str
+    probes: tuple[str, ...] = ()
+    """Small grammars of its terminals that may come next at one place, where some are intersections."""
+    distinct: bool = False
+    """Whether its outputs must be checked for items or names that are not distinct."""
+    endless: bool = False
+    """Whether it names a token that is never sampled."""
+    forces: bool = True
+    """Whether text that must follow is short enough to be looked for while a batch waits."""
+
+    def packed(self) -> str:
+        """The grammar as text, for other processes; those that read it do not probe it."""
+        return json.dumps([self.text, self.distinct, self.endless, self.forces])
+
+    @classmethod
+    def unpacked(cls, packed: str) -> LarkGrammar:
+        """The grammar that was packed."""
+        text, distinct, endless, forces = json.loads(packed)
+        return cls(text, (), distinct, endless, forces)
+
 
 _FRAGMENT = re.compile(r"\bF[0-9]+\b")
 
@@ -156,7 +183,7 @@ class Grammar:
         return Text(name)
 
     def together(self, bodies: Iterable[str]) -> None:
-        """Say that these terminals may come next at one place: probe.py tries whether that takes too long."""
+        """Say that these terminals may come next at one place: `probe` tries whether that takes too long."""
         self._together[tuple(self.terminal(body).text for body in bodies)] = None
 
     def fragment(self, body: str) -> str:
@@ -214,8 +241,8 @@ class Grammar:
 
     def lark(
         self, start: Symbol, top: str, whitespace: Whitespace = "compact", most: int = 0, marked: bool = False
-    ) -> str:
-        """The text of the grammar. `whitespace` is next to JSON's punctuation only: `most` on each side."""
+    ) -> LarkGrammar:
+        """Write the grammar. `whitespace` is next to JSON's punctuation only: `most` on each side."""
         punctuation = _MARKED if marked and whitespace == "spaced" else _PUNCTUATION[whitespace]
         if most:
             bounded = _BOUNDED_SPACE % most
@@ -240,8 +267,17 @@ class Grammar:
         lines += [f"{name}: {body}" for name, body in bodies.items()]
         if self._fragments:
             lines += _used(self._fragments, bodies.values())
-        groups = {tuple(name for name in group if name in terminals) for group in self._together}
-        lines += [TOGETHER + " ".join(group) for group in sorted(groups) if group]
+        probes = tuple(self._probe(top, group, bodies) for group in self._together)
+        return LarkGrammar("\n".join(lines) + "\n", tuple(filter(None, probes)), endless=NEVER in rules)
+
+    def _probe(self, top: str, group: tuple[str, ...], bodies: Mapping[str, str]) -> str:
+        """A grammar of those terminals of a group that are used; empty if none are."""
+        used = {name: bodies[name] for name in group if name in bodies}
+        if not used:
+            return ""
+        lines = [f"{top}start: {' | '.join(used)}"]
+        lines += [f"{name}: {body}" for name, body in used.items()]
+        lines += _used(self._fragments, used.values())
         return "\n".join(lines) + "\n"
 
     def _renamed(self) -> dict[str, str]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from guided_plugin.errors import GrammarError, UnsupportedSpecError, shown
-from guided_plugin.grammar.llguidance.lark import DISTINCT, HEADER, Lowered, lower_schema
+from guided_plugin.grammar.llguidance.lark import HEADER, Lowered, lower_schema
 from guided_plugin.grammar.llguidance.lark.emitter import CONTROL
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
-from guided_plugin.grammar.llguidance.lark.rules import Grammar, Repeated, Symbol, literal
+from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar, Repeated, Symbol, literal
 from guided_plugin.grammar.llguidance.lark.rules import Text as Terminal
 from guided_plugin.grammar.llguidance.tags.lexing import misread
 from guided_plugin.grammar.llguidance.tags.nodes import (
@@ -43,7 +43,7 @@ def tag_to_lark(
     *,
     impossible_token: int | None = None,
     marked: bool = False,
-) -> str:
+) -> LarkGrammar:
     """A grammar, in llguidance's Lark, of the texts of a structural tag.
 
     `controls`: the names of the control tokens that it may name, by id. The other options are those of
@@ -63,8 +63,8 @@ def tag_to_lark(
         start = writer.symbol(node)
     except RecursionError as error:
         raise UnsupportedSpecError("is nested too deep", where="structural_tag") from error
-    text = writer.grammar.lark(start, HEADER, spec.layout, spec.bounds.max_whitespace, marked=marked)
-    return text + DISTINCT if writer.distinct else text
+    written = writer.grammar.lark(start, HEADER, spec.layout, spec.bounds.max_whitespace, marked=marked)
+    return replace(written, distinct=writer.distinct)
 
 
 def _tokens(node: Node) -> set[int]:
