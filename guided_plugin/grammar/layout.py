@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 SPACES = b" \t\r\n"
+"""JSON's whitespace."""
 
 _PIECE = re.compile(rb'[ \t\r\n]+|["{}\[\],:]|[^ \t\r\n"{}\[\],:]+')
 _IN_STRING = re.compile(rb'[^"\\\n]+')
