@@ -155,6 +155,11 @@ class WorkerMetrics:
     """Of `offered`, those that need not follow, and followed in earlier outputs of the schema."""
     taken_earlier: int = 0
     """Those of them that were accepted."""
+    offered_layout: int = 0
+    """Of `offered`, whitespace that the schema leaves open, as outputs of any schema had it before, and what
+    must follow it."""
+    taken_layout: int = 0
+    """Those of them that were accepted."""
     forwards: int = 0
     """How often a guided row got tokens in such a step: with `taken`, as many tokens."""
     led_outputs: int = 0
@@ -214,6 +219,8 @@ COUNTERS = {
     "forwards",
     "offered_earlier",
     "taken_earlier",
+    "offered_layout",
+    "taken_layout",
     "led_outputs",
     "led_tokens",
 }
@@ -298,8 +305,10 @@ HELP = {
     "answer": "seconds from a step's tokens to the drafts offered after them",
     "offered": "drafts of forced or expected text that were offered",
     "taken": "drafts accepted in steps that may offer some",
-    "offered_earlier": "offered drafts guessed from earlier outputs, not forced",
-    "taken_earlier": "accepted drafts guessed from earlier outputs",
+    "offered_earlier": "offered drafts guessed from earlier outputs of the schema, not forced",
+    "taken_earlier": "accepted drafts guessed from earlier outputs of the schema",
+    "offered_layout": "offered drafts of whitespace as earlier outputs had it, with what must follow it",
+    "taken_layout": "accepted drafts of such whitespace",
     "forwards": "guided rows that got tokens in steps that may offer drafts",
     "without_drafts": "batch sizes without drafts, because they were not faster",
     "led_outputs": "outputs led to an end before their token limit",

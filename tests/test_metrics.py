@@ -80,6 +80,8 @@ def test_what_prometheus_scrapes(monkeypatch):
         "guided_plugin_forwards": 0,
         "guided_plugin_offered_earlier": 0,
         "guided_plugin_taken_earlier": 0,
+        "guided_plugin_offered_layout": 0,
+        "guided_plugin_taken_layout": 0,
         "guided_plugin_led_outputs": 0,
         "guided_plugin_led_tokens": 0,
         "guided_plugin_requests": None,

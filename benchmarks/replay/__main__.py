@@ -22,6 +22,9 @@ The file also has `plain_step_ms` and `draft_step_ms`, of steps without an accep
 part; and `thread_step_ms`, the CPU time of vLLM's main thread in a step with a queue behind. With `--profile`
 one more run of a batch size tells how long the device works in a step, and at what.
 
+A document is written in one of `--forms`: `compact` and `spaced` hold the grammar to that whitespace; with
+`flexible` (written as `spaced`), `indent2` and `indent4` (as `json.dumps` indents) it leaves whitespace open.
+
 `--ways ""` counts forward passes, without an engine: they depend on the tokenizer, not on the machine. Then
 `taught` is as `alone`, with what earlier answers taught: each document was answered three times before.
 

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.replay.__main__ import write
-from benchmarks.replay.documents import FORMS, Documents
+from benchmarks.replay.documents import Documents
 from guided_plugin.bench import environment
 from guided_plugin.cli.loading import load_vocabulary
 from guided_plugin.cli.results import progress, show_table
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     known = Documents(options.sample, load_vocabulary(options.tokenizer), 512, 1, DRAFTS, strict=True)
     figures: list[dict[str, Any]] = []
-    pairs = [(kind, form) for kind in ("tools", "real") for form in FORMS]
+    pairs = [(kind, form) for kind in ("tools", "real") for form in ("compact", "spaced")]
     with progress("budgets", len(pairs) * len(ROWS)) as advance:
         for kind, form in pairs:
             flags = [document.forced for document in known.choose(kind, form, options.documents)]

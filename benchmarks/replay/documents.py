@@ -5,8 +5,8 @@
     free    descriptions in the sample's schemas, put one behind the other: plain text, never guided
     beside  `free` and `tools` in turn
 
-Instances are written with their own order of keys, `compact` or `spaced` as `json.dumps` does by default, and
-ended with a stop token. Left out are those that a fresh matcher refuses, and those longer than `longest`.
+Instances are written with their own order of keys, in one of `FORMS`, and ended with a stop token. Left out
+are those that a fresh matcher refuses, and those longer than `longest`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,14 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 
 KINDS = ("tools", "real", "free", "beside")
-FORMS = {"compact": (",", ":"), "spaced": (", ", ": ")}
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "compact": ("compact", {"separators": (",", ":")}),
+    "spaced": ("spaced", {}),
+    "flexible": ("flexible", {}),
+    "indent2": ("flexible", {"indent": 2}),
+    "indent4": ("flexible", {"indent": 4}),
+}
+"""By name: the whitespace that a spec asks for, and how `json.dumps` writes its documents."""
 _FUNCTION_CALLS = ("BFCL", "Glaiveai", "MCP")
 """How the names of files of function-calling sources begin."""
 _FREE_TOKENS = 96
@@ -87,7 +94,7 @@ class Documents:
             return [document for pair in pairs for document in pair][:count]
         if kind == "free":
             return self._free(count)
-        OutputSpec.json_schema({}, whitespace=form)
+        OutputSpec.json_schema({}, whitespace=FORMS[form][0])
         found: list[Document] = []
         for name, schema, data in self._instances(kind):
             document = self._document(name, schema, data, form)
@@ -114,13 +121,14 @@ class Documents:
             yield from ((name, schema, valid[turn]) for name, schema, valid in chosen if turn < len(valid))
 
     def _document(self, name: str, schema: Any, data: Any, form: str) -> Document | None:
-        text = json.dumps(data, ensure_ascii=False, separators=FORMS[form])
+        whitespace, written = FORMS[form]
+        text = json.dumps(data, ensure_ascii=False, **written)
         if len(text) > 16 * self._longest:
             return None
         tokens = self._text(text)
         if len(tokens) >= self._longest:
             return None
-        spec = {"json_schema": schema, "whitespace": form, "strict": self._strict}
+        spec = {"json_schema": schema, "whitespace": whitespace, "strict": self._strict}
         try:
             parsed = OutputSpec.parse(spec)
             sure = self._forced(parsed, tokens)

@@ -237,6 +237,8 @@ def _show(report: CheckReport) -> None:
             console.print(f"chosen: {escape(made.reason)}")
     if bounds := bounds_of(made):
         console.print("bounds:", results.listed(bounds))
+    if report.note:
+        console.print(f"note: {report.note}")
     for warning in report.warnings:
         console.print(f"[yellow]warning[/yellow]: {escape(warning)}")
     groups: dict[tuple[str, str], list[KeywordUse]] = {}

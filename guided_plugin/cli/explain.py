@@ -35,7 +35,11 @@ def explain(
     text_file: Annotated[Path | None, typer.Option(help="The same from a file; -: stdin.")] = None,
     next_text: Annotated[str | None, typer.Option("--next", help="Text that may follow.")] = None,
     jump: Annotated[
-        bool, typer.Option("--jump", help="Mark the forced text, and count forward passes.")
+        bool,
+        typer.Option(
+            "--jump",
+            help="Mark the forced text, and count forward passes; what a server learns is not known here.",
+        ),
     ] = False,
     seconds: Annotated[float, typer.Option(min=0.0, help="Seconds to search for a completion.")] = 2.0,
     html: Annotated[

@@ -61,6 +61,16 @@ class CheckReport:
         """Whether it compiles and accepts every instance."""
         return self.error is None and all(instance.accepted for instance in self.instances)
 
+    @property
+    def note(self) -> str:
+        """What a form of whitespace that is forced may cost; empty where the model chooses it."""
+        made = self.grammar
+        if made is None or (self.keywords is None and not made.spec.is_json):
+            return ""
+        form = made.spec.layout
+        cost = "a model that writes JSON otherwise may give fewer right answers (docs/guides/answers.md)"
+        return "" if form == "flexible" else f"whitespace is {form}: {cost}"
+
     def to_dict(self) -> dict[str, Any]:
         """With stable keys, for `--json`."""
         made = self.grammar
@@ -72,6 +82,7 @@ class CheckReport:
             "compile_ms": round(made.seconds * 1e3, 3) if made else 0.0,
             "bounds": bounds_of(made),
             "memory_bytes": made.size_bytes if made else 0,
+            "note": self.note,
             "warnings": list(self.warnings),
             "error": self.error and self.error.to_dict(),
             "instances": list(map(asdict, self.instances)),

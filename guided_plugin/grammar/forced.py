@@ -43,8 +43,6 @@ _VALUES = tuple(before + space for before in (b":", b",", b"[") for space in (b"
 _OPENING = tuple(before + b'"' for before in (*_VALUES, b"{", b"{ "))
 
 _LAST_SPACE = re.compile(rb"(?<=[ \n]) (?=[^ \t\r\n])(?!^)")
-_BEGINNINGS = b'"{}[]:,-0123456789tfn'
-"""What a part of JSON may begin with."""
 
 _NEVER = 1 << 60
 _ACTIVE = Phase.ACTIVE
@@ -66,8 +64,6 @@ class ForcedTokens:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._ids = ids_of(vocabulary)
         self._sorted = sorted(self._ids)
-        ends = ((byte, bytes([byte])) for byte in _BEGINNINGS)
-        self._beginnings = [(byte, self._ids[end]) for byte, end in ends if end in self._ids]
         self._spaces = {self._ids.get(bytes([byte])) for byte in SPACES}
         self._splits_spaces = vocabulary.kind != "byte_fallback" and b' "' in self._ids
         """Whether its tokenizer has the last of several spaces begin what follows, as GPT's does."""
@@ -98,7 +94,7 @@ class ForcedTokens:
             if layout is None:
                 text += (ahead or matcher).forced()
             else:
-                text = _laid_out(text, ahead or matcher.ahead(), layout, self._beginnings, begun)
+                text = _laid_out(text, matcher, ahead, layout, self._ids, begun)
         quick = time.thread_time() - begun < _LOOK_SECONDS
         tokens = self.spelled(text[:_LONGEST], matcher, most, guessed=guessed) if text and quick else ()
         if time.thread_time() - begun > 4 * _LOOK_SECONDS:
@@ -198,14 +194,23 @@ class ForcedTokens:
 
 
 def _laid_out(
-    text: bytes, ahead: Any, layout: OutputLayout, beginnings: list[tuple[int, int]], begun: float
+    text: bytes, matcher: Any, ahead: Any, layout: OutputLayout, ids: dict[bytes, int], begun: float
 ) -> bytes:
-    """A text, `ahead` being behind it, and what must follow if the whitespace between is that of a layout."""
+    """A text, and what must follow if the whitespace between is that of a layout. `ahead` is behind the text,
+    or there is none, and the matcher is."""
+    here = ahead or matcher
+
+    def fits(byte: int) -> bool:
+        token = ids.get(bytes([byte]))
+        return token is not None and bool(here.fits([token]))
+
     layout = layout.copy()
     layout.feed(text, learn=False)
     while len(text) < _LONGEST and time.thread_time() - begun < _LOOK_SECONDS:
-        more = ahead.forced() or layout.next(bytes(byte for byte, token in beginnings if ahead.fits([token])))
-        if not more or not ahead.accept_text(more):
+        more = here.forced() or layout.next(fits)
+        if more and here is matcher:
+            here = matcher.ahead()
+        if not more or not here.accept_text(more):
             break
         layout.feed(more, learn=False)
         text += more

@@ -9,11 +9,13 @@ verified.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 SPACES = b" \t\r\n"
+"""JSON's whitespace."""
 
 _PIECE = re.compile(rb'[ \t\r\n]+|["{}\[\],:]|[^ \t\r\n"{}\[\],:]+')
 _IN_STRING = re.compile(rb'[^"\\\n]+')
@@ -44,6 +46,13 @@ _PARTS = {
     ord(","): Part.COMMA,
     ord(":"): Part.COLON,
 }
+_BEGINNINGS = {
+    Part.CLOSING: b"}]",
+    Part.COMMA: b",",
+    Part.COLON: b":",
+    Part.VALUE: b'"{[-0123456789tfn',
+}
+"""What each part may begin with."""
 
 
 class Place(NamedTuple):
@@ -196,41 +205,45 @@ class OutputLayout:
             if line_end:
                 written = Whitespace(head + line_end, indent.removeprefix(innermost.indent))
             if learn:
-                self.layouts.learn(self._place(following), written)
+                self.layouts.learn(self._place(_PARTS.get(following, Part.VALUE)), written)
             if self._before in b"{[":
                 innermost.broken = bool(line_end)
         if line_end:
             self._indent = indent
 
-    def _place(self, following: int) -> Place:
-        """The kind of the place before a byte."""
+    def _place(self, after: Part) -> Place:
+        """The kind of the place before a part."""
         before = _PARTS.get(self._before, Part.VALUE)
-        after = _PARTS.get(following, Part.VALUE)
         if after is Part.OPENING:
             after = Part.VALUE
         # Where a container opens it is not known whether it is broken.
         broken = before is not Part.OPENING and self._containers[-1].broken
         return Place(self._before if before is Part.OPENING else before, after, broken)
 
-    def next(self, fitting: bytes) -> bytes:
-        """What comes next where only these bytes may follow whitespace: the whitespace that is still to come,
-        and the byte if there is one alone. Empty where that is not known."""
+    def next(self, fits: Callable[[int], bool]) -> bytes:
+        """What comes next: the whitespace that is still to come, and the byte behind it if one alone may
+        follow. Empty where that is not known. `fits`: whether a byte may; asked of those that decide."""
         if self._in_string or not self._containers:
             return b""
-        ways: dict[bytes, bytes] = {}
-        unknown = b""
-        for byte in fitting:
-            known = self.layouts.at(self._place(byte))
-            if known is None:
-                unknown += bytes([byte])
+        rest: bytes | None = None
+        following = b""
+        for after, beginnings in _BEGINNINGS.items():
+            known = self.layouts.at(self._place(after))
+            own = None if known is None else known.text
+            if known is not None and known.indent is not None:
+                own = known.text + self._containers[-1].indent + known.indent
+            if own is not None and not own.startswith(self._spaces):
                 continue
-            text = known.text
-            if known.indent is not None:
-                text += self._containers[-1].indent + known.indent
-            if text.startswith(self._spaces):
-                rest = text[len(self._spaces) :]
-                ways[rest] = ways.get(rest, b"") + bytes([byte])
-        if len(ways) != 1:
+            for byte in beginnings:
+                differs = own is not None and own != rest
+                if (len(following) < 2 or differs) and fits(byte):
+                    if differs and rest is not None:
+                        return b""
+                    if rest is None:
+                        rest = own
+                    following += bytes([byte])
+        if rest is None:
             return b""
-        ((rest, following),) = ways.items()
-        return rest + following if len(following + unknown) == 1 else rest
+        if len(following) == 1:
+            rest += following
+        return rest[len(self._spaces) :]

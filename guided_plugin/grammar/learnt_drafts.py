@@ -132,18 +132,25 @@ class LearntDrafts:
         """Find what follows where a request is now, with its grammar."""
         if request.state.phase is not _ACTIVE:
             return Found()
-        trace, matcher = self._trace(slot, request), request.matcher
+        trace = self._trace(slot, request)
+        matcher: Any = request.matcher
         outline, layout = self._read(trace), self._laid_out(trace)
-        found = Found(self._forced.behind(matcher, self._most))
+        laid_out = found = Found()
+        if layout is not None:
+            tokens = self._forced.behind(matcher, self._most, layout=layout)
+            must = matcher.forced() if tokens else b""
+            guessed = sum(map(len, map(self._text, tokens))) > len(must)
+            laid_out = Found(tokens, layout.layouts if guessed else None, layout.layouts.likeliest)
+            if must:
+                found = laid_out
+        if not found.tokens:
+            found = Found(self._forced.behind(matcher, self._most))
         if outline is not None and not found.tokens:
             source = self._after(trace, outline.key)
             tokens = self._continued(matcher, outline.rest_of(source.likeliest), layout)
             found = Found(tokens, source, source.likeliest)
-        if layout is not None:
-            # What came earlier was perhaps nested less deep.
-            tokens = self._forced.behind(matcher, self._most, layout=layout)
-            if found.tokens[: len(tokens)] != tokens:
-                found = Found(tokens, layout.layouts, layout.layouts.likeliest)
+        if found.tokens[: len(laid_out.tokens)] != laid_out.tokens:
+            found = laid_out  # what came earlier was perhaps nested less deep
         if outline is not None:
             outline.found = found
         return found

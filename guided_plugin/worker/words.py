@@ -40,9 +40,13 @@ class Counter(IntEnum):
     """drafts among DRAFTS that only followed earlier,"""
     EARLIER_TAKEN = 14
     """and those of them that were accepted;"""
-    LED = 15
+    LAYOUT = 15
+    """drafts among DRAFTS that are whitespace as outputs had it before, with what must follow it,"""
+    LAYOUT_TAKEN = 16
+    """and those of them that were accepted;"""
+    LED = 17
     """outputs that were led to an end before their token limit,"""
-    LED_TOKENS = 16
+    LED_TOKENS = 18
     """and their tokens that had no other choice."""
 
 

@@ -68,19 +68,30 @@ def test_free_text_is_never_guided_and_beside_takes_turns(sample):
     assert not any(any(one.forced) for one in beside if one.spec is None)
 
 
+def test_documents_whose_whitespace_the_grammar_leaves_open_are_written_as_a_model_would(sample):
+    known = Documents(sample, BYTES, 64, 1, 7, strict=True)
+    forms = {form: known.choose("tools", form, 9) for form in ("spaced", "flexible", "indent2", "indent4")}
+    assert texts(forms["flexible"]) == texts(forms["spaced"])
+    assert b'{\n  "name": "z"\n}' in texts(forms["indent2"])
+    assert b'{\n    "name": "z"\n}' in texts(forms["indent4"])
+    assert {one.spec["whitespace"] for one in forms["indent4"]} == {"flexible"}
+    # Once it was seen, what stands between two values is offered.
+    assert known.taught(forms["indent4"]) < sum(one.passes for one in forms["indent4"]) / 2
+
+
 def test_a_form_that_this_version_does_not_have_is_refused_as_the_spec_is(sample, monkeypatch):
-    monkeypatch.setitem(bench.FORMS, "airy", (" , ", " : "))
+    monkeypatch.setitem(bench.FORMS, "airy", ("airy", {}))
     with pytest.raises(gp.GuidedError, match="whitespace"):
         Documents(sample, BYTES, 64, 1, 7, strict=True).choose("tools", "airy", 4)
 
 
 def test_a_token_is_forced_where_no_byte_of_it_is_open():
-    spec = gp.OutputSpec.json_schema(CLOSED)
+    spec = gp.OutputSpec.json_schema(CLOSED, whitespace="compact")
     tokens = [257, *b"name", 258, *b'"x"', ord("}")]
     forced = ForcedTokens(BYTES)(spec, tokens)
     # {" n a m e ": "  - open: x and the quote that may end it, a comma or the end; forced: the stop token
     assert forced == [True, True, True, True, True, True, True, False, False, False, True]
-    optional = gp.OutputSpec.json_schema({**CLOSED, "required": []})
+    optional = gp.OutputSpec.json_schema({**CLOSED, "required": []}, whitespace="compact")
     assert ForcedTokens(BYTES)(optional, tokens)[:3] == [False, False, True]
     assert ForcedTokens(BYTES)(spec, [257, *b"no"]) is None
 

@@ -16,6 +16,9 @@ def test_check_ok(run, write):
     assert re.search(r"^compiles with llguidance in \d+\.\d ms, \d+\.\d KiB$", result.out, re.M)
     assert "accepted" in result.out
     assert "warning" not in result.out
+    assert "note" not in result.out
+    result = run("check", write("s.json", PERSON), "--whitespace", "spaced")
+    assert "\nnote: whitespace is spaced: a model that" in result.out
 
 
 def test_check_tells_where_an_instance_is_refused(run, write):

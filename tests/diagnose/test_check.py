@@ -143,6 +143,25 @@ def test_misspelt_keywords_inside_tags_are_warned_of_with_their_place(byte_compi
     assert check_spec(byte_compiler, spec).warnings == (f"#/structures/0/schema/minmum: {said}",)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda form: OutputSpec.json_schema(PERSON, whitespace=form),
+        lambda form: OutputSpec.json_object(whitespace=form),
+        lambda form: OutputSpec.structural_tag(
+            {"format": {"type": "json_schema", "json_schema": PERSON}}, whitespace=form
+        ),
+    ],
+)
+def test_what_a_forced_form_of_whitespace_may_cost_is_told(byte_compiler, make):
+    for form in ("compact", "spaced"):
+        note = check_spec(byte_compiler, make(form)).note
+        assert note.startswith(f"whitespace is {form}: ")
+        assert "docs/guides/answers.md" in note
+    assert check_spec(byte_compiler, make("flexible")).note == ""
+    assert check_spec(byte_compiler, OutputSpec.regex("a", whitespace="compact")).note == ""
+
+
 def test_to_dict_has_stable_keys_and_is_json(byte_compiler):
     found = check_spec(byte_compiler, OutputSpec.regex("é+"), [("good", "é"), ("bad", "éx")]).to_dict()
     assert list(found) == [
@@ -153,6 +172,7 @@ def test_to_dict_has_stable_keys_and_is_json(byte_compiler):
         "compile_ms",
         "bounds",
         "memory_bytes",
+        "note",
         "warnings",
         "error",
         "instances",

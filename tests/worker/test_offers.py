@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from guided_plugin.grammar.learnt_drafts import Found
+from guided_plugin.grammar.layout import Layouts
+from guided_plugin.grammar.learnt_drafts import Followers, Found
 from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.child import offers as offers_module
 from guided_plugin.worker.child import steps as steps_module
@@ -33,8 +34,10 @@ class Learnt:
     def look(self, slot, request):
         self.clock.now += 0.0021
         self.looked.append(slot)
-        guess = Found((6,), SimpleNamespace(sure=0.5))
-        return Found(self.runs[slot][:DRAFTS]) if self.runs[slot] or slot < 7 else guess
+        followers = Followers()
+        followers.sure = 0.25
+        guesses = {6: Found((4, 4), Layouts()), 7: Found((6,), followers)}
+        return Found(self.runs[slot][:DRAFTS]) if self.runs[slot] or slot < 6 else guesses[slot]
 
 
 class Table:
@@ -87,7 +90,7 @@ def test_what_must_follow_stands_in_place_of_guesses(region):
     assert found == [[7, 8, NO_TOKEN], [9, 9, 9], [1, 2, 3]]
     found, sure, _ = step(region, offers, 2, (0, 1, 7))
     assert found == [[7, 8, NO_TOKEN], [NO_TOKEN] * 3, [6, NO_TOKEN, NO_TOKEN]]
-    assert sure == pytest.approx(np.array([[0.97, 0.97, 0], [0] * 3, [0.5, 0, 0]]))
+    assert sure == pytest.approx(np.array([[0.97, 0.97, 0], [0] * 3, [0.25, 0, 0]]))
 
 
 def test_rows_that_drafts_come_too_late_for_keep_what_was_proposed_and_are_the_first_next_time(
@@ -112,10 +115,13 @@ def test_rows_that_drafts_come_too_late_for_keep_what_was_proposed_and_are_the_f
 def test_tokens_and_drafts_are_counted(region):
     offers = make(region, [(7, 8), (), (), (), (), (), (), ()])
     for number in (1, 2, 3):
-        step(region, offers, number, (0, 1, 7), sampled=2)
-    step(region, offers, 4, (0, 1, 7), sampled=0)
-    names = Counter.DRAFTS, Counter.TOKENS, Counter.FORWARDS, Counter.EARLIER, Counter.EARLIER_TAKEN
-    assert [region.load(counter) for counter in names] == [12, 18, 9, 4, 2]
+        step(region, offers, number, (0, 1, 6, 7), sampled=2)
+    step(region, offers, 4, (0, 1, 6, 7), sampled=0)
+    names = Counter.DRAFTS, Counter.TOKENS, Counter.FORWARDS
+    assert [region.load(counter) for counter in names] == [20, 24, 12]
+    # Followed earlier, and whitespace as it was before: offered, and accepted.
+    assert [region.load(counter) for counter in (Counter.EARLIER, Counter.EARLIER_TAKEN)] == [4, 2]
+    assert [region.load(counter) for counter in (Counter.LAYOUT, Counter.LAYOUT_TAKEN)] == [8, 2]
 
 
 @pytest.mark.usefixtures("patient")

@@ -47,6 +47,8 @@ _TOLD: Mapping[str, str] = {
     "taken": "drafts_taken",
     "offered_earlier": "drafts_offered_earlier",
     "taken_earlier": "drafts_taken_earlier",
+    "offered_layout": "drafts_offered_layout",
+    "taken_layout": "drafts_taken_layout",
     "forwards": "drafts_forwards",
     "without_drafts": "drafts_off",
     "led_outputs": "outputs_led",

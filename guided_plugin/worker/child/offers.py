@@ -1,4 +1,5 @@
-"""Drafts that the worker offers, text that must follow or a name that followed earlier, and how sure each is.
+"""Drafts that the worker offers: text that must follow, a name that followed earlier or whitespace as outputs
+had it before, and how sure each is.
 
 The device waits for them in each step, so they are looked for in bounded time.
 """
@@ -9,7 +10,8 @@ import time
 
 import numpy as np
 
-from guided_plugin.grammar.learnt_drafts import Found, LearntDrafts
+from guided_plugin.grammar.layout import Layouts
+from guided_plugin.grammar.learnt_drafts import Followers, Found, LearntDrafts
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.child.rings import Plan, WorkerRings
@@ -27,6 +29,12 @@ where masks allow other spellings too, and all of them greedily."""
 _LEARNT = 0.4
 """How much of the time of the last step counts in what is known of steps."""
 
+_GUESSES = {
+    Followers: (Counter.EARLIER, Counter.EARLIER_TAKEN),
+    Layouts: (Counter.LAYOUT, Counter.LAYOUT_TAKEN),
+}
+"""By the source of drafts that need not follow: what counts those that are offered, and those accepted."""
+
 
 class Offers:
     """Of the steps of one session."""
@@ -35,7 +43,7 @@ class Offers:
         self._rings, self._table, self._learnt = rings, table, learnt
         self._most = rings.region.shape.drafts
         self._found: dict[int, Found] = {}  # by row: what is offered in this step, and what for
-        self._guesses: dict[int, int] = {}  # by slot: how many drafts it was offered that need not follow
+        self._guesses: dict[int, Found] = {}  # by slot: drafts it was offered that need not follow
         self._lookups: list[int] = []  # slots that are looked at when there is nothing else to do, for later
         self._unread: list[int] = []  # those whose outputs are read then
         self._gap, self._last = _LONGEST, 0.0  # seconds between steps, lately; when the last one came
@@ -101,10 +109,12 @@ class Offers:
         """Find what is known; the rows of which nothing is."""
         unknown: list[int] = []
         requests, region = self._table.requests, self._rings.region
-        taken = 0
+        taken = dict.fromkeys(_GUESSES, 0)
         for row, (slot, *tokens) in enumerate(zip(plan.slots, *blocks, strict=True)):
             new = tokens[: tokens.index(NO_TOKEN)] if tokens[-1] == NO_TOKEN else tokens
-            taken += min(len(new[1:]), self._guesses.get(slot, 0))
+            guess = self._guesses.get(slot)
+            if guess is not None:
+                taken[type(guess.source)] += min(len(new[1:]), len(guess.tokens))
             region.store(Counter.DOING, slot + 1)
             found, wanted = self._learnt.after(slot, requests[slot], new)
             if wanted:
@@ -112,7 +122,8 @@ class Offers:
             elif found is not None and found.tokens:
                 self._found[row] = found
         region.store(Counter.DOING, 0)
-        self._add(Counter.EARLIER_TAKEN, taken)
+        for kind, count in taken.items():
+            self._add(_GUESSES[kind][1], count)
         return unknown
 
     def _look(self, slot: int) -> Found:
@@ -139,8 +150,10 @@ class Offers:
         self._add(Counter.TOKENS, int(np.count_nonzero(sampled)))
         self._add(Counter.FORWARDS, int(np.count_nonzero(sampled[:count])))
         found = self._found.items()
-        self._guesses = {plan.slots[row]: len(one.tokens) for row, one in found if one.source is not None}
-        self._add(Counter.EARLIER, sum(self._guesses.values()))
+        self._guesses = {plan.slots[row]: one for row, one in found if one.source is not None}
+        for kind, (offered, _) in _GUESSES.items():
+            sizes = (len(one.tokens) for one in self._guesses.values() if type(one.source) is kind)
+            self._add(offered, sum(sizes))
 
     def _add(self, counter: Counter, more: int) -> None:
         if more:

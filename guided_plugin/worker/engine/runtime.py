@@ -127,6 +127,8 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
             taken=load(Counter.TOKENS) - load(Counter.FORWARDS),
             offered_earlier=load(Counter.EARLIER),
             taken_earlier=load(Counter.EARLIER_TAKEN),
+            offered_layout=load(Counter.LAYOUT),
+            taken_layout=load(Counter.LAYOUT_TAKEN),
             forwards=load(Counter.FORWARDS),
             led_outputs=load(Counter.LED),
             led_tokens=load(Counter.LED_TOKENS),

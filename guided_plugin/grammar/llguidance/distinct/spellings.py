@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guided_plugin.grammar.base import MaskArray
+from guided_plugin.grammar.layout import SPACES
 from guided_plugin.grammar.vocabulary import Vocabulary
 
 Ids = NDArray[np.int64]
 
-SPACES = b" \t\n\r"
 SCALAR = frozenset(b"0123456789+-.eEtrufalsn")
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from guided_plugin.grammar.layout import SPACES
 from guided_plugin.grammar.llguidance.distinct.seen import Seen
-from guided_plugin.grammar.llguidance.distinct.spellings import SCALAR, SPACES, Mode
+from guided_plugin.grammar.llguidance.distinct.spellings import SCALAR, Mode
 from guided_plugin.grammar.llguidance.lark.emitter import CHANGING, CONTROL, MARKS, PLAIN
 from guided_plugin.grammar.vocabulary import Vocabulary
 
