@@ -211,9 +211,8 @@ class LLGuidanceBackend:
         distinct = self._distinct_rules(spec) if lark.distinct else None
         left, named, bounded = self._left_out(spec), self._named(spec, text), spec.kind != "grammar"
         size = _GRAMMAR_BYTES + _WORD_BYTES * len(text.split()) + _CHARACTER_BYTES * len(text)
-        size = size * (1 + lark.distinct) + texts_bytes(
-            spec.text
-        )  # for distinct items there are two grammars
+        # For distinct items there are two grammars.
+        size = size * (1 + lark.distinct) + texts_bytes(spec.text)
         compiled = _Compiled(lark, lexers, impossible, distinct, None)
         made = Grammar(spec, self.name, compiled, size, 0.0, bounded=bounded, unenforced=left, named=named)
         if spec.close_before_length:

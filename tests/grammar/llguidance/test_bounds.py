@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import json
 import random
@@ -20,7 +19,6 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import BOUNDS, UNBOUNDED, GuidedConfig
 from guided_plugin.diagnose.check import check_spec
 from guided_plugin.errors import CompileLimitError, GuidedError, UnsupportedSpecError
-from guided_plugin.grammar.llguidance.lark import schema_to_lark
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
@@ -218,16 +216,7 @@ def test_outputs_of_distinct_items_come_to_their_end(vocabulary):
     assert ended > 30
 
 
-def test_without_bounds_the_grammar_is_that_of_the_schema():
-    digests = {
-        hashlib.sha1(schema_to_lark(schema, strict=strict, whitespace="compact").text.encode()).hexdigest()[
-            :8
-        ]
-        for schema in (True, TREE, MAP, {**LIST, "uniqueItems": True}, {"type": "number", "minimum": 2})
-        for strict in (True, False)
-    }
-    before = "0ccfc976 4935f241 75fc3193 a61f1940 ab6def08 c9e7e4e3 de40dfb4 f5615312"
-    assert " ".join(sorted(digests)) == before
+def test_zero_sets_no_bound():
     off = OutputSpec.json_schema(True, whitespace="flexible", **vars(UNBOUNDED))
     assert takes(off, "[" * 50 + " " * 500 + "1" * 500 + "]" * 50)
 
