@@ -293,7 +293,7 @@ def of_sarif(log):
 
 
 def test_check_writes_what_is_wrong_as_sarif(run, write, tmp_path):
-    counted = {"contains": {}, "minContains": 5, "uniqueItems": True}
+    counted = {"contains": {}, "minItems": 5, "uniqueItems": True}
     schema = {
         "properties": {"a": {"type": "string", "maxLenght": 3}, "b": counted, "c": {"pattern": "(?<=a)"}}
     }

@@ -131,7 +131,7 @@ def test_every_refused_keyword_is_found_and_the_rest_is_told_apart(byte_compiler
 def test_a_contradiction_is_told_of_the_keyword_that_makes_it(byte_compiler):
     schema = {"type": "string", "not": {"type": "string"}, "title": "nothing at all"}
     found = {use.where: use for use in keyword_uses(OutputSpec.json_schema(schema), byte_compiler)}
-    assert found["#/not"].note.startswith("allows no output at all: `not` and `type` contradict each other")
+    assert found["#/not"].note.startswith("allows no output at all: `not`, `type` together allow nothing")
     assert [found[f"#/{name}"].status for name in schema] == ["enforced", "refused", "annotation"]
 
 

@@ -173,7 +173,7 @@ class _Builder:
             part = pending.pop() if pending else None
             if not isinstance(part, Mapping):
                 continue
-            references = (part.get(keyword) for keyword in ("$ref", "$dynamicRef", "$recursiveRef"))
+            references = (part.get("$ref"),)
             pending += map(self._target, references)
             for keyword in ("anyOf", "oneOf"):
                 options = _iterable(part.get(keyword))
@@ -206,7 +206,7 @@ class _Builder:
         for _ in range(missing):
             pick = self.chance.choice([*patterns, None])
             names.append(self.chance.choice(self.names) if pick is None else self.matching(pick))
-        rest = found.get("additionalProperties", found.get("unevaluatedProperties", True))
+        rest = found.get("additionalProperties", True)
         result = {}
         for name in dict.fromkeys(names):
             parts = [*([properties[name]] if name in properties else [])]
@@ -223,7 +223,7 @@ class _Builder:
         parts = itertools.chain(prefix, itertools.repeat(rest))
         result = [self.build(part, depth + 1) for part in itertools.islice(parts, min(length, high, 64))]
         if "contains" in found and self.chance.random() < 0.8:
-            times = self.chance.choice((1, int(found.get("minContains", 1)), 2))
+            times = self.chance.choice((1, 2))
             result += [self.build(found["contains"], depth + 1) for _ in range(times)]
         return result
 

@@ -151,7 +151,6 @@ _KEYWORDS = {
         _Keyword("dependencies", 0.04, _needs, until=7),
         _Keyword("dependentSchemas", 0.04, _by_name, 2019),
         _Keyword("dependentRequired", 0.06, _needs, 2019),
-        _Keyword("unevaluatedProperties", 0.1, _closing, 2019),
     ],
     "array": [
         _Keyword("items", 0.6, _one),
@@ -161,10 +160,7 @@ _KEYWORDS = {
         _Keyword("minItems", 0.2, _count(0, 3)),
         _Keyword("maxItems", 0.25, _count(0, 4)),
         _Keyword("contains", 0.15, _one, 6),
-        _Keyword("minContains", 0.07, _count(0, 2), 2019),
-        _Keyword("maxContains", 0.07, _count(1, 3), 2019),
         _Keyword("uniqueItems", 0.1, lambda maker, inner: True),
-        _Keyword("unevaluatedItems", 0.08, _closing, 2019),
     ],
     "string": [
         _Keyword("minLength", 0.25, _count(0, 3)),
@@ -261,13 +257,10 @@ class _Maker:
     def _reference(self, depth: int) -> dict[str, Any]:
         # A reference to the root is often enough below a property or an item to come to an end.
         if depth >= 2 and self.chance.random() < 0.2:
-            if self.draft == 2019 and self.chance.random() < 0.5:
-                return {"$recursiveRef": "#"}
             return {"$ref": "#"}
         if not self.defined:
             return {}
-        keyword = "$dynamicRef" if self.draft == 2020 and self.chance.random() < 0.06 else "$ref"
-        return {keyword: f"#/{self.home}/{self.chance.choice(self.defined)}"}
+        return {"$ref": f"#/{self.home}/{self.chance.choice(self.defined)}"}
 
     def few(self, depth: int) -> Any:
         """A schema that most often has few values."""
@@ -299,9 +292,8 @@ class _Maker:
             beside["properties"] = {name: self.schema(depth + 2) for name in self.names(1, 2)}
         if chance.random() < 0.2:
             beside["properties"] = {**beside.get("properties", {}), tag: {"type": "string"}}
-        closing = "unevaluatedProperties" if self.draft >= 2019 else "additionalProperties"
         if chance.random() < 0.2:
-            beside[closing] = _closing(self, depth + 1)
+            beside["additionalProperties"] = _closing(self, depth + 1)
         match chance.randrange(5):
             case 0:
                 return {"allOf": chance.sample([union, beside], 2)}

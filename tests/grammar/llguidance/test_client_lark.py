@@ -126,7 +126,7 @@ class TestInnerSchemas:
         [
             ({"minimum": "a"}, "#/minimum", "must be a number"),
             ({"x-guidance": {"lenient": True}}, "#/x-guidance", "how one backend reads"),
-            ({"$dynamicRef": "other:#x"}, "#/$dynamicRef", "never fetched"),
+            ({"$ref": "other:#x"}, "#/$ref", "never fetched"),
         ],
     )
     def test_are_refused_with_line_and_keyword(self, compiler, schema, where, says):

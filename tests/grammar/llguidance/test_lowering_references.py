@@ -1,4 +1,4 @@
-"""References: relative to the nearest `$id`, and dynamic ones, which depend on the way to them."""
+"""References, which are relative to the nearest `$id`."""
 
 import json
 
@@ -6,25 +6,11 @@ import pytest
 from llguidance_specs import takes
 
 from guided_plugin import OutputSpec
-from guided_plugin.errors import UnsatisfiableSpecError
+from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import schema_to_lark
 
-DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"
 INTEGER, STRING = {"type": "integer"}, {"type": "string"}
 
-
-def generic_list(**anchor):
-    """A list whose items a schema around it chooses."""
-    anchored = {"$id": "list", "type": "array", "items": {"$dynamicRef": "#item"}}
-    return {**anchored, "$defs": {"any": {"$dynamicAnchor": "item", **anchor}}}
-
-
-TREE = {
-    "$id": "http://x.test/tree",
-    "$dynamicAnchor": "node",
-    "type": "object",
-    "properties": {"data": True, "children": {"type": "array", "items": {"$dynamicRef": "#node"}}},
-}
 
 CASES = [
     (
@@ -62,100 +48,8 @@ CASES = [
         ["1"],
         ['""'],
     ),
-    # A dynamic anchor further out takes the place of one further in.
-    (
-        {
-            "$id": "root",
-            "$ref": "list",
-            "$defs": {"item": {"$dynamicAnchor": "item"} | STRING, "list": generic_list()},
-        },
-        ['["a"]', "[]"],
-        ["[1]"],
-    ),
-    # An ordinary anchor doesn't.
-    (
-        {
-            "$id": "root",
-            "$ref": "list",
-            "$defs": {"item": {"$anchor": "item"} | STRING, "list": generic_list(type="null")},
-        },
-        ["[null]"],
-        ['["a"]'],
-    ),
-    # Two ways to one list.
-    (
-        {
-            "$id": "root",
-            "properties": {"a": {"$ref": "numbers"}, "b": {"$ref": "strings"}},
-            "$defs": {
-                "numbers": {
-                    "$id": "numbers",
-                    "$ref": "list",
-                    "$defs": {"i": {"$dynamicAnchor": "item"} | INTEGER},
-                },
-                "strings": {
-                    "$id": "strings",
-                    "$ref": "list",
-                    "$defs": {"i": {"$dynamicAnchor": "item"} | STRING},
-                },
-                "list": generic_list(),
-            },
-        },
-        ['{"a":[1],"b":["x"]}'],
-        ['{"a":["x"]}', '{"b":[1]}'],
-    ),
-    (
-        {
-            "$id": "http://x.test/strict",
-            "$dynamicAnchor": "node",
-            "$ref": "tree",
-            "unevaluatedProperties": False,
-            "$defs": {"t": TREE},
-        },
-        ['{"children":[{"data":1}]}'],
-        ['{"children":[{"daat":1}]}', '{"daat":1}'],
-    ),
-    (
-        {
-            "$schema": DRAFT_2019,
-            "$id": "http://x.test/",
-            "$recursiveAnchor": True,
-            "properties": {"a": {"$recursiveRef": "#"}},
-            "additionalProperties": False,
-        },
-        ['{"a":{}}'],
-        ['{"a":{"b":1}}'],
-    ),
-    (
-        {
-            "$schema": DRAFT_2019,
-            "$id": "http://x.test/root",
-            "$recursiveAnchor": True,
-            "$ref": "tree",
-            "required": ["data"],
-            "$defs": {
-                "tree": {
-                    "$id": "tree",
-                    "$recursiveAnchor": True,
-                    "properties": {"child": {"$recursiveRef": "#"}},
-                }
-            },
-        },
-        ['{"data":1,"child":{"data":2}}'],
-        ['{"data":1,"child":{}}'],
-    ),
-    (
-        {
-            "$schema": DRAFT_2019,
-            "$id": "http://x.test/root",
-            "$recursiveAnchor": True,
-            "$ref": "tree",
-            "required": ["data"],
-            "$defs": {"tree": {"$id": "tree", "properties": {"child": {"$recursiveRef": "#"}}}},
-        },
-        ['{"data":1,"child":{}}'],
-        ['{"child":{}}'],
-    ),
+    # A dynamic anchor is an ordinary one to `$ref`.
+    ({"$ref": "#here", "$defs": {"a": {"$dynamicAnchor": "here"} | INTEGER}}, ["1"], ['""']),
 ]
 
 
@@ -164,6 +58,32 @@ def test_references_lead_where_the_standard_says(backend, schema, good, bad):
     spec = OutputSpec.json_schema(schema, strict=False)
     for text in [*good, *bad]:
         assert takes(backend, spec, text) is (text in good), text
+
+
+@pytest.mark.parametrize(
+    ("schema", "where"),
+    [
+        ({"$dynamicRef": "#a", "$defs": {"a": {"$dynamicAnchor": "a"}}}, "#/$dynamicRef"),
+        ({"items": {"unevaluatedProperties": False}}, "#/items/unevaluatedProperties"),
+        ({"unevaluatedItems": {"type": "string"}}, "#/unevaluatedItems"),
+        ({"contains": {}, "minContains": 2}, "#/minContains"),
+        ({"allOf": [{"contains": {}, "maxContains": 2}]}, "#/allOf/0/maxContains"),
+        (
+            {"$schema": "https://json-schema.org/draft/2019-09/schema", "$recursiveRef": "#"},
+            "#/$recursiveRef",
+        ),
+    ],
+)
+def test_what_hardly_any_schema_has_is_refused_with_its_place(schema, where):
+    with pytest.raises(UnsupportedSpecError, match="is not supported") as caught:
+        schema_to_lark(schema, strict=False, whitespace="compact")
+    assert caught.value.where == where
+    assert caught.value.hint
+
+
+def test_where_they_decide_nothing_they_are_no_trouble(backend):
+    for schema in ({"type": "string", "unevaluatedProperties": False}, {"items": {}, "maxContains": 2}):
+        assert takes(backend, OutputSpec.json_schema(schema, strict=False), '"a"')
 
 
 def test_bounds_next_to_a_reference_that_stands_alone_are_not_blamed() -> None:

@@ -15,6 +15,8 @@ from guided_plugin.grammar.llguidance.lark.document import Numbered
 from guided_plugin.spec.references import Path
 from guided_plugin.spec.schema import crossed_bounds, pointer
 
+_LIKELY = ("not", "oneOf", "anyOf", "allOf", "if", "const", "enum", "required", "pattern", "format")
+"""The keywords of which one is mostly the mistake."""
 _OPENING = "set strict: false, which leaves objects open"
 
 
@@ -81,6 +83,9 @@ def _complaint(node: Numbered, place: Path) -> tuple[str, Path, str]:
         what += "and the object is closed"
         hint = f'add "{lacking[0][:60]}" to `properties`, or take it out of `required`'
         return what, (*place, "required"), hint
-    names = [f"`{name}`" for name in keywords if not name.startswith("$")][:6]
+    likely = next((name for name in _LIKELY if name in keywords), None)
+    names = [*([likely] if likely else []), *(name for name in keywords if name != likely)]
+    told = ", ".join(f"`{name}`" for name in names if not name.startswith("$"))
     hint = "change one of them; a recursion needs an end: null, or a name that is not in `required`"
-    return f"{', '.join(names)} together allow nothing" if names else "no value satisfies it", place, hint
+    where = (*place, likely) if likely else place
+    return f"{told} together allow nothing" if told else "no value satisfies it", where, hint
