@@ -136,7 +136,7 @@ class Walker:
             for row, slot in enumerate(going):
                 walk, mask = found[slot], masks[row]
                 if slot in stuck:
-                    walk.stuck = "allows no token" in str(stuck[slot])
+                    self._failed(walk, str(stuck[slot]), "allows no token")
                     continue
                 stops = [token for token in self._stops if _allows(mask, token)]
                 complete = table.requests[slot].matcher.complete
@@ -241,7 +241,8 @@ class Walker:
             found.text += self._names[token]
 
     def _failed(self, found: Walk, error: str, stuck: str) -> Walk:
-        found.stuck, found.limited = stuck in error, "exceeded a limit" in error
+        found.stuck = stuck in error
+        found.limited = "exceeded a limit" in error or "row_ms" in error  # time, on a busy machine
         return found
 
     def _allowed(self) -> set[int]:
