@@ -14,6 +14,8 @@ from guided_plugin.config import UNBOUNDED, GuidedConfig
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.base import Backend, Grammar
 from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
+from guided_plugin.grammar.llguidance.lark import HEADER
+from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
 from guided_plugin.plugins import Plugins
@@ -52,13 +54,13 @@ class _RawLLGuidance(LLGuidanceBackend):
 
     name = "raw-llguidance"
 
-    def _text(self, spec: OutputSpec) -> str:
+    def _lark(self, spec: OutputSpec) -> LarkGrammar:
         begin = end = ""
         schema = spec.text
         if spec.kind == "structural_tag":
             schema = json.dumps(spec.document()["format"]["content"]["json_schema"])
             begin, end = json.dumps(BEGIN), json.dumps(END)
-        return f'%llguidance {{"no_forcing": true}}\nstart: {begin} json {end}\njson: %json {schema}\n'
+        return LarkGrammar(f"{HEADER}start: {begin} json {end}\njson: %json {schema}\n")
 
 
 class Engine:
