@@ -9,14 +9,14 @@ from fuzz import SERIOUS, Fault, fuzz, shrink, smallest
 from oracle import oracle, read_exactly
 from subjects import Finding, Mode, Subject, check, is_whole
 
-SEED, COUNT = 20, 150
+SEED, COUNT = 20, 60
 
 
 def test_random_schemas() -> None:
     report = fuzz(range(COUNT), SEED)
     print(*report.lines(), sep="\n")
-    assert report.totals["checked"] > 75
-    assert report.totals["valid instances"] > 500
+    assert report.totals["checked"] > 30
+    assert report.totals["valid instances"] > 200
     assert [fault.line() for fault in report.faults if fault.finding.kind in SERIOUS] == []
 
 

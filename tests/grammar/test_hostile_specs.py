@@ -289,7 +289,7 @@ class Child:
         return self._process
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=["auto", pytest.param("xgrammar", marks=pytest.mark.slow)])
 def child(request: pytest.FixtureRequest) -> Iterator[Child]:
     child = Child(request.param)
     yield child

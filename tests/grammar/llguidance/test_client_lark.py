@@ -225,6 +225,7 @@ def test_what_every_grammar_has_may_be_said(compiler, options):
     assert caught.value.where == f"grammar, line {2 + options.count(chr(10))}, column 8"
 
 
+@pytest.mark.slow
 def test_too_many_symbols_is_a_limit_with_its_reason(compiler):
     def member(n: int) -> dict[str, object]:
         inner = {"type": "object", "properties": {f"q{n}": {"enum": [n, n + 1]}}}

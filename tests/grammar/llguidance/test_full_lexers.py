@@ -144,7 +144,7 @@ def test_drafts_are_looked_at_with_a_new_lexer(made, monkeypatch, states, goes_b
     backend, grammar = made(states)
     table, slots = side_by_side(backend, grammar)
     outputs = [output(letter) for letter in LETTERS]
-    for at in range(0, len(outputs[0]) - 4, 3):
+    for at in range(0, len(outputs[0]) - 4, 7):
         rows = np.zeros((4 * len(slots), VOCABULARY.words), np.int32)
         drafts = [[tokens[at + place] for tokens in outputs] for place in range(3)]
         fill_with_drafts(table, slots, rows, drafts)

@@ -87,6 +87,7 @@ def run_and_check():
     print(most, renewed)
 
 
+@pytest.mark.slow
 def test_hostile_patterns_stay_within_the_bound_and_their_rows_are_right():
     """Without a bound they would take 100 MiB by then, and go on."""
     from pathlib import Path
