@@ -9,7 +9,8 @@ Greedy, float32 on the CPU and bfloat16 on a GPU. All ways of a task get the sam
 process of its own, and each way asks all tasks of a kind in one `generate` call.
 
     right      by the task's judge (benchmarks/answers/judges.py). Text around the first JSON value is skipped
-    valid      valid under the task's schema, by `jsonschema`: objects are open there
+    valid      valid under the task's schema, by `jsonschema`: objects are open there. A finished answer of
+               this package that is not, or has text around it, makes the exit code 1
     cut        ended by the token limit
     refused    not admitted, or failed: ended with an error
     items      items of lists that were found, of those expected; `lists empty`: empty lists in all answers
@@ -37,7 +38,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from benchmarks.answers import models
-from benchmarks.answers.figures import COLUMNS, PAIR_COLUMNS, TOLD, figure, pairs
+from benchmarks.answers.figures import COLUMNS, PAIR_COLUMNS, TOLD, broken_promises, figure, pairs
 from benchmarks.answers.judges import judged
 from benchmarks.answers.prompts import prompt_tokens
 from benchmarks.answers.tasks import KINDS, Task, load_tasks
@@ -53,7 +54,11 @@ _POLL = 0.5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetch, or measure and print. 1 if an engine failed, 2 for a command that cannot be carried out."""
+    """Fetch, or measure and print.
+
+    Returns 1 if an engine failed or this package finished an answer that is not valid, 2 for a command that
+    cannot be carried out.
+    """
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         if given[:1] == ["fetch"]:
@@ -74,9 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for lines, columns in ((result["figures"], COLUMNS), (clear, PAIR_COLUMNS)):
         if lines:
             show_table(lines, columns)
-    for failure in result["failed"]:
+    failures = [*result["failed"], *broken_promises(result["figures"])]
+    for failure in failures:
         print(failure, file=sys.stderr)
-    return int(bool(result["failed"]))
+    return int(bool(failures))
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
