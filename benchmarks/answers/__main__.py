@@ -104,6 +104,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add("--ways", _WAYS, "see benchmarks/answers/ways.py")
     add("--count", 0, "at most so many tasks of a kind; 0: all")
+    add("--tokens", 0, "at most so many tokens of an answer; 0: as many as its task gives")
     add("--bfcl", None, "folder with BFCL's data; what `fetch` keeps if not given", Path)
     add("--sample", None, "schemas for `documents`: a folder or a tar archive of MaskBench files", Path)
     add("--longest", 4096, "tokens of a prompt; tasks with longer ones are left out")
@@ -168,6 +169,8 @@ def chosen(options: argparse.Namespace, folder: Path) -> tuple[list[tuple[Task, 
     left_out: dict[str, int] = {}
     for kind in options.tasks.split(","):
         known = load_tasks(kind, sources, options.count)
+        if options.tokens:
+            known = [shortened(task, options.tokens) for task in known]
         with_tokens = [(task, prompt_tokens(tokenizer, task)) for task in known]
         fitting = [one for one in with_tokens if len(one[1]) <= options.longest]
         if not fitting:
@@ -176,6 +179,11 @@ def chosen(options: argparse.Namespace, folder: Path) -> tuple[list[tuple[Task, 
         if len(fitting) < len(known):
             left_out[kind] = len(known) - len(fitting)
     return tasks, left_out
+
+
+def shortened(task: Task, tokens: int) -> Task:
+    """Return the task with answers of at most so many tokens."""
+    return dataclasses.replace(task, max_tokens=min(task.max_tokens, tokens))
 
 
 def _by_kind(tasks: Sequence[Task]) -> dict[str, list[Task]]:

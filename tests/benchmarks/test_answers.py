@@ -339,8 +339,9 @@ def test_a_run_judges_what_the_engines_answer(tmp_path, monkeypatch, capsys):
         "judge": {"equals": {"a": 1}},
         "max_tokens": 9,
     }
-    path.write_text("\n".join(json.dumps(line | {"id": str(number)}) for number in range(8)))
-    given = ["--model", str(MODEL_DIR), "--tasks", str(path), "--ways", "unguided,compact"]
+    lines = [line | {"id": str(number)} for number in range(7)] + [line | {"id": "short", "max_tokens": 5}]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    given = ["--model", str(MODEL_DIR), "--tasks", str(path), "--ways", "unguided,compact", "--tokens", "7"]
     assert bench.main([*given, "--out", str(out), "--texts", str(texts)]) == 1
     shown, told = capsys.readouterr()
     assert "own, compact: 8 of 8 finished answers are not JSON that is valid" in told
@@ -354,6 +355,7 @@ def test_a_run_judges_what_the_engines_answer(tmp_path, monkeypatch, capsys):
     assert len(texts.read_text().splitlines()) == 16
     assert "It is" not in out.read_text()
     assert asked[0]["engine"]["max_model_len"] < 100
+    assert sorted(task["max_tokens"] for task in asked[0]["tasks"]) == [5] + [7] * 7
     again = tmp_path / "again.json"
     assert bench.main(["--read", str(out), "--out", str(again)]) == 1
     assert json.loads(again.read_text())["pairs"] == result["pairs"]
