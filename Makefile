@@ -14,7 +14,7 @@ RELEASE_STAMP := $(RELEASE)/.installed
 VLLM_RELEASES := 0.31.0 newest
 VLLM_NEXT := $(CURDIR)/.vllm-next
 
-.PHONY: demo newcomer test nightly lint size figures types docs unit unit-all vllm-test replicas-test clients-test vllm-sources vllm-next-test older-test release-check coverage gpu-test pretrained-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
+.PHONY: demo newcomer test nightly answers lint size figures types docs unit unit-all vllm-test replicas-test clients-test vllm-sources vllm-next-test older-test release-check coverage gpu-test pretrained-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
@@ -25,7 +25,8 @@ help:
 	@echo "make unit-all  those of tools and the slow ones too, with coverage"
 	@echo "make vllm-test the tests against a real vLLM on the CPU, in a venv of its own"
 	@echo "make replicas-test  two engines behind vLLM's data-parallel front, one of them killed; ranks on two machines, and stages"
-	@echo "make clients-test  openai, instructor, langchain-openai and pydantic-ai against a server of that vLLM"
+	@echo "make clients-test  openai, instructor, langchain-openai and pydantic-ai against servers of that vLLM, one with SmolLM2"
+	@echo "make answers   two small real models on BFCL's calls and on lists: fails if a finished answer is not valid (ARGS=...)"
 	@echo "make vllm-next-test  the contract, gate and runners with the Python files of VLLM_RELEASES"
 	@echo "make older-test  masks with the llguidance that vLLM pins"
 	@echo "make release-check  build sdist and wheel twice, try the wheel in clean environments; writes dist/"
@@ -74,7 +75,7 @@ GATE := lint size figures unit vllm-test clients-test older-test types
 
 # Two at a time as well, all of them, also where one fails; the file says how they ended. Not $(MAKE): `make -n` would run
 # it.
-NIGHTLY := unit-all vllm-next-test replicas-test newcomer release-check docs coverage
+NIGHTLY := unit-all vllm-next-test replicas-test newcomer answers release-check docs coverage
 RESULT := benchmarks/results/nightly.json
 nightly: $(STAMP) $(VLLM_STAMP)
 	@rm -rf .nightly; mkdir .nightly
@@ -148,10 +149,24 @@ $(CLIENTS_STAMP): constraints-clients.txt
 	$(CLIENTS_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile --no-deps -r constraints-clients.txt
 	touch $@
 
-# The clients' venv has neither torch nor this package: no conftest above the tests' own folder is loaded.
+# The clients' venv has neither torch nor this package: no conftest above the tests' own folder is loaded. A server of
+# SmolLM2 answers some tests too; it is downloaded once (90 MB), into GUIDED_MODELS or ~/.cache/guided_plugin_bench.
 clients-test: $(CLIENTS_STAMP) $(VLLM_STAMP)
+	$(VLLM)/bin/python -m benchmarks.answers fetch smollm2-135m
 	VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(CLIENTS_VENV)/bin/python -m pytest -o filterwarnings=default -o timeout=900 \
 		--confcutdir=tests/hosts/clients tests/hosts/clients
+
+# On the CPU; fetches what is not cached. Both models are asked, also where the first one fails. With `+close`, answers that
+# would be cut are finished too. bfloat16 is what the models were trained in, and half of what a token reads. With more
+# threads than one, these wait for each other next to another target.
+ANSWERS_MODELS := smollm2-135m gemma3-270m
+ANSWERS := OMP_NUM_THREADS=1 $(VLLM)/bin/python -m benchmarks.answers
+answers: $(VLLM_STAMP)
+	$(ANSWERS) fetch $(ANSWERS_MODELS) bfcl
+	ok=true; for model in $(ANSWERS_MODELS); do \
+		$(ANSWERS) --model $$model --tasks bfcl,lists --count 20 --tokens 128 --ways flexible,flexible+close,compact \
+			--engine '{"dtype": "bfloat16"}' $(ARGS) || ok=false; \
+	done; $$ok
 
 newcomer: $(CLIENTS_STAMP) $(VLLM_STAMP)
 	$(VLLM)/bin/python scripts/newcomer.py --clients $(CLIENTS_VENV)/bin/python $(ARGS)

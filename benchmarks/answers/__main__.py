@@ -9,7 +9,8 @@ Greedy, float32 on the CPU and bfloat16 on a GPU. All ways of a task get the sam
 process of its own, and each way asks all tasks of a kind in one `generate` call.
 
     right      by the task's judge (benchmarks/answers/judges.py). Text around the first JSON value is skipped
-    valid      valid under the task's schema, by `jsonschema`: objects are open there
+    valid      valid under the task's schema, by `jsonschema`: objects are open there. A finished answer of
+               this package that is not, or has text around it, makes the exit code 1
     cut        ended by the token limit
     refused    not admitted, or failed: ended with an error
     items      items of lists that were found, of those expected; `lists empty`: empty lists in all answers
@@ -37,7 +38,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from benchmarks.answers import models
-from benchmarks.answers.figures import COLUMNS, PAIR_COLUMNS, TOLD, figure, pairs
+from benchmarks.answers.figures import COLUMNS, PAIR_COLUMNS, TOLD, broken_promises, figure, pairs
 from benchmarks.answers.judges import judged
 from benchmarks.answers.prompts import prompt_tokens
 from benchmarks.answers.tasks import KINDS, Task, load_tasks
@@ -53,7 +54,11 @@ _POLL = 0.5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetch, or measure and print. 1 if an engine failed, 2 for a command that cannot be carried out."""
+    """Fetch, or measure and print.
+
+    Returns 1 if an engine failed or this package finished an answer that is not valid, 2 for a command that
+    cannot be carried out.
+    """
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         if given[:1] == ["fetch"]:
@@ -74,9 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for lines, columns in ((result["figures"], COLUMNS), (clear, PAIR_COLUMNS)):
         if lines:
             show_table(lines, columns)
-    for failure in result["failed"]:
+    failures = [*result["failed"], *broken_promises(result["figures"])]
+    for failure in failures:
         print(failure, file=sys.stderr)
-    return int(bool(result["failed"]))
+    return int(bool(failures))
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -98,6 +104,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add("--ways", _WAYS, "see benchmarks/answers/ways.py")
     add("--count", 0, "at most so many tasks of a kind; 0: all")
+    add("--tokens", 0, "at most so many tokens of an answer; 0: as many as its task gives")
     add("--bfcl", None, "folder with BFCL's data; what `fetch` keeps if not given", Path)
     add("--sample", None, "schemas for `documents`: a folder or a tar archive of MaskBench files", Path)
     add("--longest", 4096, "tokens of a prompt; tasks with longer ones are left out")
@@ -162,6 +169,8 @@ def chosen(options: argparse.Namespace, folder: Path) -> tuple[list[tuple[Task, 
     left_out: dict[str, int] = {}
     for kind in options.tasks.split(","):
         known = load_tasks(kind, sources, options.count)
+        if options.tokens:
+            known = [shortened(task, options.tokens) for task in known]
         with_tokens = [(task, prompt_tokens(tokenizer, task)) for task in known]
         fitting = [one for one in with_tokens if len(one[1]) <= options.longest]
         if not fitting:
@@ -170,6 +179,11 @@ def chosen(options: argparse.Namespace, folder: Path) -> tuple[list[tuple[Task, 
         if len(fitting) < len(known):
             left_out[kind] = len(known) - len(fitting)
     return tasks, left_out
+
+
+def shortened(task: Task, tokens: int) -> Task:
+    """Return the task with answers of at most so many tokens."""
+    return dataclasses.replace(task, max_tokens=min(task.max_tokens, tokens))
 
 
 def _by_kind(tasks: Sequence[Task]) -> dict[str, list[Task]]:

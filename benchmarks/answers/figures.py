@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.answers.judges import Verdict
 from benchmarks.answers.tasks import Task
+from benchmarks.answers.ways import Way
 
 TOLD = 0.05
 """Pairs with a larger p are in the raw file only."""
@@ -34,6 +35,7 @@ def figure(
 ) -> dict[str, Any]:
     """Count the answers of one way to the tasks of one kind."""
     finishes = [output["finish"] for output in outputs]
+    finished = [verdict for verdict, finish in zip(verdicts, finishes, strict=True) if finish == "stop"]
     right = sum(verdict.right for verdict in verdicts)
     return {
         "kind": tasks[0].kind,
@@ -42,6 +44,8 @@ def figure(
         "right": right,
         "right_percent": round(100 * right / len(tasks), 2),
         "valid": sum(verdict.valid for verdict in verdicts),
+        "finished": len(finished),
+        "finished_invalid": sum(not (verdict.valid and verdict.whole) for verdict in finished),
         "cut": finishes.count("length"),
         "refused": finishes.count("refused"),
         "failed": finishes.count("error"),
@@ -53,6 +57,21 @@ def figure(
         "right_by_task": "".join(str(int(verdict.right)) for verdict in verdicts),
         "digest": digest(tasks),
     }
+
+
+def broken_promises(figures: Sequence[dict[str, Any]]) -> list[str]:
+    """Say which ways of this package finished answers that are not valid. No way of it may."""
+    told = []
+    for one in figures:
+        # Files that were measured before this was counted do not have it.
+        count = one.get("finished_invalid", 0)
+        if count and Way.named(one["way"]).is_plugin:
+            told.append(
+                f"error: {one['kind']}, {one['way']}: {count} of {one['finished']} finished answers are not "
+                "JSON that is valid under the schema of their task: measure again with --texts FILE, whose "
+                "lines have the answers, and report those with finish stop"
+            )
+    return told
 
 
 def digest(tasks: Sequence[Task]) -> str:

@@ -31,6 +31,8 @@ class Verdict:
     """Expected items that it has."""
     empty: int = 0
     """Empty lists in it."""
+    whole: bool = False
+    """The output is JSON, without text around it."""
 
 
 def judged(text: str, schema: dict[str, Any], expected: dict[str, Any]) -> Verdict:
@@ -42,7 +44,7 @@ def judged(text: str, schema: dict[str, Any], expected: dict[str, Any]) -> Verdi
     is_valid = valid(answer[0], schema)
     right = is_valid if name == "valid" else JUDGES[name](answer[0], wanted)
     found = len(items_found(answer[0], wanted)) if name == "items" else 0
-    return Verdict(right, is_valid, found, empty_lists(answer[0]))
+    return Verdict(right, is_valid, found, empty_lists(answer[0]), is_json(text))
 
 
 def first_json(text: str) -> tuple[Any] | None:
@@ -61,6 +63,15 @@ def first_json(text: str) -> tuple[Any] | None:
 
 
 _TRIES = 20
+
+
+def is_json(text: str) -> bool:
+    """Tell whether the whole text is one JSON value."""
+    try:
+        json.loads(text)
+    except (RecursionError, ValueError):
+        return False
+    return True
 
 
 def valid(answer: Any, schema: dict[str, Any]) -> bool:

@@ -47,8 +47,15 @@ def _with_functions(task: Task) -> list[dict[str, Any]]:
 
 
 def prompt_tokens(tokenizer: Any, task: Task) -> list[int]:
-    """Return the tokens of the prompt. A chat template writes its own first token."""
+    """Return the tokens of the prompt.
+
+    A chat template writes its own first token. Where there is none, a text begins with the tokenizer's `bos`:
+    tokenizers that were read from GGUF do not write it, and Gemma repeats itself without it.
+    """
     text = prompt_text(tokenizer, task)
     templated = task.prompt is None and bool(tokenizer.chat_template)
     tokens: list[int] = tokenizer.encode(text, add_special_tokens=not templated)
-    return tokens
+    first = tokenizer.bos_token_id
+    if tokenizer.chat_template or first is None or tokens[:1] == [first]:
+        return tokens
+    return [first, *tokens]

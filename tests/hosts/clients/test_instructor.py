@@ -18,6 +18,7 @@ def client(request, base_url, wire):
         yield instructor.from_openai(plain, mode=request.param)
 
 
+@pytest.mark.real_model
 def test_a_model(client, whole):
     def ask():
         return client.chat.completions.create(

@@ -21,6 +21,7 @@ def model(base_url, wire):
         )
 
 
+@pytest.mark.real_model
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
 @pytest.mark.parametrize("schema", [Person, SCHEMA], ids=["pydantic", "JSON Schema"])
 def test_structured_output(model, whole, method, schema):
@@ -37,6 +38,7 @@ def test_a_stream_of_structured_output(model, whole):
     check(json.dumps(last))
 
 
+@pytest.mark.real_model
 @pytest.mark.parametrize("chosen", ["any", "save"])
 def test_tools(model, whole, chosen):
     asked = model.bind_tools([SAVE], tool_choice=chosen)

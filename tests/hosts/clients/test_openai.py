@@ -23,10 +23,12 @@ def chat(client, **options):
     return client.chat.completions.create(model="demo", messages=ASKING, **options).choices[0]
 
 
+@pytest.mark.real_model
 def test_a_chat_with_a_response_format(client, whole):
     check(whole(lambda: chat(client, response_format=FORM)).message.content)
 
 
+@pytest.mark.real_model
 def test_a_chat_that_is_streamed(client, whole):
     def stream():
         parts = client.chat.completions.create(
@@ -46,6 +48,7 @@ def test_a_completion(client):
     assert answer.choices[0].text in ("red", "green")
 
 
+@pytest.mark.real_model
 def test_parse(client, whole):
     answer = whole(
         lambda: client.chat.completions.parse(
@@ -68,6 +71,7 @@ def test_parse_of_a_stream(client, whole):
     assert message.parsed == check(message.content)
 
 
+@pytest.mark.real_model
 def test_parse_of_a_tool(client, whole):
     tool = openai.pydantic_function_tool(Person, name="save")
     answer = whole(
@@ -117,6 +121,7 @@ def test_tools(client, wire, chosen, stream):
         check(arguments)
 
 
+@pytest.mark.real_model
 def test_responses(client, whole):
     form = {"type": "json_schema", "name": "person", "schema": SCHEMA, "strict": True}
 

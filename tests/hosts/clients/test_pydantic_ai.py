@@ -39,6 +39,7 @@ def run(base_url, wire, kind, output, *, stream=False):
     return asyncio.run(ask())
 
 
+@pytest.mark.real_model
 @pytest.mark.parametrize("output", [NativeOutput(Person), ToolOutput(Person)], ids=["native", "tool"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_an_agent(base_url, wire, output, stream):
@@ -52,6 +53,7 @@ def test_an_agent_with_a_strict_tool(base_url, wire):
     assert Visit.model_validate_json(visit.model_dump_json()) == visit
 
 
+@pytest.mark.real_model
 def test_an_agent_that_asks_for_a_response(base_url, wire):
     person = wire.whole(lambda: run(base_url, wire, OpenAIResponsesModel, NativeOutput(Person)))
     assert check(person.model_dump_json()) == person
