@@ -30,6 +30,7 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
+COMPILE_SECONDS = 2.0
 # For each candidate a compile and the start of the helper after one that was stopped.
 WALL_SECONDS = 60.0
 
