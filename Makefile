@@ -67,7 +67,9 @@ demo: $(DEMO_STAMP)
 
 # Two at a time on two processors: a target waits for starts of processes and downloads while the other one works. Each
 # target's output comes in one piece when it ends; one that fails fails the whole. `unit` has one process of its own here.
+# The venvs come first: make would start what waits for one after all others, and `unit`, the longest, at the end.
 test:
+	$(MAKE) --jobs 2 --no-print-directory --output-sync=target $(STAMP) $(VLLM_STAMP) $(CLIENTS_STAMP)
 	$(MAKE) --jobs 2 --keep-going --no-print-directory --output-sync=target UNIT_PROCESSES=1 CLIENTS_MODEL= $(GATE)
 
 # The longest first, after what tells of a mistake within seconds.
