@@ -77,6 +77,7 @@ SCHEMAS: dict[str, list[tuple[Any, list[str]]]] = {
         ({"type": "object", "patternProperties": {"^x": A}}, texts({}, {"x": 1}, {"x": "s"}, {"y": 1})),
         ({"type": "object", "propertyNames": {"pattern": "^[ab]$"}}, texts({}, {"a": 1}, {"c": 1})),
         (obj({"a": A, "b": A}, dependentRequired={"a": ["b"]}), ['{"a":1}', '{"a":1,"b":2}', '{"b":2}']),
+        (obj({"a": A}, unevaluatedProperties=False), texts({"a": 1}, {"a": 1, "b": 2})),
     ],
     "Arrays": [
         ({"type": "array"}, ["[]", '[1,"a",{}]']),
