@@ -216,7 +216,7 @@ def _fuzz(name: str, document: dict[str, Any]) -> str:
     return "\n".join(
         [
             "## Random schemas\n",
-            f"`make fuzz COUNT={totals['schemas']} SEED={document['seed']}`: {_made(document)}",
+            f"`{document['command']}`: {_made(document)}",
             _table(("what", "count"), list(totals.items())),
             _figures(name, [f'totals["{key}"]' for key in keys]),
         ]

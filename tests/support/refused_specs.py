@@ -63,7 +63,7 @@ SCHEMAS: dict[str, tuple[Any, str, str]] = {
     ),
     "a recursion without an end": (
         {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
-        "#/properties/a",
+        "#/required",
         "recursion",
     ),
     "behind a reference": (
@@ -91,7 +91,7 @@ SCHEMAS: dict[str, tuple[Any, str, str]] = {
     ),
     "a backreference": ({"type": "string", "pattern": r"(a)\1"}, "#/pattern", "backreference"),
     "a pattern without an end": ({"type": "string", "pattern": "(a"}, "#/pattern", "position"),
-    "a pattern of nothing": ({"type": "string", "pattern": r"^[^\s\S]$"}, "#/pattern", "no value satisfies"),
+    "a pattern of nothing": ({"type": "string", "pattern": r"^[^\s\S]$"}, "#/pattern", "`pattern`"),
     "divided by nothing": ({"type": "integer", "multipleOf": 0}, "#/multipleOf", "greater than 0"),
     "an unknown type": ({"type": "text"}, "#/type", "known: array"),
     "a reference to nothing": ({"$ref": "#/$defs/x"}, "#/$ref", "#/$defs/Name"),

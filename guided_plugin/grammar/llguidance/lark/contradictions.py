@@ -15,7 +15,10 @@ from guided_plugin.grammar.llguidance.lark.document import Numbered
 from guided_plugin.spec.references import Path
 from guided_plugin.spec.schema import crossed_bounds, pointer
 
-_LIKELY = ("not", "oneOf", "anyOf", "allOf", "if", "const", "enum", "required", "pattern", "format")
+_LIKELY = (
+    *("not", "oneOf", "anyOf", "allOf", "if", "const", "enum", "contains", "maxLength", "pattern", "format"),
+    *("maximum", "minimum", "minItems", "minProperties", "required"),
+)
 """The keywords of which one is mostly the mistake."""
 _OPENING = "set strict: false, which leaves objects open"
 
@@ -34,6 +37,8 @@ def contradiction(algebra: Algebra, *, opened: bool) -> UnsatisfiableSpecError:
         path, schema = inner
         place = (*place, *path)
         node = document.nodes[document.number(schema, node.base, place)]
+        if isinstance(schema, Mapping) and "$ref" in schema:
+            place = node.path
     what, place, hint = _complaint(node, place)
     if opened:
         hint += f", or {_OPENING}"
