@@ -16,8 +16,19 @@ from guided_plugin.spec.references import Path
 from guided_plugin.spec.schema import crossed_bounds, pointer
 
 _LIKELY = (
-    *("not", "oneOf", "anyOf", "allOf", "if", "const", "enum", "contains", "maxLength", "pattern", "format"),
-    *("maximum", "minimum", "minItems", "minProperties", "required"),
+    "not",
+    "oneOf",
+    "anyOf",
+    "allOf",
+    "const",
+    "enum",
+    "contains",
+    "maxLength",
+    "pattern",
+    "maximum",
+    "minItems",
+    "minProperties",
+    "required",
 )
 """The keywords of which one is mostly the mistake."""
 _OPENING = "set strict: false, which leaves objects open"
@@ -84,9 +95,9 @@ def _complaint(node: Numbered, place: Path) -> tuple[str, Path, str]:
         return what, (*place, what.split()[0]), hint
     lacking = [name for name in keywords.get("required", ()) if name not in keywords.get("properties", {})]
     if lacking and "additionalProperties" in keywords and "patternProperties" not in keywords:
-        what = f'`required` names "{lacking[0][:60]}", which `properties` does not describe, '
-        what += "and the object is closed"
-        hint = f'add "{lacking[0][:60]}" to `properties`, or take it out of `required`'
+        name = lacking[0][:60]
+        what = f'`required` names "{name}", which `properties` does not describe, and the object is closed'
+        hint = f'add "{name}" to `properties`, or take it out of `required`'
         return what, (*place, "required"), hint
     likely = next((name for name in _LIKELY if name in keywords), None)
     names = [*([likely] if likely else []), *(name for name in keywords if name != likely)]
