@@ -78,8 +78,7 @@ class References:
         for start, outer, prefix in ((schema, address, path), (self.root, ROOT, ())):
             found = self._follow(start, fragment, self._base(start, outer), prefix)
             if found is not None:
-                target, inner, place = found
-                return Target(target, inner, place)
+                return Target(*found)
         raise LostReferenceError("place")
 
     def _find(self) -> None:

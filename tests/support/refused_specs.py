@@ -66,6 +66,23 @@ SCHEMAS: dict[str, tuple[Any, str, str]] = {
         "#/required",
         "recursion",
     ),
+    "the same beside items that could not be written where objects are open": (
+        _object(
+            r={"$ref": "#"}, l={"type": "array", "uniqueItems": True, "items": _object(a={"type": "string"})}
+        ),
+        "#/required",
+        "recursion",
+    ),
+    "a prefix, and none behind it": (
+        {
+            "type": "array",
+            "prefixItems": [{"enum": [1], "type": "null"}],
+            "items": {"not": {}},
+            "minItems": 1,
+        },
+        "#/minItems",
+        "`prefixItems`",
+    ),
     "behind a reference": (
         {
             "$defs": {"n": {"type": "object", "required": ["b"], "additionalProperties": False}},

@@ -119,7 +119,10 @@ def lower_schema(
     except UnsupportedSpecError as error:
         raise _placed(error, document) from None
     if not grammar.productive(start, empty_terminal):
-        opened = closed and allows(root, style=replace(style, closed=False))
+        try:
+            opened = closed and allows(root, style=replace(style, closed=False))
+        except UnsupportedSpecError:
+            opened = False  # open ones may not be writable
         found = contradiction(algebra, opened=opened)
         if allows(root, algebra.opposite):
             raise UnsupportedSpecError(_ONLY_OTHERWISE, where=found.where, hint=found.hint)

@@ -6,9 +6,8 @@ state, or a rule's 64-bit parameter, in which bits and counters are set as items
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Object,
     String,
 )
-from guided_plugin.grammar.llguidance.lark.emitter import CHANGING, PLAIN, Emitter
+from guided_plugin.grammar.llguidance.lark.emitter import CHANGING, PLAIN, Emitter, all_subsets
 from guided_plugin.grammar.llguidance.lark.patterns import few_strings
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Repeated, Symbol, Text
@@ -229,7 +228,7 @@ def _containing(emitter: Emitter, constraint: Array) -> Symbol:
             alternatives.append(Alternative(()))
         index = min(state.length, loop)
         open_ones = [i for i in everything - state.met if contains[i].start <= state.length]
-        for chosen in _subsets(open_ones) if state.length != constraint.longest else ():
+        for chosen in map(frozenset, all_subsets(open_ones)) if state.length != constraint.longest else ():
             if (index, chosen) not in known:
                 known[index, chosen] = _chosen_item(emitter, constraint, index, chosen)
             item = known[index, chosen]
@@ -251,11 +250,6 @@ class _Items(NamedTuple):
     length: int
     met: frozenset[int]
     """The `contains` that an item met."""
-
-
-def _subsets(of: list[int]) -> Iterator[frozenset[int]]:
-    for count in range(len(of), -1, -1):
-        yield from map(frozenset, itertools.combinations(of, count))
 
 
 def _chosen_item(emitter: Emitter, constraint: Array, index: int, chosen: frozenset[int]) -> Symbol | None:

@@ -75,12 +75,8 @@ def _needed(node: Numbered) -> Iterator[tuple[Path, Any]]:
         for name in keywords.get("required", ()):
             if name in described:
                 yield ("properties", name), described[name]
-    items = keywords.get("items")
-    if (
-        keywords.get("type") in ("array", ["array"])
-        and keywords.get("minItems")
-        and isinstance(items, Mapping)
-    ):
+    items = keywords.get("items") if keywords.get("minItems") and "prefixItems" not in keywords else None
+    if keywords.get("type") in ("array", ["array"]) and isinstance(items, Mapping):
         yield ("items",), items
 
 

@@ -6,10 +6,11 @@ objects.py write the rules of the rest.
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from guided_plugin.errors import CompileLimitError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
@@ -60,6 +61,7 @@ CHANGING, PLAIN = 1, 2
 _MOST_AT_ONCE = 7_900
 """Items of a row of llguidance's parser for what an object may begin with, of 8,000 (see `backend.py`)."""
 
+T = TypeVar("T")
 _Compared: TypeAlias = tuple[Items, ...] | None
 
 SIMPLER = "leave one of the keywords out, or use smaller bounds and fewer alternatives"
@@ -286,6 +288,13 @@ class Emitter:
             )
         # A range without numbers is no constraint; what is left out of one may be all there is.
         return self.grammar.terminal(body, filled=not (number.no_multiples or number.excluded))
+
+
+def all_subsets(items: Sequence[T]) -> Iterator[tuple[T, ...]]:
+    """All choices of some items, the fewest first."""
+    return itertools.chain.from_iterable(
+        itertools.combinations(items, count) for count in range(len(items) + 1)
+    )
 
 
 def _listed(objects: Iterable[Constraint]) -> dict[str, None]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Hashable, Iterator
 from dataclasses import replace
-from typing import TypeVar
 
 from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
@@ -20,7 +19,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     String,
     with_properties,
 )
-from guided_plugin.grammar.llguidance.lark.emitter import CHANGING, Emitter
+from guided_plugin.grammar.llguidance.lark.emitter import CHANGING, Emitter, all_subsets
 from guided_plugin.grammar.llguidance.lark.members import (
     MAX_COUNT,
     NAMED,
@@ -66,7 +65,6 @@ _LIST_NAMES = "list all names in `properties`, with `additionalProperties: false
 _COUNTED = "an item may be, or hold, an object whose properties are counted or excluded"
 _COUNT_NOTHING = "leave minProperties, maxProperties and `not` out of it"
 
-T = TypeVar("T")
 _Group = tuple[str, ...]
 """Patterns that ask for the same."""
 
@@ -274,7 +272,7 @@ class _Writer:
     def answers(self, matched: tuple[str, ...]) -> Iterator[tuple[tuple[int, ...], list[str], Literals]]:
         """Which demands for some property an unlisted one may answer, under what further conditions."""
         possible = [i for i, exists in enumerate(self.object.exists) if _may_answer(exists, matched)]
-        for chosen in _all_subsets(possible):
+        for chosen in all_subsets(possible):
             demands = [self.object.exists[i] for i in chosen]
             names = [self.algebra.strings(exists.name) for exists in demands if exists.name is not None]
             if all(names):
@@ -288,7 +286,7 @@ class _Writer:
         for name in self.live:
             value, key = self.object.of(name), Text(key_text(name))
             possible = [i for i, exists in enumerate(self.object.exists) if self.answers_as(exists, name)]
-            for chosen in _all_subsets(possible):
+            for chosen in all_subsets(possible):
                 combined = value.union(*(self.object.exists[i].value for i in chosen)) if chosen else value
                 if not chosen or not self.algebra.empty(combined):
                     yield Member(key, self.emitter.value(combined), chosen, name, bits.get(name))
@@ -366,9 +364,3 @@ def _names(base: list[str], matched: tuple[_Group, ...], groups: list[_Group]) -
         )
     others = itertools.chain.from_iterable(group for group in groups if group not in matched)
     return [*parts, *(f"~{also_pattern(source)}" for source in others)]
-
-
-def _all_subsets(items: list[T]) -> Iterator[tuple[T, ...]]:
-    return itertools.chain.from_iterable(
-        itertools.combinations(items, count) for count in range(len(items) + 1)
-    )
