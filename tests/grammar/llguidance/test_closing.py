@@ -113,14 +113,16 @@ SPECS = [*map(OutputSpec.json_schema, SCHEMAS), *OTHERS]
 def compiler() -> Iterator[GrammarCompiler]:
     options = {"isolate_compiles": False, "whitespace": "compact"}
     config = GuidedConfig(close_before_length=True, threads=1, **options)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend, "_CLOSING_SECONDS", 5.0)  # however busy the machine
+    with pytest.MonkeyPatch.context() as patch:  # however slow and busy the machine
+        patch.setattr(backend, "_CLOSING_SECONDS", 5.0)
+        patch.setattr("guided_plugin.grammar.llguidance.closing._SECONDS", 5.0)
+        patch.setattr("guided_plugin.grammar.llguidance.closing._LOST_SECONDS", 60.0)
         yield GrammarCompiler(VOCABULARY, config=config)
 
 
 def table_of(compiler: GrammarCompiler, spec: OutputSpec, room: int | None) -> GrammarTable:
     grammar = compiler.compile(spec)
-    table = GrammarTable(VOCABULARY)
+    table = GrammarTable(VOCABULARY, row_seconds=30.0, row_longest=60.0)
     table.add(0, "one", spec.within(room), grammar, compiler.backend(grammar.backend))
     return table
 
