@@ -39,7 +39,7 @@ from typing import Any, TextIO
 
 from benchmarks.answers import models
 from benchmarks.answers.figures import COLUMNS, PAIR_COLUMNS, TOLD, broken_promises, figure, pairs
-from benchmarks.answers.judges import judged
+from benchmarks.answers.judges import as_calls, judged
 from benchmarks.answers.prompts import prompt_tokens
 from benchmarks.answers.tasks import KINDS, Task, load_tasks
 from benchmarks.answers.ways import UNGUIDED, Way, engine_arguments, engine_environment
@@ -137,8 +137,13 @@ def measure(options: argparse.Namespace, command: str) -> dict[str, Any]:
     result |= {"left_out": left_out, "figures": [], "failed": []}
     asked = [{**dataclasses.asdict(task), "tokens": tokens} for task, tokens in tasks]
     kinds = _by_kind([task for task, _ in tasks])
+    unasked = [way.name for way in ways if not any(map(way.asks, kinds))]
+    if unasked:
+        hint = "the tasks `calls` are asked in the ways `tools`, all others in the other ways"
+        raise InputError(f"{', '.join(unasked)} would be asked nothing", where="--ways", hint=hint)
+    count = sum(len(kinds[kind]) for kind in kinds for way in ways if way.asks(kind))
     with (
-        progress("answers", len(tasks) * len(ways)) as advance,
+        progress("answers", count) as advance,
         _opened(options.texts) as texts,
     ):
         for engine, own in _by_engine(ways):
@@ -151,7 +156,7 @@ def measure(options: argparse.Namespace, command: str) -> dict[str, Any]:
             result |= {"date": known["date"], "environment": known}
             for case in found["cases"]:
                 result["figures"].append(_judged(case, kinds[case["kind"]], texts))
-            if len(found["cases"]) < len(own) * len(kinds):
+            if len(found["cases"]) < sum(way.asks(kind) for way in own for kind in kinds):
                 result["failed"].append(
                     f"{engine}: ended, or took {options.limit:g} s, before all was measured"
                 )
@@ -259,8 +264,10 @@ def _follow(running: Future[Any], answered: Path, advance: Callable[[], None]) -
 def _judged(case: dict[str, Any], tasks: Sequence[Task], texts: TextIO | None) -> dict[str, Any]:
     """Judge the outputs of a case; write them where they are to be kept."""
     outputs = case["outputs"]
+    read = as_calls if tasks[0].kind == "calls" else str
     verdicts = [
-        judged(output["text"], task.schema, task.judge) for task, output in zip(tasks, outputs, strict=True)
+        judged(read(output["text"]), task.schema, task.judge)
+        for task, output in zip(tasks, outputs, strict=True)
     ]
     if texts is not None:
         for task, output, verdict in zip(tasks, outputs, verdicts, strict=True):

@@ -27,9 +27,10 @@ def main(options_path: str, result_path: str) -> None:
     result: dict[str, Any] = {"environment": environment(options["device"]), "cases": []}
     for kind, tasks in itertools.groupby(options["tasks"], lambda task: task["kind"]):
         known = list(tasks)
-        for name in options["ways"]:
-            result["cases"].append({"kind": kind, "way": name, **bench.answers(Way.named(name), known)})
-            answer(result, result_path)
+        for way in map(Way.named, options["ways"]):
+            if way.asks(kind):
+                result["cases"].append({"kind": kind, "way": way.name, **bench.answers(way, known)})
+                answer(result, result_path)
 
 
 class _Bench:
@@ -84,7 +85,7 @@ class _Bench:
         self._added, self._refused = 0, {}
         prompts = [TokensPrompt(prompt_token_ids=task["tokens"]) for task in tasks]
         params = [
-            SamplingParams(temperature=0.0, max_tokens=task["max_tokens"], **_constraint(way, task["schema"]))
+            SamplingParams(temperature=0.0, max_tokens=task["max_tokens"], **_constraint(way, task))
             for task in tasks
         ]
         start = time.monotonic()
@@ -97,10 +98,10 @@ class _Bench:
         return {"seconds": seconds, "outputs": told}
 
 
-def _constraint(way: Way, schema: dict[str, Any]) -> dict[str, Any]:
+def _constraint(way: Way, task: dict[str, Any]) -> dict[str, Any]:
     from vllm.sampling_params import StructuredOutputsParams
 
-    asked = way.constraint(schema)
+    asked = way.constraint(task["schema"], task["tools"])
     if "json" in asked:
         return {"structured_outputs": StructuredOutputsParams(json=asked["json"])}
     return {"extra_args": asked} if asked else {}

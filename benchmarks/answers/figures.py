@@ -65,7 +65,7 @@ def broken_promises(figures: Sequence[dict[str, Any]]) -> list[str]:
     for one in figures:
         # Files that were measured before this was counted do not have it.
         count = one.get("finished_invalid", 0)
-        if count and Way.named(one["way"]).is_plugin:
+        if count and Way.named(one["way"]).promises_valid:
             told.append(
                 f"error: {one['kind']}, {one['way']}: {count} of {one['finished']} finished answers are not "
                 "JSON that is valid under the schema of their task: measure again with --texts FILE, whose "

@@ -18,6 +18,7 @@ from typing import Any
 
 _IGNORED = re.compile(r"[ ,./\-_*^'\"]")
 """Characters that BFCL ignores in texts."""
+_CALLS = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _MISSING = ""
 
 
@@ -45,6 +46,14 @@ def judged(text: str, schema: dict[str, Any], expected: dict[str, Any]) -> Verdi
     right = is_valid if name == "valid" else JUDGES[name](answer[0], wanted)
     found = len(items_found(answer[0], wanted)) if name == "items" else 0
     return Verdict(right, is_valid, found, empty_lists(answer[0]), is_json(text))
+
+
+def as_calls(text: str) -> str:
+    """Return the calls of an answer in tags as one JSON list; the same text where one of them is not JSON."""
+    calls = _CALLS.findall(text)
+    if not calls or not all(map(is_json, calls)):
+        return text
+    return f"[{', '.join(calls)}]"
 
 
 def first_json(text: str) -> tuple[Any] | None:

@@ -123,6 +123,22 @@ def _bfcl(sources: dict[str, Path | None]) -> list[Task]:
     return tasks
 
 
+def _calls(sources: dict[str, Path | None]) -> list[Task]:
+    """Make the tasks of BFCL as a server is asked them: with tools, answered in any number of calls."""
+    return [
+        Task(
+            "calls",
+            question.id,
+            call_schema(question.tools, many=True),
+            {"calls": question.calls},
+            question.messages,
+            tools=question.tools,
+            max_tokens=512,
+        )
+        for question in bfcl.questions(sources["bfcl"] or cached("bfcl"))
+    ]
+
+
 def _tools(sources: dict[str, Path | None]) -> list[Task]:
     """Make tasks whose tool is one of several: those of other questions are added to a question's own."""
     known = [one for one in bfcl.questions(sources["bfcl"] or cached("bfcl")) if "simple_python" in one.id]
@@ -196,6 +212,7 @@ def _documents(sources: dict[str, Path | None]) -> list[Task]:
 
 KINDS: dict[str, Callable[[dict[str, Path | None]], list[Task]]] = {
     "bfcl": _bfcl,
+    "calls": _calls,
     "lists": _lists,
     "documents": _documents,
     "tools": _tools,

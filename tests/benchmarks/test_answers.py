@@ -10,7 +10,7 @@ import pytest
 from benchmarks.answers import __main__ as bench
 from benchmarks.answers import bfcl, models
 from benchmarks.answers.figures import broken_promises, figure, mcnemar, pairs
-from benchmarks.answers.judges import Verdict, judged
+from benchmarks.answers.judges import Verdict, as_calls, judged
 from benchmarks.answers.prompts import prompt_text, prompt_tokens
 from benchmarks.answers.tasks import Task, call_schema, load_tasks
 from benchmarks.answers.ways import Way, engine_arguments, engine_environment
@@ -149,7 +149,7 @@ def test_a_line_that_is_not_a_task_is_refused_with_its_number(tmp_path, line, wh
 
 def test_a_missing_file_or_model_tells_what_there_is(tmp_path, monkeypatch):
     monkeypatch.setenv("GUIDED_MODELS", str(tmp_path))
-    with pytest.raises(GuidedError, match=r"bfcl, lists, documents, tools, and files of JSON lines"):
+    with pytest.raises(GuidedError, match=r"bfcl, calls, lists, documents, tools, and files of JSON lines"):
         load_tasks("bcfl", {}, 0)
     with pytest.raises(GuidedError, match=r"fetch bfcl, which downloads bfcl-eval==2026.3.23"):
         load_tasks("bfcl", {"bfcl": None}, 0)
@@ -233,7 +233,7 @@ def test_ways(name, engine, asked):
     way = Way.named(name)
     assert way.engine == engine
     schema = {"type": "object"}
-    constraint = way.constraint(schema)
+    constraint = way.constraint(schema, [])
     if asked is None:
         assert constraint == {"json": schema}
         backend, _, compact = name.partition("+")
@@ -246,6 +246,40 @@ def test_ways(name, engine, asked):
     if name != "unguided":
         assert OutputSpec.parse(constraint["guided"]) is not None
         assert asked.items() <= constraint["guided"].items()
+
+
+def test_calls_have_the_prompt_of_a_server(data):
+    """The answer begins with nothing, and may hold any number of calls, in tags."""
+    tasks = load_tasks("calls", {"bfcl": data, "sample": None}, 0)
+    assert {task.id for task in tasks} == {task.id for task in load_tasks("bfcl", {"bfcl": data}, 0)}
+    text = prompt_text(Tokenizer("<tool_call>"), tasks[0])
+    assert not text.endswith("<tool_call>\n")
+    assert "You can call these functions" not in text
+    with pytest.raises(GuidedError, match="needs a chat template whose calls begin with <tool_call>"):
+        prompt_text(Tokenizer("no tools"), tasks[0])
+
+
+def test_ways_of_tools_ask_calls_alone():
+    held, free = Way.named("tools+held"), Way.named("flexible")
+    assert (held.engine, held.asks("calls"), held.asks("bfcl")) == ("plugin", True, False)
+    assert (free.asks("calls"), free.asks("bfcl")) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ('Yes.\n<tool_call>\n{"a": 1}\n</tool_call>', [{"a": 1}]),
+        ('<tool_call>{"a": 1}</tool_call><tool_call>{"b": 2}</tool_call>', [{"a": 1}, {"b": 2}]),
+        ('{"a": 1}', {"a": 1}),
+    ],
+)
+def test_calls_in_tags_are_one_list(text, calls):
+    assert json.loads(as_calls(text)) == calls
+
+
+def test_a_call_that_is_not_json_leaves_an_answer_as_it_is():
+    text = '<tool_call>{"a": 1}</tool_call><tool_call>{</tool_call>'
+    assert as_calls(text) == text
 
 
 @pytest.mark.parametrize("name", ["compcat", "unguided+jump", "guidance+any", "compact+compact", ""])
@@ -307,6 +341,8 @@ def test_figures_and_pairs():
         ("compact+open", '{"a":', "length", False),
         ("compact", "", "refused", False),
         ("unguided", "It is 1.", "stop", False),
+        ("tools+held", "It is 1.", "stop", False),
+        ("tools+required+held", "It is 1.", "stop", True),
         ("guidance", "{", "stop", False),
     ],
 )
@@ -379,6 +415,7 @@ def test_a_run_judges_what_the_engines_answer(tmp_path, monkeypatch, capsys):
     [
         (["--ways", "compact+jump"], "\\+jump needs a GPU"),
         (["--longest", "1"], "has no task that can be asked"),
+        (["--ways", "compact,tools+held"], r"tools\+held would be asked nothing"),
     ],
 )
 def test_a_command_that_cannot_be_carried_out(given, what, capsys):
