@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,16 +126,14 @@ def _bfcl(sources: dict[str, Path | None]) -> list[Task]:
 def _calls(sources: dict[str, Path | None]) -> list[Task]:
     """Make the tasks of BFCL as a server is asked them: with tools, answered in any number of calls."""
     return [
-        Task(
-            "calls",
-            question.id,
-            call_schema(question.tools, many=True),
-            {"calls": question.calls},
-            question.messages,
-            tools=question.tools,
+        replace(
+            task,
+            kind="calls",
+            schema=call_schema(task.tools, many=True),
+            many=False,
             max_tokens=512,
         )
-        for question in bfcl.questions(sources["bfcl"] or cached("bfcl"))
+        for task in _bfcl(sources)
     ]
 
 

@@ -270,16 +270,13 @@ def test_ways_of_tools_ask_calls_alone():
     [
         ('Yes.\n<tool_call>\n{"a": 1}\n</tool_call>', [{"a": 1}]),
         ('<tool_call>{"a": 1}</tool_call><tool_call>{"b": 2}</tool_call>', [{"a": 1}, {"b": 2}]),
-        ('{"a": 1}', {"a": 1}),
+        ('{"a": 1}', []),
+        ('<tool_call>{"a": 1}</tool_call><tool_call>{</tool_call>', []),
     ],
 )
 def test_calls_in_tags_are_one_list(text, calls):
+    """What a server finds no call in has none."""
     assert json.loads(as_calls(text)) == calls
-
-
-def test_a_call_that_is_not_json_leaves_an_answer_as_it_is():
-    text = '<tool_call>{"a": 1}</tool_call><tool_call>{</tool_call>'
-    assert as_calls(text) == text
 
 
 @pytest.mark.parametrize("name", ["compcat", "unguided+jump", "guidance+any", "compact+compact", ""])
