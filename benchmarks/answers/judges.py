@@ -51,11 +51,11 @@ def judged(text: str, schema: dict[str, Any], expected: dict[str, Any]) -> Verdi
 def as_calls(text: str) -> str:
     """Return the calls of an answer in tags as one JSON list.
 
-    It is empty where there are no tags, or one of the calls is not JSON: a server finds no call then.
+    The text is empty where there are no tags, or one of the calls is not JSON: a server finds no call then.
     """
     calls = _CALLS.findall(text)
-    if not all(map(is_json, calls)):
-        return "[]"
+    if not calls or not all(map(is_json, calls)):
+        return ""
     return f"[{', '.join(calls)}]"
 
 
