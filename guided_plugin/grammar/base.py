@@ -105,7 +105,8 @@ class Matcher(Protocol):
     because the state it shares with others is exhausted; matchers started later then share new state.
     `outdated` (a property) asks for a new matcher, so that the state it shares can be freed; `crowded`, as
     it would share less then. `forced() -> bytes` tells the text that must follow, up to the first control
-    token, asked in every step if `forces` (an attribute) is true, which becomes false after a long look;
+    token, asked in every step if `forces` (a property) is true; `looked(long)` tells how that went, and
+    after two long looks in a row `forces` is false;
     `fits(tokens) -> bool` whether these tokens may, asked in every step. `shared` is what a call locks that
     others wait for; `give_up_shared()` returns it, and matchers started later don't have it. None raises.
     `mark()` is called where `rollback` will go back to, before the tokens that it takes back.

@@ -28,8 +28,9 @@ _LONGEST = 128
 """Bytes of forced text that are looked at: more than the drafts of a step."""
 
 _LOOK_SECONDS = 0.005
-"""Of processor time: a look that takes longer finds nothing, one of four times as much is the last of its
-grammar. All rows wait; an ambiguous one may take seconds. The longest of 8,887 real ones took 2.5 ms."""
+"""Of processor time: a look that takes longer finds nothing. Two in a row of four times as much are the last
+of their grammar, as all rows wait and an ambiguous one may take seconds; a single one may be a garbage
+collection (0.27 s beside PyTorch). The longest of 8,887 real ones took 2.5 ms."""
 
 _MEMO_BYTES = 16 << 20
 _END_BYTES = 128
@@ -89,16 +90,17 @@ class ForcedTokens:
     ) -> tuple[int, ...]:
         """The same of a matcher; or the tokens of a text, and of what must follow it, as `ahead` tells.
         `layout`: what tells the whitespace between them, where the grammar leaves that open."""
-        begun, guessed = time.thread_time(), layout is not None
-        if getattr(matcher, "forces", False):
+        begun = time.thread_time()
+        if forces := getattr(matcher, "forces", False):
             if layout is None:
                 text += (ahead or matcher).forced()
             else:
                 text = _laid_out(text, matcher, ahead, layout, self._ids, begun)
         quick = time.thread_time() - begun < _LOOK_SECONDS
+        guessed = layout is not None
         tokens = self.spelled(text[:_LONGEST], matcher, most, guessed=guessed) if text and quick else ()
-        if time.thread_time() - begun > 4 * _LOOK_SECONDS:
-            matcher.forces = False
+        if forces:
+            matcher.looked(long=time.thread_time() - begun > 4 * _LOOK_SECONDS)
         return tokens
 
     def spelled(self, text: bytes, matcher: Any, most: int, *, guessed: bool = False) -> tuple[int, ...]:

@@ -120,6 +120,7 @@ class Lexers:
         """When one was last taken, or given back."""
         self.forces = forces
         """Whether what must follow is looked for, while others wait."""
+        self.looked_long = False
         self._make = make
         self._quick = quick
         self._pool = pool

@@ -128,9 +128,11 @@ class LLGuidanceMatcher:
         """Whether it is asked what must follow: no one is of its grammar once that has taken long."""
         return self.share.lexers.forces
 
-    @forces.setter
-    def forces(self, value: bool) -> None:
-        self.share.lexers.forces = value
+    def looked(self, *, long: bool) -> None:
+        """A look at what must follow has ended: the second long one in a row is the last of its grammar."""
+        lexers = self.share.lexers
+        lexers.forces &= not (long and lexers.looked_long)
+        lexers.looked_long = long
 
     @property
     def shared(self) -> object:
