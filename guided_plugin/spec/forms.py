@@ -70,9 +70,12 @@ def read(obj: Any) -> Form | None:
         raise SpecError(
             f"has {len(obj)} keys", where=WHOLE, hint="give one of " + ", ".join(KINDS) + ", and options"
         )
+    for key in obj:
+        if not isinstance(key, str):
+            raise SpecError(f"has the key {shown(key)}", where=WHOLE, hint="keys are strings")
     form = {key: value for key, value in obj.items() if value is not None}
     if not form:
-        null = ", ".join(str(key) for key in obj)
+        null = ", ".join(obj)
         what = f"sets no constraint: {null} is null" if null else "is empty"
         raise SpecError(what, where=WHOLE, hint="give one of " + ", ".join(KINDS))
     if isinstance(form.get("format"), Mapping) and set(form) <= {"format", "verbosity"}:
@@ -80,7 +83,7 @@ def read(obj: Any) -> Form | None:
         inner = read(form["format"])
         return inner and inner._replace(place=f"format.{inner.place}".rstrip("."))
     options = {name: form.pop(name) for name in OPTIONS if name in form}
-    if any(key.startswith(_GUIDED) for key in form if isinstance(key, str)):
+    if any(key.startswith(_GUIDED) for key in form):
         return _guided(form, options)
     kind = form.get("type")
     if isinstance(kind, str) and (kind in _RESPONSE_TYPES or form.keys().isdisjoint({*KINDS, "json"})):
@@ -171,8 +174,9 @@ def _guided(form: Mapping[str, Any], options: dict[str, Any]) -> Form:
     _check_keys(form, [*(_GUIDED + name for name in _GUIDED_KEYS), *OPTIONS], _WHERE_GUIDED)
     later = {name.removeprefix(_GUIDED): value for name, value in form.items()}
     backend = later.pop("decoding_backend", "auto")
-    # Options of the backend come after a colon.
-    known = _GUIDED_BACKENDS.get(str(backend).partition(":")[0])
+    known = None
+    if isinstance(backend, str):
+        known = _GUIDED_BACKENDS.get(backend.partition(":")[0])  # options of the backend come after a colon
     if known is None:
         hint = did_you_mean(backend, _GUIDED_BACKENDS)
         raise SpecError(f"unknown backend {shown(backend)}", where="guided_decoding_backend", hint=hint)
@@ -211,7 +215,7 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any], prefix: str = "") -
     for name in form:
         if name not in (*known, *_VLLM_INTERNAL):
             hint = did_you_mean(name, (*known, *OPTIONS))
-            raise SpecError(f"unknown key {shown(name)}", where=str(name), hint=hint)
+            raise SpecError(f"unknown key {shown(name)}", where=name, hint=hint)
     value, place = form[named[0]], prefix + named[0]
     kind = next((kind for kind in KINDS if kind == named[0]), None)  # None: vLLM's `json`
     if "whitespace_pattern" in form:

@@ -71,8 +71,8 @@ class OutputSpec:
                 )
         for name in BOUNDS:
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 0):
-                wrong = f"must be a whole number, 0 or more, not {shown(value)}"
+            if value is not None and (type(value) is not int or not 0 <= value < 2**31):
+                wrong = f"must be a whole number from 0 to 2147483647, not {shown(value)}"
                 raise SpecError(wrong, where=name, hint="0 sets no bound")
         if not isinstance(self.backend, str) or not self.backend:
             what = f"must be the name of a backend, not {shown(self.backend)}"

@@ -97,7 +97,7 @@ def token_ids(name: str, value: Any) -> tuple[int, ...]:
     listed = isinstance(value, Iterable) and not isinstance(value, bytes)
     ids = (value,) if isinstance(value, int) else tuple(value) if listed else ()
     if not ids or not all(
-        isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in ids
+        isinstance(token, int) and not isinstance(token, bool) and 0 <= token < 2**31 for token in ids
     ):
         raise SpecError(f"must be token ids, not {shown(value)}", where=name, hint="a list of whole numbers")
     return tuple(map(int, ids))

@@ -187,6 +187,12 @@ def test_what_is_wrong_is_said_with_place_and_way_out(make, says):
         make()
 
 
+@pytest.mark.parametrize("name", [*BOUNDS, "stop_token_ids", "start_after", "guided_decoding_backend", 5**9])
+def test_a_number_that_python_does_not_write_is_refused(name):
+    with pytest.raises(SpecError, match="a number of over 40 digits|has the key"):
+        OutputSpec.parse({"guided_regex": "a", name: 10**5000})
+
+
 def nested(depth, wrap):
     value = {}
     for _ in range(depth):
