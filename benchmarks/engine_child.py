@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import quantile
+from benchmarks.measuring import quantile, question_in
 from benchmarks.samples import served_schemas
 from guided_plugin.bench import (
     SCHEMAS,
@@ -48,7 +48,7 @@ _TOO_LONG = 8.0
 
 def main(options_path: str, result_path: str) -> None:
     """Measure what the options ask for."""
-    options = json.loads(Path(options_path).read_text())
+    options = question_in(options_path)
     bench = _Bench(options)
     result: dict[str, Any] = {"environment": environment(options["device"]), "starts": bench.starts()}
     result |= {"figures": [], "mixed": []}

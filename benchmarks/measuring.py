@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import math
+import os
+import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +25,21 @@ WARM_UP = 8
 """Steps at the start of a run that don't count."""
 PROMPT = 3
 """Tokens of a prompt."""
+
+
+def question_in(path: str | Path) -> dict[str, Any]:
+    """Read what `run_child` asks of this process. When who asks is gone, this process and all that it started
+    end too: an engine holds the memory of its GPU."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+    question: dict[str, Any] = json.loads(Path(path).read_text())
+    return question
 
 
 def prompts(rows: int) -> list[list[int]]:

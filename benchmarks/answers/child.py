@@ -9,7 +9,6 @@ chooses the plugin's options by environment variables. Imports vLLM.
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 import time
 from pathlib import Path
@@ -17,12 +16,13 @@ from typing import Any
 
 from benchmarks.answers.ways import Way
 from benchmarks.engine_child import answer
+from benchmarks.measuring import question_in
 from guided_plugin.bench import environment
 
 
 def main(options_path: str, result_path: str) -> None:
     """Answer every kind of task in every way."""
-    options = json.loads(Path(options_path).read_text())
+    options = question_in(options_path)
     bench = _Bench(options)
     result: dict[str, Any] = {"environment": environment(options["device"]), "cases": []}
     for kind, tasks in itertools.groupby(options["tasks"], lambda task: task["kind"]):

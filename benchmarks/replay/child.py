@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engine_child import answer, thread_clock, watched
-from benchmarks.measuring import turn
+from benchmarks.measuring import question_in, turn
 from benchmarks.replay.documents import passes_of
 from benchmarks.replay.force import KEY, install
 from benchmarks.replay.trace import Case, Trace, device_times
@@ -35,7 +35,7 @@ answers do. vLLM learns of that a step later than of an end by number."""
 
 def main(options_path: str, result_path: str) -> None:
     """Measure what the options ask for."""
-    options = json.loads(Path(options_path).read_text())
+    options = question_in(options_path)
     with turn(options["turns"]):
         bench = _Bench(options)
     figures: list[dict[str, Any]] = []

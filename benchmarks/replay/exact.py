@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engines import run_child
+from benchmarks.measuring import question_in
 from benchmarks.replay.__main__ import WAYS, write
 from benchmarks.samples import served_schemas
 from guided_plugin.bench import environment
@@ -136,10 +137,10 @@ def _probabilities(model_dir: str) -> dict[str, float]:
     return found
 
 
-def _child(asked: Path, answer: Path) -> int:
+def _child(question: Path, answer: Path) -> int:
     from vllm import LLM, SamplingParams
 
-    options = json.loads(asked.read_text())
+    options = question_in(question)
     # Of a small model as many blocks as memory holds would be millions of Python objects.
     engine = {"max_num_seqs": 64, "num_gpu_blocks_override": 4096, **options["engine"]}
     llm: Any = LLM(options["model"], enable_prefix_caching=False, **engine)

@@ -1,11 +1,17 @@
 """Engines of vLLM side by side: what is asked of them, what is made of their answers; and models."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from benchmarks import engines as bench
 from benchmarks import models
+
+ROOT = Path(bench.__file__).parents[1]
 
 
 def answer(options):
@@ -124,3 +130,22 @@ def test_models_are_measured_printed_and_written(tmp_path, capsys, what, names):
     ratios = [figure[name] for figure in result["figures"] for name in figure if name.endswith("ratio")]
     assert len(ratios) == (2 if what == "loop" else 8)
     assert all(ratio > 0 for ratio in ratios)
+
+
+ASKED = """
+import time
+from benchmarks.measuring import question_in
+question_in("options")
+print(1)
+time.sleep(99)
+"""
+ASKS = "import subprocess, sys; subprocess.run([sys.executable, '-uc', sys.argv[1]], start_new_session=True)"
+
+
+def test_an_engine_ends_with_the_process_that_asked_it(tmp_path):
+    (tmp_path / "options").write_text("{}")
+    where = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    with subprocess.Popen([sys.executable, "-c", ASKS, ASKED], stdout=subprocess.PIPE, **where) as asks:
+        assert asks.stdout.readline() == b"1\n"
+        asks.kill()
+        assert asks.communicate(timeout=20) == (b"", None)  # the child has this pipe too

@@ -5,7 +5,6 @@ import json
 import pytest
 
 import guided_plugin as gp
-from benchmarks.trace import picture
 from benchmarks.trace.__main__ import main
 from benchmarks.trace.recorder import WAIT, Span, read_chrome_trace, trace_loop, waits
 from guided_plugin.compiling.compiler import GrammarCompiler
@@ -58,26 +57,6 @@ def test_the_command_writes_what_perfetto_opens_and_draws_some_steps(tmp_path, c
         assert (drawn.format, drawn.width > 1000) == ("PNG", True)
         colours = {colour for _, colour in drawn.convert("RGB").getcolors(1 << 24)}
     assert (0x9A, 0xA7, 0xB8) in colours  # the forward pass
-
-
-def steps_of(lengths):
-    """A plan at the begin of each step, as long as a tenth of it."""
-    begins = [sum(lengths[:step]) for step in range(len(lengths))]
-    return [
-        Span("engine thread", "plan", begin, begin + length // 10, step)
-        for step, (begin, length) in enumerate(zip(begins, lengths, strict=True))
-    ]
-
-
-def test_the_picture_shows_steps_of_about_the_median_time(tmp_path):
-    spans = steps_of([900, 100, 100, 500, 110, 100, 90, 100, 400, 100])
-    chosen, start, end = picture.typical_steps(spans, 4)
-    assert (chosen, start, end) == (range(4, 8), 1600, 2000)
-    assert picture.typical_steps(spans, 99)[0] == range(10)
-    picture.plot_trace(spans, tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
-    with pytest.raises(gp.GuidedError, match="no step"):
-        picture.plot_trace([], tmp_path / "b.png")
 
 
 @pytest.mark.parametrize(

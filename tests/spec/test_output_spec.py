@@ -174,7 +174,6 @@ def test_order_of_properties_is_kept_and_choices_are_made_unique():
         (lambda: OutputSpec.parse({"type": "regex"}), '"type": "regex", "value"'),
         (lambda: OutputSpec.parse({"guided_jsn": {}}), "vLLM: unknown key 'guided_jsn'"),
         (lambda: OutputSpec.parse({"guided_json": {}, "guided_regex": "a"}), "vLLM: more than one"),
-        (lambda: OutputSpec.parse({"guided_decoding_backend": "auto"}), "vLLM: no constraint"),
         (lambda: OutputSpec.parse({"guided_json": {}, "guided_whitespace_pattern": " "}), "whitespace"),
         (
             lambda: OutputSpec.parse({"guided_json": {}, "guided_decoding_backend": "outlines"}),
@@ -189,7 +188,7 @@ def test_what_is_wrong_is_said_with_place_and_way_out(make, says):
 
 @pytest.mark.parametrize("name", [*BOUNDS, "stop_token_ids", "start_after", "guided_decoding_backend", 5**9])
 def test_a_number_that_python_does_not_write_is_refused(name):
-    with pytest.raises(SpecError, match="a number of over 40 digits|has the key"):
+    with pytest.raises(SpecError, match=r"a number of over 40 digits|has the key"):
         OutputSpec.parse({"guided_regex": "a", name: 10**5000})
 
 
