@@ -112,7 +112,8 @@ def _output(
     figures: dict[str, list[float]],
 ) -> str:
     """What became of one output."""
-    vocabulary, grammar = compiler.vocabulary, compiler.compile(spec)
+    vocabulary = compiler.vocabulary
+    grammar = compiler.compile(spec)
     table = GrammarTable(vocabulary)
     table.add(0, "one", spec.within(limit), grammar, compiler.backend(grammar.backend))
     mask = np.zeros((1, vocabulary.words), np.int32)

@@ -125,7 +125,8 @@ class _Bench:
         prompts = [self._prompt() for _ in range(rows)]
         stamps: list[float] = []
         clock = thread_clock()
-        before, start = clock(), time.perf_counter()
+        before = clock()
+        start = time.perf_counter()
         with watched(self.llm.llm_engine.engine_core, lambda outputs: stamps.append(outputs.timestamp)):
             case.outputs = self.llm.generate(prompts, params, use_tqdm=False)
         case.seconds.append(time.perf_counter() - start)
@@ -309,7 +310,8 @@ _MIXED_TOKENS = 128
 
 def thread_clock() -> Callable[[], float]:
     """Tells the CPU seconds that the main threads of vLLM's processes, those of this session, have used."""
-    files, session = [], os.getsid(0)
+    files = []
+    session = os.getsid(0)
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
             if os.getsid(int(process.name)) == session and b"VLLM::" in (process / "cmdline").read_bytes():
@@ -343,7 +345,8 @@ def watched(core: Any, note: Callable[[Any], None]) -> Iterator[None]:
 def _steady(stamps: list[float]) -> float:
     """Seconds a step in the middle half of a run, in which all rows are running."""
     quarter = len(stamps) // 4
-    first, last = quarter, len(stamps) - 1 - quarter
+    first = quarter
+    last = len(stamps) - 1 - quarter
     return (stamps[last] - stamps[first]) / max(1, last - first)
 
 

@@ -21,7 +21,8 @@ from torch import Tensor
 from guided_plugin.bench import environment
 from guided_plugin.kernels import mask_rows
 
-_WARM_UP, _TIMES = 20, 100
+_WARM_UP = 20
+_TIMES = 100
 _LARGE = 1 << 28
 
 

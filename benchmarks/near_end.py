@@ -112,7 +112,8 @@ class _Bench:
                 if closes:
                     closed += sum(one.outputs[0].stop_reason == "close_before_length" for one in outputs)
                     invalid += self._invalid(outputs)
-        near, middle = slice(-self.options.last, None), slice(self.options.tokens // 4, -self.options.last)
+        near = slice(-self.options.last, None)
+        middle = slice(self.options.tokens // 4, -self.options.last)
         medians = {
             closes: [statistics.median(step) for step in zip(*runs, strict=False)]
             for closes, runs in times.items()

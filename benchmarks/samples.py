@@ -87,7 +87,8 @@ class TextTokens:
     def __call__(self, text: str) -> list[int]:
         """The tokens whose bytes are the text's."""
         data = text.encode()
-        encode, pieces = self._vocabulary.encode, self._vocabulary.text_tokens
+        encode = self._vocabulary.encode
+        pieces = self._vocabulary.text_tokens
         if encode is not None:
             tokens = encode(text)
             if b"".join(pieces[token] for token in tokens) == data:
@@ -96,7 +97,8 @@ class TextTokens:
 
     def longest(self, data: bytes) -> list[int]:
         """From left to right, each time the longest token that fits."""
-        by_bytes, longest = self._by_bytes, self._longest
+        by_bytes = self._by_bytes
+        longest = self._longest
         tokens = []
         position = 0
         while position < len(data):

@@ -182,7 +182,8 @@ class Plan:
 def refused_at(compiler: GrammarCompiler, spec: OutputSpec, tokens: Iterable[int]) -> int | None:
     """The index of the first token that a fresh matcher refuses; None if it accepts all."""
     grammar = compiler.compile(spec)
-    backend, stops = compiler.backend(grammar.backend), compiler.vocabulary.stop_token_ids
+    backend = compiler.backend(grammar.backend)
+    stops = compiler.vocabulary.stop_token_ids
     tokens = list(tokens)
     for _ in range(2):
         matcher = backend.start(grammar, stops)

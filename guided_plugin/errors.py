@@ -151,7 +151,8 @@ def near_miss(word: object, known: Iterable[str]) -> str:
     if not isinstance(word, str) or len(word) > _LONGEST_NAME or word in names:
         return ""
     near = next(iter(difflib.get_close_matches(word, names, n=1, cutoff=0.8)), "")
-    written, meant = Counter(word), Counter(near)
+    written = Counter(word)
+    meant = Counter(near)
     edits = max((written - meant).total(), (meant - written).total())  # letters in another order are none
     return near if edits <= max(1, len(near) // 5) else ""  # `propertiesOrder` has a word more
 
@@ -186,7 +187,9 @@ def place_in(what: str, text: str, position: int) -> str:
 class _Shown(reprlib.Repr):
     def __init__(self) -> None:
         super().__init__()
-        self.maxlevel, self.maxstring, self.maxother = 3, 80, 80
+        self.maxlevel = 3
+        self.maxstring = 80
+        self.maxother = 80
 
     def repr_int(self, x: int, level: int) -> str:
         return super().repr_int(x, level) if abs(x) < 10**40 else "a number of over 40 digits"

@@ -38,9 +38,12 @@ class Keyword(NamedTuple):
     """Assertions decide which values are valid, annotations don't, and structure names and holds schemas."""
 
 
-_NUMBER, _STRING = frozenset({"number", "integer"}), frozenset({"string"})
-_ARRAY, _OBJECT = frozenset({"array"}), frozenset({"object"})
-_ANNOTATION, _STRUCTURE = Keyword(role="annotation"), Keyword(role="structure")
+_NUMBER = frozenset({"number", "integer"})
+_STRING = frozenset({"string"})
+_ARRAY = frozenset({"array"})
+_OBJECT = frozenset({"object"})
+_ANNOTATION = Keyword(role="annotation")
+_STRUCTURE = Keyword(role="structure")
 
 KEYWORDS: dict[str, Keyword] = {
     "$ref": Keyword("text"),
@@ -120,7 +123,8 @@ def _of_role(role: Role) -> frozenset[str]:
     return frozenset(name for name, keyword in KEYWORDS.items() if keyword.role == role)
 
 
-ASSERTIONS, ANNOTATIONS = _of_role("assertion"), _of_role("annotation")
+ASSERTIONS = _of_role("assertion")
+ANNOTATIONS = _of_role("annotation")
 
 
 _DRAFTS = {"draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 2019, "2020-12": 2020}

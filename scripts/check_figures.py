@@ -100,7 +100,9 @@ def errors(page: Path) -> Iterator[str]:
 def _blocks(text: str) -> Iterator[Block]:
     """The blocks of a page, without fenced code. Headings and list items are blocks of their own."""
     current: list[str] = []
-    start, fenced, comment = 0, False, False
+    start = 0
+    fenced = False
+    comment = False
     for number, line in enumerate([*text.splitlines(), ""], 1):
         fence = line.lstrip().startswith("```")
         ends = fence or (not comment and (not line.strip() or line.startswith(("#", "- ", "<!--"))))
@@ -203,7 +205,8 @@ def _operand(document: Any, text: str) -> float:
 
 def _found(document: Any, path: str) -> list[Any]:
     """All values that a path leads to; `[*]` takes each item, `[key=text ...]` those that match."""
-    values, end = [document], 0
+    values = [document]
+    end = 0
     for step in _STEP.finditer(path):
         if step.start() != end:
             break

@@ -43,7 +43,8 @@ TARGET = ROOT / "docs" / "vllm-compared.md"
 HEADING = "# Next to vLLM's own, spec by spec"
 Takes = Callable[[str], bool]
 
-A, NULL = {"type": "integer"}, {"type": "null"}
+A = {"type": "integer"}
+NULL = {"type": "null"}
 
 
 def obj(properties: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -133,7 +133,8 @@ def make_log(rng: random.Random) -> Record:
 
 
 def tell_person(record: Record, rng: random.Random) -> str:
-    name, first = record["name"], record["name"].split()[0]
+    name = record["name"]
+    first = record["name"].split()[0]
     news = "reads the newsletter" if record["newsletter"] else "does not want the newsletter"
     return rng.choice(
         (

@@ -156,7 +156,8 @@ def _texts(node: ast.expr, names: dict[str, list[ast.expr]], depth: int = 3) -> 
     if isinstance(node, ast.IfExp):
         return [*_texts(node.body, names, depth), *_texts(node.orelse, names, depth)]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = _texts(node.left, names, depth) or ["…"], _texts(node.right, names, depth) or ["…"]
+        left = _texts(node.left, names, depth) or ["…"]
+        right = _texts(node.right, names, depth) or ["…"]
         return [a + b for a in left for b in right if (a + b).strip("… :")]
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "did_you_mean":
         return ["did you mean …? / known: …"]
@@ -337,7 +338,8 @@ def render_versions() -> str:
     for when in When:
         for name in NAMES:
             if name.by and name.when is when:
-                path, part = name.path.partition(":")[2], name.part.name.lower()
+                path = name.path.partition(":")[2]
+                part = name.part.name.lower()
                 cells = (f"`{path}`", f"`{part}`", when.value, name.why)
                 wrapped.append(f"| {' | '.join(cells)} |")
     return "\n".join(
@@ -375,7 +377,9 @@ def _figures(cell: str, names: dict[str, Any]) -> str:
     """A cell with the figures of its sources."""
 
     def one(match: re.Match[str]) -> str:
-        file, source, digits = match[1] or names["file"], match[2], match[3]
+        file = match[1] or names["file"]
+        source = match[2]
+        digits = match[3]
         return f"{check_figures.value(check_figures.load(file), source):,.{digits}f}"
 
     return re.sub(r"<(?:([\w-]+): )?([^<>]+)\|(\d)>", one, Template(cell).substitute(names))

@@ -354,11 +354,14 @@ def walk_tasks(walk: Walk, names: Sequence[str]) -> Iterator[tuple[str, float, b
     for name in names:
         start = time.perf_counter()
         try:
-            said, worked = TASKS[name](walk), True
+            said = TASKS[name](walk)
+            worked = True
         except Failed as error:
-            said, worked = str(error), False
+            said = str(error)
+            worked = False
         except Exception as error:  # the task's own: told like the others, so that the table is whole
-            said, worked = f"{type(error).__name__}: {error}", False
+            said = f"{type(error).__name__}: {error}"
+            worked = False
         yield name, time.perf_counter() - start, worked, said
         if name == "metrics":  # the last that asks the server
             walk.stack.close()

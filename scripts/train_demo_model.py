@@ -29,7 +29,9 @@ from demo_text import corpus
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
+BOS = "<|bos|>"
+EOS = "<|eos|>"
+PAD = "<|pad|>"
 SPECIAL_TOKENS = (BOS, EOS, PAD)
 CONTEXT = 512
 IGNORED_LABEL = -100
@@ -126,7 +128,8 @@ def batches(seed: int, tokenizer: Tokenizer, size: int) -> Iterator[torch.Tensor
 
     Documents of like length go together, which keeps the padding small.
     """
-    source, rng = corpus(seed), random.Random(seed)
+    source = corpus(seed)
+    rng = random.Random(seed)
     eos = token_id(tokenizer, EOS)
     while True:
         encoded = tokenizer.encode_batch(list(itertools.islice(source, size * BATCHES_SORTED_TOGETHER)))

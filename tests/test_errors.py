@@ -15,7 +15,8 @@ KINDS = [kind for kind in errors.ERRORS if kind is not GuidedError]
 
 def documented_tree():
     """Class name -> parent name, as the module docstring draws it."""
-    parents, stack = {}, []
+    parents = {}
+    stack = []
     for line in errors.__doc__.splitlines():
         found = re.match(r"    ([│├└─ ]*)([A-Z]\w*Error)\b", line)
         if found:

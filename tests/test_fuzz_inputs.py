@@ -20,7 +20,8 @@ import guided_plugin
 from guided_plugin.errors import MAX_CHARACTERS, GuidedError, SpecError
 
 PACKAGE = str(Path(guided_plugin.__file__).parent)
-INPUTS, SEED = int(os.environ.get("GUIDED_INPUTS", "0")), int(os.environ.get("GUIDED_SEED", "7"))
+INPUTS = int(os.environ.get("GUIDED_INPUTS", "0"))
+SEED = int(os.environ.get("GUIDED_SEED", "7"))
 COUNTS = {"compile": 300, "inside": 500, "lower": 600, "tags": 600, "regex": 500}
 SECONDS = 20.0
 """Of the processor, for all inputs of a target where no number of them is asked for."""
@@ -32,7 +33,9 @@ MOST_MEMORY = 1 << 30
 
 def fuzz(target, numbers, enough=lambda: False):
     """How the inputs of a target ended; lines reached and inputs kept. The seeds themselves come first."""
-    corpus, lines, outcomes = list(target.seeds), set(), Counter()
+    corpus = list(target.seeds)
+    lines = set()
+    outcomes = Counter()
     for number in numbers:
         if enough():
             break
@@ -52,7 +55,8 @@ def fuzz(target, numbers, enough=lambda: False):
 
 def outcome(target, value, lines):
     """`accepted`, or the kind of the error."""
-    start, peak = time.process_time(), peak_bytes()
+    start = time.process_time()
+    peak = peak_bytes()
     found = run(target, value, lines)
     if time.process_time() - start > LONGEST:
         start = time.process_time()  # again, without what tracing costs

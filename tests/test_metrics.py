@@ -43,7 +43,11 @@ FOUND = PipelineMetrics(
 
 class Family:
     def __init__(self, name, help, value=None, labels=()):
-        self.name, self.value, self.help, self.labels, self.samples = name, value, help, labels, []
+        self.name = name
+        self.value = value
+        self.help = help
+        self.labels = labels
+        self.samples = []
 
     def add_metric(self, labels, value):
         self.samples.append((labels, value))
@@ -64,7 +68,8 @@ class Histogram(Family):
 
 def test_what_prometheus_scrapes(monkeypatch):
     core = ModuleType("prometheus_client.core")
-    core.CounterMetricFamily, core.GaugeMetricFamily = Counter, Gauge
+    core.CounterMetricFamily = Counter
+    core.GaugeMetricFamily = Gauge
     core.HistogramMetricFamily = Histogram
     monkeypatch.setitem(sys.modules, "prometheus_client", ModuleType("prometheus_client"))
     monkeypatch.setitem(sys.modules, "prometheus_client.core", core)
@@ -133,7 +138,9 @@ def test_each_growth_is_told_once_and_a_dip_is_none():
 
 
 def test_times_of_two_engines_add_up():
-    one, other, both = counts(1e-5, 0.3), counts(1e-6, 0.3, 9.0), counts(1e-5, 0.3, 1e-6, 0.3, 9.0)
+    one = counts(1e-5, 0.3)
+    other = counts(1e-6, 0.3, 9.0)
+    both = counts(1e-5, 0.3, 1e-6, 0.3, 9.0)
     assert tuple(map(sum, zip(one, other, strict=True))) == pytest.approx(both)
     times = Times()
     assert (times.median(), times.quantile(0.99), len(times)) == (0.0, 0.0, 0)

@@ -82,7 +82,8 @@ class _Bench:
         """Return the outputs of all tasks, answered in one call, and the seconds that it took."""
         from vllm import SamplingParams, TokensPrompt
 
-        self._added, self._refused = 0, {}
+        self._added = 0
+        self._refused = {}
         prompts = [TokensPrompt(prompt_token_ids=task["tokens"]) for task in tasks]
         params = [
             SamplingParams(temperature=0.0, max_tokens=task["max_tokens"], **_constraint(way, task))

@@ -91,7 +91,8 @@ def pairs(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def pair(better: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Compare two ways by the tasks that only one of them answers right."""
     both = list(zip(better["right_by_task"], other["right_by_task"], strict=True))
-    only_better, only_other = both.count(("1", "0")), both.count(("0", "1"))
+    only_better = both.count(("1", "0"))
+    only_other = both.count(("0", "1"))
     names = {"kind": better["kind"], "better": better["way"], "other": other["way"]}
     counts = {"only_better": only_better, "only_other": only_other}
     return {**names, **counts, "p": round(mcnemar(only_better, only_other), 6)}

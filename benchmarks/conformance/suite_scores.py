@@ -94,7 +94,8 @@ def _right_to_refuse(group: Group) -> str:
 
 def needs_remote(schema: Any) -> bool:
     """Whether a reference of a schema leads out of it."""
-    known, wanted = {""}, set()
+    known = {""}
+    wanted = set()
     for base, node in _with_bases(schema, ""):
         known.add(base)
         for keyword in ("$ref", "$dynamicRef"):

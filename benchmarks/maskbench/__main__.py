@@ -163,7 +163,8 @@ def _show(result: dict[str, Any]) -> None:
     show_table(figures, _COLUMNS, padding=0)
     console = Console(highlight=False)
     for run in result["runs"]:
-        summary, name = run["summary"], run["backend"]
+        summary = run["summary"]
+        name = run["backend"]
         if summary["faults"]:
             what = "instances where a matcher contradicted itself or got stuck"
             console.print(f"{name}: {what}: {summary['faults']}", markup=False)

@@ -97,7 +97,8 @@ class FileBench:
         except (GrammarError, SpecError) as error:
             result.status, result.error = "refused", str(error)
             return
-        result.backend, result.reason = grammar.backend, grammar.reason
+        result.backend = grammar.backend
+        result.reason = grammar.reason
         times: list[int] = []
         for index, (valid, tokens) in enumerate(tests):
             self._stage(f"matching test {index}")
@@ -132,7 +133,8 @@ class FileBench:
 
     def _timed_fill(self, batch: MatcherBatch) -> int:
         """Fill the mask; nanoseconds."""
-        mask, clock = self._mask, time.perf_counter_ns
+        mask = self._mask
+        clock = time.perf_counter_ns
         start = clock()
         batch.fill(mask, _ROW)
         return clock() - start
@@ -159,7 +161,8 @@ class FileBench:
         row = self._mask[0]
         for position in range(len(tokens) + 1):
             batch.fill(self._mask, _ROW)
-            complete, stops = matcher.complete, row & self._stop_bits
+            complete = matcher.complete
+            stops = row & self._stop_bits
             if stops.any() and not complete:
                 return f"a stop token is allowed at token {position}, and the output is not complete"
             if complete and (stops != self._stop_bits).any():
@@ -226,7 +229,8 @@ def _serve(settings: Settings, channel: Channel) -> None:
         channel.send(message)
         channel.drain()
 
-    vocabulary, encoder = settings.vocabulary, settings.encoder
+    vocabulary = settings.vocabulary
+    encoder = settings.encoder
     if encoder is not None:
         vocabulary = replace(vocabulary, encode=lambda text: _encoded(encoder, text))
     try:

@@ -91,7 +91,8 @@ class _Child:
 
     def give(self, name: str, path: Path) -> None:
         """Let it measure a file."""
-        self._name, self._stage = name, "reading"
+        self._name = name
+        self._stage = "reading"
         self._started = time.monotonic()
         self.deadline = self._started + self._settings.limit
         # What it wrote so far belongs to earlier files.
@@ -115,7 +116,8 @@ class _Child:
                 return None
             else:
                 result = cast("FileResult", message)
-                result.name, self._name = cast("str", self._name), None
+                result.name = cast("str", self._name)
+                self._name = None
                 return result
         late = time.monotonic() >= self.deadline
         return self._died(f"killed after {self._seconds():.0f} s, {self._stage}") if late else None

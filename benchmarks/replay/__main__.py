@@ -223,7 +223,8 @@ def leg(kind: str, form: str, documents: list[Document], drafts: int) -> dict[st
 
 def counted(leg: dict[str, Any]) -> dict[str, Any]:
     """The forward passes of documents, a token."""
-    documents, own = leg["documents"], {name: leg[name] for name in ("kind", "form", "digest")}
+    documents = leg["documents"]
+    own = {name: leg[name] for name in ("kind", "form", "digest")}
     counts = {**own, "documents": len(documents), **passes_of(documents, leg["drafts"])}
     return counts | ({"taught": round(leg["taught"] / counts["tokens"], 4)} if "taught" in leg else {})
 

@@ -76,17 +76,21 @@ class Batch:
 
 def simulate(flags: Sequence[Sequence[bool]], rows: int, way: str, steps: int) -> tuple[float, float, float]:
     """Passes and milliseconds a token, and places for each draft. `way`: known, own or vllm."""
-    batch, budget, manager = Batch(flags, rows), None, _manager(rows)
+    batch = Batch(flags, rows)
+    budget = None
+    manager = _manager(rows)
     if way == "own":
         budget = DraftBudget(manager)
     names = list(manager.req_states.req_id_to_index)
     sure = np.zeros((rows, DRAFTS), np.float32)
     spent = tokens = places = drafted = 0.0
     for _ in range(steps):
-        begin, drafts = batch.begin(), batch.drafts()
+        begin = batch.begin()
+        drafts = batch.drafts()
         offered = np.arange(DRAFTS) < drafts[:, np.newaxis]
         others = np.where(begin, _PROMPT, 1)
-        least, asked = int(others.sum()), np.where(begin, 0, DRAFTS)
+        least = int(others.sum())
+        asked = np.where(begin, 0, DRAFTS)
         if way == "known" or not asked.any():
             most = _best(np.ones(int(drafts.sum())), rows, least)
         elif budget is not None:
@@ -99,8 +103,10 @@ def simulate(flags: Sequence[Sequence[bool]], rows: int, way: str, steps: int) -
         chosen = np.zeros(offered.size, np.bool_)
         chosen[order] = True
         accepted = (chosen.reshape(offered.shape) & offered).sum(1)
-        spent, tokens = spent + COSTS[least + most], tokens + rows + accepted.sum()
-        places, drafted = places + most, drafted + drafts.sum()
+        spent = spent + COSTS[least + most]
+        tokens = tokens + rows + accepted.sum()
+        places = places + most
+        drafted = drafted + drafts.sum()
         sure = np.where(begin[:, np.newaxis], 1.0, offered).astype(np.float32)
         if budget is not None:
             budget.record_confidences(torch.from_numpy(offered.astype(np.float32)), None)

@@ -28,9 +28,11 @@ from guided_plugin.hosts.vllm.common import GUIDED, METRICS
 
 install()  # here: the engine's processes are forked from this one, or import this file first
 
-PROMPT, ROOM = 8, 64
-"""Tokens of a prompt; and how many more than its document's a request may have: it ends by its stop token, as
-answers do. vLLM learns of that a step later than of an end by number."""
+PROMPT = 8
+"""Tokens of a prompt."""
+ROOM = 64
+"""How many more tokens than its document's a request may have: it ends by its stop token, as answers do. vLLM
+learns of that a step later than of an end by number."""
 
 
 def main(options_path: str, result_path: str) -> None:
@@ -92,7 +94,8 @@ class _Bench:
         return device_times(events, len(trace.steps))
 
     def _repeat(self, case: Case, *, counts: bool) -> None:
-        rows, queue = case.rows, self._queue(case)
+        rows = case.rows
+        queue = self._queue(case)
         count = len(queue)
         trace, _ = self._run(case, queue, counts=counts)
         batches = [queue[at : at + rows] for at in range(0, max(rows, self.options["least"] // 2), rows)]
@@ -105,7 +108,10 @@ class _Bench:
 
     def _run(self, case: Case, documents: list[dict[str, Any]], *, counts: bool) -> tuple[Trace, float]:
         """Answer these requests, which begin when all are handed in. The trace; seconds from then on."""
-        engine, trace, names, outputs = self.llm.llm_engine, Trace(case.rows, thread_clock()), [], {}
+        engine = self.llm.llm_engine
+        trace = Trace(case.rows, thread_clock())
+        names = []
+        outputs = {}
         with watched(engine.engine_core, trace.note):
             for number, document in enumerate(documents):
                 given = {"prompt_token_ids": self.random.choices(range(100, 1000), k=PROMPT)}

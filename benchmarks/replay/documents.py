@@ -71,7 +71,9 @@ class Documents:
     def __init__(
         self, sample: Path, vocabulary: Vocabulary, longest: int, seed: int, drafts: int, *, strict: bool
     ) -> None:
-        self._vocabulary, self._longest, self._strict = vocabulary, longest, strict
+        self._vocabulary = vocabulary
+        self._longest = longest
+        self._strict = strict
         self._drafts, self._offers = drafts, forced.ForcedTokens(vocabulary)
         self._text = TextTokens(vocabulary)
         self._forced = ForcedTokens(vocabulary)
@@ -141,7 +143,8 @@ class Documents:
 
     def taught(self, documents: Sequence[Document]) -> int:
         """Forward passes of documents, if every draft were verified, after they were answered before."""
-        learnt, passes = LearntDrafts(self._vocabulary, self._offers, self._drafts), 0
+        learnt = LearntDrafts(self._vocabulary, self._offers, self._drafts)
+        passes = 0
         for _ in range(_VISITS):
             passes = sum(self._passes(OutputSpec.parse(one.spec), one.tokens, learnt) for one in documents)
         return passes
@@ -150,7 +153,9 @@ class Documents:
         """With all drafts that must follow, and what was learnt where there are none."""
         table = GrammarTable(self._vocabulary, 1.0, 1.0)
         table.add(0, "", spec, *self._forced.compiled(spec), ())
-        request, at, passes = table.requests[0], 0, 0
+        request = table.requests[0]
+        at = 0
+        passes = 0
         offered: tuple[int, ...] = ()  # behind the prompt one token is sampled, without drafts
         while at < len(tokens):
             pairs = zip(offered, tokens[at:], strict=False)
@@ -158,7 +163,8 @@ class Documents:
             if learnt is not None:
                 learnt.after(0, request, new)
             table.accept_more((0,), [[token] for token in new])
-            at, passes = at + len(new), passes + 1
+            at = at + len(new)
+            passes = passes + 1
             if learnt is None:
                 offered = self._offers.after(request, self._drafts)
             else:
@@ -185,7 +191,8 @@ def least_forwards(forced: Sequence[bool], drafts: int) -> int:
         run = 0
         while run < drafts and at + run < len(forced) and forced[at + run]:
             run += 1
-        at, passes = at + run + 1, passes + 1
+        at = at + run + 1
+        passes = passes + 1
     return passes
 
 

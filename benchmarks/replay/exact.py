@@ -80,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _compared(answers: dict[str, Any], expected: dict[str, float]) -> dict[str, Any]:
-    plain, jump = answers["guided"], answers["jump"]
+    plain = answers["guided"]
+    jump = answers["jump"]
     return {
         "greedy": len(plain["greedy"]),
         "tokens": sum(map(len, plain["greedy"])),
@@ -105,7 +106,8 @@ def _deviation(counts: dict[str, int], expected: dict[str, float]) -> float:
     rest = total - sum(due.values())
     if rest >= 5:
         pairs.append((total - sum(count for count, _ in pairs), rest))
-    statistic, freedom = sum((count - number) ** 2 / number for count, number in pairs), len(pairs) - 1
+    statistic = sum((count - number) ** 2 / number for count, number in pairs)
+    freedom = len(pairs) - 1
     variance = 2 / (9 * freedom)
     return float(((statistic / freedom) ** (1 / 3) - 1 + variance) / variance**0.5)
 
@@ -118,8 +120,10 @@ def _probabilities(model_dir: str) -> dict[str, float]:
     # As the engine has it.
     model: Any = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.bfloat16)
     model = model.float().eval()
-    vocabulary, found = load_vocabulary(Path(model_dir)), {}
-    texts, stop = [text.encode() for text in _TEXTS], vocabulary.stop_token_ids[0]
+    vocabulary = load_vocabulary(Path(model_dir))
+    found = {}
+    texts = [text.encode() for text in _TEXTS]
+    stop = vocabulary.stop_token_ids[0]
     usable = [(number, token) for number, token in enumerate(vocabulary.text_tokens) if token]
 
     @torch.inference_mode()
@@ -155,7 +159,8 @@ def _child(question: Path, answer: Path) -> int:
         found = llm.generate(given, asked, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in found]
 
-    schemas, count = options["schemas"], options["requests"]
+    schemas = options["schemas"]
+    count = options["requests"]
     greedy = [params({"json_schema": schemas[i % len(schemas)]}, temperature=0.0) for i in range(count)]
     prompts = [[2 + i % 200, 2 + i // 200] for i in range(count)]
     drawn = [params({"choice": list(_TEXTS)}, temperature=1.0, seed=i) for i in range(options["draws"])]

@@ -125,7 +125,8 @@ class Case:
         """Compare outputs with their documents."""
         self.outputs += len(outputs)
         for document, output in zip(documents, outputs, strict=True):
-            wanted, got = document["tokens"], list(output.token_ids)
+            wanted = document["tokens"]
+            got = list(output.token_ids)
             if got == wanted:
                 continue
             self.wrong += 1

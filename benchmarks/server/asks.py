@@ -17,7 +17,8 @@ from benchmarks.server import judges
 from benchmarks.server.judges import Judge
 from benchmarks.server.launch import MODEL
 
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ def _word(rng: random.Random) -> str:
 
 
 def _scalar(rng: random.Random) -> dict[str, Any]:
-    low, length = rng.randint(-500, 500), rng.randint(2, 6)
+    low = rng.randint(-500, 500)
+    length = rng.randint(2, 6)
     choices: list[dict[str, Any]] = [
         {"type": "string", "maxLength": 2 * length},
         {"type": "string", "pattern": f"^[a-f]{{2,{length}}}$"},
@@ -147,7 +149,8 @@ def _choice(rng: random.Random) -> Ask:
 
 
 def _grammar(rng: random.Random) -> Ask:
-    one, two = _word(rng), _word(rng)
+    one = _word(rng)
+    two = _word(rng)
     source = f'root ::= item ("," item){{0,5}}\nitem ::= "{one}" | "{two}" [0-9]'
     pattern = f"({one}|{two}[0-9])(,({one}|{two}[0-9])){{0,5}}"
     return completion("grammar", judges.of_pattern(pattern), structured_outputs={"grammar": source})

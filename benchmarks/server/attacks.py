@@ -80,7 +80,8 @@ async def big_bodies(target: Target) -> None:
 def _mib_bodies(name: str) -> Attack:
     async def attack(target: Target) -> None:
         """Twelve clients that send bodies of a mebibyte, each another one."""
-        turns, numbers = itertools.cycle(hostile.mib_bodies(name)), itertools.count(10 ** len(hostile.NUMBER))
+        turns = itertools.cycle(hostile.mib_bodies(name))
+        numbers = itertools.count(10 ** len(hostile.NUMBER))
 
         async def client() -> None:
             while True:

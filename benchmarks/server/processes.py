@@ -106,7 +106,8 @@ class Watch:
             for name in _MEASURES:
                 values = [one.get(name, 0.0) for one in series]
                 if any(values):
-                    first, last = statistics.median(values[:fifth]), statistics.median(values[-fifth:])
+                    first = statistics.median(values[:fifth])
+                    last = statistics.median(values[-fifth:])
                     found[role][name] = {
                         "start": round(first, 1),
                         "peak": round(max(values), 1),

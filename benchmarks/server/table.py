@@ -48,7 +48,9 @@ def answers(runs: dict[str, dict[str, Any]]) -> str:
     """A row for each run, in milliseconds."""
     rows: list[list[Any]] = [[*_COLUMNS, *_MORE]]
     for name, found in runs.items():
-        ends, gaps, new = found["ends"], found["gaps_ms"], found["new_schema_first_token_ms"]
+        ends = found["ends"]
+        gaps = found["gaps_ms"]
+        new = found["new_schema_first_token_ms"]
         recovery = found["recovery_ms"]
         rows.append(
             [name, sum(ends.values()), ends["valid"], ends["length"], ends["invalid"]]

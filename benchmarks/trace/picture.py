@@ -89,7 +89,8 @@ def typical_steps(spans: list[Span], steps: int) -> tuple[range, int, int]:
     last = max(span.end for span in spans if span.track == "engine thread")
     ends = [*list(begins.values())[1:], last]
     took = [end - begin for begin, end in zip(begins.values(), ends, strict=True)]
-    count, usual = min(steps, len(numbers)), statistics.median(took)
+    count = min(steps, len(numbers))
+    usual = statistics.median(took)
     first = min(
         range(len(numbers) - count + 1),
         key=lambda place: max(abs(length - usual) for length in took[place : place + count]),
@@ -117,7 +118,8 @@ def _look(name: str) -> dict[str, Any]:
 def _label(axes: Any, bars: list[Span], lane: int, start: int, scale: float, width: int) -> None:
     """The name, in those bars that have room for it."""
     for span in bars:
-        left, right = max(span.start, start), min(span.end, start + width)
+        left = max(span.start, start)
+        right = min(span.end, start + width)
         if right - left >= _LABEL_SHARE * len(span.name) * width:
             axes.text(
                 ((left + right) / 2 - start) / scale, lane, span.name, ha="center", va="center", fontsize=7

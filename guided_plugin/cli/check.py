@@ -127,7 +127,8 @@ def _code(report: CheckReport | GuidedError) -> int:
 
 def _summarise(reports: dict[Path, CheckReport | GuidedError], json_output: bool) -> int:
     """A line for each file and each warning, and what all come to: the exit code."""
-    lines, code = [], max(map(_code, reports.values()))
+    lines = []
+    code = max(map(_code, reports.values()))
     documents: list[dict[str, Any]] = []
     for file, report in reports.items():
         name = name_of(file)
@@ -158,7 +159,8 @@ def _sarif(reports: Mapping[Path, CheckReport | GuidedError]) -> dict[str, Any]:
             place["physicalLocation"]["region"] = region
         if where.startswith("#"):
             place["logicalLocations"] = [{"fullyQualifiedName": where}]
-        level, message = "warning" if rule == "Warning" else "error", {"text": printable(text)}
+        level = "warning" if rule == "Warning" else "error"
+        message = {"text": printable(text)}
         found.append({"ruleId": rule, "level": level, "message": message, "locations": [place]})
     rules = [{"id": rule} for rule in sorted({finding[0] for finding in findings})]
     tool = {"driver": {"name": "guided-plugin", "version": __version__, "rules": rules}}
@@ -168,7 +170,8 @@ def _sarif(reports: Mapping[Path, CheckReport | GuidedError]) -> dict[str, Any]:
 
 def _findings(file: Path, report: CheckReport | GuidedError) -> Iterator[tuple[str, Path, str, str]]:
     """What is wrong with a spec: the rule, the file, the place in it, and a message."""
-    error, at = report if isinstance(report, GuidedError) else report.error, ""
+    error = report if isinstance(report, GuidedError) else report.error
+    at = ""
     if error is not None:
         at = error.where.removeprefix(name_of(file)).removeprefix(": ")
         yield type(error).__name__, file, at, error.reason.removeprefix(f"{name_of(file)}: ")
@@ -195,7 +198,8 @@ def _region(file: Path, where: str) -> dict[str, int]:
         return {"startLine": int(named[1]), "startColumn": int(named[2])}
     with suppress(OSError, ValueError, LookupError, RecursionError):
         text = file.read_text(encoding="utf-8-sig") if where.startswith("#") else ""
-        document, inside = json.loads(text), ""
+        document = json.loads(text)
+        inside = ""
         with suppress(GuidedError):  # a JSON Schema is no form
             inside = getattr(read(document), "place", "")
         pointer = "".join(f"/{key}" for key in inside.split(".") if key) + where[1:]
@@ -247,7 +251,8 @@ def _show(report: CheckReport) -> None:
     for kind, colour in _COLOURS.items():
         for (status, keyword), uses in groups.items():
             if status == kind:
-                line, place = f"{status:10} {keyword:22} {len(uses):>3}", uses[0].where
+                line = f"{status:10} {keyword:22} {len(uses):>3}"
+                place = uses[0].where
                 fits = len(line) + 2 + len(place) <= console.width
                 console.print(f"{line}  {place}" if fits else line, style=colour, markup=False)
                 for text in ("" if fits else place, uses[0].note if status != "enforced" else ""):

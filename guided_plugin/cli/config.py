@@ -46,7 +46,8 @@ def options_schema() -> dict[str, Any]:
     for node in [node for node in body if isinstance(node, ast.ClassDef)][::-1]:
         for field, after in zip(node.body, node.body[1:], strict=False):
             if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
-                name, text = ast.unparse(field.target), " ".join(ast.literal_eval(after.value).split())
+                name = ast.unparse(field.target)
+                text = " ".join(ast.literal_eval(after.value).split())
                 properties[name] = _property(name) | {"description": text}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -115,7 +115,8 @@ class GrammarCompiler:
         self.plugins = plugins or Plugins(disabled=self.config.disabled_plugins)
         own: Template | None = None
         if built is None:
-            disabled, entry_points = self.plugins.disabled, self.plugins.entry_points
+            disabled = self.plugins.disabled
+            entry_points = self.plugins.entry_points
             own = Template(MODULE, Greeting(vocabulary, self.config, disabled, entry_points, serves))
             if serves and self.config.isolate_compiles:
                 own.start()
@@ -366,7 +367,8 @@ def _after_fork() -> None:
     _shared_lock = threading.Lock()
     _shared.clear()  # their helpers belong to the parent
     for compiler in list(_compilers):  # no thread of this process makes what they are making
-        compiler._lock, compiler._running = threading.Lock(), {}
+        compiler._lock = threading.Lock()
+        compiler._running = {}
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -50,7 +50,8 @@ def check_size(form: Any, config: SpecLimits) -> None:
 
     Copies nothing, and looks at no more of it than that. A text counts as it came, with its whitespace.
     """
-    most, most_nodes = config.max_spec_bytes + _FORM_BYTES, config.max_nodes + _FORM_NODES
+    most = config.max_spec_bytes + _FORM_BYTES
+    most_nodes = config.max_nodes + _FORM_NODES
     size = nodes = 0
     waiting = [form]
     while waiting and size <= most and nodes <= most_nodes:
@@ -64,7 +65,8 @@ def check_size(form: Any, config: SpecLimits) -> None:
         elif isinstance(one, _CONTAINERS):
             size += len(one)  # what is between the members
             if size + len(one) > most or nodes + len(one) > most_nodes:
-                size, nodes = size + len(one), nodes + len(one)  # each member has a byte at least
+                size = size + len(one)
+                nodes = nodes + len(one)  # each member has a byte at least
                 break
             if isinstance(one, dict):
                 size += sum(len(name) + 3 for name in one if isinstance(name, str))
@@ -160,7 +162,9 @@ def unrolled(pattern: str, *, grammar: bool = False, letter: int = 1) -> tuple[i
     A grammar is read as one pattern with texts in quotes, which is near enough. A class counts 1, a plain
     character `letter`.
     """
-    sizes, atom, deepest = [0], 0, 1  # of each open group; of what a quantifier would repeat
+    sizes = [0]
+    atom = 0
+    deepest = 1  # of each open group; of what a quantifier would repeat
     for found in (_GRAMMAR_PIECE if grammar else _PIECE).finditer(pattern):
         piece = found[0]
         if found["low"] is not None:
@@ -216,7 +220,8 @@ def _measured(document: Any, depth: int) -> tuple[int, bool]:
 
     Level by level, and without paths: many deep paths would take more memory than the document.
     """
-    nodes, level = 1, [document] if isinstance(document, _CONTAINERS) else []
+    nodes = 1
+    level = [document] if isinstance(document, _CONTAINERS) else []
     for _ in range(depth + 1):
         nodes += sum(map(len, level))
         insides = (node.values() if isinstance(node, dict) else node for node in level)
@@ -232,11 +237,20 @@ def _check_schema(
     size: float
     for key, value in node.items():
         if key == "enum":
-            what, size, unit, option = "an enum", len(value), "values", "max_enum"
+            what = "an enum"
+            size = len(value)
+            unit = "values"
+            option = "max_enum"
         elif key in _LENGTHS:
-            what, size, unit, option = f"`{key}`", value, "", "max_repetition"
+            what = f"`{key}`"
+            size = value
+            unit = ""
+            option = "max_repetition"
         elif key in _MEMBERS:
-            what, size, unit, option = f"`{key}`", len(value), "members", "max_spec_properties"
+            what = f"`{key}`"
+            size = len(value)
+            unit = "members"
+            option = "max_spec_properties"
         elif key == "pattern":
             _check_pattern(value, config, _where(place, *path, key))
             continue

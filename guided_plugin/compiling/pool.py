@@ -125,7 +125,8 @@ class CompilePool:
             return
         with self._changed:
             self._closed = True
-            idle, self._idle = self._idle, []
+            idle = self._idle
+            self._idle = []
             busy = self._all.difference(idle)
             self._changed.notify_all()
         for helper in busy:
@@ -241,7 +242,9 @@ class Helper:
         self.usable = False  # until it has answered
         self._channel.send(Compile(backend, spec))
         self._wait_ready(backend)
-        start, clock, used = time.monotonic(), self.seconds_used(), 0.0
+        start = time.monotonic()
+        clock = self.seconds_used()
+        used = 0.0
         seconds = allowed.seconds * share
 
         def look() -> None:
@@ -291,7 +294,8 @@ class Helper:
 
     def _wait_ready(self, backend: str) -> None:
         """Until it has the backend. Raises _HelperLost, or why the template has built no backends."""
-        what, deadline = f"it ended while it made backend {backend!r}", time.monotonic() + START_SECONDS
+        what = f"it ended while it made backend {backend!r}"
+        deadline = time.monotonic() + START_SECONDS
 
         def look() -> None:
             if time.monotonic() > deadline:

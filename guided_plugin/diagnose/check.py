@@ -171,7 +171,8 @@ def keyword_uses(spec: OutputSpec, compiler: GrammarCompiler) -> tuple[KeywordUs
         backend = compiler.compile(spec).backend
     except GuidedError as error:
         # Each schema tells more of why, where it would be refused alone.
-        where, why = error.where, error.what
+        where = error.where
+        why = error.what
     found = []
     for place, schema in schemas_of(spec):
         for use in _uses(_schema_spec(spec, schema, backend), compiler):
@@ -188,7 +189,8 @@ def _uses(spec: OutputSpec, compiler: GrammarCompiler) -> Iterable[KeywordUse]:
     """What becomes of each keyword of a `json_schema` spec."""
     refused: dict[str, str] = {}
     backend = None
-    remaining, rest = spec, spec.document()
+    remaining = spec
+    rest = spec.document()
     while backend is None and len(refused) < _MOST_REFUSALS:
         try:
             backend = compiler.compile(remaining).backend

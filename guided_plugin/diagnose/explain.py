@@ -150,8 +150,11 @@ class Jump:
 
 def jump_through(compiler: GrammarCompiler, spec: OutputSpec, tokens: Sequence[int]) -> Jump:
     """Which of the tokens of an output that fits are verified, not sampled one by one."""
-    position, forced = Position.start(compiler, spec), ForcedTokens(compiler.vocabulary)
-    names, at, forwards = position.names, 0, 0
+    position = Position.start(compiler, spec)
+    forced = ForcedTokens(compiler.vocabulary)
+    names = position.names
+    at = 0
+    forwards = 0
     free: list[bool] = []
     while at < len(tokens):
         drafts = forced.behind(position.matcher, DRAFTS)
@@ -172,7 +175,8 @@ def jump_through(compiler: GrammarCompiler, spec: OutputSpec, tokens: Sequence[i
 
 def _tokens_of(position: Position, text: str) -> list[int]:
     """The tokens that a tokenizer makes of an output, with the one that ends it where it may end."""
-    names, tokens = position.names, []
+    names = position.names
+    tokens = []
     if names.encode is None:
         what = "the vocabulary has no encoder for text"
         raise VocabularyError(what, hint="build it from a tokenizer to see jumps")
@@ -246,7 +250,9 @@ def place_of(text: str) -> Place:
     complete: list[str] = []
     what = "a value"
     for match in _PIECE.finditer(text):
-        piece, inside, ended = match[0], keys[-1] if keys else 0, False
+        piece = match[0]
+        inside = keys[-1] if keys else 0
+        ended = False
         match piece[0]:
             case "{" | "[":
                 keys.append(None if piece == "{" else 0)
@@ -268,7 +274,8 @@ def place_of(text: str) -> Place:
             case '"':
                 ended = True
             case _:
-                ended, what = match.end() < len(text), NUMBER_OR_WORD
+                ended = match.end() < len(text)
+                what = NUMBER_OR_WORD
         if ended:
             complete.append(_pointer(keys))
             what = "nothing: the document is complete"

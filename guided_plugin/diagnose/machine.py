@@ -54,7 +54,8 @@ _MIB = 1 << 20
 
 def processor_time(setup: Setup) -> Iterator[Finding]:
     """How many processors there are, by affinity and by quota, and whether the threads fit."""
-    count, machine = processors.affine(), os.cpu_count() or 1
+    count = processors.affine()
+    machine = os.cpu_count() or 1
     quota = processors.quota()
     bound = "" if count == machine else f" of {machine} (affinity)"
     limited = "" if quota is None else f", {quota:g} processors' time (cgroup quota)"
@@ -88,7 +89,8 @@ def shared_memory(setup: Setup) -> Iterator[Finding]:
     except OSError as error:
         yield Finding("problem", f"{layout.DIRECTORY}: {error.strerror}", "mount a tmpfs there; " + remedy)
         return
-    free, size = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    free = found.f_bavail * found.f_frsize
+    size = found.f_blocks * found.f_frsize
     what = f"{layout.DIRECTORY}: {free / _MIB:.1f} of {size / _MIB:.1f} MiB are free, a worker needs {wanted}"
     if not os.access(layout.DIRECTORY, os.W_OK | os.X_OK):
         yield Finding("problem", f"{layout.DIRECTORY} is not writable", "run as a user who may; " + remedy)

@@ -39,9 +39,11 @@ class Stretch:
 def stretches(compiler: GrammarCompiler, spec: OutputSpec, text: str) -> list[Stretch]:
     """An output that fits, cut where it is forced, and where what else it could have been changes."""
     spec = spec.settled(compiler.config)
-    position, found = Position.start(compiler, spec), list[Stretch]()
+    position = Position.start(compiler, spec)
+    found = list[Stretch]()
     for piece in position.names.pieces(text):
-        token, at = position.names.by_name.get(piece), 0
+        token = position.names.by_name.get(piece)
+        at = 0
         control = token is not None and position.allows(token)
         while at < len(piece):
             must = must_follow(position)[: len(piece) - at]
@@ -58,7 +60,8 @@ def stretches(compiler: GrammarCompiler, spec: OutputSpec, text: str) -> list[St
 
 
 def _expected(position: Position) -> str:
-    characters, controls = position.characters(), filter(position.allows, position.names.controls)
+    characters = position.characters()
+    controls = filter(position.allows, position.names.controls)
     found = [ranges(characters)] * bool(characters) + [*map(position.names.render, controls)]
     return ", ".join(found) + " or the end" * position.may_stop
 

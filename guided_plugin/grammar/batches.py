@@ -173,7 +173,8 @@ class UnboundedCalls:
     ) -> None:
         """`seconds` of processor time, or `longest` by the clock, for a call of one request. `progress` is
         called while calls are waited for."""
-        self.seconds, self.longest = seconds, longest
+        self.seconds = seconds
+        self.longest = longest
         self._calls: DeadlineCalls[Any] = DeadlineCalls(seconds, longest, progress)
         self._quarantine = quarantine
 

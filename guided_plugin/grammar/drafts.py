@@ -55,7 +55,9 @@ class _Walk:
 
     def follow(self, drafts: Sequence[Sequence[int]]) -> int:
         """Fill the masks after the drafts, so many of them, and bring all requests back."""
-        table, count, filled = self._table, len(self._slots), 0
+        table = self._table
+        count = len(self._slots)
+        filled = 0
         (failures, table.failures), led = (table.failures, []), (list(table.led), table.tokens_led)
         ahead: Sequence[int] = range(count)
         for place, tokens in enumerate(drafts):
@@ -78,7 +80,8 @@ class _Walk:
         """Whether a request moves past its draft at a place. After a forbidden one, its masks are closed."""
         if token == NO_TOKEN:
             return False
-        request, count = self._table.requests[self._slots[i]], len(self._slots)
+        request = self._table.requests[self._slots[i]]
+        count = len(self._slots)
         state = request.state
         if state.ends_with(token) or not allows(self._mask[place * count + i], token):
             self._mask[(place + 1) * count + i :: count] = self._table.stop_row(request)
@@ -96,7 +99,8 @@ class _Walk:
     ) -> list[tuple[int, GuidedError]]:
         """Failures on the way that stay failures: a matcher that refuses what its mask allows can't be
         trusted, and one whose call was abandoned can't go back. One that has no mask may never come there."""
-        failures, self._table.failures = self._table.failures, []
+        failures = self._table.failures
+        self._table.failures = []
         kept = [(slot, error) for slot, error in failures if isinstance(error, kind)]
         failed = {slot for slot, _ in kept}
         for i in moved:

@@ -131,7 +131,8 @@ class ForcedTokens:
             return _Run(tuple(tokens[: max(tokens.index(-1) - 1, 0)]), [])
         whole = b":" + text if text.startswith(b" ") else text  # mostly a space between a key and its value
         words_only = text[-1] in _WORDS or whole.endswith(_OPENING)
-        ends, at = list[tuple[int, list[int]]](), len(text)
+        ends = list[tuple[int, list[int]]]()
+        at = len(text)
         for sure in range(len(pieces) - 1, -1, -1):
             at -= len(pieces[sure])
             words, marks = self._following(text[at:])

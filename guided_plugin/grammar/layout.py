@@ -197,7 +197,8 @@ class OutputLayout:
 
     def _end_whitespace(self, following: int, *, learn: bool) -> None:
         """Leave the whitespace that ends before a byte."""
-        spaces, self._spaces = self._spaces, b""
+        spaces = self._spaces
+        self._spaces = b""
         head, line_end, indent = spaces.rpartition(b"\n")
         if self._containers and (self._before in _PARTS or following in _PARTS):
             innermost = self._containers[-1]

@@ -37,7 +37,8 @@ _AT_ONCE = 64
 """Tokens of a request that are read at once. After steps without drafts there are many; a batch waits."""
 
 _OTHERS = frozenset(b'"\\{}[]:,0123456789')
-_ACTIVE, _WAITING = Phase.ACTIVE, Phase.WAITING
+_ACTIVE = Phase.ACTIVE
+_WAITING = Phase.WAITING
 
 
 class Followers:
@@ -101,7 +102,9 @@ class LearntDrafts:
 
     def __init__(self, vocabulary: Vocabulary, forced: ForcedTokens, most: int) -> None:
         """`most`: tokens that are offered at once."""
-        self._tokens, self._forced, self._most = vocabulary.tokens, forced, most
+        self._tokens = vocabulary.tokens
+        self._forced = forced
+        self._most = most
         texts = enumerate(vocabulary.text_tokens)
         self._letters = frozenset(i for i, text in texts if text and _OTHERS.isdisjoint(text))
         self._places: Latest[int, Outline] = Latest(_MEMO_BYTES)
@@ -134,7 +137,8 @@ class LearntDrafts:
             return Found()
         trace = self._trace(slot, request)
         matcher: Any = request.matcher
-        outline, layout = self._read(trace), self._laid_out(trace)
+        outline = self._read(trace)
+        layout = self._laid_out(trace)
         laid_out = found = Found()
         if layout is not None:
             tokens = self._forced.behind(matcher, self._most, layout=layout)
@@ -164,7 +168,8 @@ class LearntDrafts:
 
     def _laid_out(self, trace: _Trace) -> OutputLayout | None:
         """Where a request is among whitespace, and learn from what it has written."""
-        layout, tokens = trace.layout, trace.state.tokens
+        layout = trace.layout
+        tokens = trace.state.tokens
         if layout is not None:
             layout.feed(b"".join(map(self._text, tokens[trace.laid_out :])), learn=True)
             trace.laid_out = len(tokens)
@@ -179,7 +184,8 @@ class LearntDrafts:
 
     def _after(self, trace: _Trace, key: bytes) -> Followers:
         """What came after a name in outputs of the same spec and salt."""
-        known, name = self._followers, hash((trace.group, key))
+        known = self._followers
+        name = hash((trace.group, key))
         return known.get(name) or known.put(name, Followers(), ENTRY_BYTES + _RECENT * _TEXT_BYTES)
 
     def _trace(self, slot: int, request: RunningRequest) -> _Trace:
@@ -187,7 +193,8 @@ class LearntDrafts:
         if trace is None or trace.state is not request.state:
             trace = self._traces[slot] = _Trace(request)
             if trace.words.text and request.grammar.spec.whitespace == "flexible":
-                known, salt = self._layouts, request.spec.salt
+                known = self._layouts
+                salt = request.spec.salt
                 trace.layout = OutputLayout(known.get(salt) or known.put(salt, Layouts(), LAYOUTS_BYTES))
             if trace.words.begins is None:
                 trace.outline, _ = self._made(Outline(trace.words, trace.group), b"")
@@ -212,14 +219,16 @@ class LearntDrafts:
             text = trace.before + self._text(token)
             begin = trace.words.begins and trace.words.begins.search(text)
             end = begin.end() if begin else len(text)
-            trace.name, trace.before = hash((trace.name, text[:end])), text[-_BEFORE:]
+            trace.name = hash((trace.name, text[:end]))
+            trace.before = text[-_BEFORE:]
             if not begin:
                 return True
             step = self._made(Outline(trace.words, trace.name), text[end:])
         elif outline.begun == FREE and token in self._letters:
             return True
         else:
-            known, key = self._steps, (outline, token)
+            known = self._steps
+            key = (outline, token)
             found = known.get(key)
             if found is None and not new:
                 return False
@@ -229,7 +238,8 @@ class LearntDrafts:
             if len(between) <= _TEXT_BYTES:
                 self._after(trace, before).count(between)
         if trace.outline.ended and trace.words.begins:
-            trace.name, trace.before = trace.outline.name, trace.outline.begun
+            trace.name = trace.outline.name
+            trace.before = trace.outline.begun
             trace.outline = None
         return True
 
@@ -238,7 +248,8 @@ class LearntDrafts:
         place, learnt = outline.after(text)
         if place.begun.startswith(FREE):
             place.found = Found()  # it goes on
-        known, name = self._places, hash((place.name, place.begun, place.key, place.since))
+        known = self._places
+        name = hash((place.name, place.begun, place.key, place.since))
         size = ENTRY_BYTES + len(place.begun) + len(place.since)
         return known.get(name) or known.put(name, place, size), learnt
 

@@ -25,14 +25,17 @@ import guided_plugin.ipc.spawn  # noqa: F401 - first: what a fork waits for here
 
 T = TypeVar("T")
 
-_LONGEST, _FORK_SECONDS = 10.0, 60.0
-"""Seconds that the end waits at most, and a fork: modules that lie on a cold disk take long."""
+_LONGEST = 10.0
+"""Seconds that the end waits at most."""
+_FORK_SECONDS = 60.0
+"""Seconds that a fork waits at most: modules that lie on a cold disk take long."""
 
 _LATE = 1.0
 """Seconds that a thread which begins after the end is held back. Meanwhile the interpreter ends it, unless
 another thread joins it."""
 
-_changed, _ending = threading.Condition(), False
+_changed = threading.Condition()
+_ending = False
 _inside: dict[int, bool] = {}
 """The threads that are counted, and whether a fork waits for each."""
 
@@ -74,7 +77,9 @@ def _before_fork() -> None:
 def _after_fork() -> None:
     global _changed, _inside, _ending
     me = threading.get_ident()
-    _changed, _inside, _ending = threading.Condition(), {one: True for one in _inside if one == me}, False
+    _changed = threading.Condition()
+    _inside = {one: True for one in _inside if one == me}
+    _ending = False
 
 
 os.register_at_fork(
@@ -118,7 +123,8 @@ class _Caller(Generic[T]):
     """A thread that makes calls of some work until none is left, or it is abandoned."""
 
     def __init__(self, work: _Work[T], seconds: float) -> None:
-        self._work, self._seconds = work, seconds
+        self._work = work
+        self._seconds = seconds
         self._call: tuple[int, float, float] | None = None
         """Its index, and the time and the processor time at which it began."""
         self._clock = 0
@@ -183,7 +189,8 @@ class DeadlineCalls(Generic[T]):
     def run(self, calls: Sequence[Callable[[], T]], *, times: float = 1.0) -> list[T | Exception]:
         """Make the calls: one after the other, and a few at a time if they are many or take long. For each
         its result, what it raised, or Overdue if it took `times` as much processor time as a call may."""
-        work, at_once = _Work(calls), len(calls) // _MANY
+        work = _Work(calls)
+        at_once = len(calls) // _MANY
         callers: list[_Caller[T]] = []
         while not work.done.is_set():
             at_once = min(at_once + 1, _AT_ONCE)

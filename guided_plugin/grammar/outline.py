@@ -64,7 +64,8 @@ def words_of(text: str, kind: str) -> SpecWords:
     """What a spec says; nothing where no JSON is written, or where its text is too long to be read."""
     is_json = kind in ("json_schema", "json_object")
     if len(text) > _READ_BYTES or not (is_json or kind == "structural_tag"):
-        is_json, text = False, ""
+        is_json = False
+        text = ""
     begins = re.findall(rf'"begin":({_STRING})', text)[:_BEGINS]
     texts = [re.escape(json.loads(one).encode(errors="surrogatepass")) for one in begins]
     return SpecWords(
@@ -105,7 +106,8 @@ class Outline:
     def after(self, text: bytes) -> tuple[Outline, list[tuple[bytes, bytes]]]:
         """The place behind a text. And what was completed: each name of the spec, as the name before it and
         the text since that or since a value, and the end of the document likewise."""
-        place, learnt = replace(self, begun=b"", found=None), list[tuple[bytes, bytes]]()
+        place = replace(self, begun=b"", found=None)
+        learnt = list[tuple[bytes, bytes]]()
         parts = iter(_PART.findall(self.begun + text))
         for part, rest in parts:
             if value := place.begun.strip():
@@ -115,7 +117,8 @@ class Outline:
             place.begun = rest
             if part and place._take(part):
                 learnt.append((place.key, place.since))
-                place.key, place.since = place._named, b""
+                place.key = place._named
+                place.since = b""
             if place.ended:
                 place.begun = b"".join(map(b"".join, parts))
         place._settle()
@@ -133,13 +136,16 @@ class Outline:
         elif part in (b"}", b"]") and self._around:
             decides = self.name if self.words.branches else b""
             self.name, self._in_object, self._around = self._around
-            self.at_name, self.ended = False, self._around is None
+            self.at_name = False
+            self.ended = self._around is None
             if b"{" in self.since or b"[" in self.since:
                 self.since = part  # that it is empty is a value
         elif self.at_name:
-            self._named, self.at_name = part, False
+            self._named = part
+            self.at_name = False
         elif part != b":":
-            self.since, self.ended = b"", self._around is None
+            self.since = b""
+            self.ended = self._around is None
             decides = part if self.ended or self.words.branches else b""
         self.name = hash((self.name, decides))
         if part == b":" and self._named + part not in self.words.text:
@@ -148,7 +154,8 @@ class Outline:
 
     def _settle(self) -> None:
         """Leave out what does not decide of the part that has begun."""
-        begun, words = self.begun, self.words
+        begun = self.begun
+        words = self.words
         escape = b"\\" * ((len(begun) - len(begun.rstrip(b"\\"))) % 2)
         self.in_text = begun.startswith(b'"') and not self.at_name
         if self.in_text and begun not in words.text and not words.branches and not words.measures:

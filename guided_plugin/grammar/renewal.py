@@ -100,7 +100,8 @@ class Renewals:
             if request.state.phase is Phase.ACTIVE:
                 matcher, complete = request.replayed()
             else:  # it has moved past nothing, or moves no more
-                matcher, complete = request.backend.start(request.grammar, request.stop_token_ids), True
+                matcher = request.backend.start(request.grammar, request.stop_token_ids)
+                complete = True
             if complete:
                 request.matcher = matcher
         except Exception as error:

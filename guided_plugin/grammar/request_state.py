@@ -136,7 +136,8 @@ class RequestState:
         return None
 
     def _activate(self, constrained: int) -> None:
-        self.phase, self.begun = Phase.ACTIVE, True
+        self.phase = Phase.ACTIVE
+        self.begun = True
         self.start = len(self.tokens) - constrained
         self._turns = self._stops
 

@@ -125,7 +125,8 @@ class GrammarTable:
             state = RequestState(triggers, stops)
             # Triggers that belong to the constrained part, where the grammar can't begin with them.
             kept = [as_array(one) for one in triggers if one.kept]
-            first, seconds = partial(backend.start, grammar, stops), self._unbounded.seconds
+            first = partial(backend.start, grammar, stops)
+            seconds = self._unbounded.seconds
             forbidden = tuple(one for one in kept if refused(first(), one, seconds) is not None)
             request = RunningRequest(
                 request_id, spec, grammar, matcher, backend, stops, state, forbidden=forbidden
@@ -223,8 +224,10 @@ class GrammarTable:
         self, slot: int, request: RunningRequest, closing: OutputClosing, row: MaskArray, part: float
     ) -> None:
         """Keep room for an end in the mask of a request that runs."""
-        tokens, begun = request.state.tokens, time.thread_time()
-        before, last = closing.led, tokens[-1] if tokens else -1
+        tokens = request.state.tokens
+        begun = time.thread_time()
+        before = closing.led
+        last = tokens[-1] if tokens else -1
         error: GuidedError | None = None
         try:
             closing.restrict(request.matcher, len(tokens), last, row, self._closing_until, part)
@@ -280,7 +283,8 @@ class GrammarTable:
             sampled = [(slot, token) for slot, token in zip(slots, tokens, strict=True) if token != NO_TOKEN]
             if not sampled:
                 return
-            slots, tokens = tuple(slot for slot, _ in sampled), [token for _, token in sampled]
+            slots = tuple(slot for slot, _ in sampled)
+            tokens = [token for _, token in sampled]
         group = self._group(slots)
         changed = False
         for batch in group.batches:

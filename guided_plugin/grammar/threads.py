@@ -77,7 +77,8 @@ class AdaptiveThreads(Generic[T]):
         """A fill has taken so long."""
         if self._allowed is None:
             return
-        seconds, self._accept_seconds = seconds + self._accept_seconds, 0.0
+        seconds = seconds + self._accept_seconds
+        self._accept_seconds = 0.0
         self._since += 1
         if seconds > self._allowed:
             self._late(seconds / self._allowed)
@@ -107,6 +108,9 @@ class AdaptiveThreads(Generic[T]):
                 self._executors[size] = self._make(size)
             except Exception as error:  # no more threads are available: keep the executor in use
                 _log.warning("cannot start %d threads: %s", size, error)
-                self._fast, self._needed = 0, _MOST_FAST_FILLS
+                self._fast = 0
+                self._needed = _MOST_FAST_FILLS
                 return
-        self._at, self._fast, self._since = at, 0, 0
+        self._at = at
+        self._fast = 0
+        self._since = 0

@@ -112,7 +112,8 @@ class Batch:
     def check_stop(self) -> None:
         """Mark the rows whose newest token is a stop token of theirs."""
         self._stopped |= (self._generated[-1][:, None] == self._stops).any(1)
-        flag, event = self._stopped.all(), None
+        flag = self._stopped.all()
+        event = None
         if flag.is_cuda:
             flag = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(flag, non_blocking=True)
             event = torch.cuda.Event()
@@ -191,7 +192,8 @@ class DraftBatch(Batch):
     def take(self, sampled: list[list[int]], drafts: list[tuple[int, ...]]) -> None:
         """Move each row past those of its drafts that were sampled in their places, and the token behind
         them. sampled[p][row] was drawn behind p drafts."""
-        accepted, self.newest = [], []
+        accepted = []
+        self.newest = []
         for row, draft in enumerate(drafts):
             count = 0
             while count < len(draft) and draft[count] == sampled[count][row]:

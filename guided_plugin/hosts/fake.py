@@ -117,7 +117,8 @@ class FakeHost:
         self._schedule()
         if not self._rows:
             return False
-        pipeline, plugins = self.pipeline, self._compiler.plugins
+        pipeline = self.pipeline
+        plugins = self._compiler.plugins
         step = DecodeStep(self._steps, [row.slot for row in self._rows])
         pipeline.plan(step.slots)
         logits = self._forward()
@@ -150,7 +151,8 @@ class FakeHost:
 
     def _schedule(self) -> None:
         """Remove rows that have ended, preempt some, add waiting ones, and shuffle them all."""
-        rows, self._rows = self._rows, []
+        rows = self._rows
+        self._rows = []
         for row in rows:
             if row.ended:
                 self._leave(row)

@@ -151,7 +151,8 @@ class Template:
         """End it; its children end with it."""
         self.closed = True  # a thread inside `fork` leaves
         with self._lock:
-            process, self._process = self._process, None
+            process = self._process
+            self._process = None
         if process is not None:
             process.end()
 

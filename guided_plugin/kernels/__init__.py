@@ -116,7 +116,8 @@ def _take_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor,
 def _new_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, drafts: int) -> Tensor:
     """[2 * drafts + 1, m]: the tokens that came since, drafts + 1 at most; no drafts."""
     found = torch.full((2 * drafts + 1, order.numel()), NO_TOKEN, dtype=torch.int64)
-    now, before = total[order], lengths[order]
+    now = total[order]
+    before = lengths[order]
     grown = torch.where(before == NEVER, 0, now - before)
     for place in range(drafts + 1):
         newest = history[order, (before + place).clamp(max=history.shape[1] - 1).long()].long()
@@ -152,7 +153,8 @@ def _gather_drafts(
         return found.view(-1)
     if positions is None:
         positions = torch.arange(1, drafts + 1).repeat(len(indices))
-        indices, proposed = indices.repeat_interleave(drafts), proposed.reshape(-1)
+        indices = indices.repeat_interleave(drafts)
+        proposed = proposed.reshape(-1)
     chosen = torch.where(indices >= 0, table[indices.clamp(min=0).long()], -1)
     rows = ((chosen >= 0) & (positions > 0) & (positions <= drafts) & (proposed >= 0)).nonzero().view(-1)
     found[drafts + positions[rows].long(), chosen[rows].long()] = proposed[rows].long()
@@ -171,7 +173,8 @@ def _take_offers(
     """
     columns = table[index]
     halves = offers[:, columns.clamp(min=0).long()].permute(2, 1, 0).contiguous()
-    chosen, given = halves[0], halves[1].view(torch.float32)
+    chosen = halves[0]
+    given = halves[1].view(torch.float32)
     guided = (columns >= 0).unsqueeze(1)
     offered = guided & (chosen >= 0)
     cut[index.long(), 1:] = (guided & ~offered).to(torch.int8)

@@ -135,7 +135,8 @@ def _take_offers_kernel(  # type: ignore[no-untyped-def]
 ):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < rows * DRAFTS
-    row, place = at // DRAFTS, at % DRAFTS
+    row = at // DRAFTS
+    place = at % DRAFTS
     index = tl.load(indices + row, mask=inside, other=0)
     column = tl.load(table + index, mask=inside, other=-1)
     guided = inside & (column >= 0)
@@ -172,7 +173,8 @@ def _place_drafts_kernel(  # type: ignore[no-untyped-def]
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row, place = tl.arange(0, BLOCK), tl.arange(0, WIDTH)
+    row = tl.arange(0, BLOCK)
+    place = tl.arange(0, WIDTH)
     inside = row < count
     index = tl.load(indices + row, mask=inside, other=0)
     asked = tl.load(counts + row, mask=inside, other=0)
@@ -222,10 +224,12 @@ def mask_rows(
     """Mask the rows of requests that have a mask."""
     rows, width = logits.shape
     if positions is None:
-        positions, count = table, 0
+        positions = table
+        count = 0
     if logits.stride(1) != 1:
         raise ValueError("logits must be contiguous in a row")
-    device, address = logits.get_device(), logits.data_ptr()
+    device = logits.get_device()
+    address = logits.data_ptr()
     sizes = width, vocabulary_size, logits.stride(0), mask.stride(0)
     key = None if address & 15 else (device, logits.dtype, indices.dtype, positions.dtype, sizes)
     launch = _launch_mask.known.get(key)
@@ -245,7 +249,8 @@ def take_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, 
 def _take(
     launch: Launcher, sink: TokenSink, order: Tensor, lengths: Tensor, total: Tensor, history: Tensor
 ) -> None:
-    device, count = order.get_device(), order.shape[0]
+    device = order.get_device()
+    count = order.shape[0]
     key = device, total.dtype, history.dtype
     place = sink.tokens, sink.word, signed(sink.step)
     known = launch.known.get(key)
@@ -268,15 +273,18 @@ def gather_drafts(
     drafts: int,
 ) -> Tensor:
     """New tokens and drafts of each request."""
-    count, device = order.shape[0], order.get_device()
+    count = order.shape[0]
+    device = order.get_device()
     tokens = torch.empty((2 * drafts + 1) * count, dtype=torch.int64, device=order.device)
     launch = _launchers(drafts)
     _take(launch.tokens, TokenSink(tokens.data_ptr(), 0, 0), order, lengths, total, history)
     if indices is None or proposed is None:
         return tokens
-    launch_drafts, rows = launch.drafts, proposed.numel()
+    launch_drafts = launch.drafts
+    rows = proposed.numel()
     if positions is None:
-        launch_drafts, positions = launch.whole, indices
+        launch_drafts = launch.whole
+        positions = indices
         proposed = proposed.contiguous()
     key = device, indices.dtype, positions.dtype, proposed.dtype
     fed = table, indices, positions, proposed, tokens, rows, count
@@ -291,7 +299,8 @@ def take_offers(
     rows, most = drafts.shape
     launch = _launchers(most).others if sure is None else _launchers(most).own
     scores = drafts if sure is None else sure
-    device, stride = drafts.get_device(), drafts.stride(0)
+    device = drafts.get_device()
+    stride = drafts.stride(0)
     key = device, index.dtype, scores.dtype, stride
     fed = offers, table, index, drafts, scores, cut, rows, count
     launch(key, device, ((rows * most + _GATHER - 1) // _GATHER, 1), fed, (stride,))
@@ -299,9 +308,12 @@ def take_offers(
 
 def cut_drafts(cut: Tensor, indices: Tensor, positions: Tensor) -> Tensor:
     """Which drafts must not be taken."""
-    rows, device, width = indices.shape[0], indices.get_device(), cut.shape[1]
+    rows = indices.shape[0]
+    device = indices.get_device()
+    width = cut.shape[1]
     found = torch.empty(rows, dtype=torch.int8, device=indices.device)
-    key, fed = (device, indices.dtype, positions.dtype, width), (cut, indices, positions, found, rows)
+    key = (device, indices.dtype, positions.dtype, width)
+    fed = (cut, indices, positions, found, rows)
     _launch_cut(key, device, ((rows + _GATHER - 1) // _GATHER, 1), fed, (width,))
     return found.view(torch.bool)
 
@@ -310,7 +322,8 @@ def place_drafts(
     sure: Tensor, indices: Tensor, counts: Tensor, most: int, bonus: int, logits: Tensor, tokens: Tensor
 ) -> None:
     """Where the logits and the tokens of each request end, with the likeliest drafts."""
-    device, length = indices.get_device(), tokens.shape[0]
+    device = indices.get_device()
+    length = tokens.shape[0]
     launch = _place_launcher(*sure.shape)
     fed = sure, indices, counts, logits, tokens, indices.shape[0], most, bonus, length
     launch((device, indices.dtype), device, (1, 1), fed)

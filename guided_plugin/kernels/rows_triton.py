@@ -64,7 +64,9 @@ class Launcher:
             self.known[key] = self._direct(kernel, device, grid[1], last)
 
     def _direct(self, kernel: Any, device: int, columns: int, last: tuple[int, ...]) -> Callable[..., None]:
-        run, function, metadata = kernel.run, kernel.function, kernel.packed_metadata
+        run = kernel.run
+        function = kernel.function
+        metadata = kernel.packed_metadata
         stream = torch._C._cuda_getCurrentRawStream
         fixed = (*last, *self._constants.values())
 
@@ -109,7 +111,9 @@ _launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
 
 def mask_rows_triton(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) -> None:
     """`kernels.mask_rows` on CUDA: one launch for all rows."""
-    width, device, address = logits.shape[1], logits.get_device(), logits.data_ptr()
+    width = logits.shape[1]
+    device = logits.get_device()
+    address = logits.data_ptr()
     sizes = width, vocabulary_size, *logits.stride(), mask.stride(0)
     key = None if address & 15 else (device, logits.dtype, sizes)
     launch = _launch_mask.known.get(key)
@@ -163,7 +167,9 @@ def write_tokens(tokens: Tensor, rows: Tensor, ring: int, word: int, step: int) 
     tokens: [n] integers, any stride. rows: [m] int32 on the same device. The addresses are the device's."""
     device = tokens.get_device()
     key = device, tokens.dtype
-    number, count, stride = signed(step), rows.shape[0], tokens.stride(0)
+    number = signed(step)
+    count = rows.shape[0]
+    stride = tokens.stride(0)
     launch = _launch_tokens.known.get(key)
     if launch is not None:
         launch(1, ring, word, number, tokens.data_ptr(), rows.data_ptr(), count, stride)

@@ -66,7 +66,8 @@ class InlineRuntime(GrammarRuntime):
         self._region = Region.create(self._shape, shared=followers > 0)
         self.followers = Followers(self._region, 0)
         self.buffers = make_buffers(self._region, device, self.followers.wait, None)
-        self._masks, self._tokens = self.buffers.masks, self.buffers.tokens
+        self._masks = self.buffers.masks
+        self._tokens = self.buffers.tokens
         self._drafts: list[list[int]] = []
         self._plan = StepPlan((), ())
         self._step = self._count = 0
@@ -105,14 +106,16 @@ class InlineRuntime(GrammarRuntime):
         """Accept what is left of the last step, then fill this step's masks and send them up."""
         self._accept()
         start = time.perf_counter()
-        step, slots = self._step, self._plan.slots
+        step = self._step
+        slots = self._plan.slots
         self._masks.claim(step)
         self.followers.plan(step, slots)
         fill_with_drafts(
             self.table, slots, self._region.masks[step % PLAN_DEPTH, : self._count], self._drafts
         )
         self.followers.filled(step)
-        led, self.table.led = self.table.led, []
+        led = self.table.led
+        self.table.led = []
         self._led += len(led)
         self._closed += [Closure(self.table.requests[slot].request_id, step, LED) for slot in led]
         self._masks.upload(step, self._count)
@@ -143,7 +146,8 @@ class InlineRuntime(GrammarRuntime):
     def take_failures(self) -> list[tuple[int, GuidedError]]:
         if not self.table.failures:
             return []
-        failures, self.table.failures = self.table.failures, []
+        failures = self.table.failures
+        self.table.failures = []
         self._closed += [Closure(error.request_id or "", self._step, error.reason) for _, error in failures]
         return failures
 

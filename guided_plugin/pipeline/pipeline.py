@@ -347,7 +347,8 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         # Slot numbers come back: a kept plan must not be taken for the new request's.
         if self._plan.rows and self._due not in (_SAMPLED, _DRAFTS):
             self._due = _ENDED
-        self._last_slots, self._plan = (), _NOTHING
+        self._last_slots = ()
+        self._plan = _NOTHING
 
 
 def _close(pid: int, runtime: GrammarRuntime) -> None:

@@ -107,7 +107,8 @@ _CLASSES = {"d": DIGITS, "w": WORD, "s": SPACES}
 
 def complement(ranges: Ranges) -> Ranges:
     """Every other code point."""
-    result, next_code = [], 0
+    result = []
+    next_code = 0
     for low, high in sorted(ranges):
         if low > next_code:
             result.append((next_code, low - 1))
@@ -230,7 +231,8 @@ class _Parser:
             return {"*": (0, None), "+": (1, None), "?": (0, 1)}[found[0]]
         if max(len(found[1]), len(found[3] or "")) > 9:
             self.refuse("a repetition of more than a billion times", "lower its bounds")
-        low, high = int(found[1]), None if found[2] and not found[3] else int(found[3] or found[1])
+        low = int(found[1])
+        high = None if found[2] and not found[3] else int(found[3] or found[1])
         if high is not None and high < low:
             self.refuse("a repetition whose bounds are the wrong way round", "swap them")
         return low, high

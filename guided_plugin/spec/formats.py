@@ -38,7 +38,8 @@ _TIME = rf"(?:{_CLOCK}:[0-5][0-9]{_FRACTION}(?:Z|z|[+-]{_CLOCK})|{_leap_seconds(
 _DURATION_TIME = r"T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
 _DURATION_DATE = r"(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
 
-_ALPHANUMERIC, _HYPHENATED = "[A-Za-z0-9]", "[A-Za-z0-9-]"
+_ALPHANUMERIC = "[A-Za-z0-9]"
+_HYPHENATED = "[A-Za-z0-9-]"
 # At most 63 characters; `--` in the third and fourth place is kept for encoded names.
 _LABEL = (
     rf"{_ALPHANUMERIC}(?:{_HYPHENATED}{{0,2}}{_ALPHANUMERIC}"

@@ -216,7 +216,8 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any], prefix: str = "") -
         if name not in (*known, *_VLLM_INTERNAL):
             hint = did_you_mean(name, (*known, *OPTIONS))
             raise SpecError(f"unknown key {shown(name)}", where=name, hint=hint)
-    value, place = form[named[0]], prefix + named[0]
+    value = form[named[0]]
+    place = prefix + named[0]
     kind = next((kind for kind in KINDS if kind == named[0]), None)  # None: vLLM's `json`
     if "whitespace_pattern" in form:
         where = f"{prefix}whitespace_pattern"

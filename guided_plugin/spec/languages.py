@@ -41,7 +41,8 @@ _MOST_UNROLLED = 32
 def tree_bytes(source: str, tree: Node) -> int:
     """About what a pattern and its tree take: 40 to 90 bytes a node, and parts that occur twice are one."""
     seen: set[int] = set()
-    open_nodes, count = [tree], 0
+    open_nodes = [tree]
+    count = 0
     while open_nodes:
         node = open_nodes.pop()
         if id(node) not in seen:
@@ -155,7 +156,9 @@ class _Resolver:
 
     def repeated(self, repeat: Repeat, then: _Then, start: bool) -> Node | None:
         """A repetition of a part with anchors or lookahead."""
-        part, low, high = repeat.part, repeat.low, repeat.high
+        part = repeat.part
+        low = repeat.low
+        high = repeat.high
         if high == 0:
             return then(start)
         looks = any(isinstance(each, Look) for each in _nodes(part))
@@ -192,7 +195,8 @@ class _Resolver:
         others = [part for part in parts if not isinstance(part, Look)]
         plain = len(others) == 1 and isinstance(others[0], Characters)
         anchored = start and (Anchor(start=True) in _nodes(repeat) or then(True) != EMPTY)
-        first, last = isinstance(parts[0], Characters), isinstance(parts[-1], Characters)
+        first = isinstance(parts[0], Characters)
+        last = isinstance(parts[-1], Characters)
         if not plain or first == last or anchored or then(False) != EMPTY:
             raise _NotRegularError("a lookahead inside a repetition")
         refused = []
@@ -259,7 +263,8 @@ def _grouped(parts: Iterable[Node]) -> list[Node]:
 
 def _trimmed(parts: list[Node]) -> list[Node]:
     """The same language. Next to what may be anything, a part that may be empty says nothing."""
-    start, end = 0, len(parts)
+    start = 0
+    end = len(parts)
     while end - start > 1 and parts[start] == ANYTHING and nullable(parts[start + 1]):
         parts[start + 1] = ANYTHING
         start += 1

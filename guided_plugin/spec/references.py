@@ -121,7 +121,8 @@ class References:
         node = start
         try:
             for part, node in pointer_steps(start, fragment):
-                path, base = (*path, part), self._base(node, base)
+                path = (*path, part)
+                base = self._base(node, base)
         except KeyError:
             return None
         return (node, base, path) if isinstance(node, Mapping | bool) else None

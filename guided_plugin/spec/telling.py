@@ -38,7 +38,9 @@ _NAMES = (
 
 def told(error: GuidedError, kind: str, document: Any) -> GuidedError:
     """An error about a spec of some kind with a place in its document, a remedy, and the tool it is about."""
-    where, what, hint = error.where, error.what, error.hint
+    where = error.where
+    what = error.what
+    hint = error.hint
     if kind in _TREES and "#" not in where and not where.startswith(("backend", "lowering", "plugin")):
         where = "#"
     if not hint and kind in _TREES:

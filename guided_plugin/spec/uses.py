@@ -82,7 +82,8 @@ def uses_of(document: Any, unenforced: Collection[str]) -> list[KeywordUse]:
         for keyword in node:
             status, note = _status(node, keyword, draft, unenforced)
             if unused and status == "enforced":
-                status, note = "annotation", unused
+                status = "annotation"
+                note = unused
             if status == "annotation":
                 annotations.add(keyword)
             found.append(KeywordUse(keyword, pointer((*path, keyword)), status, note))

@@ -155,7 +155,8 @@ class Region:
             self.check()
         self._counters = memoryview(self._map)[_PAGE : 2 * _PAGE].cast("I")
         self.plans = self._array(np.uint32, at.plans, PLAN_DEPTH, PlanField.SLOTS + shape.max_slots)
-        rows, values = shape.max_slots * shape.positions, shape.max_slots * shape.values
+        rows = shape.max_slots * shape.positions
+        values = shape.max_slots * shape.values
         self.masks: MaskArray = self._array(np.int32, at.masks, PLAN_DEPTH, rows, shape.words)
         self.tokens = self._array(np.int64, at.tokens, TOKEN_DEPTH, values)
         self.times = self._array(np.int64, at.times, TOKEN_DEPTH, len(Time))

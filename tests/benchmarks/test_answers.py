@@ -260,7 +260,8 @@ def test_calls_have_the_prompt_of_a_server(data):
 
 
 def test_ways_of_tools_ask_calls_alone():
-    held, free = Way.named("tools+held"), Way.named("flexible")
+    held = Way.named("tools+held")
+    free = Way.named("flexible")
     assert (held.engine, held.asks("calls"), held.asks("bfcl")) == ("plugin", True, False)
     assert (free.asks("calls"), free.asks("bfcl")) == (False, True)
 
@@ -379,7 +380,9 @@ def test_a_run_judges_what_the_engines_answer(tmp_path, monkeypatch, capsys):
         return {"environment": {"date": "2026-11-28"}, "cases": cases}
 
     monkeypatch.setattr(bench, "run_child", child)
-    path, out, texts = tmp_path / "own.jsonl", tmp_path / "out.json", tmp_path / "texts.jsonl"
+    path = tmp_path / "own.jsonl"
+    out = tmp_path / "out.json"
+    texts = tmp_path / "texts.jsonl"
     line = {
         "prompt": "a is 1: ",
         "schema": {"type": "object"},

@@ -154,7 +154,9 @@ def test_a_backend_that_leaks_special_tokens_is_found(odd, measure, tmp_path):
 
 
 def test_compare_tells_the_files_that_flipped(odd, measure, tmp_path):
-    sample, old, new = tmp_path / "sample", tmp_path / "old", tmp_path / "new"
+    sample = tmp_path / "sample"
+    old = tmp_path / "old"
+    new = tmp_path / "new"
     sample.mkdir()
     (sample / "1.json").write_text(case({}, (True, 1)))
     (sample / "2.json").write_text(case({"title": "refuse"}, (True, 1)))

@@ -32,7 +32,8 @@ def test_every_step_has_all_its_calls_in_order(demo_model, demo_vocabulary, conf
         return
     for step in range(8, 12):
         at = {(span.track, span.name): span for span in by_step[step]}
-        fill, accept = at["worker", "fill"], at["worker", "accept"]
+        fill = at["worker", "fill"]
+        accept = at["worker", "accept"]
         assert at["engine thread", "plan"].start < fill.start
         assert fill.end < at["engine thread", "apply_mask"].end
         assert at["engine thread", "schedule_update"].start < accept.start

@@ -53,7 +53,8 @@ def test_options_of_the_environment_hold_and_garbage_in_it_is_refused(run, write
 
 
 def test_files_that_cannot_be_read_are_named(run, write, tmp_path, monkeypatch):
-    good, missing = write("s.json", {}), tmp_path / "gone"
+    good = write("s.json", {})
+    missing = tmp_path / "gone"
     run("check", missing).is_error(2, f"{missing}: can't be read: No such file or directory")
     run("check", tmp_path).is_error(2, f"{tmp_path}: can't be read: Is a directory")
     run("check", good, "--instance", missing).is_error(2, f"{missing}: can't be read")
@@ -71,7 +72,9 @@ def test_files_that_cannot_be_read_are_named(run, write, tmp_path, monkeypatch):
 
 
 def test_folders_of_tokenizers_and_models_are_named(run, write, demo_tokenizer, tmp_path):
-    spec, folder, missing = write("s.json", {}), tmp_path / "some", tmp_path / "gone"
+    spec = write("s.json", {})
+    folder = tmp_path / "some"
+    missing = tmp_path / "gone"
     folder.mkdir()
     tokenizer = ("check", spec, "--tokenizer")
     model = ("generate", "--prompt", "x", "--model")

@@ -22,7 +22,8 @@ def test_check_ok(run, write):
 
 
 def test_check_tells_where_an_instance_is_refused(run, write):
-    good, bad = write("good", '{"name":"b","on":true}'), write("bad", '{"name":"é","on":1}')
+    good = write("good", '{"name":"b","on":true}')
+    bad = write("bad", '{"name":"é","on":1}')
     result = run("check", write("s.json", PERSON), "--instance", good, "--instance", bad, "--json")
     assert result.code == 1
     found = result.json["instances"]
@@ -188,11 +189,9 @@ def test_check_takes_many_files_and_patterns(run, write, tmp_path):
             "2 of 2 specs compile",
         ],
     )
-    refused, invalid, close = (
-        write("no.json", False),
-        write("broken", "{"),
-        {"type": "string", "maxLenght": 1},
-    )
+    refused = write("no.json", False)
+    invalid = write("broken", "{")
+    close = {"type": "string", "maxLenght": 1}
     result = run("check", tmp_path / "*.json")
     assert (result.code, result.out.splitlines()[-1]) == (1, "2 of 3 specs compile")
     assert any(line.startswith(f"refused  {refused}: ") for line in result.out.splitlines())
@@ -215,12 +214,14 @@ def test_the_hook_for_pre_commit_runs_check_on_the_files_it_is_given(run, write)
     assert program == "guided-plugin"
     assert re.search(hook["files"], "a/person.schema.json")
     assert not re.search(hook["files"], "package.json")
-    good, bad = write("a.schema.json", PERSON), write("b.schema.json", {"propertes": {}})
+    good = write("a.schema.json", PERSON)
+    bad = write("b.schema.json", {"propertes": {}})
     assert [run(*command, *files).code for files in ([good], [bad], [good, bad])] == [0, 1, 1]
 
 
 def test_check_of_many_files_matches_no_instance_and_needs_a_file(run, write, tmp_path):
-    one, two = write("1.json", PERSON), write("2.json", PERSON)
+    one = write("1.json", PERSON)
+    two = write("2.json", PERSON)
     run("check", one, two, "--instance", one).is_error(2, "--instance: needs exactly one spec")
     run("check", tmp_path / "*.lark").is_error(2, f"{tmp_path / '*.lark'}: matches no file")
 

@@ -93,7 +93,8 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(capsys):
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert all((cell["outputs"], cell["execution_count"]) == ([], None) for cell in cells)  # as committed
     assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
-    names, told = {"__name__": "__main__"}, {}
+    names = {"__name__": "__main__"}
+    told = {}
     for cell in cells:
         exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
         told[cell["id"]] = capsys.readouterr().out.splitlines()
@@ -186,7 +187,8 @@ def test_masks_of_the_custom_backend_are_exact():
     )
     texts = ["yes", "yes indeed", "no", "été"]
     grammar = backend.compile(gp.OutputSpec.choice(texts))
-    waiting, seen = [(b"", backend.start(grammar, (stop,)))], set()
+    waiting = [(b"", backend.start(grammar, (stop,)))]
+    seen = set()
     while waiting:
         so_far, matcher = waiting.pop()
         seen.add(so_far)

@@ -68,13 +68,15 @@ def test_options_that_do_not_go_together(run, write):
 
 
 def test_a_page_is_written_next_to_what_is_printed(run, write, tmp_path):
-    spec, page = write("s.json", PERSON), tmp_path / "new" / "page.html"
+    spec = write("s.json", PERSON)
+    page = tmp_path / "new" / "page.html"
     result = run("explain", spec, "--text", '{"name":"b"x', "--jump", "--html", page)
     assert result.code == 1
     text = page.read_text(encoding="utf-8")
     assert re.search(r'<span class="refused" title="refused at character 11: [^>]*>x</span>', text)
     assert "forward passes for" in text
     for line in result.out.splitlines():
-        name, value = line[:11].rstrip(), line[12:]
+        name = line[:11].rstrip()
+        value = line[12:]
         assert name in ("jump", "forwards") or f"<td>{name}</td><td>{escape(value)}</td>" in text
     run("explain", spec, "--text", "a", "--html", tmp_path).is_error(2, "can't write")

@@ -69,7 +69,8 @@ def folder(request, demo_tokenizer, quiet_transformers, tmp_path):
 
 def test_a_folder_is_read_as_transformers_reads_it(folder):
     assert tokenizer_file(folder) is not None
-    ours, theirs = load_vocabulary(folder), Vocabulary.from_tokenizer(load_tokenizer(folder))
+    ours = load_vocabulary(folder)
+    theirs = Vocabulary.from_tokenizer(load_tokenizer(folder))
     assert ours.fingerprint == theirs.fingerprint
     assert (ours.kind, ours.stop_token_ids) == (theirs.kind, theirs.stop_token_ids)
     for text in ('{"name":"Grüße","n":[1, 2]}', "<|tool|> 世界", ""):

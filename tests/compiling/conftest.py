@@ -39,7 +39,8 @@ def make(plugin, template, monkeypatch):
     made = []
 
     def make(*, own_template=False, **options):
-        config, plugins = GuidedConfig(**options), Plugins()
+        config = GuidedConfig(**options)
+        plugins = Plugins()
         built = None if own_template else (Chooser(VOCABULARY, config, plugins), template)
         made.append(GrammarCompiler(VOCABULARY, config=config, plugins=plugins, built=built))
         return made[-1]

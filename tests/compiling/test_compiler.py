@@ -158,7 +158,8 @@ class TestSingleFlight:
 
     def run(self, monkeypatch, compiler: GrammarCompiler, gate: Gate, spec: OutputSpec) -> list[Any]:
         """What `compile` gives each of many threads, all of which ask before the first has an answer."""
-        waiting, awaited = [], compiler_module._awaited
+        waiting = []
+        awaited = compiler_module._awaited
         monkeypatch.setattr(compiler_module, "_awaited", lambda *it: waiting.append(it) or awaited(*it))
         with ThreadPoolExecutor(self.threads) as pool:
             futures = [pool.submit(compiler.compile, spec) for _ in range(self.threads)]
@@ -247,7 +248,8 @@ class TestChoiceOfBackend:
         assert [plugin.backend.name for plugin in plugins if plugin.made] == [taken]
 
     def test_auto_falls_through_to_one_that_can(self, byte_vocabulary):
-        can, cannot = FakePlugin("can"), FakePlugin("cannot", refuse)
+        can = FakePlugin("can")
+        cannot = FakePlugin("cannot", refuse)
         for order in ((can, cannot), (cannot, can)):
             assert compiler_with(byte_vocabulary, *order).compile(A).backend == "can"
         assert cannot.backend.asked == [A]
@@ -255,7 +257,8 @@ class TestChoiceOfBackend:
     def test_auto_gives_a_spec_to_no_backend_that_does_not_say_it_enforces_its_language(
         self, byte_vocabulary
     ):
-        cannot, other = FakePlugin("cannot", refuse), FakePlugin("other", lambda spec: 10, "ebnf")
+        cannot = FakePlugin("cannot", refuse)
+        other = FakePlugin("other", lambda spec: 10, "ebnf")
         compiler = compiler_with(byte_vocabulary, other, cannot)
         with pytest.raises(UnsupportedSpecError, match="not mine"):
             compiler.compile(A)
@@ -265,7 +268,8 @@ class TestChoiceOfBackend:
         assert compiler.compile(OutputSpec.grammar("root ::= x")).backend == "other"
 
     def test_a_named_backend_is_never_replaced(self, byte_vocabulary):
-        can, cannot = FakePlugin("can"), FakePlugin("cannot", refuse)
+        can = FakePlugin("can")
+        cannot = FakePlugin("cannot", refuse)
         compiler = compiler_with(byte_vocabulary, can, cannot)
         with pytest.raises(UnsupportedSpecError, match="not mine"):
             compiler.compile(OutputSpec.regex("a", backend="cannot"))
@@ -296,7 +300,8 @@ class TestChoiceOfBackend:
             compiler.compile(OutputSpec.choice(["a"], backend=backend))
 
     def test_made_at_first_use_once_with_vocabulary_and_config(self, byte_vocabulary):
-        fake, config = FakePlugin("fake"), GuidedConfig(threads=3)
+        fake = FakePlugin("fake")
+        config = GuidedConfig(threads=3)
         compiler = compiler_with(byte_vocabulary, fake, config=config)
         assert fake.made == []
         compiler.compile(A)

@@ -63,7 +63,8 @@ def test_a_large_schema_comes_back_from_a_helper(make):
     ("options", "schema"), [({}, {"type": "integer"}), ({"isolate_compiles": False}, LARGE)]
 )
 def test_what_compiles_in_place_needs_no_helper(make, options, schema):
-    compiler, spec = make(**options), OutputSpec.json_schema(schema)
+    compiler = make(**options)
+    spec = OutputSpec.json_schema(schema)
     assert compiler.admit(spec) is None
     assert compiler.compile(spec).backend == "llguidance"
     assert compiler._pool.processes() == []
@@ -155,7 +156,8 @@ def test_slow_specs_leave_quick_ones_a_helper_and_start_again(make):
 
 def test_identical_slow_specs_share_a_helper(make, busy_machine, monkeypatch):
     compiler = make(compile_seconds=1.0, compile_processes=3)
-    asked, prepare = [], compiler._pool.prepare
+    asked = []
+    prepare = compiler._pool.prepare
     monkeypatch.setattr(compiler._pool, "prepare", lambda *about: asked.append(about) or prepare(*about))
     same = [compiling(compiler, strange("spin"), deadline=math.inf) for _ in range(12)]
     with pytest.raises(CompileLimitError):
@@ -260,7 +262,8 @@ def test_helpers_that_die_while_they_make_a_backend_are_no_refusal_of_the_spec(
     for number in range(deaths):
         (folder / str(number)).touch()
     monkeypatch.setenv("STRANGE_DEATHS", str(folder))
-    compiler, spec = make(own_template=True), strange("print")
+    compiler = make(own_template=True)
+    spec = strange("print")
     if deaths == 5:
         with pytest.raises(BusyError, match="ended while it made backend 'strange'"):
             compiler.compile(spec)
@@ -291,7 +294,8 @@ def test_a_template_that_dies_while_it_starts_is_no_refusal_of_the_spec(make, mo
 def test_helpers_end_with_their_host(plugin, end):
     code = textwrap.dedent(HOST) + end
     path = os.pathsep.join([str(plugin), str(Path(__file__).parents[2])])
-    command, variables = [sys.executable, "-c", code], {**os.environ, "PYTHONPATH": path}
+    command = [sys.executable, "-c", code]
+    variables = {**os.environ, "PYTHONPATH": path}
     host = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
     assert host.returncode in (0, -signal.SIGKILL), host.stderr
     pids = [int(pid) for pid in host.stdout.split()]
@@ -301,8 +305,10 @@ def test_helpers_end_with_their_host(plugin, end):
 
 def test_a_process_that_is_forked_in_a_compile_makes_its_own(byte_vocabulary, monkeypatch):
     compiler = shared_compiler(byte_vocabulary)
-    begun, made = threading.Event(), compiler._made
-    small, large = OutputSpec.choice(["a"]), OutputSpec.json_schema(LARGE)
+    begun = threading.Event()
+    made = compiler._made
+    small = OutputSpec.choice(["a"])
+    large = OutputSpec.json_schema(LARGE)
     monkeypatch.setattr(compiler, "_made", lambda *args: begun.set() or time.sleep(0.5) or made(*args))
     running = compiling(compiler, small)
     begun.wait()

@@ -34,7 +34,10 @@ class Read(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.stack, self.tags, self.spans, self.attributes = [], [], [], []
+        self.stack = []
+        self.tags = []
+        self.spans = []
+        self.attributes = []
         self.blocks = []
         self.feed(text)
         self.close()

@@ -206,7 +206,8 @@ def test_a_replay_that_takes_too_long_is_an_error_for_its_request(slow) -> None:
 
 
 def test_after_a_slow_call_for_all_the_request_that_takes_too_long_fails(slow) -> None:
-    quarantined, threads = [], set()
+    quarantined = []
+    threads = set()
 
     def work(name: str, what: str) -> None:
         threads.add(threading.current_thread())
@@ -232,7 +233,8 @@ def test_after_a_slow_call_for_all_the_request_that_takes_too_long_fails(slow) -
 
 def test_who_shares_the_lock_of_an_abandoned_call_fails_with_it(slow) -> None:
     """It would wait for that in its next call, and hold the GIL."""
-    table, given_up = table_of(slow, "xyz"), []
+    table = table_of(slow, "xyz")
+    given_up = []
     for slot in (0, 1):
         matcher: Any = table.requests[slot].matcher
         matcher.shared = slow
@@ -251,9 +253,11 @@ def test_who_shares_the_lock_of_an_abandoned_call_fails_with_it(slow) -> None:
 )
 def test_tokens_that_a_request_brings_take_a_bounded_time(slow, form, error) -> None:
     slow.work = lambda name, what: spin(0.02)
-    spec, tokens = SPEC, [0] * 20
+    spec = SPEC
+    tokens = [0] * 20
     if form:
-        spec, tokens = gp.OutputSpec.regex("[abc]*", start_after=[{"tokens": tokens, **form}]), []
+        spec = gp.OutputSpec.regex("[abc]*", start_after=[{"tokens": tokens, **form}])
+        tokens = []
     table = GrammarTable(VOCABULARY, 0.1, 0.2)
     with pytest.raises(RequestError, match=error):
         table.add(0, "x", spec, Grammar(spec, slow.name, "x", 0, 0.0, bounded=True), slow, tokens)
@@ -306,7 +310,8 @@ def test_a_lark_grammar_that_is_ambiguous_inside_of_tokens_fails_alone() -> None
     for slot, spec in enumerate([gp.OutputSpec.regex("a(bca)*"), gp.OutputSpec.grammar(source, "lark")]):
         grammar = compiler.compile(spec)
         table.add(slot, str(slot), spec, grammar, compiler.backend(grammar.backend))
-    mask, tokens = np.zeros((2, vocabulary.words), np.int32), itertools.chain([0], itertools.cycle([1, 3]))
+    mask = np.zeros((2, vocabulary.words), np.int32)
+    tokens = itertools.chain([0], itertools.cycle([1, 3]))
     while not table.failures:
         table.fill((0, 1), mask)
         assert ForcedTokens(vocabulary).after(table.requests[1], 7) == ()

@@ -150,7 +150,8 @@ def test_after_two_long_looks_in_a_row_a_grammar_is_not_asked_again(monkeypatch:
             patched.setattr("guided_plugin.grammar.forced._LOOK_SECONDS", 0.0)
             run.after()
 
-    run, other = Run(OutputSpec.choice(["hello there"])), Run(OutputSpec.choice(["hello there"]))
+    run = Run(OutputSpec.choice(["hello there"]))
+    other = Run(OutputSpec.choice(["hello there"]))
     for _ in range(2):  # such as a garbage collection makes
         look_long()
         assert run.after()

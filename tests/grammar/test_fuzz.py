@@ -9,7 +9,8 @@ from fuzz import SERIOUS, Fault, fuzz, shrink, smallest
 from oracle import oracle, read_exactly
 from subjects import Finding, Mode, Subject, check, is_whole
 
-SEED, COUNT = 20, 60
+SEED = 20
+COUNT = 60
 
 
 def test_random_schemas() -> None:

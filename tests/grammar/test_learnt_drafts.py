@@ -25,7 +25,8 @@ from guided_plugin.spec.triggers import Trigger
 
 DEMO = load_vocabulary(MODEL_DIR)
 MOST = 7
-STRING, INTEGER = {"type": "string"}, {"type": "integer"}
+STRING = {"type": "string"}
+INTEGER = {"type": "integer"}
 
 
 class Server:
@@ -56,7 +57,10 @@ class Server:
     def output(self, spec, text, slot=0, takes=True):
         """The texts that are offered, by how much of the output is there. Drafts that are right are taken."""
         tokens = self.vocabulary.encode(text) if self.vocabulary.encode else list(text.encode())
-        table, offers, at, end = self.table(spec, slot), {}, 0, 1
+        table = self.table(spec, slot)
+        offers = {}
+        at = 0
+        end = 1
         while end <= len(tokens):
             found, _ = self.step(table, slot, tokens[at:end])
             at = end
@@ -223,7 +227,8 @@ CASES = {
 def documents(make, form, count, structure, values):
     """Texts; two calls with the same `structure` differ in values only."""
     separators = (", ", ": ") if form == "spaced" else (",", ":")
-    shape, chance = Random(structure), Random(values)
+    shape = Random(structure)
+    chance = Random(values)
     made = [make(shape, chance) for _ in range(count)]
     return [json.dumps(one, separators=separators, ensure_ascii=False) for one in made]
 
@@ -254,7 +259,8 @@ def test_offers_are_the_same_whatever_was_written_with_another_salt(case, seed):
     schema, make = case
     first, second = (gp.OutputSpec.json_schema(schema).within(None, salt) for salt in ("a", "b"))
     own = documents(make, "compact", 6, seed, seed)
-    alone, beside = Server(), Server()
+    alone = Server()
+    beside = Server()
     for number, one in enumerate(own):
         for other in documents(make, "compact", 4, seed + number, seed):
             beside.output(first, other)
@@ -268,7 +274,8 @@ ADDRESS = objects(name=STRING, city=STRING, age=INTEGER, tags={"type": "array", 
     ("first", "second", "same"), [(None, None, True), ("a", "a", True), ("a", None, False)]
 )
 def test_requests_of_one_salt_and_those_without_one_learn_from_each_other(first, second, same):
-    server, spec = Server(BYTES), gp.OutputSpec.json_schema(ADDRESS)
+    server = Server(BYTES)
+    spec = gp.OutputSpec.json_schema(ADDRESS)
     for _ in range(2):
         server.output(spec.within(9, first), '{"name":"Ada","city":"x"}')
     offers = server.output(spec.within(None, second), '{"name":"Bob","city":"y"}')
@@ -277,7 +284,8 @@ def test_requests_of_one_salt_and_those_without_one_learn_from_each_other(first,
 
 @pytest.mark.parametrize("wrong", [1, 10, 500])
 def test_what_comes_now_is_offered_whatever_came_before(wrong):
-    server, spec = Server(BYTES), gp.OutputSpec.json_schema(ADDRESS)
+    server = Server(BYTES)
+    spec = gp.OutputSpec.json_schema(ADDRESS)
     others = ',"city":"x"', ',"age":5,"note":"y"', ',"note":"z"', ""
     for number in range(wrong):
         server.output(spec, f'{{"name":"a"{others[number % 4]}}}')
@@ -306,7 +314,9 @@ def schema_of(chance):
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_known_of_a_place_is_what_its_own_grammar_says(seed):
     """Any outputs of any schema, so that many come to equal places."""
-    chance, server, known = Random(seed), Server(BYTES), 0
+    chance = Random(seed)
+    server = Server(BYTES)
+    known = 0
     structure = [i for i, token in enumerate(BYTES.tokens) if token and set(token) <= set(b'"{}[]:,')]
     mask = np.zeros((1, BYTES.words), np.int32)
     for _ in range(12):
@@ -340,7 +350,8 @@ def test_what_is_known_of_a_place_is_what_its_own_grammar_says(seed):
 
 def test_the_order_of_names_is_learnt_and_what_follows_them_is_asked_of_the_grammar():
     schema = objects(name=STRING, age=INTEGER, tags={"type": "array", "items": STRING}, of=objects(by=STRING))
-    server, spec = Server(BYTES), gp.OutputSpec.json_schema(schema)
+    server = Server(BYTES)
+    spec = gp.OutputSpec.json_schema(schema)
     for _ in range(2):
         server.output(spec, '{"name":"Ada","age":36,"tags":["x","y"],"of":{"by":"me"}}')
     offers = server.output(spec, '{"name":"Grace Hopper","age":7,"tags":["z"],"of":{"by":"you"}}')
@@ -350,7 +361,8 @@ def test_the_order_of_names_is_learnt_and_what_follows_them_is_asked_of_the_gram
 
 
 def test_no_name_that_an_output_made_up_is_offered():
-    server, schema = Server(BYTES), objects(name=STRING, a=objects(by=STRING), end=INTEGER)
+    server = Server(BYTES)
+    schema = objects(name=STRING, a=objects(by=STRING), end=INTEGER)
     spec = gp.OutputSpec.json_schema(schema, strict=False)
     for _ in range(4):
         offers = server.output(spec, '{"name":"x","secret":"y","a":{"by":"z"},"mine":{"end":1}}')
@@ -359,7 +371,8 @@ def test_no_name_that_an_output_made_up_is_offered():
 
 
 def test_a_text_that_looks_like_a_name_is_a_text():
-    server, spec = Server(BYTES), gp.OutputSpec.json_schema(ADDRESS)
+    server = Server(BYTES)
+    spec = gp.OutputSpec.json_schema(ADDRESS)
     for _ in range(4):
         offers = server.output(spec, json.dumps({"name": 'a","age":3', "city": "b"}, separators=(",", ":")))
     assert b',"city":' in offers.values()
@@ -376,7 +389,8 @@ def test_a_text_that_looks_like_a_name_is_a_text():
     ],
 )
 def test_other_specs_learn_by_themselves_and_some_do_not(spec):
-    server, text = Server(BYTES), '{"name":"a","city":"b"}'
+    server = Server(BYTES)
+    text = '{"name":"a","city":"b"}'
     for _ in range(3):
         server.output(gp.OutputSpec.json_schema(ADDRESS), text)
     untaught = Server(BYTES).output(spec, text)
@@ -390,7 +404,8 @@ def test_documents_inside_of_tags_teach_too():
     tag = {"type": "tag", "begin": "<call>", "content": form, "end": "</call>"}
     tags = {"type": "triggered_tags", "triggers": ["<call>"], "tags": [tag]}
     spec = gp.OutputSpec.structural_tag({"type": "structural_tag", "format": tags})
-    server, call = Server(BYTES), '<call>{"name":"a","city":"b"}</call>'
+    server = Server(BYTES)
+    call = '<call>{"name":"a","city":"b"}</call>'
     for _ in range(2):
         server.output(spec, f'She said "{{": {call} and {call}')
     offers = server.output(spec, f"ok {call}")
@@ -419,22 +434,26 @@ def request(spec, triggers=()):
 
 
 def test_tokens_that_no_grammar_would_take_are_no_trouble():
-    learnt, spec = Server(BYTES).learnt, gp.OutputSpec.json_schema(ADDRESS)
+    learnt = Server(BYTES).learnt
+    spec = gp.OutputSpec.json_schema(ADDRESS)
     for text in ([BYTES.size + 7], list(b'}]}"":,\\'), [ord("{")], list(b"]" * 300)):
         one = request(spec)
         assert learnt.after(0, one, text)[1]
 
 
 def test_of_a_request_that_waits_only_what_may_begin_it_is_worth_a_look():
-    learnt, one = Server(BYTES).learnt, request(gp.OutputSpec.json_schema(ADDRESS), [Trigger((ord(">"),))])
+    learnt = Server(BYTES).learnt
+    one = request(gp.OutputSpec.json_schema(ADDRESS), [Trigger((ord(">"),))])
     assert learnt.after(0, one, list(b"a")) == (None, False)
     assert learnt.after(0, one, list(b"<t>")) == (None, True)
     assert learnt.after(0, one, []) == (None, False)
 
 
 def test_a_request_that_leaves_is_not_kept_and_the_next_one_in_its_slot_begins():
-    learnt, spec = Server(BYTES).learnt, gp.OutputSpec.json_schema(ADDRESS)
-    one, other = request(spec), request(spec)
+    learnt = Server(BYTES).learnt
+    spec = gp.OutputSpec.json_schema(ADDRESS)
+    one = request(spec)
+    other = request(spec)
     before = sys.getrefcount(one)
     learnt.after(0, one, list(b'{"name":"a"'))
     assert sys.getrefcount(one) == before
@@ -443,7 +462,8 @@ def test_a_request_that_leaves_is_not_kept_and_the_next_one_in_its_slot_begins()
 
 
 def test_what_many_steps_without_drafts_brought_is_read_bit_by_bit():
-    server, spec = Server(BYTES), gp.OutputSpec.json_schema(ADDRESS)
+    server = Server(BYTES)
+    spec = gp.OutputSpec.json_schema(ADDRESS)
     for _ in range(3):
         server.output(spec, '{"name":"x","city":"b"}')
     table = server.table(spec)
@@ -459,7 +479,8 @@ def test_what_many_steps_without_drafts_brought_is_read_bit_by_bit():
 
 @pytest.mark.parametrize("text", [b" ", b'"', b"\\", b"[", b'"a', b"1", b"{}", b'\\"', b",:"])
 def test_no_text_takes_long(text):
-    place, begun = Outline(words_of("{}", "json_object"), 0), time.thread_time()
+    place = Outline(words_of("{}", "json_object"), 0)
+    begun = time.thread_time()
     for _ in range(2000):
         place, _ = place.after(text)
     place.after(text * 20_000)

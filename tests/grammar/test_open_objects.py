@@ -92,7 +92,8 @@ def taken(compiler, spec, value):
 
 
 def compare(compiler, spec, means):
-    judge, seen = oracle(means), set()
+    judge = oracle(means)
+    seen = set()
     seeds = [
         {},
         {"a": 1},

@@ -82,7 +82,9 @@ def table_of(spec, tokens=()):
 @settings(deadline=None, max_examples=400)
 @given(cases)
 def test_table_and_journal_follow_the_rules(case):
-    trigger, stops, tokens = case["trigger"], case["stops"], case["tokens"]
+    trigger = case["trigger"]
+    stops = case["stops"]
+    tokens = case["tokens"]
     spec = OutputSpec.choice(["x"], start_after=trigger or None, stop_token_ids=stops)
     expected = plain(trigger, stops, tokens)
 
@@ -96,7 +98,8 @@ def test_table_and_journal_follow_the_rules(case):
     assert list(table.tokens(0)) == tokens[: expected[1]]
 
     journal = LiveRequest(1, 0, "r", spec, stops)
-    failed, at = bool(table.failures), 0
+    failed = bool(table.failures)
+    at = 0
     for chunk in case["chunks"]:
         # A worker tells of a failure when the journal has fewer or more tokens than those that counted.
         if failed and at >= case["told"]:
@@ -116,10 +119,13 @@ def test_table_and_journal_follow_the_rules(case):
 @settings(deadline=None, max_examples=200)
 @given(cases)
 def test_a_state_goes_back_to_any_mark(case):
-    trigger, stops, tokens = case["trigger"], case["stops"], [abs(token) for token in case["tokens"]]
+    trigger = case["trigger"]
+    stops = case["stops"]
+    tokens = [abs(token) for token in case["tokens"]]
     state = RequestState(triggers(trigger or None) or (), stops)
     state.extend(array("q", tokens[: case["replayed"]]))
-    mark, counted = state.mark(), list(state.tokens)
+    mark = state.mark()
+    counted = list(state.tokens)
     for number, token in enumerate(case["chunks"]):
         ends = state.ends_with(token)
         state.take(token)
@@ -140,7 +146,8 @@ def test_a_long_request_is_extended_without_looking_at_what_it_has():
     def seconds(length):
         state = RequestState((Trigger((1, 2)),), (5,))
         state.extend(array("q", [0] * length))
-        chunk, best = array("q", [0] * 10), 1e9
+        chunk = array("q", [0] * 10)
+        best = 1e9
         for _ in range(5):
             start = time.perf_counter()
             for _ in range(2000):

@@ -63,7 +63,9 @@ def layouts_of(data):
 @pytest.mark.skipif(not ARCHIVE.is_file(), reason="the JSON Schema Test Suite is not in ../shared")
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_the_official_suite(compiler, draft):
-    walker, verdicts, others = Walker(compiler), set(), 0
+    walker = Walker(compiler)
+    verdicts = set()
+    others = 0
     for group in list(groups(draft))[len(draft) % 4 :: 4]:
         reference, grammar = (compiled(compiler, group.schema, form) for form in ("compact", "spaced"))
         if isinstance(reference, str):

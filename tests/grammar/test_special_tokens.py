@@ -90,7 +90,8 @@ def special(compiler: GrammarCompiler, name: bytes) -> int:
 
 
 def test_special_tokens_that_a_grammar_names_come_there_only(compiler):
-    opening, closing = special(compiler, b"<tool_call>"), special(compiler, b"</tool_call>")
+    opening = special(compiler, b"<tool_call>")
+    closing = special(compiler, b"</tool_call>")
     source = "start: <tool_call> /[^<]+/ </tool_call>"
     grammar = compiler.compile(OutputSpec.grammar(source, "lark"))
     walker = Walker(compiler)

@@ -115,7 +115,8 @@ class TestStartAfter:
 
     def test_text_that_cannot_be_encoded_takes_no_slot(self, backend):
         plain = Vocabulary(TOKENS, (END,), VOCABULARY.special_ids)
-        table, spec = GrammarTable(plain), OutputSpec.regex("x", start_after="text")
+        table = GrammarTable(plain)
+        spec = OutputSpec.regex("x", start_after="text")
         with pytest.raises(VocabularyError, match="no encoder"):
             table.add(0, "r0", spec, backend.compile(spec), backend)
         table.add(0, "r0", OutputSpec.regex("x"), backend.compile(OutputSpec.regex("x")), backend)
@@ -187,7 +188,8 @@ class TestDeadEnds:
         # Only the last token of a wide vocabulary fits: a look at the first words alone sees nothing.
         tokens = [b"a", b"</s>", *(b"-" for _ in range(5000)), b"b"]
         vocabulary = Vocabulary.from_tokens(tokens, [1])
-        backend, table = XGrammarBackend(vocabulary, GuidedConfig(threads=1)), GrammarTable(vocabulary)
+        backend = XGrammarBackend(vocabulary, GuidedConfig(threads=1))
+        table = GrammarTable(vocabulary)
         for slot, text in enumerate(("ab", "a!")):
             spec = OutputSpec.grammar(f'root ::= "{text}"')
             table.add(slot, f"r{slot}", spec, backend.compile(spec), backend, [0])

@@ -171,7 +171,8 @@ class TestACulprit:
         assert table.failures() == [(1, "request r1: its backend failed: out of memory")]
 
     def test_none_fails_when_the_rows_work_one_by_one(self, table, fake, caplog):
-        fake.broken, fake.limit = "fill", 2
+        fake.broken = "fill"
+        fake.limit = 2
         assert table.mask(0, 1, 2) == [{Z, END}] * 3
         assert table.failures() == []
         assert "3 rows are retried one by one: out of memory" in caplog.text
@@ -279,7 +280,8 @@ AFTER_RULES = 'root ::= ((r | "x") {} [^1ab])\nr ::= "1" | "ba"'
 def test_an_error_tells_a_token_that_the_mask_showed_from_one_that_it_did_not(backend, spec, begun):
     """xgrammar's masks show some tokens that end inside of a character, and its matchers refuse them."""
     made = backend(PARTS, GuidedConfig(threads=1))
-    grammar, contradictions = made.compile(spec), 0
+    grammar = made.compile(spec)
+    contradictions = 0
     for before in begun:
         table = GrammarTable(PARTS)
         slots = tuple(range(PARTS.size))  # one for each token

@@ -224,7 +224,8 @@ class TestMatchersThatCannotGoBack:
         spec = OutputSpec.grammar('start: name "-"\nname[max_tokens=3]: /[a-c]{2,20}/', syntax="lark")
         table = GrammarTable(VOCABULARY)
         table.add(0, "r", spec, backend.compile(spec), backend)
-        a, dash = TOKENS.index(b"a"), TOKENS.index(b"-")
+        a = TOKENS.index(b"a")
+        dash = TOKENS.index(b"-")
         for _ in range(2):
             rows = np.zeros((3, VOCABULARY.words), np.int32)
             fill_with_drafts(table, (0,), rows, [[a], [a]])

@@ -128,7 +128,8 @@ def test_threads_that_cannot_be_made_are_done_without(caplog):
 
 def test_a_pace_that_fails_is_not_tried_again(byte_vocabulary, monkeypatch, caplog):
     compiler = gp.GrammarCompiler(byte_vocabulary, config=gp.GuidedConfig(threads=2, isolate_compiles=False))
-    there, other = compiler.backend("xgrammar"), compiler.backend("llguidance")
+    there = compiler.backend("xgrammar")
+    other = compiler.backend("llguidance")
     calls = []
 
     def broken(seconds):

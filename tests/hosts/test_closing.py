@@ -33,9 +33,11 @@ def check(loop, kind, output, start=0):
 
 @pytest.mark.parametrize("kind", CASES)
 def test_every_output_with_room_enough_ends_valid(loop, kind):
-    spec, least = CASES[kind], least_of(loop.pipeline, CASES[kind])
+    spec = CASES[kind]
+    least = least_of(loop.pipeline, CASES[kind])
     free = dataclasses.replace(spec, close_before_length=False)
-    closed, cut = [], 0
+    closed = []
+    cut = 0
     for seed, room in enumerate((least, least + 1, least + 2, least + 7, 2 * least, 3 * least)):
         options = {"max_new_tokens": room, "sampling": gp.Sampling(1.0, seed=seed)}
         outputs = loop.run(PROMPTS, [spec, spec, None], ignore_stop=seed % 2 == 1, **options)
@@ -74,7 +76,8 @@ def test_too_little_room_is_an_error_of_the_row_and_the_number_told_is_enough(lo
 
 def test_what_comes_after_a_trigger_is_closed_where_it_has_room(loop):
     spec = dataclasses.replace(CASES["tag"], start_after=TRIGGERS)
-    room, complete = least_of(loop.pipeline, spec) + 30, 0
+    room = least_of(loop.pipeline, spec) + 30
+    complete = 0
     for seed in range(3):
         options = {"max_new_tokens": room, "sampling": gp.Sampling(1.0, seed=seed)}
         for output in loop.run(PROMPTS, [spec] * 3, **options):

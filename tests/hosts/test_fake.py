@@ -61,10 +61,12 @@ def test_other_rows_and_modes_change_no_output(compiler, mode, device):
             assert request.tokens == []
         else:
             assert request.error is None
-            spec, after = request.spec, 0
+            spec = request.spec
+            after = 0
             if spec is SPECS[4]:
                 assert bytes(request.tokens[:-1]) == b"ohlate"
-                spec, after = gp.OutputSpec.choice(["late"]), 2
+                spec = gp.OutputSpec.choice(["late"])
+                after = 2
             recheck(compiler.vocabulary, [spec], torch.tensor([request.tokens]), after=after)
 
 

@@ -24,7 +24,8 @@ SPECS = [gp.OutputSpec.json_schema(demo.schema, whitespace="compact") for demo i
 def parts():
     from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
 
-    tokenizer, model = load_tokenizer(MODEL_DIR), load_model(MODEL_DIR)
+    tokenizer = load_tokenizer(MODEL_DIR)
+    model = load_model(MODEL_DIR)
     patient = gp.GuidedConfig(worker_step_ms=60_000, worker_grammar_ms=60_000, compile_seconds=60)
     return tokenizer, model, gp.GrammarCompiler(model_vocabulary(tokenizer, model), config=patient)
 
@@ -43,7 +44,8 @@ def told(outputs):
 def test_greedy_outputs_are_the_same_in_fewer_forward_passes(parts, loops):
     tokenizer, _, compiler = parts
     plain, jumping = loops
-    chance, cases = Random(7), []
+    chance = Random(7)
+    cases = []
     while len(cases) < 120:
         try:
             form = chance.choice(["compact", "compact", "spaced", "flexible"])

@@ -43,7 +43,8 @@ def parts(request):
         pytest.skip("no CUDA device")
     from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
 
-    tokenizer, model = load_tokenizer(MODEL_DIR), load_model(MODEL_DIR).to(request.param)
+    tokenizer = load_tokenizer(MODEL_DIR)
+    model = load_model(MODEL_DIR).to(request.param)
     return tokenizer, model, gp.GrammarCompiler(model_vocabulary(tokenizer, model))
 
 
@@ -161,7 +162,8 @@ def test_rows_that_do_not_say_are_laid_out_as_configured(parts, make_loop, white
     more = {"properties": {"a": {"type": "boolean"}}, "required": ["a"], "minProperties": 2}
     opened = gp.OutputSpec.json_schema({"type": "object", **more})
     said = gp.OutputSpec.json_schema(DEMOS[0].schema, whitespace="flexible", strict=True)
-    specs, every = [*SPECS, said, opened], prompts(tokenizer)
+    specs = [*SPECS, said, opened]
+    every = prompts(tokenizer)
     outputs = loop.run([*every, *every[:2]], specs, max_new_tokens=100)
     for spec, output in zip(specs, outputs, strict=True):
         assert output.error is None
@@ -195,7 +197,8 @@ def test_ranks_produce_what_one_alone_does(parts, make_loop, monkeypatch):
     if model.device.type == "cuda":
         pytest.skip("ranks that are threads of one process share no memory of a device")
     monkeypatch.setattr(group, "machine", lambda: "here")
-    specs, every = [*SPECS, gp.OutputSpec.regex("a(?=b)c")], [*prompts(tokenizer), [1]]
+    specs = [*SPECS, gp.OutputSpec.regex("a(?=b)c")]
+    every = [*prompts(tokenizer), [1]]
     first, second = on_ranks(
         2, lambda ranks: make_loop(model, compiler, ranks=ranks).run(every, specs, max_new_tokens=60)
     )

@@ -114,7 +114,8 @@ def tokenizations(text):
     data = text.encode()
     yield list(data)
     for random in (None, Random(text)):
-        tokens, at = [], 0
+        tokens = []
+        at = 0
         while at < len(data):
             fitting = [i for i, token in enumerate(TOKENS[:-1]) if data.startswith(token, at)]
             tokens.append(

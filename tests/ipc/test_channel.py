@@ -217,7 +217,8 @@ def test_a_message_has_a_bounded_number_of_parts(monkeypatch):
 
 def test_a_channel_with_a_decoder_turns_nonsense_into_its_error(tmp_path):
     ours, theirs = socket.socketpair()
-    channel, other = Channel(ours, from_worker), Channel(theirs)
+    channel = Channel(ours, from_worker)
+    other = Channel(theirs)
     other.send(Ends("r"))
     assert channel.receive() == [Ends("r")]
     other.send(Runs(os.mkdir, str(tmp_path / "ran")))

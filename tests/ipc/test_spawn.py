@@ -127,7 +127,9 @@ def test_stop_ends_a_child_that_hangs(start):
 
 def test_a_child_outlives_the_thread_that_asked_for_it_and_no_fork_has_its_end(start, monkeypatch):
     """The kernel would end it with the thread that started it."""
-    begun, made, popen = threading.Event(), [], subprocess.Popen
+    begun = threading.Event()
+    made = []
+    popen = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: begun.set() or time.sleep(0.5) or popen(*a, **k))
     thread = threading.Thread(target=lambda: made.append(start()))
     thread.start()
@@ -159,7 +161,8 @@ def test_a_child_that_hangs_ends_with_its_host(module):
         os.kill(os.getpid(), signal.SIGKILL)
     """
     path = os.pathsep.join([str(module), str(Path(__file__).parents[2])])
-    command, variables = [sys.executable, "-c", textwrap.dedent(host)], {**os.environ, "PYTHONPATH": path}
+    command = [sys.executable, "-c", textwrap.dedent(host)]
+    variables = {**os.environ, "PYTHONPATH": path}
     found = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
     assert found.returncode == -signal.SIGKILL, found.stderr
     until(lambda: gone(int(found.stdout)))

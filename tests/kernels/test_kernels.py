@@ -82,7 +82,8 @@ def test_no_rows_is_nothing(device):
 
 @pytest.mark.gpu
 def test_a_real_vocabulary_at_256_rows():
-    vocabulary, width = 151_646, 151_936
+    vocabulary = 151_646
+    width = 151_936
     logits = torch.randn(300, width, device="cuda", dtype=torch.bfloat16)
     mask = torch.randint(-(2**31), 2**31, (256, (vocabulary + 31) // 32), device="cuda").to(torch.int32)
     rows = torch.randperm(300, device="cuda")[:256].to(torch.int32)
@@ -145,7 +146,8 @@ def test_every_row_gets_the_mask_of_its_request(device, kernels, rows, size, wid
 def test_a_launch_is_not_taken_for_other_logits(device, kernels):
     """Launches are kept by what logits look like; nothing else may go the same way."""
     generator = torch.Generator().manual_seed(5)
-    size, rows = 5000, 6
+    size = 5000
+    rows = 6
     table = torch.tensor([0, -1, 2, 1, 3, -1], dtype=torch.int32, device=device)
     wide = (
         torch.randint(-(2**31), 2**31 - 1, (4, 320), generator=generator, dtype=torch.int64).int().to(device)
@@ -187,7 +189,9 @@ def test_tokens_are_those_that_came_since(device, kernels, count):
         total = torch.randint(1, 40, (256,), generator=generator, dtype=torch.int32)
         order = torch.randperm(256, generator=generator)[:count]
         lengths = total.clone()
-        grown, never, broken = order[::2], order[1::4], order[3::4]
+        grown = order[::2]
+        never = order[1::4]
+        broken = order[3::4]
         lengths[grown] -= 1
         lengths[never] = NEVER
         lengths[broken] += torch.tensor([-2, 1], dtype=torch.int32).repeat(64)[: len(broken)]
@@ -233,7 +237,8 @@ print(looks)
 @pytest.mark.gpu
 def test_whoever_sees_the_word_raised_sees_every_token():
     """Another process polls the word, as the grammar worker does, while 4,000 steps go by."""
-    count, steps = 256, 4000
+    count = 256
+    steps = 4000
     kernels = indexed_kernels(torch.device("cuda"))
     torch.zeros(1, device="cuda")
     region = Region.create(Shape(count, 9))
@@ -269,7 +274,8 @@ def test_whoever_sees_the_word_raised_sees_every_token():
 
 def test_with_drafts_every_row_gets_the_mask_of_its_position(device, kernels):
     generator = torch.Generator().manual_seed(3)
-    size, count = 300, 4
+    size = 300
+    count = 4
     mask = torch.randint(-(2**31), 2**31 - 1, (3 * count, 10), generator=generator, dtype=torch.int64).int()
     table = torch.full((16,), -1, dtype=torch.int32)
     order = [9, 2, 11, 5]
@@ -383,7 +389,9 @@ def test_offers_stand_in_place_of_guesses_and_what_is_cut_is_rejected(device, ke
 def test_the_likeliest_drafts_are_placed(device, kernels, requests, rows, equal):
     rng = random.Random(rows)
     sure = [[rng.choice([0.5, 1.0]) if equal else rng.random() for _ in range(7)] for _ in range(requests)]
-    indices, asked, others = rng.sample(range(requests), rows), rng.choices(range(8), k=rows), [3] * rows
+    indices = rng.sample(range(requests), rows)
+    asked = rng.choices(range(8), k=rows)
+    others = [3] * rows
     for most in (0, sum(asked) // 3, sum(asked)):
         places = [(row, place) for row in range(rows) for place in range(asked[row])]
         places.sort(key=lambda at: -prod(sure[indices[at[0]]][: at[1] + 1]))

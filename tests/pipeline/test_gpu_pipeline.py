@@ -74,7 +74,8 @@ def test_tokens_may_be_written_by_a_kernel_of_the_host(pipeline, mode):
 
 
 def compare_with_the_cpu(pipeline, dtype, mode, *, strict_sync, sink=False, becomes=None):
-    steps, requests = 40, 12
+    steps = 40
+    requests = 12
     cpu, slots = pipeline("cpu", requests)
     gpu, _ = pipeline("cuda", requests, mode)
     assert gpu.mode == (becomes or mode)
@@ -122,7 +123,9 @@ def test_slots_are_recycled_while_tokens_are_in_flight(pipeline, mode):
     for i in range(len(slots)):
         pipe.remove_request(f"r{i}")
     generator = torch.Generator("cuda").manual_seed(5)
-    running, finished, count = {}, 0, 0
+    running = {}
+    finished = 0
+    count = 0
     for step in range(300):
         while len(running) < 16:
             spec = SPECS[count % len(SPECS)]
@@ -186,7 +189,8 @@ def test_a_killed_worker_is_replaced_while_the_device_waits():
 def test_beside_a_forward_pass_in_a_cuda_graph(pipeline):
     pipe, slots = pipeline("cuda", 8, "process")
     weights = torch.randn(WIDTH, WIDTH, device="cuda")
-    state, logits = torch.randn(8, WIDTH, device="cuda"), torch.empty(8, WIDTH, device="cuda")
+    state = torch.randn(8, WIDTH, device="cuda")
+    logits = torch.empty(8, WIDTH, device="cuda")
     warm_up = torch.cuda.Stream()
     with torch.cuda.stream(warm_up):
         torch.mm(state, weights, out=logits)

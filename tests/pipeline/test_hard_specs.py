@@ -12,7 +12,9 @@ import torch
 import guided_plugin as gp
 from guided_plugin.errors import GuidedError
 
-END, TURN, THINK = 256, 257, 258
+END = 256
+TURN = 257
+THINK = 258
 VOCABULARY = gp.Vocabulary.from_tokens(
     [*(bytes([byte]) for byte in range(256)), b"<|im_end|>", b"<|eot|>", b"<think>", b'","', b"},{", b"],["],
     [END, TURN],

@@ -56,7 +56,8 @@ def recheck(compiler, spec, tokens):
 
 def test_no_token_says_that_a_row_had_none(pipe, compiler):
     """As hosts do in the middle of a prompt: the row was masked, and nothing of it counts."""
-    generator, skip = torch.Generator().manual_seed(3), random.Random(3)
+    generator = torch.Generator().manual_seed(3)
+    skip = random.Random(3)
     slots = {name: pipe.add_request(name, SPECS[1 + at % 3]) for at, name in enumerate("abcd")}
     out = {name: [] for name in slots}
     for _ in range(60):
@@ -162,7 +163,8 @@ def late_tokens(runtime, monkeypatch):
 def test_acceptance_is_deferred_until_the_tokens_have_landed(inline, monkeypatch):
     events = []
     late_tokens(inline.runtime, monkeypatch)
-    accept, fill = inline.runtime.table.accept, inline.runtime.table.fill
+    accept = inline.runtime.table.accept
+    fill = inline.runtime.table.fill
     monkeypatch.setattr(inline.runtime.table, "accept", lambda *a: (events.append("accept"), accept(*a)))
     monkeypatch.setattr(inline.runtime.table, "fill", lambda *a: (events.append("fill"), fill(*a)))
     slot = inline.add_request("one", SPECS[3])
@@ -195,7 +197,8 @@ def test_a_token_from_elsewhere_fails_its_row_closed_and_no_other(pipe, compiler
     listener = Listener()
     compiler.plugins.register(listener)
     try:
-        bad, good = pipe.add_request("bad", SPECS[0]), pipe.add_request("good", SPECS[3])
+        bad = pipe.add_request("bad", SPECS[0])
+        good = pipe.add_request("good", SPECS[3])
         pipe.plan([bad, good])
         pipe.fill_mask()
         pipe.apply_mask(torch.randn(2, WIDTH))
@@ -321,7 +324,8 @@ def test_drafts_are_judged_in_one_call(mode):
         with pytest.raises(PipelineError, match=r"5 sampled and proposed tokens are expected, not \(1,\)"):
             pipeline.judge_drafts([slot], torch.zeros(1, dtype=torch.int64), logits)
         assert pipeline.token_sink() is None
-        a, b = ord("a"), ord("b")
+        a = ord("a")
+        b = ord("b")
         masks = pipeline.judge_drafts([slot], torch.tensor([NO_TOKEN, NO_TOKEN, NO_TOKEN, a, b]), logits)
         bits = [[i for i in range(288) if int(row[i // 32]) >> (i % 32) & 1] for row in masks]
         assert bits == [[a], [b], list(VOCABULARY.stop_token_ids)]

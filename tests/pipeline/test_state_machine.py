@@ -93,7 +93,8 @@ class History(RuleBasedStateMachine):
         super().__init__()
         self.pipe = gp.StepPipeline(compiler, max_slots=SLOTS, mode=mode)
         self.process = mode == "process"
-        self.live, self.away = {}, {}
+        self.live = {}
+        self.away = {}
         self.count = self.kills = 0
 
     @initialize(spec=st.sampled_from(SPECS))
@@ -239,9 +240,12 @@ class Calls:
     """The calls of `ORDER` on the pipelines of all ranks, of which the first has the grammars."""
 
     def __init__(self, pipes, source):
-        self.pipes, self.source = pipes, source
+        self.pipes = pipes
+        self.source = source
         self.so_far = ""
-        self.slots, self.counts, self.planned = {}, {}, []
+        self.slots = {}
+        self.counts = {}
+        self.planned = []
         for name in ("one", "two"):
             self.add(name)
 
@@ -286,7 +290,8 @@ class Calls:
         if not legal:
             return
         if letter in "PN":
-            self.so_far, self.planned = "", names
+            self.so_far = ""
+            self.planned = names
         if letter == "S" and self.so_far.startswith("P"):
             for name in filter(None, self.planned):
                 self.counts[name] += 1
@@ -329,7 +334,9 @@ def test_calls_in_any_order(mode, ranks, compiler, monkeypatch):
             pipes = [stack.enter_context(gp.StepPipeline(compiler, max_slots=SLOTS, mode=mode))]
         else:
             pipes = stack.enter_context(sharing(monkeypatch))("aa", mode)
-        calls, seen, most = Calls(pipes, source), set(), 0
+        calls = Calls(pipes, source)
+        seen = set()
+        most = 0
         for _ in range(2000):
             legal = [letter for letter in ORDER if calls.may_come(letter)]
             letter = source.choice(legal if source.random() < 0.7 else [*ORDER])
@@ -389,9 +396,13 @@ def test_ranks_other_than_the_first_may_hand_over_nothing(monkeypatch):
 
 def test_drafts_in_any_order(mode, compiler):
     """The five verbs are errors. Masks may be fetched before the third step that is sent after theirs."""
-    source, word = random.Random(7), "abc"
+    source = random.Random(7)
+    word = "abc"
     with gp.StepPipeline(compiler, max_slots=1, mode=mode, drafts=1) as pipe:
-        slot, count, sent, late = pipe.add_request("r", gp.OutputSpec.regex("(abc)*")), 0, [], 0
+        slot = pipe.add_request("r", gp.OutputSpec.regex("(abc)*"))
+        count = 0
+        sent = []
+        late = 0
         for number in range(300):
             kind = source.choice(["verb", "send", "send", "fetch", "fetch", "remove"])
             if kind == "verb":
@@ -419,7 +430,8 @@ def test_drafts_in_any_order(mode, compiler):
             elif kind == "remove":
                 assert pipe.tokens("r") == tuple((word * count)[:count].encode())
                 pipe.remove_request("r")
-                slot, count = pipe.add_request("r", gp.OutputSpec.regex("(abc)*")), 0
+                slot = pipe.add_request("r", gp.OutputSpec.regex("(abc)*"))
+                count = 0
         assert late > 5
     with gp.StepPipeline(compiler, max_slots=1, mode=mode) as pipe:
         with pytest.raises(PipelineError, match=r"^send_drafts was called where plan is due"):

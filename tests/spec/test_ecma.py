@@ -7,7 +7,8 @@ from guided_plugin.grammar.llguidance.lark.patterns import matches
 from guided_plugin.spec.ecma import Alternation, Anchor, Characters, Look, Repeat, Sequence, parse
 from guided_plugin.spec.properties import canonical_property, has_property
 
-A, B = Characters(((97, 97),)), Characters(((98, 98),))
+A = Characters(((97, 97),))
+B = Characters(((98, 98),))
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,15 @@ from guided_plugin.spec.languages import EMPTY, NOTHING, searched, whole
 
 @pytest.mark.parametrize("looks", [False, True])
 def test_random_patterns_agree_with_re(looks):
-    refused, chance = 0, random.Random(looks)
+    refused = 0
+    chance = random.Random(looks)
     for _ in range(150):
         pattern, python = random_pattern(chance, 3, looks)
-        search, full = re.compile(python), re.compile(rf"\A(?:{python})\Z")
+        search = re.compile(python)
+        full = re.compile(rf"\A(?:{python})\Z")
         try:
-            quoted, text_alone = patterns.pattern(pattern), patterns.whole_text(pattern)
+            quoted = patterns.pattern(pattern)
+            text_alone = patterns.whole_text(pattern)
         except UnsupportedSpecError:
             refused += 1
             continue

@@ -207,7 +207,8 @@ def test_references_inside_the_document_pass(schema):
     check_schema(schema)
 
 
-NOWHERE, OUTSIDE = "points at nothing in this schema", "lies outside this schema"
+NOWHERE = "points at nothing in this schema"
+OUTSIDE = "lies outside this schema"
 
 
 @pytest.mark.parametrize(

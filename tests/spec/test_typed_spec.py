@@ -164,7 +164,8 @@ def test_two_classes_of_one_name():
     def make(kind):
         return dataclasses.make_dataclass("Same", [("a", kind)])
 
-    one, other = make(int), make(str)
+    one = make(int)
+    other = make(str)
     typed = TypedSpec(tuple[one, other])
     assert len(typed.spec.document()["$defs"]) == 2
     assert typed.read('[{"a":1},{"a":"x"}]') == (one(1), other("x"))

@@ -71,7 +71,10 @@ class _Body(httpx.SyncByteStream, httpx.AsyncByteStream):
     """A body that is kept while it passes by."""
 
     def __init__(self, stream, reasons):
-        self._stream, self._reasons, self._body, self._noted = stream, reasons, b"", False
+        self._stream = stream
+        self._reasons = reasons
+        self._body = b""
+        self._noted = False
 
     def __iter__(self):
         for part in self._stream:

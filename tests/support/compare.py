@@ -58,12 +58,18 @@ def _send(url, body):
 
 def _choices(ask, events):
     """Of a completion or a chat, streamed or not."""
-    texts, calls, finish, kinds, logprobs, shape = {}, {}, {}, set(), {}, set()
+    texts = {}
+    calls = {}
+    finish = {}
+    kinds = set()
+    logprobs = {}
+    shape = set()
     for event in events:
         shape |= {f"usage.{key}" for key in event.get("usage") or ()}
         kinds |= {name for name in ("usage", "done") if event.get(name)}
         for choice in event.get("choices", ()):
-            at, message = choice["index"], choice.get("message") or choice.get("delta") or {}
+            at = choice["index"]
+            message = choice.get("message") or choice.get("delta") or {}
             texts[at] = texts.get(at, "") + (choice.get("text") or message.get("content") or "")
             _add_calls(calls.setdefault(at, {}), message.get("tool_calls") or ())
             if choice.get("finish_reason") is not None:

@@ -75,7 +75,8 @@ def obj(closed=True, **properties):
     return {**made, "additionalProperties": False} if closed else made
 
 
-BOOLEAN, ONE_OR_TWO = {"type": "boolean"}, {"type": "array", "items": {"enum": [1, 2]}}
+BOOLEAN = {"type": "boolean"}
+ONE_OR_TWO = {"type": "array", "items": {"enum": [1, 2]}}
 RECORD = obj(name={"type": "string", "maxLength": 6}, age={"type": "integer", "minimum": 0, "maximum": 120})
 SCHEMAS = {
     "record": RECORD,
@@ -225,7 +226,8 @@ def _options():
     for name in ("n", "length", "stop", "min_tokens", "seed", "penalties", "skip_special_tokens"):
         made = formatted(f"option of a chat: {name}", RECORD, tags=["option", name], **OPTIONS[name])
         yield Ask(made.name, made.path, made.body, tags=made.tags)
-    yes_no, pattern = {"choice": ["yes", "no"]}, "yes|no"
+    yes_no = {"choice": ["yes", "no"]}
+    pattern = "yes|no"
     form = {"structured_outputs": yes_no, "pattern": pattern, "logprobs": True}
     yield chat("logprobs of a chat", top_logprobs=4, **form)
     yield chat("logprobs of a chat, none on top", **form)

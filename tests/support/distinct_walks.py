@@ -94,7 +94,9 @@ def leaves_no_trace(
     `ids_of` leaves out allowed tokens, and `choose` takes one of the others, in `forth` of all steps.
     """
     stops = vocabulary.stop_token_ids
-    matcher, taken, marked = backend.start(grammar, stops), [], None
+    matcher = backend.start(grammar, stops)
+    taken = []
+    marked = None
     row = np.zeros((1, vocabulary.words), np.int32)
     direct = row.copy()
     for step in range(steps):
@@ -110,10 +112,12 @@ def leaves_no_trace(
             taken.append(token)
         else:
             matcher.rollback(len(taken) - marked)
-            taken, marked = taken[:marked], None
+            taken = taken[:marked]
+            marked = None
         if step % 7 == 0:
             left = matcher
-            matcher, marked = left.fork(), None
+            matcher = left.fork()
+            marked = None
             for token in ids[:1]:
                 left.accept(token)
         fresh = backend.start(grammar, stops)
@@ -133,7 +137,8 @@ def drafts_see_what_replays_see(
         rows = np.zeros((len(drafts) + 1, vocabulary.words), np.int32)
         fill_with_drafts(table, (0,), rows, [[byte] for byte in drafts])
         for place in range(len(drafts) + 1):
-            fresh, row = GrammarTable(vocabulary), np.zeros((1, vocabulary.words), np.int32)
+            fresh = GrammarTable(vocabulary)
+            row = np.zeros((1, vocabulary.words), np.int32)
             fresh.add(0, "r", grammar.spec, grammar, backend, [*history, *drafts[:place]])
             fresh.fill((0,), row)
             assert np.array_equal(rows[place], row[0]), drafts[:place]

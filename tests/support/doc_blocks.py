@@ -66,7 +66,8 @@ def blocks(page: Path) -> list[Block]:
     name = page.relative_to(ROOT).as_posix()
     found = []
     for match in _FENCE.finditer(text):
-        language, inside = match["language"], match["text"]
+        language = match["language"]
+        inside = match["text"]
         if match["indent"]:
             inside = re.sub(f"^{match['indent']}", "", inside, flags=re.MULTILINE)
         line = text.count("\n", 0, match.start("language")) + 1

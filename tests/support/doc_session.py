@@ -153,7 +153,8 @@ class Session:
 
     def _python(self, block: Block) -> None:
         code = _compiled("\n" * block.line + self._here(block.text), block.page)
-        out, before = io.StringIO(), Path.cwd()
+        out = io.StringIO()
+        before = Path.cwd()
         os.chdir(self.folder)
         try:
             with contextlib.redirect_stdout(out):

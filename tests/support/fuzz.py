@@ -108,7 +108,8 @@ def fuzz(numbers: Iterable[int], seed: int, *, backend: str = "auto", instances:
     report = Report()
     for number in numbers:
         source = Random(f"{seed}:{number}")
-        schema, mode = random_schema(source), _random_mode(source, backend)
+        schema = random_schema(source)
+        mode = _random_mode(source, backend)
         report.add(number, mode, schema, check(schema, mode, source, count=instances))
     return report
 
@@ -132,7 +133,8 @@ def smallest(fault: Fault) -> Fault:
 
 
 def _fails(schema: Any, fault: Fault) -> bool:
-    kind, text = fault.finding.kind, fault.finding.text
+    kind = fault.finding.kind
+    text = fault.finding.text
     if not isinstance(schema, dict):
         return False
     if kind in ("crash", "early stop"):
@@ -143,7 +145,8 @@ def _fails(schema: Any, fault: Fault) -> bool:
         if kind == "dead end":
             return subject.stuck(text.encode())
         instance = fault.mode.instance_in(text)
-        allowed, taken = subject.allows(instance) and subject.is_laid_out(instance), subject.verdicts(text)
+        allowed = subject.allows(instance) and subject.is_laid_out(instance)
+        taken = subject.verdicts(text)
         if kind == "inconsistent":
             return len(taken) > 1 or (
                 taken == {True} and not all(one.accepted for one in subject.masked(text))

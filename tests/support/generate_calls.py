@@ -5,7 +5,8 @@ from transformers import set_seed
 
 __all__ = ["MIXED", "PAD", "STOP", "generate"]
 
-STOP, PAD = 1, 2
+STOP = 1
+PAD = 2
 MIXED = [SPECS[0], None, SPECS[1]]
 
 

@@ -113,7 +113,8 @@ def recheck(
 
 def same_until_stop(left: torch.Tensor, right: torch.Tensor, stops: Sequence[int] = (1,)) -> bool:
     """Whether two rows hold the same tokens up to the stop token, or as far as both go."""
-    one, other = left.tolist(), right.tolist()
+    one = left.tolist()
+    other = right.tolist()
     for a, b in zip(one, other, strict=False):
         if a != b:
             return False

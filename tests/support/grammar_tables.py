@@ -104,7 +104,9 @@ class ScriptedMatcher:
     complete = True
 
     def __init__(self, backend: ScriptedBackend, grammar: Grammar) -> None:
-        self.backend, self.spec, self.handle = backend, grammar.spec, grammar.handle
+        self.backend = backend
+        self.spec = grammar.spec
+        self.handle = grammar.handle
         self.tokens: list[int] = []
 
     def accept(self, token: int) -> bool:
@@ -119,7 +121,8 @@ class ScriptedMatcher:
 
 class ScriptedBatch:
     def __init__(self, backend: ScriptedBackend, matchers: list[ScriptedMatcher]) -> None:
-        self.backend, self.matchers = backend, matchers
+        self.backend = backend
+        self.matchers = matchers
 
     def accept(self, tokens: list[int]) -> list[bool]:
         assert all(type(token) is int for token in tokens)

@@ -58,7 +58,8 @@ _MOST_VALUES = 500
 
 def near(schema: Any, seeds: Iterable[Any] = (), *, count: int = 300, seed: int = 0) -> Iterator[Any]:
     """So many instances, the same for a seed: the seeds, simple values, built ones, and edits of all."""
-    chance, seeds = Random(seed), list(seeds)
+    chance = Random(seed)
+    seeds = list(seeds)
     builder = _Builder(schema, seeds, chance)
     made = [*seeds, *_SIMPLE, *(builder.build(schema) for _ in range(count // 3))]
     yield from made[:count]
@@ -196,7 +197,8 @@ class _Builder:
             return None
 
     def _object(self, found: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        properties, patterns = found.get("properties") or {}, found.get("patternProperties") or {}
+        properties = found.get("properties") or {}
+        patterns = found.get("patternProperties") or {}
         names = [name for name in _iterable(found.get("required")) if isinstance(name, str)]
         share = 0.6 if depth < 3 else 0.2 if depth <= _DEPTH else 0
         names += [name for name in properties if self.chance.random() < share]
@@ -218,7 +220,8 @@ class _Builder:
         items = found.get("items", True)
         prefix = found.get("prefixItems") or (items if isinstance(items, list) else [])
         rest = found.get("additionalItems", True) if isinstance(items, list) else items
-        low, high = int(found.get("minItems", 0)), int(found.get("maxItems", 64))
+        low = int(found.get("minItems", 0))
+        high = int(found.get("maxItems", 64))
         length = max(low, self.chance.choice((0, 1, 2, len(prefix)))) if depth <= _DEPTH else low
         parts = itertools.chain(prefix, itertools.repeat(rest))
         result = [self.build(part, depth + 1) for part in itertools.islice(parts, min(length, high, 64))]

@@ -9,7 +9,9 @@ from guided_plugin import Vocabulary
 
 __all__ = ["CONTROL", "END", "OTHER_END", "PERSON", "VOCABULARY", "allowed", "takes", "terminal_takes"]
 
-END, OTHER_END, CONTROL = 256, 257, 258
+END = 256
+OTHER_END = 257
+CONTROL = 258
 VOCABULARY = Vocabulary.from_tokens(
     [*(bytes([byte]) for byte in range(256)), b"</s>", b"<other>", b"<ctrl>"], [END], [OTHER_END, CONTROL]
 )
@@ -34,7 +36,8 @@ def _at_start(terminal):
 
 def terminal_takes(terminal, text):
     """Whether a terminal of a grammar matches a text; False also for the terminal that matches none."""
-    matcher, data = _at_start(terminal).deep_copy(), list(text.encode())
+    matcher = _at_start(terminal).deep_copy()
+    data = list(text.encode())
     if matcher.is_error():
         assert "nsatisfiable" in matcher.get_error(), matcher.get_error()
         return False

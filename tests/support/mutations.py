@@ -61,7 +61,8 @@ def mutate_value(chance: Random, value: Any, values: Sequence[Any], names: Seque
     holder: Any = whole
     at: Any = 0
     while isinstance(inner := holder[at], dict | list) and inner and chance.random() < 0.6:
-        holder, at = inner, chance.choice([*inner] if isinstance(inner, dict) else range(len(inner)))
+        holder = inner
+        at = chance.choice([*inner] if isinstance(inner, dict) else range(len(inner)))
     holder[at] = _changed(chance, holder[at], values, names)
     return whole[0]
 

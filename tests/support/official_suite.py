@@ -117,7 +117,9 @@ def groups(draft: str, source: Path = ARCHIVE, folder: str = "") -> Iterator[Gro
 
 def score(draft: str, compiler: GrammarCompiler, *, every: int = 1) -> Score:
     """Walk the instances of every n-th schema of a draft, each in several tokenizations."""
-    found, walker, tokens = Score(), Walker(compiler), TextTokens(compiler.vocabulary)
+    found = Score()
+    walker = Walker(compiler)
+    tokens = TextTokens(compiler.vocabulary)
     for group in list(groups(draft))[::every]:
         try:
             grammar = compiler.compile(OutputSpec.json_schema(group.schema, strict=False))

@@ -123,7 +123,8 @@ def _readable(schema: Any) -> Any:
 
 def _for_rust(pattern: str) -> str:
     """A pattern with what Rust reads otherwise spelt out: classes in classes, lone braces, NUL, words."""
-    result, inside = "", False
+    result = ""
+    inside = False
     for piece in _PIECES.findall(pattern):
         if inside and piece in "[&~":
             result += f"\\{piece}"

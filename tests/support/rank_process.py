@@ -41,8 +41,10 @@ class Steps:
     """Steps by number, the same at every rank."""
 
     def __init__(self, pipe, device, *, late=0.0, late_cycles=0):
-        self.pipe, self.device = pipe, device
-        self._late, self._late_cycles = late, late_cycles
+        self.pipe = pipe
+        self.device = device
+        self._late = late
+        self._late_cycles = late_cycles
         self._slots = [pipe.add_request(f"r{i}", SPECS[i % len(SPECS)]) for i in range(REQUESTS)]
         self._sampled = torch.full((REQUESTS,), NO_TOKEN, dtype=torch.int64, device=device)
 

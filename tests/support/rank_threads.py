@@ -22,7 +22,9 @@ class ThreadRanks:
 
     def __init__(self, rank, values, barrier, sent):
         self.rank, self.size = rank, len(values)
-        self._values, self._barrier, self._sent = values, barrier, sent
+        self._values = values
+        self._barrier = barrier
+        self._sent = sent
 
     def gather(self, value):
         self._values[self.rank] = value
@@ -50,7 +52,8 @@ class ThreadRanks:
 
 def on_ranks(size, work):
     """What `work(group)` returns or raises in each of `size` threads."""
-    values, barrier = [None] * size, threading.Barrier(size)
+    values = [None] * size
+    barrier = threading.Barrier(size)
     sent = {}
     groups = [ThreadRanks(rank, values, barrier, sent) for rank in range(size)]
     with ThreadPoolExecutor(size) as threads:

@@ -16,7 +16,9 @@ DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
 DRAFT_2019 = {"$schema": "https://json-schema.org/draft/2019-09/schema"}
 DRAFT_2020 = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 
-INTEGER, STRING, NULL = {"type": "integer"}, {"type": "string"}, {"type": "null"}
+INTEGER = {"type": "integer"}
+STRING = {"type": "string"}
+NULL = {"type": "null"}
 
 
 class Case(NamedTuple):

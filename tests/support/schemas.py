@@ -215,7 +215,8 @@ class _Maker:
         if self.draft != 2020 or self.chance.random() < 0.3:
             result = {"$schema": _DRAFTS[self.draft], **result}
         # Each refers only to later ones and, below others, to the root.
-        names, self.defined = self.defined, []
+        names = self.defined
+        self.defined = []
         for name in reversed(names):
             result.setdefault(self.home, {})[name] = self.schema(1)
             self.defined.append(name)
@@ -232,7 +233,8 @@ class _Maker:
         result: dict[str, Any] = {}
         kinds = self.chance.choices([*_KEYWORDS], _WEIGHTS, k=self.chance.choice((1, 1, 1, 1, 1, 1, 2, 3)))
         if self.distinct and depth < 2 and self.chance.random() < 0.6:
-            kinds, least = ["array"], self.chance.choice((0, 0, 1, 2, 3))
+            kinds = ["array"]
+            least = self.chance.choice((0, 0, 1, 2, 3))
             result = {"type": "array", "uniqueItems": True, "items": self.few(depth + 1), "minItems": least}
             if self.chance.random() < 0.6:
                 return result
@@ -277,7 +279,8 @@ class _Maker:
 
     def union(self, depth: int) -> dict[str, Any]:
         """Objects of several kinds; what tells them apart is described, required and typed here and there."""
-        chance, tag = self.chance, self.names(1, 1)[0]
+        chance = self.chance
+        tag = self.names(1, 1)[0]
         pool = chance.choice((_CONSTANTS, _STARTS, [*_CONSTANTS, *_STARTS]))
         kinds = chance.sample(pool, chance.randint(2, 4))
         branches = [self._branch(tag, kind, depth) for kind in kinds]

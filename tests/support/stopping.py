@@ -134,7 +134,8 @@ class Walker:
             leaks = (masks[: len(going)] & unnamed).any(axis=1)
             tokens = {}
             for row, slot in enumerate(going):
-                walk, mask = found[slot], masks[row]
+                walk = found[slot]
+                mask = masks[row]
                 if slot in stuck:
                     self._failed(walk, str(stuck[slot]), "allows no token")
                     continue
@@ -179,7 +180,8 @@ class Walker:
         `begin`: a text to start with. `finish`: so many steps more to end the output, if it may end.
         `likely`: tokens of these bytes alone come before others. `merged`: how often several bytes do.
         """
-        left, more = iter(range(steps)), iter(range(finish))
+        left = iter(range(steps))
+        more = iter(range(finish))
         first = iter(self._tokens(begin))
         ending, plain = (
             {i for i, name in enumerate(self._names) if name and set(name) <= set(some)}
@@ -219,8 +221,10 @@ class Walker:
             table.fill((0,), self._row)
             if table.failures:
                 return self._failed(found, str(table.failures[0][1]), "allows no token")
-            allowed, before = self._allowed(), found.text
-            stops, others = allowed & set(self._stops), allowed & unnamed
+            allowed = self._allowed()
+            before = found.text
+            stops = allowed & set(self._stops)
+            others = allowed & unnamed
             where = f"after {before!r}"
             matcher = table.requests[0].matcher
             if bool(stops) != matcher.complete or (stops and stops != set(self._stops)):

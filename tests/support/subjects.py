@@ -22,7 +22,8 @@ from guided_plugin.spec import OutputSpec
 
 __all__ = ["COMPILER", "WALKER", "Finding", "Mode", "Outcome", "Subject", "check", "is_whole"]
 
-BEGIN, END = "<f>", "</f>"
+BEGIN = "<f>"
+END = "</f>"
 COMPILER = GrammarCompiler(
     special_vocabulary(padded=True, more=MERGED),
     config=GuidedConfig(threads=1, cache_bytes=0, isolate_compiles=False, **vars(UNBOUNDED)),
@@ -30,8 +31,10 @@ COMPILER = GrammarCompiler(
 )
 WALKER = Walker(COMPILER)
 _TOKENIZATIONS = Tokenizations(COMPILER.vocabulary)
-_STEPS, _FINISH = (0, 4, 12, 60), 200
-"""How many steps a walk takes at random, and how many more it may take to its end."""
+_STEPS = (0, 4, 12, 60)
+"""How many steps a walk takes at random."""
+_FINISH = 200
+"""How many more it may take to its end."""
 _MASKED = 2
 """Of so many valid instances of a schema, masks are looked at too."""
 
@@ -155,7 +158,8 @@ class Subject:
 
     def _tokenizations(self, text: str) -> list[list[int]]:
         # The same for a text, so that what is found is found again.
-        chance, data = Random(text), text.encode()
+        chance = Random(text)
+        data = text.encode()
         if self.distinct:
             return _TOKENIZATIONS.several(data, chance)
         return [_TOKENIZATIONS.spelt(data, chance.choice)]
@@ -188,7 +192,8 @@ class Subject:
         """One output at random: the instance in it, if it ends and can be read."""
         begin = BEGIN if self.mode.tag == "triggered_tags" else ""
         whole = is_whole if self.mode.tag else is_json
-        steps, merged = source.choice(_STEPS), source.choice((0, 0.3, 0.8))
+        steps = source.choice(_STEPS)
+        merged = source.choice((0, 0.3, 0.8))
         walk = WALKER.wander(self.grammar, source, steps, whole, begin=begin, finish=_FINISH, merged=merged)
         outcome.walks += 1
         text = walk.text.decode(errors="replace")
@@ -208,7 +213,8 @@ class Subject:
 
     def compare(self, values: Iterable[Any], source: Random, outcome: Outcome) -> None:
         """What grammar and oracle say of instances, each text once."""
-        seen, masked = set(), 0
+        seen = set()
+        masked = 0
         for value in values:
             try:
                 text = text_of(value)
@@ -250,7 +256,8 @@ class Subject:
         """A text and others of its value: with whitespace, and now and then with escapes and exponents."""
         texts = [text]
         if self.mode.whitespace == "flexible":
-            indent, plain = source.choice((None, 1)), source.random() < 0.5
+            indent = source.choice((None, 1))
+            plain = source.random() < 0.5
             texts.append(json.dumps(value, indent=indent, ensure_ascii=plain))
         return texts + (respelt(value) if source.random() < 0.2 else [])
 
@@ -266,7 +273,8 @@ def check(schema: Any, mode: Mode, source: Random, *, count: int = 60, walks: in
         try:
             subject = Subject(schema, mode)
         except GuidedError as error:
-            outcome.status, outcome.reason = "refused", error.what
+            outcome.status = "refused"
+            outcome.reason = error.what
             valid = oracle(schema)
             found = next(([value] for value in instances([]) if valid(value)), [])
             outcome.satisfiable = bool(found)

@@ -157,7 +157,9 @@ def grown(
     compiler: GrammarCompiler, grammars: tuple[Grammar, Grammar], name: str, count: int
 ) -> list[tuple[str, tuple[bool, bool], tuple[bool, bool]]]:
     """Texts that grow by pieces while any of two grammars takes them, with what both say."""
-    chance, found, pool = Random(name), [], [""]
+    chance = Random(name)
+    found = []
+    pool = [""]
     while len(found) < count:
         base = chance.choice(pool[-40:] if chance.random() < 0.7 else pool)
         text = base + chance.choice(PIECES)

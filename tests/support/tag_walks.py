@@ -18,7 +18,8 @@ NUMBERS = {"type": "object", "properties": {"n": {**UNIQUE, "items": {"type": "i
 NAMES = {"type": "object", "minProperties": 2, "additionalProperties": BOOLEAN}
 FREE = {"type": "array", "items": {"type": "integer"}}
 
-CALL, END_CALL = b"<tool_call>", b"</tool_call>"
+CALL = b"<tool_call>"
+END_CALL = b"</tool_call>"
 # Tokens in which JSON begins, ends, or ends and begins again.
 STRADDLING = (
     b'>["|>["a","|>["a","a"|>["a","a"]<|>[1,|>[1,1|"]<|"]</|]<|]</|a"]<|1]<|,1]<|}]<|2}]<|"b":1}]<|'
@@ -119,7 +120,8 @@ def texts_of(form: Form, tokens: list[int], hook: Callable[[Any], Any]) -> list[
         for token in tokens
     )
     text = plain.decode(errors="replace")
-    found, at = [], text.index(form.head) + len(form.head)
+    found = []
+    at = text.index(form.head) + len(form.head)
     read = json.JSONDecoder(object_pairs_hook=hook).raw_decode
     while True:
         begins = [(text.find(begin, at), -len(begin), end, schema) for begin, end, schema in form.parts]

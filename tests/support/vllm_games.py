@@ -110,14 +110,19 @@ class V1Game:
     def __init__(self, guide, seed, *, placeholders=False, stages=1, most=8):
         self.guide, self.rng, self.placeholders, self.most = guide, random.Random(seed), placeholders, most
         self.generator = torch.Generator().manual_seed(seed)
-        self.groups, self.preempted, self.done = [[] for _ in range(stages)], [], []
-        self.rows, self.turn, self.count = [], 0, 0
+        self.groups = [[] for _ in range(stages)]
+        self.preempted = []
+        self.done = []
+        self.rows = []
+        self.turn = 0
+        self.count = 0
         self.begun, self.cut, self.cut_back = set(), set(), 0
         """Guided requests that were in a batch; those whose output was cut; how many of them came back."""
         self.table = guide.runner.engine.table = {}
 
     def step(self):
-        rng, group = self.rng, self.groups[self.turn % len(self.groups)]
+        rng = self.rng
+        group = self.groups[self.turn % len(self.groups)]
         self.turn += 1
         for one in (*self.groups, self.preempted):
             for request in list(one):
@@ -148,7 +153,9 @@ class V1Game:
         """The rows become those of a batch; what vLLM says of that."""
         rows = [request if request in batch else None for request in self.rows]
         free = [at for at, request in enumerate(rows) if request is None]
-        removed, added, moved = sorted(free, reverse=True), [], []
+        removed = sorted(free, reverse=True)
+        added = []
+        moved = []
         for request in batch:
             if request not in rows:
                 if self.placeholders:
@@ -214,14 +221,16 @@ class V2Game:
         self.prompt_len, self.prefill_len = np.zeros(8, np.int32), np.zeros(8, np.int32)
         states = v2_states(self.tokens, self.prompt_len, self.prefill_len, self.total)
         self.guide = GuidedLogitsProcessor(vllm_config, states)
-        self.wrapped, self.again = seed % 3 > 0, seed % 3 == 2
-        """Whether vLLM's sampler is wrapped, and whether it has processors of others. It was called once
-        before any request came."""
+        self.wrapped = seed % 3 > 0
+        """Whether vLLM's sampler is wrapped."""
+        self.again = seed % 3 == 2
+        """Whether it has processors of others. It was called once before any request came."""
         if self.wrapped:
             none = torch.zeros(1, dtype=torch.int32)
             context = LogitsContext(none, none, none.numpy(), *[None] * 4)
             self.guide.runner.mask_early(torch.zeros(1, WIDTH), context, again=self.again)
-        self.turn, self.turns = 0, vllm_config.parallel_config.pipeline_parallel_size
+        self.turn = 0
+        self.turns = vllm_config.parallel_config.pipeline_parallel_size
         self.turn_of = {}
         """Whose turn each request is, by index: as many batches as a pipeline has stages."""
         self.running, self.waiting, self.done, self.free = {}, [], [], list(range(8))
@@ -358,7 +367,8 @@ class V2DraftGame(V2Game):
         logits = self.apply(logits, context)
         at = 0
         for index in batch:
-            request, own = self.running[index], drafts[index]
+            request = self.running[index]
+            own = drafts[index]
             mine = logits[at : at + len(own) + 1]
             if request.spec is None:
                 assert torch.equal(mine, before[at : at + len(own) + 1])

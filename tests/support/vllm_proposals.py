@@ -27,8 +27,10 @@ class V2ProposeGame(V2DraftGame):
         guesses = SimpleNamespace(propose=self.guess, draft_logits=self.tokens if drawn else None)
         made = init_speculator(lambda *_: guesses)
         self.speculator = made(vllm_config, states.device, states)
-        self.proposed, self.offered = {}, 0
-        """What is verified, by index; how many of these the plugin's own speculator has."""
+        self.proposed = {}
+        """What is verified, by index."""
+        self.offered = 0
+        """How many of these the plugin's own speculator has."""
 
     def apply(self, logits, context):
         masked = super().apply(logits, context)

@@ -33,7 +33,8 @@ def runner_of(worker):
 def record(worker):
     """Keep what this rank samples."""
     runner = runner_of(worker)
-    runner.seen, original = [], runner.sampled
+    runner.seen = []
+    original = runner.sampled
 
     def sampled(tokens):
         runner.seen.append(tokens.view(-1).tolist())

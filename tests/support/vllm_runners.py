@@ -30,7 +30,8 @@ class Runner:
     """What a model runner does around the processor; `forbidden` is what vLLM's own options take away."""
 
     def __init__(self, vllm_config, names, params):
-        self.names, self.params = names, params
+        self.names = names
+        self.params = params
         self.forbidden = {}
         self.tokens = [[] for _ in names]
         self.start(vllm_config)
@@ -122,7 +123,8 @@ class V2Drafts(V2):
             seq_lens_upper_bound_np=None,
         )
         logits = self.guide.apply(self.logits(rows), context)
-        first, second = logits[::2], logits[1::2]
+        first = logits[::2]
+        second = logits[1::2]
         return self.took(
             [
                 [ord("a"), int(second[at].argmax())]

@@ -47,7 +47,9 @@ def serving(
 ) -> Iterator[Server]:
     """A server of two frontends with options of the package, until the end of the block. `folder`: for its
     log and files. `paths`: more of its PYTHONPATH."""
-    launch, port, log = Launch(sequences=16, plugin=options), free_port(), folder / "log"
+    launch = Launch(sequences=16, plugin=options)
+    port = free_port()
+    log = folder / "log"
     python, _, _, _, model, *rest = launch.command(port)
     command = [python, "-m", "vllm.entrypoints.cli.main", "serve", model, "--api-server-count", "2"]
     environment = {

@@ -44,7 +44,8 @@ class Run:
     """Decodes over random logits, one row a request and a last one that is unguided."""
 
     def __init__(self, pipe, **specs):
-        self.pipe, self.specs = pipe, specs
+        self.pipe = pipe
+        self.specs = specs
         self.slots = {name: pipe.add_request(name, spec) for name, spec in specs.items()}
         self.out = {name: [] for name in specs}
         self.generator = torch.Generator().manual_seed(7)

@@ -63,7 +63,8 @@ def make(templates):
     made = []
 
     def make(slots=8, *, own_template=False, **config):
-        config, plugins = gp.GuidedConfig(**{"threads": 2, "worker_step_ms": 60_000, **config}), gp.Plugins()
+        config = gp.GuidedConfig(**{"threads": 2, "worker_step_ms": 60_000, **config})
+        plugins = gp.Plugins()
         built = None if own_template else (Chooser(BYTES, config, plugins), templates(config))
         compiler = gp.GrammarCompiler(BYTES, config=config, plugins=plugins, built=built)
         made.append(gp.StepPipeline(compiler, max_slots=slots, mode="process"))

@@ -156,7 +156,8 @@ def test_steps_that_the_engine_closes_are_told_with_their_numbers(make_engine):
     engine.client.add(1, "two", XYZ, ())
     engine.client.add(2, "idle", XYZ, ())
     engine.end()
-    first, second = engine.plan(0), engine.plan(1)
+    first = engine.plan(0)
+    second = engine.plan(1)
     engine.client.close_outstanding(RequestError("on request"))
     assert {closure[:2] for closure in engine.client.requests.take_closed()} == {
         ("one", first),
@@ -274,7 +275,8 @@ def test_a_grammar_is_waited_for_only_by_plans_that_name_it(make_engine, go_on):
 
 
 def test_a_spec_that_compiles_no_more_fails_its_request(make_engine):
-    engine, bad = make_engine(), gp.OutputSpec.grammar("start: not_there", "lark")
+    engine = make_engine()
+    bad = gp.OutputSpec.grammar("start: not_there", "lark")
     engine.client.add(0, "bad", bad, ())
     assert engine.allowed(engine.plan(0), 0) == {END}
     error = engine.request(0).error

@@ -78,7 +78,8 @@ def test_a_request_that_ends_workers_takes_no_compile_along(make_engine, go_on):
 
 @pytest.mark.parametrize("cause", ["time", "memory"])
 def test_a_call_that_was_given_up_ends_its_worker_when_it_costs_too_much(make_engine, monkeypatch, cause):
-    seconds, resident = 0.0, 5 << 30
+    seconds = 0.0
+    resident = 5 << 30
     monkeypatch.setattr(GrammarTable, "overdue", lambda self: seconds)
     monkeypatch.setattr(loop, "resident_bytes", lambda: resident)
     engine = make_engine()

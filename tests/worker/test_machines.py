@@ -119,7 +119,8 @@ def test_drafts_on_two_machines(share, mode):
         sampled = [NO_TOKEN] * (drafts + 1)
         for number in range(6):
             draft = [ord("a"), ord("x" if number % 2 else "b")]
-            tokens, logits = torch.tensor(sampled + draft), torch.zeros(drafts + 1, WIDTH)
+            tokens = torch.tensor(sampled + draft)
+            logits = torch.zeros(drafts + 1, WIDTH)
             found = [pipe.judge_drafts([0], tokens, logits) for pipe in pipes]
             assert all(torch.equal(masks, found[-1]) for masks in found)
             sampled = [ord("a"), NO_TOKEN, NO_TOKEN]
@@ -194,7 +195,8 @@ def test_both_sides_keep_the_same_table(drafts):
     """Also when it is full and places are given again, and with masks whose keys are the same."""
     shape = Shape(3, 7, drafts)
     chance = np.random.default_rng(drafts)
-    out, come = Outgoing(shape), Incoming(shape)
+    out = Outgoing(shape)
+    come = Incoming(shape)
     out._weights[:] = 0 if drafts else out._weights
     known = chance.integers(-(2**31), 2**31, (4 * shape.max_slots * shape.positions + 5, 7), dtype=np.int32)
     sent = 0

@@ -23,7 +23,9 @@ class Learnt:
 
     def __init__(self, runs, clock=None, known=()):
         self.runs, self.clock = runs, clock or SimpleNamespace(now=0.0)
-        self.known, self.looked, self.outputs = dict(known), [], []
+        self.known = dict(known)
+        self.looked = []
+        self.outputs = []
 
     def after(self, slot, request, tokens):
         return self.known.get(slot), slot not in self.known
@@ -98,7 +100,8 @@ def test_rows_that_drafts_come_too_late_for_keep_what_was_proposed_and_are_the_f
 ):
     clock = SimpleNamespace(now=1.0, perf_counter=lambda: clock.now)
     monkeypatch.setattr(offers_module, "time", clock)
-    slots, offers = tuple(range(8)), make(region, [(7, 8)] * 8, clock)
+    slots = tuple(range(8))
+    offers = make(region, [(7, 8)] * 8, clock)
     found, _, _ = step(region, offers, 1, slots, proposed=9)
     assert found == [[7, 8, NO_TOKEN]] * 5 + [[9, 9, 9]] * 3
     found, sure, _ = step(region, offers, 2, slots)
@@ -139,7 +142,8 @@ def test_what_is_known_is_offered_before_any_grammar_has_seen_the_tokens(region)
 def test_what_there_was_no_time_for_is_looked_at_when_there_is(region, monkeypatch):
     clock = SimpleNamespace(now=1.0, perf_counter=lambda: clock.now)
     monkeypatch.setattr(offers_module, "time", clock)
-    slots, offers = tuple(range(8)), make(region, [(7, 8)] * 8, clock)
+    slots = tuple(range(8))
+    offers = make(region, [(7, 8)] * 8, clock)
     step(region, offers, 1, slots)
     assert offers._learnt.looked == [0, 1, 2, 3, 4]
     del offers._table.requests[6]  # it has left
@@ -165,7 +169,8 @@ def test_if_the_worker_ends_while_it_looks_at_a_row_its_request_is_to_blame(regi
 
 def test_steps_that_are_sent_before_the_model_runs_tell_the_pace(region, monkeypatch):
     monkeypatch.setattr(steps_module, "fill_with_drafts", lambda *given: 3)
-    told, rings = [], WorkerRings(region, 0, 0, 0)
+    told = []
+    rings = WorkerRings(region, 0, 0, 0)
     requests = SimpleNamespace(table=None, all_run=lambda plan: True)
     pace = SimpleNamespace(step=lambda now, fills: told.append(fills))
     steps = steps_module.DraftSteps(rings, requests, pace, None)

@@ -104,15 +104,19 @@ def test_step_numbers_wrap(near):
 def test_both_modes_do_the_same_for_a_long_time(compiler, monkeypatch, first, steps):
     """Adds, aborts, slot reuse, skipped steps, replays, tokens from elsewhere: step by step the same."""
     monkeypatch.setattr(runtime, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first))
-    shuffle, generator = random.Random(first), torch.Generator().manual_seed(3)
+    shuffle = random.Random(first)
+    generator = torch.Generator().manual_seed(3)
     inline = gp.StepPipeline(compiler, max_slots=8, mode="inline")
     worker = gp.StepPipeline(compiler, max_slots=8, mode="process")
     pipes = (inline, worker)
-    running, count, compared = {}, 0, 0
+    running = {}
+    count = 0
+    compared = 0
     try:
         for _ in range(steps):
             while len(running) < 8 and shuffle.random() < 0.6:
-                name, spec = f"r{count}", shuffle.choice(SPECS)
+                name = f"r{count}"
+                spec = shuffle.choice(SPECS)
                 tokens = [ord("a")] if spec is SPECS[1] and shuffle.random() < 0.3 else []
                 slots = {pipe.add_request(name, spec, tokens=tokens) for pipe in pipes}
                 assert len(slots) == 1
@@ -185,7 +189,8 @@ def test_journals_outlast_the_ring(pipe):
 
 
 def test_specs_are_compiled_once_and_in_the_background(pipe):
-    first, second = pipe.prepare(SPECS[2]), pipe.prepare(SPECS[2])
+    first = pipe.prepare(SPECS[2])
+    second = pipe.prepare(SPECS[2])
     assert first is second or first.done()
     assert first.result(60).backend in ("xgrammar", "llguidance")
     known = pipe.prepare(SPECS[2])

@@ -207,7 +207,8 @@ def fails(error):
 def test_all_share_or_none_does(share, monkeypatch, where, target, error, says):
     """A rank that can't take part stops all, with its reason; nothing is left."""
     gc.collect()
-    before, others = shared_memory(), set(threading.enumerate())
+    before = shared_memory()
+    others = set(threading.enumerate())
     monkeypatch.setattr(*target, fails(error))
     for told in share(where):
         assert isinstance(told, Exception)
@@ -223,7 +224,9 @@ def test_all_share_or_none_does(share, monkeypatch, where, target, error, says):
 def test_machines_whose_group_sends_no_tensors_share_nothing(share):
     class OneMachine:
         def __init__(self, group):
-            self.rank, self.size, self.gather = group.rank, group.size, group.gather
+            self.rank = group.rank
+            self.size = group.size
+            self.gather = group.gather
 
     for error in share("ab", change=OneMachine):
         assert "their group sends no tensors" in str(error)

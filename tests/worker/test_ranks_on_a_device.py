@@ -245,7 +245,9 @@ def test_closing_waits_for_what_the_device_still_reads(ranks):
 
 def test_rank_0_waits_for_the_others_before_its_own_device(monkeypatch):
     """With every plan it asks for the step whose place is to be filled again."""
-    device, region, asked = fake_cuda.Device(monkeypatch), Region.create(Shape(2, WORDS, followers=1)), []
+    device = fake_cuda.Device(monkeypatch)
+    region = Region.create(Shape(2, WORDS, followers=1))
+    asked = []
     masks = CudaMasks(mapped(region, device), asked.append)
     for step in range(1, 4):
         masks.claim(step)
@@ -255,7 +257,8 @@ def test_rank_0_waits_for_the_others_before_its_own_device(monkeypatch):
 
 def test_without_other_ranks_places_are_free_when_tokens_came(monkeypatch):
     """The host looks at one word; only without tokens it looks at events."""
-    device, region = fake_cuda.Device(monkeypatch), Region.create(Shape(2, WORDS))
+    device = fake_cuda.Device(monkeypatch)
+    region = Region.create(Shape(2, WORDS))
     masks = CudaMasks(mapped(region, device))
     seen = []
     for step in range(1, 20):

@@ -20,5 +20,6 @@ def test_shared_memory():
 
 
 def test_another_rank_takes_a_page():
-    alone, eight = Shape(512, 4739), Shape(512, 4739, followers=7)
+    alone = Shape(512, 4739)
+    eight = Shape(512, 4739, followers=7)
     assert eight.size - alone.size == 4096

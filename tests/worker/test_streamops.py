@@ -12,7 +12,9 @@ class Library:
     """A driver library whose functions note their arguments."""
 
     def __init__(self):
-        self.calls, self.status, self.lacks = [], 0, ""
+        self.calls = []
+        self.status = 0
+        self.lacks = ""
 
     def __getattr__(self, name):
         if not name.startswith("cu") or name == self.lacks:

@@ -87,7 +87,8 @@ def test_the_next_child_is_there_in_a_moment_and_tells_how_it_ended(template):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_template_that_ends_or_is_stopped_is_replaced_and_takes_its_children_along(template, number):
-    child, first = template.fork(HELPER), template.pid
+    child = template.fork(HELPER)
+    first = template.pid
     os.kill(first, number)
     other = template.fork(HELPER)
     greeted(other)
@@ -175,7 +176,8 @@ def test_a_workers_helpers_are_children_of_the_same_template_and_end_with_it(mak
     os.kill(pipe.runtime.supervisor.worker_pid, signal.SIGKILL)
     until(lambda: gone(helper))
     pipe.prepare(large("b")).result(60)
-    pid, template = pipe.runtime.supervisor.worker_pid, pipe.compiler.template.pid
+    pid = pipe.runtime.supervisor.worker_pid
+    template = pipe.compiler.template.pid
     pipe.close()
     until(lambda: gone(pid))
     pipe.compiler.close()
@@ -191,7 +193,8 @@ def test_all_processes_are_killed_at_once_and_service_is_back_soon(make, monkeyp
     supervisor = pipe.runtime.supervisor
     pids = [pipe.compiler.template.pid, supervisor.worker_pid, *helpers_of(pipe)]
     assert len(pids) == 3
-    starts, refused = template_module._Process, []
+    starts = template_module._Process
+    refused = []
 
     def starting(*arguments):
         refused.append(pipe.runtime.refusal())
@@ -221,7 +224,8 @@ def test_all_processes_are_killed_at_once_and_service_is_back_soon(make, monkeyp
 
 
 def test_what_lacks_for_a_moment_is_no_reason_to_refuse_requests(monkeypatch):
-    fork, end = Template.fork, time.monotonic() + 0.3
+    fork = Template.fork
+    end = time.monotonic() + 0.3
     monkeypatch.setattr(
         Template, "fork", lambda *a, **k: os.stat("/-" * (time.monotonic() < end) or "/") and fork(*a, **k)
     )
@@ -232,8 +236,10 @@ def test_what_lacks_for_a_moment_is_no_reason_to_refuse_requests(monkeypatch):
 def test_a_pipeline_and_its_compiler_may_be_collected_in_any_thread():
     pipe = gp.StepPipeline(gp.GrammarCompiler(BYTES), max_slots=1, mode="process")
     pipe.prepare(LONG).result(60)
-    supervisor, template = pipe.runtime.supervisor, pipe.compiler.template.pid
-    worker, served = supervisor.worker_pid, supervisor.thread
+    supervisor = pipe.runtime.supervisor
+    template = pipe.compiler.template.pid
+    worker = supervisor.worker_pid
+    served = supervisor.thread
     pipe.itself = pipe
     del supervisor
     del pipe

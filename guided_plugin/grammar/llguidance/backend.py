@@ -77,7 +77,9 @@ _CLOSING_SECONDS = 0.5
 
 # What a grammar takes is not reported. This is 1.0 to 1.4 times what a process grew by with 300 schemas of
 # MaskBench: open and closed, compact and flexible, with llguidance 1.7.6 and 1.9.1.
-_GRAMMAR_BYTES, _WORD_BYTES, _CHARACTER_BYTES = 1 << 17, 500, 16
+_GRAMMAR_BYTES = 1 << 17
+_WORD_BYTES = 500
+_CHARACTER_BYTES = 16
 
 
 @hookimpl
@@ -111,7 +113,8 @@ class LLGuidanceBackend:
 
         self._ll = llguidance
         self._stops = vocabulary.stop_token_ids
-        self._unenforced, self._jumps = config.unenforced_keywords, config.jump_forward
+        self._unenforced = config.unenforced_keywords
+        self._jumps = config.jump_forward
         self._threads = config.thread_count()
         self._executors: AdaptiveThreads[Any] = AdaptiveThreads(llguidance.LLExecutor, self._threads)
         self._lexers = LexerPool(self._threads)
@@ -130,7 +133,8 @@ class LLGuidanceBackend:
         lark = self._lark(spec)
         first = self._first(spec, lark.text)
         self._probe(spec, lark)
-        left, named = self._left_out(spec), self._named(spec, lark.text)
+        left = self._left_out(spec)
+        named = self._named(spec, lark.text)
         made = Prepared(spec, self.name, lark.packed(), unenforced=left, named=named)
         if not spec.close_before_length:
             return made
@@ -138,7 +142,8 @@ class LLGuidanceBackend:
         return replace(made, shortest=grammar.shortest, growth=grammar.growth)
 
     def load(self, prepared: Prepared) -> Grammar:
-        start, lark = time.perf_counter(), LarkGrammar.unpacked(str(prepared.payload))
+        start = time.perf_counter()
+        lark = LarkGrammar.unpacked(str(prepared.payload))
         first = self._first(prepared.spec, lark.text)
         return self._grammar(prepared.spec, lark, first, start, prepared)
 
@@ -209,7 +214,9 @@ class LLGuidanceBackend:
         lexers = Lexers(first, another, self._lexers, quick=quick, forces=lark.forces)
         impossible = self._tokenizers.impossible_token if lark.endless else None
         distinct = self._distinct_rules(spec) if lark.distinct else None
-        left, named, bounded = self._left_out(spec), self._named(spec, text), spec.kind != "grammar"
+        left = self._left_out(spec)
+        named = self._named(spec, text)
+        bounded = spec.kind != "grammar"
         size = _GRAMMAR_BYTES + _WORD_BYTES * len(text.split()) + _CHARACTER_BYTES * len(text)
         # For distinct items there are two grammars.
         size = size * (1 + lark.distinct) + texts_bytes(spec.text)
@@ -256,7 +263,8 @@ class LLGuidanceBackend:
             raise too_entangled(spec, text, first_line(first.get_error()))
         # What the first check would wait for.
         _ = self._spellings.table(Mode.BETWEEN), self._spellings.opening, self._spellings.spaces
-        controls, is_json = frozenset(self._tokenizers.controls), spec.kind == "json_schema"
+        controls = frozenset(self._tokenizers.controls)
+        is_json = spec.kind == "json_schema"
         return DistinctRules(first.deep_copy, self._spellings, controls, is_json)
 
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> LLGuidanceMatcher:
@@ -265,7 +273,8 @@ class LLGuidanceBackend:
         compiled: _Compiled = grammar.handle
         handle, share = compiled.lexers.take()
         check = DistinctCheck(compiled.distinct) if compiled.distinct is not None else None
-        tokenizer, impossible = self._tokenizers.plain, compiled.impossible_token
+        tokenizer = self._tokenizers.plain
+        impossible = compiled.impossible_token
         return LLGuidanceMatcher(handle, share, tokenizer, self._stops, own, impossible, check)
 
     def warm_up(self) -> None:

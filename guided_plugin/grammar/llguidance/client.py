@@ -54,8 +54,10 @@ def client_lark(
 
     `marked`: with marks, for the check that items are distinct.
     """
-    source, parts = spec.text, [HEADER]
-    schemas, ids = Grammar(), cache(tokens.ids)
+    source = spec.text
+    parts = [HEADER]
+    schemas = Grammar()
+    ids = cache(tokens.ids)
     inner: list[str] = []
     distinct = False
     uncounted: list[tuple[str, int]] = []
@@ -67,7 +69,8 @@ def client_lark(
         kind, text, start, end, value = piece
         if kind == "other" and text == "\n":
             # What was on several lines is one name: those behind it stay where they were.
-            text, lines = "\n" * (lines + 1), 0
+            text = "\n" * (lines + 1)
+            lines = 0
         elif value is not None:
             lines += source.count("\n", start, end)
         if text == "%llguidance":
@@ -129,7 +132,9 @@ def inner_schemas(source: str) -> Iterator[Any]:
 def _pieces(source: str) -> Iterator[_Piece]:
     at = 0
     while piece := _PIECE.match(source, at):
-        kind, text, end = str(piece.lastgroup), piece[0], piece.end()
+        kind = str(piece.lastgroup)
+        text = piece[0]
+        end = piece.end()
         if text in ("%json", "%llguidance"):
             value, end = _json_behind(source, at, end)
             yield _Piece(kind, text, at, end, value)

@@ -112,7 +112,8 @@ class ClosingRules:
         if place is None:
             place = self._place(ending, row)
             self._places.put(key, place, ENTRY_BYTES + 16 * (len(ending) + 8 * len(place.untried)))
-        own, others = [token for token, size in place.own if size <= most], list[int]()
+        own = [token for token, size in place.own if size <= most]
+        others = list[int]()
         for token, after in place.others:
             if time.thread_time() > until:
                 return own + others, not others
@@ -177,7 +178,8 @@ class ClosingRules:
         if ending[:1] == (token,):
             return ending[1:]
         tokens = self.endings.spelling.tokens
-        text, begun = tokens[token], b""
+        text = tokens[token]
+        begun = b""
         for taken, one in enumerate(ending, 1):
             if not tokens[one]:
                 return None
@@ -237,15 +239,20 @@ class Closing:
         of them given. Where no ending is known, none is taken out. `until`: of `time.thread_time`, for
         searches that only leave more choice; `part`: seconds of each step for those without which it would be
         cut."""
-        left, growth = self.room - tokens, self.rules.growth
+        left = self.room - tokens
+        growth = self.rules.growth
         self.owed = max(0.0, self.owed - part * (tokens - self.looked))
-        self.due, self.looked = tokens + 1, tokens
+        self.due = tokens + 1
+        self.looked = tokens
         ending = self.ending
-        probes, goes_on, self.text = self.rules.endings.spelling.probes, self.text and last >= 0, 0
+        probes = self.rules.endings.spelling.probes
+        goes_on = self.text and last >= 0
+        self.text = 0
         if goes_on and _allows(self.rules.plain[max(SIZES)], last):  # one is tried, in turn, in place of all
             self.text = self._spared(matcher, left - 2, row, probes[left % min(_PROBES, len(probes)) :][:1])
         if not self.text:
-            sizes, begun = (left - 2 - growth, left - 1), time.thread_time()
+            sizes = (left - 2 - growth, left - 1)
+            begun = time.thread_time()
             self.ending = ending = self.rules.after(matcher, last, ending, sizes, until)
             self.owed += time.thread_time() - begun
         if ending is None:
@@ -254,7 +261,8 @@ class Closing:
             return
         # One token is sampled now, and a stop token comes at the end.
         spare = left - len(ending) - 2
-        owes, steps = self.owed > part, (spare - growth) // (growth + 1)
+        owes = self.owed > part
+        steps = (spare - growth) // (growth + 1)
         if spare >= growth and (not owes or steps > _NEAR):
             self.due += steps
             return
@@ -265,7 +273,8 @@ class Closing:
     def _spared(self, matcher: LLGuidanceMatcher, most: int, row: MaskArray, probes: list[int]) -> int:
         """Characters of the longest tokens of free text that may come before the ending; 0: none may."""
         # Of a name that may be any, other letters are another name. A text may become one that was there.
-        ending, sizes = self.ending or (), SIZES if matcher.distinct is None else SIZES[1:]
+        ending = self.ending or ()
+        sizes = SIZES if matcher.distinct is None else SIZES[1:]
         needed = len(ending) + (0 if matcher.distinct is None else _DISTINCT)
         if not probes or needed > most or not self.rules.endings.spelling.is_free(row):
             return 0

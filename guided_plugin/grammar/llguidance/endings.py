@@ -26,7 +26,9 @@ from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 Piece: TypeAlias = bytes | int
 """A part of an ending: a text, or a control token."""
 
-_SPACE, _QUOTE, _BACKSLASH = ord(" "), ord('"'), ord("\\")
+_SPACE = ord(" ")
+_QUOTE = ord('"')
+_BACKSLASH = ord("\\")
 _CLOSERS = b"}])>"
 _ENDS = frozenset((*_CLOSERS, _QUOTE))
 _FREE = 64
@@ -50,11 +52,16 @@ _TRIES = 100
 _ALTERNATIVES = 6
 """Other choices that are tried at one place."""
 _LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)+)"')
-_MOST_LITERALS, _LONGEST_EXAMPLE, _MOST_RESTS = 64, 40, 512
+_MOST_LITERALS = 64
+_LONGEST_EXAMPLE = 40
+_MOST_RESTS = 512
 _KNOWN_TEXTS = 4
-_MOST_PADS, _PADS = 130, (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-_LAST_PIECES, _MOST_NAMES = 16, 64
-"""In so many pieces a name began that is being written, and so many are tried for it."""
+_MOST_PADS = 130
+_PADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_LAST_PIECES = 16
+"""In so many pieces a name began that is being written."""
+_MOST_NAMES = 64
+"""So many are tried for it."""
 
 
 @dataclass(slots=True)
@@ -116,10 +123,12 @@ class Endings:
             if time.thread_time() > (until if len(tokens) <= needed else deadline):
                 break
             choice, other = waiting.popleft()
-            place, more = choice.place.fork(), list[_Choice]()
+            place = choice.place.fork()
+            more = list[_Choice]()
             if not self._move(place, other):
                 continue
-            begun, longest = [*choice.pieces, other], len(tokens) * 8 + 16
+            begun = [*choice.pieces, other]
+            longest = len(tokens) * 8 + 16
             way = self._way(place, begun, more, deadline, longest)
             shorter = None if way is None else self.spelled(way)
             if shorter is not None and len(shorter) < len(tokens):
@@ -149,11 +158,14 @@ class Endings:
 
     def measured(self, start: LLGuidanceMatcher, most: int, seconds: float) -> int:
         """Twice the tokens that one random token was seen to add to the shortest ending, `most` or more."""
-        rng, until, places = random.Random(0), time.thread_time() + seconds, {(b"", 0): start}
+        rng = random.Random(0)
+        until = time.thread_time() + seconds
+        places = {(b"", 0): start}
         while time.thread_time() < until:
             place = rng.choice([*places.values()]).fork()
             place.accept_text(place.forced()[:-2])  # a token may begin in forced text and choose behind it
-            before, row = len(self.shortest(place, seconds, tries=0) or ()), place.row()
+            before = len(self.shortest(place, seconds, tries=0) or ())
+            row = place.row()
             kinds = [allowed for kind in self.spelling.kinds if len(allowed := kind[bits(row, kind)])]
             if kinds and place.accept(int(rng.choice(rng.choice(kinds)))):
                 found = self.shortest(place, 2 * seconds, needed=before + most)
@@ -177,8 +189,10 @@ class Endings:
     ) -> list[Piece] | None:
         """The pieces of an ending, after some; `place` moves. Each choice on the way is added to
         `choices`."""
-        size, closed = 0, False
-        visits, used = Counter[bytes](), set[tuple[bytes, bytes]]()
+        size = 0
+        closed = False
+        visits = Counter[bytes]()
+        used = set[tuple[bytes, bytes]]()
         while size <= most and time.thread_time() < deadline:
             forced = place.forced()
             if forced and place.accept_text(forced):
@@ -236,7 +250,8 @@ class Endings:
         start = last.rfind(b'"')
         if start < 0 or not last[:start].rstrip().endswith((b"{", b",")):
             return []
-        begun, single = last[start:], self.spelling.single
+        begun = last[start:]
+        single = self.spelling.single
         first = bisect_left(self._names, begun)
         names = [one for one in self._names[first : first + _MOST_NAMES] if one.startswith(begun)]
         for name in sorted(names, key=visits.__getitem__):
@@ -251,7 +266,8 @@ class Endings:
     ) -> bytes | None:
         """A text with which a free text ends, or after which a quote ends it; none that led back here."""
         allowed = self.spelling.bytes_in(row)
-        quoted, key = _QUOTE in allowed, self.spelling.signature(row)
+        quoted = _QUOTE in allowed
+        key = self.spelling.signature(row)
         ends: Iterable[bytes]
         literals = (one for one in self._literals if quoted and time.thread_time() < deadline)
         for ends in (
@@ -309,7 +325,8 @@ class Endings:
                     moved = at.fork()
                     if not moved.accept_text(bytes([byte])):
                         continue
-                    row, after = moved.row(), text + bytes([byte])
+                    row = moved.row()
+                    after = text + bytes([byte])
                     if self._has_ended(moved, row, quoted):
                         return after
                     seen = self.spelling.signature(row)

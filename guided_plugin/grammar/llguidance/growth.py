@@ -38,7 +38,8 @@ _UNREAD = 16
 """Characters of a regular expression in a dialect that is not read here: more than most need."""
 _COUNT = re.compile(r"(?<!\\x)\{(\d+)[,}]")
 """How often a part of such an expression is there at least."""
-_MOST_EXAMPLES, _LONGEST_EXAMPLE = 64, 256
+_MOST_EXAMPLES = 64
+_LONGEST_EXAMPLE = 256
 _WAYS = 8
 """Examples of a part, the shortest. Chosen, not measured."""
 _USUAL = b" aA0"
@@ -184,7 +185,8 @@ def _any(tokens: list[re.Match[str]], at: int) -> tuple[_Part, int]:
     options: list[_Part] = []
     both: list[_Part] = []
     row: list[_Part] = []
-    bit, negated = -1, False
+    bit = -1
+    negated = False
 
     def ends(also: bool) -> None:
         nonlocal row, both, bit
@@ -193,7 +195,8 @@ def _any(tokens: list[re.Match[str]], at: int) -> tuple[_Part, int]:
         if not also:
             option = _Part("most", tuple(both)) if len(both) > 1 else both[0]
             options.append(replace(option, bit=bit))
-            both, bit = [], -1
+            both = []
+            bit = -1
 
     while at < len(tokens):
         token = tokens[at]
@@ -268,7 +271,8 @@ def _sizes(part: _Part, known: dict[str, tuple[float, float]], needed: int) -> t
         least, most = known.get(part.name, (0, 0))
         return least, min(most, 1)
     inner = [_sizes(one, known, needed) for one in part.parts]
-    sizes, most = [one[0] for one in inner], max((one[1] for one in inner), default=0)
+    sizes = [one[0] for one in inner]
+    most = max((one[1] for one in inner), default=0)
     if part.kind == "all":
         return sum(sizes), most
     finite = [size for size in sizes if size < _NEVER] or [0]

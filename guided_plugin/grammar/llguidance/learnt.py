@@ -37,8 +37,10 @@ _EVERY = 64
 _PAUSE = 0.1
 """Seconds between two looks, at least."""
 
-_BEGIN, _END = 0.6, 0.3
-"""Parts of the bound: where lexers begin to give up what they have learnt, and where they may stop."""
+_BEGIN = 0.6
+"""The part of the bound at which lexers begin to give up what they have learnt."""
+_END = 0.3
+"""The part at which they may stop."""
 
 _MOST_A_UNIT = 1000
 """More bytes than any lexer took for a unit of its fuel. If lexers can't have come near the bound even so,

@@ -186,7 +186,8 @@ class Lexers:
     def drop_spare(self) -> bool:
         """Drop lexers that no request uses or calls for. The last ones are idle first."""
         with self._lock:
-            before, needed = len(self._lexers), max(1, self._wanted())
+            before = len(self._lexers)
+            needed = max(1, self._wanted())
             # One that was just made is idle too, and dropped for another grammar's it would be made again.
             while len(self._lexers) > needed and self._lexers[-1].users == 0:
                 self._lexers.pop()

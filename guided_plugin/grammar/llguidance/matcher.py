@@ -107,7 +107,8 @@ class LLGuidanceMatcher:
         """Take back the tokens since the mark, which are these."""
         if self.marked is None:
             raise GrammarError("can only roll back to a mark", where="llguidance")
-        self.handle, self.marked = self.marked, None
+        self.handle = self.marked
+        self.marked = None
         if self.distinct is not None:
             self.distinct.rollback(tokens)
 

@@ -76,12 +76,14 @@ def _place(spec: OutputSpec, text: str) -> str:
     """Where the schema is that most patterns and formats in a grammar come from."""
     if spec.kind not in ("json_schema", "structural_tag"):
         return ""
-    best, place = 0, ""
+    best = 0
+    place = ""
     for path, node in values(spec.document()):
         parts_of = _parts(node) if isinstance(node, dict) else ()
         found = sum(any(part in text for part in parts) for parts in parts_of)
         if found > best:
-            best, place = found, pointer(path)
+            best = found
+            place = pointer(path)
     return place
 
 

@@ -87,7 +87,8 @@ def nesting(text: str) -> int:
     brackets = deepest = 0
     for part in _PART.finditer(text):
         if part["defined"]:
-            rule, brackets = rules.setdefault(part["defined"], []), 0
+            rule = rules.setdefault(part["defined"], [])
+            brackets = 0
         elif part["named"]:
             rule.append((part["named"], brackets))
         elif part["bracket"]:

@@ -18,7 +18,8 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 
 # Tokens whose masks are precomputed: a state that allows all of a slice adds it as one piece. These are
 # llguidance's but for dots and ends. Fine ones save a third of a bounded string's mask; new states cost more.
-_BLANKS, _STRING = r"[\x20\x0A\x0D\x09]+", r'[^"\\\x00-\x1F\x7F\x{2028}\x{2029}]'
+_BLANKS = r"[\x20\x0A\x0D\x09]+"
+_STRING = r'[^"\\\x00-\x1F\x7F\x{2028}\x{2029}]'
 _PLAIN_SLICES, _FINE_SLICES = (
     [_BLANKS, *(rf"{_STRING}{{1,{most}}}" for most in ends), f"{_STRING}+"]
     for ends in ((10, 30), (1, 2, 3, 5, 7, 10, 14, 30, 128))
@@ -144,8 +145,10 @@ class Spelling:
 
     def spelled(self, text: bytes) -> tuple[int, ...] | None:
         """A text in as few tokens as possible; None where the vocabulary can't spell it."""
-        ids, size = self.ids, len(text)
-        fewest, steps = [0] + [_NEVER] * size, [0] * size
+        ids = self.ids
+        size = len(text)
+        fewest = [0] + [_NEVER] * size
+        steps = [0] * size
         for start in range(size):
             after = fewest[start] + 1
             for end in range(start + 1, min(size, start + self._longest[text[start]]) + 1):

@@ -102,7 +102,8 @@ def _check_object(node: Mapping[str, Any], path: Path, *, strict: bool) -> None:
 _VALUE = "any value"  # not a name that a reference of a client may have
 _ANY = {"$ref": f"#/$defs/{_VALUE}"}
 _SCALAR = {"type": ["string", "number", "boolean", "null"]}
-_LIST, _MAP = {"type": "array", "items": _ANY}, {"type": "object", "additionalProperties": _ANY}
+_LIST = {"type": "array", "items": _ANY}
+_MAP = {"type": "object", "additionalProperties": _ANY}
 
 
 def spelt_out(document: dict[str, Any]) -> dict[str, Any]:
@@ -230,7 +231,8 @@ def client_ebnf(source: str) -> str:
     """A client's EBNF as xgrammar reads it, with two things that llama.cpp's dialect has: `""` for an empty
     alternative, and a class for a dot. Some things are refused."""
     parts: list[str] = []
-    before, last = "", 0
+    before = ""
+    last = 0
     for found in [*_PIECE.finditer(source), None]:
         kind, text = (str(found.lastgroup), found[0]) if found is not None else ("head", "")
         if found is not None and kind == "refused":
@@ -244,7 +246,8 @@ def client_ebnf(source: str) -> str:
             # An alternative begins after these, and ends before those.
             if before in ("head", "branch", "open") and kind in ("head", "branch", "close"):
                 parts[last] += ' ""'
-            before, last = kind, len(parts)
+            before = kind
+            last = len(parts)
         parts.append(r"[\0-\U0010ffff]" if kind == "word" and text == "." else text)
     return "".join(parts)
 
@@ -271,8 +274,10 @@ def _exact(piece: re.Match[str]) -> str:
 
 def _valid_range(found: re.Match[str]) -> str:
     """A range of a class, or one character, without surrogates."""
-    low, high = found[1], found[2] or found[1]
-    first, last = _value(low), _value(high)
+    low = found[1]
+    high = found[2] or found[1]
+    first = _value(low)
+    last = _value(high)
     if last < 0xD800 or first > 0xDFFF:
         return found[0]
     below = rf"{low}-\ud7ff" if first < 0xD800 else ""

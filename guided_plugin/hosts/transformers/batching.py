@@ -167,8 +167,10 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
 
     def _end_step(self) -> None:
         """Give the grammars the tokens of the last step, and tell the plugins that listen."""
-        rows, step = self._rows, self._step
-        self._rows, self._step = [], None
+        rows = self._rows
+        step = self._step
+        self._rows = []
+        self._step = None
         if not any(rows):
             return
         sampled = [NO_TOKEN] * len(rows)
@@ -205,7 +207,8 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
             return entry
         if entry is not None:
             self._remove(state.request_id)
-        name, tokens = f"batching-{next(self._numbers)}-{state.request_id}", _tokens(state)
+        name = f"batching-{next(self._numbers)}-{state.request_id}"
+        tokens = _tokens(state)
         try:
             spec = OutputSpec.parse(text)
             if spec is None:

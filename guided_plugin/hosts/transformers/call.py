@@ -261,7 +261,8 @@ class Run:
 
     def mask(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Mask the guided rows: plan and fill_mask, unless `after_sampling` did so already; apply_mask."""
-        self.seen, self.appended = input_ids, False
+        self.seen = input_ids
+        self.appended = False
         pipeline = self._pipeline
         if pipeline is None:
             return scores
@@ -277,14 +278,16 @@ class Run:
 
     def after_sampling(self, input_ids: Tensor) -> Tensor:
         """schedule_update and finish_update; in process mode, plan and fill_mask of the next step too."""
-        pipeline, tokens = self._pipeline, input_ids[:, -1]
+        pipeline = self._pipeline
+        tokens = input_ids[:, -1]
         listens = self._plugins.listens_to_steps
         step = DecodeStep(self._index, self._step_slots, tokens) if listens else None
         if pipeline is not None:
             pipeline.schedule_update(tokens)
         if step is not None:
             self._plugins.post_sampling(step)
-        self.seen, self.appended = input_ids, True
+        self.seen = input_ids
+        self.appended = True
         self._index += 1
         ended = self._none_ended if self._host_stops else (tokens[:, None] == self._stops).any(1)
         if pipeline is not None:
@@ -349,7 +352,8 @@ class Run:
 
     def led(self) -> set[int]:
         """Rows that were led to their end before their token limit."""
-        pipeline, done = self._pipeline, self.complete()
+        pipeline = self._pipeline
+        done = self.complete()
         return {row for name, row in self.requests.items() if pipeline and done[row] and pipeline.led(name)}
 
     def judge(self, names: Iterable[str]) -> None:
@@ -359,7 +363,8 @@ class Run:
             if self._pipeline is None or error is None or name in self._judged:
                 continue
             self._judged.add(name)
-            row, place = self.requests[name], len(self._pipeline.tokens(name))
+            row = self.requests[name]
+            place = len(self._pipeline.tokens(name))
             failure = self._failure(row, place, error)
             if failure is not None:
                 self.errors[row] = failure

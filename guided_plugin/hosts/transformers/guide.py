@@ -187,7 +187,8 @@ class Guide:
     def stream(self, model: Any, inputs: Any, spec: Any = None, **options: Any) -> Iterator[Piece]:
         """`generate` for one prompt, in pieces. It runs in a thread from the first piece on, and stops where
         the iterator is closed. A spec that can't be used raises its error."""
-        tensors, parsed = prompt_tensors(self._tokenizer, inputs, model.device), OutputSpec.parse(spec)
+        tensors = prompt_tensors(self._tokenizer, inputs, model.device)
+        parsed = OutputSpec.parse(spec)
         rows = next(iter(tensors.values())).shape[0] * (option(model, options, "num_return_sequences") or 1)
         if parsed is None or rows != 1 or "streamer" in options:
             what = "takes one prompt and one spec, with one output and no other streamer"

@@ -131,13 +131,17 @@ def outputs(
     """Read what `generate` returned. `readers`: what makes the value of an output, of each spec."""
     sequences: Tensor = made if isinstance(made, Tensor) else made.sequences
     rows = sequences[:, call.prompt_length :].tolist()
-    vocabulary, errors, complete, led = call.vocabulary, call.errors, call.complete(), call.led
+    vocabulary = call.vocabulary
+    errors = call.errors
+    complete = call.complete()
+    led = call.led
     eos = option(model, options, "eos_token_id")
     host_stops = (eos,) if isinstance(eos, int) else tuple(eos or ())
     found = []
     for row, tokens in enumerate(rows):
         place = row * len(call.specs) // len(rows)
-        spec, read = call.specs[place], readers[place]
+        spec = call.specs[place]
+        read = readers[place]
         stops = host_stops if spec is None else spec.stop_token_ids or vocabulary.stop_token_ids
         state = RequestState(vocabulary.triggers(None if spec is None else spec.start_after), stops)
         state.extend(array("q", tokens))
@@ -147,7 +151,8 @@ def outputs(
             text = str(tokenizer.decode(kept, skip_special_tokens=True))
             found.append(Generated(text, kept, done))
             continue
-        error, parsed = errors.get(row), None
+        error = errors.get(row)
+        parsed = None
         guided = _text(vocabulary, kept[state.start :])
         readable = guided or not spec.is_json
         if complete[row] and error is None and read is not None and readable:
@@ -156,7 +161,8 @@ def outputs(
             except OutputError as wrong:
                 error = wrong
         left = call.unenforced.get(row, ())
-        text, closed = _text(vocabulary, kept), row in led
+        text = _text(vocabulary, kept)
+        closed = row in led
         found.append(Generated(text, kept, complete[row], parsed, error, left, closed))
     return found
 
@@ -181,7 +187,9 @@ def pieces(vocabulary: Vocabulary, spec: OutputSpec, generate: Callable[[Any], G
         steps.put(tokens.flatten().tolist())
 
     stops = spec.stop_token_ids or vocabulary.stop_token_ids
-    state, told, partial = RequestState(vocabulary.triggers(spec.start_after), stops), 0, None
+    state = RequestState(vocabulary.triggers(spec.start_after), stops)
+    told = 0
+    partial = None
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     with ThreadPoolExecutor(1, "guided-stream") as pool:
         try:
@@ -191,7 +199,8 @@ def pieces(vocabulary: Vocabulary, spec: OutputSpec, generate: Callable[[Any], G
                 state.extend(array("q", tokens))
                 done = state.phase is Phase.DONE
                 kept = state.tokens[:-1] if done else state.tokens
-                text, told = decoder.decode(_bytes(vocabulary, kept[told:])), len(kept)
+                text = decoder.decode(_bytes(vocabulary, kept[told:]))
+                told = len(kept)
                 if spec.is_json and state.begun:
                     known = _bytes(vocabulary, kept[state.start :])
                     with contextlib.suppress(ValueError):  # of nothing but an open text or number

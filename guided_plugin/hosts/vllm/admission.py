@@ -196,14 +196,17 @@ class Gate:
         """Write the spec of an admitted request into the engine's own params, as plain data; after which
         tokens it begins where the output has a reasoning part; and how many it may have where it is closed
         before that. Raises RequestError where these are too few."""
-        params, prompt = request.sampling_params, request.prompt_token_ids
+        params = request.sampling_params
+        prompt = request.prompt_token_ids
         extra = params.extra_args = dict(params.extra_args)  # vLLM's copy may be a shallow one
-        admitted, note = extra.pop(GUIDED), extra.pop(REASONING, None)
+        admitted = extra.pop(GUIDED)
+        note = extra.pop(REASONING, None)
         if admitted is LEFT:
             extra[MARK] = True
             telling.left(request.request_id)
             return
-        text, room = admitted.packed, None
+        text = admitted.packed
+        room = None
         if self._reasoner and admitted.spec.start_after is None:
             vocabulary = self.specs.compiler.vocabulary
             if self._reasoning is None:

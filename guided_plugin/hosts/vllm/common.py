@@ -249,7 +249,8 @@ def _unsupported_ranks(vllm_config: Any) -> RequestError | None:
             "batch-sharded sampling is not supported: each rank samples a part of the batch",
             "start without enable_batch_sharded_sampling",
         )
-    stages, ranks = parallel.pipeline_parallel_size, parallel.tensor_parallel_size
+    stages = parallel.pipeline_parallel_size
+    ranks = parallel.tensor_parallel_size
     if stages == ranks == 1:
         return None
     parts = (Part.STAGES,) * (stages > 1) + (Part.RANKS,) * (ranks > 1)

@@ -56,7 +56,8 @@ class V2DraftRunner(V2Runner):
     needs: tuple[Part, ...] = (Part.V2, Part.DRAFTS)
 
     def __init__(self, vllm_config: Any, states: Any) -> None:
-        most, device = states.max_num_reqs, states.device
+        most = states.max_num_reqs
+        device = states.device
         # [max requests, drafts + 1] int8, device: 1 where the draft of a position was cut
         self._cut = torch.zeros(most, drafts_of(vllm_config) + 1, dtype=torch.int8, device=device)
         self._proposed, self._entered, self._late = self._all = [SentBatch(most, device) for _ in range(3)]
@@ -85,7 +86,8 @@ class V2DraftRunner(V2Runner):
         if self.engine.unsupported_reason is not None or self._unseen:
             return
         start = time.perf_counter()
-        count, planned = batch.num_reqs, self.requests.masked(batch.idx_mapping_np)
+        count = batch.num_reqs
+        planned = self.requests.masked(batch.idx_mapping_np)
         guided = len(planned) > 0
         if self._entered.step is not None or not guided:
             self._version += 1
@@ -144,7 +146,8 @@ class V2DraftRunner(V2Runner):
         if not self._taken:
             self._take(logits, context)
             self._taken = True
-        indices, positions = context.expanded_idx_mapping, context.expanded_local_pos
+        indices = context.expanded_idx_mapping
+        positions = context.expanded_local_pos
         for sent in self._sources:
             if sent.masks is not None:
                 size = self._pipeline.vocabulary_size
@@ -177,7 +180,8 @@ class V2DraftRunner(V2Runner):
         rest = indices
         for one in self._sources:
             there = one.members[rest]
-            one.forced, rest = self.requests.forced(rest[there], one.planned), rest[~there]
+            one.forced = self.requests.forced(rest[there], one.planned)
+            rest = rest[~there]
         self._missing = self.requests.masked(rest)
         if len(self._missing):
             self._replan(self._late, self._missing)
@@ -222,13 +226,16 @@ class V2DraftRunner(V2Runner):
         return inline or len(self._turns) > 1
 
     def _warm_up_masks(self, logits: Tensor, mask: Tensor, none: Tensor, first: Tensor) -> None:
-        size, table = self._pipeline.vocabulary_size, self._late.table
+        size = self._pipeline.vocabulary_size
+        table = self._late.table
         self._kernels.mask_rows(logits, mask, none, table, size, first, 1)
 
     def _warm_up_tokens(self, none: Tensor, first: Tensor) -> None:
-        table, drafts = self._late.table, self._pipeline.drafts
+        table = self._late.table
+        drafts = self._pipeline.drafts
         proposed = torch.zeros(1, drafts, dtype=torch.int64, device=none.device)
-        histories, gather = self.requests.histories, self._kernels.gather_drafts
+        histories = self.requests.histories
+        gather = self._kernels.gather_drafts
         gather(none, *histories, table, none, first, first, drafts)
         tokens = gather(none, *histories, table, none, None, proposed, drafts)
         confidences = torch.zeros(1, drafts, dtype=torch.float32, device=none.device)

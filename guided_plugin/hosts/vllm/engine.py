@@ -133,7 +133,8 @@ class Engine:
             # Third parties' hooks are called once, not by each rank.
             disabled = self.options.disabled_plugins
             plugins = None if self.leads else Plugins(disabled=disabled, entry_points=False)
-            vocabulary, mode = vocabulary_of(self.config), resolve_mode(self.options.mode, device)
+            vocabulary = vocabulary_of(self.config)
+            mode = resolve_mode(self.options.mode, device)
             serves = self.leads and mode != "inline"
             compiler = GrammarCompiler(vocabulary, config=self.options, plugins=plugins, serves=serves)
             compiler.tells = False  # frontends have told it

@@ -316,7 +316,8 @@ class Ledger:
     def attach(self, output: Any, runtime: Any, ahead: int = 0) -> Any:
         """The output of a step. It will carry the failures that belong to it. `runtime`: of the pipeline,
         which is so many steps ahead of it."""
-        dead, self._dead = self._dead, []
+        dead = self._dead
+        self._dead = []
         newest = AT_ONCE if runtime is None else runtime.newest - ahead
         return attach(output, lambda complete: self._failed(newest, dead, runtime, complete))
 

@@ -46,10 +46,12 @@ _REQUEST = "_guided_request"
 _BY_OPTIONS = "leave no token that the grammar allows"
 """In the reason of a request that failed by options of its own (`Ledger`): the client can change them."""
 
-_UNSET_LEVEL, _STRICTEST = "auto", "parameter"
+_UNSET_LEVEL = "auto"
 """vLLM builds the tag of a request with tools by a strict level, which its server gives to its parsers
-(`--tool-strict-level`). At the strictest the calls of each tool, named, `required` or `auto`, have the form
-that the model's parser reads, and arguments that satisfy the tool's schema."""
+(`--tool-strict-level`). This one is nobody's choice."""
+_STRICTEST = "parameter"
+"""With it the calls of each tool, named, `required` or `auto`, have the form that the model's parser reads,
+and arguments that satisfy the tool's schema."""
 
 
 def install() -> None:
@@ -91,7 +93,8 @@ def process_inputs(original: Any) -> Any:
     call = Call(original)
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        gate, params = gate_of(self), call.get("params", args, kwargs)
+        gate = gate_of(self)
+        params = call.get("params", args, kwargs)
         if not gate.concerns(params):
             if gate.leaves(params):
                 telling.left(call.get("request_id", args, kwargs))
@@ -119,7 +122,8 @@ def add_request(original: Any) -> Any:
     call = Call(original)
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        gate, params = gate_of(self), call.get("params", args, kwargs)
+        gate = gate_of(self)
+        params = call.get("params", args, kwargs)
         check_ready(call.get("prompt", args, kwargs), self.vllm_config)
         if not gate.concerns(params):
             return original(self, *args, **kwargs)
@@ -128,7 +132,9 @@ def add_request(original: Any) -> Any:
             admitted: Admitted = carried.extra_args[GUIDED]
             if admitted is not LEFT:
                 gate.health.check(lambda method: self.collective_rpc(method))
-            deadline, pauses, specs = gate.deadline(), _pauses(), gate.specs
+            deadline = gate.deadline()
+            pauses = _pauses()
+            specs = gate.specs
             while admitted is not LEFT and (specs.expected or not admitted.prepared):
                 wanted = list(dict.fromkeys([admitted, *specs.expected]))
                 questions = [specs.question(one) for one in wanted]
@@ -150,7 +156,8 @@ def add_request_async(original: Any) -> Any:
     call = Call(original)
 
     async def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        gate, params = gate_of(self), call.get("params", args, kwargs)
+        gate = gate_of(self)
+        params = call.get("params", args, kwargs)
         check_ready(call.get("prompt", args, kwargs), self.vllm_config)
         if not gate.concerns(params):
             return await original(self, *args, **kwargs)
@@ -264,7 +271,8 @@ def init_entrypoints_middleware(original: Any) -> Any:
 async def state_of(app: Any) -> dict[str, Any]:
     """What a server says of the plugin in it. `off`: why nothing is guided; empty where the plugin is on, in
     this frontend and in each engine behind it, which are asked."""
-    engine, told = getattr(app.state, "engine_client", None), {"version": __version__}
+    engine = getattr(app.state, "engine_client", None)
+    told = {"version": __version__}
     if not hasattr(engine, "input_processor"):
         return {**told, "off": "this server has no engine"}
     gate = gate_of(engine)
@@ -285,7 +293,8 @@ def process_outputs(original: Any) -> Any:
     from vllm.exceptions import GracefulHTTPError
     from vllm.v1.engine import EngineCoreOutput, FinishReason
 
-    failure, passed_on = FinishReason.ERROR, "error" in EngineCoreOutput.__struct_fields__  # since 0.33
+    failure = FinishReason.ERROR
+    passed_on = "error" in EngineCoreOutput.__struct_fields__  # since 0.33
 
     def replaced(self: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         failed = [one for one in engine_core_outputs if one.finish_reason is failure and one.stop_reason]

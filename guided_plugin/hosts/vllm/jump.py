@@ -39,13 +39,22 @@ _OWN = "guided_plugin_jump"
 RUNNERS: weakref.WeakSet[Any] = weakref.WeakSet()
 """Each `V2DraftRunner` of this process."""
 
-_TRIAL, _FIRST, _LONG, _TRIED = 12, 64, 4096, 0.004
-"""Steps of a trial, and before it: the fewest and the most; the part of the time that trials may cost."""
+_TRIAL = 12
+"""Steps of a trial."""
+_FIRST = 64
+"""Steps before a trial, the fewest."""
+_LONG = 4096
+"""Steps before a trial, the most."""
+_TRIED = 0.004
+"""The part of the time that trials may cost."""
 
-_KEPT, _GAIN, _CLEAR = 0.7, 0.1, 0.3
-"""How much of what was known of a size counts beside a trial; what is known at first: the logarithm of the
-time without drafts by that with them; the most that one trial says. In simulations of hosts whose speed
-drifts by a third it was 1.6% slower than the better way in 3,000 steps; with prompts not told apart 2.5%."""
+_KEPT = 0.7
+"""How much of what was known of a size counts beside a trial. In simulations of hosts whose speed drifts by a
+third it was 1.6% slower than the better way in 3,000 steps; with prompts not told apart 2.5%."""
+_GAIN = 0.1
+"""What is known at first: the logarithm of the time without drafts by that with them."""
+_CLEAR = 0.3
+"""The most that one trial says of it."""
 
 _PAUSE = 3
 """Steps that begin no request after one that did, while a queue waits: a token took 0.70 of the time without
@@ -156,10 +165,12 @@ class DraftBudget:
     places them, in 51 us of vLLM's thread at 64 rows where its own dozen took 378 (one H100)."""
 
     def __init__(self, manager: Any) -> None:
-        self._manager, req_states = manager, manager.req_states
+        self._manager = manager
+        req_states = manager.req_states
         self._upload = Uploads(2 * req_states.max_num_reqs, req_states.device)
         self._place = indexed_kernels(req_states.device).place_drafts
-        self._lately, self._turn = np.ones(_LATELY), 0  # drafts of a row, in each of the last steps
+        self._lately = np.ones(_LATELY)
+        self._turn = 0  # drafts of a row, in each of the last steps
         # By index: the places for drafts that a request has in this step, and its other tokens.
         self._counts = np.zeros((2, req_states.max_num_reqs), np.int64)
         manager._batch_budget = None, None, 0
@@ -168,7 +179,8 @@ class DraftBudget:
     def record_confidences(self, confidences: Tensor, batch: Any) -> None:
         """Those of a step's drafts, by index. Those of the last step are on the host then."""
         manager = self._manager
-        written, manager._stale_idx = manager._stale_idx, 1 - manager._stale_idx
+        written = manager._stale_idx
+        manager._stale_idx = 1 - manager._stale_idx
         manager._copy_events[manager._stale_idx].synchronize()
         manager._confidence_probs = confidences
         manager._stale_confidences[written].cpu.copy_(confidences, non_blocking=True)
@@ -176,7 +188,9 @@ class DraftBudget:
 
     def get_num_tokens(self, tokens: Mapping[str, int], drafts: Mapping[str, Any]) -> int:
         """The tokens of a step, with as many drafts as are likely to pay."""
-        manager, req_states, count = self._manager, self._manager.req_states, len(tokens)
+        manager = self._manager
+        req_states = self._manager.req_states
+        count = len(tokens)
         rows = np.fromiter(map(req_states.req_id_to_index.__getitem__, tokens), np.intp, count)
         asked = np.fromiter(map(len, map(drafts.get, tokens, repeat(()))), np.int64, count)
         others = np.fromiter(tokens.values(), np.int64, count) - asked
@@ -199,7 +213,8 @@ class DraftBudget:
         manager = self._manager
         (*_, most), manager._batch_budget = manager._batch_budget, None
         rows = np.fromiter(map(manager.req_states.req_id_to_index.__getitem__, names), np.intp, len(names))
-        counts, bonus = self._upload(self._counts[:, rows].ravel()), manager.num_bonus_tokens
+        counts = self._upload(self._counts[:, rows].ravel())
+        bonus = manager.num_bonus_tokens
         ends = manager._cu_num_logits[: len(rows) + 1], manager.query_start_loc
         self._place(manager._confidence_probs, indices, counts, most, bonus, *ends)
         return *ends, most, *((None,) if hasattr(manager, "_copy_admitted_drafts_to_host") else ())
@@ -225,7 +240,8 @@ def schedule(original: Any) -> Any:
         switch = switch_of(self)
         if switch is not None and switch.pauses(len(self.running)):
             # vLLM gives up such pauses while more requests wait than it has room for.
-            throttle_prefills, self.prefill_capacity_bound = True, False
+            throttle_prefills = True
+            self.prefill_capacity_bound = False
         scheduled = original(self, throttle_prefills, *args, **kwargs)
         if switch is not None:
             counts = scheduled.num_scheduled_tokens
@@ -241,14 +257,17 @@ class DraftSwitch:
     guided requests are there, for sizes that are faster with them. And where requests begin."""
 
     def __init__(self, drafts: int) -> None:
-        self._drafts, self._pause = drafts, 0  # of a row; steps behind one that begins some, where that pays
+        self._drafts = drafts
+        self._pause = 0  # of a row; steps behind one that begins some, where that pays
         self._since = 0  # so many since one did
         self._sizes: defaultdict[int, SizeTrial] = defaultdict(SizeTrial)  # by `size_of`
         self._pauses: defaultdict[int, SizeTrial] = defaultdict(lambda: SizeTrial(_PAUSE + 1))
         self.guided: set[str] = set()  # the requests that are there
         self._last: float | None = None  # when the tokens of the last step were there; None: nothing ran then
-        self._drafted, self._same = True, 0
-        """Whether the last step's size has drafts, and so many steps since that was otherwise."""
+        self._drafted = True
+        """Whether the last step's size has drafts."""
+        self._same = 0
+        """So many steps since that was otherwise."""
         self._held: tuple[int, float, float, float, bool, bool] | None = None
         """The last step: its size, seconds, tokens of a row and of a place, whether settled, with prompts."""
 
@@ -268,7 +287,9 @@ class DraftSwitch:
 
     def note(self, scheduled: Any, tokens: list[list[int]]) -> None:
         """The tokens of a step are there. `scheduled`: vLLM's SchedulerOutput."""
-        before, now, counts = self._last, time.perf_counter(), scheduled.num_scheduled_tokens
+        before = self._last
+        now = time.perf_counter()
+        counts = scheduled.num_scheduled_tokens
         self._last = now if counts else None
         if not self.guided:
             return
@@ -277,7 +298,9 @@ class DraftSwitch:
         if self._held is not None:
             # It took what launching this one took, if that was longer: with prompts if either has.
             size, seconds, row, place, settled, own = self._held
-            trial, pauses, was = self._sizes[size], self._pauses[size], self._sizes[size].worse
+            trial = self._sizes[size]
+            pauses = self._pauses[size]
+            was = self._sizes[size].worse
             near = self._pause > 0 and self._since <= self._pause  # else pauses change nothing
             if not (near and pauses.trying):
                 trial.add(seconds, row, settled=settled, prompts=own or prompts)
@@ -314,9 +337,13 @@ class SizeTrial:
         """Whether steps that go this way were not faster, by token."""
         self.seconds: dict[bool, float] = {}
         """Of a token for a row, this way and the other, when they were compared last."""
-        self.trying, self._gain, self._together = False, _GAIN, together
-        self._wait, self._left = _FIRST, _FIRST * together
-        """Samples between two trials; steps until the way changes."""
+        self.trying = False
+        self._gain = _GAIN
+        self._together = together
+        self._wait = _FIRST
+        """Samples between two trials."""
+        self._left = _FIRST * together
+        """Steps until the way changes."""
         self._steps = {kind: deque[tuple[float, float]](maxlen=_FIRST * together) for kind in (False, True)}
         self._paces: dict[bool, dict[bool, float]] = {}  # of a token, by way, then by whether prompts came
 
@@ -359,8 +386,11 @@ def _pace(steps: Collection[tuple[float, float]], together: int) -> float:
 class _NoGuesses:
     """vLLM's `BaseSpeculator` without a guess of its own."""
 
-    supports_mm_inputs, draft_logits, enable_adaptive_verification = False, None, True
-    num_query_per_req, num_extra_query_per_req = 1, 0
+    supports_mm_inputs = False
+    draft_logits = None
+    enable_adaptive_verification = True
+    num_query_per_req = 1
+    num_extra_query_per_req = 0
 
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
         self.num_speculative_steps: int = vllm_config.speculative_config.num_speculative_tokens

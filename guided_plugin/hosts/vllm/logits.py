@@ -107,7 +107,8 @@ class Uploads:
         self._device = device
         # [uploads, longest] int64. A host is two steps ahead of its device; a step has six of them at most.
         self._host = torch.zeros(32, longest, dtype=torch.int64, pin_memory=device.type == "cuda")
-        self._rows, self._turn = self._host.numpy(), 0
+        self._rows = self._host.numpy()
+        self._turn = 0
 
     def __call__(self, values: Sequence[int] | NDArray[np.int64]) -> Tensor:
         """On the device; nothing waits for the copy."""
@@ -140,7 +141,8 @@ class StepHooks(SafeStepHooks):
 
     def appended(self) -> None:
         """They are appended. Does nothing for a step that sampled none."""
-        step, self._step = self._step, None
+        step = self._step
+        self._step = None
         if step is not None:
             self.after_stop_criteria(step)
 

@@ -338,7 +338,9 @@ vllm.v1.engine.core
 
 def _parsed(table: str) -> tuple[Name, ...]:
     found: list[Name] = []
-    part, module, endpoint = Part.FRONTEND, "", False
+    part = Part.FRONTEND
+    module = ""
+    endpoint = False
     for line in table.splitlines():
         if line.startswith("["):
             part = Part[line.strip("[]")]

@@ -55,8 +55,10 @@ def note(request: Any) -> None:
     fields = vars(request)
     limits = [name for name in _LIMITS if name in fields] or ["max_tokens"]
     limit = next((name for name in limits if fields[name] is not None), limits[-1])
-    form, outputs = fields.get("response_format"), fields.get("structured_outputs")
-    wrapped, text = getattr(form, "json_schema", None), getattr(fields.get("text"), "format", None)
+    form = fields.get("response_format")
+    outputs = fields.get("structured_outputs")
+    wrapped = getattr(form, "json_schema", None)
+    text = getattr(fields.get("text"), "format", None)
     parts = [
         ("response_format.json_schema.schema", getattr(wrapped, "json_schema", None)),
         ("response_format", form),
@@ -74,7 +76,8 @@ def _tools(tools: Any, field: str, only: str | None) -> Iterator[tuple[str, Any]
     """The parameters of all tools or of one, and their definitions, which vLLM takes out of them: of chats,
     of Responses and of namespaces."""
     for at, tool in enumerate(tools or ()):
-        function, place = getattr(tool, "function", tool), f"{field}[{at}]"
+        function = getattr(tool, "function", tool)
+        place = f"{field}[{at}]"
         yield from _tools(getattr(tool, "tools", None), f"{place}.tools", only)
         parameters = getattr(function, "parameters", None)
         if isinstance(parameters, dict) and only in (None, function.name):
@@ -94,7 +97,8 @@ def placed(error: GuidedError, params: Any) -> tuple[GuidedError, str | None]:
 
 def placed_in(error: GuidedError, form: Any, theirs: Any) -> tuple[GuidedError, str | None]:
     """The same for a request that has a `form` of this package, or one of vLLM's own."""
-    asking, where = _asking.get(), error.where
+    asking = _asking.get()
+    where = error.where
     if where == EXTRA:
         where = asking.extra
     elif where.partition(".")[0] == GUIDED:
@@ -116,7 +120,8 @@ def placed_in(error: GuidedError, form: Any, theirs: Any) -> tuple[GuidedError, 
 
 def _inside(form: Any, where: str) -> tuple[str, str]:
     """The key of a form that an error is in, and where behind it."""
-    found, form = None, _document(form) if isinstance(form, str) else form
+    found = None
+    form = _document(form) if isinstance(form, str) else form
     keys = tuple(form) if isinstance(form, Mapping) else ()
     with suppress(GuidedError):
         found = read(form) if keys else None

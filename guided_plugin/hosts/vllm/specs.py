@@ -187,7 +187,8 @@ class Specs:
         return asked[0].prepared
 
     def _read(self, form: Any) -> OutputSpec:
-        spec, vocabulary = read_spec(form).settled(self._options), self.compiler.vocabulary
+        spec = read_spec(form).settled(self._options)
+        vocabulary = self.compiler.vocabulary
         vocabulary.check_stops(spec.stop_token_ids or (), where=f"{GUIDED}.stop_token_ids", text=False)
         if spec.start_after is None:
             return spec

@@ -28,15 +28,19 @@ from guided_plugin.hosts.vllm.places import placed
 
 _log = logging.getLogger("guided_plugin.requests")
 
-LEAST, MOST = 1, 60
-"""Seconds that a client is told at least, where nothing is known, and at most, where only a restart helps.
-Clients like `openai` wait no longer than a minute for a server."""
+LEAST = 1
+"""Seconds that a client is told where nothing is known."""
+MOST = 60
+"""Seconds that a client is told where only a restart helps. Clients like `openai` wait no longer for a
+server."""
 
 UNENFORCED = "X-Guided-Unenforced"
 """The header that names keywords, separated by commas."""
 
-STATE, STATE_QUERY = "X-Guided-Plugin", "guided"
-"""The header that says whether the plugin is on, and the query of `/version` that asks for it."""
+STATE = "X-Guided-Plugin"
+"""The header that says whether the plugin is on."""
+STATE_QUERY = "guided"
+"""The query of `/version` that asks for it."""
 
 _Message = MutableMapping[str, Any]
 _Send = Callable[[_Message], Awaitable[None]]
@@ -106,7 +110,8 @@ def left(request_id: Any) -> None:
 
 def adopt_handlers() -> None:
     """Write log lines as vLLM does, with time and level, where the program has not set up logging itself."""
-    ours, theirs = logging.getLogger("guided_plugin"), logging.getLogger("vllm")
+    ours = logging.getLogger("guided_plugin")
+    theirs = logging.getLogger("vllm")
     if ours.handlers or logging.getLogger().handlers:
         return
     for handler in theirs.handlers:
@@ -233,7 +238,8 @@ class RetryAfter:
     `state`: what to say of the plugin when `/version` is asked for it."""
 
     def __init__(self, app: Any, state: Callable[[], Awaitable[Mapping[str, Any]]] | None = None) -> None:
-        self._app, self._state = app, state
+        self._app = app
+        self._state = state
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: _Send) -> None:
         """Serve a request."""

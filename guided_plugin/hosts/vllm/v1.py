@@ -120,7 +120,8 @@ class V1Runner:
 
     def _finish(self) -> None:
         """Hand on the tokens of the last step, if it had any."""
-        tokens, self._sampled = self._sampled, None
+        tokens = self._sampled
+        self._sampled = None
         pipeline = self.engine.pipeline
         total = sum(map(len, self._outputs))
         expected = self._total if tokens is None else self._total + len(self._outputs)
@@ -179,7 +180,8 @@ class V1Runner:
             if guided is not None:
                 rows[at] = _Row(guided, params, output, len(output))
         for source, target, direction in update.moved:
-            moved, other = rows.pop(source, None), rows.pop(target, None)
+            moved = rows.pop(source, None)
+            other = rows.pop(target, None)
             if moved is not None:
                 rows[target] = moved
             if other is not None:

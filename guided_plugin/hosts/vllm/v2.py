@@ -88,7 +88,8 @@ class IndexedRequests:
 
     def begin(self) -> Indices:
         """Begin what has come, end what had its index. The indices that have a mask from now on."""
-        entered, self.entered = self.entered, {}
+        entered = self.entered
+        self.entered = {}
         for index, params in entered.items():
             self._leave(index)
             guided = None if params is None else self.engine.begin(params, self._produced(index))
@@ -119,7 +120,8 @@ class IndexedRequests:
 
     def _produced(self, index: int) -> list[int]:
         """The output of a request that was preempted and is back."""
-        prompt, end = int(self.states.prompt_len.np[index]), int(self.states.prefill_len.np[index])
+        prompt = int(self.states.prompt_len.np[index])
+        end = int(self.states.prefill_len.np[index])
         if end <= prompt:
             return []
         # The device is waited for, which is rare enough.
@@ -163,7 +165,8 @@ class PlannedBatch:
         places[planned], places[size:] = np.arange(len(planned)), planned
         there = requests.upload(places)
         self.table.copy_(there[:size])
-        self.order, self.seen = there[size:], None
+        self.order = there[size:]
+        self.seen = None
 
 
 class V2Runner:
@@ -210,7 +213,9 @@ class V2Runner:
         """Before a forward pass: the last step's tokens, plan, fill_mask."""
         if not self.requests and not self.requests.entered:
             return
-        start, new, entered = self._begin_step(), NONE, list(self.requests.entered)
+        start = self._begin_step()
+        new = NONE
+        entered = list(self.requests.entered)
         if entered:
             self.requests.enter()
         if self._applied:
@@ -219,9 +224,11 @@ class V2Runner:
         self._turns.rotate(-1)
         batch = self._batch
         if entered:
-            others, new = ~self.requests.those(entered), self.requests.begin()
+            others = ~self.requests.those(entered)
+            new = self.requests.begin()
             for one in self._turns:
-                one.running, one.seen = self.requests.masked(one.running[others[one.running]]), None
+                one.running = self.requests.masked(one.running[others[one.running]])
+                one.seen = None
         planned = batch.running if batch.ran else NONE
         if len(new) or not (planned is batch.planned or np.array_equal(planned, batch.planned)):
             batch.plan(np.concatenate([planned, new]), self.requests)
@@ -273,11 +280,13 @@ class V2Runner:
         return time.perf_counter()
 
     def _mask(self, logits: Tensor, context: Any) -> None:
-        batch, seen = self._batch, context.idx_mapping_np.tobytes()
+        batch = self._batch
+        seen = context.idx_mapping_np.tobytes()
         batch.ran = True
         if seen != batch.seen:
             self._follow(context.idx_mapping_np)
-            batch.forced, batch.seen = self.requests.forced(context.idx_mapping_np, batch.planned), seen
+            batch.forced = self.requests.forced(context.idx_mapping_np, batch.planned)
+            batch.seen = seen
         if batch.slots:
             if not self._taken:
                 self._masks = self._pipeline.take_masks(logits)
@@ -299,7 +308,8 @@ class V2Runner:
 
     def _finish(self) -> None:
         """Hand on the tokens of the last step, where the grammars are."""
-        pipeline, order = self._pipeline, self._batch.order
+        pipeline = self._pipeline
+        order = self._batch.order
         if self.engine.leads:
             tokens = self._kernels.take_tokens(order, *self.requests.histories, pipeline.token_sink())
             if tokens is not None:
@@ -308,7 +318,8 @@ class V2Runner:
 
     def _follow(self, indices: Indices) -> None:
         """Adapt to the requests of a batch, and plan again if one of them is not planned."""
-        batch, running = self._batch, self.requests.masked(indices)
+        batch = self._batch
+        running = self.requests.masked(indices)
         back = running[~self.requests.those(batch.planned)[running]]
         if len(back):
             batch.plan(np.concatenate([batch.planned, np.sort(back)]), self.requests)
@@ -319,7 +330,8 @@ class V2Runner:
 
     def _warm_up(self, states: Any) -> None:
         """Load the kernels now: the first time takes a tenth of a second and waits for the device."""
-        device, vocabulary = states.device, self._pipeline.compiler.vocabulary
+        device = states.device
+        vocabulary = self._pipeline.compiler.vocabulary
         mask = torch.zeros(1, vocabulary.words, dtype=torch.int32, device=device)
         # Of the types that vLLM's own have.
         none = torch.zeros(1, dtype=torch.int64, device=device)

@@ -100,7 +100,8 @@ def calls_form(functions: Sequence[Any], *, begin: str = "", end: str = "", many
         return call(text[len(begin) : len(text) - len(end)])
 
     def several(text: str) -> list[ToolCall]:
-        found, position = [], text.find(begin)
+        found = []
+        position = text.find(begin)
         while position >= 0:
             # A string in the arguments may hold what ends a call: the JSON itself tells where it ends.
             start = position + len(begin)
@@ -220,7 +221,8 @@ def _arguments(name: str, function: Callable[..., Any]) -> Any:
         if parameter.name not in hints:
             what = f"the parameter {parameter.name!r} has no type"
             raise SpecError(what, where=name, hint=f"write {parameter.name}: str, for example")
-        hint, given = hints[parameter.name], parameter.default is not parameter.empty
+        hint = hints[parameter.name]
+        given = parameter.default is not parameter.empty
         fields[parameter.name] = NotRequired[hint] if given else hint
     make: Any = TypedDict
     arguments = make(name, fields)

@@ -85,7 +85,8 @@ class _Schemas(GenerateJsonSchema):
         for bound, name in zip((*_BOUNDS, "multiple_of"), names, strict=True):
             if schema.get(bound) is not None:
                 made[name] = _number(schema[bound])
-        digits, places = schema.get("max_digits"), schema.get("decimal_places")
+        digits = schema.get("max_digits")
+        places = schema.get("decimal_places")
         more: dict[str, Any] = {}
         if places is not None:
             more["multipleOf"] = _number(Decimal(1).scaleb(-places))

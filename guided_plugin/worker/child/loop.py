@@ -118,7 +118,8 @@ class GrammarWorker:
         """
         self._inbox.extend(self._channel.receive())
         rings = self._rings
-        before, limit = rings.applied, None
+        before = rings.applied
+        limit = None
         if rings.planned > rings.filled:
             limit = rings.plan(rings.filled + 1).messages
         while self._inbox and (limit is None or rings.applied < limit):

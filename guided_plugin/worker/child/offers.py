@@ -18,9 +18,11 @@ from guided_plugin.worker.child.rings import Plan, WorkerRings
 from guided_plugin.worker.layout import TOKEN_DEPTH
 from guided_plugin.worker.words import Counter, Time
 
-_WORTH, _LONGEST = 0.5, 0.02
-"""For how long the worker looks for drafts of a row: a part of its share of a step, of so many seconds at
-most. In a simulation of real documents 0.36 of the looks found 2.4 drafts each: half a step of a row."""
+_WORTH = 0.5
+"""For how long the worker looks for drafts of a row: a part of its share of a step. In a simulation of real
+documents 0.36 of the looks found 2.4 drafts each: half a step of a row."""
+_LONGEST = 0.02
+"""Seconds that such a look takes at most."""
 
 _SURE = 0.97
 """How sure it is that a draft that must follow is taken. A pretrained model took 0.975 of them on average
@@ -40,13 +42,16 @@ class Offers:
     """Of the steps of one session."""
 
     def __init__(self, rings: WorkerRings, table: GrammarTable, learnt: LearntDrafts) -> None:
-        self._rings, self._table, self._learnt = rings, table, learnt
+        self._rings = rings
+        self._table = table
+        self._learnt = learnt
         self._most = rings.region.shape.drafts
         self._found: dict[int, Found] = {}  # by row: what is offered in this step, and what for
         self._guesses: dict[int, Found] = {}  # by slot: drafts it was offered that need not follow
         self._lookups: list[int] = []  # slots that are looked at when there is nothing else to do, for later
         self._unread: list[int] = []  # those whose outputs are read then
-        self._gap, self._last = _LONGEST, 0.0  # seconds between steps, lately; when the last one came
+        self._gap = _LONGEST
+        self._last = 0.0  # seconds between steps, lately; when the last one came
         self._turn = 0  # the row that is looked at first, since there was no time for it
 
     def seen(self, plan: Plan, blocks: list[list[int]], *, whole: bool) -> None:
@@ -57,12 +62,14 @@ class Offers:
         self._unread.clear()
         if not plan.offers:
             return
-        last, self._last = self._last, time.perf_counter()
+        last = self._last
+        self._last = time.perf_counter()
         self._gap += (min(self._last - last, _LONGEST) - self._gap) * _LEARNT
         self._found.clear()
         unknown = self._recall(plan, blocks) if whole else []
         end = time.perf_counter() + len(unknown) * self._gap * _WORTH / len(plan.slots)
-        turn, self._turn = self._turn, 0
+        turn = self._turn
+        self._turn = 0
         for row in sorted(unknown, key=lambda row: row < turn):
             if time.perf_counter() > end:
                 self._turn = self._turn or row
@@ -108,7 +115,8 @@ class Offers:
     def _recall(self, plan: Plan, blocks: list[list[int]]) -> list[int]:
         """Find what is known; the rows of which nothing is."""
         unknown: list[int] = []
-        requests, region = self._table.requests, self._rings.region
+        requests = self._table.requests
+        region = self._rings.region
         taken = dict.fromkeys(_GUESSES, 0)
         for row, (slot, *tokens) in enumerate(zip(plan.slots, *blocks, strict=True)):
             new = tokens[: tokens.index(NO_TOKEN)] if tokens[-1] == NO_TOKEN else tokens
@@ -133,10 +141,12 @@ class Offers:
 
     def _write(self, plan: Plan) -> None:
         drafts = self._rings.region.drafts(plan.step, len(plan.slots))
-        tokens, sure = drafts[:, :, 0], drafts.view(np.float32)[:, :, 1]
+        tokens = drafts[:, :, 0]
+        sure = drafts.view(np.float32)[:, :, 1]
         sure[:, tokens[0] < 0] = 0.0
         if self._found:
-            rows, found = list(self._found), self._found.values()
+            rows = list(self._found)
+            found = self._found.values()
             none = (NO_TOKEN,) * self._most
             tokens[:, rows] = np.array([(*one.tokens, *none[len(one.tokens) :]) for one in found]).T
             sure[:, rows] = np.where(tokens[:, rows] < 0, 0.0, _SURE)
@@ -144,7 +154,8 @@ class Offers:
 
     def _count(self, plan: Plan) -> None:
         """Count the tokens and the drafts of a step."""
-        count, rings = len(plan.slots), self._rings
+        count = len(plan.slots)
+        rings = self._rings
         self._add(Counter.DRAFTS, sum(len(found.tokens) for found in self._found.values()))
         sampled = rings.region.tokens[plan.step % TOKEN_DEPTH, : count * (self._most + 1)] >= 0
         self._add(Counter.TOKENS, int(np.count_nonzero(sampled)))

@@ -146,17 +146,20 @@ class WorkerRequests:
         """Write into the shared memory which requests are closed, or led, from the next filled step on."""
         for slot, error in self.table.failures:
             self._publish(slot, error.reason)
-        table, region = self.table, self._rings.region
+        table = self.table
+        region = self._rings.region
         for slot in table.led:
             self._publish(slot, LED)
         region.store(Counter.LED, region.load(Counter.LED) + len(table.led))
         region.store(Counter.LED_TOKENS, region.load(Counter.LED_TOKENS) + table.tokens_led)
-        table.led, table.tokens_led = [], 0
+        table.led = []
+        table.tokens_led = 0
 
     def report_failures(self) -> None:
         """Tell the engine which requests failed."""
         self.publish_failures()
-        failures, self.table.failures = self.table.failures, []
+        failures = self.table.failures
+        self.table.failures = []
         for slot, error in failures:
             self._channel.send(Failed(self._serials[slot], error, len(self.table.tokens(slot))))
 

@@ -69,11 +69,14 @@ class WorkerRings:
             head: list[int] = record[: PlanField.SLOTS].tolist()
             before = self._plans.get(step - 1)
             if before is not None and before.plan_id == head[PlanField.PLAN_ID] and before.checked >= 0:
-                slots, checked, whole = before.slots, before.checked, before.whole
+                slots = before.slots
+                checked = before.checked
+                whole = before.whole
             else:
                 end = PlanField.SLOTS + head[PlanField.COUNT]
                 slots = tuple(record[PlanField.SLOTS : end].view("int32").tolist())
-                checked, whole = -1, False
+                checked = -1
+                whole = False
             follows = unwrap(head[PlanField.FOLLOWS], step)
             messages = head[PlanField.MESSAGES]
             offers = (None, False, True)[head[PlanField.OFFERS]]
@@ -87,7 +90,8 @@ class WorkerRings:
 
     def tokens(self, plan: Plan) -> list[list[int]]:
         """The tokens that were sampled for a plan's slots, for each position that has any."""
-        count, positions = len(plan.slots), self.region.shape.positions
+        count = len(plan.slots)
+        positions = self.region.shape.positions
         values = self.region.tokens[plan.step % TOKEN_DEPTH, : count * positions].reshape(positions, count)
         if positions > 1:
             values = values[: 1 + np.count_nonzero((values[1:] != NO_TOKEN).any(axis=1))]

@@ -82,7 +82,8 @@ class PlainSteps:
 
     def _fill(self, plan: Plan) -> None:
         self._pace.step(time.perf_counter())
-        mask, count = self._rings.masks(plan), len(plan.slots)
+        mask = self._rings.masks(plan)
+        count = len(plan.slots)
         if self._together(plan):
             self._table.fill(plan.slots, mask)
         else:
@@ -91,7 +92,8 @@ class PlainSteps:
     def _sampled_steps(self) -> list[int]:
         """The steps that were sampled since and filled here, in order: not every plan is sampled."""
         rings = self._rings
-        step, steps = rings.sampled, []
+        step = rings.sampled
+        steps = []
         while step > rings.accepted:
             if step <= rings.filled + self.ahead:
                 steps.append(step)
@@ -152,7 +154,8 @@ class DraftSteps(PlainSteps):
     def _fill(self, plan: Plan) -> None:
         if plan.offers and self._offers is not None:
             self._offers.settle(plan)
-        mask, count = self._rings.masks(plan), len(plan.slots)
+        mask = self._rings.masks(plan)
+        count = len(plan.slots)
         drafts = self._rings.region.drafts(plan.step, count)[:, :, 0].tolist()
         if self._together(plan):
             filled = fill_with_drafts(self._table, plan.slots, mask, drafts)

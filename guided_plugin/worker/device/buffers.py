@@ -96,7 +96,8 @@ class HostMasks:
         self, region: Region, wait: Callable[[int], None] | None, free: Callable[[int], None] | None = None
     ) -> None:
         self.waits = Waits()
-        self._wait, self._free = wait, free
+        self._wait = wait
+        self._free = free
         # [PLAN_DEPTH, max_rows, words] int32, the shared memory itself
         self._masks = _tensor(region.masks)
         self._claimed = 0

@@ -31,7 +31,8 @@ class CudaTokens:
     """`TokenWrites` on CUDA. Row numbers change rarely; each change takes a fresh entry."""
 
     def __init__(self, mapped: DeviceRegion) -> None:
-        region, device = mapped.region, mapped.device
+        region = mapped.region
+        device = mapped.device
         max_rows = region.shape.max_slots * region.shape.values
         # [max_rows] int32: 0, 1, 2, ...
         self._leading = torch.arange(max_rows, dtype=torch.int32, device=device)
@@ -45,7 +46,8 @@ class CudaTokens:
         self._stride = 8 * max_rows
         self._word = mapped.base + region.counter_offset(Counter.SAMPLED)
         self._offered_word = mapped.base + region.counter_offset(Counter.OFFERED)
-        self._positions, self._current = region.shape.positions, mapped.current
+        self._positions = region.shape.positions
+        self._current = mapped.current
         self._wait_on = load_wait()
         _warm_up(device)
 

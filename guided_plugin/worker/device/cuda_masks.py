@@ -42,7 +42,8 @@ class MaskCopies:
     used again, those know which derive from it."""
 
     def __init__(self, mapped: DeviceRegion) -> None:
-        region, device = mapped.region, mapped.device
+        region = mapped.region
+        device = mapped.device
         self.waits = Waits()
         self.side_stream = torch.cuda.Stream(device)
         ops = load_stream_ops(self.side_stream.cuda_stream)
@@ -80,7 +81,8 @@ class MaskCopies:
         if self._timed is not None:
             logits_there = torch.cuda.Event(enable_timing=True)
             logits_there.record(main)
-            self._margin, self._timed = (logits_there, self._timed), None
+            self._margin = (logits_there, self._timed)
+            self._timed = None
         main.wait_event(self._uploaded[entry])
         view = self._views.get((entry, count))
         if view is None:
@@ -200,7 +202,8 @@ class CurrentStream:
     which costs more than all driver calls of a step."""
 
     def __init__(self, device: torch.device, index: int) -> None:
-        self._device, self._index = device, index
+        self._device = device
+        self._index = index
         self._handle: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self._streams: dict[int, Any] = {}
 

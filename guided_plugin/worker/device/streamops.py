@@ -50,7 +50,8 @@ def _function(name: str, *kinds: Any) -> Callable[..., int]:
     function: Any = getattr(_driver(), name, None)
     if function is None:
         raise PipelineError(f"the driver has no {name}", where="CUDA", hint="CUDA 11.7 or later has it")
-    function.argtypes, function.restype = list(kinds), ctypes.c_int
+    function.argtypes = list(kinds)
+    function.restype = ctypes.c_int
     found: Callable[..., int] = function
     return found
 
@@ -62,7 +63,8 @@ _SIZE = ctypes.c_size_t
 
 def supported(device: int) -> bool:
     """Whether a device can wait for memory in a stream."""
-    ask, found = _function("cuDeviceGetAttribute", _POINTER, ctypes.c_int, ctypes.c_int), ctypes.c_int()
+    ask = _function("cuDeviceGetAttribute", _POINTER, ctypes.c_int, ctypes.c_int)
+    found = ctypes.c_int()
     return any(
         not ask(ctypes.addressof(found), attribute, device) and found.value
         for attribute in (_CAN_USE_64_BIT_MEM_OPS, _CAN_USE_MEM_OPS_V1)

@@ -61,7 +61,8 @@ class Admissions:
 
     def judge(self, message: Verdict) -> None:
         """A verdict has come."""
-        key, answer = message.key, message.answer
+        key = message.key
+        answer = message.answer
         ticket = self._tickets.pop(key, None)
         if ticket is None:
             return
@@ -95,7 +96,8 @@ class Admissions:
 
     def refuse(self, error: GuidedError) -> None:
         """No verdict will come."""
-        tickets, self._tickets = self._tickets, {}
+        tickets = self._tickets
+        self._tickets = {}
         for ticket in tickets.values():
             ticket.verdict.set_exception(error)
 

@@ -157,7 +157,8 @@ class WorkerClient:
         once."""
         with self.steps.lock:
             self._refusal, self._refused_until = error, time.monotonic() + seconds
-            self._suspended, self.steps.refusing = False, True
+            self._suspended = False
+            self.steps.refusing = True
             with contextlib.ExitStack() as end:  # all of it happens, whatever a part raises
                 for future, _ in self.syncs.values():
                     end.callback(future.set_result, None)
@@ -180,7 +181,9 @@ class WorkerClient:
         """There is a worker again."""
         with self.steps.lock:
             if self._suspended:
-                self._refusal, self._suspended, self.steps.refusing = None, False, False
+                self._refusal = None
+                self._suspended = False
+                self.steps.refusing = False
 
     @property
     def refusing(self) -> bool:
@@ -195,7 +198,8 @@ class WorkerClient:
             if self.steps.forked:
                 return forked()
             if self.refusing and time.monotonic() >= self._refused_until:
-                self._refusal, self.steps.refusing = None, False
+                self._refusal = None
+                self.steps.refusing = False
                 self.wake()
             return self._refusal
 
@@ -240,7 +244,8 @@ class WorkerClient:
 
     def deliver(self) -> None:
         """Send what waits for the next plan."""
-        channel, self.undelivered = self.channel, False
+        channel = self.channel
+        self.undelivered = False
         if channel is not None:
             channel.flush()
             if channel.pending:  # the supervisor goes on when there is room

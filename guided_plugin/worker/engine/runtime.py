@@ -48,7 +48,8 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         except BaseException:
             self.end()
             raise
-        self._masks, self._tokens = self.buffers.masks, self.buffers.tokens
+        self._masks = self.buffers.masks
+        self._tokens = self.buffers.tokens
         self.supervisor = Supervisor(self)
         self._plan: StepPlan | None = None
         self._rows: tuple[int, ...] = ()
@@ -114,7 +115,8 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
 
     def metrics(self) -> WorkerMetrics:
         self.times.read()
-        load, waits = self.region.load, self._masks.waits
+        load = self.region.load
+        waits = self._masks.waits
         taken = {**self.times.seconds, "exposed_wait": waits.times}
         return WorkerMetrics(
             steps=len(taken["plan_to_mask"]),

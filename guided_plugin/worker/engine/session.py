@@ -26,10 +26,12 @@ class Session:
         and a plan of the session before says how many messages that one had.
         """
         client = self.client
-        region, steps = client.region, client.steps
+        region = client.region
+        steps = client.steps
         with steps.lock:
             region.check()
-            accepted, filled = steps.landed, steps.filled
+            accepted = steps.landed
+            filled = steps.filled
             steps.harvest(accepted)
             region.store(Counter.ACCEPTED, accepted)
             region.store(Counter.DOING, 0)

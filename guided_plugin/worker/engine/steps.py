@@ -27,11 +27,18 @@ from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, TOKEN_DEPTH, Region,
 from guided_plugin.worker.words import Counter, PlanField, Time
 
 # Looked up here once: members of an enumeration cost as much as the store they are for.
-_STEP, _FOLLOWS, _MESSAGES = int(PlanField.STEP), int(PlanField.FOLLOWS), int(PlanField.MESSAGES)
-_PLAN_ID, _COUNT, _SLOTS = int(PlanField.PLAN_ID), int(PlanField.COUNT), int(PlanField.SLOTS)
+_STEP = int(PlanField.STEP)
+_FOLLOWS = int(PlanField.FOLLOWS)
+_MESSAGES = int(PlanField.MESSAGES)
+_PLAN_ID = int(PlanField.PLAN_ID)
+_COUNT = int(PlanField.COUNT)
+_SLOTS = int(PlanField.SLOTS)
 _OFFERS = int(PlanField.OFFERS)
-_TIMES, _TIME_STEP, _TIME_PLANNED = len(Time), int(Time.STEP), int(Time.PLANNED)
-_U32, _HALF = 0xFFFFFFFF, 0x80000000
+_TIMES = len(Time)
+_TIME_STEP = int(Time.STEP)
+_TIME_PLANNED = int(Time.PLANNED)
+_U32 = 0xFFFFFFFF
+_HALF = 0x80000000
 
 
 @dataclass(slots=True, eq=False)
@@ -181,21 +188,29 @@ class StepRing:
             if not ready:
                 return
             whose: list[LiveRequest] = []
-            rows, blocks, positions = [], [], self._region.shape.positions
+            rows = []
+            blocks = []
+            positions = self._region.shape.positions
             for plan, steps in itertools.groupby(ready, key=operator.itemgetter(1)):
-                places, count = [step % TOKEN_DEPTH for step, _ in steps], len(plan.slots)
+                places = [step % TOKEN_DEPTH for step, _ in steps]
+                count = len(plan.slots)
                 # [steps, positions, requests], requests in the order of the plan
                 block = self._region.tokens[places, : positions * count].reshape(-1, positions, count)
                 rows.append(np.arange(len(whose), len(whose) + count).repeat(len(places) * positions))
                 blocks.append(block.transpose(2, 0, 1).reshape(-1))
                 whose += plan.requests
-            row, tokens = np.concatenate(rows), np.concatenate(blocks)
-            row, tokens = row[tokens != NO_TOKEN], tokens[tokens != NO_TOKEN]
+            row = np.concatenate(rows)
+            tokens = np.concatenate(blocks)
+            row = row[tokens != NO_TOKEN]
+            tokens = tokens[tokens != NO_TOKEN]
             serials = np.fromiter(map(operator.attrgetter("serial"), whose), np.int64, len(whose))[row]
             if len(rows) > 1:
                 order = np.argsort(serials, kind="stable")
-                row, tokens, serials = row[order], tokens[order], serials[order]
-            begins, written = np.flatnonzero(np.diff(serials, prepend=-1)), tokens.tobytes()
+                row = row[order]
+                tokens = tokens[order]
+                serials = serials[order]
+            begins = np.flatnonzero(np.diff(serials, prepend=-1))
+            written = tokens.tobytes()
             ends = [*(8 * begins).tolist(), len(written)]
             # All or none of these steps are in the journals: a request replayed without some would go wrong.
             for at, begin, end in zip(row[begins].tolist(), ends, ends[1:], strict=False):
@@ -255,7 +270,8 @@ class StepTimes:
 
     def __init__(self, region: Region, steps: StepRing) -> None:
         self.seconds = {name: Times() for name in ("plan_to_mask", "accept", "fill", "answer")}
-        self._region, self._steps = region, steps
+        self._region = region
+        self._steps = steps
         self._lock = threading.Lock()
         self._seen = steps.planned
 

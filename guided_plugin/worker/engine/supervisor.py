@@ -66,7 +66,8 @@ class Pulse:
 
     def begin(self, pid: int) -> None:
         """A worker starts."""
-        self.warm, self._beat = False, -1
+        self.warm = False
+        self._beat = -1
         self._stop_watch = StopWatch(pid)
         self._alive_at = self._looked_at = time.monotonic()
 
@@ -97,7 +98,8 @@ class Pulse:
         beat = self._client.region.load(Counter.HEARTBEAT)
         if beat != self._beat or late:
             # Late: this thread did not run either. Both were stopped, or nothing waited for the worker.
-            self._beat, self._alive_at = beat, now
+            self._beat = beat
+            self._alive_at = now
         limit = self.limit if self.owes_too_long() or self.warm else START_SECONDS
         return now - self._alive_at >= limit
 
@@ -324,8 +326,10 @@ class Supervisor:
 
     def _end_worker(self) -> None:
         """End the worker, if there is one; afterwards it writes nothing more."""
-        worker, self._worker = self._worker, None
-        channel, self._channel = self._channel, None
+        worker = self._worker
+        self._worker = None
+        channel = self._channel
+        self._channel = None
         with contextlib.ExitStack() as end:  # each of these runs, whatever the others raise
             if channel is not None:
                 end.callback(channel.close)

@@ -50,7 +50,8 @@ class FollowerRuntime(GrammarRuntime):
         self._line = line
         self._mirror = mirror
         self._buffers = make_buffers(region, device, None, self._wait_filled, follows=True)
-        self._masks, self._tokens = self._buffers.masks, self._buffers.tokens
+        self._masks = self._buffers.masks
+        self._tokens = self._buffers.tokens
         self._watch: LeaderWatch | None = None
         """Where streams wait for rank 0."""
         if device.type != "cpu":
@@ -189,7 +190,9 @@ def follow(group: RankGroup, machines: Machines, device: torch.device) -> Follow
         raise not_shared(offer)
     first = machines.first(group.rank)
     with contextlib.ExitStack() as undo:
-        mirror, runtime, error = None, None, ""
+        mirror = None
+        runtime = None
+        error = ""
         if first == group.rank and offer is not None:
             try:
                 mirror = Mirror(offer, machines.ranks(first))
@@ -216,7 +219,8 @@ def follow(group: RankGroup, machines: Machines, device: torch.device) -> Follow
 
 
 def _accept(offer: RegionOffer, index: int, device: torch.device, mirror: Mirror | None) -> FollowerRuntime:
-    leader, region = Peer(offer.pid), _open(offer)
+    leader = Peer(offer.pid)
+    region = _open(offer)
     try:
         return FollowerRuntime(region, leader, region.rank_line(index), offer, device, mirror)
     except BaseException:

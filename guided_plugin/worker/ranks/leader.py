@@ -200,7 +200,8 @@ class Mirror:
 
     def _take(self, group: RankGroup) -> bool:
         """Write a step, when no rank uses the masks in its place any more. False after the last one."""
-        message, step = self._in, self._hear(group)
+        message = self._in
+        step = self._hear(group)
         if step in (ENDED, IDLE):
             return step == IDLE
         self._followers.wait(step - PLAN_DEPTH)

@@ -99,7 +99,8 @@ class LeaderWatch:
         """The newest step whose masks a stream may wait for."""
         self.gone = ""
         """What became of rank 0, if that ends this rank's steps."""
-        self._region, self._leader = region, leader
+        self._region = region
+        self._leader = leader
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="guided-leader-watch", daemon=True)
         self._thread.start()
@@ -112,7 +113,8 @@ class LeaderWatch:
     def _run(self) -> None:
         late_at = time.monotonic() + PATIENCE
         while not self._closing.wait(_WATCH_SECONDS):
-            wanted, now = self.wanted, time.monotonic()
+            wanted = self.wanted
+            now = time.monotonic()
             waits = not self._region.filled(wanted)
             if not waits:
                 late_at = now + PATIENCE

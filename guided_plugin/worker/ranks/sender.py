@@ -112,7 +112,8 @@ class Outgoing(_Table):
         """A place that no mask of this step uses: there are more places than masks of a step."""
         while self._used[self._next] == step:
             self._next = (self._next + 1) % len(self.masks)
-        place, self._next = self._next, (self._next + 1) % len(self.masks)
+        place = self._next
+        self._next = (self._next + 1) % len(self.masks)
         if self._found.get(self._keys[place]) == place:
             del self._found[self._keys[place]]
         self._found[key] = place

@@ -122,7 +122,8 @@ def test_a_forced_text_may_be_spelt_with_any_tokens():
 
 def test_stop_tokens_of_one_request(backend):
     grammar = backend.compile(OutputSpec.regex("a+"))
-    usual, own = backend.start(grammar, (END,)), backend.start(grammar, (OTHER_END,))
+    usual = backend.start(grammar, (END,))
+    own = backend.start(grammar, (OTHER_END,))
     assert allowed(backend, [usual, own]) == [{ord("a")}, {ord("a")}]
     batch = backend.batch([usual, own])
     assert batch.accept([ord("a"), ord("a")]) == [True, True]
@@ -158,7 +159,8 @@ def test_keywords_may_be_left_unenforced():
     schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
     config = GuidedConfig(unenforced_keywords=("uniqueItems",))
     compiler = GrammarCompiler(VOCABULARY, config=config)
-    backend, spec = compiler.backend("llguidance"), OutputSpec.json_schema(schema)
+    backend = compiler.backend("llguidance")
+    spec = OutputSpec.json_schema(schema)
     assert takes(backend, spec, '["a","a"]')
     assert (
         compiler.compile(spec).unenforced == backend.compile(spec).admission().unenforced == ("uniqueItems",)

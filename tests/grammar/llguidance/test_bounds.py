@@ -22,8 +22,10 @@ from guided_plugin.errors import CompileLimitError, GuidedError, UnsupportedSpec
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
-INT, STR = {"type": "integer"}, {"type": "string"}
-LIST, MAP = {"type": "array", "items": INT}, {"type": "object", "additionalProperties": INT}
+INT = {"type": "integer"}
+STR = {"type": "string"}
+LIST = {"type": "array", "items": INT}
+MAP = {"type": "object", "additionalProperties": INT}
 TREE = {
     "type": "object",
     "properties": {"v": INT, "c": {"type": "array", "items": {"$ref": "#"}}},
@@ -36,7 +38,8 @@ def compiler_of(**options):
     return GrammarCompiler(BYTES, config=config, plugins=Plugins(entry_points=False))
 
 
-COMPILER, FREE = compiler_of(), compiler_of(**vars(UNBOUNDED))
+COMPILER = compiler_of()
+FREE = compiler_of(**vars(UNBOUNDED))
 
 
 def takes(spec, text, compiler=COMPILER):
@@ -112,7 +115,8 @@ def anything(rng, depth=0):
 
 @pytest.mark.parametrize("whitespace", ["compact", "spaced", "flexible"])
 def test_values_that_nothing_describes(whitespace):
-    rng, verdicts = random.Random(whitespace), set()
+    rng = random.Random(whitespace)
+    verdicts = set()
     for _ in range(25):
         bounds = {name: rng.randrange(1, 5) for name in BOUNDS}
         spec = OutputSpec.json_schema(True, whitespace=whitespace, **bounds)
@@ -131,7 +135,8 @@ def test_within_all_bounds_nothing_changes_and_beyond_them_nothing_is_added():
     same = 0
     for seed in range(40):
         rng = random.Random(seed)
-        schema, bounds = random_schema(rng), {name: rng.randrange(1, 5) for name in BOUNDS}
+        schema = random_schema(rng)
+        bounds = {name: rng.randrange(1, 5) for name in BOUNDS}
         try:
             free = OutputSpec.json_schema(schema, strict=rng.random() < 0.5)
             FREE.compile(free)
@@ -198,7 +203,8 @@ def test_tags_and_their_parameters_in_xml():
 
 @pytest.mark.parametrize("vocabulary", ["special", "crossing"])
 def test_outputs_of_distinct_items_come_to_their_end(vocabulary):
-    rng, ended = random.Random(5), 0
+    rng = random.Random(5)
+    ended = 0
     closed = {"type": "object", "properties": {"a": LIST, "b": INT}}
     for items in (INT, LIST, closed, {"type": "number", "minimum": 95}, {"type": ["string", "boolean"]}):
         for _ in range(12):

@@ -18,7 +18,10 @@ from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
-END, TURN, THINK, THOUGHT = 256, 257, 258, 259
+END = 256
+TURN = 257
+THINK = 258
+THOUGHT = 259
 NAMES = [b"<|im_end|>", b"<|eot|>", b"<think>", b"</think>"]
 
 

@@ -224,8 +224,10 @@ def test_what_is_called_the_least_is_the_least(compiler: GrammarCompiler) -> Non
 
 
 def test_far_from_the_end_masks_are_those_of_the_grammar(compiler: GrammarCompiler) -> None:
-    spec, rng = OutputSpec.json_schema(PERSON), random.Random(2)
-    near, free = table_of(compiler, spec, 4000), table_of(compiler, spec, None)
+    spec = OutputSpec.json_schema(PERSON)
+    rng = random.Random(2)
+    near = table_of(compiler, spec, 4000)
+    free = table_of(compiler, spec, None)
     for _ in range(200):
         allowed = mask_of(free)
         assert mask_of(near) == allowed
@@ -277,7 +279,8 @@ def test_where_there_is_no_time_for_a_choice_the_output_is_led(
     spec = OutputSpec.regex("a*b")
     for seconds, written in ((1.0, b"aaaab"), (-1.0, b"b")):
         monkeypatch.setattr("guided_plugin.grammar.table._CLOSING_SECONDS", seconds)
-        table, text = table_of(compiler, spec, 6), b""
+        table = table_of(compiler, spec, 6)
+        text = b""
         while table.phase(0) is Phase.ACTIVE:
             allowed = mask_of(table)
             text += TOKENS[allowed[0]]
@@ -292,10 +295,14 @@ def test_outputs_whose_ends_are_hard_to_find_take_a_bounded_part_of_the_steps(
     """With each item that is chosen the ending that was known repeats one."""
     items = {"type": "integer", "minimum": 0, "maximum": 45}
     spec = OutputSpec.json_schema({"type": "array", "items": items, "minItems": 40, "uniqueItems": True})
-    grammar, table, rng = compiler.compile(spec), GrammarTable(VOCABULARY), random.Random(3)
+    grammar = compiler.compile(spec)
+    table = GrammarTable(VOCABULARY)
+    rng = random.Random(3)
     for slot in range(8):
         table.add(slot, str(slot), spec.within(150), grammar, compiler.backend(grammar.backend))
-    took, search, slots = list[float](), Endings.shortest, tuple(range(8))
+    took = list[float]()
+    search = Endings.shortest
+    slots = tuple(range(8))
 
     def timed(*given: Any, **options: Any) -> Any:
         begun = time.thread_time()
@@ -321,9 +328,11 @@ def test_drafts_are_walked_along_and_forgotten(
 ) -> None:
     """Masks along drafts are those of a table that was really brought there; then nothing has changed."""
     monkeypatch.setattr("guided_plugin.grammar.table._CLOSING_SECONDS", 1.0)  # however slow the machine
-    spec, rng = OutputSpec.json_schema(PERSON), random.Random(3)
+    spec = OutputSpec.json_schema(PERSON)
+    rng = random.Random(3)
     for room in (40, 60, 90):
-        table, plain = table_of(compiler, spec, room), table_of(compiler, spec, room)
+        table = table_of(compiler, spec, room)
+        plain = table_of(compiler, spec, room)
         tokens: list[int] = []
         while table.phase(0) is Phase.ACTIVE:
             drafts = [[NO_TOKEN]] * 3 if len(tokens) % 2 else [[rng.choice(b'",:[]{}a0')] for _ in range(3)]

@@ -147,7 +147,8 @@ def test_texts(schema, good, bad, vocabulary, whitespace):
         good = [*good, *map(with_space_everywhere, good)]
         bad = [*bad, *map(with_space_everywhere, bad)]
     elif whitespace == "spaced":
-        compact, good = good, [laid_out(text, "spaced") for text in good]
+        compact = good
+        good = [laid_out(text, "spaced") for text in good]
         bad = [*(laid_out(text, "spaced") for text in bad), *({*compact} - {*good})]
     for text in [*good, *bad]:
         walk = walks.walk(grammar, text)
@@ -156,7 +157,8 @@ def test_texts(schema, good, bad, vocabulary, whitespace):
 
 def with_space_everywhere(text: str) -> str:
     """With white space between all parts."""
-    found, inside = "", False
+    found = ""
+    inside = False
     for before, char in zip(" " + text, text, strict=False):
         inside ^= char == '"' and before != "\\"
         found += char if inside else {",": " ,\n ", ":": " : ", "]": "\n]", "[": "[ "}.get(char, char)
@@ -262,7 +264,8 @@ def test_no_walk_repeats_a_value_or_ends_without_a_token(schema, vocabulary, whi
 @pytest.mark.parametrize("schema", [*FINITE, *({**UNIQUE, **schema} for schema in UNIONS)])
 def test_going_back_and_forking_leave_no_trace(schema, whitespace):
     compiler, _ = walker("crossing")
-    vocabulary, chance = VOCABULARIES["crossing"], Random(5)
+    vocabulary = VOCABULARIES["crossing"]
+    chance = Random(5)
     grammar = compiler.compile(spec_of(schema, whitespace=whitespace))
 
     def choose(ids):
@@ -296,7 +299,8 @@ def test_a_repeated_value_is_refused_by_every_way_in():
 
 def test_many_rows_are_checked_in_threads():
     compiler = GrammarCompiler(BYTES, config=GuidedConfig(threads=2, isolate_compiles=False))
-    checked, plain = ({**UNIQUE, "items": {"type": "string"}}, {"type": "array", "items": {"type": "string"}})
+    checked = {**UNIQUE, "items": {"type": "string"}}
+    plain = {"type": "array", "items": {"type": "string"}}
     grammars = [compiler.compile(spec_of(schema)) for schema in (checked, plain)]
     backend = compiler.backend("llguidance")
     matchers = [backend.start(grammars[i % 2], BYTES.stop_token_ids) for i in range(40)]
@@ -378,7 +382,8 @@ WANTED = [("names", OPEN), ("counted", COUNTED), ("any type", ANY)]
 @pytest.mark.parametrize(("says", "item"), [(says, item) for says, some in WANTED for item in some])
 def test_items_whose_equals_may_have_other_texts_are_refused_with_their_place(says, item, inside):
     """There are other arrays of distinct items before and after, which are fine."""
-    fine, wrong = {**UNIQUE, "items": {"type": "integer"}}, {**UNIQUE, "items": INSIDE[inside](item)}
+    fine = {**UNIQUE, "items": {"type": "integer"}}
+    wrong = {**UNIQUE, "items": INSIDE[inside](item)}
     wrong["$defs"] = {"one": item}
     schema = closed("a", "b", "c", a=fine, b=wrong, c={**fine, "minItems": 2})
     with pytest.raises(UnsupportedSpecError) as caught:
@@ -390,7 +395,8 @@ def test_items_whose_equals_may_have_other_texts_are_refused_with_their_place(sa
 
 
 def test_the_place_is_that_of_the_keyword_where_others_apply_with_it():
-    fine, item = {**UNIQUE, "items": {"type": "integer"}}, {"items": {"type": "object"}, "type": "array"}
+    fine = {**UNIQUE, "items": {"type": "integer"}}
+    item = {"items": {"type": "object"}, "type": "array"}
     for wrong, place in (
         ({"allOf": [{"uniqueItems": True}, item]}, "#/properties/b/allOf/0/uniqueItems"),
         ({**item, "anyOf": [{"minItems": 2}, {"uniqueItems": True}]}, "#/properties/b/anyOf/1/uniqueItems"),

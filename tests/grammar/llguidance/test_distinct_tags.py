@@ -70,7 +70,8 @@ def wander(name, chance, steps=120, **options):
     grammar = compiled(name, **options)
     _, batch = started(grammar)
     row = np.zeros((1, VOCABULARY.words), np.int32)
-    tokens, planned = [], []
+    tokens = []
+    planned = []
     for step in range(6 * steps):
         batch.fill(row, [0])
         allowed = allowed_in(row)

@@ -26,7 +26,8 @@ VOCABULARY = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"
 LETTERS = string.ascii_lowercase
 SPEC = OutputSpec.regex("|".join(f"{letter}[0-9{letter}]{{60}}" for letter in LETTERS))
 """Each letter has 61 states of its own, with which no other output begins."""
-ENOUGH, TOO_FEW = 150, 100
+ENOUGH = 150
+TOO_FEW = 100
 
 
 @pytest.fixture
@@ -66,7 +67,8 @@ def masks(table, slots):
 def test_one_after_the_other_they_all_end(made):
     backend, grammar = made(ENOUGH)
     free, its_grammar = made(10_000)
-    table, reference = GrammarTable(VOCABULARY), GrammarTable(VOCABULARY)
+    table = GrammarTable(VOCABULARY)
+    reference = GrammarTable(VOCABULARY)
     for letter in LETTERS:
         table.add(0, letter, SPEC, grammar, backend)
         reference.add(0, letter, SPEC, its_grammar, free)
@@ -223,7 +225,8 @@ def test_a_full_lexer_is_rebuilt_once_for_all_its_users():
 
 
 def test_one_that_takes_long_is_made_while_others_go_on():
-    may_go, made = threading.Event(), []
+    may_go = threading.Event()
+    made = []
 
     def make():
         made.append(threading.get_ident())

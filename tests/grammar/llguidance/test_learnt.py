@@ -22,7 +22,8 @@ LIMIT = 64 << 20
 
 def words(count):
     """A vocabulary like one of a language: syllables, many with a space before them."""
-    source, tokens = random.Random(0), {bytes([byte]): None for byte in range(256)}
+    source = random.Random(0)
+    tokens = {bytes([byte]): None for byte in range(256)}
     while len(tokens) < count:
         syllables = (source.choice("bcdfghjklmnprstvwz") + source.choice("aeiou") for _ in range(9))
         word = " " * (source.random() < 0.6) + "".join(syllables)[: source.randint(1, 8)]
@@ -42,12 +43,15 @@ def allowed(row):
 def run(backend, vocabulary, steps, count=12):
     """Random outputs of hostile patterns; the most that the process grew, and the outputs."""
     grammars = [backend.compile(hostile(number)) for number in range(count)]
-    table, source, slots = GrammarTable(vocabulary), random.Random(1), tuple(range(count))
+    table = GrammarTable(vocabulary)
+    source = random.Random(1)
+    slots = tuple(range(count))
     mask = np.zeros((count, vocabulary.words), np.int32)
     outputs = [[] for _ in slots]
     for slot in slots:
         table.add(slot, str(slot), grammars[slot].spec, grammars[slot], backend)
-    before, most = resident_bytes(), 0
+    before = resident_bytes()
+    most = 0
     for step in range(steps):
         table.fill(slots, mask)
         tokens = [source.choice(allowed(row)) for row in mask]
@@ -105,12 +109,16 @@ def test_hostile_patterns_stay_within_the_bound_and_their_rows_are_right():
 def test_what_a_lexer_spends_can_be_read():
     vocabulary = words(2_000)
     backend = LLGuidanceBackend(vocabulary, GuidedConfig(threads=1))
-    grammar, plain = backend.compile(hostile(0)), backend.compile(OutputSpec.regex("[ab]{9}"))
-    lexers, others = grammar.handle.lexers, plain.handle.lexers
+    grammar = backend.compile(hostile(0))
+    plain = backend.compile(OutputSpec.regex("[ab]{9}"))
+    lexers = grammar.handle.lexers
+    others = plain.handle.lexers
     fuel_spent(lexers._lexers[0].base)  # learns a little itself
-    before, other = lexers.cost(), others.cost()
+    before = lexers.cost()
+    other = others.cost()
     assert lexers.cost() == before > 0
-    matcher, source = backend.start(grammar, vocabulary.stop_token_ids), random.Random(3)
+    matcher = backend.start(grammar, vocabulary.stop_token_ids)
+    source = random.Random(3)
     row = np.zeros((1, vocabulary.words), np.int32)
     for _ in range(100):
         backend.batch([matcher]).fill(row, [0])
@@ -155,10 +163,14 @@ def test_grammars_without_users_come_first_and_those_unused_for_longest(pool):
     made, grammar, _ = pool
     learnt = Learnt(made, 1_000_000)
     learnt._base = 0
-    old, young, used = grammar(400), grammar(400), grammar(100)
+    old = grammar(400)
+    young = grammar(400)
+    used = grammar(100)
     small = grammar(2)
     share = used.take()[1]
-    old.used, young.used, small.used = 1.0, 2.0, 0.5
+    old.used = 1.0
+    young.used = 2.0
+    small.used = 0.5
     learnt._reduce()
     assert forgotten(old, young, used, small) == [1, 1, 0, 0]
     assert not share.lexer.outdated
@@ -168,7 +180,9 @@ def test_those_in_use_give_up_the_largest_first_and_only_once_at_a_time(pool):
     made, grammar, _ = pool
     learnt = Learnt(made, 1_000_000)
     learnt._base = 0
-    large, middle, low = grammar(600), grammar(200), grammar(100)
+    large = grammar(600)
+    middle = grammar(200)
+    low = grammar(100)
     shares = [one.take()[1] for one in (large, middle, low)]
     learnt._reduce()
     assert forgotten(large, middle, low) == [1, 0, 0]
@@ -215,7 +229,8 @@ def test_requests_get_their_new_matchers_as_time_allows(monkeypatch):
     vocabulary = words(1_000)
     backend = LLGuidanceBackend(vocabulary, GuidedConfig(threads=1))
     grammar = backend.compile(hostile(0))
-    table, slots = GrammarTable(vocabulary), (0, 1)
+    table = GrammarTable(vocabulary)
+    slots = (0, 1)
     for slot in slots:
         table.add(slot, str(slot), grammar.spec, grammar, backend)
     table.accept(slots, [ord("a"), ord("b")])

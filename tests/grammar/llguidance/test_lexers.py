@@ -99,7 +99,8 @@ def test_slices_are_cut_before_requests_come(threads, there):
 def test_all_grammars_together_have_a_bounded_number_of_lexers():
     pool = LexerPool(2)
     grammars = [Lexers(Base(), Base, pool) for _ in range(4)]
-    first, second = taken(grammars[0], 16), taken(grammars[1], 16)
+    first = taken(grammars[0], 16)
+    second = taken(grammars[1], 16)
     assert [len(grammar) for grammar in grammars] == [8, 8, 1, 1]
     third = taken(grammars[2], 16)
     assert len(grammars[2]) == 1 + pool.most - 14
@@ -119,7 +120,9 @@ def test_all_grammars_together_have_a_bounded_number_of_lexers():
 def test_requests_that_came_while_there_was_no_room_get_lexers_later():
     backend = LLGuidanceBackend(VOCABULARY, GuidedConfig(threads=2))
     bounded = backend.compile(OutputSpec.json_schema({"type": "string", "maxLength": 50}))
-    lexers, table, slots = bounded.handle.lexers, GrammarTable(VOCABULARY), tuple(range(48))
+    lexers = bounded.handle.lexers
+    table = GrammarTable(VOCABULARY)
+    slots = tuple(range(48))
     # No room, as while requests of another grammar, which are about to leave, have all lexers.
     lexers._paused_until = float("inf")
     for slot in slots:
@@ -128,7 +131,8 @@ def test_requests_that_came_while_there_was_no_room_get_lexers_later():
     lexers._paused_until = 0.0
     table.accept(slots, [ord('"')] * 48)
     mask = np.zeros((48, VOCABULARY.words), np.int32)
-    tokens, end = [ord('"')], time.monotonic() + 20
+    tokens = [ord('"')]
+    end = time.monotonic() + 20
     while len(lexers) < 8 or max(users(lexers)) > 2 * min(users(lexers)) + 2:
         assert time.monotonic() < end, users(lexers)
         table.fill(slots, mask)
@@ -217,7 +221,8 @@ def test_long_requests_stay_where_they_are(monkeypatch, tokens, moves):
 def test_a_request_that_can_not_be_moved_is_tried_once(monkeypatch):
     backend = LLGuidanceBackend(VOCABULARY, GuidedConfig(threads=2))
     grammar = backend.compile(OutputSpec.regex("x{20}"))
-    table, tried = GrammarTable(VOCABULARY), []
+    table = GrammarTable(VOCABULARY)
+    tried = []
     table.add(0, "one", grammar.spec, grammar, backend)
     monkeypatch.setattr(type(table.requests[0].matcher), "crowded", True)
     monkeypatch.setattr(type(table.requests[0]), "replayed", lambda one: tried.append(one) or (None, False))

@@ -198,7 +198,8 @@ def _naming(demanded, described):
 )
 def test_one_name_may_have_to_match_many_patterns(backend, demanded, described):
     schema = _naming(demanded, described)
-    grammar, verdicts = backend.compile(OutputSpec.json_schema(schema, strict=False)), set()
+    grammar = backend.compile(OutputSpec.json_schema(schema, strict=False))
+    verdicts = set()
     valid = jsonschema.Draft202012Validator(schema).is_valid
     assert valid({"abcdef": 1})
     for length in range(1, 7):
@@ -212,7 +213,8 @@ def test_one_name_may_have_to_match_many_patterns(backend, demanded, described):
 
 
 def test_too_many_patterns_that_one_name_may_match_are_refused(backend):
-    number, texts = {"type": "integer"}, {c: {"type": "string", "minLength": ord(c)} for c in "efgijk"}
+    number = {"type": "integer"}
+    texts = {c: {"type": "string", "minLength": ord(c)} for c in "efgijk"}
     schema = _naming(dict.fromkeys("abc", number), {**texts, "h": number})
     assert jsonschema.Draft202012Validator(schema).is_valid({"abch": 1})
     with pytest.raises(UnsupportedSpecError, match="too many patterns"):

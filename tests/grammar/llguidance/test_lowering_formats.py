@@ -161,7 +161,8 @@ def test_between_the_readings_neither_branch_of_a_condition_is_taken(name):
     schema = {"if": {"format": name}, "then": {"minLength": 1}, "else": {"maxLength": 60}, "type": "string"}
     subject = Subject(schema)
     for text in [*SAMPLES[name][:4], *MORE[name], *NEVER[name]]:
-        strict, wide = patterns.matches_format(name, text), patterns.matches(formats.WIDE[name], text)
+        strict = patterns.matches_format(name, text)
+        wide = patterns.matches(formats.WIDE[name], text)
         right = strict or (not wide and len(text) <= 60)
         assert subject.takes(written(text)) == right, text
 
@@ -195,7 +196,9 @@ def test_strings_between_the_readings(schema, wrong, right):
     assert [text for text in right if not subject.takes(written(text))] == []
 
 
-A_DATE, NOT_QUITE, NO_DATE = "2020-01-01", "0000-01-01", "x"
+A_DATE = "2020-01-01"
+NOT_QUITE = "0000-01-01"
+NO_DATE = "x"
 
 
 @pytest.mark.parametrize(
@@ -323,7 +326,8 @@ def judges(schema):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_whatever_is_taken_is_valid_by_every_reading(seed):
-    source, taken = Schemas(seed), 0
+    source = Schemas(seed)
+    taken = 0
     for _ in range(25):
         schema = source.schema()
         try:

@@ -57,12 +57,14 @@ def numbers_of(schema):
 
 def around(schema, *, seed=0):
     """Numbers near those in a schema: multiples, neighbours, and any others."""
-    source, named = random.Random(seed), numbers_of(schema) or [Fraction(1, 2), Fraction(3)]
+    source = random.Random(seed)
+    named = numbers_of(schema) or [Fraction(1, 2), Fraction(3)]
     steps = (0, 1, -1, *(sign * Fraction(1, part) for part in (2, 10, 100, 10**9) for sign in (1, -1)))
     values = {Fraction(0), *(n + step for n in named for step in steps), *(n / 10 for n in named)}
     values |= {one // two * two for one in named for two in named if two}
     for _ in range(40):
-        one, two = source.choice(named), source.choice(named)
+        one = source.choice(named)
+        two = source.choice(named)
         values |= {one * source.randint(-99, 99), one + two * source.randint(-9, 9)}
         values.add(Fraction(source.randint(-(10**6), 10**6), 10 ** source.randint(0, 3)))
     return sorted(values)
@@ -78,7 +80,9 @@ def texts(value, source):
 
 def assert_exact(schema, *, strict=False):
     """Only what is valid is taken, and all of it that is written out; walks meet no dead end."""
-    matcher, source, valid = start(schema, strict=strict), random.Random(1), 0
+    matcher = start(schema, strict=strict)
+    source = random.Random(1)
+    valid = 0
     for value in around(schema):
         good = holds(schema, value)
         plainly, zeros, scientific = texts(value, source)
@@ -93,7 +97,8 @@ def assert_exact(schema, *, strict=False):
 
 def wander(matcher, schema, source):
     """Characters at random, of those that the masks allow."""
-    matcher, text = matcher.fork(), b""
+    matcher = matcher.fork()
+    text = b""
     batch = COMPILER.backend("llguidance").batch([matcher])
     row = np.zeros((1, BYTES.words), np.int32)
     for _ in range(30):
@@ -250,7 +255,8 @@ def test_a_number_ends_where_the_next_item_begins(text):
 
 
 def test_numbers_of_alternatives_that_begin_alike_are_told_apart():
-    many, large = {"type": "integer", "multipleOf": 7}, {"type": "integer", "minimum": 100}
+    many = {"type": "integer", "multipleOf": 7}
+    large = {"type": "integer", "minimum": 100}
     matcher = start({"anyOf": [{"type": "array", "items": many}, {"type": "array", "items": large}]})
     assert [
         text for text in ("[14]", "[101]", "[14,7]", "[700,101]", "[105,7]") if not taken(matcher, text)
@@ -318,7 +324,8 @@ def test_what_may_be_written_and_is_a_number_of_the_schema_may_end(kind):
 
 def test_in_draft_4_a_value_may_be_written_with_a_fraction_of_zero_and_an_integer_may_not():
     draft = {"$schema": "http://json-schema.org/draft-04/schema#"}
-    values, whole = start({**draft, "enum": [0, 1]}), start({**draft, "type": "integer", "enum": [0, 1]})
+    values = start({**draft, "enum": [0, 1]})
+    whole = start({**draft, "type": "integer", "enum": [0, 1]})
     for text in ("0.0", "1.0", "-0.0"):
         assert taken(values, text)
         assert not taken(whole, text)

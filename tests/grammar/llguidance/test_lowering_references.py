@@ -9,7 +9,8 @@ from guided_plugin import OutputSpec
 from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import schema_to_lark
 
-INTEGER, STRING = {"type": "integer"}, {"type": "string"}
+INTEGER = {"type": "integer"}
+STRING = {"type": "string"}
 
 
 CASES = [

@@ -138,8 +138,11 @@ class TestSchemas:
             "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
             "required": ["a"],
         }
-        form, free = tag("<", json_of(schema), ">"), tag("<", json_of(schema, any_order=True), ">")
-        turned, more, fewer = '<{"b":1,"a":1}>', '<{"a":1,"c":1}>', '<{"b":1}>'
+        form = tag("<", json_of(schema), ">")
+        free = tag("<", json_of(schema, any_order=True), ">")
+        turned = '<{"b":1,"a":1}>'
+        more = '<{"a":1,"c":1}>'
+        fewer = '<{"b":1}>'
         assert [takes(compiler, form, text) for text in (turned, more, fewer)] == [False, False, False]
         assert [takes(compiler, free, text) for text in (turned, more, fewer)] == [True, False, False]
         open_ones = [takes(compiler, form, text, strict=False) for text in (turned, more, fewer)]
@@ -228,7 +231,8 @@ def test_hundreds_of_tools_are_read_in_a_second():
 @pytest.mark.parametrize("padded", [True, False], ids=["padded", "whole words"])
 def test_walks_have_no_dead_ends_and_end_complete(padded):
     compiler = compiler_with_raw(special_vocabulary(padded=padded))
-    walker, named = Walker(compiler), compiler.vocabulary.tokens.index(b"<tool_call>")
+    walker = Walker(compiler)
+    named = compiler.vocabulary.tokens.index(b"<tool_call>")
     schema = {
         "type": "object",
         "properties": {"a": {"type": "string", "maxLength": 4}, "b": {"type": "integer"}},

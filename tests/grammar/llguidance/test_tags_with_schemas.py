@@ -15,7 +15,8 @@ pytestmark = pytest.mark.skipif(
     not ARCHIVE.is_file(), reason="the JSON Schema Test Suite is not in ../shared/jsonschema-suite"
 )
 
-BEGIN, END = "so <f>", "</f>."
+BEGIN = "so <f>"
+END = "</f>."
 
 
 def tag_with(schema, **options):
@@ -43,7 +44,8 @@ def compiled(compiler, make, schema, **options):
 @pytest.mark.parametrize("draft", DRAFTS)
 @pytest.mark.parametrize("whitespace", ["compact", "spaced", "flexible"])
 def test_the_same_verdicts_inside_and_outside(compiler, draft, whitespace):
-    walker, seen = Walker(compiler), set()
+    walker = Walker(compiler)
+    seen = set()
     start = len(whitespace) + len(draft)
     for group in list(groups(draft))[start::12]:
         options = {"strict": False, "whitespace": whitespace}

@@ -54,7 +54,9 @@ def written(style, *pairs, end="\n</f>"):
     return "<f>\n" + "\n".join(parts) + end
 
 
-CITY, N, UNIT = ("city", "a <b>\nc", True), ("n", "12", False), ("unit", "Fx", True)
+CITY = ("city", "a <b>\nc", True)
+N = ("n", "12", False)
+UNIT = ("unit", "Fx", True)
 MORE = ("more", '{"s":"x"}', False)
 RIGHT = [(N,), (CITY, N), (CITY, N, UNIT, MORE), (N, MORE)]
 WRONG = [
@@ -86,7 +88,9 @@ def wandered(compiler, grammar, chance):
     """A text at random, and whether it is whole."""
     backend = compiler.backend("llguidance")
     matcher = backend.start(grammar, (256,))
-    batch, mask, text = backend.batch([matcher]), np.zeros((1, VOCABULARY.words), np.int32), bytearray()
+    batch = backend.batch([matcher])
+    mask = np.zeros((1, VOCABULARY.words), np.int32)
+    text = bytearray()
     for _ in range(250):
         batch.fill(mask, [0])
         allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()

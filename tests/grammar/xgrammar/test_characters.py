@@ -62,7 +62,10 @@ def spelt(character: str, special: str, chance: random.Random) -> str:
 
 def random_texts(chance: random.Random) -> tuple[str, str, str, str]:
     """Some texts and classes as EBNF, as a regex of this package, as one of Python, and a text of them."""
-    ebnf, regex, python, sample = "root ::=", "", "", ""
+    ebnf = "root ::="
+    regex = ""
+    python = ""
+    sample = ""
     for _ in range(chance.randint(1, 4)):
         if chance.random() < 0.5:
             text = "".join(chance.choices(CHARACTERS, k=chance.randint(1, 3))) + chance.choice(HEXADECIMAL)
@@ -81,7 +84,9 @@ def random_texts(chance: random.Random) -> tuple[str, str, str, str]:
         )
         regex += f"[{negated}" + "".join("-".join(f"\\u{{{ord(each):x}}}" for each in pair) for pair in ends)
         python += f"[{negated}" + "".join("-".join(f"\\U{ord(each):08x}" for each in pair) for pair in ends)
-        ebnf, regex, python = ebnf + "]", regex + "]", python + "]"
+        ebnf = ebnf + "]"
+        regex = regex + "]"
+        python = python + "]"
         sample += chance.choice(chance.choice(ends))
     return ebnf, regex, python, sample
 

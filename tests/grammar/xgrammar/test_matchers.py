@@ -71,7 +71,8 @@ class TestStopTokens:
 
     def test_requests_that_share_a_grammar_keep_their_own(self, backend):
         grammar = backend.compile(OutputSpec.regex("a"))
-        own, other = backend.start(grammar, (END,)), backend.start(grammar, (NEWLINE,))
+        own = backend.start(grammar, (END,))
+        other = backend.start(grammar, (NEWLINE,))
         for matcher in (own, other):
             assert matcher.accept(LETTER_A)
         assert (allowed(backend, own), allowed(backend, other)) == ({END}, {NEWLINE})

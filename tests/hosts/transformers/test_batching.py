@@ -75,7 +75,8 @@ SMALL_CACHE = {
 
 def collect(manager, wanted, seconds=120):
     """So many results, or those of these requests, among others."""
-    found, end = {}, time.monotonic() + seconds
+    found = {}
+    end = time.monotonic() + seconds
     while len(found) < wanted if isinstance(wanted, int) else not found.keys() >= wanted:
         assert manager.is_running(), "the manager's loop has died"
         assert time.monotonic() < end, f"{len(found)} of {wanted} requests came"
@@ -297,7 +298,8 @@ def test_a_step_whose_forward_pass_failed_is_not_handed_over(prompt, guide, star
 
 def test_requests_come_from_many_threads(prompt, guide, started):
     manager, batching = started()
-    wanted, lock = {}, threading.Lock()
+    wanted = {}
+    lock = threading.Lock()
 
     def work(number):
         spec = SPECS[number % 3]
@@ -317,14 +319,16 @@ def test_requests_come_from_many_threads(prompt, guide, started):
 @pytest.mark.parametrize("options", [{}, SMALL_CACHE])
 def test_requests_are_closed_before_their_limit(demo_tokenizer, started, options):
     manager, batching = started({"do_sample": True, "max_new_tokens": 33}, **options)
-    rooms, add = [], batching.pipeline.add_request
+    rooms = []
+    add = batching.pipeline.add_request
 
     def spy(name, spec, *, tokens=()):
         rooms.append((len(tokens), spec.room))
         return add(name, spec, tokens=tokens)
 
     batching.pipeline.add_request = spy
-    start, wanted = demo_tokenizer.encode("x"), {}
+    start = demo_tokenizer.encode("x")
+    wanted = {}
     for number in range(12):
         kind = ["schema", "regex", "choice"][number % 3]
         least = least_of(batching.pipeline, CASES[kind])
@@ -344,7 +348,8 @@ def test_requests_are_closed_before_their_limit(demo_tokenizer, started, options
 
 def test_too_little_room_is_refused(prompt, started):
     manager, batching = started()
-    spec, least = CASES["schema"], least_of(batching.pipeline, CASES["schema"])
+    spec = CASES["schema"]
+    least = least_of(batching.pipeline, CASES["schema"])
     for room in (least - 1, None):  # the manager's own config has no limit
         with pytest.raises(RequestError, match=f"takes {least}" if room else "does not give"):
             batching.add_request(prompt, spec, max_new_tokens=room)

@@ -34,8 +34,11 @@ def least_in(guide, spec):
 )
 def test_every_output_ends_valid_and_rows_beside_are_untouched(tokenizer, model, make_guide, how, kind):
     guide = make_guide(model, mode="process" if how == "process" else "inline")
-    spec, inputs, closed = CASES[kind], encoded(tokenizer, PROMPTS), 0
-    least, width = least_in(guide, spec), inputs["input_ids"].shape[1]
+    spec = CASES[kind]
+    inputs = encoded(tokenizer, PROMPTS)
+    closed = 0
+    least = least_in(guide, spec)
+    width = inputs["input_ids"].shape[1]
     # How short an output a worker finds depends on how busy the machine is.
     for room in (least + 3 * (how == "process"), least + 5, 3 * least):
         options = {"do_sample": True, **CALLS[how](room, width)}
@@ -75,7 +78,9 @@ def test_a_first_token_is_forced_behind_a_single_one_only(tokenizer, model, guid
 
 
 def test_too_little_room_is_an_error_with_its_place(tokenizer, model, guide, monkeypatch):
-    inputs, least, specs = encoded(tokenizer, PROMPTS), least_in(guide, SCHEMA), [None, SCHEMA, SPECS[2]]
+    inputs = encoded(tokenizer, PROMPTS)
+    least = least_in(guide, SCHEMA)
+    specs = [None, SCHEMA, SPECS[2]]
     few = {"max_new_tokens": least - 1, "num_return_sequences": 2, "do_sample": True}
     found = guide.generate(model, inputs, specs, **few)
     assert [type(output.error) for output in found[2:4]] == [RequestError] * 2

@@ -42,9 +42,11 @@ def bare(tokenizer, model):
     ("mode", "how"), [*(("inline", how) for how in HOW), ("process", "sampling"), ("process", "static cache")]
 )
 def test_guided_rows_are_valid_and_unguided_ones_untouched(run, bare, model, make_guide, mode, how):
-    guide, finished = make_guide(model, mode=mode), 0
+    guide = make_guide(model, mode=mode)
+    finished = 0
     for seed in range(3):
-        made, free = run(MIXED, guide=guide, seed=seed, **HOW[how]), bare(seed=seed, **HOW[how])
+        made = run(MIXED, guide=guide, seed=seed, **HOW[how])
+        free = bare(seed=seed, **HOW[how])
         finished += sum(made.ended)
         assert same_until_stop(made.rows[1], free[1])
         assert not same_until_stop(made.rows[0], free[0])
@@ -95,7 +97,8 @@ def test_half_precision(run, tokenizer, make_guide, dtype):
 
 def test_several_sequences_of_a_prompt(run, bare):
     options = {"do_sample": True, "num_return_sequences": 3}
-    made, free = run(MIXED, **options).rows, bare(**options)
+    made = run(MIXED, **options).rows
+    free = bare(**options)
     assert [same_until_stop(*pair) for pair in zip(made, free, strict=True)] == [
         spec is None for spec in MIXED for _ in range(3)
     ]

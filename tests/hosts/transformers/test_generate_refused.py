@@ -28,7 +28,8 @@ def test_what_moves_rows_is_refused(tokenizer, model, guide, how, way, monkeypat
     kwargs = guide.generate_kwargs(SPECS[0])
     if way == "processor alone":
         kwargs = {"logits_processor": [guide.logits_processor(SPECS[0])]}
-    taken, refused = [], ConfigError
+    taken = []
+    refused = ConfigError
     if way == "the stack tells nothing":
         monkeypatch.setattr(transformers_step, "surroundings", lambda processor: Surroundings())
         refused = PipelineError

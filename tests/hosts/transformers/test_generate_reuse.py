@@ -79,7 +79,8 @@ def test_more_rows_than_slots(tokenizer, vocabulary, model, guide):
 
 def test_threads(tokenizer, vocabulary, model, make_guide, mode):
     guide = make_guide(model, mode=mode)
-    found, errors = {}, []
+    found = {}
+    errors = []
 
     def work(number):
         try:

@@ -347,7 +347,8 @@ def test_a_stream_of_a_type_of_texts_and_of_what_was_cut(demo_model, guide):
 
 
 def test_a_stream_that_is_left_ends_its_generate_call(demo_model, guide):
-    steps, before = [], threading.active_count()
+    steps = []
+    before = threading.active_count()
 
     def count(ids, scores):
         steps.append(1)

@@ -57,7 +57,8 @@ def started():
         additional_config={"guided_plugin": {"take_over": True, "mode": "process", **PATIENT}},
     )
     envs.disable_envs_cache()  # another engine of this process may want other variables
-    called, original = [], type(llm.llm_engine).collective_rpc
+    called = []
+    original = type(llm.llm_engine).collective_rpc
 
     def spy(self, method, *args, **kwargs):
         called.append(method)

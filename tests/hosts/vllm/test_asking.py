@@ -25,7 +25,8 @@ class Recorder:
     """In place of what sends a question to an engine."""
 
     def __init__(self, answers):
-        self.answers, self.asked = answers, []
+        self.answers = answers
+        self.asked = []
 
     async def __call__(self, kind, method, timeout, args, kwargs, *, engine):
         assert (kind, timeout, kwargs or {}) == ("collective_rpc", None, {})
@@ -35,7 +36,8 @@ class Recorder:
 
 def frontend(kind, answers):
     """vLLM's `AsyncLLM` and its client, with nothing behind them."""
-    llm, client = object.__new__(AsyncLLM), object.__new__(kind)
+    llm = object.__new__(AsyncLLM)
+    client = object.__new__(kind)
     client.resources = SimpleNamespace(engine_dead=False)
     client._finalizer = SimpleNamespace(detach=lambda: None)  # nothing to shut down
     client.core_engines = sorted(answers)
@@ -93,7 +95,8 @@ def test_the_figures_name_each_engine(monkeypatch):
     steps = figures._metrics.counters["steps"]
     before = [steps.labels(engine)._value.get() for engine in ("0", "1")]
     asyncio.run(asyncio.wait_for(ask(), 60))
-    after, times = [steps.labels(engine)._value.get() for engine in ("0", "1")], len(asked.asked) // 2
+    after = [steps.labels(engine)._value.get() for engine in ("0", "1")]
+    times = len(asked.asked) // 2
     assert after == [before[0] + 3 * times, before[1] + 5 * times]
     assert asked.asked[-2:] == [(b"0", METRICS, (True,)), (b"1", METRICS, (True,))]
 
@@ -106,7 +109,9 @@ def test_a_client_that_has_changed_is_told(monkeypatch):
 
 
 def test_the_engine_is_asked_whether_it_can_guide_a_few_times_a_second(monkeypatch):
-    now, asked, answers = [100.0], [], [""]
+    now = [100.0]
+    asked = []
+    answers = [""]
     monkeypatch.setattr(questions, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def collective_rpc(method):
@@ -135,7 +140,8 @@ def test_after_a_failure_the_engine_is_asked_again(monkeypatch):
     output = EngineCoreOutput("one", [], finish_reason=FinishReason.ERROR, stop_reason="the worker ended")
     stopped = EngineCoreOutput("two", [], finish_reason=FinishReason.STOP, stop_reason=7)
     process = process_outputs(lambda self, outputs: "processed")
-    asked, health = [], Health()
+    asked = []
+    health = Health()
 
     def check():
         health.check(lambda method: asked.append(method) or [""])

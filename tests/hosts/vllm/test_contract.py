@@ -101,7 +101,8 @@ def test_every_attribute_of_an_object_of_vllms_is_in_the_contract():
         if "." in name.path.partition(":")[2]:
             owner, _, method = name.path.rpartition(".")
             attributes.setdefault(owner, set()).add(method)
-    unknown, seen = [], 0
+    unknown = []
+    seen = 0
     for file, tree in TREES.items():
         for node in ast.walk(tree):
             if not isinstance(node, ast.Attribute):

@@ -88,7 +88,9 @@ def figures(llm):
 
 def finish(llm, meanwhile=lambda step: None):
     """The completions of all requests that were added, by id. `meanwhile` is called after each step."""
-    engine, done, step = llm.llm_engine, {}, 0
+    engine = llm.llm_engine
+    done = {}
+    step = 0
     while engine.has_unfinished_requests():
         done |= {output.request_id: output.outputs[0] for output in engine.step() if output.finished}
         meanwhile(step)
@@ -110,7 +112,8 @@ def test_requests_that_do_not_say_are_laid_out_as_the_operator_set(llm, checker,
     """The engine itself has other options: it gets specs that are settled."""
     reconfigured(whitespace="spaced", strict=False)
     call = {"type": "structural_tag", "format": TAG["format"]["tags"][0] | {"type": "tag"}}
-    closed, said = {**OURS[0], "strict": True}, {**OURS[0], "whitespace": "compact", "strict": True}
+    closed = {**OURS[0], "strict": True}
+    said = {**OURS[0], "whitespace": "compact", "strict": True}
     asked = [(OURS[3], False), (THEIRS[0], True), ({"structural_tag": json.dumps(call)}, True)]
     every = [params_of(form, theirs=theirs) for form, theirs in [*asked, (closed, False), (said, False)]]
     *outputs, last, compact = (output.outputs[0] for output in llm.generate(["x"] * 5, every, use_tqdm=False))
@@ -236,7 +239,8 @@ def test_requests_that_are_aborted_leave_nothing_behind(llm, serves):
 
 
 def test_what_separates_cached_prefixes_separates_what_outputs_teach(llm, monkeypatch):
-    runtime, salts = runner(llm).engine.pipeline.runtime, {}
+    runtime = runner(llm).engine.pipeline.runtime
+    salts = {}
     original = runtime.add
 
     def add(slot, request_id, spec, tokens):
@@ -269,7 +273,8 @@ def test_a_spec_that_compiles_slowly_is_ready_before_its_request(llm, serves, mo
 
 
 def test_a_worker_that_dies_takes_no_request_with_it(llm, checker):
-    metrics, form = runner(llm).engine.pipeline.metrics, {"regex": "[a-d]{60}"}
+    metrics = runner(llm).engine.pipeline.metrics
+    form = {"regex": "[a-d]{60}"}
     before = metrics().worker.restarts
     for number in range(4):
         llm.llm_engine.add_request(f"kept-{number}", "Once ", params_of(form, max_tokens=80))
@@ -304,7 +309,9 @@ def test_a_request_whose_options_leave_no_token_ends_as_an_error(llm, checker, s
 def test_a_request_that_its_grammar_fails_ends_as_an_error(llm, checker, caplog, monkeypatch):
     """Something changes its tokens after they were sampled from the mask."""
     pipeline = runner(llm).engine.pipeline
-    given, calls, form = pipeline.schedule_update, [], {"regex": "[a-d]{60}"}
+    given = pipeline.schedule_update
+    calls = []
+    form = {"regex": "[a-d]{60}"}
 
     def spoil(tokens):
         calls.append(tokens)
@@ -360,7 +367,8 @@ def test_while_nothing_can_be_guided_running_requests_fail_and_new_ones_get_503(
 def test_requests_that_begin_in_every_second_step_at_most_have_the_same_outputs(llm, checker, monkeypatch):
     """Also next to preempted requests and prompts in parts; nothing waits for ever."""
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
-    schedule, begun = type(scheduler).schedule, []
+    schedule = type(scheduler).schedule
+    begun = []
 
     def note(self, *args):
         scheduled = schedule(self, *args)
@@ -371,7 +379,8 @@ def test_requests_that_begin_in_every_second_step_at_most_have_the_same_outputs(
     forms = [YES, None, OURS[0], THEIRS[2], {"regex": "[ab]{2,5}"}] * 8
     asked = [params_of(form, temperature=0.0, theirs=form is THEIRS[2]) for form in forms]
     prompts = ["x" * (3 + 29 * (at % 7 == 0)) for at in range(len(forms))]
-    adjacent, texts = [], []
+    adjacent = []
+    texts = []
     for switch in (None, NoDrafts(7)):
         monkeypatch.setattr(scheduler, "dynamic_sd_lookup", switch)
         begun.clear()

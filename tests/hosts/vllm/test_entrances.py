@@ -167,7 +167,8 @@ def test_offline_entrances_guide(llm, make):
 
 @pytest.mark.parametrize("make", [ours, theirs])
 def test_an_engine_in_the_same_process_refuses_what_was_never_admitted(llm, make, monkeypatch):
-    engine, compiled = llm.llm_engine, []
+    engine = llm.llm_engine
+    compiled = []
     manager = engine.engine_core.engine_core.structured_output_manager
     monkeypatch.setattr(manager, "grammar_init", compiled.append)
     with pytest.raises(VLLMValidationError, match="without the plugin's check"):

@@ -14,7 +14,8 @@ pytest.importorskip("vllm")
 import jsonschema
 
 PATTERN = "[xyz]{6,14}"
-BROKEN, REASON = "(x", "a ( without its )"
+BROKEN = "(x"
+REASON = "a ( without its )"
 MESSAGES = [{"role": "user", "content": "Write"}]
 
 
@@ -172,7 +173,8 @@ def test_beam_searches_are_refused_if_they_are_guided(server, entrance):
 
 
 def test_a_batch_of_chats_is_guided_or_refused(server):
-    path, body = "/v1/chat/completions/batch", {"messages": [MESSAGES, MESSAGES], "max_tokens": 30}
+    path = "/v1/chat/completions/batch"
+    body = {"messages": [MESSAGES, MESSAGES], "max_tokens": 30}
     answer = served(server, path, {**body, "structured_outputs": {"regex": PATTERN}})
     assert [guided(choice["message"]["content"]) for choice in answer["choices"]] == [True, True]
     status, text = post(server, path, {**body, "structured_outputs": {"regex": BROKEN}})
@@ -188,7 +190,8 @@ def test_a_batch_of_chats_is_guided_or_refused(server):
     ids=["structured_outputs", "extra_args"],
 )
 def test_tokens_in_tokens_out_is_guided_or_refused(server, asked):
-    path, prompt = "/inference/v1/generate", {"token_ids": [5, 6]}
+    path = "/inference/v1/generate"
+    prompt = {"token_ids": [5, 6]}
     answer = served(server, path, {**prompt, "sampling_params": {"max_tokens": 30, **asked(PATTERN)}})
     tokens = answer["choices"][0]["token_ids"]
     assert guided(served(server, "/detokenize", {"tokens": tokens[:-1]})["prompt"]), answer
@@ -216,7 +219,8 @@ def test_both_servers_guide_and_refuse(server):
 
     path, body, _ = ENTRANCES["completion"]
     asked = [{**body, **xargs(regex)} for regex in (PATTERN, BROKEN)] * 2
-    both, end = {"ApiServer_0", "ApiServer_1"}, time.monotonic() + 120
+    both = {"ApiServer_0", "ApiServer_1"}
+    end = time.monotonic() + 120
     while not both == servers("refused") == servers("Received request"):
         assert time.monotonic() < end
         with ThreadPoolExecutor(4) as pool:

@@ -41,7 +41,8 @@ ALL_BUT_A = [token for token in range(WIDTH) if token != ord("a")]
 @pytest.mark.parametrize("kind", RUNNERS)
 def test_a_row_that_its_own_options_leave_nothing_of_fails_and_a_finished_one_does_not(kind, mode):
     names = ["cut", "over", "free"]
-    cut, over = params_of("cut", allowed_token_ids=[97]), params_of("over", min_tokens=9)
+    cut = params_of("cut", allowed_token_ids=[97])
+    over = params_of("over", min_tokens=9)
     runner = kind(runner_config(mode), names, [cut, over, params_of("free")])
     runner.forbidden = {0: ALL_BUT_A, 1: [END]}
     failed = {}
@@ -170,7 +171,8 @@ def test_failed_requests_end_as_errors_whatever_else_ended_them(collection):
             EngineCoreOutput("fine", [END], finish_reason=FinishReason.STOP),
         ]
     )
-    alive, over = SimpleNamespace(is_finished=lambda: False), SimpleNamespace(is_finished=lambda: True)
+    alive = SimpleNamespace(is_finished=lambda: False)
+    over = SimpleNamespace(is_finished=lambda: True)
     scheduler = SimpleNamespace(
         requests={"stopped": alive, "goes-on": alive, "fine": alive, "over": over},
         grammar_compile_error_reqs=collection(),
@@ -191,7 +193,8 @@ def test_only_outputs_that_were_led_to_their_end_say_so():
     scheduler = SimpleNamespace(requests=dict(requests), grammar_compile_error_reqs=set())
     requests.clear()
     every = [EngineCoreOutput(name, [END], finish_reason=FinishReason.STOP) for name in names]
-    every[2].finish_reason, every[3].stop_reason = FinishReason.LENGTH, 7
+    every[2].finish_reason = FinishReason.LENGTH
+    every[3].stop_reason = 7
     steps = [[EngineCoreOutput("led", [97])], every]
 
     def update(scheduler, scheduled, output):
@@ -243,7 +246,9 @@ class SimpleRequest:
     """A request of vLLM's, as far as the scheduler's wrapper looks at one."""
 
     def __init__(self, request_id, params, tokens):
-        self.request_id, self.sampling_params, self.output_token_ids = request_id, params, tokens
+        self.request_id = request_id
+        self.sampling_params = params
+        self.output_token_ids = tokens
 
     def is_finished(self):
         return False

@@ -31,7 +31,8 @@ from guided_plugin.spec import packed, unpacked
 from guided_plugin.spec.triggers import Trigger
 from guided_plugin.vllm import GuidedLogitsProcessor
 
-END, THINK_END = 256, 257
+END = 256
+THINK_END = 257
 VOCABULARY = gp.Vocabulary.from_tokens(
     [*(bytes([byte]) for byte in range(256)), b"</s>", b"</think>"], [END], [THINK_END]
 )
@@ -323,7 +324,8 @@ def test_options_come_from_the_flag_or_the_environment(monkeypatch):
 
 
 def test_a_request_that_misspells_the_key_is_refused_and_other_keys_are_not_ours(monkeypatch):
-    gate, asked = Gate(config(SMALL)), SamplingParams(extra_args={"other": 1, "giuded": '{"regex": "a"}'})
+    gate = Gate(config(SMALL))
+    asked = SamplingParams(extra_args={"other": 1, "giuded": '{"regex": "a"}'})
     assert gate.concerns(asked)
     with pytest.raises(gp.GuidedError, match=r"^extra_args: unknown key 'giuded' \(did you mean 'guided'"):
         gate.admit(asked)
@@ -335,7 +337,8 @@ def test_a_request_that_misspells_the_key_is_refused_and_other_keys_are_not_ours
 
 
 def test_a_misspelt_keyword_of_a_schema_is_told_once_in_the_log_of_the_frontend(caplog):
-    gate, schema = Gate(config(TAKES_OVER)), {"type": "object", "propertes": {"a": {}}}
+    gate = Gate(config(TAKES_OVER))
+    schema = {"type": "object", "propertes": {"a": {}}}
     for _ in range(2):
         gate.admit(params_of({"json": schema}, theirs=True))
     assert caplog.text.count("#/propertes: unknown keyword, ignored (did you mean 'properties'?)") == 1
@@ -362,7 +365,8 @@ def test_a_processor_for_an_unknown_runner_says_so():
 
 
 def test_compiles_that_nobody_asks_for_any_more_are_forgotten(monkeypatch):
-    asked, answers = [], {}
+    asked = []
+    answers = {}
 
     def prepare(spec):
         asked.append(spec.text)
@@ -372,7 +376,9 @@ def test_compiles_that_nobody_asks_for_any_more_are_forgotten(monkeypatch):
     monkeypatch.setattr(vllm_engine, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     engine = object.__new__(vllm_engine.Engine)
     engine._pipeline = SimpleNamespace(compiler=SimpleNamespace(), prepare=prepare)
-    engine._preparing, engine._started, engine.leads = {}, False, True
+    engine._preparing = {}
+    engine._started = False
+    engine.leads = True
 
     def ask(text):
         return engine.prepare(text, (packed(gp.OutputSpec.regex(text))[0], None))

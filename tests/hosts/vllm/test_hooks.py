@@ -32,7 +32,8 @@ class Listener:
     """Notes what it hears."""
 
     def __init__(self):
-        self.heard, self.steps = [], []
+        self.heard = []
+        self.steps = []
 
     @gp.hookimpl
     def post_sampling(self, step):
@@ -105,7 +106,8 @@ def test_v1_fires_after_the_sampler_and_after_the_worker(install):
 @pytest.fixture
 def v2():
     """A V2 runner's tables with one guided request at index 3; makes a processor."""
-    tokens, total = torch.zeros(8, 64, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+    tokens = torch.zeros(8, 64, dtype=torch.int32)
+    total = torch.zeros(8, dtype=torch.int32)
     total[3] = 1
     states = v2_states(tokens, np.ones(8, np.int32), np.ones(8, np.int32), total)
 

@@ -41,7 +41,8 @@ def test_drafts_of_others_with_masks_along_them_or_forced_text_in_their_place(mo
 
 def test_proposals_alone_tell_the_worker_that_there_is_time_and_how_much(monkeypatch):
     game = V2ProposeGame(runner_config("process", jump_forward=True), 1, own=True)
-    runtime, steps = game.guide.runner.engine.pipeline.runtime, 100
+    runtime = game.guide.runner.engine.pipeline.runtime
+    steps = 100
     plan = Mock(side_effect=runtime.plan)
     monkeypatch.setattr(runtime, "plan", plan)
     played(game, steps)
@@ -157,14 +158,16 @@ def test_vllms_own_arguments_where_it_cannot_be(caplog, monkeypatch):
 def trial(cost, gain, steps, seed=0):
     """A size of batches for so many steps; the part of them with drafts, and the time of a token beside that
     without."""
-    chance, one = random.Random(seed), jump.SizeTrial()
+    chance = random.Random(seed)
+    one = jump.SizeTrial()
     spent = tokens = drafted = 0
     ways = deque(maxlen=5)
     for _ in range(steps):
         got = 1 + (chance.random() < 2 * gain) / 2 if one.on else 1
         took = (cost if one.on else 1.0) * chance.uniform(0.98, 1.02) * (5 if chance.random() < 0.1 else 1)
         drafted += one.on
-        spent, tokens = spent + took, tokens + got
+        spent = spent + took
+        tokens = tokens + got
         ways.append(one.on)
         one.add(took, got, settled=len(set(ways)) == 1, prompts=False)
     return drafted / steps, spent / tokens / 1.4, one
@@ -196,7 +199,8 @@ class Batches:
     def __init__(self, monkeypatch, *guided):
         config = SimpleNamespace(additional_config={"guided_plugin_jump": True})
         self.scheduler = SimpleNamespace(dynamic_sd_lookup=[0, 7, 7], vllm_config=config)
-        self.switch, self.now = jump.switch_of(self.scheduler), 0.0
+        self.switch = jump.switch_of(self.scheduler)
+        self.now = 0.0
         self.switch.guided.update(guided)
         monkeypatch.setattr(jump.time, "perf_counter", lambda: self.now)
 
@@ -242,7 +246,8 @@ def test_a_size_that_is_slower_with_drafts_has_none_and_the_log_says_so(monkeypa
     for turn in range(12_000):
         rows = (3, 64, 128)[turn // 100 % 3]
         rows -= rows == 64 and turn % 2
-        drafts, pays = batches.drafts(rows) > 0, rows in (3, 128)
+        drafts = batches.drafts(rows) > 0
+        pays = rows in (3, 128)
         counts[rows] += drafts
         batches.run(rows, 2.0 if drafts and not pays else 1.0, 2 if drafts and pays else 1)
     assert min(counts[3], counts[128]) > 3900
@@ -266,9 +271,11 @@ def test_steps_between_batches_of_other_ways_say_nothing(monkeypatch):
 def test_steps_with_prompts_are_not_compared_with_others(monkeypatch, kind):
     """New ones, or parts of long ones: they take four times as long, and come in bursts. A trial may have
     other steps than what it is compared with; one that has only such says nothing."""
-    batches, drafted = Batches(monkeypatch, "a"), 0
+    batches = Batches(monkeypatch, "a")
+    drafted = 0
     for turn in range(6000):
-        drafts, prompts = batches.drafts(64) > 0, kind if turn // 35 % 2 else ""
+        drafts = batches.drafts(64) > 0
+        prompts = kind if turn // 35 % 2 else ""
         drafted += drafts
         seconds = (4.0 if prompts else 1.0) * (1.7 if drafts else 1)
         batches.run(64, seconds, 2 if drafts else 1, prompts=prompts)
@@ -278,14 +285,18 @@ def test_steps_with_prompts_are_not_compared_with_others(monkeypatch, kind):
 @pytest.mark.parametrize(("more", "each", "rests"), [(0.4, 0, 3), (0.2, 0, 1), (0, 0, 0), (0, 0.05, 0)])
 def test_requests_begin_in_fewer_steps_where_that_pays(monkeypatch, more, each, rests):
     """Four of 64 end in each step; a pause leaves them without a successor for so many more."""
-    batches, waiting, pauses, queue = Batches(monkeypatch), 0, 0, rests != 1
+    batches = Batches(monkeypatch)
+    waiting = 0
+    pauses = 0
+    queue = rests != 1
     batches.switch.scheduled(64, 8, queue=queue)
     assert not batches.switch.pauses(64)  # nothing guided
     batches.switch.guided.add("a")
     for turn in range(24_000):
         quiet = turn % 300 >= 200  # none end, and nothing is learnt of pauses
         begun, waiting = (0, waiting + 4) if quiet or batches.switch.pauses(64) else (waiting + 4, 0)
-        waiting, pauses = waiting * (not quiet), pauses + (not begun and not quiet)
+        waiting = waiting * (not quiet)
+        pauses = pauses + (not begun and not quiet)
         batches.switch.scheduled(64, 8 * begun, queue=queue)
         batches.run(64 - waiting, 1 + more * (begun > 0) + each * begun, prompts="new" if begun else "")
     assert rests / (rests + 1) - 0.05 < pauses / 16_000 < rests / (rests + 1) + 0.08
@@ -297,7 +308,10 @@ def test_requests_begin_in_fewer_steps_where_that_pays(monkeypatch, more, each, 
 
 def test_neither_trial_waits_for_the_other(monkeypatch):
     """Where one of pauses began, and no request does any more; where they do in one of drafts."""
-    batches, begun, drafted, paused = Batches(monkeypatch, "a"), 8, 0, 0
+    batches = Batches(monkeypatch, "a")
+    begun = 8
+    drafted = 0
+    paused = 0
     for _ in range(4000):
         batches.switch.scheduled(64, begun, queue=True)
         begun *= batches.switch.pauses(64)
@@ -326,7 +340,8 @@ def test_a_pause_between_requests_is_not_the_time_of_a_step(monkeypatch):
 def test_drafts_are_placed_where_vllm_places_them_as_many_as_pay(monkeypatch, since_033):
     monkeypatch.setattr(adaptive, "_assign_draft_token_budget_compiled", adaptive._assign_draft_token_budget)
     requests, drafts = size = 40, 7
-    rng, _ = random.Random(1), torch.manual_seed(1)
+    rng = random.Random(1)
+    _ = torch.manual_seed(1)
     names = [*map(str, range(requests))]
     states = SimpleNamespace(max_num_reqs=requests, device=torch.device("cpu"))
     states.req_id_to_index = {name: at for at, name in enumerate(reversed(names))}
@@ -335,11 +350,14 @@ def test_drafts_are_placed_where_vllm_places_them_as_many_as_pay(monkeypatch, si
 
     def manager(**config):
         made = object.__new__(adaptive.AdaptiveVerificationManager)
-        made.num_speculative_steps, made.num_bonus_tokens, made._max_total_logits = drafts, 1, 180
+        made.num_speculative_steps = drafts
+        made.num_bonus_tokens = 1
+        made._max_total_logits = 180
         made.query_start_loc, made._cu_num_logits, made._num_non_draft_tokens, made._batch_draft_capacity = (
             torch.full((requests + 1,), -7, dtype=torch.int32) for _ in range(4)
         )
-        made._confidence_probs, made._stale_idx = torch.zeros(size), 0
+        made._confidence_probs = torch.zeros(size)
+        made._stale_idx = 0
         made._stale_confidences = [CpuGpuBuffer(*size, dtype=torch.float32, device="cpu") for _ in "12"]
         made._copy_events = [Mock(), Mock()]
         made.cost_tables = np.full(requests + 1, 0.5), 6.6 + 0.05 * np.arange(1000)
@@ -351,8 +369,10 @@ def test_drafts_are_placed_where_vllm_places_them_as_many_as_pay(monkeypatch, si
         assert create(req_states=states, vllm_config=config) is made
         return made
 
-    ours, theirs = manager(guided_plugin_jump=True), manager()
-    lately, before = [1.0] * jump._LATELY, torch.zeros(requests, drafts)
+    ours = manager(guided_plugin_jump=True)
+    theirs = manager()
+    lately = [1.0] * jump._LATELY
+    before = torch.zeros(requests, drafts)
     for at in range(100):
         # What was offered in this step is on the host a step later.
         offered = torch.rand(size) * (torch.rand(requests, 1) < 0.4)

@@ -57,7 +57,8 @@ def generate(async_llm, adapter, *, guided):
     async def one(number, prompt, spec, with_adapter):
         form = spec.to_dict() if guided and spec is not None else None
         params = params_of(form, temperature=0.0, max_tokens=40)
-        name, lora = f"row {number} {guided}", adapter if with_adapter else None
+        name = f"row {number} {guided}"
+        lora = adapter if with_adapter else None
         async for output in engine.generate(prompt, params, name, lora_request=lora):
             last = output
         return last.outputs[0]

@@ -21,7 +21,8 @@ PERSON = {
 }
 LEVEL = {"type": "object", "properties": {"level": {"enum": ["INFO", "ERROR"]}, "n": {"type": "number"}}}
 ITEMS = {"type": "array", "items": {"enum": ["a", "b", 1, None]}, "maxItems": 5}
-YES, DIGITS = {"choice": ["yes", "no"]}, {"regex": "[0-9]{3}"}
+YES = {"choice": ["yes", "no"]}
+DIGITS = {"regex": "[0-9]{3}"}
 CASES = {
     "schema": {"json": PERSON},
     "optional members": {"json": LEVEL},
@@ -50,7 +51,8 @@ def generate(llm, reconfigured):
 
     def made(asked, backend, **options):
         options = {"temperature": 0.0, "max_tokens": 60, **options}
-        prompts, params = [], []
+        prompts = []
+        params = []
         for prompt, form in asked:
             prompts += [prompt] * 2
             params.append(params_of(form | backend, **options))
@@ -122,7 +124,8 @@ def test_what_is_refused_goes_to_vllms_manager_and_is_counted(llm, reconfigured,
         return metrics["left_to_vllm"], metrics["added"]
 
     forms = PATTERN, {"json": PATTERN["json"]}, PATTERN, {"choice": ["x"]}
-    asked, before = [params_of(form, theirs=True) for form in forms], counts()
+    asked = [params_of(form, theirs=True) for form in forms]
+    before = counts()
     texts = [one.outputs[0].text for one in llm.generate(["One: "] * 4, asked, use_tqdm=False)]
     assert [now - then for now, then in zip(counts(), before, strict=True)] == [2, 2]
     assert texts[3] == "x"

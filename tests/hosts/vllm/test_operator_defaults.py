@@ -167,12 +167,15 @@ def test_strict_of_requests_that_do_not_say(compiler, form, strict):
 
 @pytest.mark.parametrize("form", [*JSON, *XML])
 def test_every_form_is_closed_before_its_limit_where_an_operator_says_so(form):
-    gate, make = Gate(config({**TAKES_OVER, "close_before_length": True})), {**JSON, **XML}[form][0]
+    gate = Gate(config({**TAKES_OVER, "close_before_length": True}))
+    make = {**JSON, **XML}[form][0]
     least = gate.admit(make()).extra_args["guided"].least
     # A call need not come with `auto`.
     assert (least == 1) == form.endswith("tool auto")
-    carried, few = gate.admit(make()), gate.admit(make())
-    carried.max_tokens, few.max_tokens = least, least - 1
+    carried = gate.admit(make())
+    few = gate.admit(make())
+    carried.max_tokens = least
+    few.max_tokens = least - 1
     gate.complete(engine_request(carried, [1]))
     assert (spec_of(carried).close_before_length, spec_of(carried).room) == (True, least)
     with pytest.raises(gp.GuidedError, match=f"takes {least}"):

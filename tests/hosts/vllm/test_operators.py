@@ -46,13 +46,16 @@ TIMED = ("engine_pipeline", "engine_thread", "mask", "mask_wait")
 
 def untimed(server):
     """How many steps have no time of each name, once that changes no more; and how many steps there were."""
-    deadline, before, now = time.monotonic() + 120, None, {}
+    deadline = time.monotonic() + 120
+    before = None
+    now = {}
     while now != before or not now:
         assert time.monotonic() < deadline
         time.sleep(5.5)
         steps = values(server, "engine_steps_total")['engine="0"']
         counts = {name: values(server, f"{name}_seconds_count").get('engine="0"', 0) for name in TIMED}
-        before, now = now, {"steps": steps, **{name: steps - count for name, count in counts.items()}}
+        before = now
+        now = {"steps": steps, **{name: steps - count for name, count in counts.items()}}
     return now
 
 
@@ -130,7 +133,8 @@ def test_the_log(server, client):
 def test_each_answer_names_what_nothing_enforced(client, server):
     holds = {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3, "contains": {"const": "a"}}
     loose = {"type": "object", "properties": {"tags": {**holds, "maxContains": 1}}, "required": ["tags"]}
-    before, raw = values(server, "unenforced_total"), client.with_raw_response
+    before = values(server, "unenforced_total")
+    raw = client.with_raw_response
     for schema, told in ((loose, "maxContains"), (FINE, None), (loose, "maxContains")):
         assert chat(raw, schema).headers.get(UNENFORCED) == told
         streamed = chat(raw, schema, stream=True)

@@ -25,7 +25,8 @@ from guided_plugin.hosts.vllm.common import HEALTH
 
 MIB = 1 << 20
 
-END, THINK_END = 256, 257
+END = 256
+THINK_END = 257
 VOCABULARY = gp.Vocabulary(
     (*(bytes([byte]) for byte in range(256)), b"</s>", b"</think>", *(b"<%d>" % i for i in range(1000))),
     (END,),
@@ -136,7 +137,8 @@ def request_of(params):
 
 
 class Parser:
-    end_token_id, reasoning_end_str = THINK_END, None
+    end_token_id = THINK_END
+    reasoning_end_str = None
 
     def __init__(self, tokenizer, **kwargs):
         pass
@@ -167,7 +169,8 @@ def engine():
 
 async def longest_pause(work):
     """The longest time that nothing else ran on the loop while some work was done."""
-    pauses, before = [], clocks()
+    pauses = []
+    before = clocks()
 
     async def look():
         nonlocal before

@@ -33,7 +33,8 @@ def on_two(monkeypatch):
     made = []
 
     def build(mode, make, options=None, **changes):
-        groups, configs = {}, [runner_config(mode, **(options or {})) for _ in range(2)]
+        groups = {}
+        configs = [runner_config(mode, **(options or {})) for _ in range(2)]
         monkeypatch.setattr(vllm_engine, "ranks_of", lambda config: groups[id(config)])
         for one in configs:
             vars(one.parallel_config).update(changes)
@@ -144,7 +145,8 @@ def test_what_one_rank_alone_knows_changes_no_slot(two_ranks, mode):
 
 def test_a_request_that_cannot_begin_waits_for_no_worker(two_ranks, monkeypatch):
     """So the one after it must: else its step is closed where the worker takes long to start."""
-    waits, original = [], gp.StepPipeline.add_request
+    waits = []
+    original = gp.StepPipeline.add_request
 
     def add_request(self, *args, wait, **kwargs):
         waits.append((self.rank, wait))

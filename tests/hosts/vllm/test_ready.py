@@ -180,7 +180,8 @@ def test_frontends_and_workers_wait_at_the_end_of_their_start(monkeypatch):
 
 
 def test_what_a_module_imported_before_is_wrapped_there_too(monkeypatch):
-    source, other = SimpleNamespace(init_speculator=lambda: None), ModuleType("vllm.other")
+    source = SimpleNamespace(init_speculator=lambda: None)
+    other = ModuleType("vllm.other")
     other.init_speculator = source.init_speculator
     monkeypatch.setitem(sys.modules, "vllm.other", other)
     patch_in(source, named("init_speculator"))

@@ -75,7 +75,8 @@ def sampler(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_v2_each_row_of_logits_is_forced_by_its_own_place(sampler, dtype):
     # The request at 2 has two drafts behind its prompt, the one at 0 none behind its second token.
-    rows, pos = torch.tensor([2, 2, 2, 0], dtype=torch.int32), torch.tensor([2, 3, 4, 4])
+    rows = torch.tensor([2, 2, 2, 0], dtype=torch.int32)
+    pos = torch.tensor([2, 3, 4, 4])
     logits = torch.randn(4, 64).to(dtype)
     logits[1, 11] = -torch.inf  # as a mask leaves it
     before = logits.clone()

@@ -89,7 +89,8 @@ def test_requests_spread_over_engines_and_a_killed_one_ends_in_visible_errors(fr
     assert by_engine(front, "guided_plugin_engine_requests_total") == taken
 
     server = psutil.Process(front.pid)
-    before, all_of_them = shared_memory(), [server, *server.children(recursive=True)]
+    before = shared_memory()
+    all_of_them = [server, *server.children(recursive=True)]
     (victim,) = [process for process in all_of_them if "EngineCore_DP1" in title(process)]
     assert any("guided_plugin" in title(child) for child in victim.children(recursive=True))
 

@@ -49,8 +49,11 @@ def expressions():
 
 def unknown(expression):
     """Names of metrics, of their labels and of outcomes that this package does not have."""
-    theirs, outcomes = {"instance", "job"}, {"admitted", "refused", "busy", "left", "failed"}
-    known, labels, found = REGISTRY._names_to_collectors, set(theirs), set()
+    theirs = {"instance", "job"}
+    outcomes = {"admitted", "refused", "busy", "left", "failed"}
+    known = REGISTRY._names_to_collectors
+    labels = set(theirs)
+    found = set()
     for name in re.findall(r"guided_plugin_\w+", expression):
         if name not in known or name.endswith("_created"):
             found.add(name)
@@ -121,7 +124,8 @@ def histogram_quantile(part, buckets):
     found = Vector()
     for key, value in buckets.items():
         rest = frozenset(label for label in key if label[0] != "le")
-        bound, most = float(dict(key)["le"]), buckets[rest | {("le", "+Inf")}]
+        bound = float(dict(key)["le"])
+        most = buckets[rest | {("le", "+Inf")}]
         if most and value >= part * most:
             found[rest] = min(bound, found.get(rest, bound))
     return found
@@ -143,7 +147,8 @@ def firing(expression, before, after):
         )
 
     def grown(name, labels=""):
-        now, then = chosen(after, name, labels), chosen(before, name, labels)
+        now = chosen(after, name, labels)
+        then = chosen(before, name, labels)
         return Vector({key: value - then.get(key, 0.0) for key, value in now.items()})
 
     text = re.sub(r"sum (by|without) \((.*?)\) \(", r'total("\1", "\2", ', " ".join(expression.split()))
@@ -189,7 +194,8 @@ def fail(runner, monkeypatch):
 def late(runner, monkeypatch):
     """The masks of each step take 20 ms."""
     runner.step()
-    supervisor, fill = getattr(runner.engine.pipeline.runtime, "supervisor", None), GrammarTable.fill
+    supervisor = getattr(runner.engine.pipeline.runtime, "supervisor", None)
+    fill = GrammarTable.fill
     monkeypatch.setattr(GrammarTable, "fill", lambda *given: (time.sleep(0.02), fill(*given)))
     for _ in range(5):
         if supervisor is not None:
@@ -244,7 +250,8 @@ def test_an_alert_fires_in_each_mode_in_which_its_cause_exists(alert, mode, play
 def test_lexers_are_full_where_they_are_cleared_whatever_the_bound_is(play):
     """Not where clearing them ends."""
     _, told = play
-    expression, bound = alerts()["GuidedLexersFull"], 64 << 20
+    expression = alerts()["GuidedLexersFull"]
+    bound = 64 << 20
     for part, fires in ((learnt._END, False), (learnt._BEGIN, True)):
         found = told(learnt_bytes=part * bound)
         assert bool(firing(expression, found, found)) == fires

@@ -47,7 +47,9 @@ def test_thirty_two_clients_with_mixed_specs_and_aborts(server):
         for turn in range(3):
             spec, check = kinds[(number + turn) % len(kinds)]
             stream = await complete(client, spec, stream=True)
-            text, aborted, reason = "", rng.random() < 0.25, None
+            text = ""
+            aborted = rng.random() < 0.25
+            reason = None
             async for part in stream:
                 text += part.choices[0].text
                 reason = part.choices[0].finish_reason or reason
@@ -71,7 +73,8 @@ def test_thirty_two_clients_with_mixed_specs_and_aborts(server):
 
 def test_a_request_whose_options_leave_no_token_is_answered_with_400_or_an_error_event(client, server):
     spec = {"regex": "(ab){5}"}
-    known, found = {"allowed_token_ids": [5, 6]}, {"bad_words": ["a", "aba"]}
+    known = {"allowed_token_ids": [5, 6]}
+    found = {"bad_words": ["a", "aba"]}
     # In float32 no logit is left of these.
     infinite = {"repetition_penalty": 1e-300}, {"repetition_penalty": 1e300}
 
@@ -100,7 +103,9 @@ def test_a_request_whose_options_leave_no_token_is_answered_with_400_or_an_error
 
 
 def test_while_nothing_can_be_guided_clients_are_told(client, server):
-    endless, fine, most = {"regex": "[ab]{450}"}, {"choice": ["fine"]}, {"max_tokens": 470}
+    endless = {"regex": "[ab]{450}"}
+    fine = {"choice": ["fine"]}
+    most = {"max_tokens": 470}
 
     def ask(spec, **options):
         try:
@@ -137,7 +142,8 @@ def test_while_nothing_can_be_guided_clients_are_told(client, server):
     second = kill_worker(first)
     free = {**most, "n": 4, "extra_body": {"ignore_eos": True}}
     with futures.ThreadPoolExecutor(3) as pool:
-        full, streamed = pool.submit(ask, endless, **most), pool.submit(stream)
+        full = pool.submit(ask, endless, **most)
+        streamed = pool.submit(stream)
         unguided = pool.submit(ask, None, **free)
         end = time.monotonic() + 60
         while not re.search(r"^vllm:num_requests_running\{.*\} 6.0$", metrics_of(server), re.MULTILINE):

@@ -42,7 +42,8 @@ def record(worker):
     if engine is None:
         return os.getpid(), None
     runtime = engine.pipeline.runtime
-    runtime.seen, original = [], runtime.masks
+    runtime.seen = []
+    original = runtime.masks
 
     def masks():
         found = original()

@@ -84,7 +84,10 @@ class Engine:
 
     def __init__(self, gate, needs=1):
         self.input_processor = SimpleNamespace(_guided_gate=gate)
-        self.calls, self.made, self.needs, self.refusal = [], {}, needs, ""
+        self.calls = []
+        self.made = {}
+        self.needs = needs
+        self.refusal = ""
         self.abort_request = lambda ids, internal: None
 
     def collective_rpc(self, method, args=()):
@@ -127,7 +130,8 @@ def admitted(gate, text):
 def test_a_form_is_read_once(monkeypatch):
     """Whichever form it has; also where it takes longer, and where it is large."""
     gate, compiler = waiting_gate(take_over=True)
-    read, parse = [], specs.read_spec
+    read = []
+    parse = specs.read_spec
     monkeypatch.setattr(specs, "read_spec", lambda form: read.append(form) or parse(form))
     asked = {"choice": ["a"]}
     forms = [
@@ -194,7 +198,8 @@ def test_what_is_remembered_has_bounds(monkeypatch):
     ids=range(4),
 )
 def test_a_spec_that_is_too_large_is_refused_before_anything_is_made_of_it(params, refused, monkeypatch):
-    gate, made = Gate(config({**TAKES_OVER, "refused": refused})), []
+    gate = Gate(config({**TAKES_OVER, "refused": refused}))
+    made = []
     for name in ("digest_of", "read_spec"):
         monkeypatch.setattr(specs, name, made.append)
     for admit in (gate.admit, lambda params: asyncio.run(gate.admit_async(params))):
@@ -209,7 +214,8 @@ REFUSED = {"json": {"enum": ["a", "b"]}, "whitespace_pattern": "[.]"}
 
 def test_guided_is_never_left(caplog, monkeypatch):
     caplog.set_level("WARNING", "guided_plugin")
-    gate, theirs = Gate(config({**TAKES_OVER, "refused": "vllm"})), params_of(REFUSED, theirs=True)
+    gate = Gate(config({**TAKES_OVER, "refused": "vllm"}))
+    theirs = params_of(REFUSED, theirs=True)
     for _ in range(2):  # the second time it is remembered
         for admit in (gate.admit, lambda params: asyncio.run(gate.admit_async(params))):
             carried = admit(theirs)
@@ -269,7 +275,8 @@ def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fa
 def test_a_request_has_one_deadline_whatever_it_waits_for(monkeypatch, late):
     gate, compiler = waiting_gate(go_on=threading.Event())
     monkeypatch.setattr(Gate, "patience", 0.2)
-    engine, sent = AsyncEngine(gate, needs=10**9 if late == "the engine" else 1), []
+    engine = AsyncEngine(gate, needs=10**9 if late == "the engine" else 1)
+    sent = []
     if late == "the engine":
         compiler.go_on.set()
 
@@ -336,7 +343,8 @@ def texts_added(engine, *texts):
 
 def test_specs_of_several_prompts_compile_at_the_same_time_and_the_engine_is_asked_for_all():
     gate, compiler = waiting_gate(go_on=threading.Barrier(4))  # one after the other, none would ever end
-    engine, given = Engine(gate, needs=3), [f"slow{number}" for number in range(8)]
+    engine = Engine(gate, needs=3)
+    given = [f"slow{number}" for number in range(8)]
     assert texts_added(engine, *given) == given
     assert sorted(compiler.begun) == given  # each once
     assert max(map(len, engine.calls)) >= 4
@@ -372,7 +380,9 @@ def test_a_spec_that_was_made_since_it_was_looked_up_does_not_compile_again():
 
 
 def test_what_is_refused_is_left_to_its_own_request():
-    engine, first, last = Engine(waiting_gate()[0]), regex("slow"), regex("slow too")
+    engine = Engine(waiting_gate()[0])
+    first = regex("slow")
+    last = regex("slow too")
     for wrong, what in ((regex("slow bad"), "is refused here"), (params_of({"regx": "a"}), "no constraint")):
         with pytest.raises((gp.GuidedError, VLLMValidationError), match=what):
             run(engine, [first, wrong, last])
@@ -394,6 +404,7 @@ def test_it_looks_ahead_no_further_than_needed_and_passes_on_all_else(monkeypatc
     assert (len(ahead), ahead[0]) == (50, given[0])
     assert set(compiler.begun) <= {"slow0", "slow1", "slow2"}
     assert ahead[-1] is ahead[49:][0]
-    given, engine = [SamplingParams(), object(), SamplingParams(extra_args={"other": 1})], Engine(gate)
+    given = [SamplingParams(), object(), SamplingParams(extra_args={"other": 1})]
+    engine = Engine(gate)
     assert run(engine, given) == given
     assert engine.calls == []

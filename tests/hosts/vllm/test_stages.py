@@ -46,7 +46,8 @@ def test_v1_batches_of_stages_take_turns(last_stage, most, seed):
         assert len(guide.runner._away) + len(guide.runner._rows) <= 8
 
     metrics = played(game, 600, look)
-    again, guided = metrics.added - game.cut_back, len(game.begun)
+    again = metrics.added - game.cut_back
+    guided = len(game.begun)
     assert game.cut_back > 0
     assert again == guided if most == 8 else guided < again < guided * 1.5
 
@@ -69,7 +70,8 @@ def test_a_stage_that_does_not_sample_does_nothing(last_stage, monkeypatch):
 def test_v2_batches_of_stages_take_turns(last_stage, monkeypatch, seed, stages):
     """Each is planned before its forward pass, but for the requests that skipped a turn."""
     game = V2Game(staged(runner_config(), stages), seed)
-    planned, original = [], gp.StepPipeline.plan
+    planned = []
+    original = gp.StepPipeline.plan
     monkeypatch.setattr(
         gp.StepPipeline, "plan", lambda self, slots: (planned.append(slots), original(self, slots))
     )
@@ -86,7 +88,8 @@ def test_v2_drafts_of_batches_that_take_turns(last_stage, seed):
 
 def request_of(number, spec):
     request = Request(number, random.Random(1))
-    request.spec, request.prompt = spec, [1]
+    request.spec = spec
+    request.prompt = [1]
     request.params = runner_params(spec, None if spec is None else request.name)
     return request
 
@@ -150,7 +153,8 @@ def test_v1_a_new_request_takes_the_slot_of_one_that_ended_not_of_one_that_waits
         for request, token in zip(rows, tokens.tolist(), strict=True):
             request.listed.append(token)
 
-    first, second = [new(number) for number in range(4)], [new(number) for number in range(4, 8)]
+    first = [new(number) for number in range(4)]
+    second = [new(number) for number in range(4, 8)]
     for rows in (first, second, first, second):
         step(rows)
     step([new(8), *first], ended=[second.pop()])

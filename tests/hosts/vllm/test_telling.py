@@ -165,7 +165,8 @@ def client(monkeypatch):
 
 
 def test_vllms_own_app_adds_it_to_our_answers_alone(client):
-    ours, theirs = client.get("/ours"), client.get("/theirs")
+    ours = client.get("/ours")
+    theirs = client.get("/theirs")
     assert (ours.status_code, ours.headers["retry-after"]) == (503, "1")
     assert "no room" in ours.text
     assert theirs.status_code == 503
@@ -209,7 +210,8 @@ def test_a_server_without_an_engine_says_so(client):
     ("waits", "told", "later"), [([0.0], b"1", b"1"), ([3.1], b"4", b"3"), ([3.1, math.inf], b"60", b"60")]
 )
 def test_the_engine_says_how_long_it_refuses(monkeypatch, waits, told, later):
-    now, asked = [100.0], []
+    now = [100.0]
+    asked = []
     monkeypatch.setattr(vllm_health, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     async def collective_rpc(method):

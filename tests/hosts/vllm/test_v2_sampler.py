@@ -46,7 +46,8 @@ class _Sampling:
 
     def __call__(self, logits, indices):
         rows = torch.tensor(indices, dtype=torch.int32)
-        fed, first = torch.ones(len(indices)).int(), torch.zeros(len(indices)).int()
+        fed = torch.ones(len(indices)).int()
+        first = torch.zeros(len(indices)).int()
         return self.sampler.apply_sampling_params(
             logits, rows, rows, rows.numpy(), None, fed, first, None, skip_top_k_top_p=True
         )
@@ -88,7 +89,8 @@ def test_v2_rows_that_need_more_than_a_mask_without_a_copy_and_with_one(drafts):
     # A closed request; one whose own options leave nothing. vLLM forbids its tokens after the masks.
     game = (V2DraftGame if drafts else V2Game)(runner_config(), 1)
     game.processed = {}
-    closed, limited = 3, 5
+    closed = 3
+    limited = 5
     broken = runner_params(gp.OutputSpec.regex("a"))
     broken.extra_args["guided"] = {"regex": "("}
     assert not game.guide.add_request(closed, broken)

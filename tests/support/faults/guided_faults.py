@@ -68,7 +68,8 @@ class FaultyBackend:
 
 class FaultyMatcher:
     def __init__(self, directive, inner):
-        self.directive, self.inner = directive, inner
+        self.directive = directive
+        self.inner = inner
         self.accepts = self.fills = 0
 
     def accept(self, token):
@@ -79,7 +80,8 @@ class FaultyMatcher:
 
 class FaultyBatch:
     def __init__(self, matchers, inner):
-        self._matchers, self._inner = matchers, inner
+        self._matchers = matchers
+        self._inner = inner
 
     def accept(self, tokens):
         for matcher in self._matchers:

@@ -98,12 +98,14 @@ class Track:
         while fine and at < len(data):
             if state.frame is None:
                 found = _OPENS.search(data, at)
-                at, begins = found.end() if found else len(data), found is not None
+                at = found.end() if found else len(data)
+                begins = found is not None
             elif state.mode >= Mode.STRING:
                 at = self._in_string(state, data, at)
                 begins = data[at - 1] in b"[{"
             else:
-                fine, begins = self._outside(state, data[at : at + 1]), data[at] in b"[{,"
+                fine = self._outside(state, data[at : at + 1])
+                begins = data[at] in b"[{,"
                 at += 1
             if fine and begins:
                 fine = self._feed([*data[done:at]])
@@ -246,13 +248,15 @@ class Track:
 
     def _begin(self, state: State, byte: bytes) -> None:
         """Behind a bracket or comma, where an item may begin that must differ from those before it."""
-        marks, frame = _marks(self._matcher), state.frame
+        marks = _marks(self._matcher)
+        frame = state.frame
         must_differ = marks not in (0, PLAIN)
         if state.mode >= Mode.STRING:
             if not must_differ:
                 return
             # Strings hold no items: what began like one was another text of a client's grammar.
-            frame, state.mode = None, Mode.BETWEEN
+            frame = None
+            state.mode = Mode.BETWEEN
         if byte != b"," and (frame is not None or must_differ):
             frame = state.frame = Frame(frame, byte == b"{")
         if frame is None or not must_differ:
@@ -287,7 +291,8 @@ class Track:
         other = Track(self._matcher.deep_copy, Frame(start=0))
         if not other.move(text):
             return False
-        scalar, nested = other.state.mode is Mode.SCALAR, text[:1] in b"[{"
+        scalar = other.state.mode is Mode.SCALAR
+        nested = text[:1] in b"[{"
         found = ended = False
         for byte in other.allowed():
             end = scalar and byte not in SCALAR
@@ -298,7 +303,8 @@ class Track:
                 # It leads to the same number only.
                 seen.kill(way)
                 continue
-            found, ended = True, ended or end
+            found = True
+            ended = ended or end
             if ended or not scalar:
                 return True
         if scalar:

@@ -162,7 +162,8 @@ class Algebra:
             return known
         if len(literals) > 1 and any((not positive, number) in literals for positive, number in literals):
             return True
-        asking, running = self._asking, self._running
+        asking = self._asking
+        running = self._running
         if literals in asking or len(asking) > _MAX_ASKING or not running.isdisjoint(literals):
             return False
         asking.add(literals)
@@ -185,7 +186,8 @@ class Algebra:
         """The values of both shapes."""
         result: Shape = {}
         for kind, every in ALL.items():
-            lefts, rights = one[kind], two[kind]
+            lefts = one[kind]
+            rights = two[kind]
             if lefts is every or rights is every:
                 result[kind] = rights if lefts is every else lefts
                 continue

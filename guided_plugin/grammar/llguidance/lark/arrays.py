@@ -29,7 +29,8 @@ from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, 
 from guided_plugin.grammar.llguidance.lark.terminals import COMMA, string_terminal
 from guided_plugin.spec.arithmetic import exact
 
-OPEN, CLOSE = Text('"["'), Text('"]"')
+OPEN = Text('"["')
+CLOSE = Text('"]"')
 
 _MAX_VALUES = 48
 _MAX_CONTAINS = 8
@@ -58,9 +59,11 @@ def _plain(emitter: Emitter, constraint: Array) -> Symbol:
 
 def _items(emitter: Emitter, constraint: Array) -> tuple[Symbol, ...]:
     """All items. Each of the first ones has a rule, since llguidance limits how deep groups are nested."""
-    longest, first = constraint.longest, constraint.prefix_length
+    longest = constraint.longest
+    first = constraint.prefix_length
     if longest is not None and longest <= first:
-        first, symbols = longest, tuple[Symbol, ...]()
+        first = longest
+        symbols = tuple[Symbol, ...]()
     else:
         symbols = _alike(emitter, constraint, first)
     for index in reversed(range(first)):
@@ -109,7 +112,8 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
     name = emitter.grammar.name("u")
     tail = f"{name}t"
     field = f"[0:{_MAX_VALUES}]"
-    first, later = [], []
+    first = []
+    later = []
     for bit, value in enumerate(values):
         literals = emitter.algebra.literals({"enum": [value]}, emitter.algebra.document.root_base, ())
         item = emitter.marked(emitter.value(literals), PLAIN)

@@ -63,7 +63,8 @@ def demands(
 
 def _numbers(keywords: Keywords, positive: bool) -> Iterator[Number]:
     for keyword, lower in (("minimum", True), ("maximum", False)):
-        value, other = keywords.get(keyword), keywords.get(f"exclusive{keyword.title()}")
+        value = keywords.get(keyword)
+        other = keywords.get(f"exclusive{keyword.title()}")
         ends = [] if value is None else [Bound(canonical(value), other is True)]
         if other is not None and not isinstance(other, bool):
             ends.append(Bound(canonical(other), True))
@@ -108,11 +109,15 @@ def _arrays(keywords: Keywords, literals: LiteralsOf) -> Iterator[Array]:
 
 
 def _items(keywords: Keywords, literals: LiteralsOf) -> Items | None:
-    place, prefix = "prefixItems", keywords.get("prefixItems", [])
-    name, items = "items", keywords.get("items")
+    place = "prefixItems"
+    prefix = keywords.get("prefixItems", [])
+    name = "items"
+    items = keywords.get("items")
     if isinstance(items, list):
-        place, prefix = "items", items
-        name, items = "additionalItems", keywords.get("additionalItems")
+        place = "items"
+        prefix = items
+        name = "additionalItems"
+        items = keywords.get("additionalItems")
     if not prefix and items is None:
         return None
     first = tuple(literals(True, schema, place, i) for i, schema in enumerate(prefix))
@@ -120,7 +125,8 @@ def _items(keywords: Keywords, literals: LiteralsOf) -> Items | None:
 
 
 def _objects(keywords: Keywords, literals: LiteralsOf) -> Iterator[Object]:
-    named, matching = keywords.get("properties", {}), keywords.get("patternProperties", {})
+    named = keywords.get("properties", {})
+    matching = keywords.get("patternProperties", {})
     others = keywords.get("additionalProperties")
     if named or matching or others is not None:
         properties = Properties(
@@ -140,7 +146,8 @@ def _objects(keywords: Keywords, literals: LiteralsOf) -> Iterator[Object]:
 
 
 def _lengths(keywords: Keywords, unit: str) -> Iterator[tuple[int, int | None]]:
-    least, most = keywords.get(f"min{unit}", 0), keywords.get(f"max{unit}")
+    least = keywords.get(f"min{unit}", 0)
+    most = keywords.get(f"max{unit}")
     if least or most is not None:
         yield least, most
 

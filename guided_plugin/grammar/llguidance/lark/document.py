@@ -75,7 +75,9 @@ class Document:
             if keywords.keys() != {"$ref"}:
                 break
             target = self.resolve(keywords["$ref"], base, (*path, "$ref"))
-            schema, base, path = target.schema, target.base, target.path
+            schema = target.schema
+            base = target.base
+            path = target.path
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.nodes)
@@ -97,7 +99,8 @@ class Document:
         try:
             return self._references.resolve(reference, base)
         except LostReferenceError as error:
-            what, hint = f"to another document is never fetched: {shown(reference)}", "copy it into $defs"
+            what = f"to another document is never fetched: {shown(reference)}"
+            hint = "copy it into $defs"
             if error.where == "place":
                 what, hint = f"points at nothing: {shown(reference)}", "write it as #/$defs/Name"
             raise UnsupportedSpecError(f"$ref {what}", where=pointer(path), hint=hint) from None

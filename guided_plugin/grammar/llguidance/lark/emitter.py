@@ -53,10 +53,14 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
 from guided_plugin.spec.arithmetic import exact
 from guided_plugin.spec.schema import pointer
 
-CONTROL, MARKS = 257, range(258, 320)
-"""Special tokens of a vocabulary of bytes: one in front of a control token's number, and marks."""
-CHANGING, PLAIN = 1, 2
-"""Bits: of items that may be something else each time, and of those that need not differ."""
+CONTROL = 257
+"""A special token of a vocabulary of bytes, in front of a control token's number."""
+MARKS = range(258, 320)
+"""Its marks."""
+CHANGING = 1
+"""The bit of items that may be something else each time."""
+PLAIN = 2
+"""The bit of items that need not differ."""
 
 _MOST_AT_ONCE = 7_900
 """Items of a row of llguidance's parser for what an object may begin with, of 8,000 (see `backend.py`)."""
@@ -194,15 +198,18 @@ class Emitter:
 
     def incomparable(self, why: str, hint: str = SIMPLER) -> UnsupportedSpecError:
         """An error about the `uniqueItems` of the array that is being written, with its place."""
-        document, items = self.algebra.document, {*(self.comparing or ())}
-        where, most = document.place("uniqueItems"), -1
+        document = self.algebra.document
+        items = {*(self.comparing or ())}
+        where = document.place("uniqueItems")
+        most = -1
         for number, node in enumerate([*document.nodes]):
             if not node.keywords.get("uniqueItems"):
                 continue
             for array in self.algebra.shape(frozenset({(True, number)}))["array"]:
                 # Keywords that apply together with it may add to what it says about items.
                 if isinstance(array, Array) and items.issuperset(array.items) and len(array.items) > most:
-                    where, most = pointer((*node.path, "uniqueItems")), len(array.items)
+                    where = pointer((*node.path, "uniqueItems"))
+                    most = len(array.items)
         return UnsupportedSpecError(f"uniqueItems can't be enforced: {why}", where=where, hint=hint)
 
     def led(self, terminal: Text, characters: str | None) -> Symbol:

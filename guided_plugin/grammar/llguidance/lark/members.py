@@ -56,7 +56,8 @@ def any_order(
     ends = both(complete, f"ge({_COUNTER}, {fewest})" if in_parameter and fewest else "")
     fits = f"lt({_COUNTER}, {most})" if in_parameter and most is not None else ""
     for answered, count in itertools.product(range(everything + 1), range(last + 1)):
-        rule, steps = f"{name}s{answered}x{count}", []
+        rule = f"{name}s{answered}x{count}"
+        steps = []
         for each in members:
             counts = each.name not in required
             after = count + (counts and last > 0)

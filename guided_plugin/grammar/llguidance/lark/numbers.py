@@ -154,7 +154,8 @@ def number_terms(number: Number, spelling: Spelling) -> tuple[tuple[str, ...], t
     """Expressions of which all must match and of which none may. Multiples are those of powers of ten."""
     if number.values is not None:
         return ("|".join(_equal(plain(value), spelling) for value in number.values),), ()
-    low, high = number.low, number.high
+    low = number.low
+    high = number.high
     if low is not None and number.step is not None and number.ends()[0] == 0:
         low = Bound(0, exclusive=False)
     terms = [
@@ -309,7 +310,8 @@ class _Divisor:
 
     def cases(self, most: int) -> int:
         """How many remainders there are to tell apart, up to so many."""
-        seen, pending = {0}, [0]
+        seen = {0}
+        pending = [0]
         while pending and len(seen) < most:
             known = pending.pop()
             new = {self.after(known, digit) for digit in range(10)} - seen

@@ -48,7 +48,8 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     string_terminal,
 )
 
-OPEN, CLOSE = Text('"{"'), Text('"}"')
+OPEN = Text('"{"')
+CLOSE = Text('"}"')
 
 # How many ways there may be to let listed properties answer.
 _MAX_ANSWERS = 64
@@ -284,7 +285,8 @@ class _Writer:
         order = sorted(self.live, key=lambda name: name not in self.required)
         bits = {name: bit for bit, name in enumerate(order[:remembered])}
         for name in self.live:
-            value, key = self.object.of(name), Text(key_text(name))
+            value = self.object.of(name)
+            key = Text(key_text(name))
             possible = [i for i, exists in enumerate(self.object.exists) if self.answers_as(exists, name)]
             for chosen in all_subsets(possible):
                 combined = value.union(*(self.object.exists[i].value for i in chosen)) if chosen else value

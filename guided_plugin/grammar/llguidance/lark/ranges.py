@@ -66,7 +66,9 @@ class Number:
 
     def ends(self) -> tuple[Fraction | None, Fraction | None]:
         """The least and the greatest multiple of its step between its bounds."""
-        step, low, high = self.step or Fraction(1), self.low, self.high
+        step = self.step or Fraction(1)
+        low = self.low
+        high = self.high
         first = last = None
         if low is not None:
             at = exact(low.value) / step
@@ -86,7 +88,9 @@ class Number:
 
     def possible(self) -> bool:
         """Whether there is such a number."""
-        low, high, step = self.low, self.high, self.step
+        low = self.low
+        high = self.high
+        step = self.step
         if step is not None and step in self.avoided:
             return False
         if low is None or high is None:
@@ -102,7 +106,8 @@ class Number:
 
     def has(self, value: Fraction) -> bool:
         """Whether a number is one of these."""
-        low, high = self.low, self.high
+        low = self.low
+        high = self.high
         return (
             (self.values is None or any(value == exact(one) for one in self.values))
             and self.whole in (None, value.denominator == 1)

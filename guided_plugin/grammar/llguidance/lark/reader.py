@@ -197,7 +197,8 @@ class _Reader:
         return found
 
     def conditional(self) -> Shape:
-        algebra, condition = self.algebra, self.keywords["if"]
+        algebra = self.algebra
+        condition = self.keywords["if"]
         branches = []
         for holds, keyword in ((True, "then"), (False, "else")):
             branch = self.shape(self.positive, self.keywords.get(keyword, True), keyword)

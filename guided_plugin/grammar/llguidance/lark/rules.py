@@ -199,7 +199,8 @@ class Grammar:
 
         `takes_nothing`: whether a terminal is empty, by its body.
         """
-        alive, fresh = self._alive, {n: rule for n, rule in self.rules.items() if n not in self._alive}
+        alive = self._alive
+        fresh = {n: rule for n, rule in self.rules.items() if n not in self._alive}
         for body, name in itertools.islice(self._terminals.items(), len(self._dead), None):
             self._dead[name] = name not in self._filled and takes_nothing(body)
 
@@ -260,7 +261,8 @@ class Grammar:
                 alternatives = [self._with_condition(each) for each in alternatives]
             if rule.parameter and len(alternatives) == 1:
                 # llguidance folds rules of one alternative, and then forgets the parameter.
-                one, ways = alternatives[0], (f"bit_clear({SPARE_BIT})", f"bit_set({SPARE_BIT})")
+                one = alternatives[0]
+                ways = (f"bit_clear({SPARE_BIT})", f"bit_set({SPARE_BIT})")
                 alternatives = [Alternative(one.symbols, both(one.condition, way)) for way in ways]
             lines.append(f"{head}: " + " | ".join([_alternative(each, words) for each in alternatives]))
         bodies = {name: body for body, name in self._terminals.items() if name in terminals}

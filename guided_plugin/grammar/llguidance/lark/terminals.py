@@ -19,7 +19,9 @@ _ANY_STRING = '/"' + patterns.ANY_CHARACTER.replace("/", "\\/") + '*"/'
 _ANY_BUT = re.compile(re.escape(f"{_ANY_STRING} & ~(") + r"[^()/&]*\)")
 _BUT_TEXTS = re.compile(r" & ~\((?:\"(?:[^\"\\]|\\.)*\"(?: \| )?)+\)$")
 
-NULL, COMMA, COLON = Text('"null"'), Text('","'), Text('":"')
+NULL = Text('"null"')
+COMMA = Text('","')
+COLON = Text('":"')
 
 
 def value_terminal(string: String) -> str:

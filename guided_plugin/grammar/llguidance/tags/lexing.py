@@ -84,7 +84,8 @@ class _Places:
                 return self._sequence([self.ends(part) for part in parts])
             case Either(options):
                 found = [self.ends(option) for option in options]
-                first, last = _NONE.union(*(e.first for e in found)), _NONE.union(*(e.last for e in found))
+                first = _NONE.union(*(e.first for e in found))
+                last = _NONE.union(*(e.last for e in found))
                 return _Ends(any(each.nullable for each in found), first, last)
             case Repeat(part, low, high):
                 inner = self._inside_loop(part, low, high) if high != 1 else self.ends(part)
@@ -99,7 +100,8 @@ class _Places:
                 raise TypeError(f"free text was not written out: {node!r}")
 
     def _inside_loop(self, part: Node, low: int, high: int | None) -> _Ends:
-        outer, start = self._loop, len(self.leaves)
+        outer = self._loop
+        start = len(self.leaves)
         self._loop_count += 1
         self._loop = loop = self._loop_count, low > 1 or high is not None
         inner = self.ends(part)
@@ -128,10 +130,12 @@ class _Places:
 
 class _Lexing:
     def __init__(self, tag: _Places, types_of: TypesOf) -> None:
-        self._leaves, self._loops = tag.leaves, tag.loops
+        self._leaves = tag.leaves
+        self._loops = tag.loops
         self._follow = [frozenset(after) for after in tag.follow]
         found = [_beginning_and_continuing(leaf, types_of) for leaf in tag.leaves]
-        self._begins, self._continuing = [begin for begin, _ in found], [after for _, after in found]
+        self._begins = [begin for begin, _ in found]
+        self._continuing = [after for _, after in found]
         self._next = [_NONE.union(*(self._begins[place] for place in after)) for after in tag.follow]
 
         texts = [leaf.text if isinstance(leaf, Text) else None for leaf in tag.leaves]
@@ -148,7 +152,8 @@ class _Lexing:
             seen |= pending
             following = set()
             for one, other in pending:
-                first, second = self._leaves[one], self._leaves[other]
+                first = self._leaves[one]
+                second = self._leaves[other]
                 if one != other and self._clash(one, other):
                     return f"{_told(first)} next to {_told(second)}"
                 if _end_together(first, second):

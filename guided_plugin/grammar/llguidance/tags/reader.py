@@ -47,7 +47,8 @@ _MAX_REPEAT = 1_000
 
 def read_tag(spec: OutputSpec, controls: Mapping[int, str]) -> Node:
     """The whole tag. `controls`: names of the control tokens that it may name, by id."""
-    document, reading = spec.document(), Reading(controls, _FORMATS, spec)
+    document = spec.document()
+    reading = Reading(controls, _FORMATS, spec)
     if "format" in document:
         return written_out(reading.format(document["format"], ("format",)))
     return written_out(_older(reading, document))
@@ -161,7 +162,8 @@ def _content(reading: Reading, node: Fields, path: Path) -> Node:
     if node.get("type", "tag") != "tag":
         raise malformed("must be a tag", path)
     ends = reading.endings(node, path)
-    outer, reading.ends = reading.ends, [end.text for end in ends if isinstance(end, Text)]
+    outer = reading.ends
+    reading.ends = [end.text for end in ends if isinstance(end, Text)]
     content = reading.part(node, "content", path)
     reading.ends = outer
     return closed(content, ends, reading.names)
@@ -206,7 +208,8 @@ def _from_rules(
     rules: list[Rule], wholes: list[Node], excludes: tuple[str, ...], node: Fields, path: Path
 ) -> Node:
     """Free text with tags. `wholes`: the tags, begins included."""
-    once, first = flag(node, "stop_after_first", path), flag(node, "at_least_one", path)
+    once = flag(node, "stop_after_first", path)
+    first = flag(node, "at_least_one", path)
     if once and first:
         return either(wholes)
     dispatch = Dispatch(tuple(rules), excludes, loop=not once)
@@ -267,7 +270,8 @@ def _times(low: int, high: int | None) -> Callable[[Reading, Fields, Path], Node
 
 
 def _repeat(reading: Reading, node: Fields, path: Path) -> Node:
-    low, high = node.get("min"), node.get("max")
+    low = node.get("min")
+    high = node.get("max")
     if not isinstance(low, int) or not isinstance(high, int) or low < 0 or high < -1 or -1 < high < low:
         raise malformed("must have `min` and `max`, and `max` at least `min`", path)
     if max(low, high) > _MAX_REPEAT:

@@ -60,7 +60,8 @@ def xml_schema(reading: Reading, node: Fields, path: Path) -> Node:
     if node.get("any_order") or not reading.strict:
         hint = "use strict: true and no any_order"
         raise refusal(f"a style of {shown(node['style'])} with these options", (*path, "style"), hint)
-    schema, path = node["json_schema"], (*path, "json_schema")
+    schema = node["json_schema"]
+    path = (*path, "json_schema")
     properties, required = _described(schema, path)
     shared = {key: schema[key] for key in _SHARED if key in schema}
     # In front of an end that begins with one, a line's end belongs to what comes next.
@@ -83,7 +84,8 @@ def _described(schema: Any, path: Path) -> tuple[dict[str, Any], list[str]]:
     unknown = next((key for key in schema if key not in known), None)
     if unknown is not None:
         raise refusal(f"`{unknown}` of an object that is written as XML", (*path, unknown))
-    properties, required = schema["properties"], schema.get("required", [])
+    properties = schema["properties"]
+    required = schema.get("required", [])
     if any(name not in properties for name in required):
         raise refusal("a required property that is not described, as XML,", (*path, "required"))
     if any(character in key for key in properties for character in '<>"&\n'):
@@ -113,7 +115,8 @@ def _element(
     if raw == []:
         free = closed(Dispatch((), (style.end,)), [Text(style.end)], reading.names)
         return sequence([either([spelled(begin) for begin in begins]), free])
-    content, lines = either([spelled(text) if text else EMPTY for text in raw or [""]]), style.lines
+    content = either([spelled(text) if text else EMPTY for text in raw or [""]])
+    lines = style.lines
     if raw is None:
         lines = ("", "\n")
         whole = {**shared, **value} if isinstance(value, Mapping) and shared else value
