@@ -65,8 +65,8 @@ def check_size(form: Any, config: SpecLimits) -> None:
         elif isinstance(one, _CONTAINERS):
             size += len(one)  # what is between the members
             if size + len(one) > most or nodes + len(one) > most_nodes:
-                size = size + len(one)
-                nodes = nodes + len(one)  # each member has a byte at least
+                size = size + len(one)  # each member has a byte at least
+                nodes = nodes + len(one)
                 break
             if isinstance(one, dict):
                 size += sum(len(name) + 3 for name in one if isinstance(name, str))
@@ -162,9 +162,9 @@ def unrolled(pattern: str, *, grammar: bool = False, letter: int = 1) -> tuple[i
     A grammar is read as one pattern with texts in quotes, which is near enough. A class counts 1, a plain
     character `letter`.
     """
-    sizes = [0]
-    atom = 0
-    deepest = 1  # of each open group; of what a quantifier would repeat
+    sizes = [0]  # of each open group
+    atom = 0  # of what a quantifier would repeat
+    deepest = 1
     for found in (_GRAMMAR_PIECE if grammar else _PIECE).finditer(pattern):
         piece = found[0]
         if found["low"] is not None:

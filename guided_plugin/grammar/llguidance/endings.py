@@ -59,9 +59,9 @@ _KNOWN_TEXTS = 4
 _MOST_PADS = 130
 _PADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _LAST_PIECES = 16
-"""In so many pieces a name began that is being written."""
+"""So many of an ending's last pieces hold the beginning of a name that is being written."""
 _MOST_NAMES = 64
-"""So many are tried for it."""
+"""So many names are tried for one that is being written."""
 
 
 @dataclass(slots=True)

@@ -121,6 +121,7 @@ class Lexers:
         self.forces = forces
         """Whether what must follow is looked for, while others wait."""
         self.looked_long = False
+        """Whether the last look for that took long."""
         self._make = make
         self._quick = quick
         self._pool = pool

@@ -48,7 +48,7 @@ _BY_OPTIONS = "leave no token that the grammar allows"
 
 _UNSET_LEVEL = "auto"
 """vLLM builds the tag of a request with tools by a strict level, which its server gives to its parsers
-(`--tool-strict-level`). This one is nobody's choice."""
+(`--tool-strict-level`). This one says that the start command gives none."""
 _STRICTEST = "parameter"
 """With it the calls of each tool, named, `required` or `auto`, have the form that the model's parser reads,
 and arguments that satisfy the tool's schema."""

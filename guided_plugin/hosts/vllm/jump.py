@@ -169,8 +169,8 @@ class DraftBudget:
         req_states = manager.req_states
         self._upload = Uploads(2 * req_states.max_num_reqs, req_states.device)
         self._place = indexed_kernels(req_states.device).place_drafts
-        self._lately = np.ones(_LATELY)
-        self._turn = 0  # drafts of a row, in each of the last steps
+        self._lately = np.ones(_LATELY)  # drafts of a row, in each of the last steps
+        self._turn = 0
         # By index: the places for drafts that a request has in this step, and its other tokens.
         self._counts = np.zeros((2, req_states.max_num_reqs), np.int64)
         manager._batch_budget = None, None, 0
@@ -257,8 +257,8 @@ class DraftSwitch:
     guided requests are there, for sizes that are faster with them. And where requests begin."""
 
     def __init__(self, drafts: int) -> None:
-        self._drafts = drafts
-        self._pause = 0  # of a row; steps behind one that begins some, where that pays
+        self._drafts = drafts  # of a row
+        self._pause = 0  # steps behind one that begins some, where that pays
         self._since = 0  # so many since one did
         self._sizes: defaultdict[int, SizeTrial] = defaultdict(SizeTrial)  # by `size_of`
         self._pauses: defaultdict[int, SizeTrial] = defaultdict(lambda: SizeTrial(_PAUSE + 1))

@@ -50,8 +50,8 @@ class Offers:
         self._guesses: dict[int, Found] = {}  # by slot: drafts it was offered that need not follow
         self._lookups: list[int] = []  # slots that are looked at when there is nothing else to do, for later
         self._unread: list[int] = []  # those whose outputs are read then
-        self._gap = _LONGEST
-        self._last = 0.0  # seconds between steps, lately; when the last one came
+        self._gap = _LONGEST  # seconds between steps, lately
+        self._last = 0.0  # when the last one came
         self._turn = 0  # the row that is looked at first, since there was no time for it
 
     def seen(self, plan: Plan, blocks: list[list[int]], *, whole: bool) -> None:

@@ -56,7 +56,7 @@ from guided_plugin.spec.schema import pointer
 CONTROL = 257
 """A special token of a vocabulary of bytes, in front of a control token's number."""
 MARKS = range(258, 320)
-"""Its marks."""
+"""The marks of that vocabulary."""
 CHANGING = 1
 """The bit of items that may be something else each time."""
 PLAIN = 2
