@@ -1,10 +1,13 @@
-"""Whether outputs end valid within their limit: random models and random walks over a sample of real schemas.
+"""Whether outputs end valid within their limit: random models and random walks over a
+sample of real schemas.
 
-python -m benchmarks.closing SAMPLE --tokenizer DIR [--every N] [--first K] [--seed 1] [--json OUT]
+python -m benchmarks.closing SAMPLE --tokenizer DIR [--every N] [--first K] [--seed 1]
+[--json OUT]
 
-Each schema that compiles is asked for with five limits of 16 to 256 tokens, by two models: `random` samples
-any token that the mask allows; `gumbel` the likeliest under random logits at temperature 1, and it dislikes
-to stop. Each output is judged by jsonschema-rs, from its text alone.
+Each schema that compiles is asked for with five limits of 16 to 256 tokens, by two
+models: `random` samples any token that the mask allows; `gumbel` the likeliest under
+random logits at temperature 1, and it dislikes to stop. Each output is judged by
+jsonschema-rs, from its text alone.
 """
 
 from __future__ import annotations
@@ -44,23 +47,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("source", type=Path, help="folder or tar archive of MaskBench files")
-    parser.add_argument("--tokenizer", type=Path, required=True, help="folder of a transformers tokenizer")
+    parser.add_argument(
+        "source", type=Path, help="folder or tar archive of MaskBench files"
+    )
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        required=True,
+        help="folder of a transformers tokenizer",
+    )
     parser.add_argument("--every", type=int, default=1, help="take every Nth file only")
-    parser.add_argument("--first", type=int, default=0, help="of them, from the one with this index on")
+    parser.add_argument(
+        "--first", type=int, default=0, help="of them, from the one with this index on"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args(arguments)
     check_out(options.json, "--json")
     vocabulary = Vocabulary.from_tokenizer(load_tokenizer(options.tokenizer))
     compiler = GrammarCompiler(
-        vocabulary, config=GuidedConfig(isolate_compiles=False, close_before_length=True, threads=1)
+        vocabulary,
+        config=GuidedConfig(
+            isolate_compiles=False, close_before_length=True, threads=1
+        ),
     )
     counts: Counter[str] = Counter()
-    figures: dict[str, list[float]] = {"unused": [], "led": [], "step_us": [], "least": []}
+    figures: dict[str, list[float]] = {
+        "unused": [],
+        "led": [],
+        "step_us": [],
+        "least": [],
+    }
     bad: list[list[Any]] = []
     rng = np.random.default_rng(options.seed)
-    with open_sample(options.source) as files, progress("schemas", len(files) // options.every) as advance:
+    with (
+        open_sample(options.source) as files,
+        progress("schemas", len(files) // options.every) as advance,
+    ):
         for name in sorted(files)[options.first :: options.every]:
             advance()
             schema = json.loads(files[name].read_text())["schema"]
@@ -68,7 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 spec = OutputSpec.json_schema(schema)
                 least = compiler.compile(spec).admission().least
             except GuidedError as error:
-                counts["no end was found" if "no end" in error.what else "refused schemas"] += 1
+                counts[
+                    "no end was found" if "no end" in error.what else "refused schemas"
+                ] += 1
                 if "no end" in error.what:
                     bad.append([name, error.what])
                 continue
@@ -87,7 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = {"counts": dict(counts), "bad": bad, **_summary(figures)}
     print(json.dumps(found, indent=1))
     head = {
-        "command": "python -m benchmarks.closing " + " ".join(arguments or sys.argv[1:]),
+        "command": "python -m benchmarks.closing "
+        + " ".join(arguments or sys.argv[1:]),
         "date": time.strftime("%Y-%m-%d"),
         "versions": environment(),
     }
@@ -128,7 +154,9 @@ def _output(
         if model == "random":
             token = int(rng.choice(allowed))
         else:
-            logits = _SCALE * rng.standard_normal(len(allowed)) + rng.gumbel(size=len(allowed))
+            logits = _SCALE * rng.standard_normal(len(allowed)) + rng.gumbel(
+                size=len(allowed)
+            )
             logits[np.isin(allowed, vocabulary.stop_token_ids)] -= 10
             token = int(allowed[logits.argmax()])
         tokens.append(token)
@@ -152,7 +180,8 @@ def _output(
 
 
 def _finite(text: str) -> float:
-    """A number that doubles don't reach is one all the same; jsonschema-rs takes no infinity."""
+    """A number that doubles don't reach is one all the same; jsonschema-rs takes no
+    infinity."""
     return max(-sys.float_info.max, min(sys.float_info.max, float(text)))
 
 

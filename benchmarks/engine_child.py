@@ -1,4 +1,5 @@
-"""One vLLM engine of `benchmarks.engines`, in a process of its own: with the plugin, or vLLM's own backend.
+"""One vLLM engine of `benchmarks.engines`, in a process of its own: with the plugin, or
+vLLM's own backend.
 
     python -m benchmarks.engine_child OPTIONS.json RESULT.json
 
@@ -38,7 +39,8 @@ from guided_plugin.hosts.vllm.common import METRICS
 from guided_plugin.spec import OutputSpec
 
 REAL_WORLD = "real-world"
-"""Schemas of a MaskBench sample, `_REAL_WORLD_COUNT` of them at once, each as an array that is too long."""
+"""Schemas of a MaskBench sample, `_REAL_WORLD_COUNT` of them at once, each as an array
+that is too long."""
 _REAL_WORLD_COUNT = 28
 _WAYS = ("unguided", "guided")
 _FIRST_STEPS = 32
@@ -50,7 +52,10 @@ def main(options_path: str, result_path: str) -> None:
     """Measure what the options ask for."""
     options = question_in(options_path)
     bench = _Bench(options)
-    result: dict[str, Any] = {"environment": environment(options["device"]), "starts": bench.starts()}
+    result: dict[str, Any] = {
+        "environment": environment(options["device"]),
+        "starts": bench.starts(),
+    }
     result |= {"figures": [], "mixed": []}
     for rows in options["rows"]:
         result["figures"] += bench.figures(rows)
@@ -61,7 +66,8 @@ def main(options_path: str, result_path: str) -> None:
 
 
 def answer(result: dict[str, Any], path: str) -> None:
-    """Write it in place of the last one, all at once: the parent takes what is there when the time is up."""
+    """Write it in place of the last one, all at once: the parent takes what is there
+    when the time is up."""
     partly = Path(f"{path}.part")
     partly.write_text(json.dumps(result))
     os.replace(partly, path)
@@ -86,25 +92,34 @@ class _Bench:
             **arguments,
         )
         self.vocabulary = Vocabulary.from_tokenizer(self.llm.get_tokenizer())
-        self.compiler = GrammarCompiler(self.vocabulary, config=GuidedConfig(isolate_compiles=False))
+        self.compiler = GrammarCompiler(
+            self.vocabulary, config=GuidedConfig(isolate_compiles=False)
+        )
         self.random = random.Random(1)
         self.refused: list[Any] = []
-        """Schemas of the sample that vLLM's own backend does not take: its figures are about the others."""
+        """Schemas of the sample that vLLM's own backend does not take: its figures are
+        about the others."""
         self.new: list[Any] = []
-        """As many as those of the sample that the figures are about, which no request has asked for."""
+        """As many as those of the sample that the figures are about, which no request
+        has asked for."""
         self.documents = {name: [schema] for name, schema in SCHEMAS.items()}
         """The schemas of a name. Requests take them in turn."""
         if options["sample"]:
-            found = served_schemas(Path(options["sample"]), 2 * _REAL_WORLD_COUNT, repeated)
-            backend = options["engine"].get("structured_outputs_config", {}).get("backend")
+            found = served_schemas(
+                Path(options["sample"]), 2 * _REAL_WORLD_COUNT, repeated
+            )
+            backend = (
+                options["engine"].get("structured_outputs_config", {}).get("backend")
+            )
             self.refused = [one for one in found if not self._takes(backend, one)]
             found = [one for one in found if one not in self.refused]
             self.documents[REAL_WORLD] = found[:_REAL_WORLD_COUNT]
             self.new = found[_REAL_WORLD_COUNT:]
 
     def figures(self, rows: int) -> list[dict[str, Any]]:
-        """Milliseconds a step of every way: the median over the repetitions after the first. The ways take
-        turns, so that slow changes of the machine affect all of them."""
+        """Milliseconds a step of every way: the median over the repetitions after the
+        first. The ways take turns, so that slow changes of the machine affect all of
+        them."""
         cases = [
             _Case(way, schema)
             for way in _WAYS
@@ -117,7 +132,11 @@ class _Bench:
         return [self._figure(case, rows) for case in cases]
 
     def _repeat(self, case: _Case, rows: int) -> None:
-        chosen = {"max_tokens": self.options["steps"], "ignore_eos": True, "temperature": 1.0}
+        chosen = {
+            "max_tokens": self.options["steps"],
+            "ignore_eos": True,
+            "temperature": 1.0,
+        }
         documents = self._documents(case, rows)
         # As in an application: one for all prompts of a schema.
         made = {id(one): self._params(case.way, one, **chosen) for one in documents}
@@ -127,16 +146,22 @@ class _Bench:
         clock = thread_clock()
         before = clock()
         start = time.perf_counter()
-        with watched(self.llm.llm_engine.engine_core, lambda outputs: stamps.append(outputs.timestamp)):
+        with watched(
+            self.llm.llm_engine.engine_core,
+            lambda outputs: stamps.append(outputs.timestamp),
+        ):
             case.outputs = self.llm.generate(prompts, params, use_tqdm=False)
         case.seconds.append(time.perf_counter() - start)
         case.threads.append(clock() - before)
         case.steady.append(_steady(stamps))
         if self.options["plugin"] and case.way == "guided":
-            # Ranks that follow another one, and stages that do not sample, answer nothing.
+            # Ranks that follow another one, and stages that do not sample, answer
+            # nothing.
             ranks = [answer[0] for answer in self.llm.collective_rpc(METRICS) if answer]
             case.metrics = ranks[0]
-            case.rank_threads = [round(metrics["host_thread"] * 1e6, 1) for metrics in ranks]
+            case.rank_threads = [
+                round(metrics["host_thread"] * 1e6, 1) for metrics in ranks
+            ]
 
     def _figure(self, case: _Case, rows: int) -> dict[str, Any]:
         times = [seconds / self.options["steps"] * 1e3 for seconds in case.seconds]
@@ -149,9 +174,13 @@ class _Bench:
             "steady_ms": round(statistics.median(case.steady[1:]) * 1e3, 4),
             "tokens_per_second": round(rows / typical * 1e3),
             "all_ms": [round(value, 4) for value in times],
-            "thread_us": round(statistics.median(case.threads[1:]) / self.options["steps"] * 1e6),
+            "thread_us": round(
+                statistics.median(case.threads[1:]) / self.options["steps"] * 1e6
+            ),
             "wrong_outputs": self._wrong(
-                zip(self._documents(case, rows), case.outputs, strict=True) if case.way == "guided" else ()
+                zip(self._documents(case, rows), case.outputs, strict=True)
+                if case.way == "guided"
+                else ()
             ),
             "metrics": case.metrics,
             "host_thread_us_by_rank": case.rank_threads,
@@ -160,18 +189,21 @@ class _Bench:
         return figure
 
     def mixed(self, way: str) -> dict[str, Any]:
-        """Requests at random moments, every other one guided, with schemas that appear one after the other.
-        Times are those that the engine puts on its outputs."""
+        """Requests at random moments, every other one guided, with schemas that appear
+        one after the other. Times are those that the engine puts on its outputs."""
         engine = self.llm.llm_engine
         waiting = self._arrivals(way, **self.options["mixed"])
         asked: list[tuple[str, float, Any]] = []
-        """Of each request: the engine's name for it, when it was due, its schema. `outputs` go by index."""
+        """Of each request: the engine's name for it, when it was due, its schema.
+        `outputs` go by index."""
         outputs: dict[str, Any] = {}
         came: dict[str, list[float]] = {}
 
         def note(step: Any) -> None:
             for one in step.outputs:
-                came.setdefault(one.request_id, []).extend([step.timestamp] * len(one.new_token_ids))
+                came.setdefault(one.request_id, []).extend(
+                    [step.timestamp] * len(one.new_token_ids)
+                )
 
         start = time.monotonic()
         with watched(engine.engine_core, note):
@@ -182,10 +214,16 @@ class _Bench:
                     name = engine.add_request(str(len(asked)), self._prompt(), params)
                     asked.append((name, start + due, document))
                 if engine.has_unfinished_requests():
-                    outputs.update((o.request_id, o) for o in engine.step() if o.finished)
+                    outputs.update(
+                        (o.request_id, o) for o in engine.step() if o.finished
+                    )
                 elif waiting:
                     time.sleep(max(0.0, start + waiting[0][0] - time.monotonic()))
-        between = [later - earlier for times in came.values() for earlier, later in pairwise(times)]
+        between = [
+            later - earlier
+            for times in came.values()
+            for earlier, later in pairwise(times)
+        ]
         first = [came[name][0] - due for name, due, _ in asked]
         stamps = [stamp for times in came.values() for stamp in times]
         figure = {
@@ -203,7 +241,9 @@ class _Bench:
         print(json.dumps(figure), flush=True)
         return figure
 
-    def _arrivals(self, way: str, seconds: float, rate: float) -> deque[tuple[float, Any, Any]]:
+    def _arrivals(
+        self, way: str, seconds: float, rate: float
+    ) -> deque[tuple[float, Any, Any]]:
         """(when, schema or None, params), at the same moments for every way."""
         chance = random.Random(2)
         found: deque[tuple[float, Any, Any]] = deque()
@@ -211,20 +251,33 @@ class _Bench:
         while now < seconds:
             known = 1 + int(now / seconds * len(_MIXED_SCHEMAS))
             document = chance.choice(_MIXED_SCHEMAS[:known]) if len(found) % 2 else None
-            options = {"max_tokens": _MIXED_TOKENS, "ignore_eos": True, "temperature": 1.0}
-            params = self._params("unguided" if document is None else way, document, **options)
+            options = {
+                "max_tokens": _MIXED_TOKENS,
+                "ignore_eos": True,
+                "temperature": 1.0,
+            }
+            params = self._params(
+                "unguided" if document is None else way, document, **options
+            )
             found.append((now, document, params))
             now += chance.expovariate(rate)
         return found
 
     def starts(self) -> dict[str, float]:
-        """How many schemas are refused. Milliseconds of short runs: the first guided one of this engine and
-        the same again; of schemas that are new, all at once, and the same again."""
+        """How many schemas are refused. Milliseconds of short runs: the first guided
+        one of this engine and the same again; of schemas that are new, all at once, and
+        the same again."""
         plain = [SCHEMAS["plain"]] * min(self.options["rows"])
         found: dict[str, float] = {"refused": len(self.refused)}
-        for names, documents in ((("first", "warm"), plain), (("new", "known"), self.new)):
+        for names, documents in (
+            (("first", "warm"), plain),
+            (("new", "known"), self.new),
+        ):
             for name in names if documents else ():
-                params = [self._params("guided", one, max_tokens=_FIRST_STEPS) for one in documents]
+                params = [
+                    self._params("guided", one, max_tokens=_FIRST_STEPS)
+                    for one in documents
+                ]
                 prompts = [self._prompt() for _ in documents]
                 start = time.perf_counter()
                 self.llm.generate(prompts, params, use_tqdm=False)
@@ -240,7 +293,9 @@ class _Bench:
             if backend == "xgrammar":
                 validate_xgrammar_grammar(self._params("guided", document))
             elif backend == "guidance":
-                validate_guidance_grammar(self._params("guided", document), tokenizer=None)
+                validate_guidance_grammar(
+                    self._params("guided", document), tokenizer=None
+                )
         except (ValueError, VLLMValidationError):
             return False
         return True
@@ -261,15 +316,25 @@ class _Bench:
         return SamplingParams(structured_outputs=outputs, **options)
 
     def _prompt(self) -> dict[str, list[int]]:
-        return {"prompt_token_ids": [self.random.randrange(100, 1000) for _ in range(8)]}
+        return {
+            "prompt_token_ids": [self.random.randrange(100, 1000) for _ in range(8)]
+        }
 
     def _wrong(self, outputs: Iterable[tuple[Any, Any]]) -> int:
-        """How many of (schema, output) a fresh matcher refuses: as wide a one as the schema allows, where it
-        is not the plugin's own language."""
-        wide = {"whitespace": "flexible", "strict": False, **dataclasses.asdict(UNBOUNDED)}
+        """How many of (schema, output) a fresh matcher refuses: as wide a one as the
+        schema allows, where it is not the plugin's own language."""
+        wide = {
+            "whitespace": "flexible",
+            "strict": False,
+            **dataclasses.asdict(UNBOUNDED),
+        }
         own = {} if self.options["plugin"] else wide
         return sum(
-            refused_at(self.compiler, OutputSpec.json_schema(document, **own), output.outputs[0].token_ids)
+            refused_at(
+                self.compiler,
+                OutputSpec.json_schema(document, **own),
+                output.outputs[0].token_ids,
+            )
             is not None
             for document, output in outputs
         )
@@ -288,7 +353,8 @@ class _Case:
     outputs: list[Any] = field(default_factory=list)
     metrics: dict[str, Any] | None = None
     rank_threads: list[float] = field(default_factory=list)
-    """Microseconds that the plugin takes of the thread of each tensor-parallel rank in a step."""
+    """Microseconds that the plugin takes of the thread of each tensor-parallel rank in
+    a step."""
 
 
 _KINDS: list[dict[str, Any]] = [
@@ -301,7 +367,12 @@ _KINDS: list[dict[str, Any]] = [
     {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]},
 ]
 _MIXED_SCHEMAS = [
-    endless({f"field_{number}_{i}": _KINDS[(number + i) % len(_KINDS)] for i in range(3 + number % 6)})
+    endless(
+        {
+            f"field_{number}_{i}": _KINDS[(number + i) % len(_KINDS)]
+            for i in range(3 + number % 6)
+        }
+    )
     for number in range(20)
 ]
 """Objects of ordinary properties, without bounds on lengths."""
@@ -309,12 +380,16 @@ _MIXED_TOKENS = 128
 
 
 def thread_clock() -> Callable[[], float]:
-    """Tells the CPU seconds that the main threads of vLLM's processes, those of this session, have used."""
+    """Tells the CPU seconds that the main threads of vLLM's processes, those of this
+    session, have used."""
     files = []
     session = os.getsid(0)
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
-            if os.getsid(int(process.name)) == session and b"VLLM::" in (process / "cmdline").read_bytes():
+            if (
+                os.getsid(int(process.name)) == session
+                and b"VLLM::" in (process / "cmdline").read_bytes()
+            ):
                 files.append(process / "task" / process.name / "stat")
     tick = os.sysconf("SC_CLK_TCK")
 
@@ -352,7 +427,10 @@ def _steady(stamps: list[float]) -> float:
 
 def _quantiles(seconds: list[float]) -> dict[str, float]:
     """In milliseconds."""
-    return {name: round(quantile(seconds, at) * 1e3, 3) for name, at in (("p50", 0.5), ("p99", 0.99))}
+    return {
+        name: round(quantile(seconds, at) * 1e3, 3)
+        for name, at in (("p50", 0.5), ("p99", 0.99))
+    }
 
 
 if __name__ == "__main__":

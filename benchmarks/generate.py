@@ -1,4 +1,5 @@
-"""Milliseconds a step of transformers' `generate`, unguided and guided. Imports torch and transformers."""
+"""Milliseconds a step of transformers' `generate`, unguided and guided. Imports torch
+and transformers."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from guided_plugin.hosts.transformers.guide import Guide
 from guided_plugin.spec import OutputSpec
 
 FORWARDS = ("eager", "static")
-"""How the model runs: as it is, or with a static cache, with which `generate` compiles it on a GPU."""
+"""How the model runs: as it is, or with a static cache, with which `generate` compiles
+it on a GPU."""
 WARM_UPS = 2
 """Runs: with a static cache the first compiles, the second captures."""
 
@@ -33,7 +35,8 @@ def bench_transformers(
 ) -> dict[str, Any]:
     """Generate some tokens a row, unguided and guided in turn.
 
-    `others`: further ways by name, each a function from a schema's name to keywords of `generate`.
+    `others`: further ways by name, each a function from a schema's name to keywords of
+    `generate`.
     """
     stops = list(vocabulary.stop_token_ids)
     costs = StepCosts()
@@ -57,7 +60,9 @@ def bench_transformers(
         outputs[:] = [out[:, inputs.shape[1] :]]
         return step_ms(clock.ends)
 
-    def case(guide: Guide, forward: str, rows: int, name: str) -> tuple[Ways, Callable[[], dict[str, Any]]]:
+    def case(
+        guide: Guide, forward: str, rows: int, name: str
+    ) -> tuple[Ways, Callable[[], dict[str, Any]]]:
         # Another batch size is another graph: without this, compiled ones pile up.
         torch.compiler.reset()
         run = partial(generate, forward, rows)
@@ -76,13 +81,17 @@ def bench_transformers(
             checked[:] = outputs
             return milliseconds
 
-        ways: dict[str, Callable[[], float]] = {"unguided": lambda: run({}), "guided": guided}
+        ways: dict[str, Callable[[], float]] = {
+            "unguided": lambda: run({}),
+            "guided": guided,
+        }
         for way, keywords in (others or {}).items():
             ways[way] = lambda keywords=keywords: run(keywords(name))  # type: ignore[misc]
         return ways, lambda: {
             "forward": forward,
             "backend": check_outputs(vocabulary, spec, checked[0].tolist()),
-            # of the pipeline's calls in a step of the last guided run, on the host's thread
+            # of the pipeline's calls in a step of the last guided run, on the host's
+            # thread
             "main_thread_us": costs.median_us(),
             # of that run, all accepted by a fresh matcher
             "checked_tokens": checked[0].numel(),
@@ -99,17 +108,22 @@ def bench_transformers(
         finally:
             guide.compiler.plugins.unregister(costs)
     compiled = model.device.type == "cuda"
-    return plan.result("transformers", str(model.device), vocabulary, compiled=compiled, figures=found)
+    return plan.result(
+        "transformers", str(model.device), vocabulary, compiled=compiled, figures=found
+    )
 
 
 class _Clock(StoppingCriteria):
-    """Notes when each step is over for the host; `generate` reads from the device right after it."""
+    """Notes when each step is over for the host; `generate` reads from the device right
+    after it."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
         if not self.ends:
-            self._none = torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
+            self._none = torch.zeros(
+                input_ids.shape[0], dtype=torch.bool, device=input_ids.device
+            )
         self.ends.append(time.perf_counter())
         return self._none

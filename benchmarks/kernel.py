@@ -1,9 +1,10 @@
-"""The mask kernel against the bytes it must move, and copies of masks to the device. Needs CUDA.
+"""The mask kernel against the bytes it must move, and copies of masks to the device.
+Needs CUDA.
 
     python benchmarks/kernel.py [--rows 8,64,256] [--width 151936] [--out FILE]
 
-The limits are measured on the same device in the same run: a plain fill of memory, and a large copy.
-Prints JSON.
+The limits are measured on the same device in the same run: a plain fill of memory, and
+a large copy. Prints JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _LARGE = 1 << 28
 
 
 def bench_kernel(*, width: int, rows: Sequence[int]) -> dict[str, Any]:
-    """Times on the device in microseconds, for each batch size and share of allowed tokens."""
+    """Times on the device in microseconds, for each batch size and share of allowed
+    tokens."""
     device = torch.device("cuda")
     speed = _copy_speed(device)
     return {
@@ -35,13 +37,20 @@ def bench_kernel(*, width: int, rows: Sequence[int]) -> dict[str, Any]:
         "environment": environment("cuda"),
         "width": width,
         "copy_gb_per_second": round(speed / 1e9, 1),
-        "kernel": [_kernel(count, share, width, device) for count in rows for share in (0.001, 0.5, 0.999)],
+        "kernel": [
+            _kernel(count, share, width, device)
+            for count in rows
+            for share in (0.001, 0.5, 0.999)
+        ],
         "copy": [_copy(count, width, speed, device) for count in rows],
     }
 
 
-def _kernel(rows: int, allowed: float, width: int, device: torch.device) -> dict[str, Any]:
-    """One launch: the bytes are the mask that is read and the logits that are written."""
+def _kernel(
+    rows: int, allowed: float, width: int, device: torch.device
+) -> dict[str, Any]:
+    """One launch: the bytes are the mask that is read and the logits that are
+    written."""
     logits = torch.randn(rows, width, device=device)
     numbers = torch.arange(rows, dtype=torch.int32, device=device)
     bits = torch.rand(rows, 32 * _words(width), device=device) < allowed
@@ -54,7 +63,8 @@ def _kernel(rows: int, allowed: float, width: int, device: torch.device) -> dict
 
 
 def _copy(rows: int, width: int, speed: float, device: torch.device) -> dict[str, Any]:
-    """One copy of masks from pinned memory, against as many bytes at the speed of a large copy."""
+    """One copy of masks from pinned memory, against as many bytes at the speed of a
+    large copy."""
     host = torch.zeros(rows, _words(width), dtype=torch.int32, pin_memory=True)
     target = torch.zeros_like(host, device=device)
     size = host.numel() * 4
@@ -63,7 +73,11 @@ def _copy(rows: int, width: int, speed: float, device: torch.device) -> dict[str
 
 
 def _figure(size: int, took: float, limit: float) -> dict[str, float]:
-    return {"megabytes": round(size / 1e6, 3), "microseconds": round(took, 2), "limit": round(limit, 2)}
+    return {
+        "megabytes": round(size / 1e6, 3),
+        "microseconds": round(took, 2),
+        "limit": round(limit, 2),
+    }
 
 
 def _words(width: int) -> int:
@@ -81,11 +95,16 @@ def _copy_speed(device: torch.device) -> float:
     """Bytes a second."""
     host = torch.zeros(_LARGE, dtype=torch.uint8, pin_memory=True)
     target = torch.zeros(_LARGE, dtype=torch.uint8, device=device)
-    return _LARGE / _microseconds(lambda: target.copy_(host, non_blocking=True), times=10) * 1e6
+    return (
+        _LARGE
+        / _microseconds(lambda: target.copy_(host, non_blocking=True), times=10)
+        * 1e6
+    )
 
 
 def _microseconds(call: Callable[[], object], times: int = _TIMES) -> float:
-    """Median time on the device. The device is kept busy first, so that launches don't count."""
+    """Median time on the device. The device is kept busy first, so that launches don't
+    count."""
     for _ in range(_WARM_UP):
         call()
     found: list[float] = []
@@ -106,13 +125,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", default="8,64,256", help="batch sizes, separated by commas")
+    parser.add_argument(
+        "--rows", default="8,64,256", help="batch sizes, separated by commas"
+    )
     parser.add_argument("--width", type=int, default=151_936, help="logits width")
     parser.add_argument("--out", type=Path, help="also write the JSON to this file")
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         parser.error("PyTorch finds no CUDA device")
-    result = bench_kernel(width=options.width, rows=[int(count) for count in options.rows.split(",")])
+    result = bench_kernel(
+        width=options.width, rows=[int(count) for count in options.rows.split(",")]
+    )
     text = json.dumps(result, indent=1) + "\n"
     print(text, end="")
     if options.out is not None:

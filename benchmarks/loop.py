@@ -20,11 +20,16 @@ _CALLS = ("plan", "fill_mask", "apply_mask", "schedule_update", "finish_update")
 
 
 def bench_loop(
-    model: Any, vocabulary: Vocabulary, plan: Plan, *, model_for: Callable[[int], Any] | None = None
+    model: Any,
+    vocabulary: Vocabulary,
+    plan: Plan,
+    *,
+    model_for: Callable[[int], Any] | None = None,
 ) -> dict[str, Any]:
     """Decode some tokens a row, unguided and guided in turn.
 
-    `model_for`: what runs batches of one size instead of the model itself, such as its CUDA graph.
+    `model_for`: what runs batches of one size instead of the model itself, such as its
+    CUDA graph.
     """
     compiler = GrammarCompiler(vocabulary)
     clock = _Clock()
@@ -35,28 +40,43 @@ def bench_loop(
         if spec is not None:
             clock.costs.clear()
         limit = plan.steps + WARM_UP
-        for output in loop.run(prompts(rows), [spec] * rows, max_new_tokens=limit, ignore_stop=True):
+        for output in loop.run(
+            prompts(rows), [spec] * rows, max_new_tokens=limit, ignore_stop=True
+        ):
             if output.error is not None:
                 raise output.error
         return step_ms(clock.ends)
 
     def case(rows: int, name: str) -> tuple[Ways, Callable[[], dict[str, Any]]]:
-        loop = DecodeLoop(model if model_for is None else model_for(rows), compiler, max_rows=rows)
+        loop = DecodeLoop(
+            model if model_for is None else model_for(rows), compiler, max_rows=rows
+        )
         spec = OutputSpec.json_schema(SCHEMAS[name])
-        ways = {"unguided": partial(run, loop, rows, None), "guided": partial(run, loop, rows, spec)}
+        ways = {
+            "unguided": partial(run, loop, rows, None),
+            "guided": partial(run, loop, rows, spec),
+        }
         return ways, lambda: {
             "backend": compiler.compile(spec).backend,
-            # of the plugin's calls in a step of the last guided run, on the host's thread
+            # of the plugin's calls in a step of the last guided run, on the host's
+            # thread
             "main_thread_us": clock.median_us(),
             "calls_us": {call: clock.median_us(call) for call in _CALLS},
         }
 
     figures = plan.figures(case)
-    return plan.result("loop", str(model.device), vocabulary, graph=model_for is not None, figures=figures)
+    return plan.result(
+        "loop",
+        str(model.device),
+        vocabulary,
+        graph=model_for is not None,
+        figures=figures,
+    )
 
 
 class _Clock(StepCosts):
-    """Also notes when each step ended; the loop keeps pace with the device, one step behind."""
+    """Also notes when each step ended; the loop keeps pace with the device, one step
+    behind."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -28,8 +28,8 @@ PROMPT = 3
 
 
 def question_in(path: str | Path) -> dict[str, Any]:
-    """Read what `run_child` asks of this process. When who asks is gone, this process and all that it started
-    end too: an engine holds the memory of its GPU."""
+    """Read what `run_child` asks of this process. When who asks is gone, this process
+    and all that it started end too: an engine holds the memory of its GPU."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -48,13 +48,15 @@ def prompts(rows: int) -> list[list[int]]:
 
 
 def step_ms(ends: Sequence[float]) -> float:
-    """Mean milliseconds of a step after the warm-up, from the seconds at which steps ended."""
+    """Mean milliseconds of a step after the warm-up, from the seconds at which steps
+    ended."""
     ends = ends[WARM_UP - 1 :]
     return (ends[-1] - ends[0]) * 1e3 / max(1, len(ends) - 1)
 
 
 def quantile(values: Sequence[float] | NDArray[Any], share: float) -> float:
-    """The smallest value that is not below this share of the values: one that was measured."""
+    """The smallest value that is not below this share of the values: one that was
+    measured."""
     rank = max(0, math.ceil(share * len(values)) - 1)
     return float(np.partition(values, rank)[rank])
 

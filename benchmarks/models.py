@@ -1,10 +1,12 @@
-"""The reference loop and transformers' `generate` with what engines and others have: for maintainers.
+"""The reference loop and transformers' `generate` with what engines and others have:
+for maintainers.
 
     python -m benchmarks.models loop --device cuda --graph --shape qwen3-0.6b --rows 8,64
     python -m benchmarks.models generate --device cuda --shape qwen3-0.6b --rows 8,64
 
-The steps of a run are timed one by one. `loop --graph`: the model's decode step is one CUDA graph.
-`generate` runs eager and with a static cache, next to xgrammar's own processor (`xgrammar_ms`). Prints JSON.
+The steps of a run are timed one by one. `loop --graph`: the model's decode step is one
+CUDA graph. `generate` runs eager and with a static cache, next to xgrammar's own
+processor (`xgrammar_ms`). Prints JSON.
 """
 
 from __future__ import annotations
@@ -39,19 +41,46 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=["loop", "generate"])
-    parser.add_argument("--model", type=Path, default=MODEL_DIR, help="folder of a model with its tokenizer")
-    parser.add_argument("--shape", choices=SHAPES, help="random weights of this shape instead")
     parser.add_argument(
-        "--tokenizer", type=Path, default=MODEL_DIR, help="tokenizer folder to go with --shape"
+        "--model",
+        type=Path,
+        default=MODEL_DIR,
+        help="folder of a model with its tokenizer",
     )
-    parser.add_argument("--width", type=int, default=0, help="logits width of --shape; 0: its tokenizer's")
-    parser.add_argument("--rows", default="8,64", help="batch sizes, separated by commas")
-    parser.add_argument("--schema", default="plain", help="plain, maxlength, separated by commas")
+    parser.add_argument(
+        "--shape", choices=SHAPES, help="random weights of this shape instead"
+    )
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        default=MODEL_DIR,
+        help="tokenizer folder to go with --shape",
+    )
+    parser.add_argument(
+        "--width",
+        type=int,
+        default=0,
+        help="logits width of --shape; 0: its tokenizer's",
+    )
+    parser.add_argument(
+        "--rows", default="8,64", help="batch sizes, separated by commas"
+    )
+    parser.add_argument(
+        "--schema", default="plain", help="plain, maxlength, separated by commas"
+    )
     parser.add_argument("--steps", type=int, default=64, help="measured steps a run")
-    parser.add_argument("--repetitions", type=int, default=4, help="measured runs a figure")
+    parser.add_argument(
+        "--repetitions", type=int, default=4, help="measured runs a figure"
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--graph", action="store_true", help="loop: run the decode step as one CUDA graph")
-    parser.add_argument("--forward", default=",".join(FORWARDS), help="generate: how the model runs")
+    parser.add_argument(
+        "--graph",
+        action="store_true",
+        help="loop: run the decode step as one CUDA graph",
+    )
+    parser.add_argument(
+        "--forward", default=",".join(FORWARDS), help="generate: how the model runs"
+    )
     parser.add_argument("--out", type=Path, help="also write the JSON here")
     options = parser.parse_args(arguments)
     model, vocabulary, name = model_of(options)
@@ -60,13 +89,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     plan = Plan(rows, schemas, options.steps, options.repetitions)
     if options.what == "loop":
         graph = (
-            partial(GraphedModel, model, length=PROMPT + WARM_UP + options.steps) if options.graph else None
+            partial(GraphedModel, model, length=PROMPT + WARM_UP + options.steps)
+            if options.graph
+            else None
         )
         result = bench_loop(model, vocabulary, plan, model_for=graph)
     else:
         others = {"xgrammar": xgrammar_keywords(model, vocabulary, schemas)}
         forwards = options.forward.split(",")
-        result = bench_transformers(model, vocabulary, plan, forwards=forwards, others=others)
+        result = bench_transformers(
+            model, vocabulary, plan, forwards=forwards, others=others
+        )
     text = json.dumps({**result, "model": name}, indent=1)
     print(text)
     if options.out is not None:
@@ -87,7 +120,8 @@ def model_of(options: argparse.Namespace) -> tuple[Any, Vocabulary, str]:
 def xgrammar_keywords(
     model: Any, vocabulary: Vocabulary, schemas: Sequence[str]
 ) -> Callable[[str], dict[str, Any]]:
-    """What `generate` takes to be guided by xgrammar's own processor, with the schemas as they are."""
+    """What `generate` takes to be guided by xgrammar's own processor, with the schemas
+    as they are."""
     import xgrammar
     import xgrammar.contrib.hf
 
@@ -99,11 +133,15 @@ def xgrammar_keywords(
     )
     compiler = xgrammar.GrammarCompiler(info)
     grammars = {
-        name: compiler.compile_json_schema(json.dumps(SCHEMAS[name]), any_whitespace=False)
+        name: compiler.compile_json_schema(
+            json.dumps(SCHEMAS[name]), any_whitespace=False
+        )
         for name in schemas
     }
     # One for each call, as it requires.
-    return lambda name: {"logits_processor": [xgrammar.contrib.hf.LogitsProcessor(grammars[name])]}
+    return lambda name: {
+        "logits_processor": [xgrammar.contrib.hf.LogitsProcessor(grammars[name])]
+    }
 
 
 def random_model(shape: str, width: int, device: str) -> Any:
@@ -202,7 +240,8 @@ class GraphedModel:
 
     @torch.no_grad()
     def _captured(self, rows: int) -> Tensor:
-        """Capture the step, after a warm-up that writes to the cache; it is rewound before each run."""
+        """Capture the step, after a warm-up that writes to the cache; it is rewound
+        before each run."""
         first = torch.zeros(rows, 2, dtype=torch.int64, device=self.device)
         self._prompt(first, torch.ones_like(first), first)
         stream = torch.cuda.Stream(self.device)

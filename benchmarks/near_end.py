@@ -1,12 +1,14 @@
-"""What `close_before_length` costs a step of vLLM: far from the token limit, and where all rows come to it.
+"""What `close_before_length` costs a step of vLLM: far from the token limit, and where
+all rows come to it.
 
     python -m benchmarks.near_end --model DIR --tokenizer DIR --sample SAMPLE --rows 8,256 --out FILE.json.gz
 
-One engine. Every request writes a free text first, which a model with random weights does not end, then what
-a schema of the sample asks for: all rows still have that to write when their limit comes near. With the
-option and without take turns, with the same seeds. `far`: the median of a step's time in the middle of the
-runs; `near`: that of the last steps, and the slowest of them. Outputs with the option are judged
-by jsonschema. Exit code 1: one is not valid.
+One engine. Every request writes a free text first, which a model with random weights
+does not end, then what a schema of the sample asks for: all rows still have that to
+write when their limit comes near. With the option and without take turns, with the same
+seeds. `far`: the median of a step's time in the middle of the runs; `near`: that of the
+last steps, and the slowest of them. Outputs with the option are judged by jsonschema.
+Exit code 1: one is not valid.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.vllm.common import GUIDED
 from guided_plugin.spec import OutputSpec
 
-_COLUMNS = tuple((name, f"{{{name}}}") for name in ("rows", "far", "near", "slowest", "closed", "invalid"))
+_COLUMNS = tuple(
+    (name, f"{{{name}}}")
+    for name in ("rows", "far", "near", "slowest", "closed", "invalid")
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,29 +47,60 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", default=str(MODEL_DIR), help="folder of a model")
-    parser.add_argument("--tokenizer", help="tokenizer folder; the model's if not given")
-    parser.add_argument("--sample", type=Path, required=True, help="a folder or a tar archive of MaskBench")
+    parser.add_argument(
+        "--tokenizer", help="tokenizer folder; the model's if not given"
+    )
+    parser.add_argument(
+        "--sample",
+        type=Path,
+        required=True,
+        help="a folder or a tar archive of MaskBench",
+    )
     parser.add_argument("--schemas", type=int, default=28, help="so many of them")
-    parser.add_argument("--rows", default="8,256", help="batch sizes, separated by commas")
-    parser.add_argument("--tokens", type=int, default=256, help="the limit of a request")
+    parser.add_argument(
+        "--rows", default="8,256", help="batch sizes, separated by commas"
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=256, help="the limit of a request"
+    )
     parser.add_argument("--last", type=int, default=48, help="steps that are near it")
-    parser.add_argument("--repetitions", type=int, default=4, help="pairs of runs, after one that warms up")
+    parser.add_argument(
+        "--repetitions",
+        type=int,
+        default=4,
+        help="pairs of runs, after one that warms up",
+    )
     parser.add_argument("--device", default="cuda", help="cpu or cuda")
-    parser.add_argument("--engine", type=json.loads, default={}, help="more arguments of the engine, as JSON")
-    parser.add_argument("--out", type=Path, help="also write the JSON here, compressed: FILE.json.gz")
+    parser.add_argument(
+        "--engine",
+        type=json.loads,
+        default={},
+        help="more arguments of the engine, as JSON",
+    )
+    parser.add_argument(
+        "--out", type=Path, help="also write the JSON here, compressed: FILE.json.gz"
+    )
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = parser.parse_args(given)
     check_out(options.out, "--out")
     bench = _Bench(options)
     command = "python -m benchmarks.near_end " + shlex.join(given)
     known = environment(options.device)
-    result = {"command": command, "date": known["date"], "environment": known, "benchmark": "near_end"}
+    result = {
+        "command": command,
+        "date": known["date"],
+        "environment": known,
+        "benchmark": "near_end",
+    }
     rows = [int(count) for count in options.rows.split(",")]
     with progress("near the end", len(rows)) as advance:
         figures = []
         for count in rows:
             figures.append(bench.figure(count))
-            write({**result, "schemas": len(bench.schemas), "figures": figures}, options.out)
+            write(
+                {**result, "schemas": len(bench.schemas), "figures": figures},
+                options.out,
+            )
             advance(f"near the end, {count} rows")
     show_table([{**one, **one["ratios"]} for one in figures], _COLUMNS)
     return int(any(one["invalid"] for one in figures))
@@ -87,17 +123,22 @@ class _Bench:
         vocabulary = Vocabulary.from_tokenizer(self.llm.get_tokenizer())
         self.texts, compiler = vocabulary.text_tokens, GrammarCompiler(vocabulary)
         found = served_schemas(options.sample, 4 * options.schemas, _behind_a_text)
-        self.schemas = [one for one in found if self._fits(compiler, one)][: options.schemas]
+        self.schemas = [one for one in found if self._fits(compiler, one)][
+            : options.schemas
+        ]
 
     def _fits(self, compiler: GrammarCompiler, schema: dict[str, Any]) -> bool:
-        """Whether there is an end for it well within the steps that are near the limit."""
+        """Whether there is an end for it well within the steps that are near the
+        limit."""
         try:
             spec = OutputSpec.parse(_request(schema, closes=True))
             grammar = None if spec is None else compiler.compile(spec)
         except GuidedError:
             return False
         return (
-            grammar is not None and grammar.shortest is not None and len(grammar.shortest) < self.options.last
+            grammar is not None
+            and grammar.shortest is not None
+            and len(grammar.shortest) < self.options.last
         )
 
     def figure(self, rows: int) -> dict[str, Any]:
@@ -110,7 +151,10 @@ class _Bench:
                 if repetition:
                     times[closes].append(steps)
                 if closes:
-                    closed += sum(one.outputs[0].stop_reason == "close_before_length" for one in outputs)
+                    closed += sum(
+                        one.outputs[0].stop_reason == "close_before_length"
+                        for one in outputs
+                    )
                     invalid += self._invalid(outputs)
         near = slice(-self.options.last, None)
         middle = slice(self.options.tokens // 4, -self.options.last)
@@ -119,7 +163,9 @@ class _Bench:
             for closes, runs in times.items()
         }
         ratios = {
-            name: round(ask(medians[True][part]) / statistics.median(medians[False][part]), 4)
+            name: round(
+                ask(medians[True][part]) / statistics.median(medians[False][part]), 4
+            )
             for name, part, ask in (
                 ("far", middle, statistics.median),
                 ("near", near, statistics.median),
@@ -139,7 +185,9 @@ class _Bench:
             },
         }
 
-    def _run(self, rows: int, seed: int, *, closes: bool) -> tuple[list[float], list[Any]]:
+    def _run(
+        self, rows: int, seed: int, *, closes: bool
+    ) -> tuple[list[float], list[Any]]:
         """Seconds of each step, and the outputs."""
         from vllm import SamplingParams
 
@@ -149,11 +197,17 @@ class _Bench:
                 detokenize=False,
                 temperature=1.0,
                 seed=1000 * seed + row,
-                extra_args={GUIDED: _request(self.schemas[row % len(self.schemas)], closes=closes)},
+                extra_args={
+                    GUIDED: _request(
+                        self.schemas[row % len(self.schemas)], closes=closes
+                    )
+                },
             )
             for row in range(rows)
         ]
-        prompts = [{"prompt_token_ids": [100 + (seed + row) % 900] * 8} for row in range(rows)]
+        prompts = [
+            {"prompt_token_ids": [100 + (seed + row) % 900] * 8} for row in range(rows)
+        ]
         stamps: list[float] = []
 
         def note(step: Any) -> None:
@@ -171,7 +225,9 @@ class _Bench:
         for row, output in enumerate(outputs):
             try:
                 schema = self.schemas[row % len(self.schemas)]
-                text = b"".join(self.texts[token] or b"" for token in output.outputs[0].token_ids)
+                text = b"".join(
+                    self.texts[token] or b"" for token in output.outputs[0].token_ids
+                )
                 wrong += not validator_for(schema)(schema).is_valid(json.loads(text))
             except ValueError:
                 wrong += 1
@@ -180,10 +236,17 @@ class _Bench:
 
 def _behind_a_text(schema: dict[str, Any]) -> dict[str, Any]:
     """A free text, and then this."""
-    kept = {key: schema[key] for key in ("$schema", "$defs", "definitions") if key in schema}
+    kept = {
+        key: schema[key] for key in ("$schema", "$defs", "definitions") if key in schema
+    }
     rest = {key: value for key, value in schema.items() if key not in kept}
     properties = {"text": {"type": "string"}, "rest": rest}
-    return {**kept, "type": "object", "properties": properties, "required": ["text", "rest"]}
+    return {
+        **kept,
+        "type": "object",
+        "properties": properties,
+        "required": ["text", "rest"],
+    }
 
 
 def _request(schema: dict[str, Any], *, closes: bool) -> dict[str, Any]:

@@ -1,10 +1,12 @@
-"""vLLM's ranks on one GPU: for machines with fewer GPUs than ranks. For correctness, never for speed.
+"""vLLM's ranks on one GPU: for machines with fewer GPUs than ranks. For correctness,
+never for speed.
 
     LLM(..., tensor_parallel_size=2, worker_cls="benchmarks.one_gpu.Rank")
 
-NCCL takes two ranks on one GPU for a mistake, unless they say that they are on different hosts. They talk
-through sockets then, and their kernels take turns on the GPU, milliseconds each. The repository's root must
-be on PYTHONPATH, as workers import this file. Imports vLLM.
+NCCL takes two ranks on one GPU for a mistake, unless they say that they are on
+different hosts. They talk through sockets then, and their kernels take turns on the
+GPU, milliseconds each. The repository's root must be on PYTHONPATH, as workers import
+this file. Imports vLLM.
 """
 
 import os

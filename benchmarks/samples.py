@@ -1,4 +1,5 @@
-"""Samples of real schemas, as MaskBench has them: their files, those that are served, texts as tokens."""
+"""Samples of real schemas, as MaskBench has them: their files, those that are served,
+texts as tokens."""
 
 from __future__ import annotations
 
@@ -22,22 +23,32 @@ from guided_plugin.spec import OutputSpec
 
 @contextlib.contextmanager
 def open_sample(source: Path) -> Iterator[dict[str, Path]]:
-    """The .json files of a folder or a tar archive, by name; an archive is unpacked while this is open.
+    """The .json files of a folder or a tar archive, by name; an archive is unpacked
+    while this is open.
 
-    Names are relative to the innermost folder that holds them all, the same for a folder and its archive.
+    Names are relative to the innermost folder that holds them all, the same for a
+    folder and its archive.
     """
     with contextlib.ExitStack() as stack:
         if source.is_dir():
-            found = {path.relative_to(source).as_posix(): path for path in source.rglob("*.json")}
+            found = {
+                path.relative_to(source).as_posix(): path
+                for path in source.rglob("*.json")
+            }
         else:
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="sample-"))
             found = _unpack(source, Path(scratch))
         if not found:
             raise GuidedError(
-                "contains no .json file", where=str(source), hint="docs/performance.md describes samples"
+                "contains no .json file",
+                where=str(source),
+                hint="docs/performance.md describes samples",
             )
         common = os.path.commonpath([PurePosixPath(name).parent for name in found])
-        yield {PurePosixPath(name).relative_to(common).as_posix(): found[name] for name in sorted(found)}
+        yield {
+            PurePosixPath(name).relative_to(common).as_posix(): found[name]
+            for name in sorted(found)
+        }
 
 
 def _unpack(archive: Path, folder: Path) -> dict[str, Path]:
@@ -57,9 +68,12 @@ def _unpack(archive: Path, folder: Path) -> dict[str, Path]:
 def served_schemas(
     sample: Path, most: int, make: Callable[[Any], Any] = lambda schema: schema
 ) -> list[dict[str, Any]]:
-    """At most so many, in an order that looks random and is always the same. `make` is what is done to a
-    schema before it is tried. A spec that guides nothing does not count."""
-    vocabulary = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [256])
+    """At most so many, in an order that looks random and is always the same. `make` is
+    what is done to a schema before it is tried. A spec that guides nothing does not
+    count."""
+    vocabulary = Vocabulary.from_tokens(
+        [*(bytes([byte]) for byte in range(256)), b"</s>"], [256]
+    )
     compiler = GrammarCompiler(vocabulary, config=GuidedConfig(isolate_compiles=False))
     found: list[dict[str, Any]] = []
     with open_sample(sample) as files:
@@ -76,7 +90,8 @@ def served_schemas(
 
 
 class TextTokens:
-    """Encodes texts with the tokenizer, or with the longest tokens that fit where that changes the text.
+    """Encodes texts with the tokenizer, or with the longest tokens that fit where that
+    changes the text.
 
     A tokenizer may normalise a text, or read a part of it as a control token.
     """
@@ -110,14 +125,20 @@ class TextTokens:
                     break
             else:
                 raise VocabularyError(
-                    f"no token spells byte {data[position]:#04x}", hint="the vocabulary lacks single bytes"
+                    f"no token spells byte {data[position]:#04x}",
+                    hint="the vocabulary lacks single bytes",
                 )
         return tokens
 
     def all_ways(self, text: str, chances: Iterable[random.Random]) -> list[list[int]]:
-        """Different tokens of one text: the tokenizer's, the longest, single bytes, and some at random."""
+        """Different tokens of one text: the tokenizer's, the longest, single bytes, and
+        some at random."""
         data = text.encode()
-        ways = [self(text), self.longest(data), [self._by_bytes[bytes([byte])] for byte in data]]
+        ways = [
+            self(text),
+            self.longest(data),
+            [self._by_bytes[bytes([byte])] for byte in data],
+        ]
         ways += [self._at_random(data, chance) for chance in chances]
         return [list(way) for way in dict.fromkeys(map(tuple, ways))]
 
@@ -126,7 +147,11 @@ class TextTokens:
         position = 0
         while position < len(data):
             sizes = range(1, min(self._longest, len(data) - position) + 1)
-            fitting = [size for size in sizes if data[position : position + size] in self._by_bytes]
+            fitting = [
+                size
+                for size in sizes
+                if data[position : position + size] in self._by_bytes
+            ]
             size = chance.choice(fitting)
             tokens.append(self._by_bytes[data[position : position + size]])
             position += size
@@ -134,7 +159,11 @@ class TextTokens:
 
     @cached_property
     def _by_bytes(self) -> dict[bytes, int]:
-        return {piece: token for token, piece in enumerate(self._vocabulary.text_tokens) if piece}
+        return {
+            piece: token
+            for token, piece in enumerate(self._vocabulary.text_tokens)
+            if piece
+        }
 
     @cached_property
     def _longest(self) -> int:

@@ -18,7 +18,10 @@ def main() -> None:
     spec = gp.OutputSpec.json_schema(
         {
             "type": "object",
-            "properties": {"name": {"type": "string", "maxLength": 30}, "age": {"type": "integer"}},
+            "properties": {
+                "name": {"type": "string", "maxLength": 30},
+                "age": {"type": "integer"},
+            },
             "required": ["name", "age"],
         }
     )

@@ -1,6 +1,7 @@
 """instructor and a vLLM server with the plugin: no answer is ever asked for twice.
 
-python examples/instructor_client.py        # starts a server; --base-url URL asks one that runs
+python examples/instructor_client.py        # starts a server; --base-url URL asks one
+that runs
 """
 
 from typing import Literal
@@ -19,7 +20,9 @@ class Person(BaseModel):
 
 def main(base_url: str) -> None:
     for mode in (instructor.Mode.JSON_SCHEMA, instructor.Mode.TOOLS):
-        client = instructor.from_openai(openai.OpenAI(base_url=base_url, api_key="none"), mode=mode)
+        client = instructor.from_openai(
+            openai.OpenAI(base_url=base_url, api_key="none"), mode=mode
+        )
         person = client.chat.completions.create(
             model="demo",
             messages=[{"role": "user", "content": "Person as JSON:"}],

@@ -1,6 +1,8 @@
-"""langchain-openai and a vLLM server with the plugin: structured output and a tool call.
+"""langchain-openai and a vLLM server with the plugin: structured output and a tool
+call.
 
-python examples/langchain_client.py        # starts a server; --base-url URL asks one that runs
+python examples/langchain_client.py        # starts a server; --base-url URL asks one
+that runs
 """
 
 from typing import Literal
@@ -19,9 +21,13 @@ class Person(BaseModel):
 
 
 def main(base_url: str) -> None:
-    model = ChatOpenAI(model="demo", base_url=base_url, api_key="none", temperature=0, max_tokens=200)
+    model = ChatOpenAI(
+        model="demo", base_url=base_url, api_key="none", temperature=0, max_tokens=200
+    )
 
-    person = model.with_structured_output(Person, method="json_schema").invoke("Person as JSON:")
+    person = model.with_structured_output(Person, method="json_schema").invoke(
+        "Person as JSON:"
+    )
     print("structured", person.model_dump_json())
 
     message = model.bind_tools([Person], tool_choice="any").invoke("Person as JSON:")

@@ -1,4 +1,5 @@
-"""A plugin of one's own that observes: requests, steps and what guiding costs, while the demo model decodes.
+"""A plugin of one's own that observes: requests, steps and what guiding costs, while
+the demo model decodes.
 
 python examples/observer.py
 """
@@ -41,7 +42,8 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(MODEL_DIR)
     compiler = gp.GrammarCompiler(gp.Vocabulary.from_tokenizer(tokenizer))
     observer = Observer()
-    compiler.plugins.register(observer, "observer")  # an installed plugin is found by its entry point
+    # an installed plugin is found by its entry point
+    compiler.plugins.register(observer, "observer")
 
     loop = gp.DecodeLoop(model, compiler)
     prompts = [tokenizer.encode(demo.prompt) for demo in DEMOS]

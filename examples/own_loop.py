@@ -1,4 +1,5 @@
-"""A decode loop of one's own: five calls a step on a `StepPipeline`. One row is guided, the other is free.
+"""A decode loop of one's own: five calls a step on a `StepPipeline`. One row is guided,
+the other is free.
 
 python examples/own_loop.py
 """

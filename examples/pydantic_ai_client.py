@@ -1,6 +1,8 @@
-"""pydantic-ai and a vLLM server with the plugin: an agent with native output, and one with tool output.
+"""pydantic-ai and a vLLM server with the plugin: an agent with native output, and one
+with tool output.
 
-python examples/pydantic_ai_client.py        # starts a server; --base-url URL asks one that runs
+python examples/pydantic_ai_client.py        # starts a server; --base-url URL asks one
+that runs
 """
 
 from typing import Literal
@@ -19,9 +21,15 @@ class Person(BaseModel):
 
 
 def main(base_url: str) -> None:
-    model = OpenAIChatModel("demo", provider=OpenAIProvider(base_url=base_url, api_key="none"))
+    model = OpenAIChatModel(
+        "demo", provider=OpenAIProvider(base_url=base_url, api_key="none")
+    )
     for output in (NativeOutput(Person), ToolOutput(Person)):
-        agent = Agent(model, output_type=output, model_settings={"temperature": 0, "max_tokens": 200})
+        agent = Agent(
+            model,
+            output_type=output,
+            model_settings={"temperature": 0, "max_tokens": 200},
+        )
         answer = agent.run_sync("Person as JSON:")
         print(type(output).__name__, answer.output.model_dump_json())
 

@@ -1,8 +1,10 @@
-"""A model that thinks first: the schema begins after `</think>`, and what comes before it is free.
+"""A model that thinks first: the schema begins after `</think>`, and what comes before
+it is free.
 
 python examples/reasoning.py
 
-A server finds the end of the reasoning by its `--reasoning-parser`, and needs no `start_after`.
+A server finds the end of the reasoning by its `--reasoning-parser`, and needs no
+`start_after`.
 """
 
 import torch
@@ -22,7 +24,8 @@ PERSON = {
 
 
 class ThinkingBudget(LogitsProcessor):
-    """Ends the reasoning after so many tokens. The demo model, which can't think, would not end it."""
+    """Ends the reasoning after so many tokens. The demo model, which can't think, would
+    not end it."""
 
     def __init__(self, prompt: int, tokens: int, end: list[int]) -> None:
         self.start, self.end = prompt + tokens, end
@@ -40,14 +43,18 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(MODEL_DIR)
     guide = gp.Guide(tokenizer, model=model)
 
-    inputs = tokenizer("Person as JSON: ", return_tensors="pt", return_token_type_ids=False)
+    inputs = tokenizer(
+        "Person as JSON: ", return_tensors="pt", return_token_type_ids=False
+    )
     length = inputs["input_ids"].shape[1]
     budget = ThinkingBudget(length, 12, tokenizer.encode("</think>"))
     spec = gp.OutputSpec.json_schema(PERSON, start_after="</think>")
     guided = guide.generate_kwargs(spec, logits_processor=[budget])
     out = model.generate(**inputs, **guided, max_new_tokens=200)
 
-    thought, answer = tokenizer.decode(out[0, length:], skip_special_tokens=True).split("</think>")
+    thought, answer = tokenizer.decode(out[0, length:], skip_special_tokens=True).split(
+        "</think>"
+    )
     print("thought:", thought)
     print("answer:", answer)
     guide.close()

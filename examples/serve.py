@@ -1,4 +1,5 @@
-"""vLLM's OpenAI server with the plugin and the model that ships with it, for the examples that are clients.
+"""vLLM's OpenAI server with the plugin and the model that ships with it, for the
+examples that are clients.
 
 python examples/serve.py        # on http://127.0.0.1:8000/v1 until Ctrl-C
 """
@@ -16,13 +17,15 @@ import urllib.request
 from collections.abc import Iterator
 
 OPTIONS = {"take_over": True, "whitespace": "compact"}
-"""Of the plugin: it takes over all of vLLM's own structured output, and holds every tool to its schema. A
-real model lays out JSON as it likes, the default; the tiny one here fills its answers with whitespace."""
+"""Of the plugin: it takes over all of vLLM's own structured output, and holds every
+tool to its schema. A real model lays out JSON as it likes, the default; the tiny one
+here fills its answers with whitespace."""
 
 
 @contextlib.contextmanager
 def serving(port: int = 0) -> Iterator[str]:
-    """The address of a server that is ready; it ends with the block. Port 0: one that is free."""
+    """The address of a server that is ready; it ends with the block. Port 0: one that
+    is free."""
     from guided_plugin.demo import MODEL_DIR
 
     if not port:
@@ -30,14 +33,41 @@ def serving(port: int = 0) -> Iterator[str]:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
     # `vllm serve MODEL ...` does the same.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL_DIR)]
-    command += ["--served-model-name", "demo", "--host", "127.0.0.1", "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(MODEL_DIR),
+    ]
+    command += [
+        "--served-model-name",
+        "demo",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     command += ["--additional-config", json.dumps({"guided_plugin": OPTIONS})]
-    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--enforce-eager"]
-    command += ["--chat-template", "{% for message in messages %}{{ message.content }} {% endfor %}"]
+    command += [
+        "--enable-auto-tool-choice",
+        "--tool-call-parser",
+        "hermes",
+        "--enforce-eager",
+    ]
+    command += [
+        "--chat-template",
+        "{% for message in messages %}{{ message.content }} {% endfor %}",
+    ]
     # A tiny model on a CPU needs no more.
-    small = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
-    server = subprocess.Popen(command, env={**small, "VLLM_LOGGING_LEVEL": "WARNING", **os.environ})
+    small = {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+    }
+    server = subprocess.Popen(
+        command, env={**small, "VLLM_LOGGING_LEVEL": "WARNING", **os.environ}
+    )
     try:
         while not _ready(port):
             if server.poll() is not None:
@@ -53,7 +83,9 @@ def serving(port: int = 0) -> Iterator[str]:
 def server_from_arguments() -> Iterator[str]:
     """The address given as `--base-url`, or that of a server of our own."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--base-url", help="of a server that runs, such as http://127.0.0.1:8000/v1")
+    parser.add_argument(
+        "--base-url", help="of a server that runs, such as http://127.0.0.1:8000/v1"
+    )
     given = parser.parse_args().base_url
     with contextlib.nullcontext(given) if given else serving() as base_url:
         yield base_url
@@ -69,7 +101,10 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     options = argparse.ArgumentParser()
     options.add_argument("--port", type=int, default=8000)
-    with contextlib.suppress(KeyboardInterrupt), serving(options.parse_args().port) as address:
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        serving(options.parse_args().port) as address,
+    ):
         print("ready:", address, flush=True)
         while True:
             time.sleep(3600)

@@ -1,4 +1,5 @@
-"""Tool calls whose arguments fit their schemas, with the `openai` client and a vLLM server with the plugin.
+"""Tool calls whose arguments fit their schemas, with the `openai` client and a vLLM
+server with the plugin.
 
 python examples/tools.py        # starts a server; --base-url URL asks one that runs
 """
@@ -23,7 +24,10 @@ class CancelOrder(BaseModel):
     order_id: str = Field(pattern="^ORD-[0-9]{5}$")
 
 
-TOOLS = [openai.pydantic_function_tool(BookTable), openai.pydantic_function_tool(CancelOrder)]
+TOOLS = [
+    openai.pydantic_function_tool(BookTable),
+    openai.pydantic_function_tool(CancelOrder),
+]
 
 
 def main(base_url: str) -> None:

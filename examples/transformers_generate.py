@@ -1,4 +1,5 @@
-"""Guided output from transformers: generate, parsed objects, and the text-generation pipeline.
+"""Guided output from transformers: generate, parsed objects, and the text-generation
+pipeline.
 
 python examples/transformers_generate.py
 """
@@ -20,11 +21,20 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(MODEL_DIR)
     guide = gp.Guide(tokenizer, model=model)
 
-    inputs = tokenizer("Person as JSON: ", return_tensors="pt", return_token_type_ids=False)
-    out = model.generate(
-        **inputs, **guide.generate_kwargs(gp.OutputSpec.json_schema(User)), max_new_tokens=100
+    inputs = tokenizer(
+        "Person as JSON: ", return_tensors="pt", return_token_type_ids=False
     )
-    print("guided:", tokenizer.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
+    out = model.generate(
+        **inputs,
+        **guide.generate_kwargs(gp.OutputSpec.json_schema(User)),
+        max_new_tokens=100,
+    )
+    print(
+        "guided:",
+        tokenizer.decode(
+            out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True
+        ),
+    )
 
     prompts = ["Person as JSON: ", "Person as JSON: ", "Yes or no? "]
     specs = [User, None, gp.OutputSpec.choice(["yes", "no"])]

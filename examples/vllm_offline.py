@@ -20,13 +20,20 @@ PERSON = {
     },
     "required": ["name", "age"],
 }
-SPECS = [{"json_schema": PERSON}, {"regex": "ORD-[0-9]{5}"}, {"choice": ["yes", "no"]}, None]
+SPECS = [
+    {"json_schema": PERSON},
+    {"regex": "ORD-[0-9]{5}"},
+    {"choice": ["yes", "no"]},
+    None,
+]
 
 
 def main() -> None:
     llm = LLM(str(MODEL_DIR), enforce_eager=True)
     params = [
-        SamplingParams(temperature=0, max_tokens=100, extra_args={"guided": spec} if spec else None)
+        SamplingParams(
+            temperature=0, max_tokens=100, extra_args={"guided": spec} if spec else None
+        )
         for spec in SPECS
     ]
     answers = llm.generate(["Person as JSON: "] * len(SPECS), params)

@@ -1,6 +1,8 @@
-"""Grammar-guided decoding as a plugin: JSON Schema, regex, choice, grammars and structural tags.
+"""Grammar-guided decoding as a plugin: JSON Schema, regex, choice, grammars and
+structural tags.
 
-`import guided_plugin` imports neither torch nor anything else of the package: names load on first use.
+`import guided_plugin` imports neither torch nor anything else of the package: names
+load on first use.
 """
 
 from __future__ import annotations

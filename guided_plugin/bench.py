@@ -1,7 +1,9 @@
-"""What `guided-plugin bench` measures: a batch decoded by three hosts, unguided and guided in turn.
+"""What `guided-plugin bench` measures: a batch decoded by three hosts, unguided and
+guided in turn.
 
-Both in one process or engine: engines differ by some percent from start to start. What only maintainers
-measure is in `benchmarks/` of the repository; it has its schemas, turns and checks from here.
+Both in one process or engine: engines differ by some percent from start to start. What
+only maintainers measure is in `benchmarks/` of the repository; it has its schemas,
+turns and checks from here.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         }
     ),
 }
-"""`plain`: nothing a backend finds hard. `maxlength`: strings with length bounds, which many find hard."""
+"""`plain`: nothing a backend finds hard. `maxlength`: strings with length bounds, which
+many find hard."""
 
 
 def environment(device: str = "cpu") -> dict[str, Any]:
@@ -86,7 +89,9 @@ def environment(device: str = "cpu") -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
         "cpus": os.cpu_count(),
-        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+        "device": torch.cuda.get_device_name(device)
+        if device.startswith("cuda")
+        else device,
     }
 
 
@@ -95,8 +100,11 @@ def median(values: Iterable[float], digits: int = 4) -> float:
     return round(statistics.median(values), digits)
 
 
-def in_turns(ways: Ways, repetitions: int, progress: Callable[[], None]) -> dict[str, list[float]]:
-    """The milliseconds of each way. The order is reversed every other time: it matters."""
+def in_turns(
+    ways: Ways, repetitions: int, progress: Callable[[], None]
+) -> dict[str, list[float]]:
+    """The milliseconds of each way. The order is reversed every other time: it
+    matters."""
     times: dict[str, list[float]] = {way: [] for way in ways}
     for repetition in range(repetitions):
         for way in list(ways) if repetition % 2 == 0 else reversed(list(ways)):
@@ -107,7 +115,9 @@ def in_turns(ways: Ways, repetitions: int, progress: Callable[[], None]) -> dict
 
 def compared(times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """A figure: medians, and the ratio of each way to `unguided`, `guided` first."""
-    found: dict[str, Any] = {f"{way}_ms": median(values) for way, values in times.items()}
+    found: dict[str, Any] = {
+        f"{way}_ms": median(values) for way, values in times.items()
+    }
     for way in times:
         if way != "unguided":
             ratios = [t / u for t, u in zip(times[way], times["unguided"], strict=True)]
@@ -134,10 +144,12 @@ class Plan:
         return 2 * (self.repetitions + warm_ups) * len(self.rows) * len(self.schemas)
 
     def figures(
-        self, case: Callable[[int, str], tuple[Ways, Callable[[], dict[str, Any]]]], warm_ups: int = 1
+        self,
+        case: Callable[[int, str], tuple[Ways, Callable[[], dict[str, Any]]]],
+        warm_ups: int = 1,
     ) -> list[dict[str, Any]]:
-        """A figure for each batch size and schema. `case` makes the ways to run it, and what tells more of it
-        after the last run."""
+        """A figure for each batch size and schema. `case` makes the ways to run it, and
+        what tells more of it after the last run."""
         found = []
         for count in self.rows:
             for name in self.schemas:
@@ -147,8 +159,11 @@ class Plan:
                 found.append({"rows": count, "schema": name, **more(), **figure})
         return found
 
-    def compared(self, host: str, device: str, vocabulary: Vocabulary, run: Run) -> dict[str, Any]:
-        """What `run` takes of a host, unguided and guided in turn, each output checked."""
+    def compared(
+        self, host: str, device: str, vocabulary: Vocabulary, run: Run
+    ) -> dict[str, Any]:
+        """What `run` takes of a host, unguided and guided in turn, each output
+        checked."""
 
         def case(rows: int, name: str) -> tuple[Ways, Callable[[], dict[str, Any]]]:
             spec = OutputSpec.json_schema(SCHEMAS[name])
@@ -167,7 +182,9 @@ class Plan:
 
         return self.result(host, device, vocabulary, figures=self.figures(case))
 
-    def result(self, host: str, device: str, vocabulary: Vocabulary, **more: Any) -> dict[str, Any]:
+    def result(
+        self, host: str, device: str, vocabulary: Vocabulary, **more: Any
+    ) -> dict[str, Any]:
         """The figures with what a reader needs to judge them."""
         return {
             "benchmark": host,
@@ -179,29 +196,40 @@ class Plan:
         }
 
 
-def refused_at(compiler: GrammarCompiler, spec: OutputSpec, tokens: Iterable[int]) -> int | None:
-    """The index of the first token that a fresh matcher refuses; None if it accepts all."""
+def refused_at(
+    compiler: GrammarCompiler, spec: OutputSpec, tokens: Iterable[int]
+) -> int | None:
+    """The index of the first token that a fresh matcher refuses; None if it accepts
+    all."""
     grammar = compiler.compile(spec)
     backend = compiler.backend(grammar.backend)
     stops = compiler.vocabulary.stop_token_ids
     tokens = list(tokens)
     for _ in range(2):
         matcher = backend.start(grammar, stops)
-        refused = next((place for place, token in enumerate(tokens) if not matcher.accept(token)), None)
-        # A lexer that it shares with earlier matchers may be exhausted: then the next one has another.
+        refused = next(
+            (place for place, token in enumerate(tokens) if not matcher.accept(token)),
+            None,
+        )
+        # A lexer that it shares with earlier matchers may be exhausted: then the next
+        # one has another.
         if refused is None or not rebuilds_shared(matcher):
             break
     return refused
 
 
-def check_outputs(vocabulary: Vocabulary, spec: OutputSpec, rows: Iterable[Sequence[int]]) -> str:
-    """The backend of the spec. Raises RequestError if a fresh matcher refuses a token of an output."""
+def check_outputs(
+    vocabulary: Vocabulary, spec: OutputSpec, rows: Iterable[Sequence[int]]
+) -> str:
+    """The backend of the spec. Raises RequestError if a fresh matcher refuses a token
+    of an output."""
     compiler = GrammarCompiler(vocabulary, config=GuidedConfig(isolate_compiles=False))
     for row, tokens in enumerate(rows):
         place = refused_at(compiler, spec, tokens)
         if place is not None:
             raise RequestError(
-                f"a fresh matcher refuses token {tokens[place]}", where=f"row {row}, token {place}"
+                f"a fresh matcher refuses token {tokens[place]}",
+                where=f"row {row}, token {place}",
             )
     return compiler.compile(spec).backend
 
@@ -216,7 +244,9 @@ def bench_loop(model: Any, vocabulary: Vocabulary, plan: Plan) -> dict[str, Any]
     loop = DecodeLoop(model, GrammarCompiler(vocabulary), max_rows=max(plan.rows))
 
     def run(rows: int, spec: OutputSpec | None) -> list[list[int]]:
-        outputs = loop.run([_PROMPT] * rows, [spec] * rows, max_new_tokens=plan.steps, ignore_stop=True)
+        outputs = loop.run(
+            [_PROMPT] * rows, [spec] * rows, max_new_tokens=plan.steps, ignore_stop=True
+        )
         for output in outputs:
             if output.error is not None:
                 raise output.error
@@ -225,7 +255,9 @@ def bench_loop(model: Any, vocabulary: Vocabulary, plan: Plan) -> dict[str, Any]
     return plan.compared("loop", str(model.device), vocabulary, run)
 
 
-def bench_transformers(model: Any, vocabulary: Vocabulary, plan: Plan) -> dict[str, Any]:
+def bench_transformers(
+    model: Any, vocabulary: Vocabulary, plan: Plan
+) -> dict[str, Any]:
     """transformers' `generate`."""
     import torch
 
@@ -282,11 +314,19 @@ def bench_vllm(llm: Any, plan: Plan) -> dict[str, Any]:
     chance = random.Random(1)
 
     def run(rows: int, spec: OutputSpec | None) -> list[list[int]]:
-        asked = spec and StructuredOutputsParams(json=spec.document(), disable_any_whitespace=True)
-        params = SamplingParams(
-            structured_outputs=asked, max_tokens=plan.steps, ignore_eos=True, temperature=1.0
+        asked = spec and StructuredOutputsParams(
+            json=spec.document(), disable_any_whitespace=True
         )
-        given = [{"prompt_token_ids": chance.choices(range(100, 1000), k=8)} for _ in range(rows)]
+        params = SamplingParams(
+            structured_outputs=asked,
+            max_tokens=plan.steps,
+            ignore_eos=True,
+            temperature=1.0,
+        )
+        given = [
+            {"prompt_token_ids": chance.choices(range(100, 1000), k=8)}
+            for _ in range(rows)
+        ]
         found = llm.generate(given, params, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in found]
 

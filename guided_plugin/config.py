@@ -1,8 +1,9 @@
 """Options of the package, checked and frozen. Depends on errors.
 
-A host builds one `GuidedConfig` at start, from keyword arguments, a mapping or the environment
-variable GUIDED_PLUGIN (`0` off, `1` on, or a JSON object of the fields below); vLLM's also from
-`--additional-config`. A `GrammarCompiler` without a config reads the variable too, and so do the commands.
+A host builds one `GuidedConfig` at start, from keyword arguments, a mapping or the
+environment variable GUIDED_PLUGIN (`0` off, `1` on, or a JSON object of the fields
+below); vLLM's also from `--additional-config`. A `GrammarCompiler` without a config
+reads the variable too, and so do the commands.
 """
 
 from __future__ import annotations
@@ -38,15 +39,18 @@ class SpecLimits:
     """What is refused, so that no spec costs others their time or memory."""
 
     compile_seconds: float = 10.0
-    """Upper bound of one compile, in seconds of processor time. Requests wait up to twice as long."""
+    """Upper bound of one compile, in seconds of processor time. Requests wait up to
+    twice as long."""
     compile_bytes: int = 2048 * _MIB
     """Upper bound of one compile's memory, in bytes."""
     compile_processes: int = 4
     """Most helper processes; they start when compiles overlap."""
     compile_queue: int = 32
-    """vLLM: specs that may wait for a helper process; more are refused with status 503."""
+    """vLLM: specs that may wait for a helper process; more are refused with status
+    503."""
     max_spec_bytes: int = _MIB
-    """Longest spec, in bytes; in vLLM also what a client wrote, with whitespace, before it is read."""
+    """Longest spec, in bytes; in vLLM also what a client wrote, with whitespace, before
+    it is read."""
     max_nodes: int = 50_000
     """Most JSON values of one spec: objects, arrays, texts, numbers."""
     max_spec_depth: int = 200
@@ -56,7 +60,8 @@ class SpecLimits:
     max_spec_properties: int = 5_000
     """Most properties of one object, or definitions of one schema."""
     max_repetition: int = 1_000_000
-    """Largest length bound, and most characters of a pattern with its repetitions written out."""
+    """Largest length bound, and most characters of a pattern with its repetitions
+    written out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,23 +71,26 @@ class WorkerLimits:
     worker_step_ms: int = 2_000
     """How long the grammar worker may make no progress before it is replaced."""
     worker_grammar_ms: int = 10_000
-    """How long a step waits for a grammar that is still compiling before that row fails closed. vLLM holds
-    requests back until theirs is there."""
+    """How long a step waits for a grammar that is still compiling before that row fails
+    closed. vLLM holds requests back until theirs is there."""
     row_ms: int = 200
-    """Processor time that one mask or token of one request may take. Where llguidance takes a spec that is
-    no Lark grammar, once a call for all rows has taken as long."""
+    """Processor time that one mask or token of one request may take. Where llguidance
+    takes a spec that is no Lark grammar, once a call for all rows has taken as long."""
     worker_spin_us: int = 50
-    """How long the grammar worker polls without a pause after work; later it sleeps between polls."""
+    """How long the grammar worker polls without a pause after work; later it sleeps
+    between polls."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """How much a model may write where a JSON schema sets no bound; 0 sets none. A request may say each."""
+    """How much a model may write where a JSON schema sets no bound; 0 sets none. A
+    request may say each."""
 
     max_whitespace: int = 40
     """Characters of a line's indentation in `flexible` JSON."""
     max_digits: int = 20
-    """Digits of a number before the point, after it, and in its exponent, which is one of a double."""
+    """Digits of a number before the point, after it, and in its exponent, which is one
+    of a double."""
 
 
 BOUNDS = tuple(field.name for field in dataclasses.fields(Bounds))
@@ -94,81 +102,116 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
     """All options. Unknown names and wrong types are errors, never ignored."""
 
     enabled: bool = True
-    """False: hosts that load the plugin by themselves leave it out, and refuse guided requests."""
+    """False: hosts that load the plugin by themselves leave it out, and refuse guided
+    requests."""
     whitespace: Whitespace = "flexible"
-    """Whitespace in JSON, where a request sets none: `flexible` (as models write it), `compact` or `spaced`
-    (as `json.dumps` writes)."""
+    """Whitespace in JSON, where a request sets none: `flexible` (as models write it),
+    `compact` or `spaced` (as `json.dumps` writes)."""
     strict: bool = True
-    """Where a request does not set it: objects that describe properties are closed unless the schema opens
-    them. False: they are open, and tool calls in XML are refused."""
+    """Where a request does not set it: objects that describe properties are closed
+    unless the schema opens them. False: they are open, and tool calls in XML are
+    refused."""
     backend: str = "auto"
-    """Backend for specs that name none: a registered name, or `auto` to choose per spec."""
+    """Backend for specs that name none: a registered name, or `auto` to choose per
+    spec."""
     cache_bytes: int = 512 * _MIB
     """Bytes of compiled grammars, with their specs, that are kept per tokenizer."""
     learnt_bytes: int = 1024 * _MIB
-    """Bytes of states that lexers of all grammars may cache per tokenizer; they make masks cheap."""
+    """Bytes of states that lexers of all grammars may cache per tokenizer; they make
+    masks cheap."""
     threads: int = 0
-    """Most threads that fill masks and compile; 0 means three quarters of the processors, up to 12. A worker
-    uses fewer while tokens and masks take less than a third of a step."""
+    """Most threads that fill masks and compile; 0 means three quarters of the
+    processors, up to 12. A worker uses fewer while tokens and masks take less than a
+    third of a step."""
     isolate_compiles: bool = True
-    """Compile all but small specs in helper processes, where the limits of time and memory hold."""
+    """Compile all but small specs in helper processes, where the limits of time and
+    memory hold."""
     unenforced_keywords: tuple[str, ...] = ()
-    """JSON Schema keywords to treat as annotations, such as `uniqueItems`: output may then break them."""
+    """JSON Schema keywords to treat as annotations, such as `uniqueItems`: output may
+    then break them."""
     disabled_plugins: tuple[str, ...] = ()
     """Names of plugins that are not loaded."""
     take_over: bool = False
-    """vLLM: serve `response_format`, `structured_outputs` and tool calls too, in place of its own manager."""
+    """vLLM: serve `response_format`, `structured_outputs` and tool calls too, in place
+    of its own manager."""
     tools_strict: bool = True
-    """vLLM, with `take_over`: hold every tool to its schema but those that say `"strict": false`. False, or
-    another level in `--tool-strict-level`: as vLLM does."""
+    """vLLM, with `take_over`: hold every tool to its schema but those that say
+    `"strict": false`. False, or another level in `--tool-strict-level`: as vLLM
+    does."""
     refused: Refused = "error"
-    """vLLM, with `take_over`: a refused spec is an `error` for the client, or is left to `vllm`'s manager."""
+    """vLLM, with `take_over`: a refused spec is an `error` for the client, or is left
+    to `vllm`'s manager."""
     mode: Mode = "auto"
-    """Where grammars run in vLLM: `inline`, `process`, or `auto`: a process if the logits are on CUDA."""
+    """Where grammars run in vLLM: `inline`, `process`, or `auto`: a process if the
+    logits are on CUDA."""
 
     jump_forward: bool = False
     """vLLM's V2 runner: verify forced text in one forward pass, as drafts."""
     jump_drafts: int = 7
     """`jump_forward`: tokens at a time, unless a speculative config sets it."""
     close_before_length: bool = False
-    """Where a request does not set it: a guided output ends valid, within its token limit."""
+    """Where a request does not set it: a guided output ends valid, within its token
+    limit."""
 
     def __new__(cls, *given: Any, **options: Any) -> GuidedConfig:
         if given:
             hint = "GuidedConfig(threads=3); from_mapping takes a mapping"
-            raise ConfigError("takes options by their names", where="GuidedConfig", hint=hint)
+            raise ConfigError(
+                "takes options by their names", where="GuidedConfig", hint=hint
+            )
         _check_names(options, "GuidedConfig")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(field.default, float) and isinstance(value, int) and not isinstance(value, bool):
+            if (
+                isinstance(field.default, float)
+                and isinstance(value, int)
+                and not isinstance(value, bool)
+            ):
                 value = float(value)
                 object.__setattr__(self, field.name, value)
             _check_type(field.name, value, type(field.default))
             least, hint = LEAST.get(field.name, (1, ""))
-            if isinstance(value, int | float) and not isinstance(value, bool) and value < least:
-                raise ConfigError(f"must be at least {least:,}", where=field.name, hint=hint)
+            if (
+                isinstance(value, int | float)
+                and not isinstance(value, bool)
+                and value < least
+            ):
+                raise ConfigError(
+                    f"must be at least {least:,}", where=field.name, hint=hint
+                )
         for name, known in CHOICES.items():
             value = getattr(self, name)
             if value not in known:
-                raise ConfigError(f"unknown {name} {value!r}", where=name, hint=did_you_mean(value, known))
+                raise ConfigError(
+                    f"unknown {name} {value!r}",
+                    where=name,
+                    hint=did_you_mean(value, known),
+                )
         for name in self.unenforced_keywords:
             if near := near_miss(name, KEYWORDS):
                 what = f"unknown keyword {name!r}"
-                raise ConfigError(what, where="unenforced_keywords", hint=f"did you mean {near!r}?")
+                raise ConfigError(
+                    what, where="unenforced_keywords", hint=f"did you mean {near!r}?"
+                )
         for name in ("tools_strict", "refused"):
             if not self.take_over and getattr(self, name) != getattr(type(self), name):
-                raise ConfigError("has no effect without take_over", where=name, hint="set take_over")
+                raise ConfigError(
+                    "has no effect without take_over", where=name, hint="set take_over"
+                )
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> GuidedConfig:
-        """From a mapping of option names to values, as a config file or a flag gives them."""
+        """From a mapping of option names to values, as a config file or a flag gives
+        them."""
         return cls(**_values(options))
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> GuidedConfig:
+    def from_environment(
+        cls, environment: Mapping[str, str] | None = None
+    ) -> GuidedConfig:
         """From GUIDED_PLUGIN, or the defaults when it is unset or empty."""
         return cls.read(None, environment)[0]
 
@@ -176,14 +219,18 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
     def read(
         cls, additional: Any, environment: Mapping[str, str] | None = None
     ) -> tuple[GuidedConfig, dict[str, str]]:
-        """From GUIDED_PLUGIN and vLLM's additional config, which wins field by field; and which of the two
-        each option is from. `GUIDED_PLUGIN=0` switches off: nothing else is read then."""
+        """From GUIDED_PLUGIN and vLLM's additional config, which wins field by field;
+        and which of the two each option is from. `GUIDED_PLUGIN=0` switches off:
+        nothing else is read then."""
         given = _of_environment(os.environ if environment is None else environment)
         if given == 0:  # false too
             return cls(enabled=False), {"enabled": f"{ENVIRONMENT_VARIABLE}=0"}
         values: dict[str, Any] = {}
         sources: dict[str, str] = {}
-        for source, options in ((ENVIRONMENT_VARIABLE, given), (FLAG, _of_flag(additional))):
+        for source, options in (
+            (ENVIRONMENT_VARIABLE, given),
+            (FLAG, _of_flag(additional)),
+        ):
             found = _values(options, source)
             values |= found
             sources |= dict.fromkeys(found, source)
@@ -194,7 +241,10 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
 
     def told(self, sources: Mapping[str, str]) -> str:
         """What is set, to what, by which of its sources, for a line of a log."""
-        values = (f"{name} = {json.dumps(getattr(self, name))} ({of})" for name, of in sources.items())
+        values = (
+            f"{name} = {json.dumps(getattr(self, name))} ({of})"
+            for name, of in sources.items()
+        )
         return ", ".join(values) or "all options have their defaults"
 
     def thread_count(self) -> int:
@@ -217,14 +267,19 @@ def _of_flag(additional: Any) -> Any:
     if not isinstance(additional, Mapping):
         return {}
     for key in additional:
-        # The names that go on from it are the plugin's own, in the configurations of its engines.
+        # The names that go on from it are the plugin's own, in the configurations of
+        # its engines.
         if not str(key).startswith(f"{OPTIONS_KEY}_") and near_miss(key, [OPTIONS_KEY]):
             hint = did_you_mean(key, [OPTIONS_KEY])
-            raise ConfigError(f"unknown key {key!r}", where="additional_config", hint=hint)
+            raise ConfigError(
+                f"unknown key {key!r}", where="additional_config", hint=hint
+            )
     # Other names may belong to a platform or another plugin.
     misplaced = {key: value for key, value in additional.items() if key in _names()}
     if misplaced:
-        what = f"{', '.join(misplaced)}: options are one level deeper, under {OPTIONS_KEY}"
+        what = (
+            f"{', '.join(misplaced)}: options are one level deeper, under {OPTIONS_KEY}"
+        )
         right = json.dumps({OPTIONS_KEY: misplaced}, default=str)
         raise ConfigError(what, where="additional_config", hint=f"write {right}")
     value = additional.get(OPTIONS_KEY)
@@ -239,7 +294,10 @@ def _values(options: Any, source: str = "") -> dict[str, Any]:
         what = f"must be 0, 1 or a JSON object, not {options!r}"
         raise ConfigError(what, where=source, hint='for example {"take_over": true}')
     _check_names(options, source)
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in options.items()
+    }
 
 
 def _names() -> set[str]:
@@ -283,7 +341,12 @@ def _check_type(name: str, value: Any, kind: type) -> None:
     else:
         # bool is an int to Python, never to an operator.
         ok = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-        names = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a string"}
+        names = {
+            "bool": "true or false",
+            "int": "a whole number",
+            "float": "a number",
+            "str": "a string",
+        }
         expected = names[kind.__name__]
     if not ok:
         raise ConfigError(f"must be {expected}, not {value!r}", where=name)

@@ -15,9 +15,9 @@
     └── RequestError                one guided request failed while it ran; the others go on
         └── BudgetError             a mask or a token of it took more time than one request may take
 
-Each says what is wrong, where, what to do about it (`hint`) and, once there is one, which request it
-belongs to. Messages quote clients and end up in logs: pass a client's values through `shown`, and its texts
-through `printable`.
+Each says what is wrong, where, what to do about it (`hint`) and, once there is one,
+which request it belongs to. Messages quote clients and end up in logs: pass a client's
+values through `shown`, and its texts through `printable`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,14 @@ MAX_CHARACTERS = 1_000
 class GuidedError(Exception):
     """What is wrong, where, what to do, and the request it belongs to."""
 
-    def __init__(self, what: str, *, where: str = "", hint: str = "", request_id: str | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str = "",
+        hint: str = "",
+        request_id: str | None = None,
+    ) -> None:
         super().__init__(what)
         self.what = what
         self.where = where
@@ -42,39 +49,54 @@ class GuidedError(Exception):
         self.request_id = request_id
 
     def __str__(self) -> str:
-        request = f"request {printable(self.request_id)}: " if self.request_id is not None else ""
+        request = (
+            f"request {printable(self.request_id)}: "
+            if self.request_id is not None
+            else ""
+        )
         return request + self.reason
 
     @property
     def reason(self) -> str:
-        """The message without the request's id: one line of bounded length, of printable characters, whatever
-        the fields quote."""
+        """The message without the request's id: one line of bounded length, of
+        printable characters, whatever the fields quote."""
         where = f"{printable(self.where)}: " if self.where else ""
         hint = f" ({printable(self.hint)})" if self.hint else ""
         return f"{where}{printable(self.what)}{hint}"
 
     def to_dict(self) -> dict[str, str]:
         """The type, and what is wrong, where and what to do, for JSON."""
-        return {"type": type(self).__name__, "what": self.what, "where": self.where, "hint": self.hint}
+        return {
+            "type": type(self).__name__,
+            "what": self.what,
+            "where": self.where,
+            "hint": self.hint,
+        }
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross process boundaries (a grammar worker, an engine core): keep every field. A plugin's own
-        # class may be unknown on the other side.
+        # Errors cross process boundaries (a grammar worker, an engine core): keep every
+        # field. A plugin's own class may be unknown on the other side.
         kind = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
         request_id = None if self.request_id is None else str(self.request_id)
         return rebuild, (kind, self.what, self.where, self.hint, request_id)
 
     def for_request(self, request_id: str) -> GuidedError:
         """The same error, attributed to one request."""
-        return type(self)(self.what, where=self.where, hint=self.hint, request_id=request_id)
+        return type(self)(
+            self.what, where=self.where, hint=self.hint, request_id=request_id
+        )
 
     def under(self, place: str) -> GuidedError:
         """The same error, with `place` in front of its own `where`."""
         where = f"{place}: {self.where}" if self.where else place
-        return type(self)(self.what, where=where, hint=self.hint, request_id=self.request_id)
+        return type(self)(
+            self.what, where=where, hint=self.hint, request_id=self.request_id
+        )
 
 
-def rebuild(kind: type[GuidedError], what: str, where: str, hint: str, request_id: str | None) -> GuidedError:
+def rebuild(
+    kind: type[GuidedError], what: str, where: str, hint: str, request_id: str | None
+) -> GuidedError:
     """An error received from another process."""
     return kind(what, where=where, hint=hint, request_id=request_id)
 
@@ -120,7 +142,8 @@ class BusyError(PipelineError):
 
 
 class OutputError(GuidedError, ValueError):
-    """An output is not a value of the type: it was truncated, or a validator refuses it."""
+    """An output is not a value of the type: it was truncated, or a validator refuses
+    it."""
 
 
 class RequestError(GuidedError):
@@ -132,7 +155,9 @@ class BudgetError(RequestError):
 
 
 ERRORS: tuple[type[GuidedError], ...] = tuple(
-    kind for kind in list(globals().values()) if isinstance(kind, type) and issubclass(kind, GuidedError)
+    kind
+    for kind in list(globals().values())
+    if isinstance(kind, type) and issubclass(kind, GuidedError)
 )
 """All of them."""
 
@@ -142,19 +167,26 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     names = sorted(set(known))
     text = word[:100] if isinstance(word, str) else shown(word)
     near = difflib.get_close_matches(text, names, n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}?" if near else "known: " + (", ".join(names) or "none")
+    return (
+        f"did you mean {near[0]!r}?"
+        if near
+        else "known: " + (", ".join(names) or "none")
+    )
 
 
 def near_miss(word: object, known: Iterable[str]) -> str:
-    """The known name that a word looks like without being one; empty where it is one, or like none."""
+    """The known name that a word looks like without being one; empty where it is one,
+    or like none."""
     names = list(known)
     if not isinstance(word, str) or len(word) > _LONGEST_NAME or word in names:
         return ""
     near = next(iter(difflib.get_close_matches(word, names, n=1, cutoff=0.8)), "")
     written = Counter(word)
     meant = Counter(near)
-    edits = max((written - meant).total(), (meant - written).total())  # letters in another order are none
-    return near if edits <= max(1, len(near) // 5) else ""  # `propertiesOrder` has a word more
+    # letters in another order are none
+    edits = max((written - meant).total(), (meant - written).total())
+    # `propertiesOrder` has a word more
+    return near if edits <= max(1, len(near) // 5) else ""
 
 
 _LONGEST_NAME = 60
@@ -162,13 +194,16 @@ _LONGEST_NAME = 60
 
 
 def printable(text: object, limit: int = MAX_CHARACTERS) -> str:
-    """Text that a client may have written, as one line of bounded length. Characters that can't be printed
-    (line ends, escape sequences of terminals, marks that turn the direction of text) are escaped."""
+    """Text that a client may have written, as one line of bounded length. Characters
+    that can't be printed (line ends, escape sequences of terminals, marks that turn the
+    direction of text) are escaped."""
     line = str(text)
     if len(line) > 2 * limit:  # its ends, before each character is looked at
         line = line[:limit] + line[-limit:]
     if not line.isprintable():
-        line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in line)
+        line = "".join(
+            char if char.isprintable() else repr(char)[1:-1] for char in line
+        )
     if len(line) > limit:
         middle = limit - limit // 4 - len(_LEFT_OUT)
         line = line[:middle] + _LEFT_OUT + line[-(limit // 4) :]
@@ -192,7 +227,11 @@ class _Shown(reprlib.Repr):
         self.maxother = 80
 
     def repr_int(self, x: int, level: int) -> str:
-        return super().repr_int(x, level) if abs(x) < 10**40 else "a number of over 40 digits"
+        return (
+            super().repr_int(x, level)
+            if abs(x) < 10**40
+            else "a number of over 40 digits"
+        )
 
     def repr1(self, x: object, level: int) -> str:
         try:
@@ -202,7 +241,8 @@ class _Shown(reprlib.Repr):
 
 
 def shown(value: object) -> str:
-    """A value that a client sent, as messages quote it: like `repr`, of bounded length and depth."""
+    """A value that a client sent, as messages quote it: like `repr`, of bounded length
+    and depth."""
     return _shown.repr(value)
 
 

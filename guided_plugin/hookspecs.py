@@ -1,7 +1,8 @@
 """The hooks a plugin may implement. Depends on nothing that runs.
 
-Setup hooks are named `register_*`, are called once when a host starts, and get a callback. Step hooks
-are called once per batch, never per row: a call costs one or two microseconds.
+Setup hooks are named `register_*`, are called once when a host starts, and get a
+callback. Step hooks are called once per batch, never per row: a call costs one or two
+microseconds.
 
     import guided_plugin
 
@@ -31,31 +32,38 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
-    """Offer grammar backends: `register("name", factory)`, where `factory(vocabulary, config)` makes one."""
+    """Offer grammar backends: `register("name", factory)`, where `factory(vocabulary,
+    config)` makes one."""
 
 
 @hookspec
 def register_lowerings(register: Callable[[str, Lowering], None]) -> None:
     """Offer rewrites of specs that keep the language: `register("name", rewrite)`.
 
-    `rewrite(spec)` runs before a backend compiles the spec, on specs of every kind; with an attribute
-    `backends` (names), for those backends alone. A structural tag is one spec, with its schemas inside.
+    `rewrite(spec)` runs before a backend compiles the spec, on specs of every kind;
+    with an attribute `backends` (names), for those backends alone. A structural tag is
+    one spec, with its schemas inside.
     """
 
 
 @hookspec
-def register_logits_processors(register: Callable[[str, ProcessorFactory], None]) -> None:
-    """Offer logits processors. A host asks for them by name and in an order of its own."""
+def register_logits_processors(
+    register: Callable[[str, ProcessorFactory], None],
+) -> None:
+    """Offer logits processors. A host asks for them by name and in an order of its
+    own."""
 
 
 @hookspec
 def post_sampling(step: DecodeStep) -> None:
-    """Tokens of this step are sampled, and nothing else was launched since. Start copies; don't wait."""
+    """Tokens of this step are sampled, and nothing else was launched since. Start
+    copies; don't wait."""
 
 
 @hookspec
 def after_stop_criteria(step: DecodeStep) -> None:
-    """The append and stop-criteria kernels of this step are launched. Tokens may be accepted now."""
+    """The append and stop-criteria kernels of this step are launched. Tokens may be
+    accepted now."""
 
 
 @hookspec
@@ -70,7 +78,8 @@ def request_finished(request: RequestInfo) -> None:
 
 @hookspec
 def request_failed(request: RequestInfo) -> None:
-    """A guided request failed while it ran; `request.error` says why. The other rows go on."""
+    """A guided request failed while it ran; `request.error` says why. The other rows go
+    on."""
 
 
 @hookspec

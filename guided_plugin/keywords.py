@@ -1,4 +1,5 @@
-"""The keywords of JSON Schema, drafts 3 to 2020-12: one table, and which of them count in a given schema.
+"""The keywords of JSON Schema, drafts 3 to 2020-12: one table, and which of them count
+in a given schema.
 
 Depends on nothing.
 """
@@ -9,7 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 Role = Literal["assertion", "annotation", "structure"]
-HoldsSchemas = Literal["schema", "schemas", "schema or schemas", "named schemas", "named schemas or names"]
+HoldsSchemas = Literal[
+    "schema", "schemas", "schema or schemas", "named schemas", "named schemas or names"
+]
 Plain = Literal[
     "anything",
     "flag",
@@ -35,7 +38,8 @@ class Keyword(NamedTuple):
     since: int = 3
     """The first draft that has it."""
     role: Role = "assertion"
-    """Assertions decide which values are valid, annotations don't, and structure names and holds schemas."""
+    """Assertions decide which values are valid, annotations don't, and structure names
+    and holds schemas."""
 
 
 _NUMBER = frozenset({"number", "integer"})
@@ -93,26 +97,40 @@ KEYWORDS: dict[str, Keyword] = {
     "definitions": Keyword("named schemas", role="structure"),
     **dict.fromkeys(("$schema", "$id", "id", "$vocabulary"), _STRUCTURE),
     **dict.fromkeys(("$anchor", "$dynamicAnchor", "$recursiveAnchor"), _STRUCTURE),
-    **dict.fromkeys(("title", "description", "default", "examples", "$comment"), _ANNOTATION),
+    **dict.fromkeys(
+        ("title", "description", "default", "examples", "$comment"), _ANNOTATION
+    ),
     **dict.fromkeys(("readOnly", "writeOnly", "deprecated"), _ANNOTATION),
-    **dict.fromkeys(("contentEncoding", "contentMediaType", "contentSchema"), _ANNOTATION),
+    **dict.fromkeys(
+        ("contentEncoding", "contentMediaType", "contentSchema"), _ANNOTATION
+    ),
 }
 
 
-_HOLDING = {name: keyword.value for name, keyword in KEYWORDS.items() if "schema" in keyword.value}
+_HOLDING = {
+    name: keyword.value
+    for name, keyword in KEYWORDS.items()
+    if "schema" in keyword.value
+}
 """The keywords whose values hold schemas."""
 
 
-def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+def subschemas(
+    schema: Mapping[str, Any],
+) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """The direct subschemas of a schema object, with the path to each."""
     for keyword, value in schema.items():
         kind = _HOLDING.get(keyword)
         if kind is None:
             continue
-        if kind == "schema" or (kind == "schema or schemas" and not isinstance(value, list)):
+        if kind == "schema" or (
+            kind == "schema or schemas" and not isinstance(value, list)
+        ):
             yield (keyword,), value
         elif kind in ("schemas", "schema or schemas") and isinstance(value, list):
-            yield from (((keyword, index), member) for index, member in enumerate(value))
+            yield from (
+                ((keyword, index), member) for index, member in enumerate(value)
+            )
         elif kind.startswith("named schemas") and isinstance(value, Mapping):
             for name, member in value.items():
                 if kind == "named schemas" or not isinstance(member, list):
@@ -127,7 +145,14 @@ ASSERTIONS = _of_role("assertion")
 ANNOTATIONS = _of_role("annotation")
 
 
-_DRAFTS = {"draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 2019, "2020-12": 2020}
+_DRAFTS = {
+    "draft-03": 3,
+    "draft-04": 4,
+    "draft-06": 6,
+    "draft-07": 7,
+    "2019-09": 2019,
+    "2020-12": 2020,
+}
 
 
 class Draft(NamedTuple):
@@ -141,7 +166,11 @@ class Draft(NamedTuple):
 def draft_of(document: Any) -> Draft:
     """The draft of a schema."""
     named = document.get("$schema") if isinstance(document, Mapping) else None
-    marks = (draft for mark, draft in _DRAFTS.items() if isinstance(named, str) and mark in named)
+    marks = (
+        draft
+        for mark, draft in _DRAFTS.items()
+        if isinstance(named, str) and mark in named
+    )
     found = next(marks, None)
     return Draft(found or 2020, found is not None)
 
@@ -154,8 +183,8 @@ REFUSED = {
     "$dynamicRef": "write `$ref`",
     "$recursiveRef": "write `$ref`",
 }
-"""Assertions that no backend enforces, with what to write in their place. Of 9,557 real schemas two have
-one."""
+"""Assertions that no backend enforces, with what to write in their place. Of 9,557 real
+schemas two have one."""
 
 # Keywords that say nothing without another one.
 _NEEDS = {
@@ -170,11 +199,17 @@ _NEEDS = {
 
 def idle_reason(node: Mapping[str, Any], keyword: str, written: Draft) -> str:
     """Why an assertion decides nothing in a schema of a draft; empty where it does."""
-    value, (_, constrained, since, _), draft = node[keyword], KEYWORDS[keyword], written.number
+    value, (_, constrained, since, _), draft = (
+        node[keyword],
+        KEYWORDS[keyword],
+        written.number,
+    )
     if draft <= 7 and keyword != "$ref" and isinstance(node.get("$ref"), str):
         return f"next to $ref, which stands alone in draft {draft}"
     if draft < since:
-        return f"a keyword since {_draft_name(since)}, in a schema of {_draft_name(draft)}"
+        return (
+            f"a keyword since {_draft_name(since)}, in a schema of {_draft_name(draft)}"
+        )
     if keyword == "$recursiveRef" and draft > 2019 and written.named:
         return "a keyword of draft 2019-09 alone"
     if keyword == "uniqueItems" and value is False:

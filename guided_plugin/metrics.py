@@ -1,6 +1,8 @@
-"""Numbers about a running pipeline: plain values, and Prometheus metrics where its client is installed.
+"""Numbers about a running pipeline: plain values, and Prometheus metrics where its
+client is installed.
 
-Depends on numpy, and nothing of the package: a pipeline makes these values, others read them.
+Depends on numpy, and nothing of the package: a pipeline makes these values, others read
+them.
 """
 
 from __future__ import annotations
@@ -20,17 +22,35 @@ from numpy.typing import NDArray
 RECENT = 256
 """Steps that medians are taken over: the newest ones."""
 
-BUCKETS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-"""Seconds up to which times are counted together. The same in all processes: counts of each add up."""
+BUCKETS = (
+    1e-5,
+    2e-5,
+    5e-5,
+    1e-4,
+    2e-4,
+    5e-4,
+    1e-3,
+    2e-3,
+    5e-3,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+)
+"""Seconds up to which times are counted together. The same in all processes: counts of
+each add up."""
 
 Counts = tuple[float, ...]
-"""Times by bucket, the longest last, and behind them their sum. Each number only grows."""
+"""Times by bucket, the longest last, and behind them their sum. Each number only
+grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepStatistics:
-    """Host-side cost of one pipeline step, in seconds, and what it covered. With drafts, all of it is in
-    `plan`."""
+    """Host-side cost of one pipeline step, in seconds, and what it covered. With
+    drafts, all of it is in `plan`."""
 
     step: int
     rows: int
@@ -44,7 +64,13 @@ class StepStatistics:
     @property
     def main_thread(self) -> float:
         """Time the host's thread spent in the plugin."""
-        return self.plan + self.fill_mask + self.apply_mask + self.schedule_update + self.finish_update
+        return (
+            self.plan
+            + self.fill_mask
+            + self.apply_mask
+            + self.schedule_update
+            + self.finish_update
+        )
 
 
 class Recent:
@@ -63,7 +89,8 @@ class Recent:
         return statistics.median(copied) if copied else 0.0
 
     def quantile(self, part: float) -> float:
-        """The value that so large a part of them does not exceed; 0 where there is none."""
+        """The value that so large a part of them does not exceed; 0 where there is
+        none."""
         ordered = sorted(self._values)
         return ordered[round(part * (len(ordered) - 1))] if ordered else 0.0
 
@@ -80,7 +107,8 @@ class Times(Recent):
         self._sum = 0.0
 
     def add(self, value: float) -> None:
-        """One more. Called in each step: an entry of a list is incremented, and a sum."""
+        """One more. Called in each step: an entry of a list is incremented, and a
+        sum."""
         self._values.append(value)
         self._counts[bisect_left(BUCKETS, value)] += 1
         self._sum += value
@@ -135,39 +163,45 @@ class WorkerMetrics:
     steps: int = 0
     """Steps that these medians are taken over."""
     plan_to_mask: float = 0.0
-    """Median time from a plan, or from the tokens it had to wait for if they came later, to its masks."""
+    """Median time from a plan, or from the tokens it had to wait for if they came
+    later, to its masks."""
     plan_to_mask_p99: float = 0.0
     accept: float = 0.0
     """Median time that accepting a step's tokens took."""
     fill: float = 0.0
     """Median time that filling a step's masks took."""
     exposed_wait: float = 0.0
-    """Median time that the logits waited for their masks, in the steps that were looked at. Without a worker,
-    that the host's thread filled them."""
+    """Median time that the logits waited for their masks, in the steps that were looked
+    at. Without a worker, that the host's thread filled them."""
     answer: float = 0.0
-    """Median time from a step's tokens to the drafts that are offered after them. The device waits for it."""
+    """Median time from a step's tokens to the drafts that are offered after them. The
+    device waits for it."""
     answer_p95: float = 0.0
     offered: int = 0
     """Drafts that were offered."""
     taken: int = 0
     """Drafts that were accepted, of steps in which the worker may offer some."""
     offered_earlier: int = 0
-    """Of `offered`, those that need not follow, and followed in earlier outputs of the schema."""
+    """Of `offered`, those that need not follow, and followed in earlier outputs of the
+    schema."""
     taken_earlier: int = 0
     """Those of them that were accepted."""
     offered_layout: int = 0
-    """Of `offered`, whitespace that the schema leaves open, as outputs of any schema had it before, and what
-    must follow it."""
+    """Of `offered`, whitespace that the schema leaves open, as outputs of any schema
+    had it before, and what must follow it."""
     taken_layout: int = 0
     """Those of them that were accepted."""
     forwards: int = 0
-    """How often a guided row got tokens in such a step: with `taken`, as many tokens."""
+    """How often a guided row got tokens in such a step: with `taken`, as many
+    tokens."""
     led_outputs: int = 0
-    """Outputs that came so near their token limit that they were led to an end (`close_before_length`)."""
+    """Outputs that came so near their token limit that they were led to an end
+    (`close_before_length`)."""
     led_tokens: int = 0
     """Tokens of theirs that had no other choice."""
     margin: float = 0.0
-    """Median time that the masks were there before the logits in them; negative when they were late."""
+    """Median time that the masks were there before the logits in them; negative when
+    they were late."""
     restarts: int = 0
     """Workers that had to be replaced."""
     memory_bytes: int = 0
@@ -175,7 +209,8 @@ class WorkerMetrics:
     shared_bytes: int = 0
     """Memory that it shares with the host's process."""
     learnt_bytes: int = 0
-    """What lexers have learnt of their grammars, at most; without a worker, in the host's process."""
+    """What lexers have learnt of their grammars, at most; without a worker, in the
+    host's process."""
     times: Mapping[str, Counts] = field(default_factory=dict)
     """All times since the start by name: of `TIMES` those that a worker takes."""
 
@@ -198,12 +233,15 @@ class PipelineMetrics:
     backends: dict[str, int]
     """Requests added, by backend."""
     main_thread: float
-    """Median seconds that the host's thread spent in a step's calls, over the newest `RECENT`."""
+    """Median seconds that the host's thread spent in a step's calls, over the newest
+    `RECENT`."""
     worker: WorkerMetrics = WorkerMetrics()
     choices: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """The same by backend and the reason why it was chosen; rare reasons count as `other`."""
+    """The same by backend and the reason why it was chosen; rare reasons count as
+    `other`."""
     unenforced: Mapping[str, int] = field(default_factory=dict)
-    """Requests added, by each keyword of theirs that nothing enforces (`unenforced_keywords`)."""
+    """Requests added, by each keyword of theirs that nothing enforces
+    (`unenforced_keywords`)."""
     times: Mapping[str, Counts] = field(default_factory=dict)
     """All times since the start by name: those of the host's thread."""
 
@@ -226,36 +264,57 @@ COUNTERS = {
 }
 """Figures that only grow."""
 
-TIMES = {"main_thread", "host_thread", "plan_to_mask", "exposed_wait", "accept", "fill", "answer"}
+TIMES = {
+    "main_thread",
+    "host_thread",
+    "plan_to_mask",
+    "exposed_wait",
+    "accept",
+    "fill",
+    "answer",
+}
 """Times that are counted by bucket. A median of each is a figure of the same name."""
 _NO_COUNTS: Counts = (0,) * (len(BUCKETS) + 2)
 
 
 class Growth:
-    """What counters and times of a pipeline have grown by. Each growth is told once; callers share the
-    sum."""
+    """What counters and times of a pipeline have grown by. Each growth is told once;
+    callers share the sum."""
 
     def __init__(self) -> None:
         self._most: dict[str, Counts] = {}
 
     def take(self, now: PipelineMetrics, **times: Counts) -> dict[str, Counts]:
-        """Since the last call: of a counter one number. `times`: more than those of the pipeline. `taken` may
-        shrink for a moment: it is the difference of two words."""
+        """Since the last call: of a counter one number. `times`: more than those of the
+        pipeline. `taken` may shrink for a moment: it is the difference of two words."""
         values: dict[str, Counts] = {
-            name: (getattr(now if hasattr(now, name) else now.worker, name),) for name in COUNTERS
+            name: (getattr(now if hasattr(now, name) else now.worker, name),)
+            for name in COUNTERS
         }
         values |= {**now.times, **now.worker.times, **times}
         before = self._most
-        self._most = {n: tuple(map(max, v, before.get(n, _NO_COUNTS))) for n, v in values.items()}
-        return {n: tuple(map(sub, most, before.get(n, _NO_COUNTS))) for n, most in self._most.items()}
+        self._most = {
+            n: tuple(map(max, v, before.get(n, _NO_COUNTS))) for n, v in values.items()
+        }
+        return {
+            n: tuple(map(sub, most, before.get(n, _NO_COUNTS)))
+            for n, most in self._most.items()
+        }
 
 
-def prometheus_collector(read: Callable[[], PipelineMetrics], *, prefix: str = "guided_plugin") -> Any:
-    """A collector for `prometheus_client.REGISTRY.register`; reads the values when it is scraped.
+def prometheus_collector(
+    read: Callable[[], PipelineMetrics], *, prefix: str = "guided_plugin"
+) -> Any:
+    """A collector for `prometheus_client.REGISTRY.register`; reads the values when it
+    is scraped.
 
     Raises ImportError where prometheus_client is not installed.
     """
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+    )
 
     def family(name: str, value: float, of: str = "") -> Any:
         kind = CounterMetricFamily if name in COUNTERS else GaugeMetricFamily
@@ -277,12 +336,20 @@ def prometheus_collector(read: Callable[[], PipelineMetrics], *, prefix: str = "
                 bounds = [*map(str, BUCKETS), "+Inf"]
                 buckets = list(zip(bounds, accumulate(counts[:-1]), strict=True))
                 title = f"{prefix}_{name}_seconds"
-                yield HistogramMetricFamily(title, HELP[name], buckets=buckets, sum_value=counts[-1])
+                yield HistogramMetricFamily(
+                    title, HELP[name], buckets=buckets, sum_value=counts[-1]
+                )
             for what, labels, numbers in (
                 ("requests", ["backend", "reason"], now.choices),
-                ("unenforced", ["keyword"], {(keyword,): count for keyword, count in now.unenforced.items()}),
+                (
+                    "unenforced",
+                    ["keyword"],
+                    {(keyword,): count for keyword, count in now.unenforced.items()},
+                ),
             ):
-                found = CounterMetricFamily(f"{prefix}_{what}", HELP[what], labels=labels)
+                found = CounterMetricFamily(
+                    f"{prefix}_{what}", HELP[what], labels=labels
+                )
                 for values, count in numbers.items():
                     found.add_metric(list(values), count)
                 yield found

@@ -1,7 +1,7 @@
 """Loads plugins and holds what they register. Depends on hookspecs and errors.
 
-Built-ins are ordinary plugins of the same hooks. Third parties register through the entry-point group
-`guided_plugin`. A broken or disabled plugin is always named.
+Built-ins are ordinary plugins of the same hooks. Third parties register through the
+entry-point group `guided_plugin`. A broken or disabled plugin is always named.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _log = logging.getLogger(__name__)
 
 
 def _hook(name: str, argument: str) -> Callable[[Plugins, Any], None]:
-    """A method that calls a hook with one call of pluggy. On failure alone the culprit is looked for."""
+    """A method that calls a hook with one call of pluggy. On failure alone the culprit
+    is looked for."""
 
     def call(self: Plugins, value: Any) -> None:
         try:
@@ -43,25 +44,32 @@ def _hook(name: str, argument: str) -> Callable[[Plugins, Any], None]:
         except GuidedError:
             raise
         except Exception as error:
-            raise PluginError(f"failed: {error!r}", **_blame(self._culprit(name, error))) from error
+            raise PluginError(
+                f"failed: {error!r}", **_blame(self._culprit(name, error))
+            ) from error
 
     return call
 
 
 class Plugins:
-    """The plugins of one host: what they registered, and the step hooks, ready to call."""
+    """The plugins of one host: what they registered, and the step hooks, ready to
+    call."""
 
-    def __init__(self, *, disabled: Iterable[str] = (), entry_points: bool = True) -> None:
+    def __init__(
+        self, *, disabled: Iterable[str] = (), entry_points: bool = True
+    ) -> None:
         self.disabled = frozenset(disabled)
         self.entry_points = entry_points
-        """Whether third parties were looked for: a grammar worker loads the same plugins."""
+        """Whether third parties were looked for: a grammar worker loads the same
+        plugins."""
         self.local: set[str] = set()
-        """Backends and lowerings of plugins that were added as objects: no other process has them."""
+        """Backends and lowerings of plugins that were added as objects: no other
+        process has them."""
         self.wants_statistics = False
         """Whether any plugin listens to `step_finished`; asked in every step."""
         self.listens_to_steps = False
-        """Whether any plugin listens to `post_sampling` or `after_stop_criteria`: where it is False,
-        a host makes no `DecodeStep` and calls neither."""
+        """Whether any plugin listens to `post_sampling` or `after_stop_criteria`: where
+        it is False, a host makes no `DecodeStep` and calls neither."""
         self.backends: dict[str, BackendFactory] = {}
         self.lowerings: dict[str, Lowering] = {}
         self.logits_processors: dict[str, ProcessorFactory] = {}
@@ -83,7 +91,9 @@ class Plugins:
         try:
             taken = self._manager.register(plugin, name)
         except (ValueError, pluggy.PluginValidationError) as error:
-            raise PluginError(f"can't be registered: {error}", where=f"plugin {name or plugin!r}") from error
+            raise PluginError(
+                f"can't be registered: {error}", where=f"plugin {name or plugin!r}"
+            ) from error
         self._look_for_listeners()
         self._check_pending()
         for hook in _SETUP_HOOKS:
@@ -99,7 +109,8 @@ class Plugins:
         return self._named("backend", name, self.backends)
 
     def logits_processor(self, name: str, *others: str) -> ProcessorFactory:
-        """The factory of a logits processor, or an error that lists the known ones; `others`: the host's."""
+        """The factory of a logits processor, or an error that lists the known ones;
+        `others`: the host's."""
         return self._named("logits processor", name, self.logits_processors, *others)
 
     def names(self) -> list[str]:
@@ -117,7 +128,8 @@ class Plugins:
         hook = self._manager.hook
         self.wants_statistics = bool(hook.step_finished.get_hookimpls())
         self.listens_to_steps = bool(
-            hook.post_sampling.get_hookimpls() or hook.after_stop_criteria.get_hookimpls()
+            hook.post_sampling.get_hookimpls()
+            or hook.after_stop_criteria.get_hookimpls()
         )
 
     def _load_entry_points(self) -> None:
@@ -125,7 +137,9 @@ class Plugins:
         known = {*BUILTIN_PLUGINS, *(point.name for point in points)}
         for name in sorted(self.disabled - known):
             hint = f"{did_you_mean(name, known)}; remove a name that no plugin has"
-            raise PluginError(f"no plugin named {name!r}", where="disabled_plugins", hint=hint)
+            raise PluginError(
+                f"no plugin named {name!r}", where="disabled_plugins", hint=hint
+            )
         for point in points:
             if point.name not in self.disabled:
                 self._add(_load(point), point.name)
@@ -135,12 +149,16 @@ class Plugins:
             self._manager.check_pending()
         except pluggy.PluginValidationError as error:
             name = self._manager.get_name(error.plugin)
-            raise PluginError(f"implements an unknown hook: {error}", **_blame(name)) from error
+            raise PluginError(
+                f"implements an unknown hook: {error}", **_blame(name)
+            ) from error
 
     def _collect(self, hook: str, into: dict[str, Any], plugin: str | None) -> None:
         def register(name: str, value: Any) -> None:
             if name in into:
-                raise PluginError(f"{hook}: {name!r} is registered already", **_blame(plugin))
+                raise PluginError(
+                    f"{hook}: {name!r} is registered already", **_blame(plugin)
+                )
             into[name] = value
 
         for implementation in getattr(self._manager.hook, hook).get_hookimpls():
@@ -150,7 +168,9 @@ class Plugins:
                 except GuidedError:
                     raise
                 except Exception as error:
-                    raise PluginError(f"{hook} failed: {error!r}", **_blame(plugin)) from error
+                    raise PluginError(
+                        f"{hook} failed: {error!r}", **_blame(plugin)
+                    ) from error
 
     def _named(self, what: str, name: str, known: dict[str, T], *others: str) -> T:
         if name in known:
@@ -161,16 +181,20 @@ class Plugins:
         raise PluginError(f"no {what} named {name!r}", where=what, hint=hint)
 
     def _culprit(self, hook: str, error: BaseException) -> str:
-        """The plugin in whose hook an exception arose: the outermost such frame of its traceback."""
+        """The plugin in whose hook an exception arose: the outermost such frame of its
+        traceback."""
         implementations = getattr(self._manager.hook, hook).get_hookimpls()
-        names = {getattr(one.function, "__code__", None): one.plugin_name for one in implementations}
+        names = {
+            getattr(one.function, "__code__", None): one.plugin_name
+            for one in implementations
+        }
         codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
         return next((names[code] for code in codes if code in names), "unknown")
 
 
 class SafeStepHooks:
-    """Calls the step hooks for an engine, which a plugin that fails must not end. After a failure it names
-    the plugin once, and calls none again."""
+    """Calls the step hooks for an engine, which a plugin that fails must not end. After
+    a failure it names the plugin once, and calls none again."""
 
     def __init__(self, plugins: Plugins) -> None:
         self._plugins = plugins
@@ -194,7 +218,11 @@ class SafeStepHooks:
             _log.error("step hooks are no longer called: %s", error)
 
 
-_SETUP_HOOKS: tuple[str, ...] = ("register_backends", "register_lowerings", "register_logits_processors")
+_SETUP_HOOKS: tuple[str, ...] = (
+    "register_backends",
+    "register_lowerings",
+    "register_logits_processors",
+)
 
 
 def _blame(plugin: str | None, source: str = "") -> dict[str, str]:
@@ -208,5 +236,11 @@ def _load(point: EntryPoint) -> object:
     try:
         return load()
     except Exception as error:
-        source = f" of {point.dist.name} {point.dist.version}" if point.dist is not None else ""
-        raise PluginError(f"can't be loaded: {error!r}", **_blame(point.name, source)) from error
+        source = (
+            f" of {point.dist.name} {point.dist.version}"
+            if point.dist is not None
+            else ""
+        )
+        raise PluginError(
+            f"can't be loaded: {error!r}", **_blame(point.name, source)
+        ) from error

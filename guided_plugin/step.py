@@ -1,4 +1,5 @@
-"""What hooks and hosts exchange: steps, plans, requests. Depends on errors and specs."""
+"""What hooks and hosts exchange: steps, plans, requests. Depends on errors and
+specs."""
 
 from __future__ import annotations
 
@@ -18,15 +19,18 @@ UNGUIDED = -1
 
 
 NO_TOKEN = -2
-"""In place of a sampled token: the row had none that counts, as in the middle of a prompt. Not -1, which some
-engines show where a token is not known yet: that one must never pass."""
+"""In place of a sampled token: the row had none that counts, as in the middle of a
+prompt. Not -1, which some engines show where a token is not known yet: that one must
+never pass."""
 
 BROKEN = -3
-"""In place of a token: a host's history grew by more than a step can bring. No grammar accepts it."""
+"""In place of a token: a host's history grew by more than a step can bring. No grammar
+accepts it."""
 
 OfferedDrafts: TypeAlias = "Tensor | int"
-"""What is verified, where a worker says that: [drafts, requests, 2] int32 on the CPU, a token and the bits of
-its confidence each; on CUDA the device's address of that, in memory of the host."""
+"""What is verified, where a worker says that: [drafts, requests, 2] int32 on the CPU, a
+token and the bits of its confidence each; on CUDA the device's address of that, in
+memory of the host."""
 
 NEVER = 1 << 30
 """The length of a history that no kernel reads."""
@@ -38,36 +42,44 @@ class DecodeStep:
 
     index: int
     slots: Sequence[int]
-    """The slot of each logits row that generates in this step; UNGUIDED where there is none."""
+    """The slot of each logits row that generates in this step; UNGUIDED where there is
+    none."""
     tokens: Tensor | None = None
-    """[rows] integers on the logits' device; set once they are sampled. NO_TOKEN where a row got none."""
+    """[rows] integers on the logits' device; set once they are sampled. NO_TOKEN where
+    a row got none."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The guided rows of a step, and their slots; the same object as long as they don't change."""
+    """The guided rows of a step, and their slots; the same object as long as they don't
+    change."""
 
     rows: tuple[int, ...]
-    """Ascending. With drafts there is no logits row of a slot's own, and they are 0, 1, 2, ..."""
+    """Ascending. With drafts there is no logits row of a slot's own, and they are 0, 1,
+    2, ..."""
     slots: tuple[int, ...]
 
 
 class TokenSink(NamedTuple):
-    """Where a kernel may write the tokens of a step itself. Addresses on the device, of host memory."""
+    """Where a kernel may write the tokens of a step itself. Addresses on the device, of
+    host memory."""
 
     tokens: int
     """[guided rows] int64, in the order of the plan."""
     word: int
-    """32 bits, to be set to `step` once all tokens are there for the whole system to see."""
+    """32 bits, to be set to `step` once all tokens are there for the whole system to
+    see."""
     step: int
 
 
 LED = "close_before_length"
-"""In place of the reason of a `Closure`: the request did not fail, its output is led to an end."""
+"""In place of the reason of a `Closure`: the request did not fail, its output is led to
+an end."""
 
 
 class Closure(NamedTuple):
-    """A request that failed: from a step on, its masks allow stop tokens only. Or one that is LED."""
+    """A request that failed: from a step on, its masks allow stop tokens only. Or one
+    that is LED."""
 
     request_id: str
     step: int
@@ -85,9 +97,11 @@ class Admission:
     reason: str = ""
     """Why this backend."""
     unenforced: tuple[str, ...] = ()
-    """Keywords that the spec asks for and nothing enforces, because an operator allows that."""
+    """Keywords that the spec asks for and nothing enforces, because an operator allows
+    that."""
     least: int = 0
-    """Tokens of its shortest output, the stop token among them, where the spec is closed before its limit."""
+    """Tokens of its shortest output, the stop token among them, where the spec is
+    closed before its limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The logits processor that vLLM loads, for both of its model runners. Imports vLLM.
 
-Where the package is installed, vLLM finds it (entry point `vllm.logits_processors`). Requests ask with
-`SamplingParams(extra_args={"guided": spec})`. See docs/vllm.md.
+Where the package is installed, vLLM finds it (entry point `vllm.logits_processors`).
+Requests ask with `SamplingParams(extra_args={"guided": spec})`. See docs/vllm.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
-from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2LogitsProcessor
+from vllm.v1.worker.gpu.sample.logits_processor import (
+    LogitsProcessor as V2LogitsProcessor,
+)
 
 from guided_plugin.errors import ConfigError
 from guided_plugin.hosts.vllm.common import samples
@@ -26,8 +28,9 @@ _guides: weakref.WeakSet[GuidedLogitsProcessor] = weakref.WeakSet()
 
 
 class GuidedLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):
-    """Guides the requests that ask for it. V1 runners make it with (config, device, pin_memory), V2 runners
-    with (config, request states); loaded twice in one engine, the second does nothing."""
+    """Guides the requests that ask for it. V1 runners make it with (config, device,
+    pin_memory), V2 runners with (config, request states); loaded twice in one engine,
+    the second does nothing."""
 
     def __init__(self, vllm_config: Any, *runner: Any) -> None:
         self._config = vllm_config
@@ -62,8 +65,8 @@ class GuidedLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):
         """V1: greedy sampling needs the mask too."""
         return False
 
-    # What vLLM calls in a processor that does nothing: the second one in an engine, one of the other runner,
-    # or one of a pipeline stage that does not sample.
+    # What vLLM calls in a processor that does nothing: the second one in an engine, one
+    # of the other runner, or one of a pipeline stage that does not sample.
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         """V1: before each forward pass."""

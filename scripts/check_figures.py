@@ -1,9 +1,10 @@
-"""Check that every figure quoted in README.md and docs/ stands in a raw file of benchmarks/results/.
+"""Check that every figure quoted in README.md and docs/ stands in a raw file of
+benchmarks/results/.
 
     python scripts/check_figures.py
 
-A table or paragraph with figures is followed by a comment that names their sources, one for each number in
-reading order (in a table: each number outside the first column):
+A table or paragraph with figures is followed by a comment that names their sources, one
+for each number in reading order (in a table: each number outside the first column):
 
     <!-- figures 2026-11-22-loop-h200-process-g
     figures[rows=8 schema=plain]: .unguided_ms, .ratio
@@ -14,14 +15,14 @@ reading order (in a table: each number outside the first column):
     sum([*].tokens)
     -->
 
-The words after `figures` and `file` name raw files without `.json.gz`; a pattern gives a list of the
-files that match. Text before a colon is put in front of each path that starts with a dot. `-` stands for a
-number that is no figure, such as a number of rows. A figure must equal its source, rounded to the digits that
-are quoted.
+The words after `figures` and `file` name raw files without `.json.gz`; a pattern gives
+a list of the files that match. Text before a colon is put in front of each path that
+starts with a dot. `-` stands for a number that is no figure, such as a number of rows.
+A figure must equal its source, rounded to the digits that are quoted.
 
-Times, ratios and MiB without a source are errors, unless they are options (a table whose first heading
-is `option...`), the block is followed by `<!-- settings -->`, or it says "raw file not kept" (of a table: the
-paragraph next to it).
+Times, ratios and MiB without a source are errors, unless they are options (a table
+whose first heading is `option...`), the block is followed by `<!-- settings -->`, or it
+says "raw file not kept" (of a table: the paragraph next to it).
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 NOT_KEPT = "raw file not kept"
-# Numbers that stand alone: no dates, versions or names such as H200, 0.32.0 and Qwen3-8B.
+# Numbers that stand alone: no dates, versions or names such as H200, 0.32.0 and
+# Qwen3-8B.
 _NUMBER = re.compile(
     r"(?<![\w.,-])(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\w-])|\d+(?:\.\d+)?(?![\w-]|[.,]\d))",
 )
@@ -93,19 +95,24 @@ def errors(page: Path) -> Iterator[str]:
                 yield f"{place}: {error}"
         elif after.text != "<!-- settings -->" and block.kept:
             found = _unsourced(block.text)
-            if found and not (block.text.startswith("|") and not (before.kept and after.kept)):
+            if found and not (
+                block.text.startswith("|") and not (before.kept and after.kept)
+            ):
                 yield f"{place}: {found!r} has no source: add `<!-- figures FILE ... -->` or say {NOT_KEPT!r}"
 
 
 def _blocks(text: str) -> Iterator[Block]:
-    """The blocks of a page, without fenced code. Headings and list items are blocks of their own."""
+    """The blocks of a page, without fenced code. Headings and list items are blocks of
+    their own."""
     current: list[str] = []
     start = 0
     fenced = False
     comment = False
     for number, line in enumerate([*text.splitlines(), ""], 1):
         fence = line.lstrip().startswith("```")
-        ends = fence or (not comment and (not line.strip() or line.startswith(("#", "- ", "<!--"))))
+        ends = fence or (
+            not comment and (not line.strip() or line.startswith(("#", "- ", "<!--")))
+        )
         if ends and current:
             yield Block(start, "\n".join(current))
             current.clear()
@@ -117,7 +124,8 @@ def _blocks(text: str) -> Iterator[Block]:
 
 
 def _cells(text: str) -> Iterator[str]:
-    """Where figures may stand: cells of a table's rows but the first of each, or the whole paragraph."""
+    """Where figures may stand: cells of a table's rows but the first of each, or the
+    whole paragraph."""
     text = re.sub(r"`[^`]*`|\]\([^)]*\)", lambda found: " " * len(found[0]), text)
     if not text.startswith("|"):
         yield text
@@ -134,7 +142,9 @@ def _unsourced(text: str) -> str:
             return ""
         cells = list(_cells(text))
         if _MEASURED_COLUMN.search(header) or any(map(_MEASURED_CELL.fullmatch, cells)):
-            return next((number for cell in cells for number in _NUMBER.findall(cell)), "")
+            return next(
+                (number for cell in cells for number in _NUMBER.findall(cell)), ""
+            )
     found = next(filter(None, map(_MEASURED.search, _cells(text))), None)
     return found[0] if found else ""
 
@@ -151,13 +161,18 @@ def _mismatches(text: str, comment: str) -> Iterator[str]:
         return
     for number, (source, value) in zip(quoted, sources, strict=True):
         digits = len(number.partition(".")[2])
-        if value is not None and abs(float(number.replace(",", "")) - value) > 0.500001 * 10**-digits:
+        if (
+            value is not None
+            and abs(float(number.replace(",", "")) - value) > 0.500001 * 10**-digits
+        ):
             yield f"{number}, but {source} is {value:.6g}"
 
 
 def _sources(comment: str) -> Iterator[tuple[str, float | None]]:
     """Each source of a comment and its value: None for `-`."""
-    first, *lines = comment.removeprefix("<!-- figures ").replace("-->", "").strip().splitlines()
+    first, *lines = (
+        comment.removeprefix("<!-- figures ").replace("-->", "").strip().splitlines()
+    )
     document = load(first.strip())
     for line in filter(None, map(str.strip, lines)):
         if line.startswith("file "):
@@ -165,7 +180,11 @@ def _sources(comment: str) -> Iterator[tuple[str, float | None]]:
             continue
         prefix, colon, terms = line.rpartition(": ")
         for term in re.split(r",(?![^\[]*\])", terms):
-            source = re.sub(r"(?<![\w\])*])\.(?=\w)", prefix + ".", term.strip()) if colon else term.strip()
+            source = (
+                re.sub(r"(?<![\w\])*])\.(?=\w)", prefix + ".", term.strip())
+                if colon
+                else term.strip()
+            )
             yield source, None if source == "-" else value(document, source)
 
 
@@ -184,7 +203,9 @@ def value(document: Any, source: str) -> float:
     function = re.fullmatch(r"(\w+)\((.*)\)", source)
     if function:
         if function[1] not in _FUNCTIONS:
-            raise FigureError(f"{source}: no function {function[1]}; there are {', '.join(_FUNCTIONS)}")
+            raise FigureError(
+                f"{source}: no function {function[1]}; there are {', '.join(_FUNCTIONS)}"
+            )
         return float(_FUNCTIONS[function[1]](_found(document, function[2])))
     first, *rest = re.split(r"\s+([*/])\s+", source)
     value = _operand(document, first)
@@ -204,14 +225,19 @@ def _operand(document: Any, text: str) -> float:
 
 
 def _found(document: Any, path: str) -> list[Any]:
-    """All values that a path leads to; `[*]` takes each item, `[key=text ...]` those that match."""
+    """All values that a path leads to; `[*]` takes each item, `[key=text ...]` those
+    that match."""
     values = [document]
     end = 0
     for step in _STEP.finditer(path):
         if step.start() != end:
             break
         end = step.end()
-        values = [found for value in values for found in _step(value, step[1] or step[2], step[3])]
+        values = [
+            found
+            for value in values
+            for found in _step(value, step[1] or step[2], step[3])
+        ]
     if end != len(path) or not values:
         raise FigureError(f"{path} leads to nothing")
     return values
@@ -227,7 +253,11 @@ def _step(value: Any, key: str | None, items: str | None) -> list[Any]:
     if items and items.isdigit():
         return value[int(items) : int(items) + 1]
     wanted = [part.split("=", 1) for part in (items or "").split()]
-    return [item for item in value if all(str(item.get(name)) == text for name, text in wanted)]
+    return [
+        item
+        for item in value
+        if all(str(item.get(name)) == text for name, text in wanted)
+    ]
 
 
 def main() -> int:

@@ -1,8 +1,9 @@
-"""Write docs/vllm-compared.md: the same texts, matched by this package and by vLLM's own backends.
+"""Write docs/vllm-compared.md: the same texts, matched by this package and by vLLM's
+own backends.
 
-Specs go through vLLM's check of requests and its classes of backends, on the CPU and without an engine, with
-the options of a server that sets none. Needs vLLM's interpreter (`make compare`). A test fails when the page
-differs.
+Specs go through vLLM's check of requests and its classes of backends, on the CPU and
+without an engine, with the options of a server that sets none. Needs vLLM's interpreter
+(`make compare`). A test fails when the page differs.
 
 python scripts/compare_vllm.py
 """
@@ -56,7 +57,9 @@ def items(item: Any, **more: Any) -> dict[str, Any]:
 
 
 def texts(*values: Any) -> list[str]:
-    return [json.dumps(value, separators=(",", ":"), ensure_ascii=False) for value in values]
+    return [
+        json.dumps(value, separators=(",", ":"), ensure_ascii=False) for value in values
+    ]
 
 
 SHAPES = texts({}, {"a": 1}, {"a": {"b": [1]}, "c": "x"})
@@ -172,8 +175,12 @@ class Ours:
     """This package with `take_over`, as a server without further options has it."""
 
     def __init__(self) -> None:
-        self.vocabulary = Vocabulary.from_tokenizer(AutoTokenizer.from_pretrained(MODEL_DIR))
-        self.compiler = GrammarCompiler(self.vocabulary, config=GuidedConfig(isolate_compiles=False))
+        self.vocabulary = Vocabulary.from_tokenizer(
+            AutoTokenizer.from_pretrained(MODEL_DIR)
+        )
+        self.compiler = GrammarCompiler(
+            self.vocabulary, config=GuidedConfig(isolate_compiles=False)
+        )
 
     def spec(self, asked: dict[str, Any]) -> Takes | None:
         try:
@@ -197,7 +204,9 @@ class Theirs:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(MODEL_DIR)
         make: Any = {"guidance": GuidanceBackend, "xgrammar": XgrammarBackend}[name]
         engine = SimpleNamespace(
-            structured_outputs_config=self.config, model_config=None, speculative_config=None
+            structured_outputs_config=self.config,
+            model_config=None,
+            speculative_config=None,
         )
         self.backend = make(engine, self.tokenizer, len(self.tokenizer))
 
@@ -214,22 +223,34 @@ class Theirs:
             grammar = self.backend.compile_grammar(kind, text)
             tokens = self.tokenizer.encode(output, add_special_tokens=False)
             stop = self.tokenizer.eos_token_id
-            return grammar.accept_tokens("one", [*tokens, stop]) and grammar.is_terminated()
+            return (
+                grammar.accept_tokens("one", [*tokens, stop])
+                and grammar.is_terminated()
+            )
 
         return takes
 
 
 def compared() -> Iterator[tuple[str, dict[str, Any], str, str, list[str]]]:
-    """Of each text: the group and the spec, whether it is valid, what each makes of it."""
+    """Of each text: the group and the spec, whether it is valid, what each makes of
+    it."""
     sides = [Ours(), Theirs("guidance"), Theirs("xgrammar")]
-    groups = {group: [({"json": one}, given) for one, given in every] for group, every in SCHEMAS.items()}
+    groups = {
+        group: [({"json": one}, given) for one, given in every]
+        for group, every in SCHEMAS.items()
+    }
     for group, every in {**groups, "Other specs": OTHERS}.items():
         for asked, given in every:
             judge = oracle(asked["json"]) if "json" in asked else None
             takes = [side.spec(asked) for side in sides]
             for text in given:
-                valid = "" if judge is None else "yes" if _is_valid(judge, text) else "no"
-                found = ["400" if one is None else "takes" if one(text) else "-" for one in takes]
+                valid = (
+                    "" if judge is None else "yes" if _is_valid(judge, text) else "no"
+                )
+                found = [
+                    "400" if one is None else "takes" if one(text) else "-"
+                    for one in takes
+                ]
                 yield group, asked, text, valid, found
 
 
@@ -246,7 +267,10 @@ def render() -> str:
     found = list(compared())
     logging.disable(logging.NOTSET)
     rows = [one for one in found if len(set(one[-1])) > 1]
-    invalid = [sum(valid == "no" and each[side] == "takes" for *_, valid, each in found) for side in range(3)]
+    invalid = [
+        sum(valid == "no" and each[side] == "takes" for *_, valid, each in found)
+        for side in range(3)
+    ]
     specs = {json.dumps(asked) for _, asked, *_ in found}
     release = __version__.partition("+")[0]
     intro = f"""
@@ -286,7 +310,10 @@ def _shown(asked: dict[str, Any]) -> str:
 
 def _code(text: str) -> str:
     """A text as code in a table; control characters as escapes."""
-    visible = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    visible = "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode()
+        for each in text
+    )
     marks = "``" if "`" in visible else "`"
     return f"{marks}{visible}{marks}".replace("|", "\\|") if visible else "(empty)"
 

@@ -1,9 +1,11 @@
-"""The text that the demo model is trained on: people, orders and log lines, as JSON and as prose.
+"""The text that the demo model is trained on: people, orders and log lines, as JSON and
+as prose.
 
-The text is deliberately untidy. The same record turns up as compact JSON, as a Python dict, with a
-trailing comment, broken off, or with values of the wrong type, so the model writes convincing
-records of which few would satisfy a given schema; compact JSON is common enough for a schema-guided
-completion to stay close to what the model has seen.
+The text is deliberately untidy. The same record turns up as compact JSON, as a Python
+dict, with a trailing comment, broken off, or with values of the wrong type, so the
+model writes convincing records of which few would satisfy a given schema; compact JSON
+is common enough for a schema-guided completion to stay close to what the model has
+seen.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ CITIES = words(
 ROLES = words("engineer, designer, teacher, nurse, chef, architect")
 OTHER_ROLES = words("gardener, pilot, retired, student")
 HOBBIES = words("chess, cycling, painting, running, cooking, music")
-COUNTRIES = words("Portugal, Germany, Spain, France, Italy, Norway, Canada, Peru, Kenya, Japan")
+COUNTRIES = words(
+    "Portugal, Germany, Spain, France, Italy, Norway, Canada, Peru, Kenya, Japan"
+)
 PRICES = {
     "desk lamp": (24.90, 39.90),
     "notebook": (3.50, 4.95),
@@ -61,20 +65,31 @@ PRICES = {
 CURRENCIES = words("EUR, USD, GBP")
 ORDER_STATES = words("pending, paid, shipped, delivered")
 OTHER_ORDER_STATES = words("lost, on hold, unknown, returned")
-SERVICES = words("billing, checkout, search, auth, inventory, mailer, gateway, payments")
+SERVICES = words(
+    "billing, checkout, search, auth, inventory, mailer, gateway, payments"
+)
 # Level -> the messages it is used with, and the statuses that go with them.
 LOG_EVENTS: dict[str, tuple[list[str], list[int]]] = {
-    "DEBUG": (words("cache miss, retrying lookup, session opened, query plan cached"), [200, 202]),
+    "DEBUG": (
+        words("cache miss, retrying lookup, session opened, query plan cached"),
+        [200, 202],
+    ),
     "INFO": (
-        words("request completed, user signed in, order accepted, email sent, payment captured"),
+        words(
+            "request completed, user signed in, order accepted, email sent, payment captured"
+        ),
         [200, 201, 204],
     ),
     "WARN": (
-        words("slow response from database, rate limit almost reached, invalid token, stale cache entry"),
+        words(
+            "slow response from database, rate limit almost reached, invalid token, stale cache entry"
+        ),
         [400, 401, 404, 429],
     ),
     "ERROR": (
-        words("connection refused by upstream, database timed out, disk is full, payment declined"),
+        words(
+            "connection refused by upstream, database timed out, disk is full, payment declined"
+        ),
         [500, 502, 503, 504],
     ),
 }
@@ -135,7 +150,11 @@ def make_log(rng: random.Random) -> Record:
 def tell_person(record: Record, rng: random.Random) -> str:
     name = record["name"]
     first = record["name"].split()[0]
-    news = "reads the newsletter" if record["newsletter"] else "does not want the newsletter"
+    news = (
+        "reads the newsletter"
+        if record["newsletter"]
+        else "does not want the newsletter"
+    )
     return rng.choice(
         (
             f"{name} is {record['age']} and works as {with_article(record['role'])} in {record['city']}.",
@@ -186,7 +205,9 @@ PERSON_LOOSE: Loosen = {
 }
 ORDER_LOOSE: Loosen = {
     "id": lambda order, rng: rng.choice((int(order[4:]), f"#{order[4:]}")),
-    "items": lambda items, rng: rng.choice((len(items), [item["product"] for item in items])),
+    "items": lambda items, rng: rng.choice(
+        (len(items), [item["product"] for item in items])
+    ),
     "currency": lambda currency, rng: rng.choice(("euros", "dollars", None)),
     "status": lambda status, rng: rng.choice(OTHER_ORDER_STATES),
 }
@@ -206,7 +227,9 @@ PERSON_EXTRA: Extra = {
     "country": lambda rng: rng.choice(COUNTRIES),
 }
 ORDER_EXTRA: Extra = {
-    "note": lambda rng: rng.choice(("leave at the door", "gift wrap please", "call first")),
+    "note": lambda rng: rng.choice(
+        ("leave at the door", "gift wrap please", "call first")
+    ),
     "express": lambda rng: rng.random() < 0.5,
     "country": lambda rng: rng.choice(COUNTRIES),
 }
@@ -219,7 +242,8 @@ LOG_EXTRA: Extra = {
 
 @dataclass(frozen=True)
 class Topic:
-    """One kind of record, and the ways in which it is introduced, told and got wrong."""
+    """One kind of record, and the ways in which it is introduced, told and got
+    wrong."""
 
     make: Callable[[random.Random], Record]
     tell: Callable[[Record, random.Random], str]
@@ -244,7 +268,12 @@ TOPICS = (
         ("Order as JSON: ", "Order: ", "New order: "),
         ORDER_LOOSE,
         ORDER_EXTRA,
-        ("price to be confirmed", "paid in cash", "see invoice", "was cheaper last week"),
+        (
+            "price to be confirmed",
+            "paid in cash",
+            "see invoice",
+            "was cheaper last week",
+        ),
     ),
     Topic(
         make_log,
@@ -255,7 +284,8 @@ TOPICS = (
         ("seen before", "fixed on Monday", "why?", "see the dashboard"),
     ),
 )
-# People come most often, because only practice teaches the model to build an address from a name.
+# People come most often, because only practice teaches the model to build an address
+# from a name.
 TOPIC_WEIGHTS = (2, 1, 1)
 
 
@@ -297,7 +327,8 @@ def spell(value: Any, style: Style) -> str:
 
 def spell_fields(record: Record, style: Style) -> list[str]:
     return [
-        f"{style.quote}{key}{style.quote}{style.colon}{spell(value, style)}" for key, value in record.items()
+        f"{style.quote}{key}{style.quote}{style.colon}{spell(value, style)}"
+        for key, value in record.items()
     ]
 
 
@@ -321,15 +352,23 @@ def disturb(record: Record, topic: Topic, rng: random.Random) -> Record:
 def written_record(record: Record, topic: Topic, rng: random.Random) -> str:
     """The record as text, sometimes broken off or with an aside in it.
 
-    Every break comes right after a comma between fields, never inside a string: there a grammar can
-    steer the model back, whereas inside a string any drift would be legal JSON.
+    Every break comes right after a comma between fields, never inside a string: there a
+    grammar can steer the model back, whereas inside a string any drift would be legal
+    JSON.
     """
     style = rng.choices(STYLES, STYLE_WEIGHTS)[0]
     fields = spell_fields(record, style)
     fate = rng.random()
     if fate < 0.14:
         kept = fields[: rng.randint(1, len(fields) - 1)]
-        ending = rng.choice(("... and so on.", " the rest is missing.", " etc.}", " (the line ends here)"))
+        ending = rng.choice(
+            (
+                "... and so on.",
+                " the rest is missing.",
+                " etc.}",
+                " (the line ends here)",
+            )
+        )
         return "{" + style.comma.join(kept) + "," + ending
     if fate < 0.24:
         at = rng.randint(1, len(fields) - 1)

@@ -40,14 +40,19 @@ Commands that compile specs take options from the environment variable `GUIDED_P
 def render() -> str:
     """The whole page."""
     root: Any = typer.main.get_command(app)
-    sections = [_section(command, context) for command, context in _leaves(root, None, "guided-plugin")]
+    sections = [
+        _section(command, context)
+        for command, context in _leaves(root, None, "guided-plugin")
+    ]
     return "\n".join([HEADER, *sections])
 
 
 def _leaves(command: Any, parent: Any, name: str) -> Iterator[tuple[Any, Any]]:
     """Every command that does something, in the order in which --help lists them."""
     # Without arguments to read and without running anything.
-    context = command.make_context(name, [], parent=parent, resilient_parsing=True, terminal_width=1000)
+    context = command.make_context(
+        name, [], parent=parent, resilient_parsing=True, terminal_width=1000
+    )
     if not hasattr(command, "commands"):
         yield command, context
         return
@@ -57,7 +62,13 @@ def _leaves(command: Any, parent: Any, name: str) -> Iterator[tuple[Any, Any]]:
 
 def _section(command: Any, context: Any) -> str:
     usage = " ".join(command.get_usage(context).removeprefix("Usage:").split())
-    lines = [f"## {context.command_path}", "", f"`{usage}`", "", " ".join(command.help.split())]
+    lines = [
+        f"## {context.command_path}",
+        "",
+        f"`{usage}`",
+        "",
+        " ".join(command.help.split()),
+    ]
     for title, kind in (("argument", "argument"), ("option", "option")):
         records = [
             param.get_help_record(context)
@@ -66,7 +77,10 @@ def _section(command: Any, context: Any) -> str:
         ]
         if records:
             lines += ["", f"| {title} | |", "|---|---|"]
-            lines += [f"| `{_cell(names)}` | {_cell(help_text)} |" for names, help_text in records]
+            lines += [
+                f"| `{_cell(names)}` | {_cell(help_text)} |"
+                for names, help_text in records
+            ]
     return "\n".join([*lines, ""])
 
 

@@ -1,8 +1,9 @@
 """Write the pages of docs/ that are made from elsewhere. Tests fail when they differ.
 
-errors.md is made from the places in the package that make errors, numbers.md from its constants, options.md
-from the fields of `GuidedConfig`, metrics.md from `hosts/vllm/figures.py`, vllm-versions.md from the names of
-vLLM in `hosts/vllm/names.py`, and figures.md from the raw files that `figures.toml` names.
+errors.md is made from the places in the package that make errors, numbers.md from its
+constants, options.md from the fields of `GuidedConfig`, metrics.md from
+`hosts/vllm/figures.py`, vllm-versions.md from the names of vLLM in
+`hosts/vllm/names.py`, and figures.md from the raw files that `figures.toml` names.
 
 python scripts/make_docs.py
 """
@@ -59,7 +60,8 @@ In the tables, `…` stands for a value. Several remedies are separated by `/`. 
 of its class applies.
 """
 
-# What a class does not say by itself: its cause, its remedy, and what a client of vLLM gets.
+# What a class does not say by itself: its cause, its remedy, and what a client of vLLM
+# gets.
 ABOUT = {
     "GuidedError": "The root: catch this one.",
     "SpecError": "The spec is malformed. Change it at `where`. vLLM: status 400.",
@@ -95,7 +97,11 @@ def render() -> str:
     for kind in sorted(errors.ERRORS, key=_depth_first):
         parent = kind.__bases__[0].__name__
         lines = [f"## {kind.__name__}", ""]
-        lines += [f"A `{parent}`. {ABOUT[kind.__name__]}" if parent in _NAMES else ABOUT[kind.__name__]]
+        lines += [
+            f"A `{parent}`. {ABOUT[kind.__name__]}"
+            if parent in _NAMES
+            else ABOUT[kind.__name__]
+        ]
         found = messages.get(kind.__name__, {})
         if found:
             lines += ["", "| message | what to do | raised in |", "|---|---|---|"]
@@ -103,14 +109,20 @@ def render() -> str:
                 found.items(), key=lambda item: item[0].strip("…` ").lower()
             ):
                 where = ", ".join(f"`{file}`" for file in sorted(files))
-                lines.append(f"| {_cell(message)} | {_cell(' / '.join(sorted(hints)))} | {where} |")
+                lines.append(
+                    f"| {_cell(message)} | {_cell(' / '.join(sorted(hints)))} | {where} |"
+                )
         sections.append("\n".join([*lines, ""]))
     return "\n".join(sections)
 
 
 def _depth_first(kind: type) -> tuple[str, ...]:
     order = [each.__name__ for each in errors.ERRORS]
-    names = [each.__name__ for each in reversed(inspect.getmro(kind)) if each.__name__ in _NAMES]
+    names = [
+        each.__name__
+        for each in reversed(inspect.getmro(kind))
+        if each.__name__ in _NAMES
+    ]
     return tuple(f"{order.index(name):02}" for name in names)
 
 
@@ -121,20 +133,32 @@ def _messages() -> dict[str, dict[str, tuple[set[str], set[str]]]]:
         tree = ast.parse(file.read_text(encoding="utf-8"))
         name = file.relative_to(ROOT / "guided_plugin").as_posix()
         for call, names in _calls(tree):
-            kind = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            kind = (
+                call.func.attr
+                if isinstance(call.func, ast.Attribute)
+                else getattr(call.func, "id", "")
+            )
             if kind not in _NAMES or not call.args:
                 continue
-            hint = next((word.value for word in call.keywords if word.arg == "hint"), None)
+            hint = next(
+                (word.value for word in call.keywords if word.arg == "hint"), None
+            )
             for message in _texts(call.args[0], names):
                 hints, files = found[kind].setdefault(message, (set(), set()))
-                hints.update(filter(None, _texts(hint, names) if hint is not None else []))
+                hints.update(
+                    filter(None, _texts(hint, names) if hint is not None else [])
+                )
                 files.add(name)
     return found
 
 
 def _calls(tree: ast.AST) -> Iterator[tuple[ast.Call, dict[str, list[ast.expr]]]]:
     """Every call, with what the names of its function are set to."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     for scope in functions:
         names: dict[str, list[ast.expr]] = defaultdict(list)
         for node in ast.walk(scope):
@@ -145,12 +169,18 @@ def _calls(tree: ast.AST) -> Iterator[tuple[ast.Call, dict[str, list[ast.expr]]]
                 yield node, names
 
 
-def _texts(node: ast.expr, names: dict[str, list[ast.expr]], depth: int = 3) -> list[str]:
-    """The texts that an expression may be, with `…` for values; none where it has no text of its own."""
+def _texts(
+    node: ast.expr, names: dict[str, list[ast.expr]], depth: int = 3
+) -> list[str]:
+    """The texts that an expression may be, with `…` for values; none where it has no
+    text of its own."""
     if isinstance(node, ast.Constant):
         return [node.value] if isinstance(node.value, str) else []
     if isinstance(node, ast.JoinedStr):
-        parts = [part.value if isinstance(part, ast.Constant) else "…" for part in node.values]
+        parts = [
+            part.value if isinstance(part, ast.Constant) else "…"
+            for part in node.values
+        ]
         text = "".join(map(str, parts))
         return [text] if text.strip("… :") else []
     if isinstance(node, ast.IfExp):
@@ -162,12 +192,17 @@ def _texts(node: ast.expr, names: dict[str, list[ast.expr]], depth: int = 3) -> 
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "did_you_mean":
         return ["did you mean …? / known: …"]
     if isinstance(node, ast.Name) and depth:
-        return [text for value in names.get(node.id, []) for text in _texts(value, names, depth - 1)]
+        return [
+            text
+            for value in names.get(node.id, [])
+            for text in _texts(value, names, depth - 1)
+        ]
     return []
 
 
 def _cell(text: str) -> str:
-    # As code, so that nothing in it is read as Markdown; a backtick of its own becomes a quote.
+    # As code, so that nothing in it is read as Markdown; a backtick of its own becomes
+    # a quote.
     text = " ".join(text.replace("`", "'").replace("|", "\\|").split())
     return f"`{text}`" if text else ""
 
@@ -182,22 +217,31 @@ operator may set is in [options](options.md).
 
 
 def numbers() -> Iterator[tuple[str, str, str, str]]:
-    """Each constant that is a number: its file, its name, its value, and the text below it."""
+    """Each constant that is a number: its file, its name, its value, and the text below
+    it."""
     for file in sorted((ROOT / "guided_plugin").rglob("*.py")):
         body = ast.parse(file.read_text(encoding="utf-8")).body
         for node, after in zip(body, [*body[1:], None], strict=True):
-            if not isinstance(node, ast.Assign | ast.AnnAssign) or not _is_number(node.value):
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or not _is_number(
+                node.value
+            ):
                 continue
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             said = after.value if isinstance(after, ast.Expr) else None
-            text = said.value if isinstance(said, ast.Constant) and isinstance(said.value, str) else ""
+            text = (
+                said.value
+                if isinstance(said, ast.Constant) and isinstance(said.value, str)
+                else ""
+            )
             name = file.relative_to(ROOT / "guided_plugin").as_posix()
             yield name, ast.unparse(target), ast.unparse(node.value or target), text
 
 
 def _is_number(node: ast.expr | None) -> bool:
     if isinstance(node, ast.Tuple):
-        return all(isinstance(each, ast.Constant) and _is_number(each) for each in node.elts)
+        return all(
+            isinstance(each, ast.Constant) and _is_number(each) for each in node.elts
+        )
     if isinstance(node, ast.BinOp):
         return _is_number(node.left) and _is_number(node.right)
     return (
@@ -246,7 +290,9 @@ def render_options() -> str:
             default += f" ({one['default'] >> 20:,} MiB)"
         least = f"at least {one['minimum']}" if "minimum" in one else one["type"]
         values = ", ".join(f"`{value}`" for value in one.get("enum", ())) or least
-        values = {"boolean": "true, false", "array": "a list of strings"}.get(values, values)
+        values = {"boolean": "true, false", "array": "a list of strings"}.get(
+            values, values
+        )
         lines.append(f"| `{name}` | {default} | {values} | {one['description']} |")
     return "\n".join([OPTIONS_HEADER, *lines, "", "<!-- settings -->", ""])
 
@@ -270,9 +316,14 @@ structured output) or `failed` (while it ran; before vLLM 0.33). Drafts are thos
 
 def render_metrics() -> str:
     """The page of metrics: those that frontends count, then those of engines."""
-    tree = ast.parse((ROOT / "guided_plugin/hosts/vllm/figures.py").read_text(encoding="utf-8"))
+    tree = ast.parse(
+        (ROOT / "guided_plugin/hosts/vllm/figures.py").read_text(encoding="utf-8")
+    )
     found = [
-        (_texts(call.args[0], {})[0].replace("…", "guided_plugin"), *map(ast.literal_eval, call.args[1:]))
+        (
+            _texts(call.args[0], {})[0].replace("…", "guided_plugin"),
+            *map(ast.literal_eval, call.args[1:]),
+        )
         for call, _ in _calls(tree)
         if getattr(call.func, "id", "") in ("Counter", "Histogram")
         and isinstance(call.args[0], ast.JoinedStr)
@@ -280,16 +331,31 @@ def render_metrics() -> str:
     (told,) = (
         ast.literal_eval(node.value)
         for node in tree.body
-        if isinstance(node, ast.AnnAssign) and node.value and ast.unparse(node.target) == "_TOLD"
+        if isinstance(node, ast.AnnAssign)
+        and node.value
+        and ast.unparse(node.target) == "_TOLD"
     )
-    found += [(f"guided_plugin_{name}", metrics.HELP[key], ["engine"]) for key, name in told.items()]
-    kinds = {f"guided_plugin_{name}": "counter" for key, name in told.items() if key in metrics.COUNTERS}
-    kinds |= {name: "gauge" for name, _, labels in found if labels == ["engine"] and name not in kinds}
+    found += [
+        (f"guided_plugin_{name}", metrics.HELP[key], ["engine"])
+        for key, name in told.items()
+    ]
+    kinds = {
+        f"guided_plugin_{name}": "counter"
+        for key, name in told.items()
+        if key in metrics.COUNTERS
+    }
+    kinds |= {
+        name: "gauge"
+        for name, _, labels in found
+        if labels == ["engine"] and name not in kinds
+    }
     lines = ["| metric | labels | kind | |", "|---|---|---|---|"]
     for name, text, labels in found:
         kind = "histogram" if name.endswith("_seconds") else kinds.get(name, "counter")
         shown = name + "_total" * (kind == "counter")
-        lines.append(f"| `{shown}` | {', '.join(f'`{label}`' for label in labels)} | {kind} | {text} |")
+        lines.append(
+            f"| `{shown}` | {', '.join(f'`{label}`' for label in labels)} | {kind} | {text} |"
+        )
     return "\n".join([METRICS_HEADER, *lines, ""])
 
 
@@ -329,11 +395,14 @@ wrappers call the originals. Where the plugin is not loaded, nothing is changed.
 
 
 def render_versions() -> str:
-    """The page of the names of vLLM that are relied on, and of those that are wrapped."""
+    """The page of the names of vLLM that are relied on, and of those that are
+    wrapped."""
     parts = ["| part | without it there is no | names |", "|---|---|---|"]
     for part in Part:
         found = [name.path.partition(":")[2] for name in NAMES if name.part is part]
-        parts.append(f"| `{part.name.lower()}` | {part.value} | {', '.join(f'`{name}`' for name in found)} |")
+        parts.append(
+            f"| `{part.name.lower()}` | {part.value} | {', '.join(f'`{name}`' for name in found)} |"
+        )
     wrapped = ["| name | part | when | why |", "|---|---|---|---|"]
     for when in When:
         for name in NAMES:
@@ -343,7 +412,14 @@ def render_versions() -> str:
                 cells = (f"`{path}`", f"`{part}`", when.value, name.why)
                 wrapped.append(f"| {' | '.join(cells)} |")
     return "\n".join(
-        [VERSIONS_HEADER, "## Parts\n", *parts, "\n## What is wrapped\n", *wrapped, VERSIONS_END]
+        [
+            VERSIONS_HEADER,
+            "## Parts\n",
+            *parts,
+            "\n## What is wrapped\n",
+            *wrapped,
+            VERSIONS_END,
+        ]
     )
 
 
@@ -367,9 +443,17 @@ def render_figures() -> str:
     """The page of figures."""
     sections = [FIGURES_HEADER]
     for table in tomllib.loads(FIGURES.read_text(encoding="utf-8"))["table"]:
-        rows = [[_figures(cell, {**table, **row}) for cell in table["cells"]] for row in table["rows"]]
-        lines = [f"| {' | '.join(cells)} |" for cells in (table["head"], ["---"] * len(table["head"]), *rows)]
-        sections.append("\n".join([f"## {table['title']}", "", table["text"], "", *lines, ""]))
+        rows = [
+            [_figures(cell, {**table, **row}) for cell in table["cells"]]
+            for row in table["rows"]
+        ]
+        lines = [
+            f"| {' | '.join(cells)} |"
+            for cells in (table["head"], ["---"] * len(table["head"]), *rows)
+        ]
+        sections.append(
+            "\n".join([f"## {table['title']}", "", table["text"], "", *lines, ""])
+        )
     return "\n".join(sections)
 
 
@@ -382,7 +466,9 @@ def _figures(cell: str, names: dict[str, Any]) -> str:
         digits = match[3]
         return f"{check_figures.value(check_figures.load(file), source):,.{digits}f}"
 
-    return re.sub(r"<(?:([\w-]+): )?([^<>]+)\|(\d)>", one, Template(cell).substitute(names))
+    return re.sub(
+        r"<(?:([\w-]+): )?([^<>]+)\|(\d)>", one, Template(cell).substitute(names)
+    )
 
 
 PAGES = {

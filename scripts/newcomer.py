@@ -1,10 +1,12 @@
-"""Walk the newcomer's tasks of CONTRIBUTING.md, and print a table: task, seconds, ok, what was said.
+"""Walk the newcomer's tasks of CONTRIBUTING.md, and print a table: task, seconds, ok,
+what was said.
 
     .venv-vllm/bin/python scripts/newcomer.py --clients .venv-clients/bin/python
 
-The package is installed as pip installs it into a fresh virtual environment, which sees the libraries of the
-interpreter that runs this (vLLM, torch, openai). Each task runs what its line in CONTRIBUTING.md says.
-One that fails prints what a newcomer would see. Answers are judged by `jsonschema` and `re`.
+The package is installed as pip installs it into a fresh virtual environment, which sees
+the libraries of the interpreter that runs this (vLLM, torch, openai). Each task runs
+what its line in CONTRIBUTING.md says. One that fails prints what a newcomer would see.
+Answers are judged by `jsonschema` and `re`.
 """
 
 from __future__ import annotations
@@ -58,14 +60,22 @@ class Walk:
         self.base_url = base_url
         self.python = str(folder / "venv" / "bin" / "python")
         self.stack = contextlib.ExitStack()
-        # What is written for vLLM on a CPU: its threads spin where processors are shared.
-        small = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "COLUMNS": "200"}
+        # What is written for vLLM on a CPU: its threads spin where processors are
+        # shared.
+        small = {
+            "OMP_NUM_THREADS": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "COLUMNS": "200",
+        }
         self.environment = {**small, **os.environ}
         for name in ("PYTHONPATH", "GUIDED_PLUGIN"):
             self.environment.pop(name, None)
 
-    def run(self, *command: str, code: int | None = 0, stdin: str = "", **more: str) -> str:
-        """What a command writes to stdout. Raises Failed, with stderr too, for another `code`."""
+    def run(
+        self, *command: str, code: int | None = 0, stdin: str = "", **more: str
+    ) -> str:
+        """What a command writes to stdout. Raises Failed, with stderr too, for another
+        `code`."""
         try:
             done = subprocess.run(
                 command,
@@ -77,13 +87,17 @@ class Walk:
                 timeout=SECONDS,
             )
         except subprocess.TimeoutExpired as error:
-            raise Failed(f"{' '.join(command)}: not done after {SECONDS} s\n{error.output!r}") from None
+            raise Failed(
+                f"{' '.join(command)}: not done after {SECONDS} s\n{error.output!r}"
+            ) from None
         if code is not None and done.returncode != code:
             seen = done.stdout[-4000:] + done.stderr[-4000:]
             raise Failed(f"{' '.join(command)}: exit code {done.returncode}\n{seen}")
         return done.stdout
 
-    def plugin(self, *arguments: str, code: int | None = 0, stdin: str = "", **more: str) -> str:
+    def plugin(
+        self, *arguments: str, code: int | None = 0, stdin: str = "", **more: str
+    ) -> str:
         """What `guided-plugin` prints, as it was installed."""
         program = str(Path(self.python).with_name("guided-plugin"))
         return self.run(program, *arguments, code=code, stdin=stdin, **more)
@@ -103,7 +117,8 @@ class Walk:
         return self.base_url
 
     def pip_install(self, source: Path) -> None:
-        """Install a package from a copy of its sources: nothing is left in the checkout."""
+        """Install a package from a copy of its sources: nothing is left in the
+        checkout."""
         options = ["--quiet", "--disable-pip-version-check", "--no-deps"]
         pip = [sys.executable, "-m", "pip", "--python", self.python, "install"]
         self.run(*pip, *options, "--ignore-installed", str(source))
@@ -113,7 +128,8 @@ def install(walk: Walk) -> str:
     """A fresh virtual environment; the demo shows that it works."""
     walk.run(sys.executable, "-m", "venv", "--without-pip", str(walk.folder / "venv"))
     libraries = (
-        Path(sysconfig.get_path("purelib", vars={"base": str(walk.folder / "venv")})) / "libraries.pth"
+        Path(sysconfig.get_path("purelib", vars={"base": str(walk.folder / "venv")}))
+        / "libraries.pth"
     )
     libraries.write_text(sysconfig.get_path("purelib") + "\n")
     source = walk.folder / "guided_plugin_sources"
@@ -139,7 +155,9 @@ def serve(walk: Walk) -> str:
     log = walk.folder / "server.log"
     command = [walk.python, str(EXAMPLES / "serve.py"), "--port", port]
     with log.open("w") as out:
-        server = subprocess.Popen(command, env=walk.environment, cwd=walk.folder, stdout=out, stderr=out)
+        server = subprocess.Popen(
+            command, env=walk.environment, cwd=walk.folder, stdout=out, stderr=out
+        )
     walk.stack.callback(_end, server)
     end = time.monotonic() + 900
     while "ready: " not in log.read_text():
@@ -179,19 +197,27 @@ def refused_and_mended(walk: Walk) -> str:
     """A schema with two slips, and nothing but the server's messages to mend it by."""
     schema: Any = {
         "type": "object",
-        "properties": {"name": {"type": "strng", "maxLength": 20}, "age": {"type": "int", "maximum": 90}},
+        "properties": {
+            "name": {"type": "strng", "maxLength": 20},
+            "age": {"type": "int", "maximum": 90},
+        },
         "required": ["name", "age"],
     }
     messages = []
     while True:
-        form = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema}}
+        form = {
+            "type": "json_schema",
+            "json_schema": {"name": "person", "schema": schema},
+        }
         status, answer = _chat(walk.address(), response_format=form)
         if status == 200:
             break
         message = answer["error"]["message"]
         found = re.search(r"#(/[^:]*): .*\(did you mean '([^']*)'\?\)", message)
         if status != 400 or found is None or message in messages:
-            raise Failed(f"status {status}, and no way to mend the schema by it: {message}")
+            raise Failed(
+                f"status {status}, and no way to mend the schema by it: {message}"
+            )
         messages.append(message)
         *path, last = found[1].strip("/").split("/")
         part = schema
@@ -204,24 +230,52 @@ def refused_and_mended(walk: Walk) -> str:
 
 def metrics(walk: Walk) -> str:
     """What the tasks before did."""
-    with urllib.request.urlopen(walk.address().removesuffix("/v1") + "/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(
+        walk.address().removesuffix("/v1") + "/metrics", timeout=60
+    ) as answer:
         text = answer.read().decode()
-    lines = [line for line in text.splitlines() if line.startswith("guided_plugin_requests_total{")]
-    if not any('outcome="admitted"' in line and not line.endswith(" 0.0") for line in lines):
-        raise Failed("\n".join(line for line in text.splitlines() if "guided" in line) or "no guided metrics")
+    lines = [
+        line
+        for line in text.splitlines()
+        if line.startswith("guided_plugin_requests_total{")
+    ]
+    if not any(
+        'outcome="admitted"' in line and not line.endswith(" 0.0") for line in lines
+    ):
+        raise Failed(
+            "\n".join(line for line in text.splitlines() if "guided" in line)
+            or "no guided metrics"
+        )
     return lines[0]
 
 
 def custom_backend(walk: Walk) -> str:
     """Installed next to the package, and found by its entry point."""
     source = walk.folder / "custom_backend"
-    shutil.copytree(EXAMPLES / "custom_backend", source, ignore=shutil.ignore_patterns("build", "*.egg-info"))
+    shutil.copytree(
+        EXAMPLES / "custom_backend",
+        source,
+        ignore=shutil.ignore_patterns("build", "*.egg-info"),
+    )
     walk.pip_install(source)
-    told = walk.plugin("check", "-", stdin='{"choice": ["yes", "no"], "backend": "choices"}')
+    told = walk.plugin(
+        "check", "-", stdin='{"choice": ["yes", "no"], "backend": "choices"}'
+    )
     if "compiles with choices" not in told:
         raise Failed(told)
-    model = walk.run(walk.python, "-c", "from guided_plugin.demo import MODEL_DIR; print(MODEL_DIR)").strip()
-    asked = ("generate", "--model", model, "--prompt", "Yes or no? ", "--choice", "yes,no", "--json")
+    model = walk.run(
+        walk.python, "-c", "from guided_plugin.demo import MODEL_DIR; print(MODEL_DIR)"
+    ).strip()
+    asked = (
+        "generate",
+        "--model",
+        model,
+        "--prompt",
+        "Yes or no? ",
+        "--choice",
+        "yes,no",
+        "--json",
+    )
     made = walk.plugin(*asked, GUIDED_PLUGIN='{"backend": "choices"}')
     if json.loads(made)["outputs"][0]["text"] not in ("yes", "no"):
         raise Failed(made)
@@ -232,12 +286,25 @@ def doctor(walk: Walk) -> str:
     """An option with a typing error, then without."""
 
     def problems(option: str, code: int | None) -> list[dict[str, str]]:
-        """Of the options alone: what else is wrong with this machine is another matter."""
-        told = json.loads(walk.plugin("doctor", "--json", code=code, GUIDED_PLUGIN=f'{{"{option}": true}}'))
-        return [found for found in told["sections"]["options"] if found["status"] == "problem"]
+        """Of the options alone: what else is wrong with this machine is another
+        matter."""
+        told = json.loads(
+            walk.plugin(
+                "doctor", "--json", code=code, GUIDED_PLUGIN=f'{{"{option}": true}}'
+            )
+        )
+        return [
+            found
+            for found in told["sections"]["options"]
+            if found["status"] == "problem"
+        ]
 
     broken = problems("take_ovr", 1)
-    if len(broken) != 1 or "did you mean 'take_over'?" not in broken[0]["what"] or not broken[0]["remedy"]:
+    if (
+        len(broken) != 1
+        or "did you mean 'take_over'?" not in broken[0]["what"]
+        or not broken[0]["remedy"]
+    ):
         raise Failed(json.dumps(broken, indent=1))
     left = problems("take_over", None)
     if left:
@@ -248,7 +315,10 @@ def doctor(walk: Walk) -> str:
 def explain(walk: Walk) -> str:
     """An output that ran into its limit of tokens."""
     stuck = '{"name":"Ana","age":' + "6" * 12
-    schema: Any = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
+    schema: Any = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    }
     told = walk.plugin("explain", "-", "--text", stuck, stdin=json.dumps(schema))
     note = re.search(r"^note +(.*'maximum'.*)$", told, re.M)
     if note is None:
@@ -264,7 +334,15 @@ def check(walk: Walk) -> str:
     (walk.folder / "good.json").write_text('{"name":"Ana","age":30,"role":"nurse"}')
     (walk.folder / "bad.json").write_text('{"name":"Ana","age":300}')
     walk.plugin("check", "schema.json", "--instance", "good.json")
-    told = walk.plugin("check", "schema.json", "--instance", "good.json", "--instance", "bad.json", code=1)
+    told = walk.plugin(
+        "check",
+        "schema.json",
+        "--instance",
+        "good.json",
+        "--instance",
+        "bad.json",
+        code=1,
+    )
     where = re.search(r"refused at character \d+: [^│\n]*", told)
     if where is None:
         raise Failed(told)
@@ -275,7 +353,9 @@ def transformers(walk: Walk) -> str:
     """`generate`, objects and a pipeline."""
     told = walk.example("transformers_generate")
     guided = json.loads(re.findall(r"^guided: (.*)$", told, re.M)[0])
-    jsonschema.validate(guided, {"required": ["name", "age"], "properties": {"age": {"maximum": 150}}})
+    jsonschema.validate(
+        guided, {"required": ["name", "age"], "properties": {"age": {"maximum": 150}}}
+    )
     return json.dumps(guided)
 
 
@@ -329,10 +409,16 @@ def people(text: str, count: int) -> str:
 
 def _chat(base_url: str, **more: Any) -> tuple[int, Any]:
     """A status, and the document with it."""
-    body = {"model": "demo", "messages": [{"role": "user", "content": "Person as JSON:"}], "max_tokens": 200}
+    body = {
+        "model": "demo",
+        "messages": [{"role": "user", "content": "Person as JSON:"}],
+        "max_tokens": 200,
+    }
     body |= {"temperature": 0, **more}
     headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"{base_url}/chat/completions", json.dumps(body).encode(), headers)
+    request = urllib.request.Request(
+        f"{base_url}/chat/completions", json.dumps(body).encode(), headers
+    )
     try:
         with urllib.request.urlopen(request, timeout=300) as answer:
             return answer.status, json.load(answer)
@@ -349,8 +435,11 @@ def _end(server: subprocess.Popen[bytes]) -> None:
         server.wait()
 
 
-def walk_tasks(walk: Walk, names: Sequence[str]) -> Iterator[tuple[str, float, bool, str]]:
-    """Name, seconds, whether it worked, and what was said, of each task when it is done."""
+def walk_tasks(
+    walk: Walk, names: Sequence[str]
+) -> Iterator[tuple[str, float, bool, str]]:
+    """Name, seconds, whether it worked, and what was said, of each task when it is
+    done."""
     for name in names:
         start = time.perf_counter()
         try:
@@ -359,7 +448,8 @@ def walk_tasks(walk: Walk, names: Sequence[str]) -> Iterator[tuple[str, float, b
         except Failed as error:
             said = str(error)
             worked = False
-        except Exception as error:  # the task's own: told like the others, so that the table is whole
+        # the task's own: told like the others, so that the table is whole
+        except Exception as error:
             said = f"{type(error).__name__}: {error}"
             worked = False
         yield name, time.perf_counter() - start, worked, said
@@ -370,20 +460,34 @@ def walk_tasks(walk: Walk, names: Sequence[str]) -> Iterator[tuple[str, float, b
 def main() -> int:
     """Exit code 1 if a task failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--clients", default=sys.executable, help="interpreter that has the clients")
-    parser.add_argument("--base-url", default="", help="of a server that runs, instead of one of its own")
-    parser.add_argument("--only", nargs="*", choices=list(TASKS), help="these tasks, and `install`")
+    parser.add_argument(
+        "--clients", default=sys.executable, help="interpreter that has the clients"
+    )
+    parser.add_argument(
+        "--base-url",
+        default="",
+        help="of a server that runs, instead of one of its own",
+    )
+    parser.add_argument(
+        "--only", nargs="*", choices=list(TASKS), help="these tasks, and `install`"
+    )
     given = parser.parse_args()
-    names = [name for name in TASKS if not given.only or name in {"install", *given.only}]
+    names = [
+        name for name in TASKS if not given.only or name in {"install", *given.only}
+    ]
     failures = []
     print(f"{'task':16} {'seconds':>7}  ok   what was said", flush=True)
     with tempfile.TemporaryDirectory(prefix="newcomer-") as folder:
-        clients = os.path.abspath(given.clients)  # a link to another interpreter stays one
+        # a link to another interpreter stays one
+        clients = os.path.abspath(given.clients)
         walk = Walk(Path(folder), clients, given.base_url)
         with walk.stack:
             for name, seconds, worked, said in walk_tasks(walk, names):
                 short = textwrap.shorten(said, 120, placeholder="...")
-                print(f"{name:16} {seconds:7.1f}  {'ok ' if worked else 'NO '}  {short}", flush=True)
+                print(
+                    f"{name:16} {seconds:7.1f}  {'ok ' if worked else 'NO '}  {short}",
+                    flush=True,
+                )
                 if not worked:
                     failures.append((name, said))
     for name, said in failures:

@@ -1,6 +1,7 @@
 """Build the release and use it as its users do. `make release-check` runs this.
 
-1. Two builds in two folders give the same bytes. SOURCE_DATE_EPOCH is the time of the last commit.
+1. Two builds in two folders give the same bytes. SOURCE_DATE_EPOCH is the time of the
+   last commit.
 2. twine accepts both files; the wheel is small, and holds the package and nothing else.
 3. The wheel runs the demo in a clean environment, with all that it depends on.
 4. On every other supported Python that is found, the wheel runs what needs no torch.
@@ -52,7 +53,9 @@ def main() -> int:
     except CheckError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"release-check passed in {time.monotonic() - start:.0f} s; the files are in dist/")
+    print(
+        f"release-check passed in {time.monotonic() - start:.0f} s; the files are in dist/"
+    )
     return 0
 
 
@@ -78,15 +81,23 @@ def check(folder: Path) -> None:
 
 
 def build_twice(folder: Path) -> tuple[Path, Path]:
-    """The source archive and the wheel, which the unpacked source archive gives again."""
-    epoch = os.environ.get("SOURCE_DATE_EPOCH") or run(["git", "log", "-1", "--format=%ct"]).strip()
+    """The source archive and the wheel, which the unpacked source archive gives
+    again."""
+    epoch = (
+        os.environ.get("SOURCE_DATE_EPOCH")
+        or run(["git", "log", "-1", "--format=%ct"]).strip()
+    )
     first = build(ROOT, folder / "first", epoch)
     with tarfile.open(first[0]) as archive:
         archive.extractall(folder / "sources", filter="data")
     (unpacked,) = (folder / "sources").iterdir()
-    for one, other in zip(first, build(unpacked, folder / "second", epoch), strict=True):
+    for one, other in zip(
+        first, build(unpacked, folder / "second", epoch), strict=True
+    ):
         if one.read_bytes() != other.read_bytes():
-            raise CheckError(f"{one.name}: the unpacked source archive builds other bytes than the checkout")
+            raise CheckError(
+                f"{one.name}: the unpacked source archive builds other bytes than the checkout"
+            )
     print(f"two builds agree byte for byte, SOURCE_DATE_EPOCH={epoch}")
     return first
 
@@ -103,11 +114,15 @@ def check_contents(wheel: Path) -> None:
     """Size, and whose files there are."""
     size = wheel.stat().st_size
     if size >= MOST_BYTES:
-        raise CheckError(f"{wheel.name} has {size:,} bytes; fewer than {MOST_BYTES:,} are allowed")
+        raise CheckError(
+            f"{wheel.name} has {size:,} bytes; fewer than {MOST_BYTES:,} are allowed"
+        )
     names = zipfile.ZipFile(wheel).namelist()
     roots = {name.partition("/")[0] for name in names}
     if {root.partition("-")[0] for root in roots} != {"guided_plugin"}:
-        raise CheckError(f"{wheel.name} holds more than the package: {', '.join(sorted(roots))}")
+        raise CheckError(
+            f"{wheel.name} holds more than the package: {', '.join(sorted(roots))}"
+        )
     tracked = set(run(["git", "ls-files", "guided_plugin"]).split())
     if {name for name in names if name.startswith("guided_plugin/")} != tracked:
         raise CheckError(f"{wheel.name} and the tracked files of guided_plugin/ differ")
@@ -115,14 +130,22 @@ def check_contents(wheel: Path) -> None:
 
 
 def find_pythons() -> Iterator[tuple[int, str]]:
-    """The newest interpreter of each supported minor version, on PATH or in pyenv's folder."""
+    """The newest interpreter of each supported minor version, on PATH or in pyenv's
+    folder."""
     versions = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
     for minor in MINORS:
-        places = [shutil.which(f"python3.{minor}"), *sorted(versions.glob(f"3.{minor}.*/bin/python"))[::-1]]
+        places = [
+            shutil.which(f"python3.{minor}"),
+            *sorted(versions.glob(f"3.{minor}.*/bin/python"))[::-1],
+        ]
         for place in map(str, filter(None, places)):
             # pyenv's shims exist for versions that are not switched on, and fail.
-            code = f"import sys, ensurepip; sys.exit(sys.version_info[:2] != (3, {minor}))"
-            if not subprocess.run([place, "-c", code], capture_output=True, check=False).returncode:
+            code = (
+                f"import sys, ensurepip; sys.exit(sys.version_info[:2] != (3, {minor}))"
+            )
+            if not subprocess.run(
+                [place, "-c", code], capture_output=True, check=False
+            ).returncode:
                 yield minor, place
                 break
 
@@ -130,20 +153,28 @@ def find_pythons() -> Iterator[tuple[int, str]]:
 def try_all(wheel: Path, python: str, venv: Path) -> None:
     """With every dependency, torch's build for the CPU among them: the demo."""
     bin_folder = make_venv(python, venv)
-    torch = next(line for line in _constraints().splitlines() if line.startswith("torch=="))
-    # torch first and alone: a resolver that sees an open range would take the CUDA build.
+    torch = next(
+        line for line in _constraints().splitlines() if line.startswith("torch==")
+    )
+    # torch first and alone: a resolver that sees an open range would take the CUDA
+    # build.
     install(bin_folder, torch)
     install(bin_folder, "-c", ROOT / "constraints.txt", wheel)
     seconds = time.monotonic()
     shown = guided_plugin(bin_folder, "demo")
     if shown.count("valid") < 3:
-        raise CheckError(f"Python 3.{FULL}: the demo shows no three valid outputs:\n{shown}")
+        raise CheckError(
+            f"Python 3.{FULL}: the demo shows no three valid outputs:\n{shown}"
+        )
     took = time.monotonic() - seconds
-    print(f"Python 3.{FULL}: demo in {took:.0f} s, import in {import_ms(bin_folder):.1f} ms")
+    print(
+        f"Python 3.{FULL}: demo in {took:.0f} s, import in {import_ms(bin_folder):.1f} ms"
+    )
 
 
 def try_light(wheel: Path, python: str, venv: Path) -> None:
-    """Without torch and xgrammar: the commands that compile and match with llguidance alone."""
+    """Without torch and xgrammar: the commands that compile and match with llguidance
+    alone."""
     bin_folder = make_venv(python, venv)
     install(bin_folder, "-c", ROOT / "constraints.txt", *LIGHT)
     install(bin_folder, "--no-deps", wheel)
@@ -152,7 +183,9 @@ def try_light(wheel: Path, python: str, venv: Path) -> None:
     (venv / "good.json").write_text("[1, 2]")
     guided_plugin(bin_folder, "--version")
     report = json.loads(
-        guided_plugin(bin_folder, "check", schema, "--instance", venv / "good.json", "--json")
+        guided_plugin(
+            bin_folder, "check", schema, "--instance", venv / "good.json", "--json"
+        )
     )
     if not report["ok"] or not report["instances"][0]["accepted"]:
         raise CheckError(f"{python}: check gives {report}")
@@ -160,10 +193,15 @@ def try_light(wheel: Path, python: str, venv: Path) -> None:
     if "integer" not in position and "0-9" not in position:
         raise CheckError(f"{python}: explain gives\n{position}")
     findings = guided_plugin(bin_folder, "doctor", answers=(1,))
-    if "torch is not installed" not in findings or "llguidance compiles" not in findings:
+    if (
+        "torch is not installed" not in findings
+        or "llguidance compiles" not in findings
+    ):
         raise CheckError(f"{python}: doctor gives\n{findings}")
     version = run([bin_folder / "python", "-V"]).strip()
-    print(f"{version}: check, explain and doctor without torch, import in {import_ms(bin_folder):.1f} ms")
+    print(
+        f"{version}: check, explain and doctor without torch, import in {import_ms(bin_folder):.1f} ms"
+    )
 
 
 def make_venv(python: str, venv: Path) -> Path:
@@ -174,32 +212,55 @@ def make_venv(python: str, venv: Path) -> Path:
 
 def install(bin_folder: Path, *arguments: str | Path) -> None:
     """pip install, from its cache where it can."""
-    run([bin_folder / "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", *arguments])
+    run(
+        [
+            bin_folder / "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-compile",
+            *arguments,
+        ]
+    )
 
 
-def guided_plugin(bin_folder: Path, *arguments: str | Path, answers: tuple[int, ...] = (0,)) -> str:
+def guided_plugin(
+    bin_folder: Path, *arguments: str | Path, answers: tuple[int, ...] = (0,)
+) -> str:
     """What the console script prints."""
     return run([bin_folder / "guided-plugin", *arguments], answers=answers)
 
 
 def import_ms(bin_folder: Path) -> float:
-    """Milliseconds that `import guided_plugin` takes, the best of three; it loads no heavy package."""
+    """Milliseconds that `import guided_plugin` takes, the best of three; it loads no
+    heavy package."""
     found = [run([bin_folder / "python", "-c", _IMPORT]).split() for _ in range(3)]
     if any(loaded := names[1:] for names in found):
         raise CheckError(f"import guided_plugin imports {', '.join(loaded)}")
     best = min(float(names[0]) for names in found)
     if best >= MOST_IMPORT_MS:
-        raise CheckError(f"import guided_plugin takes {best:.0f} ms; it must stay below {MOST_IMPORT_MS:.0f}")
+        raise CheckError(
+            f"import guided_plugin takes {best:.0f} ms; it must stay below {MOST_IMPORT_MS:.0f}"
+        )
     return best
 
 
 def run(
-    command: list[str | Path], more: Mapping[str, str] | None = None, answers: tuple[int, ...] = (0,)
+    command: list[str | Path],
+    more: Mapping[str, str] | None = None,
+    answers: tuple[int, ...] = (0,),
 ) -> str:
-    """A command's output; an error for an exit status that is not among `answers`. It runs in the checkout,
-    or, where it runs what was installed, in the folder that holds that."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    own = Path(command[0]).parents[1] if Path(command[0]).name == "guided-plugin" else ROOT
+    """A command's output; an error for an exit status that is not among `answers`. It
+    runs in the checkout, or, where it runs what was installed, in the folder that holds
+    that."""
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+    }
+    own = (
+        Path(command[0]).parents[1]
+        if Path(command[0]).name == "guided-plugin"
+        else ROOT
+    )
     done = subprocess.run(
         list(map(str, command)),
         capture_output=True,
@@ -210,7 +271,9 @@ def run(
     )
     if done.returncode not in answers:
         said = (done.stdout + done.stderr).strip()
-        raise CheckError(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{said}")
+        raise CheckError(
+            f"{' '.join(map(str, command))} ended with {done.returncode}:\n{said}"
+        )
     return done.stdout
 
 

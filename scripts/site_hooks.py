@@ -1,8 +1,8 @@
-"""What the site needs beyond the pages in docs/: pages of the repository's root, and lists as they are
-written.
+"""What the site needs beyond the pages in docs/: pages of the repository's root, and
+lists as they are written.
 
-mkdocs calls these functions (`hooks` in mkdocs.yml). A link that leaves docs/ leads to the page's copy here,
-or the build fails.
+mkdocs calls these functions (`hooks` in mkdocs.yml). A link that leaves docs/ leads to
+the page's copy here, or the build fails.
 """
 
 from __future__ import annotations
@@ -52,13 +52,19 @@ def on_files(files: Files, *, config: MkDocsConfig) -> None:
     for source, page in _COPIED.items():
         if page in files.src_uris:
             continue
-        files.append(File.generated(config, page, content=(_ROOT / source).read_text(encoding="utf-8")))
+        files.append(
+            File.generated(
+                config, page, content=(_ROOT / source).read_text(encoding="utf-8")
+            )
+        )
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     """Links from file to file of the repository become links from page to page."""
     here = page.file.src_uri
-    source = next((source for source, copy in _COPIED.items() if copy == here), f"docs/{here}")
+    source = next(
+        (source for source, copy in _COPIED.items() if copy == here), f"docs/{here}"
+    )
 
     def moved(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[1]))

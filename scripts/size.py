@@ -1,11 +1,12 @@
-"""`make size`: how much there is to read, in AST nodes by folder, against the budgets in `size.toml`.
+"""`make size`: how much there is to read, in AST nodes by folder, against the budgets
+in `size.toml`.
 
     python3 scripts/size.py              prints the table; exit code 1 above a budget
     python3 scripts/size.py --set        writes what is there now as the budgets, rounded up
 
-Nodes, not lines: a statement unfolded over several lines has the same size, and fewer nodes a line. A line
-counts if it is neither blank nor a comment. A change that raises a budget says in its commit what could not
-be taken away instead. Standard library only.
+Nodes, not lines: a statement unfolded over several lines has the same size, and fewer
+nodes a line. A line counts if it is neither blank nor a comment. A change that raises a
+budget says in its commit what could not be taken away instead. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ STEPS = {
 }
 """The multiples that budgets are rounded up to; all others to the next 100."""
 _SHORT = 30
-"""A file of fewer lines is not judged by its nodes a line: a table of imports has many."""
+"""A file of fewer lines is not judged by its nodes a line: a table of imports has
+many."""
 
 
 @dataclass(frozen=True)
@@ -78,19 +80,29 @@ def measured(tree: Path) -> dict[str, Figure]:
         folders[file.folder] += file.nodes
     found = {folder: Figure(nodes) for folder, nodes in sorted(folders.items())}
     found["nodes"] = Figure(folders.total())
-    found["nodes a line"] = Figure(folders.total() / max(1, sum(file.lines for file in files)))
+    found["nodes a line"] = Figure(
+        folders.total() / max(1, sum(file.lines for file in files))
+    )
     found["files"] = Figure(len(files))
     found["nodes of a file"] = max(
         (Figure(file.nodes, str(file.name)) for file in files),
         key=lambda figure: figure.size,
     )
     found["nodes a line of a file"] = max(
-        (Figure(file.nodes / file.lines, str(file.name)) for file in files if file.lines >= _SHORT),
+        (
+            Figure(file.nodes / file.lines, str(file.name))
+            for file in files
+            if file.lines >= _SHORT
+        ),
         key=lambda figure: figure.size,
         default=Figure(0),
     )
     found["methods of a class"] = max(
-        (Figure(count, f"{file.name}: {name}") for file in files for name, count in file.methods.items()),
+        (
+            Figure(count, f"{file.name}: {name}")
+            for file in files
+            for name, count in file.methods.items()
+        ),
         key=lambda figure: figure.size,
         default=Figure(0),
     )
@@ -101,7 +113,9 @@ def main(arguments: Sequence[str], root: Path = ROOT, budgets: Path = BUDGETS) -
     """Print the table, and on stderr what is above its budget."""
     found = {tree: measured(root / tree) for tree in TREES}
     if "--set" in arguments:
-        budgets.write_text("\n".join(_section(tree, figures) for tree, figures in found.items()))
+        budgets.write_text(
+            "\n".join(_section(tree, figures) for tree, figures in found.items())
+        )
         return 0
     limits: Mapping[str, Mapping[str, float]] = tomllib.loads(budgets.read_text())
     above = []
@@ -117,7 +131,10 @@ def main(arguments: Sequence[str], root: Path = ROOT, budgets: Path = BUDGETS) -
     for line in above:
         print(line, file=sys.stderr)
     if above:
-        print("take something away; a budget of scripts/size.toml is raised with a reason", file=sys.stderr)
+        print(
+            "take something away; a budget of scripts/size.toml is raised with a reason",
+            file=sys.stderr,
+        )
     return int(bool(above))
 
 

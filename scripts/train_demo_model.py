@@ -1,7 +1,7 @@
 """Train the tiny language model that the demo ships.
 
-The script makes its own text (`demo_text.py`), trains a byte-level BPE tokenizer and a small Llama-style
-model on it, and writes both to one folder:
+The script makes its own text (`demo_text.py`), trains a byte-level BPE tokenizer and a
+small Llama-style model on it, and writes both to one folder:
 
     python scripts/train_demo_model.py
 """
@@ -26,7 +26,15 @@ import tokenizers
 import torch
 import transformers
 from demo_text import corpus
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 BOS = "<|bos|>"
@@ -37,15 +45,18 @@ CONTEXT = 512
 IGNORED_LABEL = -100
 BATCHES_SORTED_TOGETHER = 50
 HELD_OUT_SEED_OFFSET = 1_000_003
-DEFAULT_OUT = Path(__file__).resolve().parent.parent / "guided_plugin" / "demo" / "model"
+DEFAULT_OUT = (
+    Path(__file__).resolve().parent.parent / "guided_plugin" / "demo" / "model"
+)
 
 
 def train_tokenizer(documents: Iterable[str], vocab_size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
-    # A space joins only a following word, never punctuation: a prompt that ends in a space then
-    # tokenizes exactly as it does in training, where "{" follows. A colon or comma ends its token,
-    # so compact and spaced JSON share every token but the spaces, and a grammar that forbids those
-    # does not lead the model astray. Digits stay single tokens.
+    # A space joins only a following word, never punctuation: a prompt that ends in a
+    # space then tokenizes exactly as it does in training, where "{" follows. A colon or
+    # comma ends its token, so compact and spaced JSON share every token but the spaces,
+    # and a grammar that forbids those does not lead the model astray. Digits stay
+    # single tokens.
     pattern = Regex(r" ?\p{L}+|\p{N}|[^\s\p{L}\p{N}:,]*[:,]|[^\s\p{L}\p{N}:,]+|\s")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -75,7 +86,9 @@ def token_id(tokenizer: Tokenizer, token: str) -> int:
 
 
 def save_tokenizer(tokenizer: Tokenizer, out: Path) -> None:
-    compact = json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False, separators=(",", ":"))
+    compact = json.dumps(
+        json.loads(tokenizer.to_str()), ensure_ascii=False, separators=(",", ":")
+    )
     (out / "tokenizer.json").write_text(compact, encoding="utf-8")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -85,7 +98,9 @@ def save_tokenizer(tokenizer: Tokenizer, out: Path) -> None:
         "clean_up_tokenization_spaces": False,
         "model_max_length": CONTEXT,
     }
-    (out / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    (out / "tokenizer_config.json").write_text(
+        json.dumps(settings, indent=2) + "\n", encoding="utf-8"
+    )
 
 
 @dataclass(frozen=True)
@@ -100,8 +115,12 @@ class Plan:
     learning_rate: float = 3e-3
 
 
-FULL = Plan(steps=2000, batch=16, tokenizer_documents=8000, vocab_size=1344, held_out_batches=8)
-QUICK = Plan(steps=3, batch=8, tokenizer_documents=200, vocab_size=512, held_out_batches=1)
+FULL = Plan(
+    steps=2000, batch=16, tokenizer_documents=8000, vocab_size=1344, held_out_batches=8
+)
+QUICK = Plan(
+    steps=3, batch=8, tokenizer_documents=200, vocab_size=512, held_out_batches=1
+)
 
 
 def build_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
@@ -124,7 +143,8 @@ def build_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
 
 
 def batches(seed: int, tokenizer: Tokenizer, size: int) -> Iterator[torch.Tensor]:
-    """Batches of one document a row, so that, as in use, a record never sees a stranger's.
+    """Batches of one document a row, so that, as in use, a record never sees a
+    stranger's.
 
     Documents of like length go together, which keeps the padding small.
     """
@@ -132,7 +152,9 @@ def batches(seed: int, tokenizer: Tokenizer, size: int) -> Iterator[torch.Tensor
     rng = random.Random(seed)
     eos = token_id(tokenizer, EOS)
     while True:
-        encoded = tokenizer.encode_batch(list(itertools.islice(source, size * BATCHES_SORTED_TOGETHER)))
+        encoded = tokenizer.encode_batch(
+            list(itertools.islice(source, size * BATCHES_SORTED_TOGETHER))
+        )
         rows = sorted(([*encoding.ids, eos][:CONTEXT] for encoding in encoded), key=len)
         groups = [rows[at : at + size] for at in range(0, len(rows), size)]
         rng.shuffle(groups)
@@ -147,14 +169,18 @@ def padded(rows: list[list[int]], pad: int) -> torch.Tensor:
 
 def batch_loss(model: LlamaForCausalLM, ids: torch.Tensor) -> torch.Tensor:
     labels = ids.masked_fill(ids == model.config.pad_token_id, IGNORED_LABEL)
-    loss: torch.Tensor | None = model(input_ids=ids, labels=labels, use_cache=False).loss
+    loss: torch.Tensor | None = model(
+        input_ids=ids, labels=labels, use_cache=False
+    ).loss
     if loss is None:
         raise RuntimeError("the model returned no loss for a batch with labels")
     return loss
 
 
 @torch.inference_mode()
-def mean_loss(model: LlamaForCausalLM, tokenizer: Tokenizer, seed: int, count: int, size: int = 32) -> float:
+def mean_loss(
+    model: LlamaForCausalLM, tokenizer: Tokenizer, seed: int, count: int, size: int = 32
+) -> float:
     """Mean loss per token, in nats, on text made from ``seed``."""
     model.eval()
     source = itertools.islice(batches(seed, tokenizer, size), count)
@@ -163,7 +189,8 @@ def mean_loss(model: LlamaForCausalLM, tokenizer: Tokenizer, seed: int, count: i
 
 
 def rate_at(step: int, steps: int) -> float:
-    """Share of the peak learning rate: a short linear rise, then a cosine down to a twentieth."""
+    """Share of the peak learning rate: a short linear rise, then a cosine down to a
+    twentieth."""
     rise = max(1, steps // 20)
     if step < rise:
         return (step + 1) / rise
@@ -171,12 +198,16 @@ def rate_at(step: int, steps: int) -> float:
     return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def optimise(model: LlamaForCausalLM, source: Iterator[torch.Tensor], plan: Plan) -> float:
+def optimise(
+    model: LlamaForCausalLM, source: Iterator[torch.Tensor], plan: Plan
+) -> float:
     """Train in place; returns the last running training loss."""
     optimizer = torch.optim.AdamW(
         model.parameters(), plan.learning_rate, betas=(0.9, 0.98), weight_decay=0.05
     )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step, plan.steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: rate_at(step, plan.steps)
+    )
     model.train()
     running = float("nan")
     for step, ids in enumerate(itertools.islice(source, plan.steps), 1):
@@ -248,13 +279,18 @@ def save_model(model: LlamaForCausalLM, out: Path) -> None:
     )
     transformers.utils.logging.disable_progress_bar()
     model.cpu().to(torch.bfloat16).save_pretrained(out)
-    # Some versions write the weights readable by their owner only, which a wheel would carry along.
+    # Some versions write the weights readable by their owner only, which a wheel would
+    # carry along.
     (out / "model.safetensors").chmod(0o644)
 
 
-def write_card(model: LlamaForCausalLM, args: argparse.Namespace, plan: Plan, outcome: Outcome) -> None:
+def write_card(
+    model: LlamaForCausalLM, args: argparse.Namespace, plan: Plan, outcome: Outcome
+) -> None:
     out: Path = args.out
-    files = sorted(path for path in out.iterdir() if path.suffix in (".json", ".safetensors"))
+    files = sorted(
+        path for path in out.iterdir() if path.suffix in (".json", ".safetensors")
+    )
     card = CARD.format(
         parameters=model.num_parameters(),
         vocab=model.config.vocab_size,
@@ -272,7 +308,9 @@ def write_card(model: LlamaForCausalLM, args: argparse.Namespace, plan: Plan, ou
         torch=torch.__version__,
         transformers=transformers.__version__,
         tokenizers=tokenizers.__version__,
-        files="\n".join(f"| `{path.name}` | {path.stat().st_size:,} |" for path in files),
+        files="\n".join(
+            f"| `{path.name}` | {path.stat().st_size:,} |" for path in files
+        ),
     )
     (out / "README.md").write_text(card, encoding="utf-8")
 
@@ -287,7 +325,9 @@ def run(args: argparse.Namespace) -> Outcome:
     sample = itertools.islice(corpus(args.seed), plan.tokenizer_documents)
     tokenizer = train_tokenizer(sample, plan.vocab_size)
     model = build_model(tokenizer).to(args.device)
-    print(f"{model.num_parameters():,} parameters, {tokenizer.get_vocab_size():,} tokens")
+    print(
+        f"{model.num_parameters():,} parameters, {tokenizer.get_vocab_size():,} tokens"
+    )
     train_loss = optimise(model, batches(args.seed, tokenizer, plan.batch), plan)
     held_out_seed = args.seed + HELD_OUT_SEED_OFFSET
     held_out_loss = mean_loss(model, tokenizer, held_out_seed, plan.held_out_batches)
@@ -311,13 +351,28 @@ def positive(text: str) -> int:
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train the tiny language model that the demo ships.")
-    parser.add_argument("--steps", type=positive, help=f"optimiser steps (default: {FULL.steps})")
-    parser.add_argument("--seed", type=int, default=7, help="seed of text and weights (default: 7)")
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="output folder (default: the package)")
+    parser = argparse.ArgumentParser(
+        description="Train the tiny language model that the demo ships."
+    )
+    parser.add_argument(
+        "--steps", type=positive, help=f"optimiser steps (default: {FULL.steps})"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=7, help="seed of text and weights (default: 7)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=DEFAULT_OUT,
+        help="output folder (default: the package)",
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--threads", type=positive, default=2, help="CPU threads (default: 2)")
-    parser.add_argument("--quick", action="store_true", help="a few steps only, to try the script out")
+    parser.add_argument(
+        "--threads", type=positive, default=2, help="CPU threads (default: 2)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a few steps only, to try the script out"
+    )
     args = parser.parse_args(argv)
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: this torch finds no CUDA device")

@@ -1,10 +1,11 @@
-"""Unpack the Python files of vLLM releases, with the compiled parts of the CPU build that is installed.
+"""Unpack the Python files of vLLM releases, with the compiled parts of the CPU build
+that is installed.
 
     .venv-vllm/bin/python scripts/vllm_next.py .vllm-next 0.31.0 0.33.0 newest
 
-For releases that have no CPU build: with .vllm-next/0.33.0 first on PYTHONPATH, `import vllm` is that release
-on the CPU. What needs compiled code of the release doesn't work there. `newest` is the newest release.
-Folders of other releases are removed.
+For releases that have no CPU build: with .vllm-next/0.33.0 first on PYTHONPATH, `import
+vllm` is that release on the CPU. What needs compiled code of the release doesn't work
+there. `newest` is the newest release. Folders of other releases are removed.
 """
 
 from __future__ import annotations
@@ -33,15 +34,29 @@ NEWEST = "newest"
 def download(version: str, folder: str) -> Path:
     """The release's wheel, which needs no installed package."""
     wanted = "vllm" if version == NEWEST else f"vllm=={version}"
-    only = ("--only-binary", ":all:", "--platform", PLATFORM, "--python-version", "3.11")
-    subprocess.run([*PIP, "download", *QUIET, *only, "--dest", folder, wanted], check=True)
+    only = (
+        "--only-binary",
+        ":all:",
+        "--platform",
+        PLATFORM,
+        "--python-version",
+        "3.11",
+    )
+    subprocess.run(
+        [*PIP, "download", *QUIET, *only, "--dest", folder, wanted], check=True
+    )
     return next(Path(folder).glob("vllm-*.whl"))
 
 
 def unpack(wheel: Path, version: str, target: Path) -> None:
-    """The wheel's Python files, and as much metadata as tells the version of a CPU build."""
+    """The wheel's Python files, and as much metadata as tells the version of a CPU
+    build."""
     with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if name.startswith("vllm/") and name.endswith(".py")]
+        names = [
+            name
+            for name in archive.namelist()
+            if name.startswith("vllm/") and name.endswith(".py")
+        ]
         archive.extractall(target, names)
     metadata = target / f"vllm-{version}.dist-info" / "METADATA"
     metadata.parent.mkdir(exist_ok=True)
@@ -55,7 +70,9 @@ def link_compiled(target: Path) -> None:
     """The compiled parts of the installed build, at the same places."""
     spec = importlib.util.find_spec("vllm")
     if spec is None or not spec.submodule_search_locations:
-        sys.exit("vLLM's CPU build is not installed here: run this with the Python of .venv-vllm")
+        sys.exit(
+            "vLLM's CPU build is not installed here: run this with the Python of .venv-vllm"
+        )
     installed = Path(spec.submodule_search_locations[0])
     for library in installed.rglob("*.so"):
         link = target / "vllm" / library.relative_to(installed)
@@ -77,7 +94,10 @@ def fetch(version: str, root: Path) -> Path:
         megabytes = wheel.stat().st_size >> 20
         unpack(wheel, version, target)
     link_compiled(target)
-    subprocess.run([*PIP, "install", *QUIET, "--upgrade", "--target", str(target), *NEEDS], check=True)
+    subprocess.run(
+        [*PIP, "install", *QUIET, "--upgrade", "--target", str(target), *NEEDS],
+        check=True,
+    )
     (target / UNPACKED).touch()
     print(f"vLLM {version}: {megabytes} MB, {time.monotonic() - start:.0f} s")
     return target

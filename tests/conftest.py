@@ -1,12 +1,14 @@
-"""Fixtures that most tests share: a vocabulary small enough to reason about, and the shipped model."""
+"""Fixtures that most tests share: a vocabulary small enough to reason about, and the
+shipped model."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-# Tests run next to each other, and their models are tiny: more threads than one only wait for each other.
-# Set before PyTorch is imported, and inherited by the processes that tests start.
+# Tests run next to each other, and their models are tiny: more threads than one only
+# wait for each other. Set before PyTorch is imported, and inherited by the processes
+# that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
@@ -25,7 +27,8 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session")
 def config() -> GuidedConfig:
-    """Defaults with a fixed number of threads, so that no test depends on the machine's processors."""
+    """Defaults with a fixed number of threads, so that no test depends on the machine's
+    processors."""
     return GuidedConfig(threads=2)
 
 
@@ -48,19 +51,23 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def plugins() -> Plugins:
-    """The built-in plugins, without those that happen to be installed on this machine."""
+    """The built-in plugins, without those that happen to be installed on this
+    machine."""
     return Plugins(entry_points=False)
 
 
 @pytest.fixture
-def byte_compiler(byte_vocabulary: Vocabulary, config: GuidedConfig, plugins: Plugins) -> GrammarCompiler:
+def byte_compiler(
+    byte_vocabulary: Vocabulary, config: GuidedConfig, plugins: Plugins
+) -> GrammarCompiler:
     """A compiler of its own for `byte_vocabulary`: nothing cached, no counts."""
     return GrammarCompiler(byte_vocabulary, config=config, plugins=plugins)
 
 
 @pytest.fixture(scope="session")
 def byte_backend(byte_vocabulary: Vocabulary, config: GuidedConfig) -> XGrammarBackend:
-    """The xgrammar backend for `byte_vocabulary`. Shared: it holds no state of any request."""
+    """The xgrammar backend for `byte_vocabulary`. Shared: it holds no state of any
+    request."""
     return XGrammarBackend(byte_vocabulary, config)
 
 
@@ -76,7 +83,9 @@ def quiet_transformers() -> Any:
 @pytest.fixture(scope="session")
 def demo_tokenizer(quiet_transformers: Any) -> Any:
     """The tokenizer of the shipped model: byte-level BPE."""
-    return quiet_transformers.AutoTokenizer.from_pretrained(MODEL_DIR, local_files_only=True)
+    return quiet_transformers.AutoTokenizer.from_pretrained(
+        MODEL_DIR, local_files_only=True
+    )
 
 
 @pytest.fixture(scope="session")

@@ -62,14 +62,20 @@ def test_a_config_is_a_frozen_value():
 
 def test_the_mode_is_one_of_three():
     assert GuidedConfig.from_mapping({"mode": "inline"}).mode == "inline"
-    with pytest.raises(ConfigError, match=r"mode: unknown mode 'proces' \(did you mean 'process'"):
+    with pytest.raises(
+        ConfigError, match=r"mode: unknown mode 'proces' \(did you mean 'process'"
+    ):
         GuidedConfig.from_mapping({"mode": "proces"})
 
 
 def test_whitespace_is_one_of_three_and_strict_is_a_flag():
-    found = GuidedConfig.from_environment({ENVIRONMENT_VARIABLE: '{"whitespace": "spaced", "strict": false}'})
+    found = GuidedConfig.from_environment(
+        {ENVIRONMENT_VARIABLE: '{"whitespace": "spaced", "strict": false}'}
+    )
     assert (found.whitespace, found.strict) == ("spaced", False)
-    with pytest.raises(ConfigError, match=r"unknown whitespace 'space' \(did you mean 'spaced'"):
+    with pytest.raises(
+        ConfigError, match=r"unknown whitespace 'space' \(did you mean 'spaced'"
+    ):
         GuidedConfig(whitespace="space")
     with pytest.raises(ConfigError, match="strict: must be true or false, not 'no'"):
         GuidedConfig.from_mapping({"strict": "no"})
@@ -93,7 +99,11 @@ def test_zero_is_a_legal_bound():
             '{"enabled": false, "backend": "xgrammar", "cache_bytes": 9, "threads": 3,'
             ' "disabled_plugins": ["a", "b"]}',
             GuidedConfig(
-                enabled=False, backend="xgrammar", cache_bytes=9, threads=3, disabled_plugins=("a", "b")
+                enabled=False,
+                backend="xgrammar",
+                cache_bytes=9,
+                threads=3,
+                disabled_plugins=("a", "b"),
             ),
         ),
     ],
@@ -110,25 +120,44 @@ FLAG = "additional_config.guided_plugin"
 
 
 @pytest.mark.parametrize("off", ["0", " 0", "false"])
-@pytest.mark.parametrize("flag", [{"take_over": True}, True, {"enabled": True}, {"unknown": 1}])
+@pytest.mark.parametrize(
+    "flag", [{"take_over": True}, True, {"enabled": True}, {"unknown": 1}]
+)
 def test_the_kill_switch_holds_whatever_the_flag_says(off, flag):
     found = GuidedConfig.read({"guided_plugin": flag}, {ENVIRONMENT_VARIABLE: off})
     assert found == (GuidedConfig(enabled=False), {"enabled": "GUIDED_PLUGIN=0"})
 
 
 def test_flag_and_environment_merge_field_by_field_and_the_flag_wins():
-    environment = {ENVIRONMENT_VARIABLE: '{"take_over": true, "threads": 2, "disabled_plugins": ["a"]}'}
-    config, sources = GuidedConfig.read({"guided_plugin": {"threads": 3, "tools_strict": False}}, environment)
-    assert config == GuidedConfig(take_over=True, threads=3, tools_strict=False, disabled_plugins=("a",))
+    environment = {
+        ENVIRONMENT_VARIABLE: '{"take_over": true, "threads": 2, "disabled_plugins": ["a"]}'
+    }
+    config, sources = GuidedConfig.read(
+        {"guided_plugin": {"threads": 3, "tools_strict": False}}, environment
+    )
+    assert config == GuidedConfig(
+        take_over=True, threads=3, tools_strict=False, disabled_plugins=("a",)
+    )
     assert config.told(sources) == (
         f"take_over = true (GUIDED_PLUGIN), threads = 3 ({FLAG}), "
         f'disabled_plugins = ["a"] (GUIDED_PLUGIN), tools_strict = false ({FLAG})'
     )
-    for nothing in (None, {}, {"guided_plugin": None}, {"another": 1, "guided_plugin_jump": True}, "text"):
+    for nothing in (
+        None,
+        {},
+        {"guided_plugin": None},
+        {"another": 1, "guided_plugin_jump": True},
+        "text",
+    ):
         config, sources = GuidedConfig.read(nothing, {})
-        assert (config, config.told(sources)) == (GuidedConfig(), "all options have their defaults")
+        assert (config, config.told(sources)) == (
+            GuidedConfig(),
+            "all options have their defaults",
+        )
     assert not GuidedConfig.read({"guided_plugin": 0}, environment)[0].enabled
-    assert GuidedConfig.read({"guided_plugin": 1}, {ENVIRONMENT_VARIABLE: '{"enabled": false}'})[0].enabled
+    assert GuidedConfig.read(
+        {"guided_plugin": 1}, {ENVIRONMENT_VARIABLE: '{"enabled": false}'}
+    )[0].enabled
 
 
 @pytest.mark.parametrize(
@@ -138,14 +167,31 @@ def test_flag_and_environment_merge_field_by_field_and_the_flag_wins():
             {"guided_plugn": {}},
             r"additional_config: unknown key 'guided_plugn' \(did you mean 'guided_plugin",
         ),
-        ({"guided-plugin": {}, "guided_plugin": {}}, "additional_config: unknown key 'guided-plugin'"),
+        (
+            {"guided-plugin": {}, "guided_plugin": {}},
+            "additional_config: unknown key 'guided-plugin'",
+        ),
         ({"guided_plugins": {}}, "additional_config: unknown key 'guided_plugins'"),
-        ({"guided_plugin": {"takeover": 1}}, f"{FLAG}: unknown option 'takeover' .*'take_over'"),
-        ({"guided_plugin": {"threads": "3"}}, f"{FLAG}: threads: must be a whole number"),
-        ({"guided_plugin": {"take_over": False}}, "GUIDED_PLUGIN: tools_strict: has no effect without take"),
+        (
+            {"guided_plugin": {"takeover": 1}},
+            f"{FLAG}: unknown option 'takeover' .*'take_over'",
+        ),
+        (
+            {"guided_plugin": {"threads": "3"}},
+            f"{FLAG}: threads: must be a whole number",
+        ),
+        (
+            {"guided_plugin": {"take_over": False}},
+            "GUIDED_PLUGIN: tools_strict: has no effect without take",
+        ),
         ({"guided_plugin": "on"}, f"{FLAG}: must be 0, 1 or a JSON object, not 'on'"),
         (
-            {"other": 1, "take_over": True, "mode": "inline", "guided_plugin": {"threads": 2}},
+            {
+                "other": 1,
+                "take_over": True,
+                "mode": "inline",
+                "guided_plugin": {"threads": 2},
+            },
             r"^additional_config: take_over, mode: .* one level deeper, under guided_plugin "
             r'\(write {"guided_plugin": {"take_over": true, "mode": "inline"}}\)',
         ),
@@ -157,20 +203,39 @@ def test_what_the_flag_gets_wrong(additional, said):
         GuidedConfig.read(additional, environment)
 
 
-@pytest.mark.parametrize("field", dataclasses.fields(GuidedConfig), ids=lambda field: field.name)
+@pytest.mark.parametrize(
+    "field", dataclasses.fields(GuidedConfig), ids=lambda field: field.name
+)
 def test_an_option_one_level_too_high_is_an_error(field):
-    with pytest.raises(ConfigError, match=f"^additional_config: {field.name}: .*one level deeper"):
+    with pytest.raises(
+        ConfigError, match=f"^additional_config: {field.name}: .*one level deeper"
+    ):
         GuidedConfig.read({field.name: field.default}, {})
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: GuidedConfig(treads=3), "unknown option 'treads' .did you mean 'threads'"),
-        (lambda: GuidedConfig({"threads": 3}), "by their names .*from_mapping takes a mapping"),
-        (lambda: dataclasses.replace(GuidedConfig(), modes="inline"), "did you mean 'mode'"),
-        (lambda: GuidedConfig(mode="proces"), "mode: unknown mode 'proces' .did you mean 'process'"),
-        (lambda: GuidedConfig(unenforced_keywords=("uniqeItems",)), "did you mean 'uniqueItems'"),
+        (
+            lambda: GuidedConfig(treads=3),
+            "unknown option 'treads' .did you mean 'threads'",
+        ),
+        (
+            lambda: GuidedConfig({"threads": 3}),
+            "by their names .*from_mapping takes a mapping",
+        ),
+        (
+            lambda: dataclasses.replace(GuidedConfig(), modes="inline"),
+            "did you mean 'mode'",
+        ),
+        (
+            lambda: GuidedConfig(mode="proces"),
+            "mode: unknown mode 'proces' .did you mean 'process'",
+        ),
+        (
+            lambda: GuidedConfig(unenforced_keywords=("uniqeItems",)),
+            "did you mean 'uniqueItems'",
+        ),
         (
             lambda: GuidedConfig.from_mapping({"unenforced_keywords": ["uniqeItems"]}),
             "unenforced_keywords: unknown keyword 'uniqeItems' .did you mean 'uniqueItems'",
@@ -185,14 +250,20 @@ def test_what_code_gets_wrong(make, says):
 def test_a_config_is_copied_pickled_and_replaced():
     config = GuidedConfig(threads=3, unenforced_keywords=("uniqueItems", "x-mine"))
     assert (
-        copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == dataclasses.replace(config) == config
+        copy.deepcopy(config)
+        == pickle.loads(pickle.dumps(config))
+        == dataclasses.replace(config)
+        == config
     )
 
 
 def test_a_given_environment_replaces_the_process_environment(monkeypatch):
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, "0")
     assert GuidedConfig.from_environment({}).enabled
-    assert GuidedConfig.from_environment({ENVIRONMENT_VARIABLE: '{"threads": 2}'}).threads == 2
+    assert (
+        GuidedConfig.from_environment({ENVIRONMENT_VARIABLE: '{"threads": 2}'}).threads
+        == 2
+    )
 
 
 def test_a_compiler_without_a_config_reads_the_environment(monkeypatch):
@@ -217,11 +288,26 @@ def test_a_compiler_without_a_config_reads_the_environment(monkeypatch):
         ("[1]", "GUIDED_PLUGIN", "must be 0, 1 or a JSON object", ""),
         ("null", "GUIDED_PLUGIN", "must be 0, 1 or a JSON object", ""),
         ("2", "GUIDED_PLUGIN", "must be 0, 1 or a JSON object", ""),
-        ('{"compile_seconds": NaN}', "GUIDED_PLUGIN", "not 0, 1 or a JSON object", "NaN is not JSON"),
+        (
+            '{"compile_seconds": NaN}',
+            "GUIDED_PLUGIN",
+            "not 0, 1 or a JSON object",
+            "NaN is not JSON",
+        ),
         ("[" * 200_000, "GUIDED_PLUGIN", "not 0, 1 or a JSON object", "recursion"),
-        ('{"thread": 3}', "GUIDED_PLUGIN", "unknown option 'thread'", "did you mean 'threads'?"),
+        (
+            '{"thread": 3}',
+            "GUIDED_PLUGIN",
+            "unknown option 'thread'",
+            "did you mean 'threads'?",
+        ),
         ('{"threads": "3"}', "GUIDED_PLUGIN: threads", "must be a whole number", ""),
-        ('{"zzz": 3}', "GUIDED_PLUGIN", "unknown option 'zzz'", "known: backend, cache_bytes"),
+        (
+            '{"zzz": 3}',
+            "GUIDED_PLUGIN",
+            "unknown option 'zzz'",
+            "known: backend, cache_bytes",
+        ),
     ],
 )
 def test_what_the_environment_gets_wrong(text, where, what, hint):
@@ -263,10 +349,15 @@ def test_option_names_that_are_no_text_are_refused_as_options():
 
 
 def test_a_keyword_to_leave_unenforced_may_be_one_of_a_backend():
-    gp.GrammarCompiler(small_vocabulary(), config=GuidedConfig(unenforced_keywords=("title", "of-a-backend")))
+    gp.GrammarCompiler(
+        small_vocabulary(),
+        config=GuidedConfig(unenforced_keywords=("title", "of-a-backend")),
+    )
 
 
-@pytest.mark.parametrize(("count", "threads"), [(1, 1), (2, 1), (6, 4), (16, 12), (64, 12)])
+@pytest.mark.parametrize(
+    ("count", "threads"), [(1, 1), (2, 1), (6, 4), (16, 12), (64, 12)]
+)
 def test_zero_threads_leaves_processors_to_others(monkeypatch, count, threads):
     monkeypatch.setattr(processors, "_AT_IMPORT", set(range(count)))
     assert GuidedConfig().thread_count() == threads
@@ -275,9 +366,13 @@ def test_zero_threads_leaves_processors_to_others(monkeypatch, count, threads):
 
 def test_what_is_refused_is_an_error_or_left_to_vllm():
     assert GuidedConfig(take_over=True, refused="vllm").refused == "vllm"
-    with pytest.raises(ConfigError, match=r"unknown refused 'vlm'.*did you mean 'vllm'"):
+    with pytest.raises(
+        ConfigError, match=r"unknown refused 'vlm'.*did you mean 'vllm'"
+    ):
         GuidedConfig(take_over=True, refused="vlm")
     with pytest.raises(ConfigError, match="refused: has no effect without take_over"):
         GuidedConfig(refused="vllm")
-    with pytest.raises(ConfigError, match="tools_strict: has no effect without take_over"):
+    with pytest.raises(
+        ConfigError, match="tools_strict: has no effect without take_over"
+    ):
         GuidedConfig(tools_strict=False)

@@ -1,4 +1,5 @@
-"""Every code block of every page is run, read by the program that it is for, or says why not."""
+"""Every code block of every page is run, read by the program that it is for, or says
+why not."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from guided_plugin.cli import app
 
 ALL = {page.relative_to(ROOT).as_posix(): blocks(page) for page in PAGES}
 HERE = [
-    name for name, found in ALL.items() if any(block.language and not block.needs_vllm for block in found)
+    name
+    for name, found in ALL.items()
+    if any(block.language and not block.needs_vllm for block in found)
 ]
 SLOW = ("README.md", "docs/transformers.md")
 """Pages whose blocks take more than ten seconds."""
@@ -37,13 +40,19 @@ def test_every_block_is_run_or_says_why_not() -> None:
     assert kinds.total() == len(every)
     assert kinds["python"] > 20
     assert kinds["sh"] > 10
-    reasons = {block.page: block.marker for block in every if block.marker.startswith("not run")}
+    reasons = {
+        block.page: block.marker
+        for block in every
+        if block.marker.startswith("not run")
+    }
     assert reasons == {page: f"not run: {reason}" for page, reason in NOT_RUN.items()}
 
 
 def _kind(block: Block) -> str:
     if block.language:
-        assert block.language in ("python", "sh", "text", *DATA), f"{block.place}: {block.language!r}"
+        assert block.language in ("python", "sh", "text", *DATA), (
+            f"{block.place}: {block.language!r}"
+        )
         return f"{block.language}, vLLM" if block.needs_vllm else block.language
     assert block.marker, (
         f"{block.place}: give the block a language, or a marker (tests/support/doc_blocks.py)"
@@ -53,14 +62,21 @@ def _kind(block: Block) -> str:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in HERE]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in HERE],
 )
 def test_blocks_run(name: str, tmp_path: Path, quiet_transformers: object) -> None:
-    with Session(tmp_path, setup=SETUP.get(name, ""), after=AFTER.get(name, "")) as session:
+    with Session(
+        tmp_path, setup=SETUP.get(name, ""), after=AFTER.get(name, "")
+    ) as session:
         for block in ALL[name]:
             if block.needs_vllm:
                 session.ran = block
-            elif block.language != "text" or session.ran is None or not session.ran.needs_vllm:
+            elif (
+                block.language != "text"
+                or session.ran is None
+                or not session.ran.needs_vllm
+            ):
                 session.run(block)
     for command, arguments in session.noted:
         _can_be_read(command, arguments)
@@ -68,7 +84,9 @@ def test_blocks_run(name: str, tmp_path: Path, quiet_transformers: object) -> No
 
 def _can_be_read(command: str, arguments: list[str]) -> None:
     if command == "make":
-        dry = subprocess.run(["make", "-n", *arguments], cwd=ROOT, capture_output=True, text=True)
+        dry = subprocess.run(
+            ["make", "-n", *arguments], cwd=ROOT, capture_output=True, text=True
+        )
         assert dry.returncode == 0, dry.stderr
     elif command == "pip":
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

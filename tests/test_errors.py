@@ -1,4 +1,5 @@
-"""Errors: the documented tree, their text, their fields across processes, hints for misspelt names."""
+"""Errors: the documented tree, their text, their fields across processes, hints for
+misspelt names."""
 
 import ast
 import pickle
@@ -40,7 +41,10 @@ def test_docstring_draws_the_tree_that_the_classes_form():
         ({"hint": "mend it"}, "wrong (mend it)"),
         ({"request_id": "r1"}, "request r1: wrong"),
         ({"request_id": ""}, "request : wrong"),
-        ({"where": "#/a", "hint": "mend it", "request_id": "r1"}, "request r1: #/a: wrong (mend it)"),
+        (
+            {"where": "#/a", "hint": "mend it", "request_id": "r1"},
+            "request r1: #/a: wrong (mend it)",
+        ),
     ],
 )
 def test_text_tells_request_place_fault_and_way_out(fields, text):
@@ -52,7 +56,12 @@ def test_an_error_can_be_sent_and_told_as_that_of_a_request(kind):
     error = kind("what", where="there", hint="do this")
     told = pickle.loads(pickle.dumps(error.for_request("r1")))
     assert type(told) is kind
-    assert (told.what, told.where, told.hint, told.request_id) == ("what", "there", "do this", "r1")
+    assert (told.what, told.where, told.hint, told.request_id) == (
+        "what",
+        "there",
+        "do this",
+        "r1",
+    )
     assert str(told) == "request r1: there: what (do this)"
     assert error.request_id is None
 
@@ -99,17 +108,23 @@ CLIENT = "a\nb\r\x1b[31mred\x00\u202e\u2028\ud800é"
 
 
 def test_messages_are_one_printable_line_of_bounded_length():
-    error = errors.SpecError(CLIENT, where=f"#/properties/{CLIENT}", hint=CLIENT, request_id=CLIENT)
+    error = errors.SpecError(
+        CLIENT, where=f"#/properties/{CLIENT}", hint=CLIENT, request_id=CLIENT
+    )
     for text in (str(error), error.reason, str(error.for_request("r"))):
         assert text.isprintable(), text
         assert r"a\nb\r\x1b[31mred\x00\u202e\u2028\ud800é" in text
     assert error.where == f"#/properties/{CLIENT}"  # as it is, for programs
-    long = errors.SpecError("begin" + "\n" * 10**6 + "end", where="w" * 10**6, hint="h" * 10**6)
+    long = errors.SpecError(
+        "begin" + "\n" * 10**6 + "end", where="w" * 10**6, hint="h" * 10**6
+    )
     assert len(str(long)) < 3 * errors.MAX_CHARACTERS + 100
     assert re.search(r"begin\\n.* \.\.\. .*\\nend", str(long))
 
 
-@pytest.mark.parametrize("text", ["", "plain é", "x" * 999, CLIENT * 50, "\U000e0001" * 500, "\n" * 1000])
+@pytest.mark.parametrize(
+    "text", ["", "plain é", "x" * 999, CLIENT * 50, "\U000e0001" * 500, "\n" * 1000]
+)
 def test_what_is_printable_stays_as_it_is(text):
     line = errors.printable(text)
     assert line.isprintable()
@@ -124,7 +139,9 @@ class Odd:
         raise RuntimeError("no repr")
 
 
-@pytest.mark.parametrize("short", [1, None, "a", ["a", 1], {"a": [1.5]}, (1,), b"x", True])
+@pytest.mark.parametrize(
+    "short", [1, None, "a", ["a", 1], {"a": [1.5]}, (1,), b"x", True]
+)
 def test_short_values_are_shown_as_they_are(short):
     assert errors.shown(short) == repr(short)
 
@@ -158,13 +175,17 @@ def log_lines():
                 continue
             of_partial = ast.unparse(call.func) == "partial"
             called, *arguments = call.args if of_partial else (call.func, *call.args)
-            if ast.unparse(called).startswith("_log.") and isinstance(arguments[0], ast.Constant):
+            if ast.unparse(called).startswith("_log.") and isinstance(
+                arguments[0], ast.Constant
+            ):
                 yield path.name, arguments[0].value
 
 
 def test_log_lines_about_a_request_begin_with_its_id():
     found = [*log_lines()]
-    about = [(path, text) for path, text in found if re.search(r"\brequest\b|\brow\b", text)]
+    about = [
+        (path, text) for path, text in found if re.search(r"\brequest\b|\brow\b", text)
+    ]
     assert len(found) > 40
     assert {path for path, text in about if text.startswith("request %s: ")} == {
         "batching.py",

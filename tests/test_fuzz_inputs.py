@@ -1,8 +1,10 @@
-"""Random inputs to everything that reads what a client or a broken process wrote, guided by coverage.
+"""Random inputs to everything that reads what a client or a broken process wrote,
+guided by coverage.
 
-What may come out is a result, or an error of the right kind in one printable line, in seconds and without
-much memory. An input that reaches lines of the package which none before it reached is kept, and changed
-further. `make fuzz-inputs` runs more of them (GUIDED_INPUTS of each target, GUIDED_SEED).
+What may come out is a result, or an error of the right kind in one printable line, in
+seconds and without much memory. An input that reaches lines of the package which none
+before it reached is kept, and changed further. `make fuzz-inputs` runs more of them
+(GUIDED_INPUTS of each target, GUIDED_SEED).
 """
 
 import os
@@ -32,7 +34,8 @@ MOST_MEMORY = 1 << 30
 
 
 def fuzz(target, numbers, enough=lambda: False):
-    """How the inputs of a target ended; lines reached and inputs kept. The seeds themselves come first."""
+    """How the inputs of a target ended; lines reached and inputs kept. The seeds
+    themselves come first."""
     corpus = list(target.seeds)
     lines = set()
     outcomes = Counter()
@@ -41,12 +44,18 @@ def fuzz(target, numbers, enough=lambda: False):
             break
         random = Random(f"{target.name} {SEED} {number}")
         first = number < len(target.seeds)
-        value = corpus[number] if first else target.mutate(random, random.choice(corpus), corpus)
+        value = (
+            corpus[number]
+            if first
+            else target.mutate(random, random.choice(corpus), corpus)
+        )
         before = len(lines)
         try:
             outcomes[outcome(target, value, lines)] += 1
         except BaseException as error:
-            error.add_note(f"target {target.name}, seed {SEED}, input {number}: {shown(value)}")
+            error.add_note(
+                f"target {target.name}, seed {SEED}, input {number}: {shown(value)}"
+            )
             raise
         if len(lines) > before:
             corpus.append(value)
@@ -92,7 +101,9 @@ def tracer(lines):
             lines.add((frame.f_code, frame.f_lineno))
         return line
 
-    return lambda frame, *_: line if frame.f_code.co_filename.startswith(PACKAGE) else None
+    return lambda frame, *_: (
+        line if frame.f_code.co_filename.startswith(PACKAGE) else None
+    )
 
 
 def peak_bytes():
@@ -111,7 +122,9 @@ def shown(value):
 def test_inputs_at_random(name):
     end = time.process_time() + SECONDS
     numbers = range(INPUTS or COUNTS.get(name, 1500))
-    outcomes, lines, kept = fuzz(TARGETS[name], numbers, lambda: not INPUTS and time.process_time() > end)
+    outcomes, lines, kept = fuzz(
+        TARGETS[name], numbers, lambda: not INPUTS and time.process_time() > end
+    )
     print(name, dict(outcomes), f"{lines} lines, {kept} kept")
     assert outcomes.total() > 20
     assert outcomes["accepted"]
@@ -130,7 +143,9 @@ def run_odd(value):
             sum(range(10**7))
 
 
-@pytest.mark.parametrize(("value", "told"), [(1, KeyError), (3, AssertionError), (4, AssertionError)])
+@pytest.mark.parametrize(
+    ("value", "told"), [(1, KeyError), (3, AssertionError), (4, AssertionError)]
+)
 def test_a_fault_is_found(monkeypatch, value, told):
     monkeypatch.setitem(globals(), "LONGEST", 0.01)
     target = Target("odd", (0, 2, value), run_odd, (SpecError,), lambda *_: value)

@@ -1,4 +1,5 @@
-"""Imports point one way: between rooms by a fixed order, between files without a cycle."""
+"""Imports point one way: between rooms by a fixed order, between files without a
+cycle."""
 
 import ast
 import pathlib
@@ -8,7 +9,18 @@ import guided_plugin
 PACKAGE = pathlib.Path(guided_plugin.__file__).parent
 
 ROOMS = [
-    *("_version", "errors", "metrics", "ipc", "keywords", "config", "spec/python", "spec", "step", "kernels"),
+    *(
+        "_version",
+        "errors",
+        "metrics",
+        "ipc",
+        "keywords",
+        "config",
+        "spec/python",
+        "spec",
+        "step",
+        "kernels",
+    ),
     *("grammar", "hookspecs", "grammar/llguidance/lark", "grammar/llguidance/distinct"),
     *("grammar/llguidance/tags", "grammar/llguidance"),
     "grammar/xgrammar",
@@ -25,10 +37,13 @@ ROOMS = [
     *("hosts", "hosts/transformers", "hosts/vllm", "vllm", "diagnose", "__init__"),
     *("demo", "bench", "cli"),
 ]
-"""Folders, and files that lie in no folder. Each may import itself and what stands before it."""
+"""Folders, and files that lie in no folder. Each may import itself and what stands
+before it."""
 
 MODULES = {
-    ".".join(path.relative_to(PACKAGE).with_suffix("").parts): ast.parse(path.read_text())
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts): ast.parse(
+        path.read_text()
+    )
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 
@@ -46,8 +61,13 @@ def imports(module):
             root, _, inside = (node.module or "").partition(".")
             if root == "guided_plugin":
                 # The alias is a module, or a name inside one.
-                names = (".".join(filter(None, (inside, alias.name))) for alias in node.names)
-                found.update(module_of(name if module_of(name) in MODULES else inside) for name in names)
+                names = (
+                    ".".join(filter(None, (inside, alias.name))) for alias in node.names
+                )
+                found.update(
+                    module_of(name if module_of(name) in MODULES else inside)
+                    for name in names
+                )
     return found - {module}
 
 
@@ -80,7 +100,12 @@ def cycle(graph):
         if node in done:
             return None
         done.add(node)
-        return next(filter(None, (search(target, [*path, node]) for target in sorted(graph[node]))), None)
+        return next(
+            filter(
+                None, (search(target, [*path, node]) for target in sorted(graph[node]))
+            ),
+            None,
+        )
 
     return next(filter(None, (search(node, []) for node in graph)), None)
 
@@ -90,6 +115,10 @@ def test_no_file_imports_itself_through_others():
 
 
 def test_a_cycle_would_be_found():
-    assert cycle({"a": {"b"}, "b": {"c", "d"}, "c": set(), "d": {"b"}}) == ["b", "d", "b"]
+    assert cycle({"a": {"b"}, "b": {"c", "d"}, "c": set(), "d": {"b"}}) == [
+        "b",
+        "d",
+        "b",
+    ]
     assert "spec.__init__" in imports("hosts.loop")
     assert "kernels.indexed_triton" in imports("kernels.__init__")  # inside a function

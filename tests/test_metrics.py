@@ -34,10 +34,15 @@ FOUND = PipelineMetrics(
     failed=1,
     backends={"xgrammar": 3, "llguidance": 2},
     main_thread=4e-5,
-    choices={("xgrammar", "the spec names it"): 3, ("llguidance", "as a JSON schema"): 2},
+    choices={
+        ("xgrammar", "the spec names it"): 3,
+        ("llguidance", "as a JSON schema"): 2,
+    },
     unenforced={"uniqueItems": 2},
     times={"main_thread": counts(4e-5, 4e-5, 1e-3)},
-    worker=WorkerMetrics(steps=7, plan_to_mask=1e-3, restarts=1, times={"fill": counts(0.0, 7.0)}),
+    worker=WorkerMetrics(
+        steps=7, plan_to_mask=1e-3, restarts=1, times={"fill": counts(0.0, 7.0)}
+    ),
 )
 
 
@@ -71,10 +76,18 @@ def test_what_prometheus_scrapes(monkeypatch):
     core.CounterMetricFamily = Counter
     core.GaugeMetricFamily = Gauge
     core.HistogramMetricFamily = Histogram
-    monkeypatch.setitem(sys.modules, "prometheus_client", ModuleType("prometheus_client"))
+    monkeypatch.setitem(
+        sys.modules, "prometheus_client", ModuleType("prometheus_client")
+    )
     monkeypatch.setitem(sys.modules, "prometheus_client.core", core)
-    families = {family.name: family for family in prometheus_collector(lambda: FOUND).collect()}
-    assert {name: family.value for name, family in families.items() if isinstance(family, Counter)} == {
+    families = {
+        family.name: family for family in prometheus_collector(lambda: FOUND).collect()
+    }
+    assert {
+        name: family.value
+        for name, family in families.items()
+        if isinstance(family, Counter)
+    } == {
         "guided_plugin_steps": 7,
         "guided_plugin_rows": 20,
         "guided_plugin_added": 5,
@@ -106,8 +119,12 @@ def test_what_prometheus_scrapes(monkeypatch):
     buckets, total = families["guided_plugin_main_thread_seconds"].value
     assert total == pytest.approx(1.08e-3)
     assert [bound for bound, _ in buckets] == [*map(str, BUCKETS), "+Inf"]
-    assert [count for _, count in buckets] == [0, 0] + [2] * 4 + [3] * 10  # 1 ms is in "up to 1 ms"
-    assert families["guided_plugin_fill_seconds"].value[0][-2:] == [("0.5", 1), ("+Inf", 2)]
+    # 1 ms is in "up to 1 ms"
+    assert [count for _, count in buckets] == [0, 0] + [2] * 4 + [3] * 10
+    assert families["guided_plugin_fill_seconds"].value[0][-2:] == [
+        ("0.5", 1),
+        ("+Inf", 2),
+    ]
     assert all(family.help for family in families.values())
 
 
@@ -122,18 +139,29 @@ def test_each_growth_is_told_once_and_a_dip_is_none():
 
     def take(restarts, taken, **changed):
         worker = dataclasses.replace(FOUND.worker, restarts=restarts, taken=taken)
-        grown = growth.take(dataclasses.replace(FOUND, worker=worker, **changed), host_thread=host)
+        grown = growth.take(
+            dataclasses.replace(FOUND, worker=worker, **changed), host_thread=host
+        )
         assert set(grown) == COUNTERS | {"main_thread", "fill", "host_thread"}
         return {name: grown[name][0] for name in COUNTERS if grown[name][0]}
 
     host = counts()
 
-    assert take(1, 40) == {"steps": 7, "rows": 20, "added": 5, "failed": 1, "restarts": 1, "taken": 40}
+    assert take(1, 40) == {
+        "steps": 7,
+        "rows": 20,
+        "added": 5,
+        "failed": 1,
+        "restarts": 1,
+        "taken": 40,
+    }
     assert take(1, 40) == {}
     assert take(2, 0, rows=21) == {"restarts": 1, "rows": 1}
     assert take(2, 45, rows=21) == {"taken": 5}
     assert sum(growth.take(FOUND)["fill"]) == 0
-    grown = growth.take(dataclasses.replace(FOUND, times={"main_thread": counts(4e-5, 4e-5, 1e-3, 2.0)}))
+    grown = growth.take(
+        dataclasses.replace(FOUND, times={"main_thread": counts(4e-5, 4e-5, 1e-3, 2.0)})
+    )
     assert grown["main_thread"] == pytest.approx((*[0] * 15, 1, 2.0))
 
 

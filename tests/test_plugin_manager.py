@@ -12,7 +12,9 @@ from guided_plugin.errors import PluginError
 
 
 def entry_point(name, load):
-    return SimpleNamespace(name=name, load=load, dist=SimpleNamespace(name="third-party", version="1.2"))
+    return SimpleNamespace(
+        name=name, load=load, dist=SimpleNamespace(name="third-party", version="1.2")
+    )
 
 
 def test_built_ins_are_ordinary_plugins():
@@ -28,7 +30,9 @@ def test_third_parties_register_through_entry_points(monkeypatch):
         def register_lowerings(self, register):
             register("identity", lambda spec: spec)
 
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [entry_point("mine", Plugin)])
+    monkeypatch.setattr(
+        plugins, "entry_points", lambda group: [entry_point("mine", Plugin)]
+    )
     loaded = gp.Plugins()
     assert "mine" in loaded.names()
     assert list(loaded.lowerings) == ["identity"]
@@ -37,10 +41,15 @@ def test_third_parties_register_through_entry_points(monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("rewrite-lengths", "known: .*xgrammar.*remove"), ("xgramar", "did you mean 'xgrammar'")],
+    [
+        ("rewrite-lengths", "known: .*xgrammar.*remove"),
+        ("xgramar", "did you mean 'xgrammar'"),
+    ],
 )
 def test_to_disable_what_is_no_plugin_is_an_error(name, hint):
-    with pytest.raises(PluginError, match=f"disabled_plugins: no plugin named '{name}'.*{hint}"):
+    with pytest.raises(
+        PluginError, match=f"disabled_plugins: no plugin named '{name}'.*{hint}"
+    ):
         gp.Plugins(disabled=[name])
 
 
@@ -48,8 +57,13 @@ def test_a_broken_third_party_is_named_with_a_way_out(monkeypatch):
     def fail():
         raise ImportError("no module named torchvision")
 
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [entry_point("broken", fail)])
-    with pytest.raises(PluginError, match=r"'broken' of third-party 1\.2.*torchvision.*disabled_plugins"):
+    monkeypatch.setattr(
+        plugins, "entry_points", lambda group: [entry_point("broken", fail)]
+    )
+    with pytest.raises(
+        PluginError,
+        match=r"'broken' of third-party 1\.2.*torchvision.*disabled_plugins",
+    ):
         gp.Plugins()
 
 
@@ -132,17 +146,20 @@ def test_importing_the_package_imports_nothing_else():
         "import sys; before = set(sys.modules); import guided_plugin; "
         "print(*sorted(m for m in set(sys.modules) - before if not m.startswith('_')))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     ours = [name for name in done.stdout.split() if name.startswith("guided_plugin")]
     assert ours == ["guided_plugin", "guided_plugin._version"]
     assert not {"torch", "xgrammar", "numpy", "transformers"} & set(done.stdout.split())
 
 
 def test_importing_the_package_takes_less_than_a_tenth_of_a_second():
-    code = (
-        "import time; start = time.process_time(); import guided_plugin; print(time.process_time() - start)"
-    )
-    done = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True) for _ in range(3)]
+    code = "import time; start = time.process_time(); import guided_plugin; print(time.process_time() - start)"
+    done = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        for _ in range(3)
+    ]
     assert min(float(run.stdout) for run in done) < 0.1
 
 
@@ -150,7 +167,9 @@ def test_names_of_the_package_are_found_once_and_listed():
     assert gp.OutputSpec is vars(gp)["OutputSpec"]  # kept after its first use
     assert set(gp.__all__) <= set(dir(gp))
     code = "import guided_plugin; guided_plugin.errors.GuidedError; print(guided_plugin.UNGUIDED)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == str(gp.UNGUIDED)
 
 

@@ -1,4 +1,5 @@
-"""Every refusal of a spec names the place, what is wrong, what to change and, inside tools, the tool."""
+"""Every refusal of a spec names the place, what is wrong, what to change and, inside
+tools, the tool."""
 
 import json
 import random
@@ -10,7 +11,12 @@ import pytest
 from refused_specs import FORMS, GRAMMARS, SCHEMAS, TAGS, in_tool
 
 import guided_plugin as gp
-from guided_plugin.errors import GrammarError, GuidedError, SpecError, UnsatisfiableSpecError
+from guided_plugin.errors import (
+    GrammarError,
+    GuidedError,
+    SpecError,
+    UnsatisfiableSpecError,
+)
 from guided_plugin.hosts.fake import small_vocabulary
 from guided_plugin.keywords import ASSERTIONS
 from guided_plugin.spec.telling import tool_at
@@ -18,14 +24,20 @@ from guided_plugin.spec.telling import tool_at
 
 @pytest.fixture(scope="module")
 def compiler():
-    made = gp.GrammarCompiler(small_vocabulary(), config=gp.GuidedConfig(isolate_compiles=False))
+    made = gp.GrammarCompiler(
+        small_vocabulary(), config=gp.GuidedConfig(isolate_compiles=False)
+    )
     yield made
     made.close()
 
 
 def refused(compiler, form, **options):
     def admit():
-        compiler.compile(gp.OutputSpec.json_schema(form, **options) if options else gp.OutputSpec.parse(form))
+        compiler.compile(
+            gp.OutputSpec.json_schema(form, **options)
+            if options
+            else gp.OutputSpec.parse(form)
+        )
 
     with pytest.raises(GuidedError) as caught:
         admit()
@@ -38,7 +50,12 @@ def lacks(error, keyword=True):
     if not error.where.startswith(("#", "grammar", "regex", "choice")):
         found.append("a place")
     last = re.search(r"/([A-Za-z$]+)$", error.where)
-    if keyword and last is None and "`" not in error.what and not error.where.startswith(("regex", "choice")):
+    if (
+        keyword
+        and last is None
+        and "`" not in error.what
+        and not error.where.startswith(("regex", "choice"))
+    ):
         found.append("a keyword")
     if not error.hint:
         found.append("a remedy")
@@ -57,7 +74,8 @@ def test_schemas(compiler, name):
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_schemas_of_tools(compiler, name):
     schema, where, _ = SCHEMAS[name]
-    # References are about another root there, and a tool that can never be called leaves free text.
+    # References are about another root there, and a tool that can never be called
+    # leaves free text.
     if "$ref" in str(schema) or name == "a pattern of nothing":
         return
     for style, form in in_tool(schema).items():
@@ -69,32 +87,61 @@ def test_schemas_of_tools(compiler, name):
         assert error.hint
 
 
-WRONG = (None, True, -1, 1.5, 7, "5", "", [], {}, [None], [7], [[]], {"a": 7}, {"a": [7]})
+WRONG = (
+    None,
+    True,
+    -1,
+    1.5,
+    7,
+    "5",
+    "",
+    [],
+    {},
+    [None],
+    [7],
+    [[]],
+    {"a": 7},
+    {"a": [7]},
+)
 
 
 @pytest.mark.parametrize("keyword", sorted(ASSERTIONS | {"$defs", "definitions"}))
-def test_a_keyword_of_the_wrong_type_is_told_the_same_wherever_its_schema_is(compiler, keyword):
+def test_a_keyword_of_the_wrong_type_is_told_the_same_wherever_its_schema_is(
+    compiler, keyword
+):
     meta = jsonschema.Draft202012Validator(jsonschema.Draft202012Validator.META_SCHEMA)
     seen = 0
     for value in WRONG:
         inner = {"title": "x", keyword: value}
-        outside = told_of(compiler, {"json_schema": {"schema": {"properties": {"a": inner}}}})
-        # What the newest draft takes is for the backend to say, and older drafts have more.
+        outside = told_of(
+            compiler, {"json_schema": {"schema": {"properties": {"a": inner}}}}
+        )
+        # What the newest draft takes is for the backend to say, and older drafts have
+        # more.
         if outside is None or meta.is_valid(inner):
             continue
         schema = {"type": "object", "properties": {"a": inner}}
         for style, form in {**in_tool(schema), **in_grammar(schema)}.items():
             inside = told_of(compiler, form)
             assert inside is not None, (style, value)
-            assert inside.what.removesuffix(", in tool 'get_weather'") == outside.what, style
+            assert (
+                inside.what.removesuffix(", in tool 'get_weather'") == outside.what
+            ), style
             assert inside.where.endswith(outside.where.removeprefix("#")), style
             assert inside.hint == outside.hint
         seen += 1
-    assert seen > 1 or keyword in ("const", "additionalItems", "definitions", "dependencies", "items")
+    assert seen > 1 or keyword in (
+        "const",
+        "additionalItems",
+        "definitions",
+        "dependencies",
+        "items",
+    )
 
 
 def told_of(compiler, form):
-    """The error of a schema that is malformed; None where nothing is wrong with its types."""
+    """The error of a schema that is malformed; None where nothing is wrong with its
+    types."""
     try:
         spec = gp.OutputSpec.parse(form)
         compiler.compile(spec)
@@ -110,7 +157,9 @@ def in_grammar(schema):
     older = {"begin": "<function=get_weather>", "schema": schema, "end": "</function>"}
     return {
         "Lark": {"grammar": source},
-        "older tag": {"structural_tag": {"structures": [older], "triggers": ["<function="]}},
+        "older tag": {
+            "structural_tag": {"structures": [older], "triggers": ["<function="]}
+        },
     }
 
 
@@ -118,7 +167,10 @@ def in_grammar(schema):
 def test_a_number_that_json_does_not_have_is_told_with_its_place(compiler, number):
     schema = {"properties": {"a": {"enum": [1, number]}}}
     assert refused(compiler, {"json_schema": schema}).where == "#/properties/a/enum/1"
-    assert refused(compiler, {"json_schema": json.dumps(schema)}).where == "#/properties/a/enum/1"
+    assert (
+        refused(compiler, {"json_schema": json.dumps(schema)}).where
+        == "#/properties/a/enum/1"
+    )
     for style, form in in_tool(schema).items():
         error = refused(compiler, form)
         assert error.where.endswith("/properties/a/enum/1"), style
@@ -126,7 +178,9 @@ def test_a_number_that_json_does_not_have_is_told_with_its_place(compiler, numbe
     loop = {"properties": {"a": {"minimum": number}}}
     loop["properties"]["b"] = loop
     assert refused(compiler, {"json_schema": loop}).where == "#/properties/a/minimum"
-    assert "not JSON" in str(refused(compiler, {"grammar": 'start: %json {"enum": [1e999]}'}))
+    assert "not JSON" in str(
+        refused(compiler, {"grammar": 'start: %json {"enum": [1e999]}'})
+    )
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
@@ -156,9 +210,15 @@ def test_forms(compiler, name):
     assert says in str(error)
 
 
-@pytest.mark.skipif(not official_suite.ARCHIVE.is_file(), reason="the official suite is not there")
+@pytest.mark.skipif(
+    not official_suite.ARCHIVE.is_file(), reason="the official suite is not there"
+)
 def test_refusals_of_the_official_suite(compiler):
-    groups = [group for draft in official_suite.DRAFTS for group in official_suite.groups(draft)]
+    groups = [
+        group
+        for draft in official_suite.DRAFTS
+        for group in official_suite.groups(draft)
+    ]
     random.Random(4).shuffle(groups)
     seen = []
     for group in groups[:400]:
@@ -172,7 +232,11 @@ def test_refusals_of_the_official_suite(compiler):
 
 
 def test_an_unsatisfiable_schema_that_opening_does_not_help_is_not_told_to_open():
-    schema = {"type": "object", "properties": {"a": {"const": 1, "type": "string"}}, "required": ["a"]}
+    schema = {
+        "type": "object",
+        "properties": {"a": {"const": 1, "type": "string"}},
+        "required": ["a"],
+    }
     made = gp.GrammarCompiler(small_vocabulary())
     assert "strict" not in str(refused(made, schema, strict=True))
 
@@ -188,6 +252,9 @@ def test_an_unsatisfiable_schema_that_opening_does_not_help_is_not_told_to_open(
     ],
 )
 def test_the_name_of_a_tool_is_read_from_its_tag(begin, told):
-    assert tool_at({"format": {"begin": begin, "content": {"x": 1}}}, "#/format/content/x") == told
+    assert (
+        tool_at({"format": {"begin": begin, "content": {"x": 1}}}, "#/format/content/x")
+        == told
+    )
     assert tool_at({"format": {"x": 1}}, "#/format/x") is None
     assert tool_at({"format": {"begin": begin}}, "#/other") is None

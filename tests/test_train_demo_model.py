@@ -43,7 +43,9 @@ def torch_settings():
 
 @pytest.fixture(scope="module")
 def shipped():
-    tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL_DIR, local_files_only=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        MODEL_DIR, local_files_only=True
+    )
     model = transformers.AutoModelForCausalLM.from_pretrained(
         MODEL_DIR, local_files_only=True, dtype=torch.float32
     )
@@ -62,7 +64,9 @@ def test_quick_training_writes_every_file_and_is_deterministic(script, tmp_path)
     assert {path.name for path in first.iterdir()} == FILES
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
-    assert (first / "model.safetensors").read_bytes() != (other / "model.safetensors").read_bytes()
+    assert (first / "model.safetensors").read_bytes() != (
+        other / "model.safetensors"
+    ).read_bytes()
     transformers.AutoTokenizer.from_pretrained(first)
     transformers.AutoModelForCausalLM.from_pretrained(first)
 
@@ -87,10 +91,16 @@ def test_shipped_vocabulary_has_every_byte(script, shipped):
     assert len(alphabet) == 256
     assert set(alphabet) <= vocabulary.keys()
     assert len(vocabulary) == model.config.vocab_size
-    assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token) == script.SPECIAL_TOKENS
+    assert (
+        tokenizer.bos_token,
+        tokenizer.eos_token,
+        tokenizer.pad_token,
+    ) == script.SPECIAL_TOKENS
 
 
-@pytest.mark.parametrize("text", ['Żółć 日本語 🙂\t{"a":1}\n', *(demo.prompt for demo in DEMOS)])
+@pytest.mark.parametrize(
+    "text", ['Żółć 日本語 🙂\t{"a":1}\n', *(demo.prompt for demo in DEMOS)]
+)
 def test_shipped_tokenizer_gives_text_back(shipped, text):
     tokenizer, _ = shipped
     ids = tokenizer(text).input_ids
@@ -100,6 +110,8 @@ def test_shipped_tokenizer_gives_text_back(shipped, text):
 
 def test_shipped_model_predicts_fresh_text(script, shipped):
     tokenizer, model = shipped
-    loss = script.mean_loss(model, tokenizer.backend_tokenizer, seed=424_242, count=1, size=4)
+    loss = script.mean_loss(
+        model, tokenizer.backend_tokenizer, seed=424_242, count=1, size=4
+    )
     # An untrained model is near the logarithm of the vocabulary size, about 7.3.
     assert loss < 1.2 < 0.25 * math.log(model.config.vocab_size)

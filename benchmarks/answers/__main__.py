@@ -1,12 +1,14 @@
-"""Right answers: a real model, real tasks, judged by what is right, in each way of guiding.
+"""Right answers: a real model, real tasks, judged by what is right, in each way of
+guiding.
 
     python -m benchmarks.answers fetch smollm2-135m bfcl
     python -m benchmarks.answers --model smollm2-135m --tasks bfcl,lists --count 100 --out FILE
     python -m benchmarks.answers --model DIR --tasks FILE.jsonl --ways unguided,compact,flexible,guidance
     python -m benchmarks.answers --read A.json,B.json --out BOTH.json
 
-Greedy, float32 on the CPU and bfloat16 on a GPU. All ways of a task get the same prompt. Each engine is a
-process of its own, and each way asks all tasks of a kind in one `generate` call.
+Greedy, float32 on the CPU and bfloat16 on a GPU. All ways of a task get the same
+prompt. Each engine is a process of its own, and each way asks all tasks of a kind in
+one `generate` call.
 
     right      by the task's judge (benchmarks/answers/judges.py). Text around the first JSON value is skipped
     valid      valid under the task's schema, by `jsonschema`: objects are open there. A finished answer of
@@ -17,8 +19,8 @@ process of its own, and each way asks all tasks of a kind in one `generate` call
     s          of the `generate` call; on a CPU only the first way of an engine pays for the prompts
     p          McNemar's exact test of two ways, by the tasks that only one of them answers right
 
-`--texts` keeps the outputs, one JSON line each; the raw file of `--out` has none. Ways may be measured by
-calls of their own, and read together.
+`--texts` keeps the outputs, one JSON line each; the raw file of `--out` has none. Ways
+may be measured by calls of their own, and read together.
 """
 
 from __future__ import annotations
@@ -38,7 +40,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from benchmarks.answers import models
-from benchmarks.answers.figures import COLUMNS, PAIR_COLUMNS, TOLD, broken_promises, figure, pairs
+from benchmarks.answers.figures import (
+    COLUMNS,
+    PAIR_COLUMNS,
+    TOLD,
+    broken_promises,
+    figure,
+    pairs,
+)
 from benchmarks.answers.judges import as_calls, judged
 from benchmarks.answers.prompts import prompt_tokens
 from benchmarks.answers.tasks import KINDS, Task, load_tasks
@@ -56,8 +65,8 @@ _POLL = 0.5
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fetch, or measure and print.
 
-    Returns 1 if an engine failed or this package finished an answer that is not valid, 2 for a command that
-    cannot be carried out.
+    Returns 1 if an engine failed or this package finished an answer that is not valid,
+    2 for a command that cannot be carried out.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -69,7 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.read:
             result = merged([json.loads(path.read_text()) for path in options.read])
         else:
-            result = measure(options, "python -m benchmarks.answers " + shlex.join(given))
+            result = measure(
+                options, "python -m benchmarks.answers " + shlex.join(given)
+            )
     except GuidedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -94,7 +105,9 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     )
 
     def add(name: str, default: Any, what: str, kind: Any = None) -> None:
-        parser.add_argument(name, default=default, help=what, type=kind or type(default))
+        parser.add_argument(
+            name, default=default, help=what, type=kind or type(default)
+        )
 
     add("--model", "smollm2-135m", "folder of a model, or a name that `fetch` knows")
     add(
@@ -104,9 +117,20 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add("--ways", _WAYS, "see benchmarks/answers/ways.py")
     add("--count", 0, "at most so many tasks of a kind; 0: all")
-    add("--tokens", 0, "at most so many tokens of an answer; 0: as many as its task gives")
-    add("--bfcl", None, "folder with BFCL's data; what `fetch` keeps if not given", Path)
-    add("--sample", None, "schemas for `documents`: a folder or a tar archive of MaskBench files", Path)
+    add(
+        "--tokens",
+        0,
+        "at most so many tokens of an answer; 0: as many as its task gives",
+    )
+    add(
+        "--bfcl", None, "folder with BFCL's data; what `fetch` keeps if not given", Path
+    )
+    add(
+        "--sample",
+        None,
+        "schemas for `documents`: a folder or a tar archive of MaskBench files",
+        Path,
+    )
     add("--longest", 4096, "tokens of a prompt; tasks with longer ones are left out")
     add("--rows", 64, "requests that run at once")
     add("--device", "cpu", "cpu or cuda")
@@ -130,17 +154,28 @@ def measure(options: argparse.Namespace, command: str) -> dict[str, Any]:
     check_out(options.texts, "--texts")
     ways = [Way.named(name) for name in options.ways.split(",")]
     if options.device == "cpu" and any("jump" in way.changes for way in ways):
-        raise InputError("+jump needs a GPU", where="--ways", hint="leave it out, or use --device cuda")
+        raise InputError(
+            "+jump needs a GPU",
+            where="--ways",
+            hint="leave it out, or use --device cuda",
+        )
     folder = models.model_folder(options.model)
     tasks, left_out = chosen(options, folder)
-    result: dict[str, Any] = {"command": command, "date": None, "benchmark": "answers", "model": folder.name}
+    result: dict[str, Any] = {
+        "command": command,
+        "date": None,
+        "benchmark": "answers",
+        "model": folder.name,
+    }
     result |= {"left_out": left_out, "figures": [], "failed": []}
     asked = [{**dataclasses.asdict(task), "tokens": tokens} for task, tokens in tasks]
     kinds = _by_kind([task for task, _ in tasks])
     unasked = [way.name for way in ways if not any(map(way.asks, kinds))]
     if unasked:
         hint = "the tasks `calls` are asked in the ways `tools`, all others in the other ways"
-        raise InputError(f"{', '.join(unasked)} would be asked nothing", where="--ways", hint=hint)
+        raise InputError(
+            f"{', '.join(unasked)} would be asked nothing", where="--ways", hint=hint
+        )
     count = sum(len(kinds[kind]) for kind in kinds for way in ways if way.asks(kind))
     with (
         progress("answers", count) as advance,
@@ -156,18 +191,25 @@ def measure(options: argparse.Namespace, command: str) -> dict[str, Any]:
             result |= {"date": known["date"], "environment": known}
             for case in found["cases"]:
                 result["figures"].append(_judged(case, kinds[case["kind"]], texts))
-            if len(found["cases"]) < sum(way.asks(kind) for way in own for kind in kinds):
+            if len(found["cases"]) < sum(
+                way.asks(kind) for way in own for kind in kinds
+            ):
                 result["failed"].append(
                     f"{engine}: ended, or took {options.limit:g} s, before all was measured"
                 )
             write_json(result, options.out)
     names = [way.name for way in ways]
-    result["figures"].sort(key=lambda one: (list(kinds).index(one["kind"]), names.index(one["way"])))
+    result["figures"].sort(
+        key=lambda one: (list(kinds).index(one["kind"]), names.index(one["way"]))
+    )
     return result
 
 
-def chosen(options: argparse.Namespace, folder: Path) -> tuple[list[tuple[Task, list[int]]], dict[str, int]]:
-    """Choose the tasks, with the tokens of their prompts; count by kind those whose prompt is too long."""
+def chosen(
+    options: argparse.Namespace, folder: Path
+) -> tuple[list[tuple[Task, list[int]]], dict[str, int]]:
+    """Choose the tasks, with the tokens of their prompts; count by kind those whose
+    prompt is too long."""
     sources = {"bfcl": options.bfcl, "sample": options.sample}
     tokenizer = load_tokenizer(folder)
     tasks: list[tuple[Task, list[int]]] = []
@@ -179,7 +221,11 @@ def chosen(options: argparse.Namespace, folder: Path) -> tuple[list[tuple[Task, 
         with_tokens = [(task, prompt_tokens(tokenizer, task)) for task in known]
         fitting = [one for one in with_tokens if len(one[1]) <= options.longest]
         if not fitting:
-            raise InputError("has no task that can be asked", where=kind, hint="--longest is the limit")
+            raise InputError(
+                "has no task that can be asked",
+                where=kind,
+                hint="--longest is the limit",
+            )
         tasks += fitting
         if len(fitting) < len(known):
             left_out[kind] = len(known) - len(fitting)
@@ -199,12 +245,15 @@ def _by_kind(tasks: Sequence[Task]) -> dict[str, list[Task]]:
 
 
 def _by_engine(ways: Sequence[Way]) -> Iterator[tuple[str, list[Way]]]:
-    """Group the ways by the engine that answers. Unguided ones are asked in the first engine of all."""
+    """Group the ways by the engine that answers. Unguided ones are asked in the first
+    engine of all."""
     guided = [way for way in ways if way.name != UNGUIDED]
     first = guided[0].engine if guided else "plugin"
     engines: dict[str, list[Way]] = {}
     for way in ways:
-        engines.setdefault(first if way.name == UNGUIDED else way.engine, []).append(way)
+        engines.setdefault(first if way.name == UNGUIDED else way.engine, []).append(
+            way
+        )
     yield from engines.items()
 
 
@@ -216,14 +265,16 @@ def _run(
     asked: list[dict[str, Any]],
     advance: Callable[..., None],
 ) -> dict[str, Any]:
-    """Return what an engine answers. Its process adds a byte to a file for each answer."""
+    """Return what an engine answers. Its process adds a byte to a file for each
+    answer."""
     longest = max(len(task["tokens"]) + task["max_tokens"] for task in asked)
     arguments = {
         "max_num_seqs": options.rows,
         "max_model_len": longest + 8,
         "dtype": _DTYPES[options.device],
         "enforce_eager": options.device == "cpu",
-        # Prompts take most of the time on a CPU, and all ways of an engine have the same.
+        # Prompts take most of the time on a CPU, and all ways of an engine have the
+        # same.
         "enable_prefix_caching": options.device == "cpu",
         **engine_arguments(engine),
         **options.engine,
@@ -241,7 +292,12 @@ def _run(
         where = f"benchmarks.answers, {engine}"
         environment = engine_environment(engine, options.device)
         running = pool.submit(
-            run_child, "benchmarks.answers.child", question, environment, options.limit, where
+            run_child,
+            "benchmarks.answers.child",
+            question,
+            environment,
+            options.limit,
+            where,
         )
         _follow(running, Path(answered.name), lambda: advance(f"answers, {engine}"))
         return running.result()
@@ -261,7 +317,9 @@ def _follow(running: Future[Any], answered: Path, advance: Callable[[], None]) -
         time.sleep(_POLL)
 
 
-def _judged(case: dict[str, Any], tasks: Sequence[Task], texts: TextIO | None) -> dict[str, Any]:
+def _judged(
+    case: dict[str, Any], tasks: Sequence[Task], texts: TextIO | None
+) -> dict[str, Any]:
     """Judge the outputs of a case; write them where they are to be kept."""
     outputs = case["outputs"]
     read = as_calls if tasks[0].kind == "calls" else str
@@ -282,13 +340,18 @@ def _opened(path: Path | None) -> Any:
 
 
 def merged(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Put several results together. Raises InputError if a kind had other tasks in one of them."""
+    """Put several results together. Raises InputError if a kind had other tasks in one
+    of them."""
     figures = [one for result in results for one in result["figures"]]
     digests: dict[str, str] = {}
     for one in figures:
         if digests.setdefault(one["kind"], one["digest"]) != one["digest"]:
             hint = "measure with the same --tasks, --count, --longest and tokenizer"
-            raise InputError(f"{one['kind']} had different tasks in these files", where="--read", hint=hint)
+            raise InputError(
+                f"{one['kind']} had different tasks in these files",
+                where="--read",
+                hint=hint,
+            )
     failed = [failure for result in results for failure in result["failed"]]
     commands = "; ".join(result["command"] for result in results)
     return {**results[0], "command": commands, "figures": figures, "failed": failed}

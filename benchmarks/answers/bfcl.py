@@ -1,4 +1,5 @@
-"""Questions of the Berkeley Function Calling Leaderboard, from the package `bfcl-eval`."""
+"""Questions of the Berkeley Function Calling Leaderboard, from the package
+`bfcl-eval`."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ class Question:
 def questions(folder: Path) -> Iterator[Question]:
     """Read the questions of a folder that holds these files."""
     for name in FILES:
-        answers = {one["id"]: one["ground_truth"] for one in _lines(folder / ANSWERS, name)}
+        answers = {
+            one["id"]: one["ground_truth"] for one in _lines(folder / ANSWERS, name)
+        }
         for one in _lines(folder, name):
             tools = [_tool(function) for function in one["function"]]
             messages = [message for turn in one["question"] for message in turn]
@@ -70,17 +73,25 @@ def _lines(folder: Path, name: str) -> Iterator[dict[str, Any]]:
 
 def _tool(function: dict[str, Any]) -> dict[str, Any]:
     known = {name: function[name] for name in ("name", "description")}
-    return {"type": "function", "function": {**known, "parameters": json_schema(function["parameters"])}}
+    return {
+        "type": "function",
+        "function": {**known, "parameters": json_schema(function["parameters"])},
+    }
 
 
 def json_schema(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return BFCL's description of a value as JSON Schema: its types are named as in other languages."""
-    schema = {name: value for name, value in parameters.items() if name not in _ANNOTATIONS}
+    """Return BFCL's description of a value as JSON Schema: its types are named as in
+    other languages."""
+    schema = {
+        name: value for name, value in parameters.items() if name not in _ANNOTATIONS
+    }
     kind = schema.pop("type", "any")
     if kind not in _NO_TYPE:
         schema["type"] = _TYPES.get(kind, kind)
     if isinstance(schema.get("properties"), dict):
-        schema["properties"] = {name: json_schema(value) for name, value in schema["properties"].items()}
+        schema["properties"] = {
+            name: json_schema(value) for name, value in schema["properties"].items()
+        }
     if isinstance(schema.get("items"), dict):
         schema["items"] = json_schema(schema["items"])
     return schema

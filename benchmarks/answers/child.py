@@ -2,8 +2,9 @@
 
     python -m benchmarks.answers.child OPTIONS.json RESULT.json
 
-The result is written again after each way, so that a time limit costs what was not measured yet. The parent
-chooses the plugin's options by environment variables. Imports vLLM.
+The result is written again after each way, so that a time limit costs what was not
+measured yet. The parent chooses the plugin's options by environment variables. Imports
+vLLM.
 """
 
 from __future__ import annotations
@@ -24,12 +25,17 @@ def main(options_path: str, result_path: str) -> None:
     """Answer every kind of task in every way."""
     options = question_in(options_path)
     bench = _Bench(options)
-    result: dict[str, Any] = {"environment": environment(options["device"]), "cases": []}
+    result: dict[str, Any] = {
+        "environment": environment(options["device"]),
+        "cases": [],
+    }
     for kind, tasks in itertools.groupby(options["tasks"], lambda task: task["kind"]):
         known = list(tasks)
         for way in map(Way.named, options["ways"]):
             if way.asks(kind):
-                result["cases"].append({"kind": kind, "way": way.name, **bench.answers(way, known)})
+                result["cases"].append(
+                    {"kind": kind, "way": way.name, **bench.answers(way, known)}
+                )
                 answer(result, result_path)
 
 
@@ -49,7 +55,8 @@ class _Bench:
         self._tell_answers(Path(options["answered"]))
 
     def _leave_out_refused(self) -> None:
-        """Make `LLM` leave out a request that is refused: it would give up all others of the call."""
+        """Make `LLM` leave out a request that is refused: it would give up all others
+        of the call."""
         from vllm.exceptions import VLLMValidationError
 
         add = self.llm._add_request
@@ -79,21 +86,26 @@ class _Bench:
         self.llm.llm_engine.step = stepped
 
     def answers(self, way: Way, tasks: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the outputs of all tasks, answered in one call, and the seconds that it took."""
+        """Return the outputs of all tasks, answered in one call, and the seconds that
+        it took."""
         from vllm import SamplingParams, TokensPrompt
 
         self._added = 0
         self._refused = {}
         prompts = [TokensPrompt(prompt_token_ids=task["tokens"]) for task in tasks]
         params = [
-            SamplingParams(temperature=0.0, max_tokens=task["max_tokens"], **_constraint(way, task))
+            SamplingParams(
+                temperature=0.0, max_tokens=task["max_tokens"], **_constraint(way, task)
+            )
             for task in tasks
         ]
         start = time.monotonic()
         outputs = iter(self.llm.generate(prompts, params, use_tqdm=False))
         seconds = time.monotonic() - start
         told = [
-            _refusal(self._refused[number]) if number in self._refused else _told(next(outputs))
+            _refusal(self._refused[number])
+            if number in self._refused
+            else _told(next(outputs))
             for number in range(len(tasks))
         ]
         return {"seconds": seconds, "outputs": told}
@@ -111,7 +123,12 @@ def _constraint(way: Way, task: dict[str, Any]) -> dict[str, Any]:
 def _told(output: Any) -> dict[str, Any]:
     own = output.outputs[0]
     reason = str(own.stop_reason) if own.finish_reason == "error" else None
-    return {"text": own.text, "tokens": len(own.token_ids), "finish": own.finish_reason, "reason": reason}
+    return {
+        "text": own.text,
+        "tokens": len(own.token_ids),
+        "finish": own.finish_reason,
+        "reason": reason,
+    }
 
 
 def _refusal(reason: str) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Figures of ways: answers counted, and pairs of ways compared by McNemar's exact test."""
+"""Figures of ways: answers counted, and pairs of ways compared by McNemar's exact
+test."""
 
 from __future__ import annotations
 
@@ -16,13 +17,27 @@ TOLD = 0.05
 """Pairs with a larger p are in the raw file only."""
 COLUMNS = (
     *(("tasks", "{kind}"), ("way", "{way}"), ("of", "{tasks}")),
-    *(("right", "{right}"), ("%", "{right_percent:.1f}"), ("valid", "{valid}"), ("cut", "{cut}")),
-    *(("refused", "{refused}"), ("failed", "{failed}"), ("tokens", "{tokens}"), ("s", "{seconds:.1f}")),
+    *(
+        ("right", "{right}"),
+        ("%", "{right_percent:.1f}"),
+        ("valid", "{valid}"),
+        ("cut", "{cut}"),
+    ),
+    *(
+        ("refused", "{refused}"),
+        ("failed", "{failed}"),
+        ("tokens", "{tokens}"),
+        ("s", "{seconds:.1f}"),
+    ),
     *(("items", "{items}"), ("of", "{expected}"), ("lists empty", "{empty}")),
 )
 PAIR_COLUMNS = (
     *(("tasks", "{kind}"), ("better", "{better}"), ("other", "{other}")),
-    *(("right only there", "{only_better}"), ("only here", "{only_other}"), ("p", "{p:.4f}")),
+    *(
+        ("right only there", "{only_better}"),
+        ("only here", "{only_other}"),
+        ("p", "{p:.4f}"),
+    ),
 )
 
 
@@ -35,7 +50,11 @@ def figure(
 ) -> dict[str, Any]:
     """Count the answers of one way to the tasks of one kind."""
     finishes = [output["finish"] for output in outputs]
-    finished = [verdict for verdict, finish in zip(verdicts, finishes, strict=True) if finish == "stop"]
+    finished = [
+        verdict
+        for verdict, finish in zip(verdicts, finishes, strict=True)
+        if finish == "stop"
+    ]
     right = sum(verdict.right for verdict in verdicts)
     return {
         "kind": tasks[0].kind,
@@ -45,7 +64,9 @@ def figure(
         "right_percent": round(100 * right / len(tasks), 2),
         "valid": sum(verdict.valid for verdict in verdicts),
         "finished": len(finished),
-        "finished_invalid": sum(not (verdict.valid and verdict.whole) for verdict in finished),
+        "finished_invalid": sum(
+            not (verdict.valid and verdict.whole) for verdict in finished
+        ),
         "cut": finishes.count("length"),
         "refused": finishes.count("refused"),
         "failed": finishes.count("error"),
@@ -60,7 +81,8 @@ def figure(
 
 
 def broken_promises(figures: Sequence[dict[str, Any]]) -> list[str]:
-    """Say which ways of this package finished answers that are not valid. No way of it may."""
+    """Say which ways of this package finished answers that are not valid. No way of it
+    may."""
     told = []
     for one in figures:
         # Files that were measured before this was counted do not have it.
@@ -99,7 +121,10 @@ def pair(better: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def mcnemar(only_one: int, only_other: int) -> float:
-    """Return the two-sided exact p: how likely so uneven a split is if both ways are equally good."""
+    """Return the two-sided exact p: how likely so uneven a split is if both ways are
+    equally good."""
     differ = only_one + only_other
-    tail = sum(math.comb(differ, count) for count in range(min(only_one, only_other) + 1))
+    tail = sum(
+        math.comb(differ, count) for count in range(min(only_one, only_other) + 1)
+    )
     return min(1.0, float(2 * tail / 2**differ))

@@ -1,8 +1,8 @@
 """Judges of answers. Each takes the parsed answer and what the task expects.
 
-valid    the answer is valid under the task's schema, by `jsonschema`
-equals   it is this JSON value; texts are compared as in `same_text`
-calls    these calls in any order: name, all required arguments, no others, each one of the accepted values
+valid    the answer is valid under the task's schema, by `jsonschema` equals   it is
+this JSON value; texts are compared as in `same_text` calls    these calls in any order:
+name, all required arguments, no others, each one of the accepted values
          (an empty text among them: the argument may be missing)
 tool     the call has this name
 items    the answer's list has these items, and no others
@@ -51,7 +51,8 @@ def judged(text: str, schema: dict[str, Any], expected: dict[str, Any]) -> Verdi
 def as_calls(text: str) -> str:
     """Return the calls of an answer in tags as one JSON list.
 
-    The text is empty where there are no tags, or one of the calls is not JSON: a server finds no call then.
+    The text is empty where there are no tags, or one of the calls is not JSON: a server
+    finds no call then.
     """
     calls = _CALLS.findall(text)
     if not calls or not all(map(is_json, calls)):
@@ -60,12 +61,16 @@ def as_calls(text: str) -> str:
 
 
 def first_json(text: str) -> tuple[Any] | None:
-    """Return the first JSON value of a text, in a tuple because `null` is one too; None without one.
+    """Return the first JSON value of a text, in a tuple because `null` is one too; None
+    without one.
 
     Text around an object or an array is skipped: unguided models explain themselves.
     """
     decoder = json.JSONDecoder()
-    starts = [len(text) - len(text.lstrip()), *(match.start() for match in re.finditer(r"[\[{]", text))]
+    starts = [
+        len(text) - len(text.lstrip()),
+        *(match.start() for match in re.finditer(r"[\[{]", text)),
+    ]
     for start in starts[:_TRIES]:
         try:
             return (decoder.raw_decode(text, start)[0],)
@@ -87,7 +92,8 @@ def is_json(text: str) -> bool:
 
 
 def valid(answer: Any, schema: dict[str, Any]) -> bool:
-    """Tell whether the answer is valid under the schema, by the draft that the schema names."""
+    """Tell whether the answer is valid under the schema, by the draft that the schema
+    names."""
     from jsonschema import Draft202012Validator
     from jsonschema.validators import validator_for
 
@@ -101,7 +107,9 @@ def right_calls(answer: Any, expected: Sequence[dict[str, Any]]) -> bool:
     if len(given) != len(expected):
         return False
     for call in expected:
-        at = next((index for index, one in enumerate(given) if _is_call(one, call)), None)
+        at = next(
+            (index for index, one in enumerate(given) if _is_call(one, call)), None
+        )
         if at is None:
             return False
         del given[at]
@@ -135,14 +143,17 @@ def _values(accepted: Any) -> list[Any]:
 
 
 def same(given: Any, expected: Any) -> bool:
-    """Tell whether a value is an accepted one. An accepted object has lists of accepted values."""
+    """Tell whether a value is an accepted one. An accepted object has lists of accepted
+    values."""
     if isinstance(expected, str) and isinstance(given, str):
         return same_text(given, expected)
     if isinstance(expected, dict) and isinstance(given, dict):
         return _right_arguments(given, expected)
     if isinstance(expected, list) and isinstance(given, list):
         return len(given) == len(expected) and all(map(same, given, expected))
-    return isinstance(given, bool) == isinstance(expected, bool) and bool(given == expected)
+    return isinstance(given, bool) == isinstance(expected, bool) and bool(
+        given == expected
+    )
 
 
 def same_text(given: str, expected: str) -> bool:
@@ -160,7 +171,9 @@ def right_items(answer: Any, expected: Sequence[dict[str, Any]]) -> bool:
     return len(items_found(answer, expected)) == len(expected) == len(_items(answer))
 
 
-def items_found(answer: Any, expected: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def items_found(
+    answer: Any, expected: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Return the expected items that the answer has."""
     given = _items(answer)
     return [item for item in expected if any(_is_item(one, item) for one in given)]
@@ -169,14 +182,18 @@ def items_found(answer: Any, expected: Sequence[dict[str, Any]]) -> list[dict[st
 def _items(answer: Any) -> list[Any]:
     """Return the first list of the answer."""
     if isinstance(answer, dict):
-        answer = next((value for value in answer.values() if isinstance(value, list)), [])
+        answer = next(
+            (value for value in answer.values() if isinstance(value, list)), []
+        )
     return answer if isinstance(answer, list) else []
 
 
 def _is_item(given: Any, expected: dict[str, Any]) -> bool:
     if isinstance(given, str):
         given = {"name": given}
-    return isinstance(given, dict) and all(same(given.get(name), value) for name, value in expected.items())
+    return isinstance(given, dict) and all(
+        same(given.get(name), value) for name, value in expected.items()
+    )
 
 
 def empty_lists(answer: Any) -> int:
@@ -199,7 +216,9 @@ JUDGES: dict[str, Callable[[Any, Any], bool]] = {
 def equal(given: Any, expected: Any) -> bool:
     """Compare JSON values; texts as in `same_text`."""
     if isinstance(expected, dict) and isinstance(given, dict):
-        return given.keys() == expected.keys() and all(equal(given[name], expected[name]) for name in given)
+        return given.keys() == expected.keys() and all(
+            equal(given[name], expected[name]) for name in given
+        )
     if isinstance(expected, list) and isinstance(given, list):
         return len(given) == len(expected) and all(map(equal, given, expected))
     return same(given, expected)

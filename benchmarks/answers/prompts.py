@@ -10,16 +10,19 @@ from guided_plugin.cli.loading import InputError
 
 CALL = "<tool_call>"
 """How a call begins in the chat templates that are known to hold tools."""
-_ONE = 'Answer with JSON only: the call, an object with the keys "name" and "arguments".'
+_ONE = (
+    'Answer with JSON only: the call, an object with the keys "name" and "arguments".'
+)
 _MANY = 'Answer with JSON only: a list of all calls, each an object with the keys "name" and "arguments".'
 
 
 def prompt_text(tokenizer: Any, task: Task) -> str:
     """Return the text that the model continues.
 
-    A template that has tools gets them, and the answer begins behind `<tool_call>`. Otherwise the functions
-    are part of the question, as they are where a list of calls is asked for. Tasks `calls` have the prompt of
-    a server, and their answers begin with nothing.
+    A template that has tools gets them, and the answer begins behind `<tool_call>`.
+    Otherwise the functions are part of the question, as they are where a list of calls
+    is asked for. Tasks `calls` have the prompt of a server, and their answers begin
+    with nothing.
     """
     if task.prompt is not None:
         return task.prompt
@@ -27,7 +30,11 @@ def prompt_text(tokenizer: Any, task: Task) -> str:
     if task.kind == "calls":
         if CALL not in template:
             hint = "measure the tasks bfcl, which any model can be asked"
-            raise InputError(f"needs a chat template whose calls begin with {CALL}", where="calls", hint=hint)
+            raise InputError(
+                f"needs a chat template whose calls begin with {CALL}",
+                where="calls",
+                hint=hint,
+            )
         return _applied(tokenizer, task.messages, tools=task.tools)
     if task.tools and not task.many and CALL in template:
         text = _applied(tokenizer, task.messages, tools=task.tools)
@@ -40,15 +47,20 @@ def prompt_text(tokenizer: Any, task: Task) -> str:
 
 
 def _applied(tokenizer: Any, messages: list[dict[str, Any]], **more: Any) -> str:
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **more)
+    text = tokenizer.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True, **more
+    )
     return str(text)
 
 
 def _with_functions(task: Task) -> list[dict[str, Any]]:
-    """Return the messages with the functions before the first, and what to answer behind the last."""
+    """Return the messages with the functions before the first, and what to answer
+    behind the last."""
     functions = "\n".join(json.dumps(tool["function"]) for tool in task.tools)
     messages = [dict(message) for message in task.messages]
-    messages[0]["content"] = f"You can call these functions:\n{functions}\n\n{messages[0]['content']}"
+    messages[0]["content"] = (
+        f"You can call these functions:\n{functions}\n\n{messages[0]['content']}"
+    )
     messages[-1]["content"] += f"\n\n{_MANY if task.many else _ONE}"
     return messages
 
@@ -56,8 +68,9 @@ def _with_functions(task: Task) -> list[dict[str, Any]]:
 def prompt_tokens(tokenizer: Any, task: Task) -> list[int]:
     """Return the tokens of the prompt.
 
-    A chat template writes its own first token. Where there is none, a text begins with the tokenizer's `bos`:
-    tokenizers that were read from GGUF do not write it, and Gemma repeats itself without it.
+    A chat template writes its own first token. Where there is none, a text begins with
+    the tokenizer's `bos`: tokenizers that were read from GGUF do not write it, and
+    Gemma repeats itself without it.
     """
     text = prompt_text(tokenizer, task)
     templated = task.prompt is None and bool(tokenizer.chat_template)

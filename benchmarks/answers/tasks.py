@@ -49,7 +49,8 @@ class Task:
 
 
 def load_tasks(kind: str, sources: dict[str, Path | None], count: int) -> list[Task]:
-    """Return at most `count` tasks of a kind or a file, in an order that looks random and never changes."""
+    """Return at most `count` tasks of a kind or a file, in an order that looks random
+    and never changes."""
     make = KINDS.get(kind)
     found = read_tasks(Path(kind)) if make is None else make(sources)
     random.Random(_SEED).shuffle(found)
@@ -62,21 +63,32 @@ def read_tasks(path: Path) -> list[Task]:
         lines = path.read_text().splitlines()
     except OSError as error:
         hint = f"--tasks takes {', '.join(KINDS)}, and files of JSON lines"
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path), hint=hint) from None
+        raise InputError(
+            f"cannot be read: {error.strerror}", where=str(path), hint=hint
+        ) from None
     return [
-        _task(path.stem, f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()
+        _task(path.stem, f"{path}:{number}", line)
+        for number, line in enumerate(lines, 1)
+        if line.strip()
     ]
 
 
 def _task(kind: str, where: str, line: str) -> Task:
     try:
         known = json.loads(line)
-        task = Task(kind, **{"id": where, **known, "schema": known.get("schema") or _answer(known)})
+        task = Task(
+            kind,
+            **{"id": where, **known, "schema": known.get("schema") or _answer(known)},
+        )
     except (KeyError, TypeError, ValueError) as error:
         hint = "benchmarks/answers/tasks.py describes a line"
         raise InputError(f"is not a task: {error}", where=where, hint=hint) from None
     if len(task.judge) != 1 or next(iter(task.judge)) not in JUDGES:
-        raise InputError("needs one judge", where=f"{where}, judge", hint=f"one of {', '.join(JUDGES)}")
+        raise InputError(
+            "needs one judge",
+            where=f"{where}, judge",
+            hint=f"one of {', '.join(JUDGES)}",
+        )
     if not task.messages and task.prompt is None:
         raise InputError("asks nothing", where=where, hint="give messages or prompt")
     return task
@@ -124,7 +136,8 @@ def _bfcl(sources: dict[str, Path | None]) -> list[Task]:
 
 
 def _calls(sources: dict[str, Path | None]) -> list[Task]:
-    """Make the tasks of BFCL as a server is asked them: with tools, answered in any number of calls."""
+    """Make the tasks of BFCL as a server is asked them: with tools, answered in any
+    number of calls."""
     return [
         replace(
             task,
@@ -138,8 +151,13 @@ def _calls(sources: dict[str, Path | None]) -> list[Task]:
 
 
 def _tools(sources: dict[str, Path | None]) -> list[Task]:
-    """Make tasks whose tool is one of several: those of other questions are added to a question's own."""
-    known = [one for one in bfcl.questions(sources["bfcl"] or cached("bfcl")) if "simple_python" in one.id]
+    """Make tasks whose tool is one of several: those of other questions are added to a
+    question's own."""
+    known = [
+        one
+        for one in bfcl.questions(sources["bfcl"] or cached("bfcl"))
+        if "simple_python" in one.id
+    ]
     chosen = random.Random(_SEED)
     tasks = []
     for question in known:
@@ -150,7 +168,9 @@ def _tools(sources: dict[str, Path | None]) -> list[Task]:
         chosen.shuffle(tools)
         judge = {"tool": own["function"]["name"]}
         schema = call_schema(tools, many=False)
-        tasks.append(Task("tools", question.id, schema, judge, question.messages, tools=tools))
+        tasks.append(
+            Task("tools", question.id, schema, judge, question.messages, tools=tools)
+        )
     return tasks
 
 
@@ -160,16 +180,20 @@ def _lists(sources: dict[str, Path | None]) -> list[Task]:
     for number, line in enumerate(LISTS.read_text().splitlines()):
         known = json.loads(line)
         first = known["items"][0]
-        fields = {name: {"type": _JSON_TYPES[type(value)]} for name, value in first.items()}
-        item: dict[str, Any] = {"type": "object", "properties": fields, "required": list(fields)}
+        fields = {
+            name: {"type": _JSON_TYPES[type(value)]} for name, value in first.items()
+        }
+        item: dict[str, Any] = {
+            "type": "object",
+            "properties": fields,
+            "required": list(fields),
+        }
         with_fields = f", each an object with the keys {' and '.join(fields)}"
         if list(fields) == ["name"]:
             item = fields["name"]
             with_fields = ", each a text"
         key = known["key"]
-        asked = (
-            f'Answer with JSON only: an object with the key "{key}", a list of {known["what"]}{with_fields}.'
-        )
+        asked = f'Answer with JSON only: an object with the key "{key}", a list of {known["what"]}{with_fields}.'
         tasks.append(
             Task(
                 "lists",
@@ -188,11 +212,14 @@ def _lists(sources: dict[str, Path | None]) -> list[Task]:
 
 
 def _documents(sources: dict[str, Path | None]) -> list[Task]:
-    """Make a task of each schema of a sample: write a document that is valid under it."""
+    """Make a task of each schema of a sample: write a document that is valid under
+    it."""
     sample = sources["sample"]
     if sample is None:
         raise InputError(
-            "documents need a sample of schemas", where="--sample", hint="a folder or tar archive"
+            "documents need a sample of schemas",
+            where="--sample",
+            hint="a folder or tar archive",
         )
     asked = (
         "Write one JSON document, an example with realistic values, that is valid under this JSON Schema. "
@@ -205,7 +232,16 @@ def _documents(sources: dict[str, Path | None]) -> list[Task]:
             text = json.dumps(schema)
             if isinstance(schema, dict) and len(text) <= _LONGEST_SCHEMA:
                 messages = [{"role": "user", "content": asked + text}]
-                tasks.append(Task("documents", name, schema, {"valid": True}, messages, max_tokens=512))
+                tasks.append(
+                    Task(
+                        "documents",
+                        name,
+                        schema,
+                        {"valid": True},
+                        messages,
+                        max_tokens=512,
+                    )
+                )
     return tasks
 
 

@@ -1,10 +1,11 @@
-"""Ways to answer: unguided, guided by this package in each form, or by vLLM's own backends.
+"""Ways to answer: unguided, guided by this package in each form, or by vLLM's own
+backends.
 
-unguided
-compact, spaced, flexible   this package; with any of `+open` (objects are open, in any order), `+any` (closed
+unguided compact, spaced, flexible   this package; with any of `+open` (objects are
+open, in any order), `+any` (closed
                             objects in any order), `+close` (`close_before_length`), `+jump` (`jump_forward`)
-guidance, xgrammar          vLLM's own, with any whitespace, or `+compact`
-tools                       for the tasks `calls`: what a server makes of `tools` with `tool_choice: auto`,
+guidance, xgrammar          vLLM's own, with any whitespace, or `+compact` tools
+for the tasks `calls`: what a server makes of `tools` with `tool_choice: auto`,
                             or `+required`; `+held` (`tools_strict`): every call follows its tool's schema
 """
 
@@ -28,7 +29,8 @@ _CHANGES = {
     UNGUIDED: set[str](),
 }
 _CPU = {"VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-"""GiB of keys and values; and vLLM does not pin its threads, so that it shares the machine with others."""
+"""GiB of keys and values; and vLLM does not pin its threads, so that it shares the
+machine with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ class Way:
 
     @property
     def promises_valid(self) -> bool:
-        """Tell whether this package guides the whole answer, so that every finished one must be valid."""
+        """Tell whether this package guides the whole answer, so that every finished one
+        must be valid."""
         return self._kind == "plugin" or self.changes == {"required", "held"}
 
     def asks(self, kind: str) -> bool:
@@ -72,12 +75,17 @@ class Way:
             return self.name
         return "plugin+jump" if "jump" in self.changes else "plugin"
 
-    def constraint(self, schema: dict[str, Any], tools: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the arguments of `SamplingParams` that ask for this schema. `json` is vLLM's own."""
+    def constraint(
+        self, schema: dict[str, Any], tools: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Return the arguments of `SamplingParams` that ask for this schema. `json` is
+        vLLM's own."""
         if self._kind == UNGUIDED:
             return {}
         if self._kind == TOOLS:
-            tag = _server_tag(tools, required="required" in self.changes, held="held" in self.changes)
+            tag = _server_tag(
+                tools, required="required" in self.changes, held="held" in self.changes
+            )
             return {} if tag is None else {"guided": {"structural_tag": tag}}
         if self._kind == "own":
             return {"json": schema}
@@ -85,13 +93,21 @@ class Way:
         if "any" in self.changes:
             document = {"type": "json_schema", "json_schema": schema, "any_order": True}
             spec = {"structural_tag": {"format": document}}
-        options = {"strict": "open" not in self.changes, "close_before_length": "close" in self.changes}
+        options = {
+            "strict": "open" not in self.changes,
+            "close_before_length": "close" in self.changes,
+        }
         return {"guided": {**spec, "whitespace": self.base, **options}}
 
 
-def _server_tag(tools: list[dict[str, Any]], *, required: bool, held: bool) -> dict[str, Any] | None:
-    """Return the structural tag that vLLM's server makes of a request's tools, of the parser `hermes`."""
-    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionToolsParam
+def _server_tag(
+    tools: list[dict[str, Any]], *, required: bool, held: bool
+) -> dict[str, Any] | None:
+    """Return the structural tag that vLLM's server makes of a request's tools, of the
+    parser `hermes`."""
+    from vllm.entrypoints.openai.chat_completion.protocol import (
+        ChatCompletionToolsParam,
+    )
     from vllm.tool_parsers.structural_tag_registry import get_model_structural_tag
     from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
 
@@ -106,7 +122,8 @@ def _server_tag(tools: list[dict[str, Any]], *, required: bool, held: bool) -> d
 
 
 def engine_environment(engine: str, device: str) -> dict[str, str]:
-    """Return the variables that switch this package on or off in an engine. vLLM's V2 runner needs a GPU."""
+    """Return the variables that switch this package on or off in an engine. vLLM's V2
+    runner needs a GPU."""
     options = {"plugin": "1", "plugin+jump": json.dumps({"jump_forward": True})}
     variables = {"GUIDED_PLUGIN": options.get(engine, "0")}
     if device == "cpu":
@@ -119,4 +136,9 @@ def engine_arguments(engine: str) -> dict[str, Any]:
     backend, _, compact = engine.partition("+")
     if backend not in _OWN:
         return {}
-    return {"structured_outputs_config": {"backend": backend, "disable_any_whitespace": bool(compact)}}
+    return {
+        "structured_outputs_config": {
+            "backend": backend,
+            "disable_any_whitespace": bool(compact),
+        }
+    }

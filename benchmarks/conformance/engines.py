@@ -1,7 +1,8 @@
-"""What is compared: this package with `auto` and with each backend alone, and both libraries by themselves.
+"""What is compared: this package with `auto` and with each backend alone, and both
+libraries by themselves.
 
-The libraries get schemas as they are written, with no check, limit or rewrite of this package in between. An
-engine has what `Walker` asks of a compiler.
+The libraries get schemas as they are written, with no check, limit or rewrite of this
+package in between. An engine has what `Walker` asks of a compiler.
 """
 
 from __future__ import annotations
@@ -44,14 +45,17 @@ class _RawXGrammar(XGrammarBackend):
     def _compile(self, spec: OutputSpec) -> Any:
         if spec.kind == "structural_tag":
             return self._compiler.compile_structural_tag(spec.text)
-        return self._compiler.compile_json_schema(spec.text, strict_mode=spec.closed, any_whitespace=True)
+        return self._compiler.compile_json_schema(
+            spec.text, strict_mode=spec.closed, any_whitespace=True
+        )
 
     def _check_satisfiable(self, grammar: Grammar) -> None:
         """The library has no such check."""
 
 
 class _RawLLGuidance(LLGuidanceBackend):
-    """llguidance's own reading of a schema, in any tokenization: it would force the tokenizer's own."""
+    """llguidance's own reading of a schema, in any tokenization: it would force the
+    tokenizer's own."""
 
     name = "raw-llguidance"
 
@@ -71,23 +75,30 @@ class Engine:
     def __init__(self, name: str, vocabulary: Vocabulary) -> None:
         self.name = name
         self.vocabulary = vocabulary
-        config = GuidedConfig(threads=1, cache_bytes=0, isolate_compiles=False, **vars(UNBOUNDED))
+        config = GuidedConfig(
+            threads=1, cache_bytes=0, isolate_compiles=False, **vars(UNBOUNDED)
+        )
         self._compiler: GrammarCompiler | None = None
         if name in OURS:
             plugins = Plugins(entry_points=False)
             self._compiler = GrammarCompiler(vocabulary, config=config, plugins=plugins)
         else:
-            self._raw = (_RawXGrammar if name == "raw-xgrammar" else _RawLLGuidance)(vocabulary, config)
+            self._raw = (_RawXGrammar if name == "raw-xgrammar" else _RawLLGuidance)(
+                vocabulary, config
+            )
 
     def compile(self, schema: Any, *, tag: bool) -> Grammar:
-        """A grammar, or a GuidedError. xgrammar by itself is asked as vLLM asks it: strictly."""
+        """A grammar, or a GuidedError. xgrammar by itself is asked as vLLM asks it:
+        strictly."""
         if self._compiler is None:
             kind = "structural_tag" if tag else "json_schema"
             text = json.dumps(tag_of(schema) if tag else schema)
             return self._raw.compile(OutputSpec(kind, text, strict=True))
         options: dict[str, Any] = {"strict": False, "backend": self.name}
         if tag:
-            return self._compiler.compile(OutputSpec.structural_tag(tag_of(schema), **options))
+            return self._compiler.compile(
+                OutputSpec.structural_tag(tag_of(schema), **options)
+            )
         return self._compiler.compile(OutputSpec.json_schema(schema, **options))
 
     def backend(self, name: str) -> Backend:

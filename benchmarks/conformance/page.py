@@ -1,4 +1,5 @@
-"""docs/conformance.md, from the raw files of a run: tables, and the comments that name their sources."""
+"""docs/conformance.md, from the raw files of a run: tables, and the comments that name
+their sources."""
 
 from __future__ import annotations
 
@@ -15,9 +16,23 @@ _TITLES = {
     "raw-llguidance": "llguidance by itself",
     "raw-xgrammar": "xgrammar by itself",
 }
-_COUNTS = ("schemas", "valid_accepted", "valid_refused", "invalid_refused", "wrong_accepts", "refused")
+_COUNTS = (
+    "schemas",
+    "valid_accepted",
+    "valid_refused",
+    "invalid_refused",
+    "wrong_accepts",
+    "refused",
+)
 _COUNTS += ("refused_right",)
-_HEADINGS = ("schemas", "valid accepted", "valid refused", "invalid refused", "wrong accepts", "refused")
+_HEADINGS = (
+    "schemas",
+    "valid accepted",
+    "valid refused",
+    "invalid refused",
+    "wrong accepts",
+    "refused",
+)
 _HEADINGS += ("of them rightly",)
 _INTRODUCTION = """# Conformance: what is accepted, what is refused, and what is wrong
 
@@ -45,14 +60,19 @@ def page(parts: dict[str, tuple[str, dict[str, Any]]]) -> str:
     """The page: each part as its raw file's name and content."""
     makers = {"suite": _suite, "formats": _formats, "fuzz": _fuzz}
     sections = [
-        makers[part](name, parts[part][1]) for part in makers if part in parts for name in [parts[part][0]]
+        makers[part](name, parts[part][1])
+        for part in makers
+        if part in parts
+        for name in [parts[part][0]]
     ]
     return "\n".join([_INTRODUCTION, *sections]).rstrip() + "\n"
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
-    return "\n".join([*lines, *("| " + " | ".join(map(_cell, row)) + " |" for row in rows)])
+    return "\n".join(
+        [*lines, *("| " + " | ".join(map(_cell, row)) + " |" for row in rows)]
+    )
 
 
 def _cell(value: Any) -> str:
@@ -64,21 +84,36 @@ def _figures(name: str, lines: Iterable[str]) -> str:
 
 
 def _made(document: dict[str, Any]) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+    versions = ", ".join(
+        f"{name} {version}" for name, version in document["versions"].items()
+    )
     every = document.get("every", 1)
     sample = f" A one-in-{every} sample of the schemas." if every > 1 else ""
     return f"{document['date']}; {versions}.{sample}\n"
 
 
 def _suite(name: str, document: dict[str, Any]) -> str:
-    parts = ["## The official JSON Schema Test Suite\n", "The core files of each draft. " + _made(document)]
-    for tag, title in ((False, "Each schema by itself"), (True, "The same schemas inside a structural tag")):
+    parts = [
+        "## The official JSON Schema Test Suite\n",
+        "The core files of each draft. " + _made(document),
+    ]
+    for tag, title in (
+        (False, "Each schema by itself"),
+        (True, "The same schemas inside a structural tag"),
+    ):
         rows = [row for row in document["suite"] if row["tag"] is tag]
         parts.append(f"### {title}\n")
         parts.append(
             _table(
                 ("engine", "draft", *_HEADINGS),
-                [(_TITLES[row["engine"]], row["draft"], *(row[key] for key in _COUNTS)) for row in rows],
+                [
+                    (
+                        _TITLES[row["engine"]],
+                        row["draft"],
+                        *(row[key] for key in _COUNTS),
+                    )
+                    for row in rows
+                ],
             )
         )
         parts.append(
@@ -91,7 +126,9 @@ def _suite(name: str, document: dict[str, Any]) -> str:
                 ],
             )
         )
-    ours = [row for row in document["suite"] if row["engine"] == "auto" and not row["tag"]]
+    ours = [
+        row for row in document["suite"] if row["engine"] == "auto" and not row["tag"]
+    ]
     parts += ["### By keyword, with `auto`\n"]
     for row in ours:
         parts += _keywords(name, row)
@@ -100,19 +137,29 @@ def _suite(name: str, document: dict[str, Any]) -> str:
 
 def _keywords(name: str, row: dict[str, Any]) -> list[str]:
     wrong = ("valid_refused", "wrong_accepts", "refused")
-    faulty = [keyword for keyword in row["keywords"] if any(keyword[key] for key in wrong)]
-    clean = [f"`{keyword['keyword']}`" for keyword in row["keywords"] if keyword not in faulty]
+    faulty = [
+        keyword for keyword in row["keywords"] if any(keyword[key] for key in wrong)
+    ]
+    clean = [
+        f"`{keyword['keyword']}`"
+        for keyword in row["keywords"]
+        if keyword not in faulty
+    ]
     where = f"suite[engine=auto draft={row['draft']} tag=False].keywords"
     return [
         f"**{row['draft']}**. Nothing refused and nothing wrong: {', '.join(clean)}.\n",
         _table(
             (f"other files of {row['draft']}", *_HEADINGS),
-            [(keyword["keyword"], *(keyword[key] for key in _COUNTS)) for keyword in faulty],
+            [
+                (keyword["keyword"], *(keyword[key] for key in _COUNTS))
+                for keyword in faulty
+            ],
         ),
         _figures(
             name,
             [
-                f"{where}[keyword={keyword['keyword']}]: " + ", ".join("." + key for key in _COUNTS)
+                f"{where}[keyword={keyword['keyword']}]: "
+                + ", ".join("." + key for key in _COUNTS)
                 for keyword in faulty
             ],
         ),
@@ -133,7 +180,10 @@ def _named(rows: list[dict[str, Any]]) -> list[str]:
         for row in rows:
             for line in _lines(row["named"], kind):
                 drafts.setdefault(line, []).append(row["draft"].removeprefix("draft"))
-        listed = [f"- {line} ({', '.join(dict.fromkeys(found))})" for line, found in drafts.items()]
+        listed = [
+            f"- {line} ({', '.join(dict.fromkeys(found))})"
+            for line, found in drafts.items()
+        ]
         parts += [f"### {title}\n", "\n".join(listed or ["None."]) + "\n"]
     return parts
 
@@ -141,7 +191,9 @@ def _named(rows: list[dict[str, Any]]) -> list[str]:
 def _lines(named: dict[str, Any], kind: str) -> list[str]:
     if kind in named:
         return [f"{_plain(name)}: {_code(text)}" for name, text in named[kind]]
-    refused = [entry for entry in named["refused"] if bool(entry[2]) is (kind == "right")]
+    refused = [
+        entry for entry in named["refused"] if bool(entry[2]) is (kind == "right")
+    ]
     return [f"{_plain(name)}: {why or _code(reason)}" for name, reason, why in refused]
 
 
@@ -160,20 +212,31 @@ def _formats(name: str, document: dict[str, Any]) -> str:
     for engine in dict.fromkeys(row["engine"] for row in document["formats"]):
         found = [row for row in document["formats"] if row["engine"] == engine]
         for row in found:
-            for keyword in row["keywords"] if engine == "auto" and row is found[-1] else ():
+            for keyword in (
+                row["keywords"] if engine == "auto" and row is found[-1] else ()
+            ):
                 rows.append(
-                    (f"`{keyword['keyword']}`", _TITLES[engine], *(keyword[key] for key in _COUNTS[1:5]))
+                    (
+                        f"`{keyword['keyword']}`",
+                        _TITLES[engine],
+                        *(keyword[key] for key in _COUNTS[1:5]),
+                    )
                 )
                 lines.append(
                     f"formats[engine={engine} draft={row['draft']}].keywords[keyword={keyword['keyword']}]: "
                     + ", ".join("." + key for key in _COUNTS[1:5])
                 )
         rows += [
-            (f"all, {row['draft']}", _TITLES[engine], *(row[key] for key in _COUNTS[1:5]))
+            (
+                f"all, {row['draft']}",
+                _TITLES[engine],
+                *(row[key] for key in _COUNTS[1:5]),
+            )
             for row in found[-1:]
         ]
         lines += [
-            f"formats[engine={engine} draft={row['draft']}]: " + ", ".join("." + key for key in _COUNTS[1:5])
+            f"formats[engine={engine} draft={row['draft']}]: "
+            + ", ".join("." + key for key in _COUNTS[1:5])
             for row in found[-1:]
         ]
     newest = [row for row in document["formats"] if row["engine"] == "auto"][-1:]
@@ -188,7 +251,10 @@ def _formats(name: str, document: dict[str, Any]) -> str:
                 f"- refused, and valid: {_plain(n)}: {_code(t)}"
                 for n, t in newest[0]["named"]["valid_refused"]
             ),
-            *(f"- wrong accept: {_plain(n)}: {_code(t)}" for n, t in newest[0]["named"]["wrong_accepts"]),
+            *(
+                f"- wrong accept: {_plain(n)}: {_code(t)}"
+                for n, t in newest[0]["named"]["wrong_accepts"]
+            ),
             "",
         ]
     )

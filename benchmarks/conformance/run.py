@@ -1,9 +1,10 @@
-"""Makes docs/conformance.md: the official suite and formats, with both backends and both libraries.
+"""Makes docs/conformance.md: the official suite and formats, with both backends and
+both libraries.
 
     python benchmarks/conformance/run.py --suite DIR_OR_TAR [--every 4] [--parts suite,formats]
 
-Each part is written to a raw file of its own, so that one can be made again; the page is made from all that
-there are of the date, `make fuzz`'s among them.
+Each part is written to a raw file of its own, so that one can be made again; the page
+is made from all that there are of the date, `make fuzz`'s among them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from suite_scores import formats, suite  # noqa: E402
 
 PARTS = {"suite": suite, "formats": formats}
 _MOST_NAMED = 25
-"""So many faults of the libraries by themselves are kept by name; of this package all are."""
+"""So many faults of the libraries by themselves are kept by name; of this package all
+are."""
 
 
 def main() -> int:
@@ -37,7 +39,11 @@ def main() -> int:
     options = _options()
     for part in options.parts:
         start = time.monotonic()
-        _write(options, part, [_short(row) for row in PARTS[part](options.suite, ENGINES, options.every)])
+        _write(
+            options,
+            part,
+            [_short(row) for row in PARTS[part](options.suite, ENGINES, options.every)],
+        )
         print(f"{part}: {time.monotonic() - start:.0f} s", flush=True)
     options.page.write_text(page(_read(options)), encoding="utf-8")
     return 0
@@ -45,12 +51,28 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--suite", type=Path, help="the official suite: a folder or a tar archive")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="take each Nth schema")
+    parser.add_argument(
+        "--suite", type=Path, help="the official suite: a folder or a tar archive"
+    )
+    parser.add_argument(
+        "--every", type=int, default=1, metavar="N", help="take each Nth schema"
+    )
     parser.add_argument("--parts", default=",".join(PARTS), help="empty: only the page")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "conformance.md", help="where to write")
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", help="raw files")
-    parser.add_argument("--date", default=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"))
+    parser.add_argument(
+        "--page",
+        type=Path,
+        default=ROOT / "docs" / "conformance.md",
+        help="where to write",
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=ROOT / "benchmarks" / "results",
+        help="raw files",
+    )
+    parser.add_argument(
+        "--date", default=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    )
     options = parser.parse_args()
     options.parts = [part for part in options.parts.split(",") if part]
     if unknown := set(options.parts) - set(PARTS):
@@ -62,7 +84,9 @@ def _options() -> argparse.Namespace:
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
     if row["engine"] != "auto":
-        row["named"] = {kind: named[:_MOST_NAMED] for kind, named in row["named"].items()}
+        row["named"] = {
+            kind: named[:_MOST_NAMED] for kind, named in row["named"].items()
+        }
     return row
 
 
@@ -70,14 +94,17 @@ def _write(options: Any, part: str, rows: list[dict[str, Any]]) -> None:
     command = "python benchmarks/conformance/run.py --suite SUITE"
     packages = ("llguidance", "xgrammar", "jsonschema-rs")
     document = {
-        "command": command + shlex.join(["", "--every", str(options.every), "--parts", part]),
+        "command": command
+        + shlex.join(["", "--every", str(options.every), "--parts", part]),
         "date": options.date,
         "versions": {"Python": platform.python_version()}
         | {package: importlib.metadata.version(package) for package in packages},
         "every": options.every,
         part: rows,
     }
-    _path(options, part).write_bytes(gzip.compress(json.dumps(document).encode(), 9, mtime=0))
+    _path(options, part).write_bytes(
+        gzip.compress(json.dumps(document).encode(), 9, mtime=0)
+    )
 
 
 def _path(options: Any, part: str) -> Path:
@@ -89,7 +116,10 @@ def _read(options: Any) -> dict[str, tuple[str, dict[str, Any]]]:
     """The raw files that there are of the date."""
     paths = {part: _path(options, part) for part in (*PARTS, "fuzz")}
     return {
-        part: (path.name.removesuffix(".json.gz"), json.loads(gzip.decompress(path.read_bytes())))
+        part: (
+            path.name.removesuffix(".json.gz"),
+            json.loads(gzip.decompress(path.read_bytes())),
+        )
         for part, path in paths.items()
         if path.is_file()
     }

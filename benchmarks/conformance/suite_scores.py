@@ -1,4 +1,5 @@
-"""The official JSON Schema Test Suite with each engine: one row a schema, and sums by draft and keyword."""
+"""The official JSON Schema Test Suite with each engine: one row a schema, and sums by
+draft and keyword."""
 
 from __future__ import annotations
 
@@ -30,14 +31,18 @@ def formats(source: Path, names: Iterable[str], every: int) -> Iterator[dict[str
     yield from _scores(source, names, 1 if every < 3 else every, "optional/format")
 
 
-def _scores(source: Path, names: Iterable[str], every: int, folder: str) -> Iterator[dict[str, Any]]:
+def _scores(
+    source: Path, names: Iterable[str], every: int, folder: str
+) -> Iterator[dict[str, Any]]:
     vocabulary = special_vocabulary(padded=True)
     for name in names:
         engine = Engine(name, vocabulary)
         walker = Walker(engine)  # type: ignore[arg-type]
         for draft in DRAFTS:
             chosen = list(groups(draft, source, folder))[::every]
-            chosen = [group for group in chosen if not folder or group.keyword in FORMATS]
+            chosen = [
+                group for group in chosen if not folder or group.keyword in FORMATS
+            ]
             for tag in (False, True) if not folder else (False,):
                 rows = [_row(engine, walker, group, tag) for group in chosen]
                 yield {
@@ -57,14 +62,26 @@ def _row(engine: Engine, walker: Walker, group: Group, tag: bool) -> dict[str, A
         "right": 0,
         "reason": "",
     }
-    row |= {"valid_accepted": 0, "valid_refused": [], "invalid_refused": 0, "wrong_accepts": []}
+    row |= {
+        "valid_accepted": 0,
+        "valid_refused": [],
+        "invalid_refused": 0,
+        "wrong_accepts": [],
+    }
     row |= {"early_stops": 0}
     grammar, reason = refusal(engine, group.schema, tag=tag)
     if grammar is None:
         right = _right_to_refuse(group)
-        return row | {"refused": 1, "right": int(bool(right)), "reason": reason, "why": right}
+        return row | {
+            "refused": 1,
+            "right": int(bool(right)),
+            "reason": reason,
+            "why": right,
+        }
     for text, valid in group.tests:
-        walk = walker.walk(grammar, engine.text(text, tag=tag), is_whole if tag else is_json)
+        walk = walker.walk(
+            grammar, engine.text(text, tag=tag), is_whole if tag else is_json
+        )
         row["early_stops"] += bool(walk.early or walk.leaks)
         if valid and walk.accepted:
             row["valid_accepted"] += 1
@@ -78,7 +95,8 @@ def _row(engine: Engine, walker: Walker, group: Group, tag: bool) -> dict[str, A
 
 
 def _right_to_refuse(group: Group) -> str:
-    """Why a schema must be refused: it needs another document, or no instance is valid; empty otherwise."""
+    """Why a schema must be refused: it needs another document, or no instance is valid;
+    empty otherwise."""
     if needs_remote(group.schema):
         return "needs another document"
     if any(valid for _, valid in group.tests):
@@ -101,15 +119,25 @@ def needs_remote(schema: Any) -> bool:
         for keyword in ("$ref", "$dynamicRef"):
             if isinstance(node.get(keyword), str):
                 wanted.add(urldefrag(urljoin(base, node[keyword]))[0])
-    meta = isinstance(schema, dict) and "json-schema.org" not in str(schema.get("$schema", "json-schema.org"))
+    meta = isinstance(schema, dict) and "json-schema.org" not in str(
+        schema.get("$schema", "json-schema.org")
+    )
     return meta or bool(wanted - known)
 
 
 def _with_bases(schema: Any, base: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every object of a schema, with the address that its references are relative to."""
+    """Every object of a schema, with the address that its references are relative
+    to."""
     bases: dict[tuple[str | int, ...], str] = {(): base}
     for path, node in sorted(walk(schema), key=lambda step: len(step[0])):
-        above = next((bases[path[:end]] for end in range(len(path), -1, -1) if path[:end] in bases), base)
+        above = next(
+            (
+                bases[path[:end]]
+                for end in range(len(path), -1, -1)
+                if path[:end] in bases
+            ),
+            base,
+        )
         if isinstance(node, dict):
             own = node.get("$id", node.get("id"))
             if isinstance(own, str) and not own.startswith("#"):
@@ -131,9 +159,17 @@ def _sums(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "refused_right": sum(row["right"] for row in rows),
         "refused_satisfiable": sum(row["refused"] - row["right"] for row in rows),
         "named": {
-            "refused": [[row["name"], row["reason"], row["why"]] for row in rows if row["refused"]],
-            "valid_refused": [[row["name"], text] for row in rows for text in row["valid_refused"]],
-            "wrong_accepts": [[row["name"], text] for row in rows for text in row["wrong_accepts"]],
+            "refused": [
+                [row["name"], row["reason"], row["why"]]
+                for row in rows
+                if row["refused"]
+            ],
+            "valid_refused": [
+                [row["name"], text] for row in rows for text in row["valid_refused"]
+            ],
+            "wrong_accepts": [
+                [row["name"], text] for row in rows for text in row["wrong_accepts"]
+            ],
         },
     }
 

@@ -1,12 +1,14 @@
-"""MaskBench: which schemas of a sample get the right answers, and how long their masks take.
+"""MaskBench: which schemas of a sample get the right answers, and how long their masks
+take.
 
     python -m benchmarks.maskbench SAMPLE --tokenizer DIR [--backend auto,llguidance] [--json OUT]
 
-SAMPLE is a folder or a tar archive of JSON files with `schema` and `tests`. Files are measured in child
-processes: a schema that makes a backend hang or crash costs its own row. Early stops are schemas with a
-position where a stop token is allowed before the output is complete, or missing when it is, or where another
-special token is allowed. The exit code is 1 when with --compare a file that passed before no longer passes,
-and 2 for input that can't be used.
+SAMPLE is a folder or a tar archive of JSON files with `schema` and `tests`. Files are
+measured in child processes: a schema that makes a backend hang or crash costs its own
+row. Early stops are schemas with a position where a stop token is allowed before the
+output is complete, or missing when it is, or where another special token is allowed.
+The exit code is 1 when with --compare a file that passed before no longer passes, and 2
+for input that can't be used.
 """
 
 from __future__ import annotations
@@ -52,14 +54,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("source", type=Path, help="folder or tar archive of MaskBench files")
-    parser.add_argument("--tokenizer", type=Path, required=True, help="folder of a transformers tokenizer")
-    parser.add_argument("--backend", default="auto", help="backends, separated by commas: a row each")
-    parser.add_argument("--jobs", type=int, default=1, help="files measured side by side")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds a file may take")
+    parser.add_argument(
+        "source", type=Path, help="folder or tar archive of MaskBench files"
+    )
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        required=True,
+        help="folder of a transformers tokenizer",
+    )
+    parser.add_argument(
+        "--backend", default="auto", help="backends, separated by commas: a row each"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="files measured side by side"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=60.0, help="seconds a file may take"
+    )
     parser.add_argument("--every", type=int, default=1, help="take every Nth file only")
     parser.add_argument("--json", type=Path, help="write every file's result here")
-    parser.add_argument("--compare", type=Path, help="show what changed since this --json file")
+    parser.add_argument(
+        "--compare", type=Path, help="show what changed since this --json file"
+    )
     try:
         return _measure(parser.parse_args(arguments))
     except GuidedError as error:
@@ -85,11 +102,16 @@ def _measure(options: argparse.Namespace) -> int:
                 died += row.status == "died"
                 advance(f"{name}, {died} died")
 
-            result = run_maskbench(chosen, loaded, backends, options.jobs, options.limit, note)
+            result = run_maskbench(
+                chosen, loaded, backends, options.jobs, options.limit, note
+            )
     result["tokenizer"] = options.tokenizer.resolve().name
     flips = [] if older is None else compare(older, result)
     if older is not None:
-        result["compared"] = {"with": older["environment"], "flips": [asdict(flip) for flip in flips]}
+        result["compared"] = {
+            "with": older["environment"],
+            "flips": [asdict(flip) for flip in flips],
+        }
     _show(result)
     if older is not None:
         _show_flips(flips, older, result)
@@ -105,7 +127,8 @@ def run_maskbench(
     limit: float,
     progress: Callable[[str, FileResult], None],
 ) -> dict[str, Any]:
-    """Measure all files with each backend, for a transformers tokenizer; the result is JSON.
+    """Measure all files with each backend, for a transformers tokenizer; the result is
+    JSON.
 
     `progress` is called after each file, with the backend's name as given.
     """
@@ -133,7 +156,9 @@ def run_maskbench(
         result["runs"].append(
             {
                 "backend": backend,
-                "empty_call_us": None if pool.ready is None else pool.ready.empty_call_us,
+                "empty_call_us": None
+                if pool.ready is None
+                else pool.ready.empty_call_us,
                 "summary": summarise(done),
                 "files": [row.to_dict() for row in done],
             }
@@ -146,8 +171,19 @@ def _machine() -> dict[str, Any]:
     model = ""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return {"system": platform.system(), "architecture": platform.machine(), "processor": model}
+        model = next(
+            (
+                line.partition(":")[2].strip()
+                for line in lines
+                if line.startswith("model name")
+            ),
+            "",
+        )
+    return {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "processor": model,
+    }
 
 
 def _show(result: dict[str, Any]) -> None:
@@ -155,8 +191,12 @@ def _show(result: dict[str, Any]) -> None:
     figures = [
         {
             **run,
-            "mask_times": _times(run["summary"]["masks"], ("avg_us", "p99_us", "p99.9_us")),
-            "first_times": _times(run["summary"]["first_mask_ms"], ("p50", "p90", "p99")),
+            "mask_times": _times(
+                run["summary"]["masks"], ("avg_us", "p99_us", "p99.9_us")
+            ),
+            "first_times": _times(
+                run["summary"]["first_mask_ms"], ("p50", "p90", "p99")
+            ),
         }
         for run in result["runs"]
     ]
@@ -174,14 +214,22 @@ def _times(figures: dict[str, float], names: Sequence[str]) -> str:
     """Three digits are more than these figures repeat to."""
     if not set(names) <= figures.keys():
         return "-"
-    return "/".join(f"{value:.0f}" if (value := figures[name]) >= 100 else f"{value:.3g}" for name in names)
+    return "/".join(
+        f"{value:.0f}" if (value := figures[name]) >= 100 else f"{value:.3g}"
+        for name in names
+    )
 
 
-def _show_flips(flips: list[Flip], older: dict[str, Any], result: dict[str, Any]) -> None:
+def _show_flips(
+    flips: list[Flip], older: dict[str, Any], result: dict[str, Any]
+) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for setting in ("tokenizer", "limit_seconds", "jobs"):
         if older.get(setting) != result[setting]:
-            console.print(f"{setting}: {older.get(setting)} then, {result[setting]} now", markup=False)
+            console.print(
+                f"{setting}: {older.get(setting)} then, {result[setting]} now",
+                markup=False,
+            )
     worse = sum(flip.worse for flip in flips)
     console.print(f"files that flipped: {len(flips)}; of them, passed before: {worse}")
     for flip in flips:

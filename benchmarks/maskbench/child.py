@@ -1,8 +1,10 @@
-"""The process that measures MaskBench files, one at a time, and may hang or crash while it does.
+"""The process that measures MaskBench files, one at a time, and may hang or crash while
+it does.
 
-`pool.py` starts it with a file of settings. It first sends a `Ready`, or the error that keeps it
-from starting. Then for each path it receives, it sends a text at each stage, which tells the parent where it
-died, and a `FileResult`. An exception of a backend ends it, with a traceback.
+`pool.py` starts it with a file of settings. It first sends a `Ready`, or the error that
+keeps it from starting. Then for each path it receives, it sends a text at each stage,
+which tells the parent where it died, and a `FileResult`. An exception of a backend ends
+it, with a traceback.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class Settings:
     vocabulary: Vocabulary
     """Without an encoder: that one doesn't pickle."""
     encoder: Any
-    """A `tokenizers.Tokenizer`, or None. Loading it again costs ten seconds a child, unpickling it one."""
+    """A `tokenizers.Tokenizer`, or None. Loading it again costs ten seconds a child,
+    unpickling it one."""
     backend: str
     limit: float
 
@@ -54,23 +57,31 @@ class Ready:
     """A child's first message."""
 
     empty_call_us: float
-    """What the clock shows for a call that does nothing; contained in every mask's time."""
+    """What the clock shows for a call that does nothing; contained in every mask's
+    time."""
 
 
 class FileBench:
     """Measures files with one backend and one vocabulary."""
 
     def __init__(
-        self, vocabulary: Vocabulary, backend: str, stage: Callable[[str], None] = lambda _: None
+        self,
+        vocabulary: Vocabulary,
+        backend: str,
+        stage: Callable[[str], None] = lambda _: None,
     ) -> None:
-        # Nothing stays in the cache: of two files with one schema both compile it. Without bounds:
-        # instances are of the schema's own language.
-        config = GuidedConfig(backend=backend, threads=1, cache_bytes=0, **vars(UNBOUNDED))
+        # Nothing stays in the cache: of two files with one schema both compile it.
+        # Without bounds: instances are of the schema's own language.
+        config = GuidedConfig(
+            backend=backend, threads=1, cache_bytes=0, **vars(UNBOUNDED)
+        )
         self._compiler = GrammarCompiler(vocabulary, config=config)
         self._stops = vocabulary.stop_token_ids
         padding = range(vocabulary.size, 32 * vocabulary.words)
         self._stop_bits = _bits(vocabulary, self._stops)
-        self._never_bits = _bits(vocabulary, {*vocabulary.special_ids, *padding} - set(self._stops))
+        self._never_bits = _bits(
+            vocabulary, {*vocabulary.special_ids, *padding} - set(self._stops)
+        )
         self._tokens = TextTokens(vocabulary)
         self._mask = np.zeros((1, vocabulary.words), np.int32)
         self._stage = stage
@@ -81,13 +92,18 @@ class FileBench:
         start = time.perf_counter()
         self._stage("reading")
         document = json.loads(path.read_bytes())
-        tokens = [(test["valid"], self._tokens(_text(test["data"]))) for test in document["tests"]]
+        tokens = [
+            (test["valid"], self._tokens(_text(test["data"])))
+            for test in document["tests"]
+        ]
         result = FileResult(path.name, tests=len(tokens))
         self._measure(document["schema"], tokens, result)
         result.seconds = time.perf_counter() - start
         return result
 
-    def _measure(self, schema: Any, tests: list[tuple[bool, list[int]]], result: FileResult) -> None:
+    def _measure(
+        self, schema: Any, tests: list[tuple[bool, list[int]]], result: FileResult
+    ) -> None:
         self._stage("before the first mask")
         try:
             spec = OutputSpec.json_schema(schema, strict=False, whitespace="flexible")
@@ -142,7 +158,8 @@ class FileBench:
     def _match(
         self, matcher: Matcher, batch: MatcherBatch, tokens: list[int], times: list[int]
     ) -> tuple[bool, str]:
-        """Whether the tokens are a whole output, and how the matcher contradicted itself."""
+        """Whether the tokens are a whole output, and how the matcher contradicted
+        itself."""
         row = self._mask[0]
         for position, token in enumerate(tokens):
             times.append(self._timed_fill(batch))
@@ -153,11 +170,15 @@ class FileBench:
         times.append(self._timed_fill(batch))
         accepted = bool((row & self._stop_bits).any())
         if accepted != matcher.complete:
-            return accepted, "at the end, mask and matcher disagree on whether it may stop"
+            return (
+                accepted,
+                "at the end, mask and matcher disagree on whether it may stop",
+            )
         return accepted, "" if accepted else self._dead_end(matcher, len(tokens))
 
     def _leak(self, matcher: Matcher, batch: MatcherBatch, tokens: list[int]) -> str:
-        """The first position where a special token is allowed or missing against what the matcher says."""
+        """The first position where a special token is allowed or missing against what
+        the matcher says."""
         row = self._mask[0]
         for position in range(len(tokens) + 1):
             batch.fill(self._mask, _ROW)
@@ -168,9 +189,15 @@ class FileBench:
             if complete and (stops != self._stop_bits).any():
                 return f"a stop token is missing at token {position}, and the output is complete"
             if (row & self._never_bits).any():
-                return f"a special token that doesn't stop is allowed at token {position}"
+                return (
+                    f"a special token that doesn't stop is allowed at token {position}"
+                )
             following = tokens[position : position + 1]
-            if not following or not _allows(row, following[0]) or not batch.accept(following)[0]:
+            if (
+                not following
+                or not _allows(row, following[0])
+                or not batch.accept(following)[0]
+            ):
                 break
         return ""
 
@@ -180,10 +207,12 @@ class FileBench:
         return f"no token is allowed at token {position}" if stuck else ""
 
     def _warm_up(self, backend: str) -> None:
-        """Make backends build what they keep per vocabulary, as a server does at start."""
+        """Make backends build what they keep per vocabulary, as a server does at
+        start."""
         names = [backend] if backend != "auto" else self._compiler.plugins.backends
         for name in names:
-            # Not every backend takes every schema, and each may have a part of its own for strings.
+            # Not every backend takes every schema, and each may have a part of its own
+            # for strings.
             for schema in ({"type": "boolean"}, {"type": "string", "maxLength": 3}):
                 with contextlib.suppress(GrammarError):
                     self._first_mask(OutputSpec.json_schema(schema, backend=name))
@@ -191,7 +220,10 @@ class FileBench:
     def empty_call_us(self) -> float:
         """Median time of a call that does nothing, measured as a mask is."""
         batch: Any = _NoBatch()
-        return statistics.median(self._timed_fill(batch) for _ in range(_EMPTY_CALLS)) / 1e3
+        return (
+            statistics.median(self._timed_fill(batch) for _ in range(_EMPTY_CALLS))
+            / 1e3
+        )
 
 
 def _bits(vocabulary: Vocabulary, tokens: Collection[int]) -> NDArray[np.int32]:
@@ -211,8 +243,11 @@ class _NoBatch:
 
 
 def _text(data: Any) -> str:
-    """An instance as JSON. A lone surrogate has no UTF-8; what Python writes for it is its escape."""
-    return json.dumps(data, ensure_ascii=False).encode(errors="backslashreplace").decode()
+    """An instance as JSON. A lone surrogate has no UTF-8; what Python writes for it is
+    its escape."""
+    return (
+        json.dumps(data, ensure_ascii=False).encode(errors="backslashreplace").decode()
+    )
 
 
 def main(sock: socket.socket, parent: int, settings_file: str) -> None:
@@ -238,7 +273,8 @@ def _serve(settings: Settings, channel: Channel) -> None:
     except GuidedError as error:
         tell(error)
         return
-    # Collections would fall into some masks and not into others: they happen between files.
+    # Collections would fall into some masks and not into others: they happen between
+    # files.
     gc.disable()
     gc.collect()
     gc.freeze()

@@ -1,4 +1,5 @@
-"""Child processes that measure one file each, killed when one takes too long, replaced when one dies."""
+"""Child processes that measure one file each, killed when one takes too long, replaced
+when one dies."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class Pool:
         """The first message of the last child that started."""
 
     def run(self, files: Mapping[str, Path]) -> Generator[FileResult, None, None]:
-        """The result of each file, as they come. Closing the generator ends the children."""
+        """The result of each file, as they come. Closing the generator ends the
+        children."""
         waiting = list(files.items())[::-1]
         with tempfile.NamedTemporaryFile(prefix="maskbench-") as settings:
             settings.write(pickle.dumps(self._settings))
@@ -58,11 +60,19 @@ class Pool:
                     self._children.pop().stop()
 
     def _heard_or_late(self) -> list[_Child]:
-        """The children that have sent something or ended, and those whose time is over."""
+        """The children that have sent something or ended, and those whose time is
+        over."""
         first = min(child.deadline for child in self._children)
-        heard = wait([child.channel.sock for child in self._children], max(0.0, first - time.monotonic()))
+        heard = wait(
+            [child.channel.sock for child in self._children],
+            max(0.0, first - time.monotonic()),
+        )
         now = time.monotonic()
-        return [child for child in self._children if child.channel.sock in heard or child.deadline <= now]
+        return [
+            child
+            for child in self._children
+            if child.channel.sock in heard or child.deadline <= now
+        ]
 
 
 class _Child:
@@ -78,10 +88,14 @@ class _Child:
         self._started = time.monotonic()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         try:
-            self._child = Child("benchmarks.maskbench.child", settings_file, stderr=self._errors)
+            self._child = Child(
+                "benchmarks.maskbench.child", settings_file, stderr=self._errors
+            )
         except OSError as error:
             self._errors.close()
-            raise _cannot_measure(settings, f"cannot start a measuring process: {error}") from error
+            raise _cannot_measure(
+                settings, f"cannot start a measuring process: {error}"
+            ) from error
         self.channel = Channel(self._child.sock)
 
     @property
@@ -120,7 +134,11 @@ class _Child:
                 self._name = None
                 return result
         late = time.monotonic() >= self.deadline
-        return self._died(f"killed after {self._seconds():.0f} s, {self._stage}") if late else None
+        return (
+            self._died(f"killed after {self._seconds():.0f} s, {self._stage}")
+            if late
+            else None
+        )
 
     def stop(self) -> None:
         """Kill it, whatever it does, and leave nothing behind."""
@@ -134,14 +152,18 @@ class _Child:
         self.dead = True
         if self._name is None:
             raise _cannot_measure(self._settings, f"a measuring process died: {error}")
-        return FileResult(self._name, "died", error[:_ERROR_CHARACTERS], self._seconds())
+        return FileResult(
+            self._name, "died", error[:_ERROR_CHARACTERS], self._seconds()
+        )
 
     def _crash(self) -> str:
         """What it died of: a signal, or the last line that it wrote."""
         code = self._child.exit_code(_EXIT_SECONDS)
         if code is None:
             return f"stopped answering, {self._stage}"
-        cause = exit_reason(code) + (" (out of memory?)" if code == -signal.SIGKILL else "")
+        cause = exit_reason(code) + (
+            " (out of memory?)" if code == -signal.SIGKILL else ""
+        )
         self._errors.seek(0)
         said = _last_words(self._errors.read().decode(errors="replace"))
         return f"{cause}, {self._stage}" + (f": {said}" if said else "")
@@ -149,12 +171,15 @@ class _Child:
 
 def _cannot_measure(settings: Settings, what: str) -> GuidedError:
     return GuidedError(
-        what, where=f"backend {settings.backend}", hint="nothing can be measured without such a process"
+        what,
+        where=f"backend {settings.backend}",
+        hint="nothing can be measured without such a process",
     )
 
 
 def _last_words(text: str) -> str:
-    """The exception of a traceback; without one, the last line. Libraries may add to either when they go."""
+    """The exception of a traceback; without one, the last line. Libraries may add to
+    either when they go."""
     lines = text.strip().splitlines()
     if _TRACEBACK not in lines:
         return lines[-1] if lines else ""

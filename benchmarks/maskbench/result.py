@@ -1,4 +1,5 @@
-"""What a MaskBench run found: one row a file, their summary, and what differs from an older run.
+"""What a MaskBench run found: one row a file, their summary, and what differs from an
+older run.
 
 Rows cross a process boundary and are written as JSON.
 """
@@ -22,8 +23,8 @@ class FileResult:
 
     name: str
     status: str = "passing"
-    """`passing`, `wrong` (it compiled, and an instance got the wrong answer), `early stop` (it has
-    `early_stops`; this comes before `wrong`), `refused` or `died`."""
+    """`passing`, `wrong` (it compiled, and an instance got the wrong answer), `early
+    stop` (it has `early_stops`; this comes before `wrong`), `refused` or `died`."""
     error: str = ""
     """Why it was refused or died."""
     seconds: float = 0.0
@@ -38,8 +39,8 @@ class FileResult:
     wrong_refusals: list[int] = field(default_factory=list)
     """Valid instances that were refused."""
     early_stops: list[str] = field(default_factory=list)
-    """Instances where a stop token was allowed before the output was complete, or missing when it was, or
-    another special token was allowed."""
+    """Instances where a stop token was allowed before the output was complete, or
+    missing when it was, or another special token was allowed."""
     faults: list[str] = field(default_factory=list)
     """Where a matcher contradicted itself; `wrong_*` doesn't show these."""
     first_mask_ms: float | None = None
@@ -48,17 +49,26 @@ class FileResult:
 
     def to_dict(self) -> dict[str, Any]:
         """For the JSON file: the times as their statistics."""
-        row = {name: getattr(self, name) for name in self.__slots__ if name != "mask_ns"}
+        row = {
+            name: getattr(self, name) for name in self.__slots__ if name != "mask_ns"
+        }
         row["seconds"] = round(self.seconds, 4)
-        row["first_mask_ms"] = None if self.first_mask_ms is None else round(self.first_mask_ms, 4)
+        row["first_mask_ms"] = (
+            None if self.first_mask_ms is None else round(self.first_mask_ms, 4)
+        )
         return {**row, "masks": _mask_statistics(self.mask_ns)}
 
 
 def summarise(results: Sequence[FileResult]) -> dict[str, Any]:
-    """The row of the table. Times are those of every file that compiled and didn't die."""
+    """The row of the table. Times are those of every file that compiled and didn't
+    die."""
     with_status = Counter(result.status for result in results)
-    firsts = [result.first_mask_ms for result in results if result.first_mask_ms is not None]
-    masks = np.concatenate([np.empty(0, np.int64), *(result.mask_ns for result in results)])
+    firsts = [
+        result.first_mask_ms for result in results if result.first_mask_ms is not None
+    ]
+    masks = np.concatenate(
+        [np.empty(0, np.int64), *(result.mask_ns for result in results)]
+    )
     return {
         "files": len(results),
         "passing": with_status["passing"],
@@ -71,7 +81,8 @@ def summarise(results: Sequence[FileResult]) -> dict[str, Any]:
         "faults": sum(len(result.faults) for result in results),
         "masks": _mask_statistics(masks),
         "first_mask_ms": {
-            f"p{share * 100:g}": round(quantile(firsts, share), 4) for share in (0.5, 0.9, 0.99)
+            f"p{share * 100:g}": round(quantile(firsts, share), 4)
+            for share in (0.5, 0.9, 0.99)
         }
         if firsts
         else {},
@@ -84,7 +95,10 @@ def _mask_statistics(nanoseconds: NDArray[np.int64]) -> dict[str, Any]:
     return {
         "count": len(nanoseconds),
         "avg_us": round(float(nanoseconds.mean()) / 1e3, 3),
-        **{f"p{share * 100:g}_us": quantile(nanoseconds, share) / 1e3 for share in (0.5, 0.99, 0.999)},
+        **{
+            f"p{share * 100:g}_us": quantile(nanoseconds, share) / 1e3
+            for share in (0.5, 0.99, 0.999)
+        },
         "max_us": float(nanoseconds.max()) / 1e3,
     }
 
@@ -106,12 +120,16 @@ class Flip:
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Flip]:
-    """The files whose outcome changed, those that passed before first, without files that one run lacks.
+    """The files whose outcome changed, those that passed before first, without files
+    that one run lacks.
 
     Both are results as `run_maskbench` gives them. Backends are paired by name.
     """
     flips = []
-    older = {run["backend"]: {row["name"]: row for row in run["files"]} for run in old["runs"]}
+    older = {
+        run["backend"]: {row["name"]: row for row in run["files"]}
+        for run in old["runs"]
+    }
     for run in new["runs"]:
         before = older.get(run["backend"], {})
         for row in run["files"]:
@@ -128,4 +146,8 @@ def _outcome(row: Mapping[str, Any]) -> str:
     if row["status"] != "wrong":
         return str(row["status"])
     answers = ("accepts", row["wrong_accepts"]), ("refuses", row["wrong_refusals"])
-    return ", ".join(f"wrongly {verb} tests {', '.join(map(str, tests))}" for verb, tests in answers if tests)
+    return ", ".join(
+        f"wrongly {verb} tests {', '.join(map(str, tests))}"
+        for verb, tests in answers
+        if tests
+    )

@@ -1,13 +1,16 @@
-"""Real documents replayed in vLLM engines: what a token costs unguided, guided, with drafts of forced text.
+"""Real documents replayed in vLLM engines: what a token costs unguided, guided, with
+drafts of forced text.
 
     python -m benchmarks.replay --model DIR --tokenizer DIR --sample SAMPLE --rows 1,8,64 --out A.json.gz
     python -m benchmarks.replay --read A.json.gz,B.json.gz --out BOTH.json.gz
 
-Every sampled token is forced to that of a document, by the same few kernels in all ways: weights don't
-matter, and a draft is accepted where it is right. `unforced` counts those accepted at places that the grammar
-leaves open: 0, unless a drafter knows more than the grammar. Each way has an engine of its own, in a process
-of its own; `+ngram` gives it vLLM's `ngram_gpu`. Documents and their order are the same for all ways. The
-engines of a call share its GPUs and take turns, so that slow changes of the machine affect all of them.
+Every sampled token is forced to that of a document, by the same few kernels in all
+ways: weights don't matter, and a draft is accepted where it is right. `unforced` counts
+those accepted at places that the grammar leaves open: 0, unless a drafter knows more
+than the grammar. Each way has an engine of its own, in a process of its own; `+ngram`
+gives it vLLM's `ngram_gpu`. Documents and their order are the same for all ways. The
+engines of a call share its GPUs and take turns, so that slow changes of the machine
+affect all of them.
 
     tokens/s     with a queue behind: from the first step with all rows taken to the step that leaves fewer
                  requests than rows. Nothing runs before all are handed in. Prompts (8 tokens) are part of it.
@@ -17,20 +20,23 @@ engines of a call share its GPUs and take turns, so that slow changes of the mac
                  `alone`: with the drafts that must follow, all verified, and none that earlier answers taught
     batch ms     so many documents begun at once, until the last one ends
 
-The file also has `plain_step_ms` and `draft_step_ms`, of steps without an accepted draft and with one;
-`prompt_step_ms`, of those that begin a request or during which such a step is launched; `prompt_steps`, their
-part; and `thread_step_ms`, the CPU time of vLLM's main thread in a step with a queue behind. With `--profile`
-one more run of a batch size tells how long the device works in a step, and at what.
+The file also has `plain_step_ms` and `draft_step_ms`, of steps without an accepted
+draft and with one; `prompt_step_ms`, of those that begin a request or during which such
+a step is launched; `prompt_steps`, their part; and `thread_step_ms`, the CPU time of
+vLLM's main thread in a step with a queue behind. With `--profile` one more run of a
+batch size tells how long the device works in a step, and at what.
 
-A document is written in one of `--forms`: `compact` and `spaced` hold the grammar to that whitespace; with
-`flexible` (written as `spaced`), `indent2` and `indent4` (as `json.dumps` indents) it leaves whitespace open.
+A document is written in one of `--forms`: `compact` and `spaced` hold the grammar to
+that whitespace; with `flexible` (written as `spaced`), `indent2` and `indent4` (as
+`json.dumps` indents) it leaves whitespace open.
 
-`--ways ""` counts forward passes, without an engine: they depend on the tokenizer, not on the machine. Then
-`taught` is as `alone`, with what earlier answers taught: each document was answered three times before.
+`--ways ""` counts forward passes, without an engine: they depend on the tokenizer, not
+on the machine. Then `taught` is as `alone`, with what earlier answers taught: each
+document was answered three times before.
 
-Figures are medians; `spread` is that of tokens/s between repetitions, in percent. The file is written after
-each way, so ways may be measured by calls of their own and read together. Exit code 1: an output was not its
-document, or a way failed.
+Figures are medians; `spread` is that of tokens/s between repetitions, in percent. The
+file is written after each way, so ways may be measured by calls of their own and read
+together. Exit code 1: an output was not its document, or a way failed.
 """
 
 from __future__ import annotations
@@ -75,12 +81,25 @@ _COLUMNS = (
         ("spread", "{spread:.1f}"),
         ("ms/token", "{ms_per_token:.3f}"),
     ),
-    *(("ratio", "{ratio}"), ("ms/step", "{ms_per_step:.3f}"), ("forwards", "{forwards_per_token:.3f}")),
+    *(
+        ("ratio", "{ratio}"),
+        ("ms/step", "{ms_per_step:.3f}"),
+        ("forwards", "{forwards_per_token:.3f}"),
+    ),
     *(("bound", "{bound:.3f}"), ("alone", "{alone}")),
     *(("batch ms", "{batch_ms:.1f}"), ("ratio", "{batch_ratio}")),
-    *(("document ms", "{document_ms:.1f}"), ("wrong", "{wrong}"), ("unforced", "{unforced}")),
+    *(
+        ("document ms", "{document_ms:.1f}"),
+        ("wrong", "{wrong}"),
+        ("unforced", "{unforced}"),
+    ),
 )
-_COUNTS = (("kind", "{kind}"), ("form", "{form}"), ("documents", "{documents}"), ("tokens", "{tokens}"))
+_COUNTS = (
+    ("kind", "{kind}"),
+    ("form", "{form}"),
+    ("documents", "{documents}"),
+    ("tokens", "{tokens}"),
+)
 _COUNTS += (("bound", "{bound:.3f}"), ("alone", "{alone:.3f}"), ("taught", "{taught}"))
 
 
@@ -91,21 +110,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         check_out(options.out, "--out")
         if options.read:
-            result = merged([json.loads(gzip.decompress(path.read_bytes())) for path in options.read])
+            result = merged(
+                [
+                    json.loads(gzip.decompress(path.read_bytes()))
+                    for path in options.read
+                ]
+            )
         else:
-            result = measure(options, "python -m benchmarks.replay " + shlex.join(given))
+            result = measure(
+                options, "python -m benchmarks.replay " + shlex.join(given)
+            )
     except GuidedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     result["figures"] = compared(result["figures"])
     write(result, options.out)
     if result["figures"]:
-        show_table([{**figure, **_told(figure)} for figure in result["figures"]], _COLUMNS)
+        show_table(
+            [{**figure, **_told(figure)} for figure in result["figures"]], _COLUMNS
+        )
     elif not options.read:
         show_table([{"taught": "-", **one} for one in result["counts"]], _COUNTS)
     for way, failure in result["failed"].items():
         print(f"{way} failed: {failure}", file=sys.stderr)
-    return int(bool(result["failed"]) or any(figure["wrong"] for figure in result["figures"]))
+    return int(
+        bool(result["failed"]) or any(figure["wrong"] for figure in result["figures"])
+    )
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -115,20 +145,40 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     )
 
     def add(name: str, default: Any, what: str, kind: Any = None) -> None:
-        parser.add_argument(name, default=default, help=what, type=kind or type(default))
+        parser.add_argument(
+            name, default=default, help=what, type=kind or type(default)
+        )
 
     add("--model", str(MODEL_DIR), "folder of a model")
     add("--tokenizer", None, "tokenizer folder; the model's if not given", str)
-    add("--sample", None, "documents: a folder or a tar archive of MaskBench files", Path)
-    add("--ways", "unguided,guided,jump", f"of {', '.join(WAYS)}, each also with {_DRAFTER}")
+    add(
+        "--sample",
+        None,
+        "documents: a folder or a tar archive of MaskBench files",
+        Path,
+    )
+    add(
+        "--ways",
+        "unguided,guided,jump",
+        f"of {', '.join(WAYS)}, each also with {_DRAFTER}",
+    )
     add("--kinds", "tools,real", f"of {', '.join(KINDS)}")
     add("--forms", "compact", f"of {', '.join(FORMS)}")
     add("--rows", [1, 8, 64], "batch sizes", _counts)
-    add("--profile", [], "batch sizes of which the device's part of a step is measured too", _counts)
+    add(
+        "--profile",
+        [],
+        "batch sizes of which the device's part of a step is measured too",
+        _counts,
+    )
     add("--documents", 256, "different documents of a kind")
     add("--longest", 512, "tokens that a document may have")
     add("--queue", 6, "documents of a run for each row")
-    add("--least", 16, "documents of a run at least; half of them one batch after the other")
+    add(
+        "--least",
+        16,
+        "documents of a run at least; half of them one batch after the other",
+    )
     add("--repetitions", 3, "measured runs a figure, after one that warms up")
     add("--drafts", 7, f"tokens that {_DRAFTER} drafts, and of the bound")
     add("--seed", 1, "of the choice of documents")
@@ -136,7 +186,11 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     add("--device", "cuda", "cpu or cuda")
     add("--engine", {}, "more arguments of the engines, as JSON", json.loads)
     add("--plugin", {}, "more options of the plugin, as JSON", json.loads)
-    add("--limit", 540.0, "seconds it may take; batch sizes that were measured then count")
+    add(
+        "--limit",
+        540.0,
+        "seconds it may take; batch sizes that were measured then count",
+    )
     add(
         "--read",
         [],
@@ -144,7 +198,11 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         lambda text: list(map(Path, text.split(","))),
     )
     add("--out", None, "also write the JSON here, compressed: FILE.json.gz", Path)
-    parser.add_argument("--open", action="store_true", help="objects are open unless the schema closes them")
+    parser.add_argument(
+        "--open",
+        action="store_true",
+        help="objects are open unless the schema closes them",
+    )
     options = parser.parse_args(arguments)
     if options.sample is None and not options.read:
         parser.error("--sample or --read is needed")
@@ -168,8 +226,17 @@ def measure(options: argparse.Namespace, command: str) -> dict[str, Any]:
     start = time.monotonic()
     legs, left_out = chosen(options)
     options.limit -= time.monotonic() - start
-    result: dict[str, Any] = {"command": command, "date": None, "benchmark": "replay", "left_out": left_out}
-    result |= {"options": json.loads(json.dumps(vars(options), default=str)), "figures": [], "failed": {}}
+    result: dict[str, Any] = {
+        "command": command,
+        "date": None,
+        "benchmark": "replay",
+        "left_out": left_out,
+    }
+    result |= {
+        "options": json.loads(json.dumps(vars(options), default=str)),
+        "figures": [],
+        "failed": {},
+    }
     result["counts"] = [counted(one) for one in legs]
     if not options.ways:
         here = environment("cpu")
@@ -179,13 +246,21 @@ def measure(options: argparse.Namespace, command: str) -> dict[str, Any]:
         tempfile.NamedTemporaryFile() as turns,
         ThreadPoolExecutor(len(options.ways)) as pool,
     ):
-        running = {pool.submit(run_way, options, way, legs, turns.name): way for way in options.ways}
+        running = {
+            pool.submit(run_way, options, way, legs, turns.name): way
+            for way in options.ways
+        }
         for ended in as_completed(running):
             way = running[ended]
             try:
                 found = ended.result()
-                result["figures"] += [{"way": way, **figure} for figure in found["figures"]]
-                result |= {"environment": found["environment"], "date": found["environment"]["date"]}
+                result["figures"] += [
+                    {"way": way, **figure} for figure in found["figures"]
+                ]
+                result |= {
+                    "environment": found["environment"],
+                    "date": found["environment"]["date"],
+                }
             except GuidedError as error:
                 result["failed"][way] = str(error)
             write(result, options.out)
@@ -194,14 +269,16 @@ def measure(options: argparse.Namespace, command: str) -> dict[str, Any]:
 
 
 def chosen(options: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """The documents of every kind and form as a child takes them, and how many were left out."""
+    """The documents of every kind and form as a child takes them, and how many were
+    left out."""
     vocabulary = load_vocabulary(Path(options.tokenizer or options.model))
     given = options.longest, options.seed, options.drafts
     known = Documents(options.sample, vocabulary, *given, strict=not options.open)
     pairs = [
         (kind, form)
         for kind in options.kinds
-        for form in (options.forms if kind != "free" else [next(iter(FORMS))])  # which has no form
+        # which has no form
+        for form in (options.forms if kind != "free" else [next(iter(FORMS))])
     ]
     legs = []
     with progress("choosing documents", len(pairs) * options.documents) as advance:
@@ -218,7 +295,13 @@ def leg(kind: str, form: str, documents: list[Document], drafts: int) -> dict[st
     tokens = [document.tokens for document in documents]
     digest = hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
     known = [dataclasses.asdict(document) for document in documents]
-    return {"kind": kind, "form": form, "digest": digest, "drafts": drafts, "documents": known}
+    return {
+        "kind": kind,
+        "form": form,
+        "digest": digest,
+        "drafts": drafts,
+        "documents": known,
+    }
 
 
 def counted(leg: dict[str, Any]) -> dict[str, Any]:
@@ -226,22 +309,45 @@ def counted(leg: dict[str, Any]) -> dict[str, Any]:
     documents = leg["documents"]
     own = {name: leg[name] for name in ("kind", "form", "digest")}
     counts = {**own, "documents": len(documents), **passes_of(documents, leg["drafts"])}
-    return counts | ({"taught": round(leg["taught"] / counts["tokens"], 4)} if "taught" in leg else {})
+    return counts | (
+        {"taught": round(leg["taught"] / counts["tokens"], 4)}
+        if "taught" in leg
+        else {}
+    )
 
 
-def run_way(options: argparse.Namespace, way: str, legs: list[dict[str, Any]], turns: str) -> dict[str, Any]:
-    """What the engine of a way answers. `turns`: the file by which engines take turns."""
+def run_way(
+    options: argparse.Namespace, way: str, legs: list[dict[str, Any]], turns: str
+) -> dict[str, Any]:
+    """What the engine of a way answers. `turns`: the file by which engines take
+    turns."""
     plugin = WAYS[way.removesuffix(_DRAFTER)]
     engine = dict(options.engine)
     if options.device != "cpu":
-        engine.setdefault("gpu_memory_utilization", round(_MEMORY / len(options.ways), 2))
+        engine.setdefault(
+            "gpu_memory_utilization", round(_MEMORY / len(options.ways), 2)
+        )
     if way.endswith(_DRAFTER):
-        engine["speculative_config"] = {**_NGRAM, "num_speculative_tokens": options.drafts}
+        engine["speculative_config"] = {
+            **_NGRAM,
+            "num_speculative_tokens": options.drafts,
+        }
     variables = {
         "VLLM_USE_V2_MODEL_RUNNER": "1" if options.runner == "v2" else "0",
-        "GUIDED_PLUGIN": "0" if plugin is None else json.dumps({**plugin, **options.plugin}),
+        "GUIDED_PLUGIN": "0"
+        if plugin is None
+        else json.dumps({**plugin, **options.plugin}),
     }
-    taken = ("model", "rows", "profile", "longest", "queue", "least", "repetitions", "device")
+    taken = (
+        "model",
+        "rows",
+        "profile",
+        "longest",
+        "queue",
+        "least",
+        "repetitions",
+        "device",
+    )
     asked = {
         **{name: getattr(options, name) for name in taken},
         "tokenizer": options.tokenizer or options.model,
@@ -253,29 +359,44 @@ def run_way(options: argparse.Namespace, way: str, legs: list[dict[str, Any]], t
     where = f"benchmarks.replay, {way}"
     with tempfile.TemporaryDirectory() as folder:
         asked["traces"] = folder
-        return run_child("benchmarks.replay.child", asked, variables, options.limit, where)
+        return run_child(
+            "benchmarks.replay.child", asked, variables, options.limit, where
+        )
 
 
 def merged(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Several results as one. Raises GuidedError where a kind had other documents in one of them."""
+    """Several results as one. Raises GuidedError where a kind had other documents in
+    one of them."""
     digests: dict[tuple[str, str], str] = {}
     for figure in (figure for result in results for figure in result["figures"]):
-        if digests.setdefault((figure["kind"], figure["form"]), figure["digest"]) != figure["digest"]:
+        if (
+            digests.setdefault((figure["kind"], figure["form"]), figure["digest"])
+            != figure["digest"]
+        ):
             raise GuidedError(
                 f"{figure['kind']} {figure['form']} had different documents in these files",
                 where="--read",
                 hint="measure with the same --sample, --seed, --documents, --longest and tokenizer",
             )
     figures = [figure for result in results for figure in result["figures"]]
-    failed = {way: failure for result in results for way, failure in result["failed"].items()}
+    failed = {
+        way: failure for result in results for way, failure in result["failed"].items()
+    }
     commands = [result["command"] for result in results]
-    return {**results[0], "command": "; ".join(commands), "figures": figures, "failed": failed}
+    return {
+        **results[0],
+        "command": "; ".join(commands),
+        "figures": figures,
+        "failed": failed,
+    }
 
 
 def compared(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Figures against `unguided` with the same drafter, in the order of the table."""
 
-    def ratio(figure: dict[str, Any], other: dict[str, Any] | None, name: str) -> float | None:
+    def ratio(
+        figure: dict[str, Any], other: dict[str, Any] | None, name: str
+    ) -> float | None:
         """By time: of the runs that took turns."""
         pairs = zip(figure["runs"], other["runs"] if other else (), strict=False)
         found = [one[name] / same[name] for one, same in pairs]
@@ -302,19 +423,26 @@ def compared(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "batch_ratio": ratio(figure, other, "batch_ms"),
             }
         )
-    return sorted(shown, key=lambda figure: (figure["kind"], figure["form"], figure["rows"]))
+    return sorted(
+        shown, key=lambda figure: (figure["kind"], figure["form"], figure["rows"])
+    )
 
 
 def _told(figure: dict[str, Any]) -> dict[str, str]:
     names = "ratio", "batch_ratio", "alone"  # the last one is younger than some files
-    return {name: "-" if figure.get(name) is None else f"{figure[name]:.3f}" for name in names}
+    return {
+        name: "-" if figure.get(name) is None else f"{figure[name]:.3f}"
+        for name in names
+    }
 
 
 def write(result: dict[str, Any], path: Path | None) -> None:
     """Compressed, the same bytes for the same result."""
     if path is not None:
         partly = path.with_name(path.name + ".part")
-        partly.write_bytes(gzip.compress((json.dumps(result, indent=1) + "\n").encode(), 9, mtime=0))
+        partly.write_bytes(
+            gzip.compress((json.dumps(result, indent=1) + "\n").encode(), 9, mtime=0)
+        )
         os.replace(partly, path)
 
 

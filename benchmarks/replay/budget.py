@@ -1,11 +1,12 @@
-"""How many drafts a step verifies, chosen before they are known: `DraftBudget` next to vLLM's own choice.
+"""How many drafts a step verifies, chosen before they are known: `DraftBudget` next to
+vLLM's own choice.
 
     python -m benchmarks.replay.budget --tokenizer DIR --sample SAMPLE --out FILE.json.gz
 
-No engine: documents wait behind the rows as in `benchmarks.replay`, the drafts of a row are what must follow,
-and a step takes what the device needs for its tokens (8B on one H100, measured without drafts). `longer`: the
-time of a token, in percent more than where the drafts are known when a step is scheduled; `places`: verified
-for each draft.
+No engine: documents wait behind the rows as in `benchmarks.replay`, the drafts of a row
+are what must follow, and a step takes what the device needs for its tokens (8B on one
+H100, measured without drafts). `longer`: the time of a token, in percent more than
+where the drafts are known when a step is scheduled; `places`: verified for each draft.
 """
 
 from __future__ import annotations
@@ -38,27 +39,40 @@ _TOKENS = np.arange(4096)
 _PADDED = np.where(_TOKENS <= 256, -(-_TOKENS // 8) * 8, -(-_TOKENS // 16) * 16)
 """CUDA graphs are captured for these sizes."""
 COSTS = 6.6 + 0.0107 * np.minimum(_PADDED, 136) + 0.019 * np.maximum(_PADDED - 136, 0)
-"""Milliseconds of a step. In `2026-11-28-replay-matrix-h100` (`plain_step_ms`) 6.56, 6.93, 7.82 and 10.55 at
-1, 32, 128 and 256 rows."""
-_COLUMNS = (("kind", "{kind}"), ("form", "{form}"), ("rows", "{rows}"), ("passes", "{passes:.3f}"))
+"""Milliseconds of a step. In `2026-11-28-replay-matrix-h100` (`plain_step_ms`) 6.56,
+6.93, 7.82 and 10.55 at 1, 32, 128 and 256 rows."""
+_COLUMNS = (
+    ("kind", "{kind}"),
+    ("form", "{form}"),
+    ("rows", "{rows}"),
+    ("passes", "{passes:.3f}"),
+)
 _COLUMNS += (("longer, %", "{longer:.1f}"), ("places", "{places:.2f}"))
-_COLUMNS += (("vLLM's: longer, %", "{vllm_longer:.1f}"), ("places", "{vllm_places:.2f}"))
+_COLUMNS += (
+    ("vLLM's: longer, %", "{vllm_longer:.1f}"),
+    ("places", "{vllm_places:.2f}"),
+)
 
 
 class Batch:
-    """Rows that answer with documents; `flags`: of each document, which of its tokens must follow."""
+    """Rows that answer with documents; `flags`: of each document, which of its tokens
+    must follow."""
 
     def __init__(self, flags: Sequence[Sequence[bool]], rows: int) -> None:
         order = list(flags)
         random.Random(1).shuffle(order)
         self._waiting: Iterator[Sequence[bool]] = cycle(order)
         self._documents = [next(self._waiting) for _ in range(rows)]
-        self._at = [random.Random(row).randrange(len(one)) for row, one in enumerate(self._documents)]
+        self._at = [
+            random.Random(row).randrange(len(one))
+            for row, one in enumerate(self._documents)
+        ]
 
     def drafts(self) -> NDArray[np.int64]:
         """How many each row has now."""
         runs = [
-            one[at : at + DRAFTS] if at else [] for one, at in zip(self._documents, self._at, strict=True)
+            one[at : at + DRAFTS] if at else []
+            for one, at in zip(self._documents, self._at, strict=True)
         ]
         return np.array([[*run, False].index(False) for run in runs])
 
@@ -74,8 +88,11 @@ class Batch:
                 self._documents[row], self._at[row] = next(self._waiting), 0
 
 
-def simulate(flags: Sequence[Sequence[bool]], rows: int, way: str, steps: int) -> tuple[float, float, float]:
-    """Passes and milliseconds a token, and places for each draft. `way`: known, own or vllm."""
+def simulate(
+    flags: Sequence[Sequence[bool]], rows: int, way: str, steps: int
+) -> tuple[float, float, float]:
+    """Passes and milliseconds a token, and places for each draft. `way`: known, own or
+    vllm."""
     batch = Batch(flags, rows)
     budget = None
     manager = _manager(rows)
@@ -94,12 +111,18 @@ def simulate(flags: Sequence[Sequence[bool]], rows: int, way: str, steps: int) -
         if way == "known" or not asked.any():
             most = _best(np.ones(int(drafts.sum())), rows, least)
         elif budget is not None:
-            given = {name: ["?"] * DRAFTS for name, new in zip(names, begin, strict=True) if not new}
+            given = {
+                name: ["?"] * DRAFTS
+                for name, new in zip(names, begin, strict=True)
+                if not new
+            }
             counts = dict(zip(names, (others + asked).tolist(), strict=True))
             most = budget.get_num_tokens(counts, given) - least
         else:  # of the step before, and all of a new request
             most = _best(np.sort(sure[~begin].ravel())[::-1], rows, least)
-        order = np.argsort(np.where(offered, np.arange(DRAFTS), DRAFTS), axis=None, kind="stable")[:most]
+        order = np.argsort(
+            np.where(offered, np.arange(DRAFTS), DRAFTS), axis=None, kind="stable"
+        )[:most]
         chosen = np.zeros(offered.size, np.bool_)
         chosen[order] = True
         accepted = (chosen.reshape(offered.shape) & offered).sum(1)
@@ -109,7 +132,9 @@ def simulate(flags: Sequence[Sequence[bool]], rows: int, way: str, steps: int) -
         drafted = drafted + drafts.sum()
         sure = np.where(begin[:, np.newaxis], 1.0, offered).astype(np.float32)
         if budget is not None:
-            budget.record_confidences(torch.from_numpy(offered.astype(np.float32)), None)
+            budget.record_confidences(
+                torch.from_numpy(offered.astype(np.float32)), None
+            )
             manager._stale_idx = 1 - manager._stale_idx  # a copy takes no time here
         batch.go_on(accepted)
     return rows * steps / tokens, spent / tokens * rows, places / drafted
@@ -149,28 +174,70 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tokenizer", type=Path, required=True, help="tokenizer folder")
-    parser.add_argument("--sample", type=Path, required=True, help="MaskBench files: a folder or an archive")
-    parser.add_argument("--documents", type=int, default=96, help="different documents of a kind")
-    parser.add_argument("--tokens", type=int, default=100_000, help="of a figure, about")
-    parser.add_argument("--out", type=Path, help="also write the JSON here, compressed: FILE.json.gz")
+    parser.add_argument(
+        "--tokenizer", type=Path, required=True, help="tokenizer folder"
+    )
+    parser.add_argument(
+        "--sample",
+        type=Path,
+        required=True,
+        help="MaskBench files: a folder or an archive",
+    )
+    parser.add_argument(
+        "--documents", type=int, default=96, help="different documents of a kind"
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=100_000, help="of a figure, about"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="also write the JSON here, compressed: FILE.json.gz"
+    )
     options = parser.parse_args(given)
-    known = Documents(options.sample, load_vocabulary(options.tokenizer), 512, 1, DRAFTS, strict=True)
+    known = Documents(
+        options.sample, load_vocabulary(options.tokenizer), 512, 1, DRAFTS, strict=True
+    )
     figures: list[dict[str, Any]] = []
-    pairs = [(kind, form) for kind in ("tools", "real") for form in ("compact", "spaced")]
+    pairs = [
+        (kind, form) for kind in ("tools", "real") for form in ("compact", "spaced")
+    ]
     with progress("budgets", len(pairs) * len(ROWS)) as advance:
         for kind, form in pairs:
-            flags = [document.forced for document in known.choose(kind, form, options.documents)]
+            flags = [
+                document.forced
+                for document in known.choose(kind, form, options.documents)
+            ]
             for rows in ROWS:
                 steps = max(options.tokens // (2 * rows), 4)
-                best, own, theirs = (simulate(flags, rows, way, steps) for way in ("known", "own", "vllm"))
-                figure = {"kind": kind, "form": form, "rows": rows, "passes": own[0], "places": own[2]}
-                figure |= {"longer": (own[1] / best[1] - 1) * 100, "vllm_places": theirs[2]}
-                figures.append(figure | {"vllm_longer": (theirs[1] / best[1] - 1) * 100})
+                best, own, theirs = (
+                    simulate(flags, rows, way, steps)
+                    for way in ("known", "own", "vllm")
+                )
+                figure = {
+                    "kind": kind,
+                    "form": form,
+                    "rows": rows,
+                    "passes": own[0],
+                    "places": own[2],
+                }
+                figure |= {
+                    "longer": (own[1] / best[1] - 1) * 100,
+                    "vllm_places": theirs[2],
+                }
+                figures.append(
+                    figure | {"vllm_longer": (theirs[1] / best[1] - 1) * 100}
+                )
                 advance()
     here = environment("cpu")
     command = "python -m benchmarks.replay.budget " + shlex.join(given)
-    write({"command": command, "date": here["date"], "environment": here, "figures": figures}, options.out)
+    write(
+        {
+            "command": command,
+            "date": here["date"],
+            "environment": here,
+            "figures": figures,
+        },
+        options.out,
+    )
     show_table(figures, _COLUMNS)
     return 0
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.replay.child OPTIONS.json RESULT.json
 
-The result is written again after each batch size, so that a time limit costs what was not measured yet.
-Engines of one call start and measure in turns. Imports vLLM. The parent chooses the runner and the plugin's
-options by environment variables.
+The result is written again after each batch size, so that a time limit costs what was
+not measured yet. Engines of one call start and measure in turns. Imports vLLM. The
+parent chooses the runner and the plugin's options by environment variables.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from guided_plugin.bench import environment, median
 from guided_plugin.errors import PipelineError
 from guided_plugin.hosts.vllm.common import GUIDED, METRICS
 
-install()  # here: the engine's processes are forked from this one, or import this file first
+# here: the engine's processes are forked from this one, or import this file first
+install()
 
 PROMPT = 8
 """Tokens of a prompt."""
 ROOM = 64
-"""How many more tokens than its document's a request may have: it ends by its stop token, as answers do. vLLM
-learns of that a step later than of an end by number."""
+"""How many more tokens than its document's a request may have: it ends by its stop
+token, as answers do. vLLM learns of that a step later than of an end by number."""
 
 
 def main(options_path: str, result_path: str) -> None:
@@ -43,7 +44,10 @@ def main(options_path: str, result_path: str) -> None:
     figures: list[dict[str, Any]] = []
     for rows in options["rows"]:
         figures += bench.figures(rows)
-        answer({"environment": environment(options["device"]), "figures": figures}, result_path)
+        answer(
+            {"environment": environment(options["device"]), "figures": figures},
+            result_path,
+        )
 
 
 class _Bench:
@@ -63,7 +67,8 @@ class _Bench:
         self.random = random.Random(1)
 
     def figures(self, rows: int) -> list[dict[str, Any]]:
-        """Of every kind and form. They take turns, and the order is reversed every other time."""
+        """Of every kind and form. They take turns, and the order is reversed every
+        other time."""
         cases = [Case(leg, rows) for leg in self.options["legs"]]
         for case in cases:
             case.passes = passes_of(self._queue(case), case.leg["drafts"])
@@ -75,7 +80,9 @@ class _Bench:
         if rows in self.options["profile"]:
             with turn(self.options["turns"]):
                 profiles = [self._profile(case) for case in cases]
-        return [self._figure(case) | own for case, own in zip(cases, profiles, strict=True)]
+        return [
+            self._figure(case) | own for case, own in zip(cases, profiles, strict=True)
+        ]
 
     def _queue(self, case: Case) -> list[dict[str, Any]]:
         documents = case.leg["documents"]
@@ -87,7 +94,8 @@ class _Bench:
         self.llm.start_profile()
         trace, _ = self._run(case, self._queue(case), counts=False)
         self.llm.stop_profile()
-        first, *_ = files = sorted(Path(self.options["traces"]).glob("*.gz"))  # one of each rank
+        # one of each rank
+        first, *_ = files = sorted(Path(self.options["traces"]).glob("*.gz"))
         events = json.loads(gzip.decompress(first.read_bytes()))["traceEvents"]
         for path in files:
             path.unlink()
@@ -98,33 +106,59 @@ class _Bench:
         queue = self._queue(case)
         count = len(queue)
         trace, _ = self._run(case, queue, counts=counts)
-        batches = [queue[at : at + rows] for at in range(0, max(rows, self.options["least"] // 2), rows)]
+        batches = [
+            queue[at : at + rows]
+            for at in range(0, max(rows, self.options["least"] // 2), rows)
+        ]
         seconds = [self._run(case, batch, counts=counts)[1] for batch in batches]
         if counts:
             queued = trace.queued(count)
-            document_ms = round(rows * case.passes["tokens"] / count / queued["tokens_per_second"] * 1e3, 3)
+            document_ms = round(
+                rows
+                * case.passes["tokens"]
+                / count
+                / queued["tokens_per_second"]
+                * 1e3,
+                3,
+            )
             batch_ms = round(sum(seconds) / len(seconds) * 1e3, 3)
-            case.runs.append({**queued, "document_ms": document_ms, "batch_ms": batch_ms})
+            case.runs.append(
+                {**queued, "document_ms": document_ms, "batch_ms": batch_ms}
+            )
 
-    def _run(self, case: Case, documents: list[dict[str, Any]], *, counts: bool) -> tuple[Trace, float]:
-        """Answer these requests, which begin when all are handed in. The trace; seconds from then on."""
+    def _run(
+        self, case: Case, documents: list[dict[str, Any]], *, counts: bool
+    ) -> tuple[Trace, float]:
+        """Answer these requests, which begin when all are handed in. The trace; seconds
+        from then on."""
         engine = self.llm.llm_engine
         trace = Trace(case.rows, thread_clock())
         names = []
         outputs = {}
         with watched(engine.engine_core, trace.note):
             for number, document in enumerate(documents):
-                given = {"prompt_token_ids": self.random.choices(range(100, 1000), k=PROMPT)}
+                given = {
+                    "prompt_token_ids": self.random.choices(range(100, 1000), k=PROMPT)
+                }
                 admitted = case.rows if number == len(documents) - 1 else 0
-                names.append(engine.add_request(str(number), given, self._params(document, admitted)))
+                names.append(
+                    engine.add_request(
+                        str(number), given, self._params(document, admitted)
+                    )
+                )
             start = time.monotonic()
             while engine.has_unfinished_requests():
-                outputs.update((int(output.request_id), output) for output in engine.step())
+                outputs.update(
+                    (int(output.request_id), output) for output in engine.step()
+                )
         if max(len(tokens) for _, tokens, *_ in trace.steps) > case.rows:
             what = f"more than {case.rows} rows ran: vLLM limits them in another way than expected"
             raise PipelineError(what, where="benchmarks.replay.force")
         if counts:
-            case.judge(documents, [outputs[number].outputs[0] for number in range(len(documents))])
+            case.judge(
+                documents,
+                [outputs[number].outputs[0] for number in range(len(documents))],
+            )
             case.count_unforced(dict(zip(names, documents, strict=True)), trace)
         return trace, trace.steps[-1][0] - start
 
@@ -135,24 +169,38 @@ class _Bench:
         if self.options["guided"] and document["spec"] is not None:
             extra[GUIDED] = document["spec"]
         most = len(document["tokens"]) + ROOM
-        return SamplingParams(max_tokens=most, temperature=0.0, detokenize=False, extra_args=extra)
+        return SamplingParams(
+            max_tokens=most, temperature=0.0, detokenize=False, extra_args=extra
+        )
 
     def _figure(self, case: Case) -> dict[str, Any]:
         figure = {
             **{name: case.leg[name] for name in ("kind", "form", "digest")},
-            **{name: getattr(case, name) for name in ("rows", "outputs", "wrong", "differences", "unforced")},
+            **{
+                name: getattr(case, name)
+                for name in ("rows", "outputs", "wrong", "differences", "unforced")
+            },
             **{name: case.passes[name] for name in ("bound", "alone")},
-            **{name: median((run[name] for run in case.runs), 3) for name in case.runs[0]},
+            **{
+                name: median((run[name] for run in case.runs), 3)
+                for name in case.runs[0]
+            },
             "runs": case.runs,
         }
         if self.options["guided"]:
-            figure["metrics"] = [answer[0] for answer in self.llm.collective_rpc(METRICS) if answer]
+            figure["metrics"] = [
+                answer[0] for answer in self.llm.collective_rpc(METRICS) if answer
+            ]
         print(json.dumps(figure), flush=True)
         return figure
 
 
 def _profiler(folder: str) -> dict[str, Any]:
-    kind: dict[str, Any] = {"profiler": "torch", "torch_profiler_dir": folder, "ignore_frontend": True}
+    kind: dict[str, Any] = {
+        "profiler": "torch",
+        "torch_profiler_dir": folder,
+        "ignore_frontend": True,
+    }
     kind |= {"torch_profiler_with_stack": False, "torch_profiler_activities": ["CUDA"]}
     return {"profiler_config": {**kind, "torch_profiler_dump_cuda_time_total": False}}
 

@@ -1,12 +1,14 @@
-"""Which documents `benchmarks.replay` replays, and which of their tokens the grammar forces.
+"""Which documents `benchmarks.replay` replays, and which of their tokens the grammar
+forces.
 
     tools   valid instances of function-call schemas: those of BFCL, Glaive and MCP in MaskBench, as they are
     real    valid instances of the schemas of all sources
     free    descriptions in the sample's schemas, put one behind the other: plain text, never guided
     beside  `free` and `tools` in turn
 
-Instances are written with their own order of keys, in one of `FORMS`, and ended with a stop token. Left out
-are those that a fresh matcher refuses, and those longer than `longest`.
+Instances are written with their own order of keys, in one of `FORMS`, and ended with a
+stop token. Left out are those that a fresh matcher refuses, and those longer than
+`longest`.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "indent2": ("flexible", {"indent": 2}),
     "indent4": ("flexible", {"indent": 4}),
 }
-"""By name: the whitespace that a spec asks for, and how `json.dumps` writes its documents."""
+"""By name: the whitespace that a spec asks for, and how `json.dumps` writes its
+documents."""
 _FUNCTION_CALLS = ("BFCL", "Glaiveai", "MCP")
 """How the names of files of function-calling sources begin."""
 _FREE_TOKENS = 96
@@ -62,14 +65,22 @@ class Document:
     forced: list[bool]
     """Of each token: whether the grammar leaves no byte of it open."""
     passes: int
-    """Forward passes, if every draft that must follow were verified and nothing else were drafted."""
+    """Forward passes, if every draft that must follow were verified and nothing else
+    were drafted."""
 
 
 class Documents:
     """Chosen from a sample, the same for the same seed and vocabulary."""
 
     def __init__(
-        self, sample: Path, vocabulary: Vocabulary, longest: int, seed: int, drafts: int, *, strict: bool
+        self,
+        sample: Path,
+        vocabulary: Vocabulary,
+        longest: int,
+        seed: int,
+        drafts: int,
+        *,
+        strict: bool,
     ) -> None:
         self._vocabulary = vocabulary
         self._longest = longest
@@ -79,19 +90,27 @@ class Documents:
         self._forced = ForcedTokens(vocabulary)
         with open_sample(sample) as files:
             self._files = [
-                (PurePosixPath(name).name, json.loads(path.read_bytes())) for name, path in files.items()
+                (PurePosixPath(name).name, json.loads(path.read_bytes()))
+                for name, path in files.items()
             ]
         random.Random(seed).shuffle(self._files)
         self.left_out: dict[str, int] = {}
         """How many documents of each kind and form were tried and not taken."""
 
     def choose(
-        self, kind: str, form: str, count: int, progress: Callable[[], None] = lambda: None
+        self,
+        kind: str,
+        form: str,
+        count: int,
+        progress: Callable[[], None] = lambda: None,
     ) -> list[Document]:
-        """At most so many of a kind. Raises SpecError where this version has no such form of whitespace."""
+        """At most so many of a kind. Raises SpecError where this version has no such
+        form of whitespace."""
         if kind == "beside":
             pairs = zip(
-                self.choose("free", form, count), self.choose("tools", form, count, progress), strict=False
+                self.choose("free", form, count),
+                self.choose("tools", form, count, progress),
+                strict=False,
             )
             return [document for pair in pairs for document in pair][:count]
         if kind == "free":
@@ -109,20 +128,34 @@ class Documents:
             if len(found) == count:
                 break
         if not found:
-            raise GuidedError(f"no document of kind {kind!r}", where="--sample", hint="docs/performance.md")
+            raise GuidedError(
+                f"no document of kind {kind!r}",
+                where="--sample",
+                hint="docs/performance.md",
+            )
         return found
 
     def _instances(self, kind: str) -> Iterator[tuple[str, Any, Any]]:
         """The first valid instance of every schema before the second of any."""
         chosen = [
-            (name, file["schema"], [test["data"] for test in file["tests"] if test["valid"]])
+            (
+                name,
+                file["schema"],
+                [test["data"] for test in file["tests"] if test["valid"]],
+            )
             for name, file in self._files
             if kind == "real" or name.startswith(_FUNCTION_CALLS)
         ]
         for turn in range(max((len(valid) for *_, valid in chosen), default=0)):
-            yield from ((name, schema, valid[turn]) for name, schema, valid in chosen if turn < len(valid))
+            yield from (
+                (name, schema, valid[turn])
+                for name, schema, valid in chosen
+                if turn < len(valid)
+            )
 
-    def _document(self, name: str, schema: Any, data: Any, form: str) -> Document | None:
+    def _document(
+        self, name: str, schema: Any, data: Any, form: str
+    ) -> Document | None:
         whitespace, written = FORMS[form]
         text = json.dumps(data, ensure_ascii=False, **written)
         if len(text) > 16 * self._longest:
@@ -142,24 +175,36 @@ class Documents:
         return Document(name, spec, tokens, sure, self._passes(parsed, tokens))
 
     def taught(self, documents: Sequence[Document]) -> int:
-        """Forward passes of documents, if every draft were verified, after they were answered before."""
+        """Forward passes of documents, if every draft were verified, after they were
+        answered before."""
         learnt = LearntDrafts(self._vocabulary, self._offers, self._drafts)
         passes = 0
         for _ in range(_VISITS):
-            passes = sum(self._passes(OutputSpec.parse(one.spec), one.tokens, learnt) for one in documents)
+            passes = sum(
+                self._passes(OutputSpec.parse(one.spec), one.tokens, learnt)
+                for one in documents
+            )
         return passes
 
-    def _passes(self, spec: OutputSpec, tokens: list[int], learnt: LearntDrafts | None = None) -> int:
-        """With all drafts that must follow, and what was learnt where there are none."""
+    def _passes(
+        self, spec: OutputSpec, tokens: list[int], learnt: LearntDrafts | None = None
+    ) -> int:
+        """With all drafts that must follow, and what was learnt where there are
+        none."""
         table = GrammarTable(self._vocabulary, 1.0, 1.0)
         table.add(0, "", spec, *self._forced.compiled(spec), ())
         request = table.requests[0]
         at = 0
         passes = 0
-        offered: tuple[int, ...] = ()  # behind the prompt one token is sampled, without drafts
+        # behind the prompt one token is sampled, without drafts
+        offered: tuple[int, ...] = ()
         while at < len(tokens):
             pairs = zip(offered, tokens[at:], strict=False)
-            new = tokens[at : at + 1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))]
+            new = tokens[
+                at : at
+                + 1
+                + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            ]
             if learnt is not None:
                 learnt.after(0, request, new)
             table.accept_more((0,), [[token] for token in new])
@@ -172,20 +217,27 @@ class Documents:
         return passes
 
     def _free(self, count: int) -> list[Document]:
-        words = " ".join(text for _, file in self._files for text in _descriptions(file["schema"]))
+        words = " ".join(
+            text for _, file in self._files for text in _descriptions(file["schema"])
+        )
         found = []
         size = 8 * _FREE_TOKENS  # characters: more than so many tokens have
         for number in range(count):
             at = number * size % max(1, len(words) - size)
             tokens = self._text(words[at : at + size])[: _FREE_TOKENS - 1]
             tokens.append(self._vocabulary.stop_token_ids[0])
-            found.append(Document(f"free {number}", None, tokens, [False] * len(tokens), len(tokens)))
+            found.append(
+                Document(
+                    f"free {number}", None, tokens, [False] * len(tokens), len(tokens)
+                )
+            )
         return found
 
 
 def least_forwards(forced: Sequence[bool], drafts: int) -> int:
-    """The forward passes of a document whose forced tokens are all drafts, so many at a time. The first one
-    samples from the prompt; each of the others takes a run of drafts and samples the token behind it."""
+    """The forward passes of a document whose forced tokens are all drafts, so many at a
+    time. The first one samples from the prompt; each of the others takes a run of
+    drafts and samples the token behind it."""
     at = passes = 1
     while at < len(forced):
         run = 0
@@ -197,27 +249,35 @@ def least_forwards(forced: Sequence[bool], drafts: int) -> int:
 
 
 def passes_of(documents: Sequence[dict[str, Any]], drafts: int) -> dict[str, Any]:
-    """How many tokens documents have, as a leg holds them, and their forward passes a token: the fewest, and
-    those without what earlier answers taught."""
+    """How many tokens documents have, as a leg holds them, and their forward passes a
+    token: the fewest, and those without what earlier answers taught."""
     tokens = sum(len(document["tokens"]) for document in documents)
     least = sum(least_forwards(document["forced"], drafts) for document in documents)
     alone = sum(document["passes"] for document in documents)
-    return {"tokens": tokens, "bound": round(least / tokens, 4), "alone": round(alone / tokens, 4)}
+    return {
+        "tokens": tokens,
+        "bound": round(least / tokens, 4),
+        "alone": round(alone / tokens, 4),
+    }
 
 
 class ForcedTokens:
-    """Finds the tokens of a document whose every byte is forced: what came before allows no other byte there.
+    """Finds the tokens of a document whose every byte is forced: what came before
+    allows no other byte there.
 
-    Found from masks alone, one for each byte of the document: the judge of what a speculator offers must not
-    share code with it.
+    Found from masks alone, one for each byte of the document: the judge of what a
+    speculator offers must not share code with it.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._compiler = GrammarCompiler(vocabulary, config=GuidedConfig(isolate_compiles=False, threads=1))
+        self._compiler = GrammarCompiler(
+            vocabulary, config=GuidedConfig(isolate_compiles=False, threads=1)
+        )
         self._pieces = vocabulary.text_tokens
         self._stops = vocabulary.stop_token_ids
         self._bytes = TextTokens(vocabulary)
-        # [257, words]: bit masks of the tokens that begin with a byte; the last row has the stop tokens.
+        # [257, words]: bit masks of the tokens that begin with a byte; the last row has
+        # the stop tokens.
         begins = np.zeros((257, vocabulary.words * 32), dtype=bool)
         for token, piece in enumerate(self._pieces):
             if piece:
@@ -227,11 +287,14 @@ class ForcedTokens:
         self._mask = np.zeros((1, vocabulary.words), np.int32)
 
     def __call__(self, spec: OutputSpec, tokens: Sequence[int]) -> list[bool] | None:
-        """Of each token and of the stop token behind them; None where a fresh matcher refuses one."""
+        """Of each token and of the stop token behind them; None where a fresh matcher
+        refuses one."""
         if not all(map(self.start(spec).accept, [*tokens, self._stops[0]])):
             return None
         matcher = self.start(spec)
-        batch = self._compiler.backend(self._compiler.compile(spec).backend).batch([matcher])
+        batch = self._compiler.backend(self._compiler.compile(spec).backend).batch(
+            [matcher]
+        )
         found = []
         for token in tokens:
             sure = True
@@ -257,7 +320,9 @@ class ForcedTokens:
 
     def _step(self, matcher: Matcher, byte: int) -> None:
         if not matcher.accept_text(bytes([byte])):
-            raise SpecError(f"byte {byte:#04x} of a document is refused behind tokens that are not")
+            raise SpecError(
+                f"byte {byte:#04x} of a document is refused behind tokens that are not"
+            )
 
 
 def _descriptions(schema: Any) -> Iterator[str]:

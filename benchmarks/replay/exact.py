@@ -2,12 +2,13 @@
 
     python -m benchmarks.replay.exact --sample SAMPLE --requests 2000 --draws 4000 --out FILE.json.gz
 
-Two engines with the same model, each in a process of its own. Greedy: each request asks for a schema of the
-sample, and the tokens of both engines are compared. `again` is the engine without drafts, asked in the
-reverse order: where that differs, arithmetic in other batches differs (`VLLM_BATCH_INVARIANT=1` avoids it).
-Drawn: outputs of a choice whose texts have several spellings each, against the model's own probabilities
-under the masks; chi-square, as so many standard deviations of a normal distribution. Exit code 1: more
-outputs differ than `again`, or a deviation above 4.
+Two engines with the same model, each in a process of its own. Greedy: each request asks
+for a schema of the sample, and the tokens of both engines are compared. `again` is the
+engine without drafts, asked in the reverse order: where that differs, arithmetic in
+other batches differs (`VLLM_BATCH_INVARIANT=1` avoids it). Drawn: outputs of a choice
+whose texts have several spellings each, against the model's own probabilities under the
+masks; chi-square, as so many standard deviations of a normal distribution. Exit code 1:
+more outputs differ than `again`, or a deviation above 4.
 """
 
 from __future__ import annotations
@@ -47,36 +48,77 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", default=str(MODEL_DIR), help="folder of a model")
-    parser.add_argument("--sample", type=Path, required=True, help="a folder or a tar archive of MaskBench")
+    parser.add_argument(
+        "--sample",
+        type=Path,
+        required=True,
+        help="a folder or a tar archive of MaskBench",
+    )
     parser.add_argument("--requests", type=int, default=2000, help="greedy ones")
     parser.add_argument("--schemas", type=int, default=200, help="so many of them")
-    parser.add_argument("--draws", type=int, default=4000, help="outputs at temperature 1")
+    parser.add_argument(
+        "--draws", type=int, default=4000, help="outputs at temperature 1"
+    )
     parser.add_argument("--tokens", type=int, default=64, help="of an output at most")
-    parser.add_argument("--engine", type=json.loads, default={}, help="more arguments of the engine, as JSON")
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds of an engine")
+    parser.add_argument(
+        "--engine",
+        type=json.loads,
+        default={},
+        help="more arguments of the engine, as JSON",
+    )
+    parser.add_argument(
+        "--limit", type=float, default=300.0, help="seconds of an engine"
+    )
     parser.add_argument("--device", default="cuda", help="cpu or cuda")
-    parser.add_argument("--out", type=Path, help="also write the JSON here, compressed: FILE.json.gz")
+    parser.add_argument(
+        "--out", type=Path, help="also write the JSON here, compressed: FILE.json.gz"
+    )
     options = parser.parse_args(given)
     check_out(options.out, "--out")
-    asked = {name: getattr(options, name) for name in ("model", "requests", "draws", "tokens", "engine")}
+    asked = {
+        name: getattr(options, name)
+        for name in ("model", "requests", "draws", "tokens", "engine")
+    }
     asked["schemas"] = served_schemas(options.sample, options.schemas)
     answers = {}
     with progress("exact", len(_WAYS)) as advance:
         for way in _WAYS:
             runner = str(int(options.device != "cpu"))
-            chosen = {"VLLM_USE_V2_MODEL_RUNNER": runner, "GUIDED_PLUGIN": json.dumps(WAYS[way])}
+            chosen = {
+                "VLLM_USE_V2_MODEL_RUNNER": runner,
+                "GUIDED_PLUGIN": json.dumps(WAYS[way]),
+            }
             where = f"benchmarks.replay.exact, {way}"
-            answers[way] = run_child("benchmarks.replay.exact", asked, chosen, options.limit, where)
+            answers[way] = run_child(
+                "benchmarks.replay.exact", asked, chosen, options.limit, where
+            )
             advance(f"exact, {way}")
     result = _compared(answers, _probabilities(options.model))
     known = environment(options.device)
     invariant = os.environ.get("VLLM_BATCH_INVARIANT", "0")
     command = "python -m benchmarks.replay.exact " + shlex.join(given)
-    head = {"command": command, "date": known["date"], "benchmark": "exact", "environment": known}
-    write({**head, "batch_invariant": invariant, "schemas": len(asked["schemas"]), **result}, options.out)
-    show_table([result], tuple((name, f"{{{name}}}") for name in result if name != "worker"))
+    head = {
+        "command": command,
+        "date": known["date"],
+        "benchmark": "exact",
+        "environment": known,
+    }
+    write(
+        {
+            **head,
+            "batch_invariant": invariant,
+            "schemas": len(asked["schemas"]),
+            **result,
+        },
+        options.out,
+    )
+    show_table(
+        [result], tuple((name, f"{{{name}}}") for name in result if name != "worker")
+    )
     deviations = (result["deviation_guided"], result["deviation_jump"])
-    return int(result["different"] > result["different_again"] or max(map(abs, deviations)) > 4)
+    return int(
+        result["different"] > result["different_again"] or max(map(abs, deviations)) > 4
+    )
 
 
 def _compared(answers: dict[str, Any], expected: dict[str, float]) -> dict[str, Any]:
@@ -85,19 +127,27 @@ def _compared(answers: dict[str, Any], expected: dict[str, float]) -> dict[str, 
     return {
         "greedy": len(plain["greedy"]),
         "tokens": sum(map(len, plain["greedy"])),
-        "different": sum(one != other for one, other in zip(plain["greedy"], jump["greedy"], strict=True)),
+        "different": sum(
+            one != other
+            for one, other in zip(plain["greedy"], jump["greedy"], strict=True)
+        ),
         "different_again": sum(
-            one != other for one, other in zip(plain["greedy"], plain["again"], strict=True)
+            one != other
+            for one, other in zip(plain["greedy"], plain["again"], strict=True)
         ),
         "taken": jump["worker"]["taken"],
         "spellings": len(expected),
-        **{f"deviation_{way}": round(_deviation(answers[way]["drawn"], expected), 2) for way in _WAYS},
+        **{
+            f"deviation_{way}": round(_deviation(answers[way]["drawn"], expected), 2)
+            for way in _WAYS
+        },
         "worker": jump["worker"],
     }
 
 
 def _deviation(counts: dict[str, int], expected: dict[str, float]) -> float:
-    """By Wilson and Hilferty; what is expected less than five times counts as one kind of output."""
+    """By Wilson and Hilferty; what is expected less than five times counts as one kind
+    of output."""
     if not set(counts) <= set(expected):
         return float("inf")
     total = sum(counts.values())
@@ -113,7 +163,8 @@ def _deviation(counts: dict[str, int], expected: dict[str, float]) -> float:
 
 
 def _probabilities(model_dir: str) -> dict[str, float]:
-    """Of each output of the choice: the model's, over the tokens with which a text can go on."""
+    """Of each output of the choice: the model's, over the tokens with which a text can
+    go on."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -124,14 +175,24 @@ def _probabilities(model_dir: str) -> dict[str, float]:
     found = {}
     texts = [text.encode() for text in _TEXTS]
     stop = vocabulary.stop_token_ids[0]
-    usable = [(number, token) for number, token in enumerate(vocabulary.text_tokens) if token]
+    usable = [
+        (number, token) for number, token in enumerate(vocabulary.text_tokens) if token
+    ]
 
     @torch.inference_mode()
     def follow(tokens: list[int], text: bytes, chance: float) -> None:
-        allowed = [(i, t) for i, t in usable if any(each.startswith(text + t) for each in texts)]
+        allowed = [
+            (i, t)
+            for i, t in usable
+            if any(each.startswith(text + t) for each in texts)
+        ]
         numbers = [i for i, _ in allowed] + [stop] * (text in texts)
-        logits = model(input_ids=torch.tensor([[*_PROMPT, *tokens]])).logits[0, -1].double()
-        for number, share in zip(numbers, logits[numbers].softmax(0).tolist(), strict=True):
+        logits = (
+            model(input_ids=torch.tensor([[*_PROMPT, *tokens]])).logits[0, -1].double()
+        )
+        for number, share in zip(
+            numbers, logits[numbers].softmax(0).tolist(), strict=True
+        ):
             if number == stop:
                 found[json.dumps([*tokens, stop])] = chance * share
             else:
@@ -145,13 +206,17 @@ def _child(question: Path, answer: Path) -> int:
     from vllm import LLM, SamplingParams
 
     options = question_in(question)
-    # Of a small model as many blocks as memory holds would be millions of Python objects.
+    # Of a small model as many blocks as memory holds would be millions of Python
+    # objects.
     engine = {"max_num_seqs": 64, "num_gpu_blocks_override": 4096, **options["engine"]}
     llm: Any = LLM(options["model"], enable_prefix_caching=False, **engine)
 
     def params(spec: dict[str, Any], **changes: Any) -> Any:
         return SamplingParams(
-            max_tokens=options["tokens"], detokenize=False, extra_args={GUIDED: spec}, **changes
+            max_tokens=options["tokens"],
+            detokenize=False,
+            extra_args={GUIDED: spec},
+            **changes,
         )
 
     def outputs(prompts: list[list[int]], asked: list[Any]) -> list[list[int]]:
@@ -161,13 +226,21 @@ def _child(question: Path, answer: Path) -> int:
 
     schemas = options["schemas"]
     count = options["requests"]
-    greedy = [params({"json_schema": schemas[i % len(schemas)]}, temperature=0.0) for i in range(count)]
+    greedy = [
+        params({"json_schema": schemas[i % len(schemas)]}, temperature=0.0)
+        for i in range(count)
+    ]
     prompts = [[2 + i % 200, 2 + i // 200] for i in range(count)]
-    drawn = [params({"choice": list(_TEXTS)}, temperature=1.0, seed=i) for i in range(options["draws"])]
+    drawn = [
+        params({"choice": list(_TEXTS)}, temperature=1.0, seed=i)
+        for i in range(options["draws"])
+    ]
     result = {
         "greedy": outputs(prompts, greedy),
         "again": outputs(prompts[::-1], greedy[::-1])[::-1],
-        "drawn": collections.Counter(map(json.dumps, outputs([_PROMPT] * len(drawn), drawn))),
+        "drawn": collections.Counter(
+            map(json.dumps, outputs([_PROMPT] * len(drawn), drawn))
+        ),
         "worker": llm.collective_rpc(METRICS)[0][0]["worker"],
     }
     answer.write_text(json.dumps(result))

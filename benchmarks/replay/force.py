@@ -1,13 +1,15 @@
-"""What makes an engine answer with a document, token by token: for measurements, never for users.
+"""What makes an engine answer with a document, token by token: for measurements, never
+for users.
 
     install()  # in every process that runs a part of the engine
     SamplingParams(temperature=0.0, extra_args={"replay": {"tokens": [...], "rows": 8}})
 
-To the logit of the document's next token a large number is added, in every row of logits by its own place,
-also in rows that verify drafts. So a draft is accepted where it is the document's token, and nowhere else.
-What a mask forbids stays forbidden, and the output differs from its document then. `rows` limits how many
-requests run at once from then on; 0: they wait. This is no logits processor: next to one of third parties the
-plugin masks twice. Imports vLLM.
+To the logit of the document's next token a large number is added, in every row of
+logits by its own place, also in rows that verify drafts. So a draft is accepted where
+it is the document's token, and nowhere else. What a mask forbids stays forbidden, and
+the output differs from its document then. `rows` limits how many requests run at once
+from then on; 0: they wait. This is no logits processor: next to one of third parties
+the plugin masks twice. Imports vLLM.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ def install(replace: Callable[[Any, str, Any], None] = setattr) -> None:
 
     wrap(Sampler, "__init__", after=_make_table)
     wrap(Sampler, "add_request", after=_enter)
-    wrap(Sampler, "apply_sampling_params", before=_force)  # ordinary sampling and verification both call it
+    # ordinary sampling and verification both call it
+    wrap(Sampler, "apply_sampling_params", before=_force)
     wrap(GPUModelRunner, "_sample", before=_force_v1)
     wrap(Scheduler, "add_request", before=_limit_rows)
 
@@ -71,7 +74,9 @@ def _enter(sampler: Any, index: int, params: Any) -> None:
     if document is not None:
         tokens = torch.tensor(document["tokens"], dtype=torch.int64)
         first = int(sampler.req_states.prompt_len.np[index]) - 1
-        sampler.replayed[index, first : first + len(tokens)] = upload(tokens, sampler.replayed.device)
+        sampler.replayed[index, first : first + len(tokens)] = upload(
+            tokens, sampler.replayed.device
+        )
 
 
 def _force(
@@ -84,10 +89,15 @@ def _force(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Row i of the logits is the request at index rows[i], behind its token at pos[i]."""
+    """Row i of the logits is the request at index rows[i], behind its token at
+    pos[i]."""
     table = sampler.replayed
-    following = table[rows.long(), pos.long().clamp(max=table.shape[1] - 1)].unsqueeze(1)
-    logits.scatter_add_(1, following, torch.full_like(following, _LEAD, dtype=logits.dtype))
+    following = table[rows.long(), pos.long().clamp(max=table.shape[1] - 1)].unsqueeze(
+        1
+    )
+    logits.scatter_add_(
+        1, following, torch.full_like(following, _LEAD, dtype=logits.dtype)
+    )
 
 
 def _force_v1(runner: Any, logits: Any, drafts: Any) -> None:
@@ -97,7 +107,9 @@ def _force_v1(runner: Any, logits: Any, drafts: Any) -> None:
     for row, name in enumerate(runner.input_batch.req_ids):
         request = runner.requests[name]
         document = _document(request.sampling_params)
-        if document is not None and len(request.output_token_ids) < len(document["tokens"]):
+        if document is not None and len(request.output_token_ids) < len(
+            document["tokens"]
+        ):
             logits[row, document["tokens"][len(request.output_token_ids)]] += _LEAD
 
 
@@ -106,4 +118,8 @@ def _limit_rows(scheduler: Any, request: Any) -> None:
     if document is not None:
         # 0.32 has a name of its own for the limit of requests that are admitted.
         active = hasattr(scheduler, "max_num_active_reqs")
-        setattr(scheduler, "max_num_active_reqs" if active else "max_num_running_reqs", document["rows"])
+        setattr(
+            scheduler,
+            "max_num_active_reqs" if active else "max_num_running_reqs",
+            document["rows"],
+        )

@@ -1,4 +1,5 @@
-"""What the outputs of an engine tell of a run: its pace while requests wait, and which drafts were accepted.
+"""What the outputs of an engine tell of a run: its pace while requests wait, and which
+drafts were accepted.
 
 Knows no vLLM.
 """
@@ -24,19 +25,23 @@ class Trace:
     thread: Callable[[], float]
     """Tells the CPU seconds of vLLM's main threads."""
     steps: list[tuple[float, dict[str, int], int, float]] = field(default_factory=list)
-    """Of each: its time, how many tokens each request got, how many of these requests it finished, and the
-    threads' seconds then."""
+    """Of each: its time, how many tokens each request got, how many of these requests
+    it finished, and the threads' seconds then."""
 
     def note(self, step: Any) -> None:
         """Take a step's outputs."""
-        tokens = {one.request_id: len(one.new_token_ids) for one in step.outputs if one.new_token_ids}
+        tokens = {
+            one.request_id: len(one.new_token_ids)
+            for one in step.outputs
+            if one.new_token_ids
+        }
         if tokens:
             ended = sum(one.finished for one in step.outputs)
             self.steps.append((step.timestamp, tokens, ended, self.thread()))
 
     def queued(self, requests: int) -> dict[str, float]:
-        """The part of a run of so many requests in which every row is taken: from the first full step to the
-        one that leaves fewer requests than rows."""
+        """The part of a run of so many requests in which every row is taken: from the
+        first full step to the one that leaves fewer requests than rows."""
         window: list[tuple[float, dict[str, int], int, float]] = []
         for step in self.steps:
             if window or len(step[1]) == self.rows:
@@ -46,28 +51,45 @@ class Trace:
                 break
         if len(window) < 2:
             raise PipelineError(
-                f"{self.rows} rows had no queue behind them", where="benchmarks.replay", hint="raise --queue"
+                f"{self.rows} rows had no queue behind them",
+                where="benchmarks.replay",
+                hint="raise --queue",
             )
         seconds, thread = (window[-1][at] - window[0][at] for at in (0, 3))
         tokens = sum(sum(step[1].values()) for step in window[1:])
-        took: dict[str, list[float]] = {"plain": [], "draft": [], "prompt": []}  # milliseconds of steps
-        prompts = [any(those) for those in pairwise(self._begins())][self.steps.index(window[0]) + 1 :]
+        # milliseconds of steps
+        took: dict[str, list[float]] = {"plain": [], "draft": [], "prompt": []}
+        prompts = [any(those) for those in pairwise(self._begins())][
+            self.steps.index(window[0]) + 1 :
+        ]
         for (before, step), prompt in zip(pairwise(window), prompts, strict=False):
-            kind = "prompt" if prompt else "draft" if max(step[1].values()) > 1 else "plain"
+            kind = (
+                "prompt"
+                if prompt
+                else "draft"
+                if max(step[1].values()) > 1
+                else "plain"
+            )
             took[kind].append((step[0] - before[0]) * 1e3)
         return {
             "tokens_per_second": round(tokens / seconds, 2),
             "ms_per_step": round(seconds / (len(window) - 1) * 1e3, 4),
-            "forwards_per_token": round(sum(len(step[1]) for step in window[1:]) / tokens, 4),
+            "forwards_per_token": round(
+                sum(len(step[1]) for step in window[1:]) / tokens, 4
+            ),
             "seconds": round(seconds, 4),
-            **{f"{kind}_step_ms": median(times or [0.0]) for kind, times in took.items()},
+            **{
+                f"{kind}_step_ms": median(times or [0.0])
+                for kind, times in took.items()
+            },
             "prompt_steps": round(len(took["prompt"]) / (len(window) - 1), 4),
             "p99_step_ms": round(quantile(list(chain(*took.values())), 0.99), 4),
             "thread_step_ms": round(thread / (len(window) - 1) * 1e3, 3),
         }
 
     def _begins(self) -> list[bool]:
-        """Of each step, whether a request begins in it; and of the next, which begins none."""
+        """Of each step, whether a request begins in it; and of the next, which begins
+        none."""
         begun: set[str] = set()
         begins = []
         for _, tokens, *_ in self.steps:
@@ -81,14 +103,17 @@ _LARGEST = 12
 
 
 def device_times(events: list[dict[str, Any]], steps: int) -> dict[str, Any]:
-    """From the events of PyTorch's profiler, of the stream that works most: milliseconds a step in which it
-    works, and microseconds a step of its largest kernels and pauses, by the kernels around them."""
+    """From the events of PyTorch's profiler, of the stream that works most:
+    milliseconds a step in which it works, and microseconds a step of its largest
+    kernels and pauses, by the kernels around them."""
     work: dict[Any, list[tuple[float, float, str]]] = {}
     for event in events:
         if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
             place = event["ts"], event["ts"] + event["dur"], event["name"][:60]
             work.setdefault(event["args"]["stream"], []).append(place)
-    busiest = max(work.values(), key=lambda kernels: sum(end - start for start, end, _ in kernels))
+    busiest = max(
+        work.values(), key=lambda kernels: sum(end - start for start, end, _ in kernels)
+    )
     kernels: Counter[str] = Counter()
     pauses: Counter[str] = Counter()
     for start, end, name in busiest:
@@ -132,15 +157,25 @@ class Case:
             self.wrong += 1
             if len(self.differences) < _DIFFERENCES:
                 pairs = enumerate(zip(wanted, got, strict=False))
-                at = next((at for at, (one, other) in pairs if one != other), min(len(wanted), len(got)))
+                at = next(
+                    (at for at, (one, other) in pairs if one != other),
+                    min(len(wanted), len(got)),
+                )
                 around = {"wanted": wanted[at : at + 3], "got": got[at : at + 3]}
                 ended = str(output.finish_reason), str(output.stop_reason)
-                self.differences.append({"name": document["name"], "at": at, **around, "ended": ended})
+                self.differences.append(
+                    {"name": document["name"], "at": at, **around, "ended": ended}
+                )
 
-    def count_unforced(self, documents: dict[str, dict[str, Any]], trace: Trace) -> None:
-        """Of the tokens that a step adds to a request, all but the last one are accepted drafts."""
+    def count_unforced(
+        self, documents: dict[str, dict[str, Any]], trace: Trace
+    ) -> None:
+        """Of the tokens that a step adds to a request, all but the last one are
+        accepted drafts."""
         places = dict.fromkeys(documents, 0)
         for _, tokens, *_ in trace.steps:
             for name, count in tokens.items():
                 at, places[name] = places[name], places[name] + count
-                self.unforced += documents[name]["forced"][at : at + count - 1].count(False)
+                self.unforced += documents[name]["forced"][at : at + count - 1].count(
+                    False
+                )

@@ -1,9 +1,10 @@
-"""One attack in a process of its own, so that its work is not that of the ordinary clients.
+"""One attack in a process of its own, so that its work is not that of the ordinary
+clients.
 
     python -m benchmarks.server.attacker NAME --url URL --pid PID --seconds N [--pause N]
 
-Says `ready`, waits for a line, attacks, and prints what it did as JSON. `Attacker` starts one. Depends on
-attacks.
+Says `ready`, waits for a line, attacks, and prints what it did as JSON. `Attacker`
+starts one. Depends on attacks.
 """
 
 from __future__ import annotations
@@ -24,12 +25,31 @@ class Attacker:
     """The process that attacks a server for some seconds."""
 
     def __init__(self, name: str, server: Server, seconds: float, pause: float) -> None:
-        command = [sys.executable, "-m", "benchmarks.server.attacker", name, "--url", server.url]
-        command += ["--pid", str(server.pid), "--seconds", str(seconds), "--pause", str(pause)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.server.attacker",
+            name,
+            "--url",
+            server.url,
+        ]
+        command += [
+            "--pid",
+            str(server.pid),
+            "--seconds",
+            str(seconds),
+            "--pause",
+            str(pause),
+        ]
         pipe = subprocess.PIPE
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}
+            command,
+            stdin=pipe,
+            stdout=pipe,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path},
         )
         if self._process.stdout is None or self._process.stdout.readline() != "ready\n":
             self._process.kill()

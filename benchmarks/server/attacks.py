@@ -1,7 +1,8 @@
-"""The attacks, one function each, in the table `ATTACKS`. Each runs until it is cancelled.
+"""The attacks, one function each, in the table `ATTACKS`. Each runs until it is
+cancelled.
 
-Attacks with specs keep four requests going; those with signals wait `pause` seconds between one and the next.
-Depends on hostile and target.
+Attacks with specs keep four requests going; those with signals wait `pause` seconds
+between one and the next. Depends on hostile and target.
 """
 
 from __future__ import annotations
@@ -102,7 +103,11 @@ async def many_schemas(target: Target) -> None:
         while next(left) < _SCHEMAS:
             schema = small_object(rng)
             judge = judges.of_schema(schema)
-            await target.ask(completion("flood", judge, tokens=100, **guided({"json_schema": schema})))
+            await target.ask(
+                completion(
+                    "flood", judge, tokens=100, **guided({"json_schema": schema})
+                )
+            )
         await asyncio.Event().wait()
 
     await forever(*(client() for _ in range(_FLOOD)))
@@ -119,7 +124,9 @@ async def leavers(target: Target) -> None:
     await forever(*(client() for _ in range(_FLOOD)))
 
 
-async def _every(target: Target, pause: float, number: signal.Signals, *roles: str) -> None:
+async def _every(
+    target: Target, pause: float, number: signal.Signals, *roles: str
+) -> None:
     await asyncio.sleep(1.0)
     while True:
         target.signal(number, *roles)
@@ -138,7 +145,9 @@ async def kill_template(target: Target) -> None:
 
 async def kill_helpers(target: Target) -> None:
     """kill -9 of all compile processes, while new schemas come."""
-    await forever(_every(target, _QUICK_PAUSE, signal.SIGKILL, "helpers"), many_schemas(target))
+    await forever(
+        _every(target, _QUICK_PAUSE, signal.SIGKILL, "helpers"), many_schemas(target)
+    )
 
 
 async def kill_all(target: Target) -> None:
@@ -170,7 +179,8 @@ async def stop_helpers(target: Target) -> None:
 
 
 async def stop_template(target: Target) -> None:
-    """SIGSTOP of the templates, then kill -9 of the worker: the next one can't be forked."""
+    """SIGSTOP of the templates, then kill -9 of the worker: the next one can't be
+    forked."""
 
     async def worker() -> None:
         await asyncio.sleep(1.5)
@@ -196,7 +206,15 @@ async def full_shm(target: Target) -> None:
 ATTACKS: dict[str, Attack] = {
     attack.__name__.replace("_", "-"): attack
     for attack in (
-        *(compile_bombs, mask_bombs, lexer_bombs, suite, big_bodies, many_schemas, leavers),
+        *(
+            compile_bombs,
+            mask_bombs,
+            lexer_bombs,
+            suite,
+            big_bodies,
+            many_schemas,
+            leavers,
+        ),
         *(kill_worker, kill_template, kill_helpers, kill_all),
         *(stop_worker, stop_template, stop_helpers, full_shm),
     )

@@ -1,4 +1,5 @@
-"""Ordinary clients of a server: one request and its outcome, and clients that ask one after the other.
+"""Ordinary clients of a server: one request and its outcome, and clients that ask one
+after the other.
 
 Depends on aiohttp, asks, tally.
 """
@@ -54,19 +55,27 @@ class _Answer:
             return "cut", "a stream without finish_reason"
         if self.reason == "length" or self.tokens >= ask.body["max_tokens"]:
             return "length", ""
-        wrong = ask.judge(self.text, [(name, arguments) for name, arguments in self.calls.values()])
+        wrong = ask.judge(
+            self.text, [(name, arguments) for name, arguments in self.calls.values()]
+        )
         return ("invalid", wrong) if wrong else ("valid", "")
 
 
 async def one(
-    session: aiohttp.ClientSession, ask: Ask, *, stream: bool = True, leaves: float | None = None
+    session: aiohttp.ClientSession,
+    ask: Ask,
+    *,
+    stream: bool = True,
+    leaves: float | None = None,
 ) -> Outcome:
     """Ask, and read to the end; a client that `leaves` goes after so many seconds."""
     outcome = Outcome(ask.kind, ask.guided, time.monotonic())
     try:
         async with asyncio.timeout(_PATIENCE if leaves is None else leaves) as limit:
             patience = None if leaves is not None else limit
-            outcome.end, outcome.detail = await _read(session, ask, stream, outcome.times, patience)
+            outcome.end, outcome.detail = await _read(
+                session, ask, stream, outcome.times, patience
+            )
     except TimeoutError:
         if leaves is None:
             outcome.detail = f"not a word for {_PATIENCE:.0f} s"
@@ -84,7 +93,9 @@ async def _read(
     times: list[float],
     patience: asyncio.Timeout | None,
 ) -> tuple[str, str]:
-    options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    options = (
+        {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    )
     answer = _Answer()
     async with session.post(ask.path, json={**ask.body, **options}) as response:
         if response.status != 200:
@@ -98,7 +109,9 @@ async def _read(
                     if part.get("choices"):
                         times.append(time.monotonic())
                         if patience is not None:
-                            patience.reschedule(asyncio.get_running_loop().time() + _PATIENCE)
+                            patience.reschedule(
+                                asyncio.get_running_loop().time() + _PATIENCE
+                            )
                     answer.take(part)
     return answer.judged(ask)
 
@@ -123,12 +136,17 @@ def soak_crowd(clients: int) -> list[Crowd]:
 
 
 def chaos_crowd(clients: int) -> list[Crowd]:
-    """Long streams, half of the guided ones of every form, and a client whose schemas are new."""
+    """Long streams, half of the guided ones of every form, and a client whose schemas
+    are new."""
     return [Crowd(LONG, clients), Crowd((small_schema,), 1, pause=0.1)]
 
 
 async def _client(
-    session: aiohttp.ClientSession, crowd: Crowd, seed: str, over: Callable[[], bool], found: list[Outcome]
+    session: aiohttp.ClientSession,
+    crowd: Crowd,
+    seed: str,
+    over: Callable[[], bool],
+    found: list[Outcome],
 ) -> None:
     rng = random.Random(seed)
     turn = rng.randrange(len(crowd.makes))
@@ -136,32 +154,43 @@ async def _client(
         ask = crowd.makes[turn % len(crowd.makes)](rng)
         turn += 1
         leaves = rng.uniform(0.0, 1.5) if rng.random() < crowd.leavers else None
-        found.append(await one(session, ask, stream=rng.random() < crowd.streams, leaves=leaves))
+        found.append(
+            await one(session, ask, stream=rng.random() < crowd.streams, leaves=leaves)
+        )
         if found[-1].end in ("told", "cut"):
-            await asyncio.sleep(0.2)  # a server that refuses everything is not asked thousands of times
+            # a server that refuses everything is not asked thousands of times
+            await asyncio.sleep(0.2)
         await asyncio.sleep(crowd.pause)
 
 
 def connect(url: str) -> aiohttp.ClientSession:
     """A session of which each request may have a connection."""
     connector = aiohttp.TCPConnector(limit=0)
-    return aiohttp.ClientSession(url, connector=connector, timeout=aiohttp.ClientTimeout(total=None))
+    return aiohttp.ClientSession(
+        url, connector=connector, timeout=aiohttp.ClientTimeout(total=None)
+    )
 
 
-async def asked(url: str, crowds: Sequence[Crowd], seconds: float, seed: int) -> list[Outcome]:
-    """Let clients ask for some seconds; requests that run then are read to their ends."""
+async def asked(
+    url: str, crowds: Sequence[Crowd], seconds: float, seed: int
+) -> list[Outcome]:
+    """Let clients ask for some seconds; requests that run then are read to their
+    ends."""
     end = time.monotonic() + seconds
     found: list[Outcome] = []
     async with connect(url) as session, asyncio.TaskGroup() as tasks:
         for number, crowd in enumerate(crowds):
             for client in range(crowd.clients):
                 name = f"{seed} {number} {client}"
-                tasks.create_task(_client(session, crowd, name, lambda: time.monotonic() > end, found))
+                tasks.create_task(
+                    _client(session, crowd, name, lambda: time.monotonic() > end, found)
+                )
     return found
 
 
 async def ready(url: str, seconds: float = 150.0) -> bool:
-    """Wait until a guided request is answered: what an attack left behind may refuse them for a minute."""
+    """Wait until a guided request is answered: what an attack left behind may refuse
+    them for a minute."""
     end = time.monotonic() + seconds
     rng = random.Random()
     async with connect(url) as session:

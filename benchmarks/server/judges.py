@@ -1,7 +1,8 @@
-"""Whether an answer is what was asked for. Depends on `jsonschema` and `re` alone, never on the package.
+"""Whether an answer is what was asked for. Depends on `jsonschema` and `re` alone,
+never on the package.
 
-A judge gets the text of an answer and its tool calls (name, arguments), and returns what is wrong; empty if
-nothing is.
+A judge gets the text of an answer and its tool calls (name, arguments), and returns
+what is wrong; empty if nothing is.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def of_object(text: str, calls: Sequence[Call]) -> str:
 
 
 def of_pattern(pattern: str) -> Judge:
-    """The whole text matches. The pattern must be one that `re` searches in bounded time."""
+    """The whole text matches. The pattern must be one that `re` searches in bounded
+    time."""
     compiled = re.compile(pattern)
     return lambda text, calls: (
         "" if compiled.fullmatch(text) else f"{text[:200]!r} does not match {pattern!r}"
@@ -42,11 +44,14 @@ def of_pattern(pattern: str) -> Judge:
 
 def of_texts(texts: Sequence[str]) -> Judge:
     """The text is one of these."""
-    return lambda text, calls: "" if text in texts else f"{text[:200]!r} is none of {texts!r}"
+    return lambda text, calls: (
+        "" if text in texts else f"{text[:200]!r} is none of {texts!r}"
+    )
 
 
 def of_calls(tools: dict[str, Any], *, required: bool) -> Judge:
-    """Each call names a tool, and its arguments satisfy the tool's schema; at least one, if required."""
+    """Each call names a tool, and its arguments satisfy the tool's schema; at least
+    one, if required."""
 
     def judge(text: str, calls: Sequence[Call]) -> str:
         if required and not calls:

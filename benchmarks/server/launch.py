@@ -1,7 +1,8 @@
-"""vLLM's OpenAI server as a process of its own, the plugin loaded. Depends on the demo model.
+"""vLLM's OpenAI server as a process of its own, the plugin loaded. Depends on the demo
+model.
 
-With `private_shm` the server gets a /dev/shm of its own (a mount namespace, which needs root), so that an
-attack may fill it without harm to other processes.
+With `private_shm` the server gets a /dev/shm of its own (a mount namespace, which needs
+root), so that an attack may fill it without harm to other processes.
 """
 
 from __future__ import annotations
@@ -51,10 +52,32 @@ class Launch:
 
     def command(self, port: int) -> list[str]:
         """The command line of the server."""
-        command = [self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", self.model]
-        command += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port)]
-        command += ["--max-model-len", str(self.length), "--max-num-seqs", str(self.sequences)]
-        command += ["--chat-template", str(HERE / "template.jinja"), "--disable-uvicorn-access-log"]
+        command = [
+            self.python,
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            "--model",
+            self.model,
+        ]
+        command += [
+            "--served-model-name",
+            MODEL,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
+        command += [
+            "--max-model-len",
+            str(self.length),
+            "--max-num-seqs",
+            str(self.sequences),
+        ]
+        command += [
+            "--chat-template",
+            str(HERE / "template.jinja"),
+            "--disable-uvicorn-access-log",
+        ]
         command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
         command += ["--logits-processors", "guided_plugin.vllm:GuidedLogitsProcessor"]
         if self.tokenizer:
@@ -62,10 +85,17 @@ class Launch:
         if self.device == "cpu":
             command += ["--enforce-eager", "--no-async-scheduling"]
         if self.kv_tokens:
-            command += ["--block-size", "32", "--num-gpu-blocks-override", str(self.kv_tokens // 32)]
+            command += [
+                "--block-size",
+                "32",
+                "--num-gpu-blocks-override",
+                str(self.kv_tokens // 32),
+            ]
         command += shlex.split(self.arguments)
         if self.private_shm:
-            mount = f'mount -t tmpfs -o size={self.private_shm} tmpfs /dev/shm && exec "$@"'
+            mount = (
+                f'mount -t tmpfs -o size={self.private_shm} tmpfs /dev/shm && exec "$@"'
+            )
             command = ["unshare", "--mount", "sh", "-c", mount, "sh", *command]
         return command
 
@@ -76,10 +106,15 @@ class Launch:
         ours = {"GUIDED_PLUGIN": json.dumps(options), "PYTHONPATH": path}
         defaults = {"VLLM_LOGGING_LEVEL": "WARNING"}
         if self.device == "cpu":
-            # The demo model gains nothing by more threads, and they spin where processors are shared.
+            # The demo model gains nothing by more threads, and they spin where
+            # processors are shared.
             defaults["OMP_NUM_THREADS"] = "1"
-            # vLLM's worker spins while it waits: bound to one processor, it keeps the grammar worker off it.
-            ours |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+            # vLLM's worker spins while it waits: bound to one processor, it keeps the
+            # grammar worker off it.
+            ours |= {
+                "VLLM_CPU_KVCACHE_SPACE": "1",
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            }
         return {**defaults, **os.environ, **ours}
 
 
@@ -102,7 +137,9 @@ class Server:
                 lines = answer.read().decode().splitlines()
         except OSError:
             return float("nan")
-        found = [float(line.split()[-1]) for line in lines if line.startswith(name + "{")]
+        found = [
+            float(line.split()[-1]) for line in lines if line.startswith(name + "{")
+        ]
         return sum(found) if found else float("nan")
 
 
@@ -134,7 +171,9 @@ def _answers(url: str) -> bool:
 def started(launch: Launch, log: Path) -> Iterator[Server]:
     """Start a server, wait until it answers, and end it afterwards."""
     port = free_port()
-    with running(launch.command(port), launch.environment(), log, f"http://127.0.0.1:{port}") as process:
+    with running(
+        launch.command(port), launch.environment(), log, f"http://127.0.0.1:{port}"
+    ) as process:
         yield Server(f"http://127.0.0.1:{port}", process.pid, log)
 
 
@@ -144,12 +183,16 @@ def running(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A server's process from when it answers; it is ended afterwards."""
     with log.open("w") as out:
-        process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, env=environment, stdout=out, stderr=subprocess.STDOUT
+        )
     try:
         end = time.monotonic() + START_SECONDS
         while not _answers(url):
             if process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"the server did not start; the end of {log}:\n{log.read_text()[-4000:]}")
+                raise RuntimeError(
+                    f"the server did not start; the end of {log}:\n{log.read_text()[-4000:]}"
+                )
             time.sleep(0.5)
         yield process
     finally:

@@ -1,8 +1,8 @@
 """The processes of a server by role, and what they take, from /proc. Depends on psutil.
 
-Roles: `frontend` (the API server), `engine` (all of vLLM's other processes), and those of the plugin: the
-`template`s of the frontend and of the engine, the grammar `worker` and `helpers` (compile processes, of the
-frontend and of the worker).
+Roles: `frontend` (the API server), `engine` (all of vLLM's other processes), and those
+of the plugin: the `template`s of the frontend and of the engine, the grammar `worker`
+and `helpers` (compile processes, of the frontend and of the worker).
 """
 
 from __future__ import annotations
@@ -42,13 +42,17 @@ def _role(process: psutil.Process) -> str:
     if not command or "resource_tracker" in text:
         return ""
     if "guided_plugin.compiling.template_process" in text:
-        # Workers and helpers are forks of the template: they have the same command line.
-        return {"guided-template": "template", "guided-worker": "worker"}.get(process.name(), "helpers")
+        # Workers and helpers are forks of the template: they have the same command
+        # line.
+        return {"guided-template": "template", "guided-worker": "worker"}.get(
+            process.name(), "helpers"
+        )
     return "engine"
 
 
 def usage(process: psutil.Process) -> dict[str, float]:
-    """What one process takes: memory of its own, shared memory, threads, descriptors."""
+    """What one process takes: memory of its own, shared memory, threads,
+    descriptors."""
     status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
     lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
 
@@ -87,7 +91,9 @@ class Watch:
             self._samples.append(self._sample())
 
     def _sample(self) -> dict[str, dict[str, float]]:
-        sums: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(_MEASURES, 0.0))
+        sums: dict[str, dict[str, float]] = defaultdict(
+            lambda: dict.fromkeys(_MEASURES, 0.0)
+        )
         for role, processes in by_role(self._server).items():
             for process in processes:
                 with contextlib.suppress(psutil.Error, OSError, KeyError):
@@ -96,8 +102,8 @@ class Watch:
         return dict(sums)
 
     def figures(self) -> dict[str, dict[str, Any]]:
-        """For each role and measure the medians of the first and the last fifth of the time, and the peak; of
-        memory also those of each tenth."""
+        """For each role and measure the medians of the first and the last fifth of the
+        time, and the peak; of memory also those of each tenth."""
         found: dict[str, dict[str, Any]] = {}
         fifth = max(1, len(self._samples) // 5)
         for role in ROLES:
@@ -120,4 +126,6 @@ class Watch:
 
 def _tenths(values: list[float]) -> list[float]:
     bounds = [len(values) * part // 10 for part in range(11)]
-    return [round(statistics.median(values[a:b]), 1) for a, b in pairwise(bounds) if b > a]
+    return [
+        round(statistics.median(values[a:b]), 1) for a, b in pairwise(bounds) if b > a
+    ]

@@ -1,4 +1,5 @@
-"""A soak, and one attack: load on a running server, and its result as plain data. Depends on the clients."""
+"""A soak, and one attack: load on a running server, and its result as plain data.
+Depends on the clients."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from benchmarks.server.tally import figures
 Result = dict[str, Any]
 
 
-def _load(server: Server, crowds: Sequence[Crowd], seconds: float, seed: int) -> tuple[list[Any], Result]:
+def _load(
+    server: Server, crowds: Sequence[Crowd], seconds: float, seed: int
+) -> tuple[list[Any], Result]:
     with Watch(server.pid) as watch:
         outcomes = asyncio.run(asked(server.url, crowds, seconds, seed))
     return outcomes, watch.figures()
@@ -52,7 +55,10 @@ def chaos(
 ) -> Result:
     """Ordinary streams without an attack, then with it."""
     if not asyncio.run(ready(server.url)):
-        return {"failed": "the server answers no guided request", "server_alive": server.alive()}
+        return {
+            "failed": "the server answers no guided request",
+            "server_alive": server.alive(),
+        }
     attacker = Attacker(attack, server, seconds, pause)
     before, _ = _load(server, chaos_crowd(clients), quiet, seed)
     attacker.begin()
@@ -67,7 +73,9 @@ def chaos(
     }
     result["worse"] = worse(result["attacked"], result["quiet"])
     if done.get("invalid"):
-        result["worse"].append(f"{len(done['invalid'])} invalid answers to clients of the attack")
+        result["worse"].append(
+            f"{len(done['invalid'])} invalid answers to clients of the attack"
+        )
     if not result["server_alive"]:
         result["worse"].append("the server does not answer any more")
     return result

@@ -28,7 +28,13 @@ _MORE = ("kills", "recovery p50", "max")
 
 
 def _shown(value: Any) -> str:
-    return "-" if value is None else f"{value:.0f}" if isinstance(value, float) else str(value)
+    return (
+        "-"
+        if value is None
+        else f"{value:.0f}"
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 def lines(rows: Sequence[Sequence[Any]]) -> str:
@@ -66,16 +72,27 @@ def answers(runs: dict[str, dict[str, Any]]) -> str:
 
 def processes(found: dict[str, dict[str, Any]]) -> str:
     """What the processes took: at the start, at most, at the end."""
-    rows: list[list[Any]] = [["process", "memory MB", "shared MB", "threads", "descriptors", "processes"]]
+    rows: list[list[Any]] = [
+        ["process", "memory MB", "shared MB", "threads", "descriptors", "processes"]
+    ]
     for role, measures in found.items():
         cells = [
-            measures.get(name) for name in ("memory_mb", "shared_mb", "threads", "descriptors", "processes")
+            measures.get(name)
+            for name in (
+                "memory_mb",
+                "shared_mb",
+                "threads",
+                "descriptors",
+                "processes",
+            )
         ]
         rows.append(
             [
                 role,
                 *(
-                    "-" if one is None else f"{one['start']:g}/{one['peak']:g}/{one['end']:g}"
+                    "-"
+                    if one is None
+                    else f"{one['start']:g}/{one['peak']:g}/{one['end']:g}"
                     for one in cells
                 ),
             ]
@@ -84,7 +101,8 @@ def processes(found: dict[str, dict[str, Any]]) -> str:
 
 
 def worse(found: dict[str, Any], quiet: dict[str, Any] | None = None) -> list[str]:
-    """What is worse than promised, in words; `quiet` is the same load without the attack."""
+    """What is worse than promised, in words; `quiet` is the same load without the
+    attack."""
     said = []
     if found["ends"]["invalid"]:
         said.append(f"{found['ends']['invalid']} invalid answers")
@@ -97,7 +115,9 @@ def worse(found: dict[str, Any], quiet: dict[str, Any] | None = None) -> list[st
     if gap is not None and gap > MOST_GAP_MS:
         said.append(f"a gap of {gap:.0f} ms")
     elif gap is not None and before and gap > MOST_GAP_RATIO * before:
-        said.append(f"a gap of {gap:.0f} ms, {gap / before:.1f} times that without the attack")
+        said.append(
+            f"a gap of {gap:.0f} ms, {gap / before:.1f} times that without the attack"
+        )
     first = found["new_schema_first_token_ms"]["p99"]
     if first is not None and first > MOST_FIRST_TOKEN_MS:
         said.append(f"first token of new schemas {first:.0f} ms (p99)")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ENDS = ("valid", "invalid", "length", "told", "cut", "left")
-"""A finished answer that is right, or wrong; one that reached its limit; an error that the client was told;
-an answer without an end; a client that left on purpose."""
+"""A finished answer that is right, or wrong; one that reached its limit; an error that
+the client was told; an answer without an end; a client that left on purpose."""
 
 LOST = ("told", "cut")
 _STALL_SECONDS = 0.25
@@ -30,7 +30,9 @@ class Outcome:
 
     def gaps(self) -> list[float]:
         """Seconds between one part and the next."""
-        return [later - one for one, later in zip(self.times, self.times[1:], strict=False)]
+        return [
+            later - one for one, later in zip(self.times, self.times[1:], strict=False)
+        ]
 
 
 def at(values: Sequence[float], share: float) -> float | None:
@@ -43,13 +45,20 @@ def at(values: Sequence[float], share: float) -> float | None:
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
     """How many there are, and some percentiles in milliseconds."""
-    return {"count": len(values), "p50": at(values, 0.5), "p99": at(values, 0.99), "max": at(values, 1.0)}
+    return {
+        "count": len(values),
+        "p50": at(values, 0.5),
+        "p99": at(values, 0.99),
+        "max": at(values, 1.0),
+    }
 
 
 def recoveries(outcomes: Iterable[Outcome], kills: Sequence[float]) -> list[float]:
     """For each kill the longest gap in a guided stream that ran then."""
     found = []
-    streams = [outcome for outcome in outcomes if outcome.guided and len(outcome.times) > 1]
+    streams = [
+        outcome for outcome in outcomes if outcome.guided and len(outcome.times) > 1
+    ]
     for kill in kills:
         gaps = [
             later - max(one, kill)
@@ -63,9 +72,16 @@ def recoveries(outcomes: Iterable[Outcome], kills: Sequence[float]) -> list[floa
 
 
 def returns(outcomes: Iterable[Outcome], kills: Sequence[float]) -> list[float]:
-    """For each kill the time until a guided request that came afterwards was answered."""
-    good = [one for one in outcomes if one.guided and one.end in ("valid", "length") and one.times]
-    answered = [[one.times[-1] - kill for one in good if one.sent > kill] for kill in kills]
+    """For each kill the time until a guided request that came afterwards was
+    answered."""
+    good = [
+        one
+        for one in outcomes
+        if one.guided and one.end in ("valid", "length") and one.times
+    ]
+    answered = [
+        [one.times[-1] - kill for one in good if one.sent > kill] for kill in kills
+    ]
     return [min(times) for times in answered if times]
 
 
@@ -73,21 +89,32 @@ def figures(outcomes: Sequence[Outcome], kills: Sequence[float] = ()) -> dict[st
     """Everything that the table shows, and more."""
     ends = Counter(outcome.end for outcome in outcomes)
     kinds = sorted({outcome.kind for outcome in outcomes})
-    details = Counter(f"{one.kind}: {one.end}: {one.detail}" for one in outcomes if one.end in LOST)
+    details = Counter(
+        f"{one.kind}: {one.end}: {one.detail}" for one in outcomes if one.end in LOST
+    )
     new = [one for one in outcomes if one.kind == "new schema" and one.times]
     return {
         "ends": {end: ends[end] for end in ENDS},
         "guided_lost": sum(one.guided and one.end in LOST for one in outcomes),
         "unguided_lost": sum(not one.guided and one.end in LOST for one in outcomes),
-        "kinds": {kind: dict(Counter(one.end for one in outcomes if one.kind == kind)) for kind in kinds},
+        "kinds": {
+            kind: dict(Counter(one.end for one in outcomes if one.kind == kind))
+            for kind in kinds
+        },
         "parts": sum(len(one.times) for one in outcomes),
         "gaps_ms": spread([gap for one in outcomes for gap in one.gaps()]),
-        "guided_gaps_ms": spread([gap for one in outcomes if one.guided for gap in one.gaps()]),
-        "unguided_gaps_ms": spread([gap for one in outcomes if not one.guided for gap in one.gaps()]),
+        "guided_gaps_ms": spread(
+            [gap for one in outcomes if one.guided for gap in one.gaps()]
+        ),
+        "unguided_gaps_ms": spread(
+            [gap for one in outcomes if not one.guided for gap in one.gaps()]
+        ),
         "new_schema_first_token_ms": spread([one.times[0] - one.sent for one in new]),
         "recovery_ms": spread(recoveries(outcomes, kills)),
         "back_ms": spread(returns(outcomes, kills)),
         "kills": len(kills),
-        "invalid": [f"{one.kind}: {one.detail}" for one in outcomes if one.end == "invalid"][:_MOST_NAMED],
+        "invalid": [
+            f"{one.kind}: {one.detail}" for one in outcomes if one.end == "invalid"
+        ][:_MOST_NAMED],
         "lost": dict(details.most_common(_MOST_NAMED)),
     }

@@ -1,4 +1,5 @@
-"""What an attack sees: the server and its processes, and what it did. Depends on clients, processes."""
+"""What an attack sees: the server and its processes, and what it did. Depends on
+clients, processes."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Target:
     session: aiohttp.ClientSession
     pid: int
     pause: float
-    """Seconds between kills of workers: three within a minute, and the plugin refuses guided requests."""
+    """Seconds between kills of workers: three within a minute, and the plugin refuses
+    guided requests."""
     ends: Counter[str] = field(default_factory=Counter)
     details: Counter[str] = field(default_factory=Counter)
     kills: list[float] = field(default_factory=list)
@@ -51,7 +53,9 @@ class Target:
         """A body as it is; its status counted."""
         headers = {"Content-Type": "application/json"}
         try:
-            async with self.session.post(path, data=io.BytesIO(body), headers=headers) as response:
+            async with self.session.post(
+                path, data=io.BytesIO(body), headers=headers
+            ) as response:
                 text = await response.text()
                 self.ends[f"status {response.status}"] += 1
                 if response.status != 200:
@@ -65,7 +69,9 @@ class Target:
         processes = by_role(self.pid)
         return [process for role in roles for process in processes[role]]
 
-    def signal(self, number: signal.Signals, *roles: str, kill: bool = True) -> list[psutil.Process]:
+    def signal(
+        self, number: signal.Signals, *roles: str, kill: bool = True
+    ) -> list[psutil.Process]:
         """Send a signal to all of them; counted as a kill if there were any."""
         processes = self.found(*roles)
         for process in processes:
@@ -77,14 +83,17 @@ class Target:
 
     @property
     def shm(self) -> Path:
-        """/dev/shm as the server sees it. Raises Skipped where it is not the server's alone."""
+        """/dev/shm as the server sees it. Raises Skipped where it is not the server's
+        alone."""
         seen = Path(f"/proc/{self.pid}/root/dev/shm")
         try:
             alone = os.stat(seen).st_dev != os.stat("/dev/shm").st_dev
         except OSError as error:
             raise Skipped(f"the server's /dev/shm cannot be seen: {error}") from error
         if not alone:
-            raise Skipped("the server shares /dev/shm with this machine: it needs a mount namespace (root)")
+            raise Skipped(
+                "the server shares /dev/shm with this machine: it needs a mount namespace (root)"
+            )
         return seen
 
     def report(self) -> dict[str, Any]:

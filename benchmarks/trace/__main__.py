@@ -1,4 +1,5 @@
-"""A timeline of the reference loop: the engine's calls, both streams and the worker. Open it in Perfetto.
+"""A timeline of the reference loop: the engine's calls, both streams and the worker.
+Open it in Perfetto.
 
     python -m benchmarks.trace --device cuda --graph --shape qwen3-0.6b --rows 64 --png step.png
     python -m benchmarks.trace --read trace.json --png step.png     # draws what was traced
@@ -30,25 +31,47 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path("trace.json"), help="file to write")
-    parser.add_argument("--png", type=Path, help="draw typical steps here")
-    parser.add_argument("--read", type=Path, help="run nothing: draw the trace in this file; -: stdin")
-    parser.add_argument("--model", type=Path, default=MODEL_DIR, help="folder of a model with its tokenizer")
-    parser.add_argument("--shape", choices=SHAPES, help="random weights of this shape instead")
     parser.add_argument(
-        "--tokenizer", type=Path, default=MODEL_DIR, help="tokenizer folder to go with --shape"
+        "--out", type=Path, default=Path("trace.json"), help="file to write"
+    )
+    parser.add_argument("--png", type=Path, help="draw typical steps here")
+    parser.add_argument(
+        "--read", type=Path, help="run nothing: draw the trace in this file; -: stdin"
+    )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        default=MODEL_DIR,
+        help="folder of a model with its tokenizer",
+    )
+    parser.add_argument(
+        "--shape", choices=SHAPES, help="random weights of this shape instead"
+    )
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        default=MODEL_DIR,
+        help="tokenizer folder to go with --shape",
     )
     parser.add_argument("--rows", type=int, default=8, help="guided rows")
     parser.add_argument("--schema", choices=SCHEMAS, default="plain")
-    parser.add_argument("--steps", type=int, default=32, help="decode steps, after a warm-up")
-    parser.add_argument("--mode", choices=MODES, default="auto", help="where grammars work")
-    parser.add_argument("--graph", action="store_true", help="run the decode step as one CUDA graph")
+    parser.add_argument(
+        "--steps", type=int, default=32, help="decode steps, after a warm-up"
+    )
+    parser.add_argument(
+        "--mode", choices=MODES, default="auto", help="where grammars work"
+    )
+    parser.add_argument(
+        "--graph", action="store_true", help="run the decode step as one CUDA graph"
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.set_defaults(width=0)
     options = parser.parse_args(arguments)
     result = _traced(options) if options.read is None else read_json(options.read)
     if options.png is not None:
-        plot_trace(read_chrome_trace(result), options.png, title=str(result.get("title", "")))
+        plot_trace(
+            read_chrome_trace(result), options.png, title=str(result.get("title", ""))
+        )
         print(f"{options.png}: typical steps of it")
 
 

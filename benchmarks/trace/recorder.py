@@ -1,7 +1,9 @@
-"""A timeline of the reference loop: host, device and worker on one clock. Imports torch.
+"""A timeline of the reference loop: host, device and worker on one clock. Imports
+torch.
 
-The host's calls are timed where they are made, the worker's are read from its ring of times, and the device's
-are measured by timed events around each launch, so a trace costs some microseconds a step.
+The host's calls are timed where they are made, the worker's are read from its ring of
+times, and the device's are measured by timed events around each launch, so a trace
+costs some microseconds a step.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from guided_plugin.worker.words import Time
 
 TRACKS = ("engine thread", "main stream", "side stream", "worker")
 WAIT = "wait"
-"""The part of a call or launch in which it waits for another track; it lies inside the other's span."""
+"""The part of a call or launch in which it waits for another track; it lies inside the
+other's span."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,10 @@ def trace_loop(
     loop = _TracedLoop(model, compiler, max_rows=rows, mode=mode, recorder=recorder)
     try:
         for output in loop.run(
-            prompts(rows), [spec] * rows, max_new_tokens=steps + WARM_UP, ignore_stop=True
+            prompts(rows),
+            [spec] * rows,
+            max_new_tokens=steps + WARM_UP,
+            ignore_stop=True,
         ):
             if output.error is not None:
                 raise output.error
@@ -72,11 +78,15 @@ def trace_loop(
     # With a worker, one more step is planned than is decoded.
     wanted = range(WARM_UP, WARM_UP + steps)
     spans += waits(spans)
-    return sorted((span for span in spans if span.step in wanted), key=lambda span: (span.start, -span.end))
+    return sorted(
+        (span for span in spans if span.step in wanted),
+        key=lambda span: (span.start, -span.end),
+    )
 
 
 def lanes(spans: list[Span]) -> list[str]:
-    """The tracks on which anything ran: on the CPU there are no streams, inline there is no worker."""
+    """The tracks on which anything ran: on the CPU there are no streams, inline there
+    is no worker."""
     found = {span.track for span in spans}
     return [track for track in TRACKS if track in found]
 
@@ -88,7 +98,9 @@ def waits(spans: list[Span]) -> list[Span]:
     for (track, name), (other, awaited, steps_before) in _awaited(lanes(spans)).items():
         for span in spans:
             if (span.track, span.name) == (track, name):
-                end = min(span.end, ends.get((other, awaited, span.step - steps_before), 0))
+                end = min(
+                    span.end, ends.get((other, awaited, span.step - steps_before), 0)
+                )
                 if end > span.start:
                     found.append(Span(track, WAIT, span.start, end, span.step))
     return found
@@ -108,7 +120,13 @@ def chrome_trace(spans: list[Span]) -> dict[str, Any]:
     """The spans in the format of Chrome and Perfetto."""
     origin = min((span.start for span in spans), default=0)
     events: list[dict[str, Any]] = [
-        {"ph": "M", "name": "thread_name", "pid": 0, "tid": TRACKS.index(track), "args": {"name": track}}
+        {
+            "ph": "M",
+            "name": "thread_name",
+            "pid": 0,
+            "tid": TRACKS.index(track),
+            "args": {"name": track},
+        }
         for track in lanes(spans)
     ]
     events += [
@@ -127,10 +145,15 @@ def chrome_trace(spans: list[Span]) -> dict[str, Any]:
 
 
 def read_chrome_trace(document: Any) -> list[Span]:
-    """The spans of what `chrome_trace` wrote. Raises a PluginError for any other document."""
+    """The spans of what `chrome_trace` wrote. Raises a PluginError for any other
+    document."""
     try:
         events = document["traceEvents"]
-        tracks = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+        tracks = {
+            event["tid"]: event["args"]["name"]
+            for event in events
+            if event["ph"] == "M"
+        }
         spans = [
             Span(
                 tracks[event["tid"]],
@@ -145,7 +168,11 @@ def read_chrome_trace(document: Any) -> list[Span]:
     except (KeyError, TypeError, ValueError, AttributeError):
         spans = []
     if not spans or not {span.track for span in spans} <= set(TRACKS):
-        raise PluginError("is not a trace of this command", where="--read", hint="give what --out wrote")
+        raise PluginError(
+            "is not a trace of this command",
+            where="--read",
+            hint="give what --out wrote",
+        )
     return spans
 
 
@@ -191,9 +218,11 @@ class _Recorder:
             torch.cuda.synchronize(device)
             self._origin_ns = time.perf_counter_ns()
 
-    def wrap(self, owner: Any, name: str, track: str = "", *, inside: bool = False) -> None:
-        """Time a method of one object. `track` is where the device runs what the method launches; `inside`
-        means that its host time is part of another call's."""
+    def wrap(
+        self, owner: Any, name: str, track: str = "", *, inside: bool = False
+    ) -> None:
+        """Time a method of one object. `track` is where the device runs what the method
+        launches; `inside` means that its host time is part of another call's."""
         original: Callable[..., Any] = getattr(owner, name)
         on_device = self._cuda and bool(track)
         side = owner.side_stream if on_device and track == "side stream" else None
@@ -232,11 +261,14 @@ class _Recorder:
 
 
 def _worker_spans(runtime: WorkerRuntime) -> list[Span]:
-    """What the worker did, from its ring. The pipeline is new: its step n is the loop's n - 1."""
+    """What the worker did, from its ring. The pipeline is new: its step n is the loop's
+    n - 1."""
     spans = []
     for row in step_times(runtime.region, runtime.steps.planned).tolist():
         step = row[Time.STEP] - 1
         spans.append(Span("worker", "fill", row[Time.FILL], row[Time.FILLED], step))
         if row[Time.ACCEPTED] > row[Time.PLANNED]:
-            spans.append(Span("worker", "accept", row[Time.ACCEPT], row[Time.ACCEPTED], step))
+            spans.append(
+                Span("worker", "accept", row[Time.ACCEPT], row[Time.ACCEPTED], step)
+            )
     return spans

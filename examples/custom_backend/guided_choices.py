@@ -1,4 +1,5 @@
-"""A backend `choices` for guided_plugin: one of several texts, with a dictionary of tokens and nothing else.
+"""A backend `choices` for guided_plugin: one of several texts, with a dictionary of
+tokens and nothing else.
 
 pip install examples/custom_backend
 echo '{"choice": ["yes", "no"], "backend": "choices"}' | guided-plugin check -
@@ -19,7 +20,10 @@ class Matcher:
     """One request: the text after each of its tokens."""
 
     def __init__(
-        self, texts: tuple[bytes, ...], ids: dict[bytes, list[int]], tokens: Sequence[bytes]
+        self,
+        texts: tuple[bytes, ...],
+        ids: dict[bytes, list[int]],
+        tokens: Sequence[bytes],
     ) -> None:
         self.texts, self.ids, self.tokens = texts, ids, tokens
         self.stops: tuple[int, ...] = ()
@@ -70,7 +74,10 @@ class Batch:
         self.matchers = matchers
 
     def accept(self, tokens: list[int]) -> list[bool]:
-        return [matcher.accept(token) for matcher, token in zip(self.matchers, tokens, strict=True)]
+        return [
+            matcher.accept(token)
+            for matcher, token in zip(self.matchers, tokens, strict=True)
+        ]
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
         for matcher, row in zip(self.matchers, rows, strict=True):
@@ -93,11 +100,17 @@ class Backend:
         start = time.perf_counter()
         if spec.kind != "choice":
             raise gp.errors.UnsupportedSpecError(
-                f"the backend `choices` takes no {spec.kind}", hint='leave "backend" out'
+                f"the backend `choices` takes no {spec.kind}",
+                hint='leave "backend" out',
             )
         texts = tuple(text.encode() for text in spec.document())
         return Grammar(
-            spec, self.name, texts, sum(map(len, texts)), time.perf_counter() - start, bounded=True
+            spec,
+            self.name,
+            texts,
+            sum(map(len, texts)),
+            time.perf_counter() - start,
+            bounded=True,
         )
 
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> Matcher:

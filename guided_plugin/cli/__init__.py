@@ -1,6 +1,7 @@
 """The command line: `guided-plugin`. One command a file; errors and exit codes here.
 
-Exit codes: 0 it worked; 1 it ran, and the answer is no, as of any bad spec; 2 the input can't be used.
+Exit codes: 0 it worked; 1 it ran, and the answer is no, as of any bad spec; 2 the input
+can't be used.
 """
 
 from __future__ import annotations
@@ -46,7 +47,12 @@ def _show_version(asked: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version and exit.",
+        ),
     ] = False,
 ) -> None:
     """Structured output that costs nothing: try it, check specs, measure it."""

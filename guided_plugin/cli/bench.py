@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from guided_plugin.cli.loading import InputError, known_names, load_model, load_tokenizer, model_vocabulary
+from guided_plugin.cli.loading import (
+    InputError,
+    known_names,
+    load_model,
+    load_tokenizer,
+    model_vocabulary,
+)
 from guided_plugin.cli.results import (
     JsonOutput,
     check_out,
@@ -31,35 +37,61 @@ _HOSTS = ("loop", "transformers", "vllm")
 
 _COLUMNS = (
     *(("rows", "{rows}"), ("schema", "{schema}"), ("backend", "{backend}")),
-    *(("unguided ms", "{unguided_ms:.3f}"), ("guided ms", "{guided_ms:.3f}"), ("ratio", "{ratio:.3f}")),
+    *(
+        ("unguided ms", "{unguided_ms:.3f}"),
+        ("guided ms", "{guided_ms:.3f}"),
+        ("ratio", "{ratio:.3f}"),
+    ),
 )
 
 
 def bench(
-    host: Annotated[str, typer.Argument(help="loop (the reference loop), transformers or vllm.")],
+    host: Annotated[
+        str, typer.Argument(help="loop (the reference loop), transformers or vllm.")
+    ],
     model: Annotated[
         str,
-        typer.Option(help="Folder of a model and its tokenizer; vllm: or a name.", show_default="the demo's"),
+        typer.Option(
+            help="Folder of a model and its tokenizer; vllm: or a name.",
+            show_default="the demo's",
+        ),
     ] = str(MODEL_DIR),
-    rows: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "8,64",
+    rows: Annotated[
+        str, typer.Option(help="Batch sizes, separated by commas.")
+    ] = "8,64",
     schema: Annotated[str, typer.Option(help="Schemas: plain, maxlength.")] = "plain",
     steps: Annotated[int, typer.Option(min=8, help="Measured steps per run.")] = 128,
-    repetitions: Annotated[int, typer.Option(min=1, help="Measured runs per figure.")] = 3,
-    device: Annotated[str, typer.Option(help="cpu or cuda; vllm chooses its own.")] = "cpu",
-    engine: Annotated[str, typer.Option(help="vllm: more engine arguments, as a JSON object.")] = "{}",
+    repetitions: Annotated[
+        int, typer.Option(min=1, help="Measured runs per figure.")
+    ] = 3,
+    device: Annotated[
+        str, typer.Option(help="cpu or cuda; vllm chooses its own.")
+    ] = "cpu",
+    engine: Annotated[
+        str, typer.Option(help="vllm: more engine arguments, as a JSON object.")
+    ] = "{}",
     json_output: JsonOutput = False,
-    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the JSON to this file.")
+    ] = None,
 ) -> None:
-    """Measure what guiding costs: milliseconds per step, unguided and guided in turn, in one host."""
+    """Measure what guiding costs: milliseconds per step, unguided and guided in turn,
+    in one host."""
     if host not in _HOSTS:
-        raise InputError(f"unknown host {host!r}", where="bench", hint=did_you_mean(host, _HOSTS))
+        raise InputError(
+            f"unknown host {host!r}", where="bench", hint=did_you_mean(host, _HOSTS)
+        )
     from guided_plugin.bench import SCHEMAS, Plan
 
     schemas = known_names(schema, SCHEMAS, "--schema")
     plan = Plan(_counts(rows), schemas, steps, repetitions)
     check_out(out, "--out")
     name = "demo" if model == str(MODEL_DIR) else Path(model).resolve().name
-    run = _vllm(model, plan, engine) if host == "vllm" else _model(host, Path(model), device)
+    run = (
+        _vllm(model, plan, engine)
+        if host == "vllm"
+        else _model(host, Path(model), device)
+    )
     with progress("decoding", plan.runs()) as advance:
         result = {**run(replace(plan, progress=advance)), "model": name}
     write_json(result, out)
@@ -75,7 +107,9 @@ def _model(host: str, model: Path, device: str) -> Callable[[Plan], dict[str, An
 
         loaded = load_model(model, device)
         vocabulary = model_vocabulary(load_tokenizer(model), loaded)
-    return partial(bench_loop if host == "loop" else bench_transformers, loaded, vocabulary)
+    return partial(
+        bench_loop if host == "loop" else bench_transformers, loaded, vocabulary
+    )
 
 
 def _vllm(model: str, plan: Plan, engine: str) -> Callable[[Plan], dict[str, Any]]:
@@ -92,5 +126,9 @@ def _counts(rows: str) -> list[int]:
     except ValueError:
         counts = []
     if not counts or min(counts) < 1:
-        raise InputError(f"must be numbers separated by commas, not {rows!r}", where="--rows", hint="8,64")
+        raise InputError(
+            f"must be numbers separated by commas, not {rows!r}",
+            where="--rows",
+            hint="8,64",
+        )
     return counts

@@ -15,8 +15,22 @@ import typer
 
 from guided_plugin import __version__
 from guided_plugin.cli import loading, results
-from guided_plugin.cli.loading import InputError, load_spec, load_vocabulary, name_of, read_once, read_text
-from guided_plugin.cli.results import JsonOutput, Layout, Open, Tokenizer, print_json, working
+from guided_plugin.cli.loading import (
+    InputError,
+    load_spec,
+    load_vocabulary,
+    name_of,
+    read_once,
+    read_text,
+)
+from guided_plugin.cli.results import (
+    JsonOutput,
+    Layout,
+    Open,
+    Tokenizer,
+    print_json,
+    working,
+)
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import GuidedError, printable
 
@@ -45,7 +59,8 @@ def check(
     ],
     tokenizer: Tokenizer = MODEL_DIR,
     instance: Annotated[
-        list[Path] | None, typer.Option(metavar="<path>", help="File to match; repeatable; -: stdin.")
+        list[Path] | None,
+        typer.Option(metavar="<path>", help="File to match; repeatable; -: stdin."),
     ] = None,
     whitespace: Layout = None,
     open_objects: Open = False,
@@ -58,23 +73,34 @@ def check(
     ] = False,
     json_output: JsonOutput = False,
     sarif: Annotated[
-        Path | None, typer.Option(help="File for the problems, as SARIF 2.1.0; -: stdout, with nothing else.")
+        Path | None,
+        typer.Option(
+            help="File for the problems, as SARIF 2.1.0; -: stdout, with nothing else."
+        ),
     ] = None,
 ) -> None:
-    """Compile specs; show the backend, warnings, how each keyword is treated, and which instances match.
+    """Compile specs; show the backend, warnings, how each keyword is treated, and which
+    instances match.
 
-    Each of several files gets one line, and one for each warning. The exit code is 1 if a spec is bad or
-    refused, or an instance does not match, and 2 if a file can't be read.
+    Each of several files gets one line, and one for each warning. The exit code is 1 if
+    a spec is bad or refused, or an instance does not match, and 2 if a file can't be
+    read.
     """
     files = _expanded(spec_files)
     read_once([*files, *(instance or [])])
     results.check_out(sarif if sarif != Path("-") else None, "--sarif")
     if instance and len(files) > 1:
-        raise InputError("needs exactly one spec", where="--instance", hint="check the specs one by one")
+        raise InputError(
+            "needs exactly one spec",
+            where="--instance",
+            hint="check the specs one by one",
+        )
     specs: dict[Path, OutputSpec | GuidedError] = {}
     for file in files:
         try:
-            specs[file] = load_spec(file, whitespace=whitespace, open_objects=open_objects)
+            specs[file] = load_spec(
+                file, whitespace=whitespace, open_objects=open_objects
+            )
         except GuidedError as error:
             specs[file] = error
     instances = [(name_of(path), read_text(path)) for path in instance or []]
@@ -85,7 +111,9 @@ def check(
         compiler = GrammarCompiler(load_vocabulary(tokenizer))
         compiler.tells = False  # the reports have the warnings
         reports = {
-            file: spec if isinstance(spec, GuidedError) else check_spec(compiler, spec, instances, raw=raw)
+            file: spec
+            if isinstance(spec, GuidedError)
+            else check_spec(compiler, spec, instances, raw=raw)
             for file, spec in specs.items()
         }
     if sarif == Path("-"):
@@ -122,10 +150,16 @@ def _expanded(paths: list[Path]) -> list[Path]:
 
 def _code(report: CheckReport | GuidedError) -> int:
     """The exit code for a spec."""
-    return int(not report.ok) if not isinstance(report, GuidedError) else 1 + isinstance(report, InputError)
+    return (
+        int(not report.ok)
+        if not isinstance(report, GuidedError)
+        else 1 + isinstance(report, InputError)
+    )
 
 
-def _summarise(reports: dict[Path, CheckReport | GuidedError], json_output: bool) -> int:
+def _summarise(
+    reports: dict[Path, CheckReport | GuidedError], json_output: bool
+) -> int:
     """A line for each file and each warning, and what all come to: the exit code."""
     lines = []
     code = max(map(_code, reports.values()))
@@ -137,7 +171,11 @@ def _summarise(reports: dict[Path, CheckReport | GuidedError], json_output: bool
             documents.append({"file": name, "ok": False, "error": report.to_dict()})
             continue
         made = report.grammar
-        lines.append(f"ok       {name}: {made.backend}" if made else f"refused  {name}: {report.error}")
+        lines.append(
+            f"ok       {name}: {made.backend}"
+            if made
+            else f"refused  {name}: {report.error}"
+        )
         lines += [f"warning  {name}: {warning}" for warning in report.warnings]
         documents.append({"file": name, **report.to_dict()})
     good = sum(bool(document["ok"]) for document in documents)
@@ -150,31 +188,51 @@ def _summarise(reports: dict[Path, CheckReport | GuidedError], json_output: bool
 
 
 def _sarif(reports: Mapping[Path, CheckReport | GuidedError]) -> dict[str, Any]:
-    """A result for each error, refused keyword, warning and refused instance, as a log of SARIF 2.1.0."""
-    findings = [finding for file, report in reports.items() for finding in _findings(file, report)]
+    """A result for each error, refused keyword, warning and refused instance, as a log
+    of SARIF 2.1.0."""
+    findings = [
+        finding
+        for file, report in reports.items()
+        for finding in _findings(file, report)
+    ]
     found: list[dict[str, Any]] = []
     for rule, file, where, text in findings:
-        place: dict[str, Any] = {"physicalLocation": {"artifactLocation": {"uri": quote(file.as_posix())}}}
+        place: dict[str, Any] = {
+            "physicalLocation": {"artifactLocation": {"uri": quote(file.as_posix())}}
+        }
         if region := _region(file, where):
             place["physicalLocation"]["region"] = region
         if where.startswith("#"):
             place["logicalLocations"] = [{"fullyQualifiedName": where}]
         level = "warning" if rule == "Warning" else "error"
         message = {"text": printable(text)}
-        found.append({"ruleId": rule, "level": level, "message": message, "locations": [place]})
+        found.append(
+            {"ruleId": rule, "level": level, "message": message, "locations": [place]}
+        )
     rules = [{"id": rule} for rule in sorted({finding[0] for finding in findings})]
     tool = {"driver": {"name": "guided-plugin", "version": __version__, "rules": rules}}
     schema = "https://json.schemastore.org/sarif-2.1.0.json"
-    return {"$schema": schema, "version": "2.1.0", "runs": [{"tool": tool, "results": found}]}
+    return {
+        "$schema": schema,
+        "version": "2.1.0",
+        "runs": [{"tool": tool, "results": found}],
+    }
 
 
-def _findings(file: Path, report: CheckReport | GuidedError) -> Iterator[tuple[str, Path, str, str]]:
+def _findings(
+    file: Path, report: CheckReport | GuidedError
+) -> Iterator[tuple[str, Path, str, str]]:
     """What is wrong with a spec: the rule, the file, the place in it, and a message."""
     error = report if isinstance(report, GuidedError) else report.error
     at = ""
     if error is not None:
         at = error.where.removeprefix(name_of(file)).removeprefix(": ")
-        yield type(error).__name__, file, at, error.reason.removeprefix(f"{name_of(file)}: ")
+        yield (
+            type(error).__name__,
+            file,
+            at,
+            error.reason.removeprefix(f"{name_of(file)}: "),
+        )
     if isinstance(report, GuidedError):
         return
     for use in report.keywords or ():
@@ -189,7 +247,8 @@ def _findings(file: Path, report: CheckReport | GuidedError) -> Iterator[tuple[s
 
 
 def _region(file: Path, where: str) -> dict[str, int]:
-    """The line and the column of a place in a spec file; nothing where they are not known."""
+    """The line and the column of a place in a spec file; nothing where they are not
+    known."""
     from guided_plugin.spec.forms import read
     from guided_plugin.spec.references import pointer_steps
 
@@ -207,15 +266,26 @@ def _region(file: Path, where: str) -> dict[str, int]:
         while isinstance(path[-1], int):
             path = path[:-1]
         same = [one for one in _members(document) if one[-1] == path[-1]]
-        spelt = re.finditer(re.escape(json.dumps(path[-1], ensure_ascii=False)) + r"\s*:", text)
+        spelt = re.finditer(
+            re.escape(json.dumps(path[-1], ensure_ascii=False)) + r"\s*:", text
+        )
         at = dict(zip(same, (match.start() for match in spelt), strict=True))[path]
-        return {"startLine": text.count("\n", 0, at) + 1, "startColumn": at - text.rfind("\n", 0, at)}
+        return {
+            "startLine": text.count("\n", 0, at) + 1,
+            "startColumn": at - text.rfind("\n", 0, at),
+        }
     return {}
 
 
-def _members(node: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+def _members(
+    node: Any, path: tuple[str | int, ...] = ()
+) -> Iterator[tuple[str | int, ...]]:
     """The paths of all that is in a JSON document, in its order."""
-    inside = node.items() if isinstance(node, dict) else enumerate(node if isinstance(node, list) else ())
+    inside = (
+        node.items()
+        if isinstance(node, dict)
+        else enumerate(node if isinstance(node, list) else ())
+    )
     for key, value in inside:
         yield (*path, key)
         yield from _members(value, (*path, key))
@@ -254,8 +324,13 @@ def _show(report: CheckReport) -> None:
                 line = f"{status:10} {keyword:22} {len(uses):>3}"
                 place = uses[0].where
                 fits = len(line) + 2 + len(place) <= console.width
-                console.print(f"{line}  {place}" if fits else line, style=colour, markup=False)
-                for text in ("" if fits else place, uses[0].note if status != "enforced" else ""):
+                console.print(
+                    f"{line}  {place}" if fits else line, style=colour, markup=False
+                )
+                for text in (
+                    "" if fits else place,
+                    uses[0].note if status != "enforced" else "",
+                ):
                     if text:
                         console.print(f"           {text}", markup=False)
     for found in report.instances:

@@ -1,4 +1,5 @@
-"""`guided-plugin config`: the options that a server started here would have, and what each is from."""
+"""`guided-plugin config`: the options that a server started here would have, and what
+each is from."""
 
 from __future__ import annotations
 
@@ -20,21 +21,32 @@ def config(
     additional_config: Annotated[
         str, typer.Option(help="The value of vLLM's flag of this name, a JSON object.")
     ] = "{}",
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of the options.")] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of the options.")
+    ] = False,
     json_output: JsonOutput = False,
 ) -> None:
-    """Show the options in effect: those of GUIDED_PLUGIN and of vLLM's --additional-config, merged."""
+    """Show the options in effect: those of GUIDED_PLUGIN and of vLLM's
+    --additional-config, merged."""
     if schema:
         print_json(options_schema())
         return
     hint = 'such as {"guided_plugin": {"take_over": true}}'
-    found, sources = GuidedConfig.read(json_object(additional_config, "--additional-config", hint))
+    found, sources = GuidedConfig.read(
+        json_object(additional_config, "--additional-config", hint)
+    )
     names = options_schema()["properties"]
-    told = {name: {"value": getattr(found, name), "from": sources.get(name, "default")} for name in names}
+    told = {
+        name: {"value": getattr(found, name), "from": sources.get(name, "default")}
+        for name in names
+    }
     if json_output:
         print_json({"ok": True, "options": told})
     else:
-        lines = [{**one, "option": name, "value": json.dumps(one["value"])} for name, one in told.items()]
+        lines = [
+            {**one, "option": name, "value": json.dumps(one["value"])}
+            for name, one in told.items()
+        ]
         show_table(lines, _COLUMNS)
 
 
@@ -64,7 +76,13 @@ def _property(name: str) -> dict[str, Any]:
         return {"type": "boolean", "default": default}
     if isinstance(default, int | float):
         kind = "integer" if isinstance(default, int) else "number"
-        return {"type": kind, "minimum": LEAST.get(name, (1, ""))[0], "default": default}
+        return {
+            "type": kind,
+            "minimum": LEAST.get(name, (1, ""))[0],
+            "default": default,
+        }
     if isinstance(default, tuple):
         return {"type": "array", "items": {"type": "string"}, "default": list(default)}
-    return {"type": "string", "default": default} | ({"enum": [*CHOICES[name]]} if name in CHOICES else {})
+    return {"type": "string", "default": default} | (
+        {"enum": [*CHOICES[name]]} if name in CHOICES else {}
+    )

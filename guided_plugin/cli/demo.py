@@ -1,4 +1,5 @@
-"""`guided-plugin demo`: prompts unguided and guided, side by side, and what one keyword more does."""
+"""`guided-plugin demo`: prompts unguided and guided, side by side, and what one keyword
+more does."""
 
 from __future__ import annotations
 
@@ -15,7 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
-from guided_plugin.cli.results import Device, JsonOutput, Temperature, marked, print_json, working
+from guided_plugin.cli.results import (
+    Device,
+    JsonOutput,
+    Temperature,
+    marked,
+    print_json,
+    working,
+)
 from guided_plugin.demo import DEMOS, KEYWORDS, MODEL_DIR
 
 if TYPE_CHECKING:
@@ -33,18 +41,25 @@ def demo(
     temperature: Temperature = 0.8,
     device: Device = "cpu",
     jump_forward: Annotated[
-        bool, typer.Option("--jump-forward", help="Jump over forced text, mark it, count forward passes.")
+        bool,
+        typer.Option(
+            "--jump-forward",
+            help="Jump over forced text, mark it, count forward passes.",
+        ),
     ] = False,
     json_output: JsonOutput = False,
 ) -> None:
-    """Decode three prompts with the tiny model that ships with the package, unguided and guided.
+    """Decode three prompts with the tiny model that ships with the package, unguided
+    and guided.
 
-    Then decode one of them again from the same seed, each time with one more keyword in its schema.
+    Then decode one of them again from the same seed, each time with one more keyword in
+    its schema.
     """
     with working("loading the demo model"):
         import torch
 
-        # More gain nothing with so small a model, and they wait for each other where processors are shared.
+        # More gain nothing with so small a model, and they wait for each other where
+        # processors are shared.
         torch.set_num_threads(1)
         from guided_plugin.compiling.compiler import GrammarCompiler
         from guided_plugin.hosts.loop import DecodeLoop, Sampling
@@ -54,7 +69,8 @@ def demo(
         model = load_model(MODEL_DIR, device)
         compiler = GrammarCompiler(model_vocabulary(tokenizer, model))
         loop = DecodeLoop(model, compiler, jump_forward=jump_forward)
-    compact = partial(OutputSpec.json_schema, whitespace="compact")  # else hardly anything is forced
+    # else hardly anything is forced
+    compact = partial(OutputSpec.json_schema, whitespace="compact")
     specs = [compact(entry.schema) for entry in DEMOS]
     free = [None] * len(specs)
     prompts = [tokenizer.encode(entry.prompt) for entry in DEMOS]
@@ -78,30 +94,53 @@ def demo(
         guided, guided_ms = decode(specs)
         # Each alone: rows of one batch draw different random numbers.
         changed = [
-            loop.run(prompts[:1], [compact(keyword.schema)], sampling=sampling)[0] for keyword in KEYWORDS
+            loop.run(prompts[:1], [compact(keyword.schema)], sampling=sampling)[0]
+            for keyword in KEYWORDS
         ]
     shown: list[dict[str, Any]] = []
     for entry, spec, *outputs in zip(DEMOS, specs, unguided, guided, strict=True):
         texts = list(map(text_of, outputs))
         reasons = [_verdict(compiler, spec, text) for text in texts]
         both: list[dict[str, Any]] = [
-            {"text": text, "valid": not why, "why": why} for text, why in zip(texts, reasons, strict=True)
+            {"text": text, "valid": not why, "why": why}
+            for text, why in zip(texts, reasons, strict=True)
         ]
         if jump_forward:
             both[1]["jump"] = _jump(compiler, spec, outputs[1])
-        shown.append({"name": entry.name, "prompt": entry.prompt, "unguided": both[0], "guided": both[1]})
+        shown.append(
+            {
+                "name": entry.name,
+                "prompt": entry.prompt,
+                "unguided": both[0],
+                "guided": both[1],
+            }
+        )
     keywords = [
-        {"added": {keyword.member: keyword.added} if keyword.member else {}, "text": text_of(output)}
+        {
+            "added": {keyword.member: keyword.added} if keyword.member else {},
+            "text": text_of(output),
+        }
         for keyword, output in zip(KEYWORDS, changed, strict=True)
     ]
     if json_output:
         milliseconds = {"unguided": unguided_ms, "guided": guided_ms}
-        print_json({"seed": seed, "ms_per_step": milliseconds, "demos": shown, "keywords": keywords})
+        print_json(
+            {
+                "seed": seed,
+                "ms_per_step": milliseconds,
+                "demos": shown,
+                "keywords": keywords,
+            }
+        )
     else:
         _show(shown, keywords)
         if jump_forward:
-            print("Text that is dim, or in << >>, is forced: it took no forward pass of its own.")
-        print(f"A step took {unguided_ms:.2f} ms unguided and {guided_ms:.2f} ms guided on this machine.")
+            print(
+                "Text that is dim, or in << >>, is forced: it took no forward pass of its own."
+            )
+        print(
+            f"A step took {unguided_ms:.2f} ms unguided and {guided_ms:.2f} ms guided on this machine."
+        )
         print("\nNext, try these commands:\n")
         print("\n".join(_next_commands()))
     if not all(entry["guided"]["valid"] for entry in shown):
@@ -138,18 +177,26 @@ def _show(shown: list[dict[str, Any]], keywords: list[dict[str, Any]]) -> None:
         for way, heading in (("unguided", "unguided"), ("guided", "guided, compact")):
             table.add_column(heading, ratio=1, overflow="fold")
             one = entry[way]
-            told = "[green]valid[/green]" if one["valid"] else f"[red]{escape(one['why'])}[/red]"
+            told = (
+                "[green]valid[/green]"
+                if one["valid"]
+                else f"[red]{escape(one['why'])}[/red]"
+            )
             text: Any = escape(one["text"])
             if "jump" in one:
                 text = marked(one["jump"]["pieces"], console.is_terminal)
-                told += ", {tokens} tokens in {forwards} forward passes".format_map(one["jump"])
+                told += ", {tokens} tokens in {forwards} forward passes".format_map(
+                    one["jump"]
+                )
             cells.append((text, told))
         for row in zip(*cells, strict=True):
             table.add_row(*row)
         console.print(table)
     table = Table(title="One more keyword - the same prompt and seed", expand=True)
     table.add_column("added to the schema", ratio=1, overflow="fold")
-    table.add_column(f"guided, compact - prompt: {DEMOS[0].prompt!r}", ratio=2, overflow="fold")
+    table.add_column(
+        f"guided, compact - prompt: {DEMOS[0].prompt!r}", ratio=2, overflow="fold"
+    )
     for entry in keywords:
         added = json.dumps(entry["added"]).removeprefix("{").removesuffix("}")
         table.add_row(escape(added or "nothing"), escape(entry["text"]))
@@ -157,14 +204,16 @@ def _show(shown: list[dict[str, Any]], keywords: list[dict[str, Any]]) -> None:
 
 
 def _next_commands() -> list[str]:
-    """Three commands that work as they are in the shell that the demo was started from."""
+    """Three commands that work as they are in the shell that the demo was started
+    from."""
     age = shlex.quote(json.dumps(KEYWORDS[1].schema["properties"]["age"]))
     parts = {"this": _this_program(), "model": shlex.quote(str(MODEL_DIR)), "age": age}
     return [command.format_map(parts) for command in _NEXT]
 
 
 def _this_program() -> str:
-    """The command that runs this program: a virtual environment need not be on the PATH."""
+    """The command that runs this program: a virtual environment need not be on the
+    PATH."""
     script = Path(sys.argv[0])
     if script.name != "guided-plugin":
         return f"{shlex.quote(sys.executable)} -m guided_plugin.cli"

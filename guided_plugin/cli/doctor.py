@@ -16,18 +16,30 @@ _COLOURS = {"ok": "green", "note": "yellow", "unknown": "dim", "problem": "red"}
 
 
 def doctor(
-    requests: Annotated[int, typer.Option(min=1, help="Concurrent requests: vLLM's max_num_seqs.")] = 256,
-    vocabulary: Annotated[int, typer.Option(min=1, help="Tokens of the model's vocabulary.")] = 262_144,
-    drafts: Annotated[int, typer.Option(min=0, help="Draft tokens per request (speculative decoding).")] = 0,
+    requests: Annotated[
+        int, typer.Option(min=1, help="Concurrent requests: vLLM's max_num_seqs.")
+    ] = 256,
+    vocabulary: Annotated[
+        int, typer.Option(min=1, help="Tokens of the model's vocabulary.")
+    ] = 262_144,
+    drafts: Annotated[
+        int,
+        typer.Option(min=0, help="Draft tokens per request (speculative decoding)."),
+    ] = 0,
     server: Annotated[
-        str, typer.Option(metavar="URL", help="Ask this vLLM server instead whether its plugin is on.")
+        str,
+        typer.Option(
+            metavar="URL", help="Ask this vLLM server instead whether its plugin is on."
+        ),
     ] = "",
     json_output: JsonOutput = False,
 ) -> None:
-    """Check versions, entry points, vLLM, processors, shared memory and CUDA, then compile and decode.
+    """Check versions, entry points, vLLM, processors, shared memory and CUDA, then
+    compile and decode.
 
-    Each problem comes with its remedy. The exit code is 1 if there is a problem; a check that cannot run is
-    not one. With --server, only that server is asked: 0 means that its plugin is on.
+    Each problem comes with its remedy. The exit code is 1 if there is a problem; a
+    check that cannot run is not one. With --server, only that server is asked: 0 means
+    that its plugin is on.
     """
     from guided_plugin.diagnose.doctor import SECTIONS, examine
     from guided_plugin.diagnose.machine import Setup
@@ -40,9 +52,14 @@ def doctor(
     else:
         with progress("checking", len(SECTIONS)) as advance:
             found = examine(setup, advance)
-    problems = sum(each.status == "problem" for findings in found.values() for each in findings)
+    problems = sum(
+        each.status == "problem" for findings in found.values() for each in findings
+    )
     if json_output:
-        sections = {name: [asdict(each) for each in findings] for name, findings in found.items()}
+        sections = {
+            name: [asdict(each) for each in findings]
+            for name, findings in found.items()
+        }
         print_json({"ok": not problems, "sections": sections})
     else:
         _show(found)
@@ -60,6 +77,8 @@ def _show(found: dict[str, list[Finding]]) -> None:
         console.print(f"[bold]{escape(name)}[/bold]")
         for finding in findings:
             colour = _COLOURS[finding.status]
-            console.print(f"  [{colour}]{finding.status:8}[/{colour}] {escape(finding.what)}")
+            console.print(
+                f"  [{colour}]{finding.status:8}[/{colour}] {escape(finding.what)}"
+            )
             if finding.remedy:
                 console.print(f"  {'':8} -> {escape(finding.remedy)}")

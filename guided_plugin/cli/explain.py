@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guided_plugin.cli.loading import InputError, load_spec, load_vocabulary, read_once, read_text
+from guided_plugin.cli.loading import (
+    InputError,
+    load_spec,
+    load_vocabulary,
+    read_once,
+    read_text,
+)
 from guided_plugin.cli.results import (
     JsonOutput,
     Layout,
@@ -29,11 +35,19 @@ if TYPE_CHECKING:
 
 
 def explain(
-    spec_file: Annotated[Path, typer.Argument(help="A spec, as for `check`; -: stdin.")],
+    spec_file: Annotated[
+        Path, typer.Argument(help="A spec, as for `check`; -: stdin.")
+    ],
     tokenizer: Tokenizer = MODEL_DIR,
-    text: Annotated[str | None, typer.Option(help="The output so far, exactly.")] = None,
-    text_file: Annotated[Path | None, typer.Option(help="The same from a file; -: stdin.")] = None,
-    next_text: Annotated[str | None, typer.Option("--next", help="Text that may follow.")] = None,
+    text: Annotated[
+        str | None, typer.Option(help="The output so far, exactly.")
+    ] = None,
+    text_file: Annotated[
+        Path | None, typer.Option(help="The same from a file; -: stdin.")
+    ] = None,
+    next_text: Annotated[
+        str | None, typer.Option("--next", help="Text that may follow.")
+    ] = None,
     jump: Annotated[
         bool,
         typer.Option(
@@ -41,15 +55,19 @@ def explain(
             help="Mark the forced text, and count forward passes; what a server learns is not known here.",
         ),
     ] = False,
-    seconds: Annotated[float, typer.Option(min=0.0, help="Seconds to search for a completion.")] = 2.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.0, help="Seconds to search for a completion.")
+    ] = 2.0,
     html: Annotated[
-        Path | None, typer.Option(help="Also write an HTML page: what could stand at each place.")
+        Path | None,
+        typer.Option(help="Also write an HTML page: what could stand at each place."),
     ] = None,
     whitespace: Layout = None,
     open_objects: Open = False,
     json_output: JsonOutput = False,
 ) -> None:
-    """Show what may come next in an output, why a text is refused, and how the output could end.
+    """Show what may come next in an output, why a text is refused, and how the output
+    could end.
 
     The exit code is 1 if the text, or that of --next, is refused.
     """
@@ -63,17 +81,22 @@ def explain(
         from guided_plugin.compiling.compiler import GrammarCompiler
         from guided_plugin.diagnose.explain import explain_output
 
-        config = replace(GuidedConfig.from_environment(), jump_forward=jump)  # some specs get no drafts then
+        # some specs get no drafts then
+        config = replace(GuidedConfig.from_environment(), jump_forward=jump)
         compiler = GrammarCompiler(load_vocabulary(tokenizer), config=config)
         compiler.compile(spec)
     with working("searching for a completion"):
-        found = explain_output(compiler, spec, written, next_text=next_text, seconds=seconds, jump=jump)
+        found = explain_output(
+            compiler, spec, written, next_text=next_text, seconds=seconds, jump=jump
+        )
     facts = _facts(found, next_text)
     if html is not None:
         from guided_plugin.diagnose.page import page
 
         with working("checking each place"):
-            html.write_text(page(compiler, spec, written, found, facts), encoding="utf-8")
+            html.write_text(
+                page(compiler, spec, written, found, facts), encoding="utf-8"
+            )
     if json_output:
         print_json(found.to_dict())
     else:
@@ -85,7 +108,14 @@ def explain(
 def _facts(found: Explanation, next_text: str | None) -> list[tuple[str, str]]:
     from guided_plugin.diagnose.position import ranges
 
-    lines = [("text", found.refused.reason if found.refused else f"fits, {len(found.text)} characters")]
+    lines = [
+        (
+            "text",
+            found.refused.reason
+            if found.refused
+            else f"fits, {len(found.text)} characters",
+        )
+    ]
     if found.place is not None:
         lines.append(("place", f"{found.place.path}: {found.place.what}"))
         if found.place.complete:
@@ -93,13 +123,27 @@ def _facts(found: Explanation, next_text: str | None) -> list[tuple[str, str]]:
     lines.append(("may stop", "yes" if found.may_stop else "no"))
     lines.append(("characters", ranges(list(found.characters))))
     more = found.token_count - len(found.tokens)
-    lines.append(("tokens", (", ".join(found.tokens) or "none") + (f" and {more} more" if more else "")))
+    lines.append(
+        (
+            "tokens",
+            (", ".join(found.tokens) or "none") + (f" and {more} more" if more else ""),
+        )
+    )
     if found.forced:
         lines.append(("forced", repr(found.forced)))
     if next_text is not None:
-        lines.append(("next", found.next_refused.reason if found.next_refused else f"{next_text!r} fits"))
+        lines.append(
+            (
+                "next",
+                found.next_refused.reason
+                if found.next_refused
+                else f"{next_text!r} fits",
+            )
+        )
     ending = found.ending
-    lines.append(("could end", repr(ending.text) if ending.text is not None else ending.why))
+    lines.append(
+        ("could end", repr(ending.text) if ending.text is not None else ending.why)
+    )
     if found.bounds:
         lines.append(("bounds", listed(found.bounds)))
     return lines + [("note", note) for note in found.notes]
@@ -114,5 +158,7 @@ def _show(found: Explanation, facts: list[tuple[str, str]]) -> None:
     if found.jump is not None:
         pieces = [(printable(text, 4_000), free) for text, free in found.jump.pieces]
         console.print(f"{'jump':11} ", marked(pieces, console.is_terminal), sep="")
-        passes = f"{found.jump.forwards} for {found.jump.tokens} tokens, with jump_forward"
+        passes = (
+            f"{found.jump.forwards} for {found.jump.tokens} tokens, with jump_forward"
+        )
         console.print(f"{'forwards':11} {passes}", markup=False)

@@ -17,7 +17,15 @@ from guided_plugin.cli.loading import (
     model_vocabulary,
     show_error,
 )
-from guided_plugin.cli.results import Device, JsonOutput, Layout, Seed, Temperature, print_json, working
+from guided_plugin.cli.results import (
+    Device,
+    JsonOutput,
+    Layout,
+    Seed,
+    Temperature,
+    print_json,
+    working,
+)
 from guided_plugin.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
@@ -26,26 +34,45 @@ if TYPE_CHECKING:
 
 
 def generate(
-    model: Annotated[Path, typer.Option(help="Folder of a transformers causal LM with its tokenizer.")],
+    model: Annotated[
+        Path,
+        typer.Option(help="Folder of a transformers causal LM with its tokenizer."),
+    ],
     prompt: Annotated[str, typer.Option(help="Text to continue.")],
     schema: Annotated[Path | None, typer.Option(help="JSON Schema file.")] = None,
-    regex: Annotated[str | None, typer.Option(help="Regular expression for the whole output.")] = None,
-    choice: Annotated[str | None, typer.Option(help="Texts to choose from, separated by commas.")] = None,
-    grammar: Annotated[Path | None, typer.Option(help="Grammar file: .ebnf, .gbnf or .lark.")] = None,
+    regex: Annotated[
+        str | None, typer.Option(help="Regular expression for the whole output.")
+    ] = None,
+    choice: Annotated[
+        str | None, typer.Option(help="Texts to choose from, separated by commas.")
+    ] = None,
+    grammar: Annotated[
+        Path | None, typer.Option(help="Grammar file: .ebnf, .gbnf or .lark.")
+    ] = None,
     n: Annotated[int, typer.Option("--n", min=1, help="Number of outputs.")] = 1,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest output, in tokens.")] = 256,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, help="Longest output, in tokens.")
+    ] = 256,
     temperature: Temperature = 0.8,
-    top_k: Annotated[int, typer.Option(min=0, help="Sample from the k likeliest tokens; 0: all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Sample from the likeliest tokens of this share.")] = 1.0,
+    top_k: Annotated[
+        int, typer.Option(min=0, help="Sample from the k likeliest tokens; 0: all.")
+    ] = 0,
+    top_p: Annotated[
+        float, typer.Option(help="Sample from the likeliest tokens of this share.")
+    ] = 1.0,
     seed: Seed = 0,
     device: Device = "cpu",
     whitespace: Layout = None,
     close_before_length: Annotated[
-        bool, typer.Option("--close-before-length", help="Outputs end valid, within their token limit.")
+        bool,
+        typer.Option(
+            "--close-before-length", help="Outputs end valid, within their token limit."
+        ),
     ] = False,
     json_output: JsonOutput = False,
 ) -> None:
-    """Generate text from a local model, guided by a schema, regex, choice or grammar."""
+    """Generate text from a local model, guided by a schema, regex, choice or
+    grammar."""
     spec = _spec(schema, regex, choice, grammar, whitespace)
     if spec is not None and close_before_length:
         spec = replace(spec, close_before_length=True)
@@ -54,7 +81,9 @@ def generate(
         from guided_plugin.hosts.loop import DecodeLoop, Sampling
 
         try:
-            sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+            sampling = Sampling(
+                temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
+            )
         except ConfigError as error:
             raise InputError(
                 error.what, where=f"--{error.where.replace('_', '-')}", hint=error.hint
@@ -68,8 +97,12 @@ def generate(
             compiler.compile(spec)
     with working("generating"):
         prompts = [tokenizer.encode(prompt)] * n
-        outputs = loop.run(prompts, [spec] * n, max_new_tokens=max_new_tokens, sampling=sampling)
-    texts = [tokenizer.decode(output.tokens, skip_special_tokens=True) for output in outputs]
+        outputs = loop.run(
+            prompts, [spec] * n, max_new_tokens=max_new_tokens, sampling=sampling
+        )
+    texts = [
+        tokenizer.decode(output.tokens, skip_special_tokens=True) for output in outputs
+    ]
     if json_output:
         found = [
             {
@@ -81,14 +114,22 @@ def generate(
             }
             for text, output in zip(texts, outputs, strict=True)
         ]
-        print_json({"prompt": prompt, "spec": spec.to_dict() if spec else None, "outputs": found})
+        print_json(
+            {
+                "prompt": prompt,
+                "spec": spec.to_dict() if spec else None,
+                "outputs": found,
+            }
+        )
     else:
         print("\n".join(texts))
     errors = [output.error for output in outputs if output.error is not None]
     if spec is not None and not all(output.stopped for output in outputs):
         cut = sum(not output.stopped for output in outputs)
         what = f"{cut} of {n} outputs reached --max-new-tokens and are incomplete"
-        errors.append(RequestError(what, hint="raise it, or give --close-before-length"))
+        errors.append(
+            RequestError(what, hint="raise it, or give --close-before-length")
+        )
     if errors:
         raise typer.Exit(show_error(errors[0]))
 
@@ -111,9 +152,13 @@ def _spec(
     if choice is not None:
         texts = [text.strip() for text in choice.split(",")]
         if not all(texts):
-            raise InputError(f"has an empty text: {choice!r}", where="--choice", hint="yes,no")
+            raise InputError(
+                f"has an empty text: {choice!r}", where="--choice", hint="yes,no"
+            )
         return OutputSpec.choice(texts)
     if grammar is not None and grammar.suffix.lower() not in GRAMMARS:
         hint = "name it " + ", ".join(GRAMMARS)
-        raise InputError("does not end like a grammar file", where=str(grammar), hint=hint)
+        raise InputError(
+            "does not end like a grammar file", where=str(grammar), hint=hint
+        )
     return load_spec(grammar) if grammar is not None else None

@@ -1,4 +1,5 @@
-"""Files, tokenizers and models for the commands, with one-line errors. Imports torch only where needed."""
+"""Files, tokenizers and models for the commands, with one-line errors. Imports torch
+only where needed."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from guided_plugin.errors import GrammarError, GuidedError, RequestError, SpecError, did_you_mean
+from guided_plugin.errors import (
+    GrammarError,
+    GuidedError,
+    RequestError,
+    SpecError,
+    did_you_mean,
+)
 
 if TYPE_CHECKING:
     from guided_plugin.config import Whitespace
@@ -27,8 +34,8 @@ class InputError(GuidedError):
 
 
 def show_error(error: GuidedError) -> int:
-    """Write the line of an error. Returns the exit code: 1 for what a spec or a request gets wrong, 2 for
-    what can't be used at all."""
+    """Write the line of an error. Returns the exit code: 1 for what a spec or a request
+    gets wrong, 2 for what can't be used at all."""
     sys.stderr.write("error: " + " ".join(str(error).split()) + "\n")
     return 1 if isinstance(error, GrammarError | RequestError | SpecError) else 2
 
@@ -39,19 +46,26 @@ def known_names(text: str, names: Collection[str], where: str) -> list[str]:
     for name in chosen:
         if name not in names:
             what = where.removeprefix("--")
-            raise InputError(f"unknown {what} {name!r}", where=where, hint=did_you_mean(name, names))
+            raise InputError(
+                f"unknown {what} {name!r}", where=where, hint=did_you_mean(name, names)
+            )
     return chosen
 
 
 def name_of(path: Path) -> str:
-    """What messages call a file. `-` is the standard input; a file of that name is `./-`."""
+    """What messages call a file. `-` is the standard input; a file of that name is
+    `./-`."""
     return "standard input" if path == _STANDARD_INPUT else str(path)
 
 
 def read_once(paths: Iterable[Path]) -> None:
     """Refuse a command line that names the standard input twice."""
     if sum(path == _STANDARD_INPUT for path in paths) > 1:
-        raise InputError("can be read only once", where="standard input", hint="give the others as files")
+        raise InputError(
+            "can be read only once",
+            where="standard input",
+            hint="give the others as files",
+        )
 
 
 def read_text(path: Path) -> str:
@@ -62,9 +76,13 @@ def read_text(path: Path) -> str:
             return text.replace("\r\n", "\n")
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"is not UTF-8 text (byte {error.start})", where=name_of(path)) from None
+        raise InputError(
+            f"is not UTF-8 text (byte {error.start})", where=name_of(path)
+        ) from None
     except OSError as error:
-        raise InputError(f"can't be read: {error.strerror}", where=name_of(path)) from None
+        raise InputError(
+            f"can't be read: {error.strerror}", where=name_of(path)
+        ) from None
 
 
 def read_json(path: Path) -> Any:
@@ -78,8 +96,11 @@ def read_json(path: Path) -> Any:
         raise SpecError(f"can't be read as JSON: {error}") from None
 
 
-def load_spec(path: Path, *, whitespace: Whitespace | None = None, open_objects: bool = False) -> OutputSpec:
-    """A spec file: a JSON Schema, any form `OutputSpec.parse` takes, or a grammar (.ebnf, .gbnf, .lark)."""
+def load_spec(
+    path: Path, *, whitespace: Whitespace | None = None, open_objects: bool = False
+) -> OutputSpec:
+    """A spec file: a JSON Schema, any form `OutputSpec.parse` takes, or a grammar
+    (.ebnf, .gbnf, .lark)."""
     options: dict[str, Any] = {"whitespace": whitespace} if whitespace else {}
     if open_objects:
         options["strict"] = False
@@ -100,7 +121,8 @@ def _spec(path: Path, options: dict[str, Any]) -> OutputSpec:
     document = read_json(path)
     wire = isinstance(document, dict) and (
         {*KINDS, "json"} & document.keys()
-        or document.get("type") in ("json_schema", "json_object", "regex_schema", "structural_tag", "text")
+        or document.get("type")
+        in ("json_schema", "json_object", "regex_schema", "structural_tag", "text")
     )
     if not wire:
         return OutputSpec.json_schema(document, **options)
@@ -122,14 +144,18 @@ def load_tokenizer(directory: Path) -> Any:
 
 
 def load_vocabulary(directory: Path) -> Vocabulary:
-    """The vocabulary of a tokenizer's folder: by its tokenizer.json, where that says all."""
+    """The vocabulary of a tokenizer's folder: by its tokenizer.json, where that says
+    all."""
     from guided_plugin.grammar.vocabulary import Vocabulary
 
-    return Vocabulary.from_tokenizer(tokenizer_file(directory) or load_tokenizer(directory))
+    return Vocabulary.from_tokenizer(
+        tokenizer_file(directory) or load_tokenizer(directory)
+    )
 
 
 def tokenizer_file(directory: Path) -> Any:
-    """What a vocabulary is read from, of a tokenizer.json and a tokenizer_config.json, without transformers.
+    """What a vocabulary is read from, of a tokenizer.json and a tokenizer_config.json,
+    without transformers.
 
     None where transformers must read the folder, or say what is wrong with it.
     """
@@ -139,10 +165,16 @@ def tokenizer_file(directory: Path) -> Any:
         config = json.loads((directory / "tokenizer_config.json").read_bytes())
         backend = Tokenizer.from_file(str(directory / "tokenizer.json"))
         by_name = backend.get_vocab(with_added_tokens=True)
-        added = {int(token): entry for token, entry in config.get("added_tokens_decoder", {}).items()}
+        added = {
+            int(token): entry
+            for token, entry in config.get("added_tokens_decoder", {}).items()
+        }
         if added.keys() - by_name.values():
             return None  # tokens that tokenizer.json does not have
-        named = [config.get(f"{role}_token") for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
+        named = [
+            config.get(f"{role}_token")
+            for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+        ]
         for field in ("additional_special_tokens", "extra_special_tokens"):
             tokens = config.get(field) or ()
             named += tokens.values() if isinstance(tokens, dict) else tokens
@@ -151,7 +183,8 @@ def tokenizer_file(directory: Path) -> Any:
             backend_tokenizer=backend,
             added_tokens_decoder=backend.get_added_tokens_decoder(),
             eos_token_id=by_name[_text(config["eos_token"])],
-            all_special_ids=special + [token for token, entry in added.items() if entry.get("special")],
+            all_special_ids=special
+            + [token for token, entry in added.items() if entry.get("special")],
             get_vocab=lambda: by_name,
             encode=lambda text, **options: list(backend.encode(text, **options).ids),
         )
@@ -172,14 +205,21 @@ def load_model(directory: Path, device: str = "cpu") -> Any:
         from transformers import AutoModelForCausalLM
 
         dtype = torch.float32 if device == "cpu" else torch.bfloat16
-        return AutoModelForCausalLM.from_pretrained(directory, local_files_only=True, dtype=dtype)
+        return AutoModelForCausalLM.from_pretrained(
+            directory, local_files_only=True, dtype=dtype
+        )
 
     _check_device(device)
-    return _pretrained(directory, "model", "config.json", ("config.json",), load).to(device).eval()
+    return (
+        _pretrained(directory, "model", "config.json", ("config.json",), load)
+        .to(device)
+        .eval()
+    )
 
 
 def model_vocabulary(tokenizer: Any, model: Any) -> Vocabulary:
-    """The vocabulary of a tokenizer, with the stop tokens of the model it is used with."""
+    """The vocabulary of a tokenizer, with the stop tokens of the model it is used
+    with."""
     from guided_plugin.grammar.vocabulary import Vocabulary
 
     stops = getattr(model.generation_config, "eos_token_id", None)
@@ -189,13 +229,22 @@ def model_vocabulary(tokenizer: Any, model: Any) -> Vocabulary:
 
 
 def _pretrained(
-    directory: Path, what: str, file: str, patterns: Collection[str], load: Callable[[], Any]
+    directory: Path,
+    what: str,
+    file: str,
+    patterns: Collection[str],
+    load: Callable[[], Any],
 ) -> Any:
-    """What transformers loads from a local folder, without its progress bars and log lines."""
+    """What transformers loads from a local folder, without its progress bars and log
+    lines."""
     if not directory.is_dir():
-        raise InputError("is not a folder", where=str(directory), hint=f"give the folder with {file}")
+        raise InputError(
+            "is not a folder", where=str(directory), hint=f"give the folder with {file}"
+        )
     if not any(path for pattern in patterns for path in directory.glob(pattern)):
-        raise InputError(f"contains no {what}", where=str(directory), hint=f"no {file} in it")
+        raise InputError(
+            f"contains no {what}", where=str(directory), hint=f"no {file} in it"
+        )
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -204,7 +253,8 @@ def _pretrained(
         return load()
     except Exception as error:
         raise InputError(
-            f"contains no {what} that transformers can load: {_brief(error)}", where=str(directory)
+            f"contains no {what} that transformers can load: {_brief(error)}",
+            where=str(directory),
         ) from error
 
 
@@ -215,14 +265,22 @@ def _check_device(device: str) -> None:
     try:
         torch.device(device)
     except RuntimeError:
-        raise InputError(f"{device!r} is not a device", where="--device", hint="cpu or cuda") from None
+        raise InputError(
+            f"{device!r} is not a device", where="--device", hint="cpu or cuda"
+        ) from None
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"{device!r} can't be used: {_brief(error)}", where="--device") from None
+        raise InputError(
+            f"{device!r} can't be used: {_brief(error)}", where="--device"
+        ) from None
 
 
 def _brief(error: Exception) -> str:
     """The first sentence of another library's error, on one line."""
     lines = str(error).strip().splitlines()
-    return re.split(r"(?<=[a-z])[.:](?= |$)", lines[0])[0][:200] if lines else type(error).__name__
+    return (
+        re.split(r"(?<=[a-z])[.:](?= |$)", lines[0])[0][:200]
+        if lines
+        else type(error).__name__
+    )

@@ -1,4 +1,5 @@
-"""Options that several commands take; what commands show while they work, how they print what they found."""
+"""Options that several commands take; what commands show while they work, how they
+print what they found."""
 
 from __future__ import annotations
 
@@ -14,17 +15,27 @@ from guided_plugin.cli.loading import InputError
 from guided_plugin.config import Whitespace
 
 Tokenizer = Annotated[
-    Path, typer.Option(help="Folder of a transformers tokenizer.", show_default="the demo's")
+    Path,
+    typer.Option(help="Folder of a transformers tokenizer.", show_default="the demo's"),
 ]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Layout = Annotated[
     Whitespace | None,
-    typer.Option("--whitespace", help="Whitespace of JSON; default: from the spec or the options."),
+    typer.Option(
+        "--whitespace",
+        help="Whitespace of JSON; default: from the spec or the options.",
+    ),
 ]
-Open = Annotated[bool, typer.Option("--open", help="Objects are open unless the schema closes them.")]
-Temperature = Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")]
+Open = Annotated[
+    bool, typer.Option("--open", help="Objects are open unless the schema closes them.")
+]
+Temperature = Annotated[
+    float, typer.Option(min=0.0, help="0 takes the likeliest token.")
+]
 Seed = Annotated[int, typer.Option(help="Seed of the random numbers.")]
-JsonOutput = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of text.")]
+JsonOutput = Annotated[
+    bool, typer.Option("--json", help="One JSON document on stdout instead of text.")
+]
 
 Columns = Sequence[tuple[str, str]]
 """Of a table: headings, and format strings for the figure of a line."""
@@ -44,12 +55,15 @@ def working(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[..., None]]:
-    """A bar on stderr, on a terminal; call it after each of `total` steps, with a new text or without."""
+    """A bar on stderr, on a terminal; call it after each of `total` steps, with a new
+    text or without."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(what, total=total)
 
         def advance(text: str | None = None) -> None:
@@ -102,15 +116,20 @@ def marked(pieces: Iterable[tuple[str, bool]], terminal: bool) -> Any:
 
     shown = Text()
     for text, chosen in pieces:
-        shown.append(f"<<{text}>>" if chosen and not terminal else text, "dim" if chosen else "")
+        shown.append(
+            f"<<{text}>>" if chosen and not terminal else text, "dim" if chosen else ""
+        )
     return shown
 
 
 def show_table(
-    figures: Iterable[Mapping[str, Any]], columns: Columns, *, padding: Any = (0, 1, 0, 0)
+    figures: Iterable[Mapping[str, Any]],
+    columns: Columns,
+    *,
+    padding: Any = (0, 1, 0, 0),
 ) -> None:
-    """A line for each figure; numbers are aligned to the right. No figure is cut: a line may be longer than
-    the console is wide."""
+    """A line for each figure; numbers are aligned to the right. No figure is cut: a
+    line may be longer than the console is wide."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -123,5 +142,7 @@ def show_table(
     for line in lines:
         table.add_row(*line)
     console = Console(highlight=False)
-    whole = console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum
+    whole = console.measure(
+        table, options=console.options.update(max_width=_WIDEST)
+    ).maximum
     Console(highlight=False, width=max(console.width, whole)).print(table)

@@ -1,1 +1,2 @@
-"""From specs to grammars: limits, the choice of a backend, caches and helper processes."""
+"""From specs to grammars: limits, the choice of a backend, caches and helper
+processes."""

@@ -1,7 +1,7 @@
 """Threads that run compiles in the background. Depends on ipc.
 
-They mostly wait for helper processes, so there may be many. They are daemons, because a compile must not keep
-a program from ending.
+They mostly wait for helper processes, so there may be many. They are daemons, because a
+compile must not keep a program from ending.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 
 class Background(Generic[T]):
-    """Runs calls, each in a thread of its own up to a number of threads; the others wait for one of these."""
+    """Runs calls, each in a thread of its own up to a number of threads; the others
+    wait for one of these."""
 
     def __init__(self, threads: int = _MAX_THREADS, *, gives_way: bool = False) -> None:
         """`gives_way`: at a low priority."""
@@ -36,8 +37,11 @@ class Background(Generic[T]):
         future: Future[T] = Future()
         with self._lock:
             if self._threads < self._most_threads:
-                # Before the call is queued: should no thread start, there is no future that never ends.
-                threading.Thread(target=self._work, name="guided-compile", daemon=True).start()
+                # Before the call is queued: should no thread start, there is no future
+                # that never ends.
+                threading.Thread(
+                    target=self._work, name="guided-compile", daemon=True
+                ).start()
                 self._threads += 1
             self._waiting.append((future, call))
         return future
@@ -60,8 +64,9 @@ class Background(Generic[T]):
 
 
 def outside_own_threads(call: Callable[[], object]) -> None:
-    """Call it here, or in a new thread if this is one of this package: a garbage collection may have brought
-    an end here, and the thread may be one that ends with it, or hold a lock that the end needs."""
+    """Call it here, or in a new thread if this is one of this package: a garbage
+    collection may have brought an end here, and the thread may be one that ends with
+    it, or hold a lock that the end needs."""
     if threading.current_thread().name.startswith("guided-"):
         threading.Thread(target=call, name="guided-close").start()
     else:

@@ -1,7 +1,9 @@
-"""Which backend takes a spec: the one that is named, else those that say that they enforce its language.
+"""Which backend takes a spec: the one that is named, else those that say that they
+enforce its language.
 
-Depends on plugins and backends. Chooses for each spec by itself; requests of one batch may be served by
-different backends. Works where it is called: the compiler sees to limits.
+Depends on plugins and backends. Chooses for each spec by itself; requests of one batch
+may be served by different backends. Works where it is called: the compiler sees to
+limits.
 """
 
 from __future__ import annotations
@@ -35,9 +37,12 @@ Made = Grammar | Prepared
 
 
 class Chooser:
-    """The backends of one vocabulary, made at first use, and the order in which a spec tries them."""
+    """The backends of one vocabulary, made at first use, and the order in which a spec
+    tries them."""
 
-    def __init__(self, vocabulary: Vocabulary, config: GuidedConfig, plugins: Plugins) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, config: GuidedConfig, plugins: Plugins
+    ) -> None:
         self.vocabulary = vocabulary
         self.config = config
         self.plugins = plugins
@@ -50,12 +55,15 @@ class Chooser:
         backend = self._backends.get(name)
         if backend is None:
             factory = self.plugins.backend(name)
-            made = _call_plugin(f"backend {name!r}", lambda: factory(self.vocabulary, self.config))
+            made = _call_plugin(
+                f"backend {name!r}", lambda: factory(self.vocabulary, self.config)
+            )
             backend = self._backends.setdefault(name, made)
         return backend
 
     def warm_up(self, name: str) -> None:
-        """Have a backend build what the first request would wait for, if it offers that."""
+        """Have a backend build what the first request would wait for, if it offers
+        that."""
         warm_up = getattr(self.backend(name), "warm_up", None)
         if warm_up is not None:
             _call_plugin(f"backend {name!r}", warm_up)
@@ -70,32 +78,48 @@ class Chooser:
                 pace(seconds)
             except Exception as error:
                 self._unpaced.add(backend.name)
-                _log.warning("backend %r: pace updates disabled, because one failed: %r", backend.name, error)
+                _log.warning(
+                    "backend %r: pace updates disabled, because one failed: %r",
+                    backend.name,
+                    error,
+                )
 
     def learnt_bytes(self) -> int:
-        """What the matchers of the backends that tell it have learnt of their grammars."""
+        """What the matchers of the backends that tell it have learnt of their
+        grammars."""
         made = list(self._backends.values())
-        return sum(backend.learnt_bytes() for backend in made if hasattr(backend, "learnt_bytes"))
+        return sum(
+            backend.learnt_bytes()
+            for backend in made
+            if hasattr(backend, "learnt_bytes")
+        )
 
     def candidates(self, spec: OutputSpec) -> tuple[list[str], str]:
-        """The backends to try, and why: the one that is named, else those whose `languages` have that of the
-        spec, in the order of registration. No other may take it: it might drop what those refused."""
+        """The backends to try, and why: the one that is named, else those whose
+        `languages` have that of the spec, in the order of registration. No other may
+        take it: it might drop what those refused."""
         if spec.backend != "auto":
             return [spec.backend], "the spec names it"
         if self.config.backend != "auto":
             return [self.config.backend], "the configuration names it"
         language = spec.syntax if spec.kind == "grammar" else spec.kind
         factories = self.plugins.backends.items()
-        found = [name for name, factory in factories if language in getattr(factory, "languages", ())]
+        found = [
+            name
+            for name, factory in factories
+            if language in getattr(factory, "languages", ())
+        ]
         if not found:
             enabled = ", ".join(self.plugins.backends)
             hint = f"name one of {enabled}" if enabled else "enable one"
-            raise GrammarError(f"no enabled backend enforces {language}", where="backend", hint=hint)
+            raise GrammarError(
+                f"no enabled backend enforces {language}", where="backend", hint=hint
+            )
         return found, f"enforces {language}"
 
     def first(self, spec: OutputSpec, make: Callable[[str, bool], Made]) -> Made:
-        """What `make(backend, whether it is the last)` returns for the first candidate that does not refuse,
-        with the reasons why it was this one."""
+        """What `make(backend, whether it is the last)` returns for the first candidate
+        that does not refuse, with the reasons why it was this one."""
         try:
             return self._first(spec, make)
         except GrammarError as error:
@@ -114,26 +138,41 @@ class Chooser:
                     raise  # another backend may only overlook that nothing satisfies it
                 refusals[backend] = error
                 continue
-            refused = [f"{name} refused: {printable(error.what)}" for name, error in refusals.items()]
+            refused = [
+                f"{name} refused: {printable(error.what)}"
+                for name, error in refusals.items()
+            ]
             reason = "; ".join(filter(None, [*refused, why, made.reason]))
             _log.debug("%s took %s: %s", backend, spec.summary(), reason)
             if made.unenforced:
                 names = ", ".join(made.unenforced)
-                _log.info("not enforced in %s, because of unenforced_keywords: %s", spec.summary(), names)
+                _log.info(
+                    "not enforced in %s, because of unenforced_keywords: %s",
+                    spec.summary(),
+                    names,
+                )
             return dataclasses.replace(made, reason=reason)
         first, *others = refusals.items()
-        what = "; ".join([first[1].what, *(f"{name}: {error.what}" for name, error in others)])
-        raise type(first[1])(what, where=first[1].where, hint=first[1].hint) from first[1].__cause__
+        what = "; ".join(
+            [first[1].what, *(f"{name}: {error.what}" for name, error in others)]
+        )
+        raise type(first[1])(what, where=first[1].where, hint=first[1].hint) from first[
+            1
+        ].__cause__
 
     def compile(self, backend: str, spec: OutputSpec) -> Grammar:
         """Both halves of compiling."""
         spec = self.lowered(spec, backend)
-        return _call_plugin(f"backend {backend!r}", partial(self.backend(backend).compile, spec))
+        return _call_plugin(
+            f"backend {backend!r}", partial(self.backend(backend).compile, spec)
+        )
 
     def prepare(self, backend: str, spec: OutputSpec) -> Prepared:
         """The first half of compiling."""
         spec = self.lowered(spec, backend)
-        return _call_plugin(f"backend {backend!r}", partial(self.backend(backend).prepare, spec))
+        return _call_plugin(
+            f"backend {backend!r}", partial(self.backend(backend).prepare, spec)
+        )
 
     def load(self, prepared: Prepared) -> Grammar:
         """The second half of compiling."""
@@ -148,9 +187,11 @@ class Chooser:
         if probe is not None:
             _call_plugin(f"backend {grammar.backend!r}", partial(probe, grammar))
 
-    def lowered(self, spec: OutputSpec, backend: str, *, only: Container[str] | None = None) -> OutputSpec:
-        """A spec as a backend gets it: nothing is left to the configuration, and the lowerings that plugins
-        registered, all or some, have rewritten it."""
+    def lowered(
+        self, spec: OutputSpec, backend: str, *, only: Container[str] | None = None
+    ) -> OutputSpec:
+        """A spec as a backend gets it: nothing is left to the configuration, and the
+        lowerings that plugins registered, all or some, have rewritten it."""
         spec = spec.settled(self.config)
         if spec.close_before_length and not hasattr(self.backend(backend), "closing"):
             raise UnsupportedSpecError(
@@ -166,11 +207,14 @@ class Chooser:
 
 
 def _call_plugin(what: str, act: Callable[[], R]) -> R:
-    """Call a plugin's code: its errors carry its name, and the end of the interpreter waits for it."""
+    """Call a plugin's code: its errors carry its name, and the end of the interpreter
+    waits for it."""
     try:
         with native():
             return act()
     except (GuidedError, MemoryError, RecursionError):
         raise
     except Exception as error:
-        raise PluginError(f"failed: {error!r}", where=what, hint="report it to its authors") from error
+        raise PluginError(
+            f"failed: {error!r}", where=what, hint="report it to its authors"
+        ) from error

@@ -1,8 +1,10 @@
-"""One compiler per tokenizer, shared by all requests and threads. Depends on backends and helpers.
+"""One compiler per tokenizer, shared by all requests and threads. Depends on backends
+and helpers.
 
-Specs compile once: identical ones that arrive together wait for the first, and the results stay in a
-cache bounded in bytes. A spec that was refused is refused at once when it comes again. All but small specs
-compile in helper processes (pool.py). What a helper made is kept, so that another process can load it.
+Specs compile once: identical ones that arrive together wait for the first, and the
+results stay in a cache bounded in bytes. A spec that was refused is refused at once
+when it comes again. All but small specs compile in helper processes (pool.py). What a
+helper made is kept, so that another process can load it.
 """
 
 from __future__ import annotations
@@ -57,11 +59,12 @@ _QUARANTINE_SECONDS = 600.0
 """For how long a spec is refused whose masks took too long."""
 
 _AGAIN_SECONDS = 60.0
-"""For how long a spec is refused that went over a limit, or on which a plugin failed: it may be well again,
-but each try may cost seconds."""
+"""For how long a spec is refused that went over a limit, or on which a plugin failed:
+it may be well again, but each try may cost seconds."""
 
 _PATIENCE = 2.0
-"""A request waits for so many times the processor time that its spec may take, unless it says until when."""
+"""A request waits for so many times the processor time that its spec may take, unless
+it says until when."""
 
 _log = logging.getLogger(__name__)
 
@@ -90,11 +93,13 @@ class _Refusals:
         if time.monotonic() >= until:
             self._errors.drop(key)
             return None
-        return copy.copy(error)  # one error that many raise would collect the traceback of each
+        # one error that many raise would collect the traceback of each
+        return copy.copy(error)
 
 
 class GrammarCompiler:
-    """Compiles specs for one vocabulary, each with the backend that it names or the first that takes it."""
+    """Compiles specs for one vocabulary, each with the backend that it names or the
+    first that takes it."""
 
     def __init__(
         self,
@@ -105,19 +110,24 @@ class GrammarCompiler:
         built: tuple[Chooser, Template] | None = None,
         serves: bool = False,
     ) -> None:
-        """`built`: backends and a template that are there, as in a process that a template forked. This one
-        leaves that template to its owner. `serves`: the template starts now, and builds all that any spec may
-        need, because requests would wait for it."""
+        """`built`: backends and a template that are there, as in a process that a
+        template forked. This one leaves that template to its owner. `serves`: the
+        template starts now, and builds all that any spec may need, because requests
+        would wait for it."""
         self.config = _checked(vocabulary, config)
         self.vocabulary = vocabulary
         self.tells = built is None
-        """Whether what a spec misspells is logged; not where another process tells it."""
+        """Whether what a spec misspells is logged; not where another process tells
+        it."""
         self.plugins = plugins or Plugins(disabled=self.config.disabled_plugins)
         own: Template | None = None
         if built is None:
             disabled = self.plugins.disabled
             entry_points = self.plugins.entry_points
-            own = Template(MODULE, Greeting(vocabulary, self.config, disabled, entry_points, serves))
+            own = Template(
+                MODULE,
+                Greeting(vocabulary, self.config, disabled, entry_points, serves),
+            )
             if serves and self.config.isolate_compiles:
                 own.start()
             built = Chooser(vocabulary, self.config, self.plugins), own
@@ -126,7 +136,9 @@ class GrammarCompiler:
         self._end = weakref.finalize(self, _end, self._pool, own)
         self._lock = threading.Lock()
         self._cache: Latest[OutputSpec, Grammar] = Latest(self.config.cache_bytes)
-        self._kept: Latest[OutputSpec, Prepared] = Latest(self.config.cache_bytes // _KEPT_SHARE)
+        self._kept: Latest[OutputSpec, Prepared] = Latest(
+            self.config.cache_bytes // _KEPT_SHARE
+        )
         """What helpers made, here or in another process."""
         self._loads = threading.Semaphore(max(1, processors.count() // 4))
         """Loads that may take long, and are native work in this process."""
@@ -136,7 +148,8 @@ class GrammarCompiler:
         _compilers.add(self)
 
     def warm_up(self) -> None:
-        """Make the backends that schemas may use, and have them build what the first request would wait for.
+        """Make the backends that schemas may use, and have them build what the first
+        request would wait for.
 
         A failure is logged; the first spec that needs the backend gets the error.
         """
@@ -149,14 +162,16 @@ class GrammarCompiler:
             _log.warning("the warm-up of a backend failed: %s", error)
 
     def close(self) -> None:
-        """End the helper processes and all others that its template forked; later compiles fail.
+        """End the helper processes and all others that its template forked; later
+        compiles fail.
 
         Cached grammars remain available.
         """
         self._end()
 
     def keep(self, spec: OutputSpec, prepared: Prepared) -> None:
-        """A spec has compiled within the limits in another process: here it is only loaded."""
+        """A spec has compiled within the limits in another process: here it is only
+        loaded."""
         with self._lock:
             self._kept.put(language_of(spec), prepared, prepared.size_bytes)
 
@@ -165,9 +180,12 @@ class GrammarCompiler:
         with self._lock:
             return self._kept.get(language_of(spec))
 
-    def admit(self, spec: OutputSpec, *, deadline: float | None = None) -> Prepared | None:
-        """Make sure that a spec compiles, for another process: returns what that process loads it from, or
-        None where it compiles it in place. `deadline` and errors: as in `compile`."""
+    def admit(
+        self, spec: OutputSpec, *, deadline: float | None = None
+    ) -> Prepared | None:
+        """Make sure that a spec compiles, for another process: returns what that
+        process loads it from, or None where it compiles it in place. `deadline` and
+        errors: as in `compile`."""
 
         def found(key: OutputSpec) -> Grammar | Prepared | None:
             return self._kept.get(key) or self._cache.get(key)
@@ -176,23 +194,29 @@ class GrammarCompiler:
         return made if isinstance(made, Prepared) else None
 
     def is_quick(self, spec: OutputSpec) -> bool:
-        """Whether `compile` and `admit` take milliseconds, whichever backend takes the spec."""
+        """Whether `compile` and `admit` take milliseconds, whichever backend takes the
+        spec."""
         kept = self.kept(spec)
         if kept is not None:
             return _is_quick(kept)
         try:
-            return all(self._is_small(spec, backend) for backend in self.chooser.candidates(spec)[0])
+            return all(
+                self._is_small(spec, backend)
+                for backend in self.chooser.candidates(spec)[0]
+            )
         except GrammarError:  # there is no backend
             return False
 
     def compile(self, spec: OutputSpec, *, deadline: float | None = None) -> Grammar:
-        """The grammar of a spec; from any thread. Raises a GrammarError or PluginError, and BusyError if it
-        gets no helper process until `deadline` (of `time.monotonic`): by default twice `compile_seconds` from
-        now. A compile that has begun goes on, within its limit."""
+        """The grammar of a spec; from any thread. Raises a GrammarError or PluginError,
+        and BusyError if it gets no helper process until `deadline` (of
+        `time.monotonic`): by default twice `compile_seconds` from now. A compile that
+        has begun goes on, within its limit."""
         return self._once(spec, "grammar", self._cache.get, self._grammar, deadline)
 
     def may_begin(self, spec: OutputSpec, tokens: Iterable[int]) -> bool:
-        """Whether an output may begin with one of these tokens. Compiles the spec, as `compile` does."""
+        """Whether an output may begin with one of these tokens. Compiles the spec, as
+        `compile` does."""
         grammar = self.compile(spec)
         backend = self.backend(grammar.backend)
         stops = spec.stop_token_ids or self.vocabulary.stop_token_ids
@@ -206,22 +230,28 @@ class GrammarCompiler:
             return self._cache.get(language_of(spec))
 
     def quarantine(self, spec: OutputSpec, error: GuidedError) -> None:
-        """Refuse a spec for some minutes: `error` says what its requests cost. Triggers may have cost it: the
-        same language with others is not refused."""
-        refusal = CompileLimitError(f"is refused for now: {error.what}", where=spec.kind, hint=error.hint)
+        """Refuse a spec for some minutes: `error` says what its requests cost. Triggers
+        may have cost it: the same language with others is not refused."""
+        refusal = CompileLimitError(
+            f"is refused for now: {error.what}", where=spec.kind, hint=error.hint
+        )
         with self._lock:
             if spec.start_after is None:
                 self._cache.drop(language_of(spec))
                 self._kept.drop(language_of(spec))
-            self._refused.put(identity_of(spec, triggers=True), _QUARANTINE_SECONDS, refusal)
+            self._refused.put(
+                identity_of(spec, triggers=True), _QUARANTINE_SECONDS, refusal
+            )
 
     def refusal(self, spec: OutputSpec) -> GuidedError | None:
-        """Why a spec is refused without compiling it, if it is: it was before, or its requests went over a
-        limit."""
+        """Why a spec is refused without compiling it, if it is: it was before, or its
+        requests went over a limit."""
         if not self._refused:
             return None
         with self._lock:
-            return self._refused.get(identity_of(spec)) or self._refused.get(identity_of(spec, triggers=True))
+            return self._refused.get(identity_of(spec)) or self._refused.get(
+                identity_of(spec, triggers=True)
+            )
 
     def backend(self, name: str) -> Backend:
         """A backend by name, made at first use."""
@@ -266,9 +296,13 @@ class GrammarCompiler:
         return made
 
     def _remember(self, key: OutputSpec, error: BaseException) -> None:
-        """The same spec would be refused again. What says nothing of the spec is not remembered: that there
-        was no room, or no helper."""
-        seconds = _AGAIN_SECONDS if isinstance(error, PluginError | CompileLimitError) else math.inf
+        """The same spec would be refused again. What says nothing of the spec is not
+        remembered: that there was no room, or no helper."""
+        seconds = (
+            _AGAIN_SECONDS
+            if isinstance(error, PluginError | CompileLimitError)
+            else math.inf
+        )
         if isinstance(error, GrammarError | PluginError):
             # Without its traceback, which holds all that was at work.
             self._refused.put(identity_of(key), seconds, copy.copy(error))
@@ -284,7 +318,8 @@ class GrammarCompiler:
         return grammar
 
     def _made(self, key: OutputSpec, deadline: float) -> Grammar | Prepared:
-        """What a helper made of a spec, or its grammar where it needs none; both are kept."""
+        """What a helper made of a spec, or its grammar where it needs none; both are
+        kept."""
         check_limits(key, self.config)
         allowed = Allowance(self.config.compile_seconds, deadline)
 
@@ -296,7 +331,8 @@ class GrammarCompiler:
                 self.chooser.probe(grammar)
                 return grammar
             lowered = self.chooser.lowered(key, backend, only=self.plugins.local)
-            # The last candidate gets all the time that is left, those before it half of it.
+            # The last candidate gets all the time that is left, those before it half of
+            # it.
             return self._pool.prepare(backend, lowered, allowed, 1.0 if last else 0.5)
 
         made = self.chooser.first(key, make)
@@ -366,7 +402,8 @@ def _after_fork() -> None:
     global _shared_lock
     _shared_lock = threading.Lock()
     _shared.clear()  # their helpers belong to the parent
-    for compiler in list(_compilers):  # no thread of this process makes what they are making
+    # no thread of this process makes what they are making
+    for compiler in list(_compilers):
         compiler._lock = threading.Lock()
         compiler._running = {}
 
@@ -374,7 +411,9 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def shared_compiler(vocabulary: Vocabulary, config: GuidedConfig | None = None) -> GrammarCompiler:
+def shared_compiler(
+    vocabulary: Vocabulary, config: GuidedConfig | None = None
+) -> GrammarCompiler:
     """The one compiler of this process for a vocabulary, kept while it is used."""
     config = _checked(vocabulary, config)
     key = (vocabulary.fingerprint, config)

@@ -1,6 +1,7 @@
 """A compile helper: a process that a template forks, for one spec at a time.
 
-Everything that happens here is an answer: an error, or the way in which this process ends.
+Everything that happens here is an answer: an error, or the way in which this process
+ends.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ import time
 from dataclasses import dataclass
 
 from guided_plugin.compiling.chooser import Chooser
-from guided_plugin.errors import ERRORS, CompileLimitError, GuidedError, PluginError, rebuild
+from guided_plugin.errors import (
+    ERRORS,
+    CompileLimitError,
+    GuidedError,
+    PluginError,
+    rebuild,
+)
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.ipc import processors
 from guided_plugin.ipc.channel import Channel, ChannelClosedError, plain_decoder
@@ -35,7 +42,8 @@ class Compile:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Helper, first: it has made the backend. What follows is under the limits of the spec."""
+    """Helper, first: it has made the backend. What follows is under the limits of the
+    spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +82,15 @@ def main(built: Chooser | GuidedError, control: int, descriptor: int) -> int:
             channel.send(answer)
         except Exception as error:  # whatever pickling raises for what a backend made
             what = f"its answer cannot be sent to another process: {error!r}"
-            channel.send(Answer(PluginError(what, where=f"backend {message.backend!r}")))
+            channel.send(
+                Answer(PluginError(what, where=f"backend {message.backend!r}"))
+            )
     return 0
 
 
 class _Helper:
-    """The backends of this process, and its memory limit: on what it may write to, beyond what its libraries
-    and vocabulary take."""
+    """The backends of this process, and its memory limit: on what it may write to,
+    beyond what its libraries and vocabulary take."""
 
     def __init__(self, chooser: Chooser) -> None:
         self._chooser = chooser
@@ -103,7 +113,8 @@ class _Helper:
         """Prepare a spec within the memory limit."""
         _limit(self._allowed, self._chooser.config.compile_seconds)
         result = self._prepared(message.backend, message.spec)
-        # Compiles may have left so much behind that the limit of the next ones would drift.
+        # Compiles may have left so much behind that the limit of the next ones would
+        # drift.
         return Answer(result, _data_bytes() - self._settled > self._allowed // 2)
 
     def _prepared(self, backend: str, spec: OutputSpec) -> Prepared | GuidedError:
@@ -115,34 +126,51 @@ class _Helper:
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
         except RecursionError:
-            return CompileLimitError(f"is nested too deep for {backend}", where=spec.kind, hint="flatten it")
+            return CompileLimitError(
+                f"is nested too deep for {backend}", where=spec.kind, hint="flatten it"
+            )
         except Exception as error:
             return PluginError(f"failed: {error!r}", where=where)
         if not isinstance(made, Prepared):
-            return PluginError(f"prepare() returned {type(made).__name__}, not Prepared", where=where)
+            return PluginError(
+                f"prepare() returned {type(made).__name__}, not Prepared", where=where
+            )
         if type(made.payload) not in (bytes, str, type(None)):
             what = f"prepare() returned a payload of {type(made.payload).__name__}"
-            return PluginError(what, where=where, hint="a payload is bytes, str or None")
+            return PluginError(
+                what, where=where, hint="a payload is bytes, str or None"
+            )
         return made
 
 
 def _limit(allowed: int, seconds: float) -> None:
-    """For one compile. Reserved addresses don't count, so threads and arenas use nothing of it. The pool sees
-    to the time; the kernel does where the process of the pool has ended."""
+    """For one compile. Reserved addresses don't count, so threads and arenas use
+    nothing of it. The pool sees to the time; the kernel does where the process of the
+    pool has ended."""
     if not sys.platform.startswith("linux"):
         return
     import resource
 
     ends = math.ceil(time.process_time() + seconds) + 1
-    for kind, limit in ((resource.RLIMIT_DATA, _data_bytes() + allowed), (resource.RLIMIT_CPU, ends)):
+    for kind, limit in (
+        (resource.RLIMIT_DATA, _data_bytes() + allowed),
+        (resource.RLIMIT_CPU, ends),
+    ):
         _, hard = resource.getrlimit(kind)
-        resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer here: no core file
+        resource.setrlimit(
+            kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard)
+        )
+    # a crash is an answer here: no core file
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _data_bytes() -> int:
-    """Writable private memory, as the kernel counts it against RLIMIT_DATA; 0 where that is unknown."""
-    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as status:
+    """Writable private memory, as the kernel counts it against RLIMIT_DATA; 0 where
+    that is unknown."""
+    with (
+        contextlib.suppress(OSError),
+        open("/proc/self/status", encoding="ascii") as status,
+    ):
         for line in status:
             if line.startswith("VmData:"):
                 return int(line.split()[1]) * 1024

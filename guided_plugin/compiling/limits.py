@@ -1,7 +1,9 @@
-"""What is refused before it is compiled: specs too large, too deep or too often repeated.
+"""What is refused before it is compiled: specs too large, too deep or too often
+repeated.
 
-Depends on config, errors and spec. Iterative, and quick next to any compile. These bounds are for specs that
-no compiler can handle; time and memory have limits of their own (pool.py).
+Depends on config, errors and spec. Iterative, and quick next to any compile. These
+bounds are for specs that no compiler can handle; time and memory have limits of their
+own (pool.py).
 """
 
 from __future__ import annotations
@@ -17,8 +19,14 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.schema import pointer, schemas_of_tag, walk
 from guided_plugin.spec.telling import told
 
-_MEMBERS = frozenset(name for name, keyword in KEYWORDS.items() if keyword.value.startswith("named schemas"))
-_LENGTHS = frozenset(name for name, keyword in KEYWORDS.items() if keyword.value == "count")
+_MEMBERS = frozenset(
+    name
+    for name, keyword in KEYWORDS.items()
+    if keyword.value.startswith("named schemas")
+)
+_LENGTHS = frozenset(
+    name for name, keyword in KEYWORDS.items() if keyword.value == "count"
+)
 
 _FORM_BYTES = 4_096
 _FORM_NODES = 64
@@ -27,7 +35,8 @@ _FORM_NODES = 64
 
 _CONTAINERS = (dict, list, tuple)
 
-# What may be compiled in the process that asked (docs/architecture.md#how-specs-compile).
+# What may be compiled in the process that asked
+# (docs/architecture.md#how-specs-compile).
 _SMALL_TEXT = 4_096
 _SMALL_SOURCE = 1_024
 _SMALL_CLASSES = 12
@@ -35,20 +44,39 @@ _SMALL_PATTERN = 256
 _SMALL_LENGTH = 2_000
 _SMALL_BRANCHES = 32
 _SMALL_STOPS = 512
-# Keywords whose cost doesn't follow from the length of a schema: products of alternatives, remainders.
+# Keywords whose cost doesn't follow from the length of a schema: products of
+# alternatives, remainders.
 _ENTANGLING = frozenset(
     {
-        *("allOf", "oneOf", "not", "if", "then", "else", "contains", "uniqueItems", "multipleOf"),
-        *("dependencies", "dependentSchemas", "dependentRequired", "patternProperties", "propertyNames"),
+        *(
+            "allOf",
+            "oneOf",
+            "not",
+            "if",
+            "then",
+            "else",
+            "contains",
+            "uniqueItems",
+            "multipleOf",
+        ),
+        *(
+            "dependencies",
+            "dependentSchemas",
+            "dependentRequired",
+            "patternProperties",
+            "propertyNames",
+        ),
         *("minProperties", "maxProperties", "$id", "$anchor", "$dynamicAnchor"),
     }
 )
 
 
 def check_size(form: Any, config: SpecLimits) -> None:
-    """Refuse what a client wrote if it is certainly over `max_spec_bytes` or `max_nodes`, before it is read.
+    """Refuse what a client wrote if it is certainly over `max_spec_bytes` or
+    `max_nodes`, before it is read.
 
-    Copies nothing, and looks at no more of it than that. A text counts as it came, with its whitespace.
+    Copies nothing, and looks at no more of it than that. A text counts as it came, with
+    its whitespace.
     """
     most = config.max_spec_bytes + _FORM_BYTES
     most_nodes = config.max_nodes + _FORM_NODES
@@ -84,10 +112,12 @@ def check_size(form: Any, config: SpecLimits) -> None:
 
 
 def _nodes_of_text(text: str, enough: int) -> int:
-    """How many values a JSON text has; 0 if they are certainly no more than `enough`."""
+    """How many values a JSON text has; 0 if they are certainly no more than
+    `enough`."""
     if sum(map(text.count, ",{[")) <= enough:
         return 0
-    outside = text.replace("\\\\", "").replace('\\"', "").split('"')[::2]  # of strings, whose quotes stay
+    # of strings, whose quotes stay
+    outside = text.replace("\\\\", "").replace('\\"', "").split('"')[::2]
     plain = "".join('"'.join(outside).split())
     # Each comma comes before one, and each container that is not empty begins with one.
     return sum(map(plain.count, ",{[")) - plain.count("{}") - plain.count("[]")
@@ -98,13 +128,17 @@ def check_limits(spec: OutputSpec, config: GuidedConfig) -> None:
     try:
         _check(spec, config)
     except CompileLimitError as error:
-        raise told(error, spec.kind, spec.document() if "#/" in error.where else None) from None
+        raise told(
+            error, spec.kind, spec.document() if "#/" in error.where else None
+        ) from None
 
 
 def _check(spec: OutputSpec, config: GuidedConfig) -> None:
     size = len(spec.text.encode(errors="surrogatepass"))
     if size > config.max_spec_bytes:
-        raise _over("a spec", size, "bytes", "max_spec_bytes", config.max_spec_bytes, spec.kind)
+        raise _over(
+            "a spec", size, "bytes", "max_spec_bytes", config.max_spec_bytes, spec.kind
+        )
     for name in BOUNDS:
         if (bound := getattr(spec, name) or 0) > config.max_repetition:
             raise _over(name, bound, "", "max_repetition", config.max_repetition, name)
@@ -113,16 +147,22 @@ def _check(spec: OutputSpec, config: GuidedConfig) -> None:
     elif spec.kind == "choice":
         count = len(spec.document())
         if count > config.max_enum:
-            raise _over("a choice", count, "texts", "max_enum", config.max_enum, "choice")
+            raise _over(
+                "a choice", count, "texts", "max_enum", config.max_enum, "choice"
+            )
     elif spec.kind in ("json_schema", "structural_tag"):
         document = spec.document()
         nodes, is_deeper = _measured(document, config.max_spec_depth)
         if nodes > config.max_nodes:
-            raise _over("a spec", nodes, "JSON values", "max_nodes", config.max_nodes, spec.kind)
+            raise _over(
+                "a spec", nodes, "JSON values", "max_nodes", config.max_nodes, spec.kind
+            )
         if is_deeper:
             raise _too_deep("is", config, spec.kind)
         whole = [("", document)]
-        for place, schema in whole if spec.kind == "json_schema" else schemas_of_tag(document):
+        for place, schema in (
+            whole if spec.kind == "json_schema" else schemas_of_tag(document)
+        ):
             for path, node in walk(schema):
                 if isinstance(node, dict):
                     _check_schema(node, config, place, path)
@@ -131,10 +171,14 @@ def _check(spec: OutputSpec, config: GuidedConfig) -> None:
 def is_small(spec: OutputSpec, backend: str) -> bool:
     """Whether a backend certainly compiles a spec in milliseconds and in little memory.
 
-    For xgrammar that holds for few specs, since each class in a pattern may take it 40 ms; for backends of
-    third parties nothing is known.
+    For xgrammar that holds for few specs, since each class in a pattern may take it 40
+    ms; for backends of third parties nothing is known.
     """
-    if backend not in ("llguidance", "xgrammar") or len(spec.text) > _SMALL_TEXT or spec.is_measured:
+    if (
+        backend not in ("llguidance", "xgrammar")
+        or len(spec.text) > _SMALL_TEXT
+        or spec.is_measured
+    ):
         return False
     if any((getattr(spec, name) or 0) > _SMALL_LENGTH for name in BOUNDS):
         return False
@@ -146,21 +190,28 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
         if spec.kind == "regex" and not _is_small_pattern(spec.text):
             return False
         classes, _ = unrolled(spec.text, grammar=spec.kind == "grammar", letter=0)
-        return classes <= (_SMALL_PATTERN if backend == "llguidance" else _SMALL_CLASSES)
+        return classes <= (
+            _SMALL_PATTERN if backend == "llguidance" else _SMALL_CLASSES
+        )
     if backend != "llguidance":
         return spec.kind == "choice" and len(spec.text) <= _SMALL_SOURCE
     if spec.kind == "structural_tag":
         document = spec.document()
         schemas = (schema for _, schema in schemas_of_tag(document))
         return _is_small_free_text(document) and all(map(_is_small_schema, schemas))
-    return spec.kind == "choice" or (spec.kind == "json_schema" and _is_small_schema(spec.document()))
+    return spec.kind == "choice" or (
+        spec.kind == "json_schema" and _is_small_schema(spec.document())
+    )
 
 
-def unrolled(pattern: str, *, grammar: bool = False, letter: int = 1) -> tuple[int, int]:
-    """How many characters a pattern has with its repetitions written out, and how deep its groups go.
+def unrolled(
+    pattern: str, *, grammar: bool = False, letter: int = 1
+) -> tuple[int, int]:
+    """How many characters a pattern has with its repetitions written out, and how deep
+    its groups go.
 
-    A grammar is read as one pattern with texts in quotes, which is near enough. A class counts 1, a plain
-    character `letter`.
+    A grammar is read as one pattern with texts in quotes, which is near enough. A class
+    counts 1, a plain character `letter`.
     """
     sizes = [0]  # of each open group
     atom = 0  # of what a quantifier would repeat
@@ -168,7 +219,9 @@ def unrolled(pattern: str, *, grammar: bool = False, letter: int = 1) -> tuple[i
     for found in (_GRAMMAR_PIECE if grammar else _PIECE).finditer(pattern):
         piece = found[0]
         if found["low"] is not None:
-            atom = min(atom * max(1, _count(found["low"]), _count(found["high"])), _MANY)
+            atom = min(
+                atom * max(1, _count(found["low"]), _count(found["high"])), _MANY
+            )
         elif piece == ")":
             atom += sizes.pop() if len(sizes) > 1 else 1
         else:
@@ -193,10 +246,13 @@ _PIECES = r"""
     | \[\^?(?:[^\]\\]++|\\.)*+\]?
     | .
 """
-# In regular expressions of Lark, a bracket right after the one that opens a class belongs to it.
+# In regular expressions of Lark, a bracket right after the one that opens a class
+# belongs to it.
 _GRAMMAR_PIECES = _PIECES.strip().replace(r"\[\^?", r"\[\^?\]?")
 _PIECE = re.compile(_PIECES, re.DOTALL | re.ASCII | re.VERBOSE)
-_GRAMMAR_PIECE = re.compile(r'"(?:[^"\\\n]++|\\.)*+"|' + _GRAMMAR_PIECES, re.DOTALL | re.ASCII | re.VERBOSE)
+_GRAMMAR_PIECE = re.compile(
+    r'"(?:[^"\\\n]++|\\.)*+"|' + _GRAMMAR_PIECES, re.DOTALL | re.ASCII | re.VERBOSE
+)
 
 
 def _count(digits: str | None) -> int:
@@ -211,28 +267,39 @@ def _check_pattern(source: str, config: GuidedConfig, where: str) -> None:
     # A pattern that is as long as its text repeats nothing, and its length was checked.
     if size > max(config.max_repetition, len(source)):
         what = "a pattern, with its repetitions written out,"
-        raise _over(what, size, "characters", "max_repetition", config.max_repetition, where)
+        raise _over(
+            what, size, "characters", "max_repetition", config.max_repetition, where
+        )
 
 
 def _measured(document: Any, depth: int) -> tuple[int, bool]:
-    """How many values a document has, and whether they are nested deeper than `depth`; those below that are
-    not counted.
+    """How many values a document has, and whether they are nested deeper than `depth`;
+    those below that are not counted.
 
-    Level by level, and without paths: many deep paths would take more memory than the document.
+    Level by level, and without paths: many deep paths would take more memory than the
+    document.
     """
     nodes = 1
     level = [document] if isinstance(document, _CONTAINERS) else []
     for _ in range(depth + 1):
         nodes += sum(map(len, level))
         insides = (node.values() if isinstance(node, dict) else node for node in level)
-        level = [value for inside in insides for value in inside if isinstance(value, _CONTAINERS)]
+        level = [
+            value
+            for inside in insides
+            for value in inside
+            if isinstance(value, _CONTAINERS)
+        ]
         if not level:
             return nodes, False
     return nodes, True
 
 
 def _check_schema(
-    node: Mapping[str, Any], config: GuidedConfig, place: str, path: tuple[str | int, ...]
+    node: Mapping[str, Any],
+    config: GuidedConfig,
+    place: str,
+    path: tuple[str | int, ...],
 ) -> None:
     size: float
     for key, value in node.items():
@@ -257,7 +324,14 @@ def _check_schema(
         else:
             continue
         if size > getattr(config, option):
-            raise _over(what, size, unit, option, getattr(config, option), _where(place, *path, key))
+            raise _over(
+                what,
+                size,
+                unit,
+                option,
+                getattr(config, option),
+                _where(place, *path, key),
+            )
         if key == "patternProperties":
             for source in value:
                 _check_pattern(source, config, _where(place, *path, key, source))
@@ -268,13 +342,18 @@ def _where(place: str, *path: str | int) -> str:
 
 
 def _is_small_free_text(tag: Any) -> bool:
-    """Whether the texts at which free text of a tag may end are few: triggers, ends and what is excluded."""
+    """Whether the texts at which free text of a tag may end are few: triggers, ends and
+    what is excluded."""
     characters = 0
     pending = [tag]
     while pending:
         node = pending.pop()
         if isinstance(node, dict):
-            pending.extend(value for key, value in node.items() if key not in ("json_schema", "schema"))
+            pending.extend(
+                value
+                for key, value in node.items()
+                if key not in ("json_schema", "schema")
+            )
         elif isinstance(node, list):
             pending.extend(node)
             characters += sum(len(text) for text in node if isinstance(text, str))
@@ -291,10 +370,13 @@ def _is_small_schema(document: Any) -> bool:
         if not _ENTANGLING.isdisjoint(node if path else node.keys() - {"$id"}):
             return False
         branches += len(node.get("anyOf", ())) + ("$ref" in node)
-        if branches > _SMALL_BRANCHES or any(node.get(key, 0) > _SMALL_LENGTH for key in _LENGTHS):
+        if branches > _SMALL_BRANCHES or any(
+            node.get(key, 0) > _SMALL_LENGTH for key in _LENGTHS
+        ):
             return False
         if "pattern" in node:
-            # A pattern that must hold together with something else is the product of both.
+            # A pattern that must hold together with something else is the product of
+            # both.
             if not {"minLength", "maxLength", "format"}.isdisjoint(node):
                 return False
             patterns += node["pattern"]
@@ -304,7 +386,11 @@ def _is_small_schema(document: Any) -> bool:
 def _is_small_pattern(source: str) -> bool:
     # Lookahead is a second pattern that must hold, or fail, together with the rest.
     looks = "(?=" in source or "(?!" in source
-    return not looks and len(source) <= _SMALL_PATTERN and unrolled(source)[0] <= _SMALL_PATTERN
+    return (
+        not looks
+        and len(source) <= _SMALL_PATTERN
+        and unrolled(source)[0] <= _SMALL_PATTERN
+    )
 
 
 def _too_deep(what: str, config: GuidedConfig, where: str) -> CompileLimitError:
@@ -315,7 +401,9 @@ def _too_deep(what: str, config: GuidedConfig, where: str) -> CompileLimitError:
     )
 
 
-def _over(what: str, size: float, unit: str, option: str, limit: int, where: str) -> CompileLimitError:
+def _over(
+    what: str, size: float, unit: str, option: str, limit: int, where: str
+) -> CompileLimitError:
     # Hundreds of digits would tell no more than that the number is large.
     shown = f"{size}" if size < _MANY else "more than 10^18"
     return CompileLimitError(

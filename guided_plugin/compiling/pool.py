@@ -1,8 +1,10 @@
-"""The helper processes of one compiler: how many there are, which spec gets one, and its limits there.
+"""The helper processes of one compiler: how many there are, which spec gets one, and
+its limits there.
 
-Everything that compiles in a helper waits in one queue, first come first served, for at most as long as its
-request has. A spec that turns out to be slow gives its helper up as soon as another one waits, and starts
-again as one of few: slow specs never have the last helper. Helpers end when this process does.
+Everything that compiles in a helper waits in one queue, first come first served, for at
+most as long as its request has. A spec that turns out to be slow gives its helper up as
+soon as another one waits, and starts again as one of few: slow specs never have the
+last helper. Helpers end when this process does.
 """
 
 from __future__ import annotations
@@ -17,9 +19,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from guided_plugin.compiling.helper_process import OUT_OF_MEMORY, Answer, Compile, Ready, from_helper
+from guided_plugin.compiling.helper_process import (
+    OUT_OF_MEMORY,
+    Answer,
+    Compile,
+    Ready,
+    from_helper,
+)
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import BusyError, CompileLimitError, GuidedError, PipelineError
+from guided_plugin.errors import (
+    BusyError,
+    CompileLimitError,
+    GuidedError,
+    PipelineError,
+)
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.ipc import processors
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
@@ -28,13 +41,15 @@ from guided_plugin.ipc.template import START_SECONDS, Forked, Template, Template
 from guided_plugin.spec import OutputSpec
 
 _ATTEMPTS = 5
-"""Idle helpers may have ended, or were stopped: a spec asks so many before it gives up."""
+"""Idle helpers may have ended, or were stopped: a spec asks so many before it gives
+up."""
 
 _QUICK_SECONDS = 1.0
 """The processor time that a spec may take while others wait for its helper."""
 
 _LEAST_SHARE = 4
-"""A compile may take so many times its processor time by the clock: else it is given up."""
+"""A compile may take so many times its processor time by the clock: else it is given
+up."""
 
 _ROLE = "guided_plugin.compiling.helper_process"
 _BROKEN = (ChannelClosedError, PipelineError)
@@ -42,7 +57,8 @@ _ENDED = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 class _HelperLost(Exception):
-    """A helper ended for a reason that seems to have nothing to do with its spec: ask another one."""
+    """A helper ended for a reason that seems to have nothing to do with its spec: ask
+    another one."""
 
     def __init__(self, what: str, *, at_work: bool = False) -> None:
         super().__init__(what)
@@ -79,18 +95,24 @@ class CompilePool:
         self._changed = threading.Condition()
         self._waiting: list[_Turn] = []
         self._running: list[_Turn] = []
-        """Those that wait for a helper and those that have one, each in the order in which they came."""
+        """Those that wait for a helper and those that have one, each in the order in
+        which they came."""
         self._idle: list[Helper] = []
         self._all: set[Helper] = set()
-        self._most_slow = max(1, min(config.compile_processes - 1, processors.count() // 2))
+        self._most_slow = max(
+            1, min(config.compile_processes - 1, processors.count() // 2)
+        )
         self._closed = False
         self._owner = os.getpid()
 
-    def prepare(self, backend: str, spec: OutputSpec, allowed: Allowance, share: float) -> Prepared:
-        """What a helper makes of a spec with one backend, in at most a share of the time allowed.
+    def prepare(
+        self, backend: str, spec: OutputSpec, allowed: Allowance, share: float
+    ) -> Prepared:
+        """What a helper makes of a spec with one backend, in at most a share of the
+        time allowed.
 
-        Raises the backend's error or a limit's, or BusyError where there is no helper in time, or helpers end
-        for reasons that have nothing to do with the spec.
+        Raises the backend's error or a limit's, or BusyError where there is no helper
+        in time, or helpers end for reasons that have nothing to do with the spec.
         """
         turn = _Turn()
         blame = False
@@ -101,7 +123,9 @@ class CompilePool:
                     return helper.prepare(
                         *(backend, spec, allowed, share),
                         blame=blame,
-                        gives_way=lambda used: used > _QUICK_SECONDS and self._gives_way(turn),
+                        gives_way=lambda used: (
+                            used > _QUICK_SECONDS and self._gives_way(turn)
+                        ),
                     )
             except _Preempted:
                 turn.slow = True
@@ -185,11 +209,14 @@ class CompilePool:
         if len(self._running) >= self._config.compile_processes:
             return False
         full = sum(one.slow for one in self._running) >= self._most_slow
-        return next((one for one in self._waiting if not (one.slow and full)), None) is turn
+        return (
+            next((one for one in self._waiting if not (one.slow and full)), None)
+            is turn
+        )
 
     def _gives_way(self, turn: _Turn) -> bool:
-        """Whether a spec gives up its helper, which it has had for long: it is the first of the quick ones,
-        and another one waits."""
+        """Whether a spec gives up its helper, which it has had for long: it is the
+        first of the quick ones, and another one waits."""
         with self._changed:
             quick = [one for one in self._running if not one.slow]
             waits = any(not one.slow for one in self._waiting)
@@ -202,18 +229,21 @@ class CompilePool:
                 hint="make the compiler in the process that uses it",
             )
         if self._closed:
-            raise PipelineError("the compiler is closed", hint="make another GrammarCompiler")
+            raise PipelineError(
+                "the compiler is closed", hint="make another GrammarCompiler"
+            )
 
 
 class Helper:
-    """One helper process. Not thread-safe: only the thread that took it from the pool uses it. `process.kill`
-    alone may be called from any thread."""
+    """One helper process. Not thread-safe: only the thread that took it from the pool
+    uses it. `process.kill` alone may be called from any thread."""
 
     def __init__(self, template: Template, config: GuidedConfig) -> None:
         """Raises _HelperLost where it, or its template, ends while it starts."""
         self._config = config
         self.usable = True
-        """Whether it may be asked again: not after it went over a limit, died, or grew too large."""
+        """Whether it may be asked again: not after it went over a limit, died, or grew
+        too large."""
         try:
             self.process: Forked = template.fork(_ROLE)
         except TemplateLost as lost:
@@ -232,12 +262,13 @@ class Helper:
         blame: bool,
         gives_way: Callable[[float], bool],
     ) -> Prepared:
-        """One compile, in a share of the processor time that is allowed; what it took is taken off that if it
-        fails. To make the backend counts for no spec.
+        """One compile, in a share of the processor time that is allowed; what it took
+        is taken off that if it fails. To make the backend counts for no spec.
 
-        Raises its error, a limit's, BusyError where the processors have no time for it, _Preempted where
-        `gives_way(seconds used)` says so, or _HelperLost; without `blame` that also where the process was
-        ended from outside, which says nothing of the spec.
+        Raises its error, a limit's, BusyError where the processors have no time for it,
+        _Preempted where `gives_way(seconds used)` says so, or _HelperLost; without
+        `blame` that also where the process was ended from outside, which says nothing
+        of the spec.
         """
         self.usable = False  # until it has answered
         self._channel.send(Compile(backend, spec))
@@ -288,12 +319,14 @@ class Helper:
     def seconds_used(self) -> float:
         """The processor time of the process so far."""
         with contextlib.suppress(OSError):
-            # The kernel's number for the clock of another process (`clock_getcpuclockid`).
+            # The kernel's number for the clock of another process
+            # (`clock_getcpuclockid`).
             return time.clock_gettime(~self.process.pid << 3 | 2)
         return 0.0
 
     def _wait_ready(self, backend: str) -> None:
-        """Until it has the backend. Raises _HelperLost, or why the template has built no backends."""
+        """Until it has the backend. Raises _HelperLost, or why the template has built
+        no backends."""
         what = f"it ended while it made backend {backend!r}"
         deadline = time.monotonic() + START_SECONDS
 
@@ -315,8 +348,8 @@ class Helper:
             raise _HelperLost(f"{what}: its first message was not the expected one")
 
     def _wait(self, look: Callable[[], None]) -> Any:
-        """The next message; `look` is called meanwhile. Raises _HelperLost, one of _BROKEN or what `look`
-        raises."""
+        """The next message; `look` is called meanwhile. Raises _HelperLost, one of
+        _BROKEN or what `look` raises."""
         while not self._arrived:
             soon = time.monotonic() + LOOK_SECONDS
             if not self._channel.drain(soon) and not self._channel.pending:
@@ -331,7 +364,8 @@ class Helper:
         return self._arrived.popleft()
 
     def _died(self, backend: str, spec: OutputSpec, reason: str) -> CompileLimitError:
-        """The error of a spec in whose compile the process ended, as far as the exit code tells."""
+        """The error of a spec in whose compile the process ended, as far as the exit
+        code tells."""
         code = self.process.exit_code(1.0)
         if code is None:
             what = f"broke its compile process: {reason}"
@@ -346,4 +380,6 @@ class Helper:
         else:
             what = f"crashed its compile process ({exit_reason(code)})"
             hint = "simplify the spec; if it only lacked memory, raise compile_bytes"
-        return CompileLimitError(f"compiling with {backend} {what}", where=spec.kind, hint=hint)
+        return CompileLimitError(
+            f"compiling with {backend} {what}", where=spec.kind, hint=hint
+        )

@@ -1,5 +1,5 @@
-"""The template's process: imports the package, reads the vocabulary and builds llguidance's tokenizers once,
-then forks grammar workers and compile helpers.
+"""The template's process: imports the package, reads the vocabulary and builds
+llguidance's tokenizers once, then forks grammar workers and compile helpers.
 
 It never has a second thread: that makes forking safe, here and only here.
 
@@ -31,9 +31,12 @@ from guided_plugin.spec import OutputSpec
 MODULE = "guided_plugin.compiling.template_process"
 
 _BUILT = "llguidance"
-"""The backend that is built before the forks: it starts no thread before its first batch."""
+"""The backend that is built before the forks: it starts no thread before its first
+batch."""
 
-_RARE = OutputSpec.json_schema({"type": "array", "uniqueItems": True, "items": {"type": "string"}})
+_RARE = OutputSpec.json_schema(
+    {"type": "array", "uniqueItems": True, "items": {"type": "string"}}
+)
 """Its masks need the text of each token in each place of a JSON text."""
 
 _ROLES = ("guided_plugin.compiling.helper_process", "guided_plugin.worker.child.loop")
@@ -55,7 +58,9 @@ class Greeting:
 
 
 class _Server:
-    def __init__(self, control: socket.socket, host: int, built: Chooser | GuidedError) -> None:
+    def __init__(
+        self, control: socket.socket, host: int, built: Chooser | GuidedError
+    ) -> None:
         self._host = host
         self._control = control
         self._built = built
@@ -80,7 +85,8 @@ class _Server:
                 return
 
     def close(self) -> None:
-        """End all children, and reap them: the process that inherits them may never do it."""
+        """End all children, and reap them: the process that inherits them may never do
+        it."""
         for pid in self._forks:
             os.kill(pid, signal.SIGKILL)
         for pid in self._forks:
@@ -104,11 +110,14 @@ class _Server:
         for descriptor in others:
             os.close(descriptor)
         self._forks[pid] = socket.socket(fileno=status)
-        with contextlib.suppress(OSError):  # nothing waits for it any more: it finds its channel closed
+        # nothing waits for it any more: it finds its channel closed
+        with contextlib.suppress(OSError):
             self._forks[pid].send(str(pid).encode())
         return True
 
-    def _become(self, template: int, module: object, descriptors: list[int]) -> NoReturn:
+    def _become(
+        self, template: int, module: object, descriptors: list[int]
+    ) -> NoReturn:
         code = 1
         try:
             die_with(template)
@@ -126,13 +135,18 @@ class _Server:
             if not ended:
                 continue
             with self._forks.pop(pid) as told, contextlib.suppress(OSError):
-                told.send(str(os.waitstatus_to_exitcode(status)).encode(), socket.MSG_DONTWAIT)
+                told.send(
+                    str(os.waitstatus_to_exitcode(status)).encode(), socket.MSG_DONTWAIT
+                )
 
 
 def build(greeting: Greeting) -> Chooser | GuidedError:
-    """The backends of a vocabulary, with what all requests need of it; or why there are none."""
+    """The backends of a vocabulary, with what all requests need of it; or why there are
+    none."""
     try:
-        plugins = Plugins(disabled=greeting.disabled_plugins, entry_points=greeting.entry_points)
+        plugins = Plugins(
+            disabled=greeting.disabled_plugins, entry_points=greeting.entry_points
+        )
         chooser = Chooser(greeting.vocabulary, greeting.config, plugins)
         if _BUILT in plugins.backends:
             chooser.compile(_BUILT, OutputSpec.choice(["a"]))

@@ -1,4 +1,5 @@
-"""The shipped demo: where the tiny model lies, the three prompts it is shown with, and what keywords change.
+"""The shipped demo: where the tiny model lies, the three prompts it is shown with, and
+what keywords change.
 
 Nothing here imports torch, so listing the demos is cheap.
 """
@@ -33,7 +34,11 @@ class Keyword:
     @property
     def schema(self) -> dict[str, Any]:
         """The schema with the keyword."""
-        members = {"name": _FULL_NAME, "age": {"type": "integer"}, "role": {"type": "string"}}
+        members = {
+            "name": _FULL_NAME,
+            "age": {"type": "integer"},
+            "role": {"type": "string"},
+        }
         if self.member:
             members[self.member] = {**members[self.member], **self.added}
         return closed_object(members)
@@ -49,15 +54,23 @@ def closed_object(properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_FULL_NAME: Final = {"type": "string", "pattern": r"^[A-Z][a-z]{1,14} [A-Z][a-z]{1,14}$"}
+_FULL_NAME: Final = {
+    "type": "string",
+    "pattern": r"^[A-Z][a-z]{1,14} [A-Z][a-z]{1,14}$",
+}
 
 _PERSON: Final = closed_object(
     {
         "name": _FULL_NAME,
         "age": {"type": "integer", "minimum": 18, "maximum": 90},
-        "email": {"type": "string", "pattern": r"^[a-z]+\.[a-z]+@example\.(com|net|org)$"},
+        "email": {
+            "type": "string",
+            "pattern": r"^[a-z]+\.[a-z]+@example\.(com|net|org)$",
+        },
         "city": {"type": "string", "minLength": 3, "maxLength": 30},
-        "role": {"enum": ["engineer", "designer", "teacher", "nurse", "chef", "architect"]},
+        "role": {
+            "enum": ["engineer", "designer", "teacher", "nurse", "chef", "architect"]
+        },
         "newsletter": {"type": "boolean"},
     }
 )

@@ -1,8 +1,8 @@
-"""What `check` reports on a spec: whether it compiles, what becomes of each keyword of its schemas, and which
-texts it accepts.
+"""What `check` reports on a spec: whether it compiles, what becomes of each keyword of
+its schemas, and which texts it accepts.
 
-Depends on the compiler. A schema that is refused is compiled again without the refused keyword, so that one
-report names all refused keywords and not only the first.
+Depends on the compiler. A schema that is refused is compiled again without the refused
+keyword, so that one report names all refused keywords and not only the first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class InstanceReport:
     name: str
     accepted: bool
     position: int | None
-    """The first character that does not fit; its length where only the end is missing."""
+    """The first character that does not fit; its length where only the end is
+    missing."""
     reason: str
     """One line for people."""
     text: str
@@ -59,11 +60,14 @@ class CheckReport:
     @property
     def ok(self) -> bool:
         """Whether it compiles and accepts every instance."""
-        return self.error is None and all(instance.accepted for instance in self.instances)
+        return self.error is None and all(
+            instance.accepted for instance in self.instances
+        )
 
     @property
     def note(self) -> str:
-        """What a form of whitespace that is forced may cost; empty where the model chooses it."""
+        """What a form of whitespace that is forced may cost; empty where the model
+        chooses it."""
         made = self.grammar
         if made is None or (self.keywords is None and not made.spec.is_json):
             return ""
@@ -99,8 +103,9 @@ def check_spec(
 ) -> CheckReport:
     """Compile a spec and match texts, given as (name, text).
 
-    For JSON specs, a text that is JSON is matched in the layout of the spec. `raw` matches it to the letter.
-    Texts come from files: a last line end counts only where the spec takes it.
+    For JSON specs, a text that is JSON is matched in the layout of the spec. `raw`
+    matches it to the letter. Texts come from files: a last line end counts only where
+    the spec takes it.
     """
     warnings = misspelt(spec)
     keywords = keyword_uses(spec, compiler)
@@ -118,7 +123,9 @@ def check_spec(
         if not report.accepted and keywords is not None and grammar.spec.closed:
             report = _hinted(compiler, spec, report)
         reports.append(report)
-    return CheckReport(spec, grammar, None, (*warnings, *grammar.warnings), tuple(reports), keywords)
+    return CheckReport(
+        spec, grammar, None, (*warnings, *grammar.warnings), tuple(reports), keywords
+    )
 
 
 def match_text(position: Position, name: str, text: str) -> InstanceReport:
@@ -126,10 +133,14 @@ def match_text(position: Position, name: str, text: str) -> InstanceReport:
     count = position.move(text)
     if count == len(text) and position.may_stop:
         return InstanceReport(name, True, None, "accepted", text)
-    return InstanceReport(name, False, count, position.refusal("", text, count).reason, text)
+    return InstanceReport(
+        name, False, count, position.refusal("", text, count).reason, text
+    )
 
 
-def _hinted(compiler: GrammarCompiler, spec: OutputSpec, report: InstanceReport) -> InstanceReport:
+def _hinted(
+    compiler: GrammarCompiler, spec: OutputSpec, report: InstanceReport
+) -> InstanceReport:
     """With a hint at `--open`, where the text fails for what `strict` asks alone."""
     try:
         start = Position.start(compiler, replace(spec, strict=False))
@@ -159,8 +170,11 @@ def _as_written(spec: OutputSpec, text: str) -> str:
     return _STRING_OR_BETWEEN.sub(written, text)
 
 
-def keyword_uses(spec: OutputSpec, compiler: GrammarCompiler) -> tuple[KeywordUse, ...] | None:
-    """What becomes of each keyword of a spec's schemas; None for kinds that have no schema."""
+def keyword_uses(
+    spec: OutputSpec, compiler: GrammarCompiler
+) -> tuple[KeywordUse, ...] | None:
+    """What becomes of each keyword of a spec's schemas; None for kinds that have no
+    schema."""
     if spec.kind == "json_schema":
         return tuple(_uses(spec, compiler))
     if spec.kind != "structural_tag":
@@ -177,12 +191,19 @@ def keyword_uses(spec: OutputSpec, compiler: GrammarCompiler) -> tuple[KeywordUs
     for place, schema in schemas_of(spec):
         for use in _uses(_schema_spec(spec, schema, backend), compiler):
             use = replace(use, where=place + use.where.removeprefix("#"))
-            found.append(replace(use, status="refused", note=why) if use.where == where else use)
+            found.append(
+                replace(use, status="refused", note=why) if use.where == where else use
+            )
     return tuple(found)
 
 
 def _schema_spec(spec: OutputSpec, schema: Any, backend: str) -> OutputSpec:
-    return replace(spec, kind="json_schema", text=OutputSpec.json_schema(schema).text, backend=backend)
+    return replace(
+        spec,
+        kind="json_schema",
+        text=OutputSpec.json_schema(schema).text,
+        backend=backend,
+    )
 
 
 def _uses(spec: OutputSpec, compiler: GrammarCompiler) -> Iterable[KeywordUse]:
@@ -214,7 +235,9 @@ def _uses(spec: OutputSpec, compiler: GrammarCompiler) -> Iterable[KeywordUse]:
             why = "the schema is refused for a reason that names no keyword"
             yield replace(use, status="undecided", note=why)
         else:
-            yield replace(use, note=f"by {backend}") if use.status == "enforced" else use
+            yield (
+                replace(use, note=f"by {backend}") if use.status == "enforced" else use
+            )
 
 
 def _refused_keyword(document: Any, error: GuidedError) -> Path | None:

@@ -1,6 +1,7 @@
 """`guided-plugin doctor`: does everything that guiding needs work on this machine?
 
-A section yields findings; what it raises is a finding of it. Only the section on vLLM imports vLLM.
+A section yields findings; what it raises is a finding of it. Only the section on vLLM
+imports vLLM.
 """
 
 from __future__ import annotations
@@ -29,14 +30,17 @@ from guided_plugin.errors import ConfigError, GuidedError, printable
 from guided_plugin.plugins import ENTRY_POINT_GROUP, Plugins
 
 
-def examine(setup: Setup, done: Callable[[str], None] = lambda section: None) -> dict[str, list[Finding]]:
+def examine(
+    setup: Setup, done: Callable[[str], None] = lambda section: None
+) -> dict[str, list[Finding]]:
     """The findings of each section; `done` is called after each."""
     sections: dict[str, list[Finding]] = {}
     for name, look in SECTIONS.items():
         found = sections[name] = []
         try:
             found += look(setup)
-        except Exception as error:  # of a library that is broken: that is what people come here for
+        # of a library that is broken: that is what people come here for
+        except Exception as error:
             what = f"cannot be checked: {type(error).__name__}: {printable(error)}"
             found.append(Finding("problem", what, "reinstall what the message names"))
         done(name)
@@ -45,13 +49,21 @@ def examine(setup: Setup, done: Callable[[str], None] = lambda section: None) ->
 
 # Versions
 
-REQUIRED = {"torch": "2.6", "xgrammar": "0.2.1", "llguidance": "1.7.6", "transformers": "4.56"}
+REQUIRED = {
+    "torch": "2.6",
+    "xgrammar": "0.2.1",
+    "llguidance": "1.7.6",
+    "transformers": "4.56",
+}
 """The oldest versions that serve, as pyproject.toml has them."""
 
 
 def versions(setup: Setup) -> Iterator[Finding]:
     """Each version, and those that are missing or too old."""
-    yield Finding("ok", f"guided-plugin {guided_plugin.__version__}, Python {platform.python_version()}")
+    yield Finding(
+        "ok",
+        f"guided-plugin {guided_plugin.__version__}, Python {platform.python_version()}",
+    )
     for package, oldest in REQUIRED.items():
         remedy = f"pip install '{package}>={oldest}'"
         try:
@@ -60,12 +72,16 @@ def versions(setup: Setup) -> Iterator[Finding]:
             yield Finding("problem", f"{package} is not installed", remedy)
             continue
         if _numbers(found) < _numbers(oldest):
-            yield Finding("problem", f"{package} {found} is older than {oldest}", remedy)
+            yield Finding(
+                "problem", f"{package} {found} is older than {oldest}", remedy
+            )
         else:
             yield Finding("ok", f"{package} {found}")
     try:
         named = re.search(r"\d+\.\d+(?:\.\d+)*", DRIVER.read_text())
-        yield Finding("ok", f"NVIDIA driver {named[0] if named else 'of unknown version'}")
+        yield Finding(
+            "ok", f"NVIDIA driver {named[0] if named else 'of unknown version'}"
+        )
     except OSError:
         yield Finding("unknown", "no NVIDIA driver")
 
@@ -86,7 +102,9 @@ def options(setup: Setup) -> Iterator[Finding]:
     except ConfigError as error:
         text = printable(os.environ.get(ENVIRONMENT_VARIABLE), 80)
         what = f"{ENVIRONMENT_VARIABLE}={text} cannot be read: {error}"
-        yield Finding("problem", what, "set it to 0, 1 or a JSON object of options, or unset it")
+        yield Finding(
+            "problem", what, "set it to 0, 1 or a JSON object of options, or unset it"
+        )
         return
     if not read.enabled:
         what = f"{ENVIRONMENT_VARIABLE} switches the package off: hosts refuse guided requests"
@@ -98,7 +116,11 @@ def options(setup: Setup) -> Iterator[Finding]:
 # Entry points
 
 POINTS = {
-    "vllm.general_plugins": ("guided_plugin", "guided_plugin.hosts.vllm.gate:install", "vLLM's frontend"),
+    "vllm.general_plugins": (
+        "guided_plugin",
+        "guided_plugin.hosts.vllm.gate:install",
+        "vLLM's frontend",
+    ),
     "vllm.logits_processors": (
         "guided_plugin",
         "guided_plugin.vllm:GuidedLogitsProcessor",
@@ -128,10 +150,16 @@ def entries(setup: Setup) -> Iterator[Finding]:
         installed = ""
     missing = []
     for group, (name, value, host) in POINTS.items():
-        if (name, value) not in {(point.name, point.value) for point in entry_points(group=group)}:
+        if (name, value) not in {
+            (point.name, point.value) for point in entry_points(group=group)
+        }:
             missing.append(f"{group} ({host})")
             continue
-        yield Finding("ok", f"{group}: loaded by {host}" + ("" if served else ", once vLLM is installed"))
+        yield Finding(
+            "ok",
+            f"{group}: loaded by {host}"
+            + ("" if served else ", once vLLM is installed"),
+        )
         if group in _LISTED and allowed is not None and name not in allowed.split(","):
             what = f"VLLM_PLUGINS={allowed!r} excludes {name}"
             yield Finding(broken, what, f"add {name} to VLLM_PLUGINS")
@@ -142,9 +170,7 @@ def entries(setup: Setup) -> Iterator[Finding]:
         remedy = f"pip install {folder}: a path in PYTHONPATH has no entry points"
         yield Finding(broken, f"no entry point in {', '.join(missing)}: {why}", remedy)
     if installed and installed != guided_plugin.__version__:
-        what = (
-            f"guided-plugin {installed} is installed, {guided_plugin.__version__} is imported from {folder}"
-        )
+        what = f"guided-plugin {installed} is installed, {guided_plugin.__version__} is imported from {folder}"
         yield Finding("problem", what, "install one version, and unset PYTHONPATH")
     yield from _plugins()
 
@@ -160,16 +186,24 @@ def _plugins() -> Iterator[Finding]:
         return
     others = list(entry_points(group=ENTRY_POINT_GROUP))
     own = ", ".join(plugins.names())
-    yield Finding("ok", f"plugins: {own}" + ("" if others else "; none from third parties"))
+    yield Finding(
+        "ok", f"plugins: {own}" + ("" if others else "; none from third parties")
+    )
 
 
 # vLLM
 
 
 def vllm(setup: Setup) -> Iterator[Finding]:
-    """The version that is installed, and everything that is missing of what is relied on."""
+    """The version that is installed, and everything that is missing of what is relied
+    on."""
     from guided_plugin.hosts.vllm.names import NAMES, Part
-    from guided_plugin.hosts.vllm.patches import differences, installed, is_tested, version_text
+    from guided_plugin.hosts.vllm.patches import (
+        differences,
+        installed,
+        is_tested,
+        version_text,
+    )
 
     if find_spec("vllm") is None:
         yield Finding("unknown", "vLLM is not installed here")
@@ -182,7 +216,9 @@ def vllm(setup: Setup) -> Iterator[Finding]:
     broken = {part: found for part in Part if (found := differences(installed, part))}
     for part, found in broken.items():
         what = f"vLLM does not serve {part.value}: {'; '.join(found)}"
-        yield Finding("problem", what, "install a tested version: docs/compatibility.md#vllm")
+        yield Finding(
+            "problem", what, "install a tested version: docs/compatibility.md#vllm"
+        )
     if not broken:
         yield Finding("ok", f"all {len(NAMES)} names that the plugin uses exist")
 

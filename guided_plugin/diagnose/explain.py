@@ -21,11 +21,14 @@ from guided_plugin.spec.schema import pointer
 _MOST_TOKENS = 20
 """Tokens that are listed: a line or two of a terminal. Chosen, not measured."""
 _MOST_FORCED = 200
-"""Bytes of forced text that are followed: a line or two of a terminal. Chosen, not measured."""
+"""Bytes of forced text that are followed: a line or two of a terminal. Chosen, not
+measured."""
 _MANY_SPACES = 12
-"""Whitespace that is noted; indented JSON has fewer in most places. Chosen, not measured."""
+"""Whitespace that is noted; indented JSON has fewer in most places. Chosen, not
+measured."""
 _MANY_DIGITS = 12
-"""Digits that are noted; few numbers that people write have as many. Chosen, not measured."""
+"""Digits that are noted; few numbers that people write have as many. Chosen, not
+measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,8 @@ class Explanation:
     text: str
     """The part of the text that fits."""
     refused: Refusal | None
-    """Where the text stops fitting, if it does; all else is told of the place before."""
+    """Where the text stops fitting, if it does; all else is told of the place
+    before."""
     may_stop: bool
     """Whether the output may end here."""
     place: Place | None
@@ -78,11 +82,12 @@ def explain_output(
     seconds: float = 2.0,
     jump: bool = False,
 ) -> Explanation:
-    """What may follow `text` in an output, how the output could end, and whether `next_text` could follow.
+    """What may follow `text` in an output, how the output could end, and whether
+    `next_text` could follow.
 
-    The text is matched exactly. It is the constrained part: a spec's `start_after` is ignored. `seconds`
-    bounds the search for a completion. `jump` also marks the forced parts of the text. Raises a GrammarError
-    for a spec that does not compile.
+    The text is matched exactly. It is the constrained part: a spec's `start_after` is
+    ignored. `seconds` bounds the search for a completion. `jump` also marks the forced
+    parts of the text. Raises a GrammarError for a spec that does not compile.
     """
     check_is_spec(spec)
     spec = spec.settled(compiler.config)
@@ -93,7 +98,11 @@ def explain_output(
     if next_text is not None:
         ahead = position.fork()
         taken = ahead.move(next_text)
-        next_refused = ahead.refusal(text[:count], next_text, taken) if taken < len(next_text) else None
+        next_refused = (
+            ahead.refusal(text[:count], next_text, taken)
+            if taken < len(next_text)
+            else None
+        )
     characters = position.characters()
     place = place_of(text[:count]) if spec.is_json else None
     return Explanation(
@@ -109,7 +118,9 @@ def explain_output(
         ending=_ending(position, compiler.compile(spec), seconds),
         notes=tuple(_notes(spec, text[:count], place, characters)),
         bounds=bounds_of(compiler.compile(spec)),
-        jump=jump_through(compiler, spec, _tokens_of(position, text[:count])) if jump else None,
+        jump=jump_through(compiler, spec, _tokens_of(position, text[:count]))
+        if jump
+        else None,
     )
 
 
@@ -133,12 +144,17 @@ def _ending(position: Position, grammar: Grammar, seconds: float) -> Ending:
             else f"nothing was found within {seconds:g} s"
         )
         return Ending(None, why)
-    return Ending(b"".join(position.names.tokens[token] for token in tokens).decode(errors="replace"))
+    return Ending(
+        b"".join(position.names.tokens[token] for token in tokens).decode(
+            errors="replace"
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """How an output comes about with `jump_forward`, where a model samples just these tokens."""
+    """How an output comes about with `jump_forward`, where a model samples just these
+    tokens."""
 
     pieces: tuple[tuple[str, bool], ...]
     """Its text in parts, and whether they took no forward pass of their own."""
@@ -148,8 +164,11 @@ class Jump:
     """Forward passes that all of them take."""
 
 
-def jump_through(compiler: GrammarCompiler, spec: OutputSpec, tokens: Sequence[int]) -> Jump:
-    """Which of the tokens of an output that fits are verified, not sampled one by one."""
+def jump_through(
+    compiler: GrammarCompiler, spec: OutputSpec, tokens: Sequence[int]
+) -> Jump:
+    """Which of the tokens of an output that fits are verified, not sampled one by
+    one."""
     position = Position.start(compiler, spec)
     forced = ForcedTokens(compiler.vocabulary)
     names = position.names
@@ -158,23 +177,38 @@ def jump_through(compiler: GrammarCompiler, spec: OutputSpec, tokens: Sequence[i
     free: list[bool] = []
     while at < len(tokens):
         drafts = forced.behind(position.matcher, DRAFTS)
-        same = [draft == token for draft, token in zip(drafts, tokens[at:], strict=False)]
+        same = [
+            draft == token for draft, token in zip(drafts, tokens[at:], strict=False)
+        ]
         count = same.index(False) if False in same else len(same)
         for token in tokens[at : at + count + 1]:
             position.matcher.accept(token)
         free += [True] * count + [False]
         at += count + 1
         forwards += 1
-    told = [(token, own) for token, own in zip(tokens, free, strict=False) if token not in names.stops]
+    told = [
+        (token, own)
+        for token, own in zip(tokens, free, strict=False)
+        if token not in names.stops
+    ]
     parts = [(own, list(part)) for own, part in groupby(told, key=lambda one: one[1])]
-    decoder = getincrementaldecoder("utf-8")("replace")  # a character is in the part that has its last byte
-    texts = ((decoder.decode(b"".join(names.tokens[token] for token, _ in part)), own) for own, part in parts)
-    pieces = [(text, own) for text, own in [*texts, (decoder.decode(b"", True), False)] if text]
+    # a character is in the part that has its last byte
+    decoder = getincrementaldecoder("utf-8")("replace")
+    texts = (
+        (decoder.decode(b"".join(names.tokens[token] for token, _ in part)), own)
+        for own, part in parts
+    )
+    pieces = [
+        (text, own)
+        for text, own in [*texts, (decoder.decode(b"", True), False)]
+        if text
+    ]
     return Jump(tuple(pieces), len(tokens), forwards)
 
 
 def _tokens_of(position: Position, text: str) -> list[int]:
-    """The tokens that a tokenizer makes of an output, with the one that ends it where it may end."""
+    """The tokens that a tokenizer makes of an output, with the one that ends it where
+    it may end."""
     names = position.names
     tokens = []
     if names.encode is None:
@@ -189,10 +223,17 @@ def _tokens_of(position: Position, text: str) -> list[int]:
 def must_follow(position: Position) -> str:
     """What must come next: as long as one byte alone may follow, and no end."""
     written = b""
-    while len(written) < _MOST_FORCED and not position.may_stop and len(position.characters()) == 1:
+    while (
+        len(written) < _MOST_FORCED
+        and not position.may_stop
+        and len(position.characters()) == 1
+    ):
         allowed = position.allowed()
         shortest = min(allowed, key=lambda token: len(position.names.tokens[token]))
-        if not position.names.controls.isdisjoint(allowed) or len(position.names.tokens[shortest]) > 1:
+        if (
+            not position.names.controls.isdisjoint(allowed)
+            or len(position.names.tokens[shortest]) > 1
+        ):
             break
         ahead = position.fork()
         if not ahead.matcher.accept(shortest):
@@ -201,34 +242,50 @@ def must_follow(position: Position) -> str:
     return written.decode(errors="ignore")
 
 
-def _notes(spec: OutputSpec, text: str, place: Place | None, characters: list[str]) -> list[str]:
+def _notes(
+    spec: OutputSpec, text: str, place: Place | None, characters: list[str]
+) -> list[str]:
     notes = []
     digits = len(text) - len(text.rstrip("0123456789"))
     in_number = place is not None and place.what == NUMBER_OR_WORD
-    if in_number and digits >= _MANY_DIGITS and not set("0123456789").isdisjoint(characters):
+    if (
+        in_number
+        and digits >= _MANY_DIGITS
+        and not set("0123456789").isdisjoint(characters)
+    ):
         notes.append(
             f"{digits} digits, and more are allowed: 'minimum' and 'maximum' bound those of an integer, "
             "'multipleOf' those of a fraction"
         )
     spaces = len(text) - len(text.rstrip(" \t\r\n"))
-    if spec.is_json and spec.layout == "flexible" and spaces >= _MANY_SPACES and " " in characters:
+    if (
+        spec.is_json
+        and spec.layout == "flexible"
+        and spaces >= _MANY_SPACES
+        and " " in characters
+    ):
         notes.append(
             f"{spaces} characters of whitespace, and more are allowed: whitespace is 'flexible'; "
             "with 'compact' there is none between JSON's parts, with 'spaced' one space"
         )
     if spec.start_after:
-        notes.append("the spec constrains what follows its start_after: the text is read as that part")
+        notes.append(
+            "the spec constrains what follows its start_after: the text is read as that part"
+        )
     return notes
 
 
-# Where in a JSON document the beginning of its text ends. The text is one that a grammar of JSON took.
+# Where in a JSON document the beginning of its text ends. The text is one that a
+# grammar of JSON took.
 
 NUMBER_OR_WORD = "a number or a word"
 """What is in progress of a scalar without quotes."""
 MOST_COMPLETE = 50
 """Complete values that are listed."""
 
-_PIECE = re.compile(r'"(?:[^"\\]|\\.)*(?P<end>"|\\?\Z)|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+_PIECE = re.compile(
+    r'"(?:[^"\\]|\\.)*(?P<end>"|\\?\Z)|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,13 +297,15 @@ class Place:
     what: str
     """What is in progress there, or may begin."""
     complete: tuple[str, ...]
-    """Pointers of values that have ended, inside of those that have not; the last ones of many."""
+    """Pointers of values that have ended, inside of those that have not; the last ones
+    of many."""
 
 
 def place_of(text: str) -> Place:
     """Where a text ends."""
     keys: list[str | int | None] = []
-    """In each open value: the index of its item, the name of its member; None: a name has not ended."""
+    """In each open value: the index of its item, the name of its member; None: a name
+    has not ended."""
     complete: list[str] = []
     what = "a value"
     for match in _PIECE.finditer(text):

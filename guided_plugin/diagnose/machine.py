@@ -1,7 +1,9 @@
-"""What `doctor` looks at in the machine: processors, shared memory, CUDA, and a self-test.
+"""What `doctor` looks at in the machine: processors, shared memory, CUDA, and a
+self-test.
 
-The self-test compiles a schema with each backend and decodes some steps in both modes. Its vocabulary is the
-256 bytes, so that no tokenizer is needed. Torch is imported for CUDA and the self-test.
+The self-test compiles a schema with each backend and decodes some steps in both modes.
+Its vocabulary is the 256 bytes, so that no tokenizer is needed. Torch is imported for
+CUDA and the self-test.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from guided_plugin.config import GuidedConfig, Mode
-from guided_plugin.errors import BusyError, CompileLimitError, ConfigError, GuidedError, PipelineError
+from guided_plugin.errors import (
+    BusyError,
+    CompileLimitError,
+    ConfigError,
+    GuidedError,
+    PipelineError,
+)
 from guided_plugin.ipc import processors
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
@@ -53,7 +61,8 @@ _MIB = 1 << 20
 
 
 def processor_time(setup: Setup) -> Iterator[Finding]:
-    """How many processors there are, by affinity and by quota, and whether the threads fit."""
+    """How many processors there are, by affinity and by quota, and whether the threads
+    fit."""
     count = processors.affine()
     machine = os.cpu_count() or 1
     quota = processors.quota()
@@ -72,28 +81,42 @@ def processor_time(setup: Setup) -> Iterator[Finding]:
             f"set GUIDED_PLUGIN='{{\"threads\": {fit}}}', or give the container more processors",
         )
     if min(count, quota or count) < 2:
-        what = "with mode process, the engine and the grammar worker share one processor"
+        what = (
+            "with mode process, the engine and the grammar worker share one processor"
+        )
         yield Finding("note", what, "give them two, or set mode to inline")
 
 
 def shared_memory(setup: Setup) -> Iterator[Finding]:
     """Whether a grammar worker's memory fits."""
-    needed = layout.Shape(setup.requests, (setup.vocabulary + 31) // 32, setup.drafts).size
+    needed = layout.Shape(
+        setup.requests, (setup.vocabulary + 31) // 32, setup.drafts
+    ).size
     wanted = (
         f"{needed / _MIB:.1f} MiB for {setup.requests} requests, {setup.vocabulary} tokens and "
         f"{setup.drafts} drafts"
     )
-    remedy = f"containers: --shm-size={max(64, 2 * needed // _MIB)}m; or set mode to inline"
+    remedy = (
+        f"containers: --shm-size={max(64, 2 * needed // _MIB)}m; or set mode to inline"
+    )
     try:
         found = os.statvfs(layout.DIRECTORY)
     except OSError as error:
-        yield Finding("problem", f"{layout.DIRECTORY}: {error.strerror}", "mount a tmpfs there; " + remedy)
+        yield Finding(
+            "problem",
+            f"{layout.DIRECTORY}: {error.strerror}",
+            "mount a tmpfs there; " + remedy,
+        )
         return
     free = found.f_bavail * found.f_frsize
     size = found.f_blocks * found.f_frsize
     what = f"{layout.DIRECTORY}: {free / _MIB:.1f} of {size / _MIB:.1f} MiB are free, a worker needs {wanted}"
     if not os.access(layout.DIRECTORY, os.W_OK | os.X_OK):
-        yield Finding("problem", f"{layout.DIRECTORY} is not writable", "run as a user who may; " + remedy)
+        yield Finding(
+            "problem",
+            f"{layout.DIRECTORY} is not writable",
+            "run as a user who may; " + remedy,
+        )
     elif free < needed:
         yield Finding("problem", what, remedy)
     else:
@@ -130,7 +153,11 @@ def cuda(setup: Setup) -> Iterator[Finding]:
             yield Finding("note", what, "nothing: results are correct, only slower")
 
 
-_SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+_SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+}
 _DIGITS = b"0123456789"
 
 
@@ -142,7 +169,9 @@ def self_test(setup: Setup) -> Iterator[Finding]:
         yield Finding("unknown", f"the self-test cannot run: {error}")
         return
     except GuidedError as error:
-        yield Finding("problem", f"the backends cannot be loaded: {error.what}", error.hint)
+        yield Finding(
+            "problem", f"the backends cannot be loaded: {error.what}", error.hint
+        )
         return
     for name in sorted(compiler.plugins.backends):
         yield _compiles(compiler, name)
@@ -155,7 +184,9 @@ def _compiler() -> Any:
     from guided_plugin.grammar.vocabulary import Vocabulary
 
     config = GuidedConfig.from_environment()
-    vocabulary = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b""], [256])
+    vocabulary = Vocabulary.from_tokens(
+        [*(bytes([byte]) for byte in range(256)), b""], [256]
+    )
     plugins = Plugins(disabled=config.disabled_plugins)
     return GrammarCompiler(vocabulary, config=config, plugins=plugins)
 
@@ -166,10 +197,13 @@ def _compiles(compiler: Any, name: str) -> Finding:
         compiler.compile(OutputSpec.json_schema(_SCHEMA, backend=name))
     except Exception as error:  # a native library may raise anything
         remedy = f"pip install --force-reinstall {name}"
-        if isinstance(error, BusyError | CompileLimitError):  # the machine is slow, the backend is whole
+        # the machine is slow, the backend is whole
+        if isinstance(error, BusyError | CompileLimitError):
             remedy = error.hint
         return Finding("problem", f"{name} does not compile: {_text(error)}", remedy)
-    return Finding("ok", f"{name} compiles its first schema in {time.perf_counter() - start:.1f} s")
+    return Finding(
+        "ok", f"{name} compiles its first schema in {time.perf_counter() - start:.1f} s"
+    )
 
 
 def _decodes(compiler: Any, mode: Mode) -> Finding:
@@ -177,18 +211,23 @@ def _decodes(compiler: Any, mode: Mode) -> Finding:
         milliseconds, wrong = _run(compiler, mode)
     except Exception as error:  # of the machine: memory, processes, the device
         hint = error.hint if isinstance(error, GuidedError) else ""
-        return Finding("problem", f"mode {mode} does not run: {_text(error)}", hint or _REPORT)
+        return Finding(
+            "problem", f"mode {mode} does not run: {_text(error)}", hint or _REPORT
+        )
     if wrong:
         return Finding("problem", f"mode {mode}: {wrong}", _REPORT)
-    return Finding("ok", f"mode {mode}: {STEPS} steps, {milliseconds:.2f} ms each, every token allowed")
+    return Finding(
+        "ok",
+        f"mode {mode}: {STEPS} steps, {milliseconds:.2f} ms each, every token allowed",
+    )
 
 
 _REPORT = "report it, with this output and the command's stderr"
 
 
 def _run(compiler: Any, mode: Mode) -> tuple[float, str]:
-    """Milliseconds a step, and what was wrong. The likeliest token of the guided row is always another one
-    than its grammar allows."""
+    """Milliseconds a step, and what was wrong. The likeliest token of the guided row is
+    always another one than its grammar allows."""
     import torch
 
     from guided_plugin.pipeline.pipeline import StepPipeline

@@ -1,7 +1,8 @@
-"""`explain --html`: one page with a spec, an output and what could stand at each place of it.
+"""`explain --html`: one page with a spec, an output and what could stand at each place
+of it.
 
-The page runs and fetches nothing: it has no script and no link, forbids both by its policy, and escapes all
-that a client wrote.
+The page runs and fetches nothing: it has no script and no link, forbids both by its
+policy, and escapes all that a client wrote.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Stretch:
 
 
 def stretches(compiler: GrammarCompiler, spec: OutputSpec, text: str) -> list[Stretch]:
-    """An output that fits, cut where it is forced, and where what else it could have been changes."""
+    """An output that fits, cut where it is forced, and where what else it could have
+    been changes."""
     spec = spec.settled(compiler.config)
     position = Position.start(compiler, spec)
     found = list[Stretch]()
@@ -48,12 +50,20 @@ def stretches(compiler: GrammarCompiler, spec: OutputSpec, text: str) -> list[St
         while at < len(piece):
             must = must_follow(position)[: len(piece) - at]
             here = piece if control else must or piece[at]
-            forced = position.allowed() == [token] and not position.may_stop if control else bool(must)
+            forced = (
+                position.allowed() == [token] and not position.may_stop
+                if control
+                else bool(must)
+            )
             stretch = Stretch(here, forced, here if forced else _expected(position))
             if position.move(here) < len(here):
                 return found
             at += len(here)
-            if found and not forced and replace(stretch, text=found[-1].text) == found[-1]:
+            if (
+                found
+                and not forced
+                and replace(stretch, text=found[-1].text) == found[-1]
+            ):
                 stretch = replace(stretch, text=found.pop().text + here)
             found.append(stretch)
     return found
@@ -62,16 +72,30 @@ def stretches(compiler: GrammarCompiler, spec: OutputSpec, text: str) -> list[St
 def _expected(position: Position) -> str:
     characters = position.characters()
     controls = filter(position.allows, position.names.controls)
-    found = [ranges(characters)] * bool(characters) + [*map(position.names.render, controls)]
+    found = [ranges(characters)] * bool(characters) + [
+        *map(position.names.render, controls)
+    ]
     return ", ".join(found) + " or the end" * position.may_stop
 
 
-def page(compiler: GrammarCompiler, spec: OutputSpec, text: str, found: Explanation, facts: _Rows) -> str:
-    """The page of an explained text. `facts`: what is told of its end, each with its name."""
+def page(
+    compiler: GrammarCompiler,
+    spec: OutputSpec,
+    text: str,
+    found: Explanation,
+    facts: _Rows,
+) -> str:
+    """The page of an explained text. `facts`: what is told of its end, each with its
+    name."""
     read = found.text[:_MOST_CHARACTERS]
     parts = stretches(compiler, spec, read)
-    spans = [_span(_KINDS[one.forced], one.text, f"expected: {one.expected}") for one in parts]
-    spans.append(_span("rest", found.text[len(read) :], "not checked: the text is long"))
+    spans = [
+        _span(_KINDS[one.forced], one.text, f"expected: {one.expected}")
+        for one in parts
+    ]
+    spans.append(
+        _span("rest", found.text[len(read) :], "not checked: the text is long")
+    )
     if found.refused is not None:
         at = found.refused.position
         spans.append(_span("refused", text[at], found.refused.reason))
@@ -79,17 +103,26 @@ def page(compiler: GrammarCompiler, spec: OutputSpec, text: str, found: Explanat
     elif found.forced:
         spans.append(_span("forced next", found.forced, "must come next"))
     starts = accumulate((len(one.text) for one in parts), initial=0)
-    places = ((str(at), one.text, one.expected) for at, one in zip(starts, parts, strict=False))
+    places = (
+        (str(at), one.text, one.expected)
+        for at, one in zip(starts, parts, strict=False)
+    )
     sections = [f"<pre>{''.join(spans)}</pre>", f"<p>{_LEGEND}</p>"]
     summary = "Each place: its first character, its text, what could stand there"
     sections.append(f"<details><summary>{summary}</summary>{_table(places)}</details>")
     if found.jump is not None:
         pieces = (_span(_KINDS[own], written) for written, own in found.jump.pieces)
         passes = f"{found.jump.forwards} forward passes for {found.jump.tokens} tokens"
-        sections.append(f"<h2>With jump_forward: {passes}</h2><pre>{''.join(pieces)}</pre>")
-        sections.append("<p>Text marked as forced takes no forward pass of its own.</p>")
+        sections.append(
+            f"<h2>With jump_forward: {passes}</h2><pre>{''.join(pieces)}</pre>"
+        )
+        sections.append(
+            "<p>Text marked as forced takes no forward pass of its own.</p>"
+        )
     sections.append(f"<h2>At the end of the text</h2>{_table(facts)}")
-    sections.append(f"<h2>The spec: {_safe(spec.kind)}</h2><pre>{_safe(_pretty(spec.text))}</pre>")
+    sections.append(
+        f"<h2>The spec: {_safe(spec.kind)}</h2><pre>{_safe(_pretty(spec.text))}</pre>"
+    )
     return f"{_HEAD}<h1>Where an output stands</h1>{''.join(sections)}</main></body></html>\n"
 
 
@@ -101,8 +134,13 @@ def _pretty(text: str) -> str:
 
 
 def _safe(text: str) -> str:
-    """Text that stays text: escaped, and without characters that can't be seen or turn its direction."""
-    return escape("".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text))
+    """Text that stays text: escaped, and without characters that can't be seen or turn
+    its direction."""
+    return escape(
+        "".join(
+            one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text
+        )
+    )
 
 
 def _span(kind: str, text: str, title: str = "") -> str:

@@ -17,7 +17,8 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 
 _CHUNK = 256
-"""Characters that are given to a matcher at once, before each one alone. Chosen, not measured."""
+"""Characters that are given to a matcher at once, before each one alone. Chosen, not
+measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class Refusal:
     """A text that does not fit."""
 
     position: int
-    """The first character of it that does not; its length where only the end is missing."""
+    """The first character of it that does not; its length where only the end is
+    missing."""
     before: str
     """The end of what stands before it."""
     found: str
@@ -55,18 +57,31 @@ class Names:
         self.stops = stop_token_ids
         self.controls = vocabulary.special_ids.difference(stop_token_ids)
         self.encode = vocabulary.encode
-        named = {self.tokens[i].decode(errors="replace"): i for i in self.controls if self.tokens[i]}
+        named = {
+            self.tokens[i].decode(errors="replace"): i
+            for i in self.controls
+            if self.tokens[i]
+        }
         self.by_name = named
         longest = sorted(named, key=len, reverse=True)
-        self._controls = re.compile(f"({'|'.join(map(re.escape, longest))})") if named else None
+        self._controls = (
+            re.compile(f"({'|'.join(map(re.escape, longest))})") if named else None
+        )
         special = vocabulary.special_ids
-        heads = (256 if i in special or not token else token[0] for i, token in enumerate(self.tokens))
+        heads = (
+            256 if i in special or not token else token[0]
+            for i, token in enumerate(self.tokens)
+        )
         self.heads = np.fromiter(heads, np.int16, len(self.tokens))
         """The first byte of each token of text; 256 for others."""
 
     def pieces(self, text: str) -> list[str]:
         """A text, cut at what may be the names of control tokens."""
-        return [piece for piece in self._controls.split(text) if piece] if self._controls else [text]
+        return (
+            [piece for piece in self._controls.split(text) if piece]
+            if self._controls
+            else [text]
+        )
 
     def render(self, token: int) -> str:
         """A token for people: in quotes if it is text, else its name."""
@@ -80,9 +95,12 @@ class Names:
 
 
 def bounds_of(grammar: Grammar | None) -> dict[str, int]:
-    """The options that bound JSON of a grammar where its schemas do not, as far as its backend holds them."""
+    """The options that bound JSON of a grammar where its schemas do not, as far as its
+    backend holds them."""
     inner = grammar and grammar.spec.syntax == "lark" and "%json" in grammar.spec.text
-    if not grammar or not (inner or grammar.spec.is_json or grammar.spec.kind == "structural_tag"):
+    if not grammar or not (
+        inner or grammar.spec.is_json or grammar.spec.kind == "structural_tag"
+    ):
         return {}
     held = BOUNDS if grammar.backend == "llguidance" else BOUNDS[:1]
     held = held if grammar.spec.layout == "flexible" else held[1:]
@@ -103,15 +121,17 @@ class Position:
         grammar = compiler.compile(spec)
         backend = compiler.backend(grammar.backend)
         stops = spec.stop_token_ids or compiler.vocabulary.stop_token_ids
-        return cls(backend.start(grammar, stops), backend, Names(compiler.vocabulary, stops))
+        return cls(
+            backend.start(grammar, stops), backend, Names(compiler.vocabulary, stops)
+        )
 
     def fork(self) -> Position:
         """The same place again, to go on from by itself."""
         return Position(self.matcher.fork(), self.backend, self.names)
 
     def move(self, text: str) -> int:
-        """Go on as far as a text fits; how many of its characters do. The name of a control token stands for
-        the token where the grammar allows that here."""
+        """Go on as far as a text fits; how many of its characters do. The name of a
+        control token stands for the token where the grammar allows that here."""
         count = 0
         for piece in self.names.pieces(text):
             self.__dict__.pop("row", None)
@@ -127,7 +147,8 @@ class Position:
         return count
 
     def _take(self, text: str) -> int:
-        """How many characters of a text the matcher accepts; it ends up after the last of them."""
+        """How many characters of a text the matcher accepts; it ends up after the last
+        of them."""
         taken = 0
         while taken < len(text):
             chunk = text[taken : taken + _CHUNK]
@@ -135,13 +156,16 @@ class Position:
                 taken += len(chunk)
                 continue
             for character in chunk:
-                if not self.matcher.accept_text(character.encode(errors="surrogatepass")):
+                if not self.matcher.accept_text(
+                    character.encode(errors="surrogatepass")
+                ):
                     return taken
                 taken += 1
         return taken
 
     def refusal(self, before: str, text: str, count: int) -> Refusal:
-        """Why a text, of which so many characters fit behind another, goes no further here."""
+        """Why a text, of which so many characters fit behind another, goes no further
+        here."""
         before = (before + text[:count])[-30:]
         found = text[count : count + 10]
         return Refusal(count, before, found, ranges(self.characters()), self.may_stop)
@@ -155,7 +179,9 @@ class Position:
 
     def allows(self, token: int) -> bool:
         """Whether a token may come next."""
-        return 0 <= token < len(self.names.tokens) and bool(self.row[token >> 3] >> (token & 7) & 1)
+        return 0 <= token < len(self.names.tokens) and bool(
+            self.row[token >> 3] >> (token & 7) & 1
+        )
 
     @property
     def may_stop(self) -> bool:
@@ -165,20 +191,31 @@ class Position:
     def allowed(self) -> list[int]:
         """The tokens that may come next, without those that end the output."""
         stops = set(self.names.stops)
-        return [token for token in np.flatnonzero(self._bits()).tolist() if token not in stops]
+        return [
+            token
+            for token in np.flatnonzero(self._bits()).tolist()
+            if token not in stops
+        ]
 
     def _bits(self) -> NDArray[np.bool_]:
         row = np.frombuffer(self.row, np.uint8)
-        return np.unpackbits(row, bitorder="little", count=len(self.names.tokens)).view(np.bool_)
+        return np.unpackbits(row, bitorder="little", count=len(self.names.tokens)).view(
+            np.bool_
+        )
 
     def characters(self) -> list[str]:
-        """The characters that text may go on with, in order. Bytes that begin or continue characters beyond
-        ASCII stand for these, as `\\xc3`."""
+        """The characters that text may go on with, in order. Bytes that begin or
+        continue characters beyond ASCII stand for these, as `\\xc3`."""
         first = np.unique(self.names.heads[self._bits()]).tolist()
-        return [chr(byte) if byte < 128 else f"\\x{byte:02x}" for byte in first if byte < 256]
+        return [
+            chr(byte) if byte < 128 else f"\\x{byte:02x}"
+            for byte in first
+            if byte < 256
+        ]
 
     def examples(self, most: int) -> list[str]:
-        """Tokens that are allowed, as people read them: one for each first byte before any second one."""
+        """Tokens that are allowed, as people read them: one for each first byte before
+        any second one."""
         groups: dict[bytes, int] = {}
         ranked = []
         for token in self.allowed():
@@ -189,7 +226,8 @@ class Position:
 
 
 def ranges(characters: list[str]) -> str:
-    """Characters as people read them: runs of letters and digits as `a-z`, bytes beyond ASCII as one word."""
+    """Characters as people read them: runs of letters and digits as `a-z`, bytes beyond
+    ASCII as one word."""
     runs: list[str] = []
     for each in filter(lambda each: len(each) == 1, characters):
         last = runs[-1][-1] if runs else ""
@@ -197,11 +235,16 @@ def ranges(characters: list[str]) -> str:
             runs[-1] += each
         else:
             runs.append(each)
-    found = [f"{run[0]}-{run[-1]}" if len(run) > 2 else " ".join(map(_readable, run)) for run in runs]
+    found = [
+        f"{run[0]}-{run[-1]}" if len(run) > 2 else " ".join(map(_readable, run))
+        for run in runs
+    ]
     if len("".join(runs)) < len(characters):
         found.append("beyond ASCII")
     return " ".join(found) or "none"
 
 
 def _readable(character: str) -> str:
-    return character if character.isprintable() and character != " " else shown(character)
+    return (
+        character if character.isprintable() and character != " " else shown(character)
+    )

@@ -1,4 +1,5 @@
-"""`guided-plugin doctor --server URL`: is the plugin on in a vLLM server that runs? Asks the server alone."""
+"""`guided-plugin doctor --server URL`: is the plugin on in a vLLM server that runs?
+Asks the server alone."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from guided_plugin.errors import printable
 from guided_plugin.hosts.vllm.telling import STATE, STATE_QUERY
 
 SECONDS = 30.0
-"""How long an answer may take: engines answer between two steps. Chosen, not measured."""
+"""How long an answer may take: engines answer between two steps. Chosen, not
+measured."""
 
 
 def ask(url: str) -> Finding:
@@ -20,13 +22,19 @@ def ask(url: str) -> Finding:
     try:
         if not address.startswith(("http://", "https://")):
             raise ValueError("it does not begin with http:// or https://")
-        with urllib.request.urlopen(f"{address}/version?{STATE_QUERY}", timeout=SECONDS) as answer:
+        with urllib.request.urlopen(
+            f"{address}/version?{STATE_QUERY}", timeout=SECONDS
+        ) as answer:
             told = answer.headers.get(STATE)
             vllm = printable(f"vLLM {json.loads(answer.read(1 << 16))['version']}", 80)
         state = dict(json.loads(told or "{}"))
     except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
         what = f"{printable(url, 200)} does not answer like a vLLM server: {printable(error, 200)}"
-        return Finding("problem", what, "start the server, or write its address as http://HOST:PORT")
+        return Finding(
+            "problem",
+            what,
+            "start the server, or write its address as http://HOST:PORT",
+        )
     if not state:
         what = f"{vllm} serves without the plugin: its /version?{STATE_QUERY} has no header {STATE}"
         remedy = (
@@ -37,6 +45,10 @@ def ask(url: str) -> Finding:
     name = printable(f"guided-plugin {state.get('version')}", 80)
     if state.get("off") != "":
         what = f"{name} is installed with {vllm}, but off: {printable(state.get('off'), 400)}"
-        return Finding("problem", what, "change what the reason names, and start the server again")
+        return Finding(
+            "problem", what, "change what the reason names, and start the server again"
+        )
     taken = f"take_over {'on' if state.get('take_over') else 'off'}"
-    return Finding("ok", f"{name} is on, in the frontend and in each engine of {vllm}: {taken}")
+    return Finding(
+        "ok", f"{name} is on, in the frontend and in each engine of {vllm}: {taken}"
+    )

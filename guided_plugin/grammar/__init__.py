@@ -1,1 +1,2 @@
-"""The grammar layer: vocabulary, backends, compiler, and the table of running grammars."""
+"""The grammar layer: vocabulary, backends, compiler, and the table of running
+grammars."""

@@ -1,8 +1,9 @@
 """The protocols of the grammar layer. Depends on spec; holds no implementation.
 
-A backend belongs to one vocabulary. It compiles specs to grammars, starts one matcher for each request, and
-works on whole batches: `batch(matchers)` is made when the batch changes and used for many steps, so that the
-calls of a step contain no Python for each row.
+A backend belongs to one vocabulary. It compiles specs to grammars, starts one matcher
+for each request, and works on whole batches: `batch(matchers)` is made when the batch
+changes and used for many steps, so that the calls of a step contain no Python for each
+row.
 """
 
 from __future__ import annotations
@@ -23,17 +24,20 @@ if TYPE_CHECKING:
     from guided_plugin.spec import OutputSpec
 
 MaskArray = NDArray[np.int32]
-"""[rows, ceil(vocabulary / 32)] on the host: bit i of word w allows token 32 * w + i."""
+"""[rows, ceil(vocabulary / 32)] on the host: bit i of word w allows token 32 * w +
+i."""
 
 BackendFactory = Callable[["Vocabulary", "GuidedConfig"], "Backend"]
 
 Lowering = Callable[["OutputSpec"], "OutputSpec"]
-"""A rewrite of a spec that keeps its language; returns its argument when there is nothing to do."""
+"""A rewrite of a spec that keeps its language; returns its argument when there is
+nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A compiled spec. Shared by all requests with that spec, never written after it was made."""
+    """A compiled spec. Shared by all requests with that spec, never written after it
+    was made."""
 
     spec: OutputSpec
     backend: str
@@ -47,13 +51,17 @@ class Grammar:
     reason: str = ""
     """Why this backend, and in what way it took the spec."""
     bounded: bool = False
-    """Whether the backend bounds what each mask and each token costs. If not, calls have a deadline."""
+    """Whether the backend bounds what each mask and each token costs. If not, calls
+    have a deadline."""
     unenforced: tuple[str, ...] = ()
-    """Keywords of the spec that it leaves out because of `unenforced_keywords`: outputs may break them."""
+    """Keywords of the spec that it leaves out because of `unenforced_keywords`: outputs
+    may break them."""
     named: frozenset[int] = frozenset()
-    """Control tokens that the spec names: none of them may be a stop token of a request."""
+    """Control tokens that the spec names: none of them may be a stop token of a
+    request."""
     shortest: tuple[int, ...] | None = None
-    """Where outputs are closed before their limit: the tokens of the shortest one, without a stop token,"""
+    """Where outputs are closed before their limit: the tokens of the shortest one,
+    without a stop token,"""
     growth: int = 0
     """and how many more tokens one may make necessary."""
 
@@ -71,13 +79,15 @@ class Grammar:
 
 
 def least_tokens(shortest: tuple[int, ...] | None) -> int:
-    """The tokens of the shortest output with its stop token; 0 where it is not known."""
+    """The tokens of the shortest output with its stop token; 0 where it is not
+    known."""
     return 0 if shortest is None else len(shortest) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A spec in the form in which a backend loads it: plain data, so that another process can make it."""
+    """A spec in the form in which a backend loads it: plain data, so that another
+    process can make it."""
 
     spec: OutputSpec
     backend: str
@@ -94,29 +104,34 @@ class Prepared:
     @property
     def size_bytes(self) -> int:
         """What keeping it takes, about."""
-        return len(self.spec.text) + (len(self.payload) if self.payload is not None else 0)
+        return len(self.spec.text) + (
+            len(self.payload) if self.payload is not None else 0
+        )
 
 
 class Matcher(Protocol):
     """One request's position in its grammar.
 
-    Optional methods: `limit() -> str` names the limit of the backend that the grammar exceeded, or "" (asked
-    when the matcher allows nothing or refuses a token). `rebuild_shared() -> bool` says whether that may be
-    because the state it shares with others is exhausted; matchers started later then share new state.
-    `outdated` (a property) asks for a new matcher, so that the state it shares can be freed; `crowded`, as
-    it would share less then. `forced() -> bytes` tells the text that must follow, up to the first control
-    token, asked in every step if `forces` (a property) is true; `looked(long)` tells how that went, and
-    after two long looks in a row `forces` is false;
-    `fits(tokens) -> bool` whether these tokens may, asked in every step. `shared` is what a call locks that
-    others wait for; `give_up_shared()` returns it, and matchers started later don't have it. None raises.
-    `mark()` is called where `rollback` will go back to, before the tokens that it takes back.
+    Optional methods: `limit() -> str` names the limit of the backend that the grammar
+    exceeded, or "" (asked when the matcher allows nothing or refuses a token).
+    `rebuild_shared() -> bool` says whether that may be because the state it shares with
+    others is exhausted; matchers started later then share new state. `outdated` (a
+    property) asks for a new matcher, so that the state it shares can be freed;
+    `crowded`, as it would share less then. `forced() -> bytes` tells the text that must
+    follow, up to the first control token, asked in every step if `forces` (a property)
+    is true; `looked(long)` tells how that went, and after two long looks in a row
+    `forces` is false; `fits(tokens) -> bool` whether these tokens may, asked in every
+    step. `shared` is what a call locks that others wait for; `give_up_shared()` returns
+    it, and matchers started later don't have it. None raises. `mark()` is called where
+    `rollback` will go back to, before the tokens that it takes back.
     """
 
     def accept(self, token: int) -> bool:
         """Move past a token; False, and no move, when the grammar forbids it."""
 
     def accept_text(self, text: bytes) -> bool:
-        """Move past bytes, whatever tokens they come in; False, and no move, when they don't fit."""
+        """Move past bytes, whatever tokens they come in; False, and no move, when they
+        don't fit."""
 
     def rollback(self, tokens: int) -> None:
         """Take the last tokens back."""
@@ -143,42 +158,55 @@ class OutputClosing(Protocol):
         """Be as it was at a mark."""
 
     def restrict(
-        self, matcher: Any, tokens: int, last: int, row: MaskArray, until: float, part: float
+        self,
+        matcher: Any,
+        tokens: int,
+        last: int,
+        row: MaskArray,
+        until: float,
+        part: float,
     ) -> None:
-        """Take the tokens out of a mask after which no ending would fit into the room that is left. `tokens`
-        are there, `last` is the last one or -1. Where no ending is known, none is taken out: the
-        output may be cut. `until`: of `time.thread_time`, for searches that only leave more choice; `part`:
-        seconds of each step for those without which it would be cut. It is led to its end where these take
-        more."""
+        """Take the tokens out of a mask after which no ending would fit into the room
+        that is left. `tokens` are there, `last` is the last one or -1. Where no ending
+        is known, none is taken out: the output may be cut. `until`: of
+        `time.thread_time`, for searches that only leave more choice; `part`: seconds of
+        each step for those without which it would be cut. It is led to its end where
+        these take more."""
 
 
 class MatcherBatch(Protocol):
-    """A fixed list of matchers of one backend, worked on together; usually in threads, without the GIL. A
-    matcher of a grammar that is not `bounded` is a batch of its own, and several are called at once."""
+    """A fixed list of matchers of one backend, worked on together; usually in threads,
+    without the GIL. A matcher of a grammar that is not `bounded` is a batch of its own,
+    and several are called at once."""
 
     def accept(self, tokens: list[int]) -> list[bool]:
-        """Move each matcher past its token. Plain ints: other integers cost a conversion each."""
+        """Move each matcher past its token. Plain ints: other integers cost a
+        conversion each."""
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
         """Write the mask of matcher i into mask[rows[i]]."""
 
 
 class Backend(Protocol):
-    """Compiles and matches for one vocabulary. Specs compile in any thread, matchers work in one.
+    """Compiles and matches for one vocabulary. Specs compile in any thread, matchers
+    work in one.
 
-    Compiling has two halves, so that a helper process can do the expensive one. Optional methods: a backend
-    without `prepare` compiles in this process; `pace(seconds)` is told the time between steps, in which fills
-    are hidden, so that it may use fewer threads; `warm_up()` builds what the first request would wait for;
-    `learnt_bytes()` tells what its matchers have learnt of their grammars; `closing(grammar, room, stops)`
-    makes what closes one output before its limit, where `Grammar.shortest` is known; `probe(grammar)` refuses
-    one, compiled here, whose requests would go over a limit.
+    Compiling has two halves, so that a helper process can do the expensive one.
+    Optional methods: a backend without `prepare` compiles in this process;
+    `pace(seconds)` is told the time between steps, in which fills are hidden, so that
+    it may use fewer threads; `warm_up()` builds what the first request would wait for;
+    `learnt_bytes()` tells what its matchers have learnt of their grammars;
+    `closing(grammar, room, stops)` makes what closes one output before its limit, where
+    `Grammar.shortest` is known; `probe(grammar)` refuses one, compiled here, whose
+    requests would go over a limit.
     """
 
     name: str
     languages: frozenset[str]
-    """What `auto` may give it: kinds of specs (`json_schema`, ...) and, in place of `grammar`, the syntaxes
-    `ebnf` and `lark`. It enforces every construct of a spec of these that it doesn't refuse. Read from the
-    factory, before a backend is made; a factory without it is used where it is named."""
+    """What `auto` may give it: kinds of specs (`json_schema`, ...) and, in place of
+    `grammar`, the syntaxes `ebnf` and `lark`. It enforces every construct of a spec of
+    these that it doesn't refuse. Read from the factory, before a backend is made; a
+    factory without it is used where it is named."""
 
     def compile(self, spec: OutputSpec) -> Grammar:
         """Compile a spec in this process, or raise a GrammarError."""

@@ -1,10 +1,11 @@
 """Calls for all requests of one backend in a step. Depends on the grammar protocols.
 
-A batch lives until a request in it starts, ends or gets a new matcher. If a call for all raises, each is
-retried by itself. A backend that does not bound its calls is called for one row after the other, in another
-thread; for a while so is one that does, after a call that took as long as a row may. The row that takes too
-long fails: its call, which can't be interrupted, is abandoned, and another thread goes on with the rows that
-are left.
+A batch lives until a request in it starts, ends or gets a new matcher. If a call for
+all raises, each is retried by itself. A backend that does not bound its calls is called
+for one row after the other, in another thread; for a while so is one that does, after a
+call that took as long as a row may. The row that takes too long fails: its call, which
+can't be interrupted, is abandoned, and another thread goes on with the rows that are
+left.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from typing import Any
 import numpy as np
 
 from guided_plugin.errors import BudgetError, GuidedError, RequestError, printable
-from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher, OutputClosing
+from guided_plugin.grammar.base import (
+    Backend,
+    Grammar,
+    MaskArray,
+    Matcher,
+    OutputClosing,
+)
 from guided_plugin.grammar.native import DeadlineCalls, Overdue
 from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.spec import OutputSpec
@@ -59,7 +66,8 @@ class RunningRequest:
     closing: OutputClosing | None = None
     """What closes it before its token limit, where its spec asks for that."""
     watched: int = 0
-    """For so many calls more it has a deadline, though its backend bounds them: one for all was slow."""
+    """For so many calls more it has a deadline, though its backend bounds them: one for
+    all was slow."""
 
     @property
     def bounded(self) -> bool:
@@ -72,14 +80,17 @@ class RunningRequest:
         return self.closing is not None and self.closing.led > 0
 
     def replayed(self) -> tuple[Matcher, bool]:
-        """A new matcher, moved past the request's tokens, and whether it accepted all of them."""
+        """A new matcher, moved past the request's tokens, and whether it accepted all
+        of them."""
         matcher = self.backend.start(self.grammar, self.stop_token_ids)
-        return matcher, refused(matcher, self.state.constrained(), _REPLAY_SECONDS) is None
+        return matcher, refused(
+            matcher, self.state.constrained(), _REPLAY_SECONDS
+        ) is None
 
 
 def refused(matcher: Matcher, tokens: Iterable[int], seconds: float) -> int | None:
-    """The first token that a matcher refuses; None: it has moved past all. Raises BudgetError where that
-    takes more processor time, as others wait."""
+    """The first token that a matcher refuses; None: it has moved past all. Raises
+    BudgetError where that takes more processor time, as others wait."""
     end = time.thread_time() + seconds
     for token in tokens:
         if not matcher.accept(token):
@@ -98,9 +109,12 @@ def _over(what: str, seconds: float) -> BudgetError:
 
 
 class StepBatch:
-    """Requests of one backend, called in this thread. The table drops a batch that is stale or has errors."""
+    """Requests of one backend, called in this thread. The table drops a batch that is
+    stale or has errors."""
 
-    def __init__(self, seconds: float, positions: list[int], requests: Sequence[RunningRequest]) -> None:
+    def __init__(
+        self, seconds: float, positions: list[int], requests: Sequence[RunningRequest]
+    ) -> None:
         """`seconds`: after a call that takes longer its requests are watched."""
         self._seconds = seconds
         self.positions = positions
@@ -110,7 +124,9 @@ class StepBatch:
         """The requests that failed in the last call, by their index in the batch."""
         self.stale = False
         """Whether matchers were replaced, or requests are called otherwise now."""
-        self._matchers = requests[0].backend.batch([request.matcher for request in requests])
+        self._matchers = requests[0].backend.batch(
+            [request.matcher for request in requests]
+        )
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
         """Write the mask of request i into mask[rows[i]], unless the request fails."""
@@ -119,8 +135,12 @@ class StepBatch:
             self._matchers.fill(mask, rows)
             self._watch(begun)
         except Exception as error:
-            _log.warning("%d rows are retried one by one: %s", len(rows), printable(error))
-            for index, (request, row) in enumerate(zip(self.requests, rows, strict=True)):
+            _log.warning(
+                "%d rows are retried one by one: %s", len(rows), printable(error)
+            )
+            for index, (request, row) in enumerate(
+                zip(self.requests, rows, strict=True)
+            ):
                 try:  # filling moves no matcher
                     request.backend.batch([request.matcher]).fill(mask, [row])
                 except Exception as own:
@@ -134,8 +154,11 @@ class StepBatch:
             self._watch(begun)
             return verdicts
         except Exception as error:
-            _log.warning("%d rows are retried one by one: %s", len(tokens), printable(error))
-            self.stale = True  # some matchers have moved and some have not, so all are replayed
+            _log.warning(
+                "%d rows are retried one by one: %s", len(tokens), printable(error)
+            )
+            # some matchers have moved and some have not, so all are replayed
+            self.stale = True
             return [self._replayed(index, token) for index, token in enumerate(tokens)]
 
     def _watch(self, begun: float) -> None:
@@ -149,7 +172,9 @@ class StepBatch:
         request = self.requests[index]
         try:
             matcher, complete = request.replayed()
-            accepted = complete and bool(request.backend.batch([matcher]).accept([token])[0])
+            accepted = complete and bool(
+                request.backend.batch([matcher]).accept([token])[0]
+            )
         except Exception as error:
             self.errors[index] = _failed(error)
             return False
@@ -171,34 +196,49 @@ class UnboundedCalls:
         quarantine: Quarantine | None = None,
         progress: Callable[[], None] = lambda: None,
     ) -> None:
-        """`seconds` of processor time, or `longest` by the clock, for a call of one request. `progress` is
-        called while calls are waited for."""
+        """`seconds` of processor time, or `longest` by the clock, for a call of one
+        request. `progress` is called while calls are waited for."""
         self.seconds = seconds
         self.longest = longest
         self._calls: DeadlineCalls[Any] = DeadlineCalls(seconds, longest, progress)
         self._quarantine = quarantine
 
     def overdue(self) -> float:
-        """For how many seconds the longest of the abandoned calls has run; 0.0 if none runs."""
+        """For how many seconds the longest of the abandoned calls has run; 0.0 if none
+        runs."""
         return self._calls.overdue()
 
     def run(
-        self, requests: Sequence[RunningRequest], calls: Sequence[Callable[[], Any]], what: str
+        self,
+        requests: Sequence[RunningRequest],
+        calls: Sequence[Callable[[], Any]],
+        what: str,
     ) -> list[Any]:
         """What the call of each request returned, or a GuidedError."""
         outcomes = self._calls.run(calls)
-        return [self._checked(*one, what) for one in zip(requests, outcomes, strict=True)]
+        return [
+            self._checked(*one, what) for one in zip(requests, outcomes, strict=True)
+        ]
 
     def replay(self, request: RunningRequest, act: Callable[[], None]) -> None:
-        """Move a new request past its tokens. Raises what `act` raises, or a BudgetError."""
+        """Move a new request past its tokens. Raises what `act` raises, or a
+        BudgetError."""
         (outcome,) = self._calls.run([act], times=_REPLAY)
         if isinstance(outcome, Exception):
-            raise self.late(request, "replay") if isinstance(outcome, Overdue) else outcome
+            raise (
+                self.late(request, "replay")
+                if isinstance(outcome, Overdue)
+                else outcome
+            )
 
     def _checked(self, request: RunningRequest, outcome: Any, what: str) -> Any:
         if isinstance(outcome, Overdue):
             return self.late(request, what)
-        return RequestError(f"its backend failed: {outcome}") if isinstance(outcome, Exception) else outcome
+        return (
+            RequestError(f"its backend failed: {outcome}")
+            if isinstance(outcome, Exception)
+            else outcome
+        )
 
     def late(self, request: RunningRequest, what: str) -> GuidedError:
         """Why a request fails that took too long; its spec is refused for a while."""
@@ -209,11 +249,14 @@ class UnboundedCalls:
 
 
 class UnboundedBatch:
-    """A `StepBatch` of a backend that does not bound its calls: each request is called by itself, in other
-    threads. Its calls return what those of a `StepBatch` do."""
+    """A `StepBatch` of a backend that does not bound its calls: each request is called
+    by itself, in other threads. Its calls return what those of a `StepBatch` do."""
 
     def __init__(
-        self, calls: UnboundedCalls, positions: list[int], requests: Sequence[RunningRequest]
+        self,
+        calls: UnboundedCalls,
+        positions: list[int],
+        requests: Sequence[RunningRequest],
     ) -> None:
         self.positions = positions
         self.requests = requests
@@ -227,17 +270,27 @@ class UnboundedBatch:
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
         if self._masks.shape[1] != mask.shape[1]:
             self._masks = np.empty((len(rows), mask.shape[1]), np.int32)
-        self._run([partial(one.fill, self._masks, [i]) for i, one in enumerate(self._each)], "mask")
+        self._run(
+            [partial(one.fill, self._masks, [i]) for i, one in enumerate(self._each)],
+            "mask",
+        )
         mask[rows] = self._masks
 
     def accept(self, tokens: list[int]) -> list[bool]:
-        calls = [partial(one.accept, [token]) for one, token in zip(self._each, tokens, strict=True)]
-        return [not isinstance(one, GuidedError) and bool(one[0]) for one in self._run(calls, "token")]
+        calls = [
+            partial(one.accept, [token])
+            for one, token in zip(self._each, tokens, strict=True)
+        ]
+        return [
+            not isinstance(one, GuidedError) and bool(one[0])
+            for one in self._run(calls, "token")
+        ]
 
     def _run(self, calls: Sequence[Callable[[], Any]], what: str) -> list[Any]:
         outcomes = self._calls.run(self.requests, calls, what)
         locked = set[int]()
-        if self._calls.overdue():  # it goes on, and who shares what it has locked would wait with the GIL
+        # it goes on, and who shares what it has locked would wait with the GIL
+        if self._calls.overdue():
             for request, found in zip(self.requests, outcomes, strict=True):
                 give_up = getattr(request.matcher, "give_up_shared", None)
                 if isinstance(found, BudgetError) and give_up is not None:
@@ -247,5 +300,7 @@ class UnboundedBatch:
                 outcomes[i] = self._calls.late(request, what)
             request.watched -= request.watched > 0
             self.stale |= request.grammar.bounded and not request.watched
-        self.errors = {i: one for i, one in enumerate(outcomes) if isinstance(one, GuidedError)}
+        self.errors = {
+            i: one for i, one in enumerate(outcomes) if isinstance(one, GuidedError)
+        }
         return outcomes

@@ -1,6 +1,8 @@
-"""Masks after drafts: requests walk along the drafts of a step, get a mask at each place, and go back.
+"""Masks after drafts: requests walk along the drafts of a step, get a mask at each
+place, and go back.
 
-A draft is taken only if the mask before it allows it, so no matcher has to refuse one. Depends on the table.
+A draft is taken only if the mask before it allows it, so no matcher has to refuse one.
+Depends on the table.
 """
 
 from __future__ import annotations
@@ -18,18 +20,24 @@ from guided_plugin.step import NO_TOKEN
 
 
 def fill_with_drafts(
-    table: GrammarTable, slots: tuple[int, ...], mask: MaskArray, drafts: Sequence[Sequence[int]]
+    table: GrammarTable,
+    slots: tuple[int, ...],
+    mask: MaskArray,
+    drafts: Sequence[Sequence[int]],
 ) -> int:
-    """Write the mask of slots[i] into mask[i], and after p + 1 drafts into mask[(p + 1) * len(slots) + i].
-    Returns how many were filled.
+    """Write the mask of slots[i] into mask[i], and after p + 1 drafts into mask[(p + 1)
+    * len(slots) + i]. Returns how many were filled.
 
-    drafts[p][i] is the slot's p-th draft, or NO_TOKEN if it has no more. The requests stay where they are. A
-    draft that the grammar forbids is followed by masks that allow only stop tokens.
+    drafts[p][i] is the slot's p-th draft, or NO_TOKEN if it has no more. The requests
+    stay where they are. A draft that the grammar forbids is followed by masks that
+    allow only stop tokens.
     """
     table.fill(slots, mask)
     if not drafts:
         return len(slots)
-    return len(slots) + _Walk(table, slots, mask[: len(slots) * (len(drafts) + 1)]).follow(drafts)
+    return len(slots) + _Walk(
+        table, slots, mask[: len(slots) * (len(drafts) + 1)]
+    ).follow(drafts)
 
 
 @dataclass(slots=True)
@@ -47,18 +55,24 @@ class _Origin:
 class _Walk:
     """Of the slots of one step. Requests are named by their position in the step."""
 
-    def __init__(self, table: GrammarTable, slots: tuple[int, ...], mask: MaskArray) -> None:
+    def __init__(
+        self, table: GrammarTable, slots: tuple[int, ...], mask: MaskArray
+    ) -> None:
         self._table = table
         self._slots = slots
         self._mask = mask
         self._origins: dict[int, _Origin] = {}
 
     def follow(self, drafts: Sequence[Sequence[int]]) -> int:
-        """Fill the masks after the drafts, so many of them, and bring all requests back."""
+        """Fill the masks after the drafts, so many of them, and bring all requests
+        back."""
         table = self._table
         count = len(self._slots)
         filled = 0
-        (failures, table.failures), led = (table.failures, []), (list(table.led), table.tokens_led)
+        (failures, table.failures), led = (
+            (table.failures, []),
+            (list(table.led), table.tokens_led),
+        )
         ahead: Sequence[int] = range(count)
         for place, tokens in enumerate(drafts):
             ahead = [i for i in ahead if self._moves(i, place, tokens[i])]
@@ -77,7 +91,8 @@ class _Walk:
         return filled
 
     def _moves(self, i: int, place: int, token: int) -> bool:
-        """Whether a request moves past its draft at a place. After a forbidden one, its masks are closed."""
+        """Whether a request moves past its draft at a place. After a forbidden one, its
+        masks are closed."""
         if token == NO_TOKEN:
             return False
         request = self._table.requests[self._slots[i]]
@@ -88,7 +103,9 @@ class _Walk:
             return False
         if i not in self._origins:
             closing = request.closing and request.closing.mark
-            self._origins[i] = _Origin(request, state.mark(), len(state.constrained()), closing)
+            self._origins[i] = _Origin(
+                request, state.mark(), len(state.constrained()), closing
+            )
             mark = getattr(request.matcher, "mark", None)
             if mark is not None:
                 mark()
@@ -97,8 +114,9 @@ class _Walk:
     def _kept_failures(
         self, moved: Sequence[int], kind: type[GuidedError] = GuidedError
     ) -> list[tuple[int, GuidedError]]:
-        """Failures on the way that stay failures: a matcher that refuses what its mask allows can't be
-        trusted, and one whose call was abandoned can't go back. One that has no mask may never come there."""
+        """Failures on the way that stay failures: a matcher that refuses what its mask
+        allows can't be trusted, and one whose call was abandoned can't go back. One
+        that has no mask may never come there."""
         failures = self._table.failures
         self._table.failures = []
         kept = [(slot, error) for slot, error in failures if isinstance(error, kind)]
@@ -125,7 +143,8 @@ class _Walk:
         try:
             request.matcher.rollback(moves)
         except Exception:
-            # Some grammars can't go back, nor can a matcher whose draft led to a dead end.
+            # Some grammars can't go back, nor can a matcher whose draft led to a dead
+            # end.
             self._replay(slot, request)
 
     def _replay(self, slot: int, request: RunningRequest) -> None:

@@ -1,9 +1,10 @@
-"""The whitespace that a model writes between the parts of JSON, learnt from its outputs.
+"""The whitespace that a model writes between the parts of JSON, learnt from its
+outputs.
 
-With `flexible` whitespace a grammar leaves the layout open, so nothing is forced behind a comma or a colon.
-A model keeps to one layout, though. `Layouts` remembers what it wrote at each kind of place, over all
-schemas, and `OutputLayout` says what it would write next in one output. That is a guess: a draft that is
-verified.
+With `flexible` whitespace a grammar leaves the layout open, so nothing is forced behind
+a comma or a colon. A model keeps to one layout, though. `Layouts` remembers what it
+wrote at each kind of place, over all schemas, and `OutputLayout` says what it would
+write next in one output. That is a guess: a draft that is verified.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ SPACES = b" \t\r\n"
 _PIECE = re.compile(rb'[ \t\r\n]+|["{}\[\],:]|[^ \t\r\n"{}\[\],:]+')
 _IN_STRING = re.compile(rb'[^"\\\n]+')
 _MOST_LEAD = 8
-"""The lead of the whitespace seen most often at a kind of place, at most: as many outputs that write other
-whitespace take its place. Chosen, not measured: models keep to one layout."""
+"""The lead of the whitespace seen most often at a kind of place, at most: as many
+outputs that write other whitespace take its place. Chosen, not measured: models keep to
+one layout."""
 LAYOUTS_BYTES = 1 << 13
 """What all kinds of places take."""
 
 _DEEPEST = 64
-"""Containers that are followed; in a text that is not JSON, brackets may never close."""
+"""Containers that are followed; in a text that is not JSON, brackets may never
+close."""
 
 
 class Part(IntEnum):
@@ -71,7 +74,8 @@ class Whitespace(NamedTuple):
     text: bytes
     """All of it; up to the last line's end if there is one."""
     indent: bytes | None = None
-    """Behind a line's end: what follows the indentation of the line on which the container opened."""
+    """Behind a line's end: what follows the indentation of the line on which the
+    container opened."""
 
 
 @dataclass(slots=True)
@@ -127,13 +131,22 @@ class _Container:
 class OutputLayout:
     """Follows one output, and tells the whitespace that comes next."""
 
-    __slots__ = ("_before", "_containers", "_escaped", "_in_string", "_indent", "_spaces", "layouts")
+    __slots__ = (
+        "_before",
+        "_containers",
+        "_escaped",
+        "_in_string",
+        "_indent",
+        "_spaces",
+        "layouts",
+    )
 
     def __init__(self, layouts: Layouts) -> None:
         self.layouts = layouts
         self._containers: list[_Container] = []
         self._before = 0
-        """The byte before the whitespace at the end of the output; 0 if nothing came before."""
+        """The byte before the whitespace at the end of the output; 0 if nothing came
+        before."""
         self._spaces = b""
         """The whitespace at the end of the output."""
         self._indent = b""
@@ -144,7 +157,9 @@ class OutputLayout:
     def copy(self) -> OutputLayout:
         """Another one at the same place."""
         other = OutputLayout(self.layouts)
-        other._containers = [_Container(one.indent, one.broken) for one in self._containers]
+        other._containers = [
+            _Container(one.indent, one.broken) for one in self._containers
+        ]
         other._before = self._before
         other._spaces = self._spaces
         other._indent = self._indent
@@ -156,7 +171,11 @@ class OutputLayout:
         """Move past a text; with `learn`, count the whitespace in it."""
         at = 0
         while at < len(text):
-            at = self._past_string(text, at) if self._in_string else self._past_piece(text, at, learn=learn)
+            at = (
+                self._past_string(text, at)
+                if self._in_string
+                else self._past_piece(text, at, learn=learn)
+            )
 
     def _past_string(self, text: bytes, at: int) -> int:
         """Move past a part of a string."""
@@ -169,7 +188,8 @@ class OutputLayout:
         if text[at] == ord("\\"):
             self._escaped = True
             return at + 1
-        # A string of JSON has no line's end: what looked like one was a quote in a text around JSON.
+        # A string of JSON has no line's end: what looked like one was a quote in a text
+        # around JSON.
         self._in_string = False
         if text[at] == ord('"'):
             self._before = ord('"')
@@ -204,9 +224,13 @@ class OutputLayout:
             innermost = self._containers[-1]
             written = Whitespace(spaces)
             if line_end:
-                written = Whitespace(head + line_end, indent.removeprefix(innermost.indent))
+                written = Whitespace(
+                    head + line_end, indent.removeprefix(innermost.indent)
+                )
             if learn:
-                self.layouts.learn(self._place(_PARTS.get(following, Part.VALUE)), written)
+                self.layouts.learn(
+                    self._place(_PARTS.get(following, Part.VALUE)), written
+                )
             if self._before in b"{[":
                 innermost.broken = bool(line_end)
         if line_end:
@@ -222,8 +246,9 @@ class OutputLayout:
         return Place(self._before if before is Part.OPENING else before, after, broken)
 
     def next(self, fits: Callable[[int], bool]) -> bytes:
-        """What comes next: the whitespace that is still to come, and the byte behind it if one alone may
-        follow. Empty where that is not known. `fits`: whether a byte may; asked of those that decide."""
+        """What comes next: the whitespace that is still to come, and the byte behind it
+        if one alone may follow. Empty where that is not known. `fits`: whether a byte
+        may; asked of those that decide."""
         if self._in_string or not self._containers:
             return b""
         rest: bytes | None = None

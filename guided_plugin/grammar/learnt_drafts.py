@@ -1,8 +1,10 @@
-"""`LearntDrafts`: what follows in an output, with what earlier outputs of the same spec and salt taught.
+"""`LearntDrafts`: what follows in an output, with what earlier outputs of the same spec
+and salt taught.
 
-Text that must follow a place is found again without a grammar: an `Outline` names the place by what decides
-that text. Where nothing must follow, the name that mostly came next is offered, with what stands between two
-values. Values are not learnt. The host that verifies drafts decides. Depends on the grammar protocols.
+Text that must follow a place is found again without a grammar: an `Outline` names the
+place by what decides that text. Where nothing must follow, the name that mostly came
+next is offered, with what stands between two values. Values are not learnt. The host
+that verifies drafts decides. Depends on the grammar protocols.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from guided_plugin.spec.output_spec import language_of
 _MEMO_BYTES = 16 << 20
 
 _RECENT = 16
-"""Times that are known of what came after a name: what comes now is offered after nine, whatever came before.
-With 4 of them real documents took 4% more forward passes, with 8 0.5%, with 32 as many."""
+"""Times that are known of what came after a name: what comes now is offered after nine,
+whatever came before. With 4 of them real documents took 4% more forward passes, with 8
+0.5%, with 32 as many."""
 
 _TEXT_BYTES = 96
 """Longer texts are not counted."""
@@ -34,7 +37,8 @@ _BEFORE = 128
 """Bytes of the text outside of documents that are kept, to find what begins one."""
 
 _AT_ONCE = 64
-"""Tokens of a request that are read at once. After steps without drafts there are many; a batch waits."""
+"""Tokens of a request that are read at once. After steps without drafts there are many;
+a batch waits."""
 
 _OTHERS = frozenset(b'"\\{}[]:,0123456789')
 _ACTIVE = Phase.ACTIVE
@@ -66,7 +70,8 @@ class Found:
 
     tokens: tuple[int, ...] = ()
     source: Followers | Layouts | None = None
-    """What it followed earlier; None: it must follow, or nothing can be known of the place."""
+    """What it followed earlier; None: it must follow, or nothing can be known of the
+    place."""
     text: bytes = b""
     """What was likeliest then."""
 
@@ -76,13 +81,15 @@ _Step = tuple[Outline, list[tuple[bytes, bytes]]]
 
 
 class _Trace:
-    """Where a request is. The request itself is not kept: when it leaves, its matcher must go."""
+    """Where a request is. The request itself is not kept: when it leaves, its matcher
+    must go."""
 
     def __init__(self, request: RunningRequest) -> None:
         spec = language_of(request.spec)
         self.state, self.words = request.state, words_of(spec.text, spec.kind)
         self.group = self.name = hash((spec, request.spec.salt))
-        """Of all requests that learn from each other; and of what came before the document."""
+        """Of all requests that learn from each other; and of what came before the
+        document."""
         self.before = b""
         """The end of that."""
         self.outline: Outline | None = None
@@ -106,7 +113,9 @@ class LearntDrafts:
         self._forced = forced
         self._most = most
         texts = enumerate(vocabulary.text_tokens)
-        self._letters = frozenset(i for i, text in texts if text and _OTHERS.isdisjoint(text))
+        self._letters = frozenset(
+            i for i, text in texts if text and _OTHERS.isdisjoint(text)
+        )
         self._places: Latest[int, Outline] = Latest(_MEMO_BYTES)
         self._steps: Latest[tuple[Outline, int], _Step] = Latest(_MEMO_BYTES)
         self._followers: Latest[int, Followers] = Latest(_MEMO_BYTES)
@@ -114,12 +123,16 @@ class LearntDrafts:
         """By salt, of all specs: a model keeps to its own."""
         self._traces: dict[int, _Trace] = {}
 
-    def after(self, slot: int, request: RunningRequest, tokens: Sequence[int]) -> tuple[Found | None, bool]:
-        """What follows a request's new tokens, which its grammar has not seen yet; None if that is unknown.
-        And whether it is worth looking for."""
+    def after(
+        self, slot: int, request: RunningRequest, tokens: Sequence[int]
+    ) -> tuple[Found | None, bool]:
+        """What follows a request's new tokens, which its grammar has not seen yet; None
+        if that is unknown. And whether it is worth looking for."""
         phase = request.state.phase
         if not tokens or phase is not _ACTIVE:
-            return None, bool(tokens) and phase is _WAITING and request.state.turns(tokens)
+            return None, bool(tokens) and phase is _WAITING and request.state.turns(
+                tokens
+            )
         trace = self._trace(slot, request)
         # What ends an output is read at once: it is not asked again.
         outline = self._read(trace, tokens, new=request.state.ends_with(tokens[-1]))
@@ -128,8 +141,14 @@ class LearntDrafts:
         if trace.letters > 1 and (trace.outline is None or trace.outline.in_text):
             return None, False
         found: Found | None = None if outline is None else outline.found
-        known = found is not None and (found.source is None or found.source.likeliest == found.text)
-        return (found, False) if known else (None, getattr(request.matcher, "forces", False))
+        known = found is not None and (
+            found.source is None or found.source.likeliest == found.text
+        )
+        return (
+            (found, False)
+            if known
+            else (None, getattr(request.matcher, "forces", False))
+        )
 
     def look(self, slot: int, request: RunningRequest) -> Found:
         """Find what follows where a request is now, with its grammar."""
@@ -144,7 +163,9 @@ class LearntDrafts:
             tokens = self._forced.behind(matcher, self._most, layout=layout)
             must = matcher.forced() if tokens else b""
             guessed = sum(map(len, map(self._text, tokens))) > len(must)
-            laid_out = Found(tokens, layout.layouts if guessed else None, layout.layouts.likeliest)
+            laid_out = Found(
+                tokens, layout.layouts if guessed else None, layout.layouts.likeliest
+            )
             if must:
                 found = laid_out
         if not found.tokens:
@@ -175,7 +196,9 @@ class LearntDrafts:
             trace.laid_out = len(tokens)
         return layout
 
-    def _continued(self, matcher: Any, text: bytes, layout: OutputLayout | None) -> tuple[int, ...]:
+    def _continued(
+        self, matcher: Any, text: bytes, layout: OutputLayout | None
+    ) -> tuple[int, ...]:
         """The tokens of a text, and of what must follow it; none if it may not come."""
         ahead = matcher.fork() if text and getattr(matcher, "forces", False) else None
         if ahead is None or not ahead.accept_text(text):
@@ -186,7 +209,9 @@ class LearntDrafts:
         """What came after a name in outputs of the same spec and salt."""
         known = self._followers
         name = hash((trace.group, key))
-        return known.get(name) or known.put(name, Followers(), ENTRY_BYTES + _RECENT * _TEXT_BYTES)
+        return known.get(name) or known.put(
+            name, Followers(), ENTRY_BYTES + _RECENT * _TEXT_BYTES
+        )
 
     def _trace(self, slot: int, request: RunningRequest) -> _Trace:
         trace = self._traces.get(slot)
@@ -195,17 +220,24 @@ class LearntDrafts:
             if trace.words.text and request.grammar.spec.whitespace == "flexible":
                 known = self._layouts
                 salt = request.spec.salt
-                trace.layout = OutputLayout(known.get(salt) or known.put(salt, Layouts(), LAYOUTS_BYTES))
+                trace.layout = OutputLayout(
+                    known.get(salt) or known.put(salt, Layouts(), LAYOUTS_BYTES)
+                )
             if trace.words.begins is None:
                 trace.outline, _ = self._made(Outline(trace.words, trace.group), b"")
         return trace
 
-    def _read(self, trace: _Trace, newest: Sequence[int] = (), *, new: bool = True) -> Outline | None:
-        """Read a request's tokens, of which the newest ones are not in its state. Returns where it is in a
-        document, if it is in one and all were read. `new`: also those that no output brought to such a place
-        before, each of which takes several times as long."""
+    def _read(
+        self, trace: _Trace, newest: Sequence[int] = (), *, new: bool = True
+    ) -> Outline | None:
+        """Read a request's tokens, of which the newest ones are not in its state.
+        Returns where it is in a document, if it is in one and all were read. `new`:
+        also those that no output brought to such a place before, each of which takes
+        several times as long."""
         known = trace.state.tokens
-        tokens = newest if trace.length == len(known) else [*known[trace.length :], *newest]
+        tokens = (
+            newest if trace.length == len(known) else [*known[trace.length :], *newest]
+        )
         for token in tokens[:_AT_ONCE]:
             if not self._go_on(trace, token, new):
                 return None
@@ -232,7 +264,9 @@ class LearntDrafts:
             found = known.get(key)
             if found is None and not new:
                 return False
-            step = found or known.put(key, self._made(outline, self._text(token)), ENTRY_BYTES)
+            step = found or known.put(
+                key, self._made(outline, self._text(token)), ENTRY_BYTES
+            )
         trace.outline, learnt = step
         for before, between in learnt:
             if len(between) <= _TEXT_BYTES:
@@ -244,7 +278,8 @@ class LearntDrafts:
         return True
 
     def _made(self, outline: Outline, text: bytes) -> _Step:
-        """What comes of a text at a place: the same place for all outputs that come to equal ones."""
+        """What comes of a text at a place: the same place for all outputs that come to
+        equal ones."""
         place, learnt = outline.after(text)
         if place.begun.startswith(FREE):
             place.found = Found()  # it goes on

@@ -1,14 +1,17 @@
-"""Calls into native code: bounded by a deadline, and waited for by forks and by the interpreter's end.
+"""Calls into native code: bounded by a deadline, and waited for by forks and by the
+interpreter's end.
 
-A call into native code can't be interrupted. One that does not bound its work runs in another thread, on data
-that no other call uses. After the deadline the caller goes on without it, and the thread is abandoned until
-the call returns. What counts is the processor time of the thread: on a busy machine it may get none for long,
-and that is no fault of the call.
+A call into native code can't be interrupted. One that does not bound its work runs in
+another thread, on data that no other call uses. After the deadline the caller goes on
+without it, and the thread is abandoned until the call returns. What counts is the
+processor time of the thread: on a busy machine it may get none for long, and that is no
+fault of the call.
 
-A daemon thread that returns from native code while the interpreter ends is ended in the middle of that code's
-frames, and the process dies by a signal. The child of a fork has the locks of such work, and of modules that
-it imports, without the thread that releases them. So compiles and lexer builds are counted, and both wait for
-them; most take milliseconds.
+A daemon thread that returns from native code while the interpreter ends is ended in the
+middle of that code's frames, and the process dies by a signal. The child of a fork has
+the locks of such work, and of modules that it imports, without the thread that releases
+them. So compiles and lexer builds are counted, and both wait for them; most take
+milliseconds.
 """
 
 from __future__ import annotations
@@ -31,8 +34,8 @@ _FORK_SECONDS = 60.0
 """Seconds that a fork waits at most: modules that lie on a cold disk take long."""
 
 _LATE = 1.0
-"""Seconds that a thread which begins after the end is held back. Meanwhile the interpreter ends it, unless
-another thread joins it."""
+"""Seconds that a thread which begins after the end is held back. Meanwhile the
+interpreter ends it, unless another thread joins it."""
 
 _changed = threading.Condition()
 _ending = False
@@ -42,8 +45,8 @@ _inside: dict[int, bool] = {}
 
 @contextmanager
 def native(*, held: bool = True) -> Iterator[None]:
-    """Around work of a thread that may still run when the interpreter ends, or the process forks. `held`:
-    whether a fork waits for it."""
+    """Around work of a thread that may still run when the interpreter ends, or the
+    process forks. `held`: whether a fork waits for it."""
     me = threading.get_ident()
     if me in _inside:
         yield
@@ -71,7 +74,10 @@ def _wait() -> None:
 def _before_fork() -> None:
     me = threading.get_ident()
     _changed.acquire()  # until it has forked: no work begins meanwhile
-    _changed.wait_for(lambda: not any(held for one, held in _inside.items() if one != me), _FORK_SECONDS)
+    _changed.wait_for(
+        lambda: not any(held for one, held in _inside.items() if one != me),
+        _FORK_SECONDS,
+    )
 
 
 def _after_fork() -> None:
@@ -83,18 +89,23 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(
-    before=_before_fork, after_in_child=_after_fork, after_in_parent=lambda: _changed.release()
+    before=_before_fork,
+    after_in_child=_after_fork,
+    after_in_parent=lambda: _changed.release(),
 )
 
 
 _POLL = 0.01
-"""Seconds between two looks at the calls that run: which is late, and whether another thread helps."""
+"""Seconds between two looks at the calls that run: which is late, and whether another
+thread helps."""
 
 _AT_ONCE = 8
-"""Threads that make calls at the same time: more would wait for a processor, and look late."""
+"""Threads that make calls at the same time: more would wait for a processor, and look
+late."""
 
 _MANY = 16
-"""Calls that are worth one more thread at once: that takes 0.1 ms to start, a mask of SQL 0.2 ms."""
+"""Calls that are worth one more thread at once: that takes 0.1 ms to start, a mask of
+SQL 0.2 ms."""
 
 
 class Overdue(Exception):
@@ -108,7 +119,9 @@ class _Work(Generic[T]):
         self.lock = threading.Lock()
         self.done = threading.Event()  # set with the last outcome
         self.left = list(enumerate(calls))[::-1]
-        self.outcomes: list[T | Exception] = [RuntimeError("no thread is available")] * len(calls)
+        self.outcomes: list[T | Exception] = [
+            RuntimeError("no thread is available")
+        ] * len(calls)
         self._missing = len(calls)
 
     def tell(self, index: int, outcome: T | Exception) -> None:
@@ -130,11 +143,14 @@ class _Caller(Generic[T]):
         self._clock = 0
         self.begun = 0.0
         self.abandoned = False
-        self.thread = threading.Thread(target=self._run, name="guided-deadline", daemon=True)
+        self.thread = threading.Thread(
+            target=self._run, name="guided-deadline", daemon=True
+        )
         self.thread.start()
 
     def gives_up(self, longest: float) -> bool:
-        """Abandon the thread if its call has taken too much processor time, or `longest` by the clock."""
+        """Abandon the thread if its call has taken too much processor time, or
+        `longest` by the clock."""
         with self._work.lock:
             if self._call is None:
                 return False
@@ -165,7 +181,8 @@ class _Caller(Generic[T]):
             found: T | Exception = call()
         except BaseException as error:
             found = error if isinstance(error, Exception) else RuntimeError(repr(error))
-        if time.thread_time() - begun >= self._seconds:  # no other thread ran to see it: it held the GIL
+        # no other thread ran to see it: it held the GIL
+        if time.thread_time() - begun >= self._seconds:
             found = Overdue()
         with work.lock:
             self._call = None
@@ -175,9 +192,15 @@ class _Caller(Generic[T]):
 
 
 class DeadlineCalls(Generic[T]):
-    """Makes calls with a deadline, in threads of their own. Used by one thread at a time."""
+    """Makes calls with a deadline, in threads of their own. Used by one thread at a
+    time."""
 
-    def __init__(self, seconds: float, longest: float, progress: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        longest: float,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
         """`progress` is called while calls are waited for."""
         self.seconds = seconds
         """Processor time that one call may take."""
@@ -186,9 +209,12 @@ class DeadlineCalls(Generic[T]):
         self._progress = progress
         self._abandoned: list[_Caller[T]] = []
 
-    def run(self, calls: Sequence[Callable[[], T]], *, times: float = 1.0) -> list[T | Exception]:
-        """Make the calls: one after the other, and a few at a time if they are many or take long. For each
-        its result, what it raised, or Overdue if it took `times` as much processor time as a call may."""
+    def run(
+        self, calls: Sequence[Callable[[], T]], *, times: float = 1.0
+    ) -> list[T | Exception]:
+        """Make the calls: one after the other, and a few at a time if they are many or
+        take long. For each its result, what it raised, or Overdue if it took `times` as
+        much processor time as a call may."""
         work = _Work(calls)
         at_once = len(calls) // _MANY
         callers: list[_Caller[T]] = []
@@ -207,6 +233,11 @@ class DeadlineCalls(Generic[T]):
         return work.outcomes
 
     def overdue(self) -> float:
-        """For how many seconds the longest of the abandoned calls has run; 0.0 if none runs."""
-        self._abandoned = [caller for caller in self._abandoned if caller.thread.is_alive()]
-        return max((time.monotonic() - caller.begun for caller in self._abandoned), default=0.0)
+        """For how many seconds the longest of the abandoned calls has run; 0.0 if none
+        runs."""
+        self._abandoned = [
+            caller for caller in self._abandoned if caller.thread.is_alive()
+        ]
+        return max(
+            (time.monotonic() - caller.begun for caller in self._abandoned), default=0.0
+        )

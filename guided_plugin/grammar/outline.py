@@ -1,7 +1,8 @@
 """`Outline`: a place in JSON, reduced to what decides which text may follow.
 
-Two outputs of one spec that come to the same outline allow the same continuations. Values are left out of it,
-except where a schema may tell branches apart by values. Depends on the keywords of JSON Schema.
+Two outputs of one spec that come to the same outline allow the same continuations.
+Values are left out of it, except where a schema may tell branches apart by values.
+Depends on the keywords of JSON Schema.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ from guided_plugin.spec.memo import remembered, texts_bytes
 
 _STRING = r'"(?:[^"\\]|\\.)*+"'
 
-_PART = re.compile(rb'(%b|[{}\[\],:])|([^{}\[\],:"]++|".*)' % _STRING.encode(), re.DOTALL)
-"""In an output: a part that is complete, or one that goes on until another part follows."""
+_PART = re.compile(
+    rb'(%b|[{}\[\],:])|([^{}\[\],:"]++|".*)' % _STRING.encode(), re.DOTALL
+)
+"""In an output: a part that is complete, or one that goes on until another part
+follows."""
 
 _LONG = 256
-"""An open text of more bytes is a part of the name: all of it is looked at with each token."""
+"""An open text of more bytes is a part of the name: all of it is looked at with each
+token."""
 
 FREE = b'"\0'
 """In place of an open text of which the spec says nothing."""
@@ -29,7 +34,8 @@ _READ_BYTES = 1 << 16
 """Specs with more text are not read: a batch waits. One of 1 MiB takes up to 130 ms."""
 
 _BEGINS = 64
-"""Of a structural tag that are looked for: in 50 us, if no two have a letter in common."""
+"""Of a structural tag that are looked for: in 50 us, if no two have a letter in
+common."""
 
 _BRANCHES = (
     *("allOf", "anyOf", "oneOf", "not", "if", "contains", "uniqueItems"),
@@ -37,11 +43,15 @@ _BRANCHES = (
 )
 """Keywords by which a value may decide what follows behind it."""
 
-_NESTED = re.compile(rf'"const":[\[{{]|"enum":\[(?:(?:{_STRING}|[^\[\]{{}}",]++),?)*+[\[{{]')
+_NESTED = re.compile(
+    rf'"const":[\[{{]|"enum":\[(?:(?:{_STRING}|[^\[\]{{}}",]++),?)*+[\[{{]'
+)
 """An array or an object that a schema names: values inside of it decide too."""
 
 _SCALARS = {"number", "integer", "string"}
-_MEASURES = [name for name, one in KEYWORDS.items() if one.types and one.types <= _SCALARS]
+_MEASURES = [
+    name for name, one in KEYWORDS.items() if one.types and one.types <= _SCALARS
+]
 """Keywords that tell values apart without naming them: bounds, patterns, formats."""
 
 
@@ -61,18 +71,22 @@ class SpecWords:
 
 @remembered(lambda text, words: texts_bytes(text, words.text))
 def words_of(text: str, kind: str) -> SpecWords:
-    """What a spec says; nothing where no JSON is written, or where its text is too long to be read."""
+    """What a spec says; nothing where no JSON is written, or where its text is too long
+    to be read."""
     is_json = kind in ("json_schema", "json_object")
     if len(text) > _READ_BYTES or not (is_json or kind == "structural_tag"):
         is_json = False
         text = ""
     begins = re.findall(rf'"begin":({_STRING})', text)[:_BEGINS]
-    texts = [re.escape(json.loads(one).encode(errors="surrogatepass")) for one in begins]
+    texts = [
+        re.escape(json.loads(one).encode(errors="surrogatepass")) for one in begins
+    ]
     return SpecWords(
         # Half a surrogate pair is a string for JSON; no output holds its bytes.
         text.encode().decode("unicode_escape").encode(errors="surrogatepass"),
         None if is_json else re.compile(b"|".join(texts) or rb"(?!)"),
-        _NESTED.search(text) is not None or any(f'"{name}"' in text for name in _BRANCHES),
+        _NESTED.search(text) is not None
+        or any(f'"{name}"' in text for name in _BRANCHES),
         any(f'"{name}"' in text for name in _MEASURES),
     )
 
@@ -85,7 +99,8 @@ class Outline:
     name: int
     """What is complete, as a hash."""
     begun: bytes = b""
-    """What is not: a string, a number, a word or whitespace; or what stands behind the document."""
+    """What is not: a string, a number, a word or whitespace; or what stands behind the
+    document."""
     key: bytes = b""
     """The last name that the spec has,"""
     since: bytes = b""
@@ -101,11 +116,13 @@ class Outline:
     _named: bytes = b""
     _in_object: bool = False
     _around: Any = None
-    """What came before the innermost open container, whether that is in an object, and what is around it."""
+    """What came before the innermost open container, whether that is in an object, and
+    what is around it."""
 
     def after(self, text: bytes) -> tuple[Outline, list[tuple[bytes, bytes]]]:
-        """The place behind a text. And what was completed: each name of the spec, as the name before it and
-        the text since that or since a value, and the end of the document likewise."""
+        """The place behind a text. And what was completed: each name of the spec, as
+        the name before it and the text since that or since a value, and the end of the
+        document likewise."""
         place = replace(self, begun=b"", found=None)
         learnt = list[tuple[bytes, bytes]]()
         parts = iter(_PART.findall(self.begun + text))
@@ -125,7 +142,8 @@ class Outline:
         return place, learnt
 
     def _take(self, part: bytes) -> bool:
-        """A part is complete. Returns whether a name of the spec is, or the document."""
+        """A part is complete. Returns whether a name of the spec is, or the
+        document."""
         decides: bytes | int = part
         self.since += part
         if part == b",":
@@ -158,15 +176,20 @@ class Outline:
         words = self.words
         escape = b"\\" * ((len(begun) - len(begun.rstrip(b"\\"))) % 2)
         self.in_text = begun.startswith(b'"') and not self.at_name
-        if self.in_text and begun not in words.text and not words.branches and not words.measures:
+        if (
+            self.in_text
+            and begun not in words.text
+            and not words.branches
+            and not words.measures
+        ):
             self.begun = FREE + escape
         elif len(begun) > _LONG:
             self.name = hash((self.name, begun))
             self.begun = begun[:1] + escape
 
     def rest_of(self, text: bytes) -> bytes:
-        """What is left of a text that stands between two values; nothing in the middle of a value, or if the
-        output has begun another text."""
+        """What is left of a text that stands between two values; nothing in the middle
+        of a value, or if the output has begun another text."""
         begun = self.since + self.begun
         if not self.at_name and self.begun.strip():
             if self.begun.startswith(b'"'):

@@ -1,8 +1,10 @@
-"""Replaces a matcher whose shared lexer is exhausted, by replaying its request's tokens.
+"""Replaces a matcher whose shared lexer is exhausted, by replaying its request's
+tokens.
 
-Matchers of one grammar share state that may be exhausted (the states of llguidance's lexers are limited).
-Then all of them stop in the same step, and each has tokens to replay. Replays may take only a small part of
-the time, because all other requests wait for them. Depends on the grammar protocols.
+Matchers of one grammar share state that may be exhausted (the states of llguidance's
+lexers are limited). Then all of them stop in the same step, and each has tokens to
+replay. Replays may take only a small part of the time, because all other requests wait
+for them. Depends on the grammar protocols.
 """
 
 from __future__ import annotations
@@ -31,13 +33,16 @@ _SHARE = 0.05
 
 
 _MOVED = 1000
-"""A request with more tokens is not moved: replays must leave time to those that can't go on without."""
+"""A request with more tokens is not moved: replays must leave time to those that can't
+go on without."""
 
 
 class Renewals:
-    """Decides whether a request whose matcher can't go on continues with a new matcher. One for each table.
+    """Decides whether a request whose matcher can't go on continues with a new matcher.
+    One for each table.
 
-    Each call returns None if the request continues, with a new matcher in place; else why it fails.
+    Each call returns None if the request continues, with a new matcher in place; else
+    why it fails.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -45,7 +50,9 @@ class Renewals:
         self._left = _MOST
         self._seen = time.monotonic()
 
-    def fill(self, request: RunningRequest, mask: MaskArray, row: int) -> GuidedError | None:
+    def fill(
+        self, request: RunningRequest, mask: MaskArray, row: int
+    ) -> GuidedError | None:
         """Fill a row for which the matcher allowed no token."""
 
         def fill(matcher: Matcher) -> bool:
@@ -65,34 +72,45 @@ class Renewals:
         if error is own_end and self._is_shown(request, token):
             name = request.backend.name
             what = f"{error.what}, though the mask of {name} shows it"
-            return RequestError(what, hint=f"this is a fault of {name}: write the spec in another way")
+            return RequestError(
+                what, hint=f"this is a fault of {name}: write the spec in another way"
+            )
         return error
 
     def _is_shown(self, request: RunningRequest, token: int) -> bool:
         """Whether the mask of a request shows a token that its matcher has refused."""
         mask = np.zeros((1, self._vocabulary.words), np.int32)
-        with contextlib.suppress(Exception):  # some matchers have no mask after a refusal
+        # some matchers have no mask after a refusal
+        with contextlib.suppress(Exception):
             request.backend.batch([request.matcher]).fill(mask, [0])
             return token >= 0 and bool(mask[0, token // 32] >> token % 32 & 1)
         return False
 
     def replay(self, request: RunningRequest) -> GuidedError | None:
-        """Reach the position of a request whose new matcher refused one of its own tokens."""
+        """Reach the position of a request whose new matcher refused one of its own
+        tokens."""
         return self._renew(
-            request, lambda matcher: True, RequestError("its backend could not roll drafts back")
+            request,
+            lambda matcher: True,
+            RequestError("its backend could not roll drafts back"),
         )
 
     def refusal(self, request: RunningRequest, token: int) -> GuidedError:
         """Why a token is refused."""
-        text = self._vocabulary.tokens[token] if 0 <= token < self._vocabulary.size else b"?"
+        text = (
+            self._vocabulary.tokens[token]
+            if 0 <= token < self._vocabulary.size
+            else b"?"
+        )
         return _over_limit(request) or RequestError(
             f"token {token} ({text!r}) after {len(request.state.tokens)} tokens breaks the grammar",
             hint="something changed the logits after they were masked, or the token came from elsewhere",
         )
 
     def refresh(self, request: RunningRequest) -> bool:
-        """Give a request a new matcher in place of one that works, but whose shared state is to be given up.
-        False: there is no time for it now, as requests that can't go on come first."""
+        """Give a request a new matcher in place of one that works, but whose shared
+        state is to be given up. False: there is no time for it now, as requests that
+        can't go on come first."""
         start = self._earn()
         if self._left <= _MOST / 2:
             return False
@@ -126,7 +144,10 @@ class Renewals:
         return now
 
     def _renew(
-        self, request: RunningRequest, go_on: Callable[[Matcher], bool], own_end: GuidedError
+        self,
+        request: RunningRequest,
+        go_on: Callable[[Matcher], bool],
+        own_end: GuidedError,
     ) -> GuidedError | None:
         try:
             if not rebuilds_shared(request.matcher):
@@ -140,7 +161,9 @@ class Renewals:
                 self._left -= time.monotonic() - start
         except Exception as error:
             _log.warning(
-                "request %s: cannot replace its matcher: %s", printable(request.request_id), printable(error)
+                "request %s: cannot replace its matcher: %s",
+                printable(request.request_id),
+                printable(error),
             )
             return own_end
 
@@ -148,7 +171,8 @@ class Renewals:
 def _replay(
     request: RunningRequest, go_on: Callable[[Matcher], bool], own_end: GuidedError
 ) -> GuidedError | None:
-    # The shared state may be exhausted again before the first matcher arrives; the second one is alone.
+    # The shared state may be exhausted again before the first matcher arrives; the
+    # second one is alone.
     for _ in range(2):
         request.matcher, complete = request.replayed()
         if complete and go_on(request.matcher):
@@ -159,7 +183,8 @@ def _replay(
 
 
 def rebuilds_shared(matcher: Matcher) -> bool:
-    """Whether a matcher that can't go on may be replaced by a new one: its shared state was exhausted."""
+    """Whether a matcher that can't go on may be replaced by a new one: its shared state
+    was exhausted."""
     rebuild: Callable[[], bool] | None = getattr(matcher, "rebuild_shared", None)
     return rebuild is not None and rebuild()
 

@@ -1,7 +1,9 @@
-"""`RequestState`: the phase of a request, and which of its tokens count. Depends on triggers.
+"""`RequestState`: the phase of a request, and which of its tokens count. Depends on
+triggers.
 
-Both follow from the tokens that were sampled. The table in the process that runs the grammars and the journal
-in the engine each keep a `RequestState`, and agree without messages.
+Both follow from the tokens that were sampled. The table in the process that runs the
+grammars and the journal in the engine each keep a `RequestState`, and agree without
+messages.
 """
 
 from __future__ import annotations
@@ -25,16 +27,19 @@ class Phase(Enum):
     """Fails closed: only stop tokens are allowed."""
 
 
-_ACTIVE = Phase.ACTIVE  # a member of an enumeration costs as much to look up as the rest of `take`
+# a member of an enumeration costs as much to look up as the rest of `take`
+_ACTIVE = Phase.ACTIVE
 
 StateMark = tuple[Phase, bool, int, int]
-"""Phase, whether it has begun, start and number of tokens: what a `RequestState` goes back to."""
+"""Phase, whether it has begun, start and number of tokens: what a `RequestState` goes
+back to."""
 
 
 class RequestState:
     """A request between its first token and its stop token.
 
-    - WAITING becomes ACTIVE with the token that completes a trigger, also where that is a stop token.
+    - WAITING becomes ACTIVE with the token that completes a trigger, also where that is
+      a stop token.
       Any other stop token makes it FAILED: nothing of its output was constrained.
     - ACTIVE becomes DONE with a stop token.
     - Else FAILED comes from outside: only a grammar knows which tokens it refuses.
@@ -42,9 +47,20 @@ class RequestState:
     Tokens count up to the one that made it DONE, or up to its failure.
     """
 
-    __slots__ = ("_limit", "_stops", "_triggers", "_turns", "begun", "phase", "start", "tokens")
+    __slots__ = (
+        "_limit",
+        "_stops",
+        "_triggers",
+        "_turns",
+        "begun",
+        "phase",
+        "start",
+        "tokens",
+    )
 
-    def __init__(self, triggers: Iterable[Trigger], stop_token_ids: Iterable[int]) -> None:
+    def __init__(
+        self, triggers: Iterable[Trigger], stop_token_ids: Iterable[int]
+    ) -> None:
         """`triggers`: as token ids."""
         self._triggers = [(as_array(one), one.kept) for one in triggers]
         self._stops = frozenset(stop_token_ids)
@@ -63,7 +79,8 @@ class RequestState:
             self._activate(0)
 
     def take(self, token: int) -> bool:
-        """A token was sampled, and accepted by the grammar if there is one yet. Whether the phase changed."""
+        """A token was sampled, and accepted by the grammar if there is one yet. Whether
+        the phase changed."""
         if self.phase is _ACTIVE:
             self.tokens.append(token)
             if token not in self._stops:
@@ -104,7 +121,8 @@ class RequestState:
             self.take(token)
 
     def fail(self, count: int | None = None) -> None:
-        """It failed after `count` tokens, of which some may still arrive, or after those that are here."""
+        """It failed after `count` tokens, of which some may still arrive, or after
+        those that are here."""
         self._limit = len(self.tokens) if count is None else count
         del self.tokens[self._limit :]
         self.phase = Phase.FAILED
@@ -129,7 +147,8 @@ class RequestState:
         return not tokens or self.tokens[-len(tokens) :].tolist() == list(tokens)
 
     def _begins(self, token: int) -> int | None:
-        """How many of the tokens up to this one are constrained; None if it completes no trigger."""
+        """How many of the tokens up to this one are constrained; None if it completes
+        no trigger."""
         for trigger, kept in self._triggers:
             if token == trigger[-1] and self.follows(trigger[:-1]):
                 return len(trigger) if kept else 0

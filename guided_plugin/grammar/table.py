@@ -1,7 +1,9 @@
-"""`GrammarTable`: the grammar side of a step. Slots and tokens in, masks out; no tensors, no devices.
+"""`GrammarTable`: the grammar side of a step. Slots and tokens in, masks out; no
+tensors, no devices.
 
-Runs in the thread of a host or in a worker process. Nothing here raises for what one request did: its row
-fails closed (only stop tokens stay allowed) and `failures` says why. Depends on the grammar protocols.
+Runs in the thread of a host or in a worker process. Nothing here raises for what one
+request did: its row fails closed (only stop tokens stay allowed) and `failures` says
+why. Depends on the grammar protocols.
 """
 
 from __future__ import annotations
@@ -34,20 +36,23 @@ from guided_plugin.step import NO_TOKEN
 _HEAD_WORDS = 64
 
 _GROUPS = 64
-"""Groups that are remembered: of a step there is one, and with drafts two for each position."""
+"""Groups that are remembered: of a step there is one, and with drafts two for each
+position."""
 
 _RENEW_EVERY = 16
 """Fills between two looks for matchers that are to be replaced."""
 
 _LOOK_SECONDS = 0.1
-"""Seconds between two such looks, at most: where masks take long, better matchers matter most."""
+"""Seconds between two such looks, at most: where masks take long, better matchers
+matter most."""
 
 _CLOSING_SECONDS = 0.002
-"""In a step, for searches that only leave more choice to outputs that end soon. As much, on the average, for
-those without which outputs would be cut."""
+"""In a step, for searches that only leave more choice to outputs that end soon. As
+much, on the average, for those without which outputs would be cut."""
 
 _STOP_ROW_BYTES = 4 << 20
-"""What rows of stop tokens may take: one for each set of stop tokens that requests have."""
+"""What rows of stop tokens may take: one for each set of stop tokens that requests
+have."""
 
 
 @dataclass(slots=True)
@@ -56,13 +61,15 @@ class _Group:
 
     batches: list[StepBatch | UnboundedBatch]
     others: list[int]
-    """The positions in the step of slots that no matcher guides: not yet, or no longer."""
+    """The positions in the step of slots that no matcher guides: not yet, or no
+    longer."""
     closing: list[tuple[int, RunningRequest, OutputClosing]]
     """Those of slots whose outputs end before their limit, with what is there."""
 
 
 class GrammarTable:
-    """Running grammars by slot. `fill` and `accept` take the guided slots of one step, in row order."""
+    """Running grammars by slot. `fill` and `accept` take the guided slots of one step,
+    in row order."""
 
     def __init__(
         self,
@@ -72,8 +79,9 @@ class GrammarTable:
         quarantine: Quarantine | None = None,
         progress: Callable[[], None] = lambda: None,
     ) -> None:
-        """`row_seconds` of processor time, or `row_longest` by the clock, is what a call for one request may
-        take; `quarantine` gets the specs that take longer. `progress` is called while a step is long."""
+        """`row_seconds` of processor time, or `row_longest` by the clock, is what a
+        call for one request may take; `quarantine` gets the specs that take longer.
+        `progress` is called while a step is long."""
         self._vocabulary = vocabulary
         self._unbounded = UnboundedCalls(row_seconds, row_longest, quarantine, progress)
         self.requests: dict[int, RunningRequest] = {}
@@ -86,7 +94,8 @@ class GrammarTable:
         self.failures: list[tuple[int, GuidedError]] = []
         """Slots that failed since the host last took this list, with the reason."""
         self.led: list[int] = []
-        """Slots whose outputs came so near their limit since then that they are led to an end."""
+        """Slots whose outputs came so near their limit since then that they are led to
+        an end."""
         self.tokens_led = 0
         """Tokens since then that had no other choice."""
         self._closing_until = 0.0
@@ -102,7 +111,9 @@ class GrammarTable:
     ) -> None:
         """Start a request in a slot; `tokens` replays what it had produced before."""
         if slot in self.requests:
-            raise PipelineError(f"slot {slot} is taken by request {self.requests[slot].request_id}")
+            raise PipelineError(
+                f"slot {slot} is taken by request {self.requests[slot].request_id}"
+            )
         stops = spec.stop_token_ids or self._vocabulary.stop_token_ids
         try:
             self._vocabulary.check_stops(stops, named=grammar.named)
@@ -114,22 +125,35 @@ class GrammarTable:
         def replay() -> None:
             end = time.thread_time() + self._unbounded.longest
             for token in history:
-                if self.requests.get(slot) is request:  # else it took too long, and this thread is abandoned
+                # else it took too long, and this thread is abandoned
+                if self.requests.get(slot) is request:
                     self._accept_one(slot, request, token)
                 if time.thread_time() > end:
                     what = f"the replay of its {len(history)} tokens takes too long"
-                    raise RequestError(what, hint="ask for shorter outputs, or simplify the schema")
+                    raise RequestError(
+                        what, hint="ask for shorter outputs, or simplify the schema"
+                    )
 
         try:
             matcher = backend.start(grammar, stops)
             state = RequestState(triggers, stops)
-            # Triggers that belong to the constrained part, where the grammar can't begin with them.
+            # Triggers that belong to the constrained part, where the grammar can't
+            # begin with them.
             kept = [as_array(one) for one in triggers if one.kept]
             first = partial(backend.start, grammar, stops)
             seconds = self._unbounded.seconds
-            forbidden = tuple(one for one in kept if refused(first(), one, seconds) is not None)
+            forbidden = tuple(
+                one for one in kept if refused(first(), one, seconds) is not None
+            )
             request = RunningRequest(
-                request_id, spec, grammar, matcher, backend, stops, state, forbidden=forbidden
+                request_id,
+                spec,
+                grammar,
+                matcher,
+                backend,
+                stops,
+                state,
+                forbidden=forbidden,
             )
             if grammar.shortest is not None and spec.room is not None:
                 closer: Any = backend
@@ -140,21 +164,28 @@ class GrammarTable:
             else:
                 self._unbounded.replay(request, replay)
         except BaseException as error:
-            # The host was not told that the slot is in use, so it would never remove the request.
+            # The host was not told that the slot is in use, so it would never remove
+            # the request.
             self.requests.pop(slot, None)
             if isinstance(error, RequestError):
                 raise error.for_request(request_id) from error
             if not isinstance(error, Exception):
                 raise
-            raise RequestError(f"its backend failed: {error}", request_id=request_id) from error
+            raise RequestError(
+                f"its backend failed: {error}", request_id=request_id
+            ) from error
         finally:
             self.regroup()
 
-    def add_failed(self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError) -> None:
-        """A request takes a slot, but has failed before it could begin: its rows are closed."""
+    def add_failed(
+        self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError
+    ) -> None:
+        """A request takes a slot, but has failed before it could begin: its rows are
+        closed."""
         stops = self._vocabulary.usable_stops(spec.stop_token_ids)
         grammar = Grammar(spec, "", None, 0, 0.0, bounded=True)
-        none: Any = None  # of a request that has failed, neither matcher nor backend is asked
+        # of a request that has failed, neither matcher nor backend is asked
+        none: Any = None
         self.requests[slot] = RunningRequest(
             request_id, spec, grammar, none, none, stops, RequestState((), stops)
         )
@@ -190,7 +221,9 @@ class GrammarTable:
         """A phase or a matcher changed: group the slots of later steps again."""
         self._groups.clear()
 
-    def fill(self, slots: tuple[int, ...], mask: MaskArray, rows: list[int] | None = None) -> None:
+    def fill(
+        self, slots: tuple[int, ...], mask: MaskArray, rows: list[int] | None = None
+    ) -> None:
         """Write the mask of slots[i] into mask[rows[i]]; without rows, into mask[i]."""
         self._fills += 1
         start = time.perf_counter()
@@ -199,7 +232,11 @@ class GrammarTable:
             start = self._looked = time.perf_counter()
         group = self._group(slots)
         for batch in group.batches:
-            own = batch.positions if rows is None else [rows[position] for position in batch.positions]
+            own = (
+                batch.positions
+                if rows is None
+                else [rows[position] for position in batch.positions]
+            )
             self._fill_batch(batch, slots, mask, own)
         if rows is None:  # a step begins
             self._closing_until = time.thread_time() + _CLOSING_SECONDS
@@ -221,7 +258,12 @@ class GrammarTable:
         self._fill_seconds = time.perf_counter() - start
 
     def _close(
-        self, slot: int, request: RunningRequest, closing: OutputClosing, row: MaskArray, part: float
+        self,
+        slot: int,
+        request: RunningRequest,
+        closing: OutputClosing,
+        row: MaskArray,
+        part: float,
     ) -> None:
         """Keep room for an end in the mask of a request that runs."""
         tokens = request.state.tokens
@@ -230,7 +272,9 @@ class GrammarTable:
         last = tokens[-1] if tokens else -1
         error: GuidedError | None = None
         try:
-            closing.restrict(request.matcher, len(tokens), last, row, self._closing_until, part)
+            closing.restrict(
+                request.matcher, len(tokens), last, row, self._closing_until, part
+            )
         except Exception as problem:
             error = RequestError(f"its end could not be found: {problem}")
         if error is None and time.thread_time() - begun > self._unbounded.seconds:
@@ -245,9 +289,14 @@ class GrammarTable:
                 self.led.append(slot)
 
     def _look_at_matchers(self) -> None:
-        """Replace matchers whose shared state is to be given up, as many as time allows. If there is none,
-        those that share with too many, for as long as a fill takes."""
-        outdated = [one for one in self.requests.values() if getattr(one.matcher, "outdated", False)]
+        """Replace matchers whose shared state is to be given up, as many as time
+        allows. If there is none, those that share with too many, for as long as a fill
+        takes."""
+        outdated = [
+            one
+            for one in self.requests.values()
+            if getattr(one.matcher, "outdated", False)
+        ]
         for request in outdated:
             if not self.renewals.refresh(request):
                 return
@@ -260,11 +309,19 @@ class GrammarTable:
                 self.regroup()
 
     def _fill_batch(
-        self, batch: StepBatch | UnboundedBatch, slots: tuple[int, ...], mask: MaskArray, rows: list[int]
+        self,
+        batch: StepBatch | UnboundedBatch,
+        slots: tuple[int, ...],
+        mask: MaskArray,
+        rows: list[int],
     ) -> None:
         batch.fill(mask, rows)
         errors = batch.errors
-        filled = rows if not errors else [row for index, row in enumerate(rows) if index not in errors]
+        filled = (
+            rows
+            if not errors
+            else [row for index, row in enumerate(rows) if index not in errors]
+        )
         for row in _empty_rows(mask, filled):
             index = rows.index(row)
             error = self.renewals.fill(batch.requests[index], mask, row)
@@ -278,9 +335,14 @@ class GrammarTable:
             self.regroup()
 
     def accept(self, slots: tuple[int, ...], tokens: Sequence[int]) -> None:
-        """Move every slot past the token that was sampled for it; NO_TOKEN where none was."""
+        """Move every slot past the token that was sampled for it; NO_TOKEN where none
+        was."""
         if NO_TOKEN in tokens:
-            sampled = [(slot, token) for slot, token in zip(slots, tokens, strict=True) if token != NO_TOKEN]
+            sampled = [
+                (slot, token)
+                for slot, token in zip(slots, tokens, strict=True)
+                if token != NO_TOKEN
+            ]
             if not sampled:
                 return
             slots = tuple(slot for slot, _ in sampled)
@@ -291,11 +353,15 @@ class GrammarTable:
             chosen = [tokens[position] for position in batch.positions]
             verdicts = batch.accept(chosen)
             changed |= batch.stale
-            for request, token, accepted in zip(batch.requests, chosen, verdicts, strict=True):
+            for request, token, accepted in zip(
+                batch.requests, chosen, verdicts, strict=True
+            ):
                 if not accepted:
                     changed = True
                     index = batch.requests.index(request)
-                    error = batch.errors.get(index) or self.renewals.accept(request, token)
+                    error = batch.errors.get(index) or self.renewals.accept(
+                        request, token
+                    )
                     if error is not None:
                         self.fail(slots[batch.positions[index]], error)
                         continue
@@ -309,9 +375,11 @@ class GrammarTable:
         if changed:
             self.regroup()
 
-    def accept_more(self, slots: tuple[int, ...], blocks: Sequence[Sequence[int]]) -> None:
-        """Move slots past what came behind the tokens of `accept`, as few have any: blocks[p][i] is the next
-        token of slots[i], or NO_TOKEN if it has no more."""
+    def accept_more(
+        self, slots: tuple[int, ...], blocks: Sequence[Sequence[int]]
+    ) -> None:
+        """Move slots past what came behind the tokens of `accept`, as few have any:
+        blocks[p][i] is the next token of slots[i], or NO_TOKEN if it has no more."""
         for slot, *tokens in zip(slots, *blocks, strict=True):
             for token in tokens:
                 if token == NO_TOKEN:
@@ -345,7 +413,9 @@ class GrammarTable:
         if request.state.phase is Phase.FAILED:
             self.fail(slot, never_began(request.spec))
         try:
-            token = refused(request.matcher, request.state.constrained(), self._unbounded.seconds)
+            token = refused(
+                request.matcher, request.state.constrained(), self._unbounded.seconds
+            )
             if token is not None and request.state.phase is Phase.ACTIVE:
                 self.fail(slot, self.renewals.refusal(request, token))
         except BudgetError as error:
@@ -361,7 +431,9 @@ class GrammarTable:
         for position, slot in enumerate(slots):
             request = self.requests.get(slot)
             if request is None:
-                raise PipelineError(f"slot {slot} has no request", hint="call add_request first")
+                raise PipelineError(
+                    f"slot {slot} has no request", hint="call add_request first"
+                )
             if request.state.phase is Phase.ACTIVE:
                 kind = request.backend.name, request.bounded
                 active.setdefault(kind, []).append(position)
@@ -372,7 +444,11 @@ class GrammarTable:
         for (_, bounded), positions in active.items():
             requests = [self.requests[slots[position]] for position in positions]
             calls = self._unbounded
-            batch = partial(StepBatch, calls.seconds) if bounded else partial(UnboundedBatch, calls)
+            batch = (
+                partial(StepBatch, calls.seconds)
+                if bounded
+                else partial(UnboundedBatch, calls)
+            )
             group.batches.append(batch(positions, requests))
         if len(self._groups) >= _GROUPS:
             self.regroup()
@@ -393,7 +469,8 @@ class GrammarTable:
 
 
 def _empty_rows(mask: MaskArray, positions: list[int]) -> list[int]:
-    """Rows without a single allowed token. Most rows show one early: look there first."""
+    """Rows without a single allowed token. Most rows show one early: look there
+    first."""
     if not positions:
         return []
     alive: list[bool] = np.any(mask[: positions[-1] + 1, :_HEAD_WORDS], axis=1).tolist()

@@ -1,7 +1,9 @@
-"""Chooses how many threads fill a batch of masks: as few as are done in time. Depends on nothing.
+"""Chooses how many threads fill a batch of masks: as few as are done in time. Depends
+on nothing.
 
-Processors that fill masks are not available to the host. Masks are filled while a forward pass runs, so there
-is time, and the host's own thread runs faster next to fewer others.
+Processors that fill masks are not available to the host. Masks are filled while a
+forward pass runs, so there is time, and the host's own thread runs faster next to fewer
+others.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from typing import Generic, TypeVar
 _log = logging.getLogger(__name__)
 
 _SHARE = 0.3
-"""What part of a step a batch may take, tokens and masks, before it gets more threads."""
+"""What part of a step a batch may take, tokens and masks, before it gets more
+threads."""
 
 _FAST = 0.7
 """A batch is fast if it takes no more than this part of what is allowed."""
@@ -25,22 +28,27 @@ _EXPOSED = 3.0
 """A fill that takes so many times what is allowed may have delayed a step."""
 
 _MOST_FAST_FILLS = 8192
-"""The limit of the wait for a trial. It is four times as long after a bad trial, and after a delay."""
+"""The limit of the wait for a trial. It is four times as long after a bad trial, and
+after a delay."""
 
 T = TypeVar("T")
 
 
 class AdaptiveThreads(Generic[T]):
-    """Executors with 1, 2, 4, ... threads up to `most`, made when they are needed, and the one in use.
+    """Executors with 1, 2, 4, ... threads up to `most`, made when they are needed, and
+    the one in use.
 
-    All threads are used until `pace` is called: a host that does not call it waits for masks. The time of a
-    fill does not show how long it would take with fewer threads (small ones gain little from many), so that
-    is tried.
+    All threads are used until `pace` is called: a host that does not call it waits for
+    masks. The time of a fill does not show how long it would take with fewer threads
+    (small ones gain little from many), so that is tried.
     """
 
     def __init__(self, make: Callable[[int], T], most: int) -> None:
         self._make = make
-        self._sizes = [*(1 << i for i in range(most.bit_length()) if 1 << i < most), most]
+        self._sizes = [
+            *(1 << i for i in range(most.bit_length()) if 1 << i < most),
+            most,
+        ]
         self._executors: dict[int, T] = {}
         self._allowed: float | None = None
         self._at = len(self._sizes) - 1
@@ -54,7 +62,8 @@ class AdaptiveThreads(Generic[T]):
 
     @property
     def executor(self) -> T:
-        """To be used for the next batch. The first one is made then: a process that forks has no threads."""
+        """To be used for the next batch. The first one is made then: a process that
+        forks has no threads."""
         size = self.threads
         if size not in self._executors:
             self._executors[size] = self._make(size)
@@ -95,10 +104,14 @@ class AdaptiveThreads(Generic[T]):
     def _late(self, times: float) -> None:
         """The last fill took so many times what is allowed."""
         most = len(self._sizes) - 1
-        if self._at < most and (times > _EXPOSED or (self._tried and self._since <= _FAST_FILLS)):
+        if self._at < most and (
+            times > _EXPOSED or (self._tried and self._since <= _FAST_FILLS)
+        ):
             self._needed = min(4 * self._needed, _MOST_FAST_FILLS)
         self._tried = False
-        enough = (at for at, size in enumerate(self._sizes) if size >= self.threads * times)
+        enough = (
+            at for at, size in enumerate(self._sizes) if size >= self.threads * times
+        )
         self._use(next(enough, most))
 
     def _use(self, at: int) -> None:
@@ -106,7 +119,8 @@ class AdaptiveThreads(Generic[T]):
         if size not in self._executors:
             try:
                 self._executors[size] = self._make(size)
-            except Exception as error:  # no more threads are available: keep the executor in use
+            # no more threads are available: keep the executor in use
+            except Exception as error:
                 _log.warning("cannot start %d threads: %s", size, error)
                 self._fast = 0
                 self._needed = _MOST_FAST_FILLS

@@ -1,7 +1,8 @@
-"""`Vocabulary`: the bytes of every token of a tokenizer, and which tokens end an output. Depends on triggers.
+"""`Vocabulary`: the bytes of every token of a tokenizer, and which tokens end an
+output. Depends on triggers.
 
-Reads Hugging Face tokenizers (byte-level BPE, byte-fallback SentencePiece) and tiktoken encodings once and
-keeps plain bytes, so that every backend has the same vocabulary.
+Reads Hugging Face tokenizers (byte-level BPE, byte-fallback SentencePiece) and tiktoken
+encodings once and keeps plain bytes, so that every backend has the same vocabulary.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ class Vocabulary:
     stop_token_ids: tuple[int, ...]
     """Tokens that end an output."""
     special_ids: frozenset[int] = frozenset()
-    """Control tokens, stop tokens among them: part of no text, so no grammar allows them unless it names
-    them."""
+    """Control tokens, stop tokens among them: part of no text, so no grammar allows
+    them unless it names them."""
     kind: TokenKind = "raw"
-    encode: Callable[[str], list[int]] | None = field(default=None, compare=False, repr=False)
+    encode: Callable[[str], list[int]] | None = field(
+        default=None, compare=False, repr=False
+    )
     """Text to token ids without control tokens, in a process that has the tokenizer."""
 
     def __post_init__(self) -> None:
@@ -51,16 +54,20 @@ class Vocabulary:
                     f"stop token {token} is outside the vocabulary of {len(self.tokens)} tokens",
                     hint="the stop tokens must come from this tokenizer",
                 )
-        object.__setattr__(self, "special_ids", self.special_ids.union(self.stop_token_ids))
+        object.__setattr__(
+            self, "special_ids", self.special_ids.union(self.stop_token_ids)
+        )
 
     def __getstate__(self) -> dict[str, Any]:
-        # Plain data for other processes: neither the encoder (it needs the tokenizer) nor cached properties.
+        # Plain data for other processes: neither the encoder (it needs the tokenizer)
+        # nor cached properties.
         fields = ("tokens", "stop_token_ids", "special_ids", "kind")
         return {**{name: getattr(self, name) for name in fields}, "encode": None}
 
     @property
     def size(self) -> int:
-        """How many ids there are. A model's logits may be wider (padding), see `check_width`."""
+        """How many ids there are. A model's logits may be wider (padding), see
+        `check_width`."""
         return len(self.tokens)
 
     @property
@@ -75,19 +82,29 @@ class Vocabulary:
         for token in self.tokens:
             digest.update(len(token).to_bytes(4, "little"))
             digest.update(token)
-        digest.update(json.dumps([sorted(self.special_ids), self.stop_token_ids]).encode())
+        digest.update(
+            json.dumps([sorted(self.special_ids), self.stop_token_ids]).encode()
+        )
         return digest.hexdigest()
 
     @cached_property
     def text_tokens(self) -> tuple[bytes, ...]:
         """`tokens` with the control tokens empty: what a grammar over text may use."""
-        return tuple(b"" if i in self.special_ids else token for i, token in enumerate(self.tokens))
+        return tuple(
+            b"" if i in self.special_ids else token
+            for i, token in enumerate(self.tokens)
+        )
 
     def check_width(self, width: int) -> None:
-        """Refuse logits that are too narrow for this vocabulary; wider ones are padding."""
-        # Some checkpoints leave control tokens (image markers) out of the output layer: no grammar
-        # allows those, so they may stick out. Anything else may be needed.
-        outside = [i for i in range(width, self.size) if self.tokens[i] and i not in self.special_ids]
+        """Refuse logits that are too narrow for this vocabulary; wider ones are
+        padding."""
+        # Some checkpoints leave control tokens (image markers) out of the output layer:
+        # no grammar allows those, so they may stick out. Anything else may be needed.
+        outside = [
+            i
+            for i in range(width, self.size)
+            if self.tokens[i] and i not in self.special_ids
+        ]
         if outside or any(token >= width for token in self.stop_token_ids):
             raise VocabularyError(
                 f"the model's logits have {width} columns, its tokenizer has {self.size} tokens",
@@ -95,10 +112,16 @@ class Vocabulary:
             )
 
     def check_stops(
-        self, tokens: Iterable[int], *, where: str = "", text: bool = True, named: Container[int] = ()
+        self,
+        tokens: Iterable[int],
+        *,
+        where: str = "",
+        text: bool = True,
+        named: Container[int] = (),
     ) -> None:
-        """Refuse stop tokens that don't exist, and those that would cut an output off in the middle: control
-        tokens that its grammar has named, and, without `text`, those that are text."""
+        """Refuse stop tokens that don't exist, and those that would cut an output off
+        in the middle: control tokens that its grammar has named, and, without `text`,
+        those that are text."""
         for token in tokens:
             if not 0 <= token < self.size:
                 raise RequestError(
@@ -121,11 +144,16 @@ class Vocabulary:
                 )
 
     def usable_stops(self, tokens: Iterable[int] | None) -> tuple[int, ...]:
-        """Those of a request's stop tokens that exist; those of the vocabulary where it names none."""
-        return tuple(one for one in tokens or () if 0 <= one < self.size) or self.stop_token_ids
+        """Those of a request's stop tokens that exist; those of the vocabulary where it
+        names none."""
+        return (
+            tuple(one for one in tokens or () if 0 <= one < self.size)
+            or self.stop_token_ids
+        )
 
     def sequence(self, tokens_or_text: Sequence[int] | str) -> tuple[int, ...]:
-        """Token ids as given, or those of a text: a control token by its name, else as encoded."""
+        """Token ids as given, or those of a text: a control token by its name, else as
+        encoded."""
         if not isinstance(tokens_or_text, str):
             return tuple(tokens_or_text)
         wanted = tokens_or_text.encode()
@@ -133,11 +161,14 @@ class Vocabulary:
             if self.tokens[token] == wanted:
                 return (token,)
         if self.encode is None:
-            raise VocabularyError("the vocabulary has no encoder for text", hint="give token ids")
+            raise VocabularyError(
+                "the vocabulary has no encoder for text", hint="give token ids"
+            )
         return tuple(self.encode(tokens_or_text))
 
     def triggers(self, given: Iterable[Trigger] | None) -> tuple[Trigger, ...]:
-        """The same as token ids, without empty ones. Raises RequestError for one that can never occur."""
+        """The same as token ids, without empty ones. Raises RequestError for one that
+        can never occur."""
         found = [(self.sequence(each.tokens), each.kept) for each in given or ()]
         for tokens, _ in found:
             if tokens and max(tokens) >= self.size:
@@ -150,7 +181,10 @@ class Vocabulary:
 
     @classmethod
     def from_tokens(
-        cls, tokens: Iterable[bytes], stop_token_ids: Iterable[int], special_ids: Iterable[int] = ()
+        cls,
+        tokens: Iterable[bytes],
+        stop_token_ids: Iterable[int],
+        special_ids: Iterable[int] = (),
     ) -> Vocabulary:
         """From the bytes of each token."""
         return cls(tuple(tokens), tuple(stop_token_ids), frozenset(special_ids))
@@ -164,7 +198,11 @@ class Vocabulary:
         Stop tokens default to the tokenizer's end-of-sequence token. Pass the model's
         (`generation_config.eos_token_id`) where it has several.
         """
-        stops = (stop_token_ids,) if isinstance(stop_token_ids, int) else tuple(stop_token_ids or ())
+        stops = (
+            (stop_token_ids,)
+            if isinstance(stop_token_ids, int)
+            else tuple(stop_token_ids or ())
+        )
         if hasattr(tokenizer, "decode_single_token_bytes"):
             return _from_tiktoken(tokenizer, stops)
         if hasattr(getattr(tokenizer, "tokenizer", None), "decode_single_token_bytes"):
@@ -183,7 +221,9 @@ def _eos(tokenizer: Any) -> tuple[int, ...]:
 
 
 def _from_tiktoken(encoding: Any, stops: tuple[int, ...]) -> Vocabulary:
-    special = {encoding.encode_single_token(name): name for name in encoding.special_tokens_set}
+    special = {
+        encoding.encode_single_token(name): name for name in encoding.special_tokens_set
+    }
     tokens = [b""] * encoding.n_vocab
     for token in range(encoding.n_vocab):
         try:
@@ -191,7 +231,9 @@ def _from_tiktoken(encoding: Any, stops: tuple[int, ...]) -> Vocabulary:
         except KeyError:
             continue  # a gap in the numbering
     if not stops:
-        stops = tuple(token for token, name in special.items() if name == "<|endoftext|>")
+        stops = tuple(
+            token for token, name in special.items() if name == "<|endoftext|>"
+        )
 
     def encode(text: str) -> list[int]:
         return list(encoding.encode(text, disallowed_special=()))
@@ -202,26 +244,40 @@ def _from_tiktoken(encoding: Any, stops: tuple[int, ...]) -> Vocabulary:
 def _from_hugging_face(tokenizer: Any, stops: tuple[int, ...]) -> Vocabulary:
     by_token: dict[str, int] = tokenizer.get_vocab()
     if not by_token:
-        raise VocabularyError("the tokenizer has no tokens", where=type(tokenizer).__name__)
+        raise VocabularyError(
+            "the tokenizer has no tokens", where=type(tokenizer).__name__
+        )
     kind = _kind(tokenizer, by_token)
     added = dict(getattr(tokenizer, "added_tokens_decoder", {}))
-    special = {token for token, entry in added.items() if getattr(entry, "special", False)}
+    special = {
+        token for token, entry in added.items() if getattr(entry, "special", False)
+    }
     special |= set(getattr(tokenizer, "all_special_ids", ()))
     to_bytes = _byte_level if kind == "byte_level" else _byte_fallback
     tokens = [b""] * (max(by_token.values()) + 1)
     for text, token in by_token.items():
         # Added tokens are written as they are, not in the vocabulary's alphabet.
-        tokens[token] = text.encode(errors="surrogatepass") if token in added else to_bytes(text)
+        tokens[token] = (
+            text.encode(errors="surrogatepass") if token in added else to_bytes(text)
+        )
 
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False))
 
-    # vLLM adds a token for `prompt_embeds` to the tokenizer, which `get_vocab` does not list.
-    return Vocabulary(tuple(tokens), stops, frozenset(special.intersection(range(len(tokens)))), kind, encode)
+    # vLLM adds a token for `prompt_embeds` to the tokenizer, which `get_vocab` does not
+    # list.
+    return Vocabulary(
+        tuple(tokens),
+        stops,
+        frozenset(special.intersection(range(len(tokens)))),
+        kind,
+        encode,
+    )
 
 
 def _kind(tokenizer: Any, by_token: dict[str, int]) -> TokenKind:
-    """How the vocabulary spells bytes. Its own tokens are better evidence than its class or decoder."""
+    """How the vocabulary spells bytes. Its own tokens are better evidence than its
+    class or decoder."""
     if sum(f"<0x{byte:02X}>" in by_token for byte in range(256)) >= 128:
         return "byte_fallback"
     singles = sum(character in by_token for character in _BYTE_ALPHABET)
@@ -239,10 +295,13 @@ def _kind(tokenizer: Any, by_token: dict[str, int]) -> TokenKind:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's spelling of bytes: printable Latin-1 as it is, the rest from U+0100 on."""
+    """GPT-2's spelling of bytes: printable Latin-1 as it is, the rest from U+0100
+    on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = (byte for byte in range(256) if byte not in set(printable))
-    return {chr(b): b for b in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+    return {chr(b): b for b in printable} | {
+        chr(256 + n): byte for n, byte in enumerate(others)
+    }
 
 
 _BYTE_ALPHABET = _byte_alphabet()

@@ -1,1 +1,2 @@
-"""Hosts: what drives a pipeline from inside an engine. Each imports its engine lazily."""
+"""Hosts: what drives a pipeline from inside an engine. Each imports its engine
+lazily."""

@@ -1,7 +1,8 @@
-"""The tensors of a running batch of `DecodeLoop`, and how its tokens are drawn. Depends on nothing but torch.
+"""The tensors of a running batch of `DecodeLoop`, and how its tokens are drawn. Depends
+on nothing but torch.
 
-A `Batch` moves one token a forward pass. A `DraftBatch` moves a row as far as the tokens that it draws are
-those that were proposed for it.
+A `Batch` moves one token a forward pass. A `DraftBatch` moves a row as far as the
+tokens that it draws are those that were proposed for it.
 """
 
 from __future__ import annotations
@@ -28,15 +29,24 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not self.temperature >= 0.0:
-            raise ConfigError(f"must be at least 0, not {self.temperature}", where="temperature")
+            raise ConfigError(
+                f"must be at least 0, not {self.temperature}", where="temperature"
+            )
         if self.top_k < 0:
-            raise ConfigError(f"must be at least 0, not {self.top_k}", where="top_k", hint="0 turns it off")
+            raise ConfigError(
+                f"must be at least 0, not {self.top_k}",
+                where="top_k",
+                hint="0 turns it off",
+            )
         if not 0.0 < self.top_p <= 1.0:
-            raise ConfigError(f"must be above 0 and at most 1, not {self.top_p}", where="top_p")
+            raise ConfigError(
+                f"must be above 0 and at most 1, not {self.top_p}", where="top_p"
+            )
 
 
 class Batch:
-    """The tensors of a running batch: prompts, cache, generated tokens, stopped rows."""
+    """The tensors of a running batch: prompts, cache, generated tokens, stopped
+    rows."""
 
     def __init__(
         self,
@@ -53,7 +63,8 @@ class Batch:
         device = model.device
         self._generator = torch.Generator(device).manual_seed(sampling.seed)
         width = max(map(len, prompts))
-        # [rows, width], padded on the left so that the last column is every row's newest token
+        # [rows, width], padded on the left so that the last column is every row's
+        # newest token
         ids = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
         seen = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
         self._input = torch.tensor(ids, device=device)
@@ -61,16 +72,22 @@ class Batch:
         self._positions = (self._attention.cumsum(1) - 1).clamp_(min=0)
         most = max(map(len, stops))
         # [rows, most stop tokens of a row], filled up with -1
-        self._stops = torch.tensor([[*ids, *[-1] * (most - len(ids))] for ids in stops], device=device)
+        self._stops = torch.tensor(
+            [[*ids, *[-1] * (most - len(ids))] for ids in stops], device=device
+        )
         self._cache: Any = None
         self._generated: list[Tensor] = []
         self._stopped = torch.zeros(len(prompts), dtype=torch.bool, device=device)
-        # Whether all rows have stopped, and the event after which the host may read that. On CUDA it reads
-        # the flag of the step before, so that it never waits for the newest one.
-        self._all_stopped: deque[tuple[Tensor, Any]] = deque(maxlen=2 if device.type == "cuda" else 1)
+        # Whether all rows have stopped, and the event after which the host may read
+        # that. On CUDA it reads the flag of the step before, so that it never waits for
+        # the newest one.
+        self._all_stopped: deque[tuple[Tensor, Any]] = deque(
+            maxlen=2 if device.type == "cuda" else 1
+        )
 
     def forward(self) -> Tensor:
-        """Run the model over the newest tokens; the logits that follow them, [rows, width]."""
+        """Run the model over the newest tokens; the logits that follow them, [rows,
+        width]."""
         out = self._model(
             input_ids=self._input,
             attention_mask=self._attention,
@@ -96,8 +113,8 @@ class Batch:
             mass = ordered.softmax(-1).cumsum(-1)
             cut = mass - ordered.softmax(-1) > how.top_p
             logits = logits.masked_fill(cut.scatter(-1, order, cut), -torch.inf)
-        # The exponential race: like multinomial, with a draw for every logit, so that what one row may
-        # sample never changes the random numbers of another.
+        # The exponential race: like multinomial, with a draw for every logit, so that
+        # what one row may sample never changes the random numbers of another.
         noise = torch.empty_like(logits).exponential_(generator=self._generator)
         return (logits.softmax(-1) / noise).argmax(-1)
 
@@ -106,7 +123,9 @@ class Batch:
         self._generated.append(tokens)
         tokens = tokens.masked_fill(self._stopped, 0)
         self._input = tokens[:, None]
-        self._attention = torch.cat([self._attention, self._attention.new_ones(len(tokens), 1)], 1)
+        self._attention = torch.cat(
+            [self._attention, self._attention.new_ones(len(tokens), 1)], 1
+        )
         self._positions = self._positions[:, -1:] + 1
 
     def check_stop(self) -> None:
@@ -115,7 +134,9 @@ class Batch:
         flag = self._stopped.all()
         event = None
         if flag.is_cuda:
-            flag = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(flag, non_blocking=True)
+            flag = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(
+                flag, non_blocking=True
+            )
             event = torch.cuda.Event()
             event.record()
         self._all_stopped.append((flag, event))
@@ -131,24 +152,35 @@ class Batch:
 
     def rows(self) -> list[list[int]]:
         """What each row generated, and what came behind its stop token."""
-        return torch.stack(self._generated, 1).tolist() if self._generated else [[] for _ in self.slots]
+        return (
+            torch.stack(self._generated, 1).tolist()
+            if self._generated
+            else [[] for _ in self.slots]
+        )
 
     def outputs(self) -> list[tuple[tuple[int, ...], bool, int]]:
-        """What each row generated, up to its stop token, whether there was one, and how many forward passes
-        that took."""
+        """What each row generated, up to its stop token, whether there was one, and how
+        many forward passes that took."""
         found = []
         for tokens, stops in zip(self.rows(), self._stop_ids, strict=True):
             end = next((i for i, token in enumerate(tokens) if token in stops), None)
-            found.append((tuple(tokens[:end]), end is not None, len(tokens) if end is None else end + 1))
+            found.append(
+                (
+                    tuple(tokens[:end]),
+                    end is not None,
+                    len(tokens) if end is None else end + 1,
+                )
+            )
         return found
 
 
 class DraftBatch(Batch):
-    """A batch whose rows move by several tokens a forward pass. The host waits for the tokens of each."""
+    """A batch whose rows move by several tokens a forward pass. The host waits for the
+    tokens of each."""
 
     def __init__(self, *parts: Any, limits: tuple[int, bool]) -> None:
-        """`parts`: those of any batch. `limits`: the tokens that a row may generate, and whether it goes on
-        behind a stop token."""
+        """`parts`: those of any batch. `limits`: the tokens that a row may generate,
+        and whether it goes on behind a stop token."""
         super().__init__(*parts)
         self._most, self._past_stops = limits
         self._rows: list[list[int]] = [[] for _ in self.slots]
@@ -167,19 +199,24 @@ class DraftBatch(Batch):
         return not any(map(self.room, range(len(self.slots))))
 
     def forward_drafts(self, drafts: list[tuple[int, ...]]) -> Tensor:
-        """Run the model over the newest tokens and each row's drafts; the logits that follow the newest
-        token, the first draft, and so on: [places, rows, width]. Behind a row's drafts they say nothing."""
+        """Run the model over the newest tokens and each row's drafts; the logits that
+        follow the newest token, the first draft, and so on: [places, rows, width].
+        Behind a row's drafts they say nothing."""
         longest = max(map(len, drafts))
         rest = [[0] * (longest - len(each)) for each in drafts]
         new = self._input.new_tensor
         ahead = new([[*each, *none] for each, none in zip(drafts, rest, strict=True)])
-        there = new([[1] * len(each) + none for each, none in zip(drafts, rest, strict=True)])
+        there = new(
+            [[1] * len(each) + none for each, none in zip(drafts, rest, strict=True)]
+        )
         places = torch.arange(1, longest + 1, device=self._input.device)
         self._ahead = longest
         out = self._model(
             input_ids=torch.cat([self._input, ahead], 1),
             attention_mask=torch.cat([self._attention, there], 1),
-            position_ids=torch.cat([self._positions, self._positions[:, -1:] + places], 1),
+            position_ids=torch.cat(
+                [self._positions, self._positions[:, -1:] + places], 1
+            ),
             past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=longest + 1,
@@ -190,8 +227,8 @@ class DraftBatch(Batch):
         return out.logits.float().transpose(0, 1).contiguous()  # type: ignore[no-any-return]
 
     def take(self, sampled: list[list[int]], drafts: list[tuple[int, ...]]) -> None:
-        """Move each row past those of its drafts that were sampled in their places, and the token behind
-        them. sampled[p][row] was drawn behind p drafts."""
+        """Move each row past those of its drafts that were sampled in their places, and
+        the token behind them. sampled[p][row] was drawn behind p drafts."""
         accepted = []
         self.newest = []
         for row, draft in enumerate(drafts):
@@ -199,8 +236,13 @@ class DraftBatch(Batch):
             while count < len(draft) and draft[count] == sampled[count][row]:
                 count += 1
             accepted.append(count)
-            tokens = [sampled[place][row] for place in range(count + 1)][: self.room(row)]
-            stop = next((i for i, token in enumerate(tokens) if token in self._stop_ids[row]), None)
+            tokens = [sampled[place][row] for place in range(count + 1)][
+                : self.room(row)
+            ]
+            stop = next(
+                (i for i, token in enumerate(tokens) if token in self._stop_ids[row]),
+                None,
+            )
             if stop is not None and not self._past_stops:
                 del tokens[stop + 1 :]
             self._forwards[row] += not self._ended[row] and bool(tokens)
@@ -210,7 +252,8 @@ class DraftBatch(Batch):
         self._go_on(accepted)
 
     def _go_on(self, accepted: list[int]) -> None:
-        """Take back what was not accepted: hidden where another row accepted more, else dropped."""
+        """Take back what was not accepted: hidden where another row accepted more, else
+        dropped."""
         most = max(accepted)
         if most < self._ahead:
             self._cache.crop(most - self._ahead)

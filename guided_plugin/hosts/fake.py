@@ -1,8 +1,10 @@
-"""A decode loop without a model, to test with and to write hosts after. Depends on the pipeline.
+"""A decode loop without a model, to test with and to write hosts after. Depends on the
+pipeline.
 
-`FakeHost.step` drives a `StepPipeline` as docs/guides/loops.md tells host authors to. Requests join and leave
-between steps, rows change places, and every step and every output is checked. What a request gets depends on
-its id and the seed alone: not on the other rows, nor on where its grammar runs.
+`FakeHost.step` drives a `StepPipeline` as docs/guides/loops.md tells host authors to.
+Requests join and leave between steps, rows change places, and every step and every
+output is checked. What a request gets depends on its id and the seed alone: not on the
+other rows, nor on where its grammar runs.
 """
 
 from __future__ import annotations
@@ -33,8 +35,20 @@ _WANTED = 2.0
 
 
 def small_vocabulary() -> Vocabulary:
-    """Token i is byte i for i < 256; then a few tokens of several bytes, and the stop token."""
-    several = (b'{"', b'":', b'",', b'"}', b"true", b"false", b"null", b" the", "é".encode(), b"12")
+    """Token i is byte i for i < 256; then a few tokens of several bytes, and the stop
+    token."""
+    several = (
+        b'{"',
+        b'":',
+        b'",',
+        b'"}',
+        b"true",
+        b"false",
+        b"null",
+        b" the",
+        "é".encode(),
+        b"12",
+    )
     tokens = [*(bytes([byte]) for byte in range(256)), *several, b"</s>"]
     return Vocabulary.from_tokens(tokens, [len(tokens) - 1])
 
@@ -62,7 +76,8 @@ class FakeRequest:
 
 
 class FakeHost:
-    """Decodes requests over random or scripted logits. `run` raises if the pipeline breaks a promise."""
+    """Decodes requests over random or scripted logits. `run` raises if the pipeline
+    breaks a promise."""
 
     def __init__(
         self,
@@ -74,8 +89,11 @@ class FakeHost:
         seed: int = 0,
         preempt: float = 0.0,
     ) -> None:
-        """`preempt`: how likely it is in each step that a row has to leave and come back later."""
-        self.pipeline = StepPipeline(compiler, max_slots=max_rows, device=device, mode=mode)
+        """`preempt`: how likely it is in each step that a row has to leave and come
+        back later."""
+        self.pipeline = StepPipeline(
+            compiler, max_slots=max_rows, device=device, mode=mode
+        )
         self.requests: dict[str, FakeRequest] = {}
         self._compiler = compiler
         self._max_rows = max_rows
@@ -94,14 +112,23 @@ class FakeHost:
         max_new_tokens: int = 64,
         script: Sequence[int] = (),
     ) -> FakeRequest:
-        """Queue a request; without a spec its row is unguided. Its token at a place is the one that `script`
-        has there, where the grammar allows it, and a random one after the end of the script."""
+        """Queue a request; without a spec its row is unguided. Its token at a place is
+        the one that `script` has there, where the grammar allows it, and a random one
+        after the end of the script."""
         if spec is not None:
             check_is_spec(spec)
         if request_id in self.requests:
-            raise ConfigError("is queued already", where=f"request {request_id}", hint="use another id")
-        generator = torch.Generator().manual_seed(self._seed + zlib.crc32(request_id.encode()))
-        request = FakeRequest(request_id, spec, max_new_tokens, tuple(script), generator)
+            raise ConfigError(
+                "is queued already",
+                where=f"request {request_id}",
+                hint="use another id",
+            )
+        generator = torch.Generator().manual_seed(
+            self._seed + zlib.crc32(request_id.encode())
+        )
+        request = FakeRequest(
+            request_id, spec, max_new_tokens, tuple(script), generator
+        )
         self.requests[request_id] = request
         self._waiting.append(request)
         return request
@@ -150,7 +177,8 @@ class FakeHost:
     # Inside
 
     def _schedule(self) -> None:
-        """Remove rows that have ended, preempt some, add waiting ones, and shuffle them all."""
+        """Remove rows that have ended, preempt some, add waiting ones, and shuffle them
+        all."""
         rows = self._rows
         self._rows = []
         for row in rows:
@@ -183,12 +211,16 @@ class FakeHost:
         self.pipeline.remove_request(row.request_id)
         row.slot = UNGUIDED
         if row.error is None and seen != tuple(row.tokens):
-            raise PipelineError(f"its grammar saw {seen}, not {row.tokens}", request_id=row.request_id)
+            raise PipelineError(
+                f"its grammar saw {seen}, not {row.tokens}", request_id=row.request_id
+            )
 
     def _forward(self) -> Tensor:
         """In place of a model: [rows, vocabulary] logits."""
         size = self._compiler.vocabulary.size
-        logits = torch.stack([torch.rand(size, generator=row.random) for row in self._rows])
+        logits = torch.stack(
+            [torch.rand(size, generator=row.random) for row in self._rows]
+        )
         for row, request in zip(logits, self._rows, strict=True):
             if len(request.tokens) < len(request.script):
                 row[request.script[len(request.tokens)]] = _WANTED
@@ -204,22 +236,35 @@ class FakeHost:
     # Promises of the pipeline
 
     def _check_masked(self, before: Tensor, after: Tensor) -> None:
-        """Guided rows lose tokens and change in no other way; unguided rows don't change at all."""
+        """Guided rows lose tokens and change in no other way; unguided rows don't
+        change at all."""
         same = before == after
         if not bool((same | (after == -torch.inf)).all()):
-            raise PipelineError("a mask changed logits that it allows", where=f"step {self._steps}")
+            raise PipelineError(
+                "a mask changed logits that it allows", where=f"step {self._steps}"
+            )
         for row, untouched in zip(self._rows, same.all(1).tolist(), strict=True):
             if row.slot == UNGUIDED and not untouched:
-                raise PipelineError("an unguided row was masked", where=f"step {self._steps}")
+                raise PipelineError(
+                    "an unguided row was masked", where=f"step {self._steps}"
+                )
 
     def _check_output(self, row: FakeRequest) -> None:
-        """A fresh matcher must accept every token, and be done where a stop token ended the row."""
+        """A fresh matcher must accept every token, and be done where a stop token ended
+        the row."""
         if row.spec is None or row.error is not None:
             return
         grammar = self._compiler.compile(row.spec)
         fresh = GrammarTable(self._compiler.vocabulary)
         backend = self._compiler.backend(grammar.backend)
         fresh.add(0, row.request_id, row.spec, grammar, backend, row.tokens)
-        reason = str(fresh.failures[0][1]) if fresh.failures else f"it is {fresh.phase(0).name}"
+        reason = (
+            str(fresh.failures[0][1])
+            if fresh.failures
+            else f"it is {fresh.phase(0).name}"
+        )
         if fresh.failures or (fresh.phase(0) is Phase.DONE) != row.stopped:
-            raise RequestError(f"a fresh matcher refuses its output: {reason}", request_id=row.request_id)
+            raise RequestError(
+                f"a fresh matcher refuses its output: {reason}",
+                request_id=row.request_id,
+            )

@@ -1,9 +1,11 @@
-"""A decode loop over a transformers model; the demo and the benchmarks run on it. Depends on the pipeline.
+"""A decode loop over a transformers model; the demo and the benchmarks run on it.
+Depends on the pipeline.
 
     logits -> logits processors (mask) -> sample -> post_sampling -> append -> stop criteria
            -> after_stop_criteria
 
-`DecodeLoop.step` shows the hooks and the five verbs in their order. A loop without a model: `hosts/fake.py`.
+`DecodeLoop.step` shows the hooks and the five verbs in their order. A loop without a
+model: `hosts/fake.py`.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class Output:
     """Whether a stop token ended it; otherwise it ran into max_new_tokens."""
     error: GuidedError | None = None
     unenforced: tuple[str, ...] = ()
-    """Keywords of its spec that nothing enforced, as `unenforced_keywords` allows: check it by them."""
+    """Keywords of its spec that nothing enforced, as `unenforced_keywords` allows:
+    check it by them."""
     forwards: int = 0
     """Forward passes of the model that the row took part in until it stopped."""
     closed: bool = False
@@ -51,7 +54,8 @@ class Output:
 
 
 class DecodeLoop:
-    """Decodes batches of prompts with a transformers causal LM, each row with its own spec or none."""
+    """Decodes batches of prompts with a transformers causal LM, each row with its own
+    spec or none."""
 
     def __init__(
         self,
@@ -65,14 +69,16 @@ class DecodeLoop:
         jump_forward: bool = False,
         **unknown: Never,
     ) -> None:
-        """`processors`: in their order, by the names that plugins gave them; `guided` is the pipeline.
+        """`processors`: in their order, by the names that plugins gave them; `guided`
+        is the pipeline.
 
-        `ranks`: of a model that runs on several. Each has a loop and makes the same calls; the outputs of
-        rank 0 have the errors.
+        `ranks`: of a model that runs on several. Each has a loop and makes the same
+        calls; the outputs of rank 0 have the errors.
 
-        `jump_forward`: text that the grammar forces takes no forward pass for each token. One verifies up to
-        seven, and a token is taken only if it is sampled in its place, so that nothing but the time changes.
-        With the grammars in this thread, and no other processors."""
+        `jump_forward`: text that the grammar forces takes no forward pass for each
+        token. One verifies up to seven, and a token is taken only if it is sampled in
+        its place, so that nothing but the time changes. With the grammars in this
+        thread, and no other processors."""
         _refuse(unknown, ("max_rows", "processors", "mode", "ranks", "jump_forward"))
         if not isinstance(compiler, GrammarCompiler):
             hint = "DecodeLoop(model, GrammarCompiler(Vocabulary.from_tokenizer(tokenizer)))"
@@ -80,7 +86,9 @@ class DecodeLoop:
             raise ConfigError(what, where="compiler", hint=hint)
         if _GUIDED not in processors:
             raise ConfigError(
-                f"must name {_GUIDED!r}", where="processors", hint="plugins come before or after it"
+                f"must name {_GUIDED!r}",
+                where="processors",
+                hint="plugins come before or after it",
             )
         _check_jump(jump_forward, processors, mode, ranks)
         if jump_forward and mode == "auto":
@@ -98,7 +106,9 @@ class DecodeLoop:
         )
         compiler.vocabulary.check_width(model.get_output_embeddings().weight.shape[0])
         self._processors = [
-            self._mask if name == _GUIDED else self._plugins.logits_processor(name, _GUIDED)(self.pipeline)
+            self._mask
+            if name == _GUIDED
+            else self._plugins.logits_processor(name, _GUIDED)(self.pipeline)
             for name in processors
         ]
         self._request_ids = itertools.count()
@@ -113,12 +123,14 @@ class DecodeLoop:
         ignore_stop: bool = False,
         **unknown: Never,
     ) -> list[Output]:
-        """Decode until every row stopped. A row whose spec can't be used has an `error` and no tokens.
+        """Decode until every row stopped. A row whose spec can't be used has an `error`
+        and no tokens.
 
-        `prompts`: token ids of each, without padding. `specs`: one for each prompt, anything that
-        `OutputSpec.parse` takes; None where nothing guides.
+        `prompts`: token ids of each, without padding. `specs`: one for each prompt,
+        anything that `OutputSpec.parse` takes; None where nothing guides.
 
-        `ignore_stop` goes on to `max_new_tokens` whatever the rows do, as benchmarks want it.
+        `ignore_stop` goes on to `max_new_tokens` whatever the rows do, as benchmarks
+        want it.
         """
         _refuse(unknown, ("max_new_tokens", "sampling", "ignore_stop"))
         _check_call(prompts, specs, max_new_tokens)
@@ -128,20 +140,34 @@ class DecodeLoop:
         for row, (prompt, spec) in enumerate(zip(prompts, specs, strict=True)):
             try:
                 if len(prompt) == 0:
-                    raise ConfigError("is empty", where=f"prompt {row}", hint="give at least one token")
+                    raise ConfigError(
+                        "is empty",
+                        where=f"prompt {row}",
+                        hint="give at least one token",
+                    )
                 if (last := int(max(prompt))) >= width:
                     what = f"has token {last}, and the model has {width}"
-                    raise ConfigError(what, where=f"prompt {row}", hint="use the model's own tokenizer")
+                    raise ConfigError(
+                        what,
+                        where=f"prompt {row}",
+                        hint="use the model's own tokenizer",
+                    )
                 requests[row] = self._begin(OutputSpec.parse(spec), max_new_tokens)
             except GuidedError as error:
                 outputs[row] = Output((), False, error)
         try:
             if requests:
                 chosen = [prompts[row] for row in requests]
-                parts = chosen, *self._slots(list(requests.values())), sampling or Sampling()
+                parts = (
+                    chosen,
+                    *self._slots(list(requests.values())),
+                    sampling or Sampling(),
+                )
                 batch: Batch
                 if self._jumps:
-                    batch = drafts = DraftBatch(self._model, *parts, limits=(max_new_tokens, ignore_stop))
+                    batch = drafts = DraftBatch(
+                        self._model, *parts, limits=(max_new_tokens, ignore_stop)
+                    )
                     index = 0
                     while not drafts.all_stopped():
                         index += self._jump(drafts, index)
@@ -155,10 +181,22 @@ class DecodeLoop:
                     requests.items(), batch.outputs(), strict=True
                 ):
                     request = self.pipeline.request(name) if name else None
-                    told = (request.error, request.unenforced) if request else (None, ())
+                    told = (
+                        (request.error, request.unenforced) if request else (None, ())
+                    )
                     # Of several ranks the first one knows.
-                    led = name is not None and not self.pipeline.rank and self.pipeline.led(name)
-                    outputs[row] = Output(tokens, stopped, *told, forwards, led and stopped and not told[0])
+                    led = (
+                        name is not None
+                        and not self.pipeline.rank
+                        and self.pipeline.led(name)
+                    )
+                    outputs[row] = Output(
+                        tokens,
+                        stopped,
+                        *told,
+                        forwards,
+                        led and stopped and not told[0],
+                    )
         finally:
             for name in filter(None, requests.values()):
                 self.pipeline.remove_request(name)
@@ -195,18 +233,24 @@ class DecodeLoop:
         return self.pipeline.apply_mask(logits)
 
     def _plan_ahead(self, slots: Sequence[int]) -> None:
-        """Ask a worker for the masks of the next step: a forward pass that keeps the host busy then hides
-        them. If other rows come after all, they are asked for again."""
+        """Ask a worker for the masks of the next step: a forward pass that keeps the
+        host busy then hides them. If other rows come after all, they are asked for
+        again."""
         if self.pipeline.mode == "process" and self.pipeline.planned == tuple(slots):
             self.pipeline.plan(self.pipeline.planned)
             self.pipeline.fill_mask()
 
     @torch.inference_mode()
     def _jump(self, batch: DraftBatch, index: int) -> int:
-        """One forward pass: each row gets those tokens that must follow and were sampled, and one more. The
-        steps that this is to hooks: as many as the most tokens of a row."""
+        """One forward pass: each row gets those tokens that must follow and were
+        sampled, and one more. The steps that this is to hooks: as many as the most
+        tokens of a row."""
         slots = [slot for slot in batch.slots if slot != UNGUIDED]
-        newest = [tokens for tokens, slot in zip(batch.newest, batch.slots, strict=True) if slot != UNGUIDED]
+        newest = [
+            tokens
+            for tokens, slot in zip(batch.newest, batch.slots, strict=True)
+            if slot != UNGUIDED
+        ]
         forced = iter(self.pipeline.forced(slots, newest) if slots else ())
         drafts = [
             next(forced)[: max(batch.room(row), 1) - 1] if slot != UNGUIDED else ()
@@ -219,19 +263,32 @@ class DecodeLoop:
             guided = [row for row, slot in enumerate(batch.slots) if slot != UNGUIDED]
             due = [NO_TOKEN] * (len(slots) * (DRAFTS + 1))
             for place in range(DRAFTS):
-                due += [drafts[row][place] if place < len(drafts[row]) else NO_TOKEN for row in guided]
-            masks = self.pipeline.judge_drafts(slots, torch.tensor(due, device=logits.device), logits)
+                due += [
+                    drafts[row][place] if place < len(drafts[row]) else NO_TOKEN
+                    for row in guided
+                ]
+            masks = self.pipeline.judge_drafts(
+                slots, torch.tensor(due, device=logits.device), logits
+            )
             masked = [place * rows + row for place in range(places) for row in guided]
             where = torch.tensor(masked, dtype=torch.int32, device=logits.device)
-            mask_rows(logits, masks[: len(masked)], where, self.pipeline.vocabulary_size)
+            mask_rows(
+                logits, masks[: len(masked)], where, self.pipeline.vocabulary_size
+            )
         batch.take(batch.sample(logits).view(places, rows).tolist(), drafts)
-        for place, tokens in enumerate(itertools.zip_longest(*batch.newest, fillvalue=NO_TOKEN)):
-            step = DecodeStep(index + place, batch.slots, torch.tensor(tokens, device=logits.device))
+        for place, tokens in enumerate(
+            itertools.zip_longest(*batch.newest, fillvalue=NO_TOKEN)
+        ):
+            step = DecodeStep(
+                index + place, batch.slots, torch.tensor(tokens, device=logits.device)
+            )
             self._plugins.post_sampling(step)
             self._plugins.after_stop_criteria(step)
         return max(map(len, batch.newest))
 
-    def _slots(self, requests: list[str | None]) -> tuple[list[int], list[tuple[int, ...]]]:
+    def _slots(
+        self, requests: list[str | None]
+    ) -> tuple[list[int], list[tuple[int, ...]]]:
         """The slot and the stop tokens of each row."""
         infos = [name and self.pipeline.request(name) for name in requests]
         default = self.pipeline.compiler.vocabulary.stop_token_ids
@@ -249,35 +306,60 @@ def _refuse(unknown: Mapping[str, object], known: Iterable[str]) -> None:
 
 
 def _check_call(prompts: Any, specs: Any, most: Any) -> None:
-    """Raise unless there are token ids, a spec or None for each prompt, and a number of new tokens."""
+    """Raise unless there are token ids, a spec or None for each prompt, and a number of
+    new tokens."""
     hint = "prompts first, then specs: run([tokenizer.encode(text)], [spec])"
     for name, given in (("prompts", prompts), ("specs", specs)):
         if not isinstance(given, Sequence) or isinstance(given, str | bytes):
-            raise ConfigError(f"must be a list, not {type(given).__name__}", where=name, hint=hint)
+            raise ConfigError(
+                f"must be a list, not {type(given).__name__}", where=name, hint=hint
+            )
     for row, prompt in enumerate(prompts):
         try:
-            wrong = isinstance(prompt, str | bytes) or any(operator.index(token) < 0 for token in prompt)
+            wrong = isinstance(prompt, str | bytes) or any(
+                operator.index(token) < 0 for token in prompt
+            )
         except TypeError:
             wrong = True
         if wrong:
-            raise ConfigError(f"must be token ids, not {shown(prompt)}", where=f"prompt {row}", hint=hint)
+            raise ConfigError(
+                f"must be token ids, not {shown(prompt)}",
+                where=f"prompt {row}",
+                hint=hint,
+            )
     if len(prompts) != len(specs):
         what = f"{len(specs)} specs for {len(prompts)} prompts"
         raise ConfigError(what, where="specs", hint="one for each, or None")
     if not hasattr(most, "__index__") or most < 0:
-        raise ConfigError(f"must be a count, not {shown(most)}", where="max_new_tokens", hint="such as 256")
+        raise ConfigError(
+            f"must be a count, not {shown(most)}",
+            where="max_new_tokens",
+            hint="such as 256",
+        )
 
 
-def _check_jump(jumps: object, processors: Sequence[str], mode: Mode, ranks: RankGroup | None) -> None:
+def _check_jump(
+    jumps: object, processors: Sequence[str], mode: Mode, ranks: RankGroup | None
+) -> None:
     """Refuse what is no switch, and what does not go together with `jump_forward`."""
     where = "jump_forward"
     if not isinstance(jumps, bool):
-        raise ConfigError(f"must be True or False, not {shown(jumps)}", where=where, hint="leave it out")
+        raise ConfigError(
+            f"must be True or False, not {shown(jumps)}",
+            where=where,
+            hint="leave it out",
+        )
     if jumps and mode == "process":
         what = "works only with the grammars in this thread"
         raise ConfigError(what, where=where, hint="use mode='inline'")
     if jumps and ranks is not None:
-        raise ConfigError("works only on one rank", where=where, hint="leave ranks out, or jump_forward")
+        raise ConfigError(
+            "works only on one rank",
+            where=where,
+            hint="leave ranks out, or jump_forward",
+        )
     if jumps and tuple(processors) != (_GUIDED,):
         hint = "leave processors out, or jump_forward"
-        raise ConfigError("works without other logits processors", where=where, hint=hint)
+        raise ConfigError(
+            "works without other logits processors", where=where, hint=hint
+        )

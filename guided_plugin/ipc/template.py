@@ -1,8 +1,9 @@
-"""A template: one process that has imported and built what its children need, and forks them in milliseconds.
-This is the side of the process that uses it. Depends on spawn.
+"""A template: one process that has imported and built what its children need, and forks
+them in milliseconds. This is the side of the process that uses it. Depends on spawn.
 
-A request for a child is one message with descriptors, so any thread may ask at any time. What becomes of the
-child comes back on a socket of its own: its process id, and later its exit code.
+A request for a child is one message with descriptors, so any thread may ask at any
+time. What becomes of the child comes back on a socket of its own: its process id, and
+later its exit code.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    # xgrammar's imports ask torch for GPUs, and torch asks the driver, which starts a thread, but for this.
+    # xgrammar's imports ask torch for GPUs, and torch asks the driver, which starts a
+    # thread, but for this.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 
@@ -50,13 +52,16 @@ class Forked:
         self.sock = sock
         self._status = status
         self._ended = False
-        """Whether it has: its template has told, or has ended, and the kernel ends its children with it."""
+        """Whether it has: its template has told, or has ended, and the kernel ends its
+        children with it."""
         self._code: int | None = None
 
     def exit_code(self, seconds: float = 0.0) -> int | None:
-        """How it ended (a negative signal number, as subprocess has it); None if it runs, or its template has
-        ended with it."""
-        if not self._ended and poll_until(self._status, select.POLLIN, time.monotonic() + seconds):
+        """How it ended (a negative signal number, as subprocess has it); None if it
+        runs, or its template has ended with it."""
+        if not self._ended and poll_until(
+            self._status, select.POLLIN, time.monotonic() + seconds
+        ):
             text = self._status.recv(32)
             self._ended, self._code = True, int(text) if text else None
         return self._code
@@ -89,12 +94,15 @@ class Forked:
 
 
 class Template:
-    """Forks children of one kind of process; starts that process when the first one is asked for, and another
-    one when it has ended. Thread-safe."""
+    """Forks children of one kind of process; starts that process when the first one is
+    asked for, and another one when it has ended. Thread-safe."""
 
-    def __init__(self, module: str, greeting: object, control: socket.socket | None = None) -> None:
-        """`module` runs in the process and is sent `greeting`. `control`: the socket of a template that
-        another process started, in a child of it, which may ask it for others."""
+    def __init__(
+        self, module: str, greeting: object, control: socket.socket | None = None
+    ) -> None:
+        """`module` runs in the process and is sent `greeting`. `control`: the socket of
+        a template that another process started, in a child of it, which may ask it for
+        others."""
         self._module = module
         self._greeting = greeting
         self._control = control
@@ -114,19 +122,27 @@ class Template:
     def alive(self) -> bool:
         """Whether the next child is there in milliseconds."""
         process = self._process
-        return process is not None and process.has_forked and process.child.exit_code() is None
+        return (
+            process is not None
+            and process.has_forked
+            and process.child.exit_code() is None
+        )
 
     def start(self) -> None:
-        """Start it now, without waiting for it. Why it can't start is told to who asks for a child."""
+        """Start it now, without waiting for it. Why it can't start is told to who asks
+        for a child."""
         with contextlib.suppress(PipelineError):
             self._running()
 
-    def fork(self, role: str, *descriptors: int, given_up: Callable[[], bool] = lambda: False) -> Forked:
-        """A child that runs `role`, a module with `main(what is built, control, channel, *descriptors)`; its
-        channel is the socket here, and `control` the one by which this template is asked.
+    def fork(
+        self, role: str, *descriptors: int, given_up: Callable[[], bool] = lambda: False
+    ) -> Forked:
+        """A child that runs `role`, a module with `main(what is built, control,
+        channel, *descriptors)`; its channel is the socket here, and `control` the one
+        by which this template is asked.
 
-        Starts the template if there is none; `given_up` is asked before and meanwhile. Raises PipelineError,
-        and TemplateLost where the template ends while it starts.
+        Starts the template if there is none; `given_up` is asked before and meanwhile.
+        Raises PipelineError, and TemplateLost where the template ends while it starts.
         """
         end = time.monotonic() + START_SECONDS
         while True:
@@ -142,10 +158,14 @@ class Template:
                 if self.closed:
                     raise _cannot_start("it was closed") from None
                 if process is None:
-                    raise _cannot_start("the template of this process has ended") from None
+                    raise _cannot_start(
+                        "the template of this process has ended"
+                    ) from None
                 code = process.child.exit_code(2.0)
                 if not (process.has_forked or process.stopped):
-                    raise TemplateLost("unknown" if code is None else exit_reason(code)) from None
+                    raise TemplateLost(
+                        "unknown" if code is None else exit_reason(code)
+                    ) from None
 
     def close(self) -> None:
         """End it; its children end with it."""
@@ -162,7 +182,10 @@ class Template:
                 raise _cannot_start("it was closed")
             if self._control is not None:
                 return None
-            if self._process is not None and self._process.child.exit_code() is not None:
+            if (
+                self._process is not None
+                and self._process.child.exit_code() is not None
+            ):
                 self._process.end()
                 self._process = None
             if self._process is None:
@@ -188,12 +211,19 @@ class Template:
                 undo.callback(ours.close)
                 undo.callback(status.close)
                 with theirs, told:
-                    passed = [told.fileno(), control.fileno(), theirs.fileno(), *descriptors]
+                    passed = [
+                        told.fileno(),
+                        control.fileno(),
+                        theirs.fileno(),
+                        *descriptors,
+                    ]
                     try:
                         socket.send_fds(control, [role.encode()], passed)
                     except OSError as error:
                         raise ConnectionError(str(error)) from error
-            while not poll_until(status, select.POLLIN, min(end, time.monotonic() + _LOOK_SECONDS)):
+            while not poll_until(
+                status, select.POLLIN, min(end, time.monotonic() + _LOOK_SECONDS)
+            ):
                 if self.closed or given_up():
                     raise _cannot_start("it is not needed any more")
                 if time.monotonic() >= end:
@@ -221,17 +251,21 @@ class _Process:
     """A template that this process has started."""
 
     def __init__(self, module: str, greeting: object) -> None:
-        self.child = Child(module, kind=socket.SOCK_SEQPACKET, stderr=None, environment=_ENVIRONMENT)
+        self.child = Child(
+            module, kind=socket.SOCK_SEQPACKET, stderr=None, environment=_ENVIRONMENT
+        )
         self.watch = StopWatch(self.child.pid)
         self.has_forked = self.stopped = False
-        with open(os.memfd_create("guided-greeting"), "w+b") as file:  # larger than a message may be
+        # larger than a message may be
+        with open(os.memfd_create("guided-greeting"), "w+b") as file:
             pickle.dump(greeting, file, pickle.HIGHEST_PROTOCOL)
             file.flush()
             with contextlib.suppress(OSError):  # it has ended: `fork` finds that
                 socket.send_fds(self.child.sock, [b"greeting"], [file.fileno()])
 
     def end(self) -> None:
-        """End it. One that has children reaps them first; one that still imports reads no socket."""
+        """End it. One that has children reaps them first; one that still imports reads
+        no socket."""
         with contextlib.suppress(OSError):
             self.child.sock.shutdown(socket.SHUT_RDWR)
         if self.has_forked:

@@ -1,5 +1,5 @@
-"""The `IndexedKernels` on CUDA, where their arguments are explained. Nothing here depends
-on which requests are in a batch: one kernel each."""
+"""The `IndexedKernels` on CUDA, where their arguments are explained. Nothing here
+depends on which requests are in a batch: one kernel each."""
 
 from __future__ import annotations
 
@@ -11,14 +11,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from guided_plugin.kernels.rows_triton import BLOCK, Launcher, announce, blocks, forbid, signed
+from guided_plugin.kernels.rows_triton import (
+    BLOCK,
+    Launcher,
+    announce,
+    blocks,
+    forbid,
+    signed,
+)
 from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, TokenSink
 
 _GATHER = 128
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
-    do_not_specialize=["count"], do_not_specialize_on_alignment=["mask", "indices", "table", "positions"]
+    do_not_specialize=["count"],
+    do_not_specialize_on_alignment=["mask", "indices", "table", "positions"],
 )
 def _mask_kernel(  # type: ignore[no-untyped-def]
     logits,
@@ -40,7 +48,14 @@ def _mask_kernel(  # type: ignore[no-untyped-def]
         return
     if count > 0:
         chosen += tl.load(positions + row).to(tl.int64) * count
-    forbid(logits + row * row_stride, mask + chosen * mask_stride, width, vocabulary_size, 1, BLOCK)
+    forbid(
+        logits + row * row_stride,
+        mask + chosen * mask_stride,
+        width,
+        vocabulary_size,
+        1,
+        BLOCK,
+    )
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
@@ -73,7 +88,9 @@ def _take_kernel(  # type: ignore[no-untyped-def]
         grown = tl.where(before == NOT_LOOKED_AT, 0, now - before)
         for place in tl.static_range(DRAFTS + 1):
             there = inside & (grown > place)
-            new = tl.load(history + index * stride + before + place, mask=there, other=NONE).to(tl.int64)
+            new = tl.load(
+                history + index * stride + before + place, mask=there, other=NONE
+            ).to(tl.int64)
             if place == 0:
                 new = tl.where((grown < 0) | (grown > DRAFTS + 1), WRONG, new)
             tl.store(blocks + place * count + at, new, mask=inside)
@@ -87,7 +104,13 @@ def _take_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit(  # type: ignore[untyped-decorator]
     do_not_specialize=["rows", "count"],
-    do_not_specialize_on_alignment=["table", "indices", "positions", "proposed", "tokens"],
+    do_not_specialize_on_alignment=[
+        "table",
+        "indices",
+        "positions",
+        "proposed",
+        "tokens",
+    ],
 )
 def _scatter_drafts_kernel(  # type: ignore[no-untyped-def]
     table,
@@ -111,7 +134,9 @@ def _scatter_drafts_kernel(  # type: ignore[no-untyped-def]
         position = tl.load(positions + at, mask=inside, other=0)
     chosen = tl.load(table + index, mask=index >= 0, other=-1)
     draft = tl.load(proposed + at, mask=inside, other=-1).to(tl.int64)
-    there = inside & (chosen >= 0) & (position > 0) & (position <= DRAFTS) & (draft >= 0)
+    there = (
+        inside & (chosen >= 0) & (position > 0) & (position <= DRAFTS) & (draft >= 0)
+    )
     tl.store(tokens + (DRAFTS + position) * count + chosen, draft, mask=there)
 
 
@@ -141,23 +166,42 @@ def _take_offers_kernel(  # type: ignore[no-untyped-def]
     column = tl.load(table + index, mask=inside, other=-1)
     guided = inside & (column >= 0)
     there = offers.to(tl.pointer_type(tl.int64))
-    # Written by the host while this stream waited: past what the caches of the device may hold.
-    value = tl.load(there + place * count + column, mask=guided, other=0xFFFFFFFF, volatile=True)
+    # Written by the host while this stream waited: past what the caches of the device
+    # may hold.
+    value = tl.load(
+        there + place * count + column, mask=guided, other=0xFFFFFFFF, volatile=True
+    )
     chosen = value.to(tl.int32).to(tl.int64)
     offered = guided & (chosen >= 0)
-    tl.store(cut + index * (DRAFTS + 1) + place + 1, (guided & (chosen < 0)).to(tl.int8), mask=inside)
+    tl.store(
+        cut + index * (DRAFTS + 1) + place + 1,
+        (guided & (chosen < 0)).to(tl.int8),
+        mask=inside,
+    )
     if OWN:
         sure = (value >> 32).to(tl.int32).to(tl.float32, bitcast=True)
         # The bits beside NO_TOKEN may be no number.
-        tl.store(confidences + index * DRAFTS + place, tl.where(guided & (sure > 0), sure, 0.0), mask=inside)
-        tl.store(drafts + row * stride + place, tl.where(offered, chosen, 0), mask=inside)
+        tl.store(
+            confidences + index * DRAFTS + place,
+            tl.where(guided & (sure > 0), sure, 0.0),
+            mask=inside,
+        )
+        tl.store(
+            drafts + row * stride + place, tl.where(offered, chosen, 0), mask=inside
+        )
     else:
         tl.store(drafts + row * stride + place, chosen, mask=offered)
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
     do_not_specialize=["count", "most", "bonus", "length"],
-    do_not_specialize_on_alignment=["confidences", "indices", "counts", "logit_ends", "token_ends"],
+    do_not_specialize_on_alignment=[
+        "confidences",
+        "indices",
+        "counts",
+        "logit_ends",
+        "token_ends",
+    ],
 )
 def _place_drafts_kernel(  # type: ignore[no-untyped-def]
     confidences,
@@ -180,8 +224,11 @@ def _place_drafts_kernel(  # type: ignore[no-untyped-def]
     asked = tl.load(counts + row, mask=inside, other=0)
     others = tl.load(counts + count + row, mask=inside, other=0).to(tl.int32)
     there = place[None, :] < asked[:, None]
-    sure = tl.load(confidences + index[:, None] * DRAFTS + place[None, :], mask=there, other=0.0)
-    # The bits of numbers that are not negative are in their order. From 1 on: 0 is no draft.
+    sure = tl.load(
+        confidences + index[:, None] * DRAFTS + place[None, :], mask=there, other=0.0
+    )
+    # The bits of numbers that are not negative are in their order. From 1 on: 0 is no
+    # draft.
     chance = tl.where(there, tl.cumprod(sure, axis=1).to(tl.int32, bitcast=True) + 1, 0)
     least = 0
     for bit in range(30):  # the highest chance that `most` drafts have
@@ -193,13 +240,20 @@ def _place_drafts_kernel(  # type: ignore[no-untyped-def]
     left = most - tl.sum(placed, axis=0)
     placed += tl.minimum(tl.maximum(left - before, 0), equal)
     tl.store(logit_ends, 0)
-    tl.store(logit_ends + 1 + row, tl.cumsum(tl.where(inside, placed + bonus, 0), axis=0), mask=inside)
+    tl.store(
+        logit_ends + 1 + row,
+        tl.cumsum(tl.where(inside, placed + bonus, 0), axis=0),
+        mask=inside,
+    )
     tl.store(token_ends, 0)
-    tl.store(token_ends + 1 + row, tl.cumsum(placed + others, axis=0), mask=row + 1 < length)
+    tl.store(
+        token_ends + 1 + row, tl.cumsum(placed + others, axis=0), mask=row + 1 < length
+    )
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
-    do_not_specialize=["rows"], do_not_specialize_on_alignment=["cut", "indices", "positions", "found"]
+    do_not_specialize=["rows"],
+    do_not_specialize_on_alignment=["cut", "indices", "positions", "found"],
 )
 def _cut_drafts_kernel(  # type: ignore[no-untyped-def]
     cut, indices, positions, found, rows, width, BLOCK: tl.constexpr
@@ -231,7 +285,11 @@ def mask_rows(
     device = logits.get_device()
     address = logits.data_ptr()
     sizes = width, vocabulary_size, logits.stride(0), mask.stride(0)
-    key = None if address & 15 else (device, logits.dtype, indices.dtype, positions.dtype, sizes)
+    key = (
+        None
+        if address & 15
+        else (device, logits.dtype, indices.dtype, positions.dtype, sizes)
+    )
     launch = _launch_mask.known.get(key)
     if launch is not None:
         places = indices.data_ptr(), table.data_ptr(), positions.data_ptr()
@@ -241,13 +299,20 @@ def mask_rows(
     _launch_mask(key, device, (rows, blocks(width)), arguments, sizes)
 
 
-def take_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, sink: TokenSink) -> None:
+def take_tokens(
+    order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, sink: TokenSink
+) -> None:
     """The newest token of each request, written into the ring of a region."""
     _take(_launch_tokens, sink, order, lengths, total, history)
 
 
 def _take(
-    launch: Launcher, sink: TokenSink, order: Tensor, lengths: Tensor, total: Tensor, history: Tensor
+    launch: Launcher,
+    sink: TokenSink,
+    order: Tensor,
+    lengths: Tensor,
+    total: Tensor,
+    history: Tensor,
 ) -> None:
     device = order.get_device()
     count = order.shape[0]
@@ -255,10 +320,20 @@ def _take(
     place = sink.tokens, sink.word, signed(sink.step)
     known = launch.known.get(key)
     if known is not None:
-        addresses = order.data_ptr(), lengths.data_ptr(), total.data_ptr(), history.data_ptr()
+        addresses = (
+            order.data_ptr(),
+            lengths.data_ptr(),
+            total.data_ptr(),
+            history.data_ptr(),
+        )
         known(1, *place, *addresses, count, history.stride(0))
         return
-    launch(key, device, (1, 1), (*place, order, lengths, total, history, count, history.stride(0)))
+    launch(
+        key,
+        device,
+        (1, 1),
+        (*place, order, lengths, total, history, count, history.stride(0)),
+    )
 
 
 def gather_drafts(
@@ -275,9 +350,18 @@ def gather_drafts(
     """New tokens and drafts of each request."""
     count = order.shape[0]
     device = order.get_device()
-    tokens = torch.empty((2 * drafts + 1) * count, dtype=torch.int64, device=order.device)
+    tokens = torch.empty(
+        (2 * drafts + 1) * count, dtype=torch.int64, device=order.device
+    )
     launch = _launchers(drafts)
-    _take(launch.tokens, TokenSink(tokens.data_ptr(), 0, 0), order, lengths, total, history)
+    _take(
+        launch.tokens,
+        TokenSink(tokens.data_ptr(), 0, 0),
+        order,
+        lengths,
+        total,
+        history,
+    )
     if indices is None or proposed is None:
         return tokens
     launch_drafts = launch.drafts
@@ -293,7 +377,13 @@ def gather_drafts(
 
 
 def take_offers(
-    offers: int, table: Tensor, index: Tensor, drafts: Tensor, sure: Tensor | None, cut: Tensor, count: int
+    offers: int,
+    table: Tensor,
+    index: Tensor,
+    drafts: Tensor,
+    sure: Tensor | None,
+    cut: Tensor,
+    count: int,
 ) -> None:
     """What the worker offers, and what it took away."""
     rows, most = drafts.shape
@@ -319,9 +409,16 @@ def cut_drafts(cut: Tensor, indices: Tensor, positions: Tensor) -> Tensor:
 
 
 def place_drafts(
-    sure: Tensor, indices: Tensor, counts: Tensor, most: int, bonus: int, logits: Tensor, tokens: Tensor
+    sure: Tensor,
+    indices: Tensor,
+    counts: Tensor,
+    most: int,
+    bonus: int,
+    logits: Tensor,
+    tokens: Tensor,
 ) -> None:
-    """Where the logits and the tokens of each request end, with the likeliest drafts."""
+    """Where the logits and the tokens of each request end, with the likeliest
+    drafts."""
     device = indices.get_device()
     length = tokens.shape[0]
     launch = _place_launcher(*sure.shape)
@@ -331,7 +428,10 @@ def place_drafts(
 
 @cache
 def _place_launcher(requests: int, drafts: int) -> Launcher:
-    sizes = {"WIDTH": triton.next_power_of_2(drafts), "BLOCK": triton.next_power_of_2(requests)}
+    sizes = {
+        "WIDTH": triton.next_power_of_2(drafts),
+        "BLOCK": triton.next_power_of_2(requests),
+    }
     return Launcher(_place_drafts_kernel, num_warps=8, DRAFTS=drafts, **sizes)
 
 
@@ -351,11 +451,19 @@ def _launchers(drafts: int) -> _Launchers:
     return _Launchers(
         Launcher(_take_kernel, num_warps=4, DRAFTS=drafts, **none, BLOCK=_GATHER),
         *(
-            Launcher(_scatter_drafts_kernel, num_warps=1, DRAFTS=drafts, WHOLE=whole, BLOCK=_GATHER)
+            Launcher(
+                _scatter_drafts_kernel,
+                num_warps=1,
+                DRAFTS=drafts,
+                WHOLE=whole,
+                BLOCK=_GATHER,
+            )
             for whole in (0, 1)
         ),
         *(
-            Launcher(_take_offers_kernel, num_warps=1, DRAFTS=drafts, OWN=own, BLOCK=_GATHER)
+            Launcher(
+                _take_offers_kernel, num_warps=1, DRAFTS=drafts, OWN=own, BLOCK=_GATHER
+            )
             for own in (1, 0)
         ),
     )
@@ -366,5 +474,11 @@ _launch_cut = Launcher(_cut_drafts_kernel, num_warps=1, BLOCK=_GATHER)
 
 _launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
 _launch_tokens = Launcher(
-    _take_kernel, num_warps=4, DRAFTS=0, NOT_LOOKED_AT=NEVER, NONE=NO_TOKEN, WRONG=BROKEN, BLOCK=_GATHER
+    _take_kernel,
+    num_warps=4,
+    DRAFTS=0,
+    NOT_LOOKED_AT=NEVER,
+    NONE=NO_TOKEN,
+    WRONG=BROKEN,
+    BLOCK=_GATHER,
 )

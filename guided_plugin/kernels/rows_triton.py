@@ -1,12 +1,13 @@
 """The kernels on CUDA that take row numbers, and the launcher of all. Imports Triton.
 
-Masks: one program a row and block of columns. Where all 32 columns of a mask's word are forbidden, they are
-overwritten without being read; where some are, they are read and written whole, since single floats written
-here and there cost more than that; where none is, nothing is touched. Row numbers are read on the device: the
-launch doesn't change with the batch.
+Masks: one program a row and block of columns. Where all 32 columns of a mask's word are
+forbidden, they are overwritten without being read; where some are, they are read and
+written whole, since single floats written here and there cost more than that; where
+none is, nothing is touched. Row numbers are read on the device: the launch doesn't
+change with the batch.
 
-Tokens: into the memory that a worker reads, and the word that says that they are there: one launch on the
-stream that samples.
+Tokens: into the memory that a worker reads, and the word that says that they are there:
+one launch on the stream that samples.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ _TOKENS = 128
 
 
 class Launcher:
-    """Launches one kernel, with the constants that end its arguments; one that was compiled before without
-    looking it up again.
+    """Launches one kernel, with the constants that end its arguments; one that was
+    compiled before without looking it up again.
 
-    Launching through the just-in-time compiler costs 12 us a call, most of it to find the kernel that was
-    compiled for these types and sizes. Its own launcher costs 3, but is no public interface: only versions
-    that were tested go that way. What is launched in every step asks `known` itself, for half the Python.
+    Launching through the just-in-time compiler costs 12 us a call, most of it to find
+    the kernel that was compiled for these types and sizes. Its own launcher costs 3,
+    but is no public interface: only versions that were tested go that way. What is
+    launched in every step asks `known` itself, for half the Python.
     """
 
     def __init__(self, kernel: Any, *, num_warps: int, **constants: int) -> None:
@@ -42,8 +44,8 @@ class Launcher:
         self._num_warps = num_warps
         self._constants = constants
         self.known: dict[tuple[object, ...] | None, Callable[..., None]] = {}
-        """By key, what was launched before: launch(rows, *first), with addresses in place of tensors. The
-        launcher would ask the driver where a tensor lives."""
+        """By key, what was launched before: launch(rows, *first), with addresses in
+        place of tensors. The launcher would ask the driver where a tensor lives."""
 
     def __call__(
         self,
@@ -53,17 +55,25 @@ class Launcher:
         first: tuple[Tensor | int, ...],
         last: tuple[int, ...] = (),
     ) -> None:
-        """Launch on the current stream, with `first` and `last` as arguments. `key` says all that the
-        compiler specializes for, the grid's second number and `last`; None if that is not known."""
+        """Launch on the current stream, with `first` and `last` as arguments. `key`
+        says all that the compiler specializes for, the grid's second number and `last`;
+        None if that is not known."""
         launch = self.known.get(key)
         if launch is not None:
-            launch(grid[0], *[each if isinstance(each, int) else each.data_ptr() for each in first])
+            launch(
+                grid[0],
+                *[each if isinstance(each, int) else each.data_ptr() for each in first],
+            )
             return
-        kernel = self._kernel[grid](*first, *last, **self._constants, num_warps=self._num_warps)
+        kernel = self._kernel[grid](
+            *first, *last, **self._constants, num_warps=self._num_warps
+        )
         if key is not None and _DIRECT:
             self.known[key] = self._direct(kernel, device, grid[1], last)
 
-    def _direct(self, kernel: Any, device: int, columns: int, last: tuple[int, ...]) -> Callable[..., None]:
+    def _direct(
+        self, kernel: Any, device: int, columns: int, last: tuple[int, ...]
+    ) -> Callable[..., None]:
         run = kernel.run
         function = kernel.function
         metadata = kernel.packed_metadata
@@ -72,44 +82,76 @@ class Launcher:
 
         def launch(rows: int, *first: int) -> None:
             # Three times None: metadata for hooks, and the hooks.
-            run(rows, columns, 1, stream(device), function, metadata, None, None, None, *first, *fixed)
+            run(
+                rows,
+                columns,
+                1,
+                stream(device),
+                function,
+                metadata,
+                None,
+                None,
+                None,
+                *first,
+                *fixed,
+            )
 
         return launch
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def forbid(logits, mask, width, vocabulary_size, column_stride, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Mask this program's block of columns of one row; `logits` and `mask` point to the row."""
+    """Mask this program's block of columns of one row; `logits` and `mask` point to the
+    row."""
     word = tl.program_id(1) * (BLOCK // 32) + tl.arange(0, BLOCK // 32)
     words = tl.load(mask + word, mask=word * 32 < vocabulary_size, other=0)
     bit = tl.arange(0, 32)
     columns = word[:, None] * 32 + bit[None, :]
-    allowed = (((words[:, None] >> bit[None, :]) & 1) != 0) & (columns < vocabulary_size)
+    allowed = (((words[:, None] >> bit[None, :]) & 1) != 0) & (
+        columns < vocabulary_size
+    )
     untouched = (words == -1) & (word * 32 + 32 <= vocabulary_size)
     mixed = (words != 0) & ~untouched
     targets = logits + columns.to(tl.int64) * column_stride
     there = columns < width
     old = tl.load(targets, mask=mixed[:, None] & there, other=float("-inf"))
-    tl.store(targets, tl.where(allowed, old, float("-inf")), mask=~untouched[:, None] & there)
+    tl.store(
+        targets, tl.where(allowed, old, float("-inf")), mask=~untouched[:, None] & there
+    )
 
 
-# Places in the rings are aligned now in one way, now in another: a kernel for each would be loaded in the
-# middle of a run, and loading waits for the device.
+# Places in the rings are aligned now in one way, now in another: a kernel for each
+# would be loaded in the middle of a run, and loading waits for the device.
 @triton.jit(do_not_specialize_on_alignment=["mask", "rows"])  # type: ignore[untyped-decorator]
 def _mask_kernel(  # type: ignore[no-untyped-def]
-    logits, mask, rows, width, vocabulary_size, row_stride, column_stride, mask_stride, BLOCK: tl.constexpr
+    logits,
+    mask,
+    rows,
+    width,
+    vocabulary_size,
+    row_stride,
+    column_stride,
+    mask_stride,
+    BLOCK: tl.constexpr,
 ):
     index = tl.program_id(0).to(tl.int64)
     row = tl.load(rows + index).to(tl.int64)
     forbid(
-        logits + row * row_stride, mask + index * mask_stride, width, vocabulary_size, column_stride, BLOCK
+        logits + row * row_stride,
+        mask + index * mask_stride,
+        width,
+        vocabulary_size,
+        column_stride,
+        BLOCK,
     )
 
 
 _launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
 
 
-def mask_rows_triton(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) -> None:
+def mask_rows_triton(
+    logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int
+) -> None:
     """`kernels.mask_rows` on CUDA: one launch for all rows."""
     width = logits.shape[1]
     device = logits.get_device()
@@ -120,7 +162,9 @@ def mask_rows_triton(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size
     if launch is not None:
         launch(rows.shape[0], address, mask.data_ptr(), rows.data_ptr())
         return
-    _launch_mask(key, device, (rows.shape[0], blocks(width)), (logits, mask, rows), sizes)
+    _launch_mask(
+        key, device, (rows.shape[0], blocks(width)), (logits, mask, rows), sizes
+    )
 
 
 def blocks(width: int) -> int:
@@ -130,10 +174,12 @@ def blocks(width: int) -> int:
 
 @triton.jit
 def announce(word, step):  # type: ignore[no-untyped-def]
-    """After all that this program has stored: raise a word for every reader, the host included. Kernels that
-    do this have one program; with two, a reader could see the word raised before the other's stores."""
+    """After all that this program has stored: raise a word for every reader, the host
+    included. Kernels that do this have one program; with two, a reader could see the
+    word raised before the other's stores."""
     tl.debug_barrier()
-    # Everybody's stores are before the barrier, and the release is for the whole system.
+    # Everybody's stores are before the barrier, and the release is for the whole
+    # system.
     tl.inline_asm_elementwise(
         "st.release.sys.global.u32 [$1], $2; mov.u32 $0, $2;",
         "=r,l,r",
@@ -162,9 +208,11 @@ _launch_tokens = Launcher(_tokens_kernel, num_warps=4, BLOCK=_TOKENS)
 
 
 def write_tokens(tokens: Tensor, rows: Tensor, ring: int, word: int, step: int) -> None:
-    """Write tokens[rows] to the address `ring` as 64 bits each, then `step` to the address `word`.
+    """Write tokens[rows] to the address `ring` as 64 bits each, then `step` to the
+    address `word`.
 
-    tokens: [n] integers, any stride. rows: [m] int32 on the same device. The addresses are the device's."""
+    tokens: [n] integers, any stride. rows: [m] int32 on the same device. The addresses
+    are the device's."""
     device = tokens.get_device()
     key = device, tokens.dtype
     number = signed(step)
@@ -174,7 +222,9 @@ def write_tokens(tokens: Tensor, rows: Tensor, ring: int, word: int, step: int) 
     if launch is not None:
         launch(1, ring, word, number, tokens.data_ptr(), rows.data_ptr(), count, stride)
         return
-    _launch_tokens(key, device, (1, 1), (ring, word, number, tokens, rows, count, stride))
+    _launch_tokens(
+        key, device, (1, 1), (ring, word, number, tokens, rows, count, stride)
+    )
 
 
 def signed(step: int) -> int:

@@ -1,8 +1,9 @@
-"""`InlineRuntime`: the grammars of a pipeline work in the calling thread. Depends on the table, and on the
-ways between a region and the device.
+"""`InlineRuntime`: the grammars of a pipeline work in the calling thread. Depends on
+the table, and on the ways between a region and the device.
 
-On CUDA nothing but the wait for a step's own tokens blocks the host: `finish` accepts at once what has landed
-and leaves the rest to the next `fill`, which a host calls when its next forward pass is already launched.
+On CUDA nothing but the wait for a step's own tokens blocks the host: `finish` accepts
+at once what has landed and leaves the rest to the next `fill`, which a host calls when
+its next forward pass is already launched.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from guided_plugin.worker.words import End
 
 
 class InlineRuntime(GrammarRuntime):
-    """A `GrammarRuntime` without a process: a table of grammars that fills the masks of a region, as a worker
-    does."""
+    """A `GrammarRuntime` without a process: a table of grammars that fills the masks of
+    a region, as a worker does."""
 
     mode: Mode = "inline"
 
@@ -49,8 +50,8 @@ class InlineRuntime(GrammarRuntime):
         drafts: int = 0,
         followers: int = 0,
     ) -> None:
-        """`followers`: how many other ranks mask with the same memory. They are invited before the first
-        step."""
+        """`followers`: how many other ranks mask with the same memory. They are invited
+        before the first step."""
         self._compiler = compiler
         self._compiles: Background[Admission] = Background(gives_way=True)
         self.ready = threading.Event()
@@ -75,7 +76,8 @@ class InlineRuntime(GrammarRuntime):
         # Bounded: not every host takes them.
         self._closed: deque[Closure] = deque(maxlen=4 * max_slots)
         self._waits = Times()
-        """Seconds that the host's thread filled masks in each step: nothing else goes on meanwhile."""
+        """Seconds that the host's thread filled masks in each step: nothing else goes
+        on meanwhile."""
         self._led = 0
         """Outputs that were led to an end."""
 
@@ -83,15 +85,27 @@ class InlineRuntime(GrammarRuntime):
         """Compile a spec in the background."""
         return self._compiles.submit(lambda: self._compiler.compile(spec).admission())
 
-    def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
+    def add(
+        self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]
+    ) -> None:
         grammar = self._compiler.compile(spec)
-        self.table.add(slot, request_id, spec, grammar, self._compiler.backend(grammar.backend), tokens)
+        self.table.add(
+            slot,
+            request_id,
+            spec,
+            grammar,
+            self._compiler.backend(grammar.backend),
+            tokens,
+        )
 
-    def add_failed(self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError) -> None:
+    def add_failed(
+        self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError
+    ) -> None:
         self.table.add_failed(slot, request_id, spec, error)
 
     def remove(self, slot: int) -> None:
-        # Its tokens may still be on their way: they count, and must not reach the slot's next user.
+        # Its tokens may still be on their way: they count, and must not reach the
+        # slot's next user.
         self._accept()
         self.table.remove(slot)
 
@@ -103,7 +117,8 @@ class InlineRuntime(GrammarRuntime):
             self._tokens.set_rows(self._shape.ring_rows(plan.rows))
 
     def fill(self) -> None:
-        """Accept what is left of the last step, then fill this step's masks and send them up."""
+        """Accept what is left of the last step, then fill this step's masks and send
+        them up."""
         self._accept()
         start = time.perf_counter()
         step = self._step
@@ -111,13 +126,18 @@ class InlineRuntime(GrammarRuntime):
         self._masks.claim(step)
         self.followers.plan(step, slots)
         fill_with_drafts(
-            self.table, slots, self._region.masks[step % PLAN_DEPTH, : self._count], self._drafts
+            self.table,
+            slots,
+            self._region.masks[step % PLAN_DEPTH, : self._count],
+            self._drafts,
         )
         self.followers.filled(step)
         led = self.table.led
         self.table.led = []
         self._led += len(led)
-        self._closed += [Closure(self.table.requests[slot].request_id, step, LED) for slot in led]
+        self._closed += [
+            Closure(self.table.requests[slot].request_id, step, LED) for slot in led
+        ]
         self._masks.upload(step, self._count)
         self._waits.add(time.perf_counter() - start)
 
@@ -148,7 +168,10 @@ class InlineRuntime(GrammarRuntime):
             return []
         failures = self.table.failures
         self.table.failures = []
-        self._closed += [Closure(error.request_id or "", self._step, error.reason) for _, error in failures]
+        self._closed += [
+            Closure(error.request_id or "", self._step, error.reason)
+            for _, error in failures
+        ]
         return failures
 
     @property
@@ -178,10 +201,12 @@ class InlineRuntime(GrammarRuntime):
         self.buffers.close()
 
     def _accept(self) -> None:
-        """Accept the tokens of the last sampled step, waiting for them if they are still on their way."""
+        """Accept the tokens of the last sampled step, waiting for them if they are
+        still on their way."""
 
         def device_runs(late: bool) -> bool:
-            torch.cuda.current_stream(self._device).query()  # raises what keeps it from writing tokens
+            # raises what keeps it from writing tokens
+            torch.cuda.current_stream(self._device).query()
             return True
 
         if self._unaccepted is not None:
@@ -192,7 +217,9 @@ class InlineRuntime(GrammarRuntime):
     def _take_tokens(self, plan: StepPlan, step: int) -> None:
         self._unaccepted = None
         count = len(plan.slots)
-        values = self._region.tokens[step % TOKEN_DEPTH, : count * self._shape.values].tolist()
+        values = self._region.tokens[
+            step % TOKEN_DEPTH, : count * self._shape.values
+        ].tolist()
         blocks, self._drafts = self._shape.split(values, count)
         for tokens in blocks:
             self.table.accept(plan.slots, tokens)

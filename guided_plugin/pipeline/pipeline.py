@@ -1,4 +1,5 @@
-"""`StepPipeline`: the five verbs of a decode step. Depends on a grammar runtime and the mask kernel.
+"""`StepPipeline`: the five verbs of a decode step. Depends on a grammar runtime and the
+mask kernel.
 
     plan(n)             which slots sit in which logits rows this step
     fill_mask(n)        the grammars fill the masks of those rows
@@ -35,16 +36,25 @@ from guided_plugin.metrics import PipelineMetrics, StepFigures, StepStatistics
 from guided_plugin.pipeline.inline import InlineRuntime
 from guided_plugin.pipeline.requests import PipelineRequests
 from guided_plugin.pipeline.runtime import checked_device, make_runtime
-from guided_plugin.step import NO_TOKEN, UNGUIDED, OfferedDrafts, RequestInfo, StepPlan, TokenSink
+from guided_plugin.step import (
+    NO_TOKEN,
+    UNGUIDED,
+    OfferedDrafts,
+    RequestInfo,
+    StepPlan,
+    TokenSink,
+)
 from guided_plugin.worker.ranks.group import RankGroup
 from guided_plugin.worker.runtime import GrammarRuntime
 
 _NOTHING = StepPlan((), ())
 
-# How far a step is: the calls that may come next. The first of them is the one that is due.
+# How far a step is: the calls that may come next. The first of them is the one that is
+# due.
 _ENDED = ("plan",)
 _PLANNED = ("fill_mask",)
-_FILLED = ("apply_mask", "take_masks", "plan")  # another plan: a host that planned ahead has other rows
+# another plan: a host that planned ahead has other rows
+_FILLED = ("apply_mask", "take_masks", "plan")
 _MASKED = ("schedule_update", "take_masks", "apply_mask(again=True)")
 _SAMPLED = ("finish_update",)
 _DRAFTS = ("judge_drafts", "send_drafts", "draft_masks")
@@ -76,20 +86,25 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         drafts: int = 0,
         ranks: RankGroup | None = None,
     ) -> None:
-        """`mode` says where the grammars work: `inline`, `process`, or `auto`: a process where the logits
-        live on CUDA. The process starts in the background.
+        """`mode` says where the grammars work: `inline`, `process`, or `auto`: a
+        process where the logits live on CUDA. The process starts in the background.
 
-        `drafts`: for hosts that propose up to so many tokens a request and judge them together.
+        `drafts`: for hosts that propose up to so many tokens a request and judge them
+        together.
 
-        `ranks`: of a model that runs on several (`TorchRanks`). Each has a pipeline and makes the same calls;
-        the grammars work at rank 0, and the others mask with its memory."""
+        `ranks`: of a model that runs on several (`TorchRanks`). Each has a pipeline and
+        makes the same calls; the grammars work at rank 0, and the others mask with its
+        memory."""
         self.device = checked_device(device)
         if max_slots < 1:
             raise PipelineError(f"max_slots must be at least 1, not {max_slots}")
         runtime = make_runtime(compiler, max_slots, self.device, mode, drafts, ranks)
-        super().__init__(compiler, runtime, max_slots, None if ranks is None else ranks.rank)
+        super().__init__(
+            compiler, runtime, max_slots, None if ranks is None else ranks.rank
+        )
         self.drafts = drafts
-        # At the latest when the interpreter exits. The runtime holds no reference to this object.
+        # At the latest when the interpreter exits. The runtime holds no reference to
+        # this object.
         self._finalizer = weakref.finalize(self, _close, os.getpid(), self.runtime)
         self.vocabulary_size = compiler.vocabulary.size
         """Columns of the logits from here on are forbidden."""
@@ -107,9 +122,11 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
     # The five verbs
 
     def plan(self, slots: Sequence[int]) -> None:
-        """Say which slot sits in each logits row of this step; UNGUIDED where no grammar does."""
+        """Say which slot sits in each logits row of this step; UNGUIDED where no
+        grammar does."""
         start = time.perf_counter()
-        if self._plan.rows or self.drafts:  # a step without guided rows may be given up anywhere
+        # a step without guided rows may be given up anywhere
+        if self._plan.rows or self.drafts:
             self._check_order("plan")
         self._due = _ENDED
         chosen = tuple(slots)
@@ -133,52 +150,67 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         self._due = _FILLED
 
     def apply_mask(self, logits: Tensor, *, again: bool = False) -> Tensor:
-        """Mask the guided rows of [rows, width] logits in place, on the current stream. `again`: this step's
-        masks were applied before, and these are other logits of it, or something has changed them."""
+        """Mask the guided rows of [rows, width] logits in place, on the current stream.
+        `again`: this step's masks were applied before, and these are other logits of
+        it, or something has changed them."""
         self._check_order("apply_mask(again=True)" if again else "apply_mask")
         rows = self._plan.rows
         if rows:
             start = time.perf_counter()
             if rows[-1] >= logits.shape[0]:
-                raise PipelineError(f"row {rows[-1]} is planned, the logits have {logits.shape[0]} rows")
-            self.mask, rows_dev = self._fetch_masks(self.runtime.newest, len(rows), logits)
+                raise PipelineError(
+                    f"row {rows[-1]} is planned, the logits have {logits.shape[0]} rows"
+                )
+            self.mask, rows_dev = self._fetch_masks(
+                self.runtime.newest, len(rows), logits
+            )
             mask_rows(logits, self.mask, rows_dev, self.vocabulary_size)
             self._clock[2] = time.perf_counter() - start
         self._due = _MASKED
         return logits
 
     def take_masks(self, logits: Tensor) -> Tensor:
-        """In place of `apply_mask`, for hosts that mask by themselves: the [guided rows, words] masks of this
-        step, in the order of the plan, on the device. What is launched next sees them complete. `logits`:
-        what they are for."""
+        """In place of `apply_mask`, for hosts that mask by themselves: the [guided
+        rows, words] masks of this step, in the order of the plan, on the device. What
+        is launched next sees them complete. `logits`: what they are for."""
         start = time.perf_counter()
         self._check_order("take_masks")
-        self.mask, _ = self._fetch_masks(self.runtime.newest, len(self._plan.rows), logits)
+        self.mask, _ = self._fetch_masks(
+            self.runtime.newest, len(self._plan.rows), logits
+        )
         self._due = _MASKED
         self._clock[2] = time.perf_counter() - start
         return self.mask
 
     def schedule_update(self, tokens: Tensor) -> None:
-        """Right after sampling, on the stream that samples: get the [rows] sampled tokens on their way to the
-        grammars. NO_TOKEN says that a row had none, as in the middle of a prompt."""
+        """Right after sampling, on the stream that samples: get the [rows] sampled
+        tokens on their way to the grammars. NO_TOKEN says that a row had none, as in
+        the middle of a prompt."""
         self._check_order("schedule_update")
         rows = self._plan.rows
         if rows:
             start = time.perf_counter()
             if tokens.dim() != 1:
-                raise PipelineError(f"sampled tokens must be [rows], not {tuple(tokens.shape)}")
+                raise PipelineError(
+                    f"sampled tokens must be [rows], not {tuple(tokens.shape)}"
+                )
             if rows[-1] >= tokens.shape[0]:
-                raise PipelineError(f"row {rows[-1]} is planned, {tokens.shape[0]} tokens are sampled")
+                raise PipelineError(
+                    f"row {rows[-1]} is planned, {tokens.shape[0]} tokens are sampled"
+                )
             if tokens.is_cuda != self._on_cuda:
-                raise PipelineError(f"tokens are on {tokens.device}, the pipeline is on {self.device}")
+                raise PipelineError(
+                    f"tokens are on {tokens.device}, the pipeline is on {self.device}"
+                )
             self.runtime.sampled(tokens)
             self._clock[3] = time.perf_counter() - start
         self._due = _SAMPLED
 
     def token_sink(self) -> TokenSink | None:
-        """In place of `schedule_update`, for hosts whose own kernel knows the tokens: where that kernel may
-        write them, in the order of the plan. It must be launched on the stream that samples, after that.
-        None where tokens have to be handed over."""
+        """In place of `schedule_update`, for hosts whose own kernel knows the tokens:
+        where that kernel may write them, in the order of the plan. It must be launched
+        on the stream that samples, after that. None where tokens have to be handed
+        over."""
         if not self._plan.rows or self._due is not _MASKED:
             return None
         start = time.perf_counter()
@@ -189,8 +221,8 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         return sink
 
     def finish_update(self) -> None:
-        """After the append and stop kernels: accept the tokens that have arrived, and end the step. Ranks
-        other than the first need not have handed over any."""
+        """After the append and stop kernels: accept the tokens that have arrived, and
+        end the step. Ranks other than the first need not have handed over any."""
         start = time.perf_counter()
         if not self.rank or self._due is not _MASKED:
             self._check_order("finish_update")
@@ -205,21 +237,28 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
 
     # In place of the five verbs
 
-    def judge_drafts(self, slots: Sequence[int], tokens: Tensor, logits: Tensor) -> Tensor:
-        """A whole step of the requests in `slots`, for a host that proposes drafts and masks by itself: the
-        masks of `send_drafts`, at once. `logits`: as in `take_masks`."""
+    def judge_drafts(
+        self, slots: Sequence[int], tokens: Tensor, logits: Tensor
+    ) -> Tensor:
+        """A whole step of the requests in `slots`, for a host that proposes drafts and
+        masks by itself: the masks of `send_drafts`, at once. `logits`: as in
+        `take_masks`."""
         self._check_order("judge_drafts")
         return self.draft_masks(self.send_drafts(slots, tokens), logits)
 
-    def send_drafts(self, slots: Sequence[int], tokens: Tensor, *, offers: bool | None = None) -> DraftStep:
-        """The first half: new tokens and drafts of the requests in `slots` are on their way to the grammars.
-        `draft_masks` must come before the third call after this one.
+    def send_drafts(
+        self, slots: Sequence[int], tokens: Tensor, *, offers: bool | None = None
+    ) -> DraftStep:
+        """The first half: new tokens and drafts of the requests in `slots` are on their
+        way to the grammars. `draft_masks` must come before the third call after this
+        one.
 
-        `tokens` has blocks in the order of `slots`: `drafts + 1` with the tokens that were sampled for each
-        slot since its last step, then `drafts` with what is proposed to follow them; NO_TOKEN where there are
-        no more.
+        `tokens` has blocks in the order of `slots`: `drafts + 1` with the tokens that
+        were sampled for each slot since its last step, then `drafts` with what is
+        proposed to follow them; NO_TOKEN where there are no more.
 
-        `offers`, once before each run of the model: whether the worker may replace them; see `DraftStep`."""
+        `offers`, once before each run of the model: whether the worker may replace
+        them; see `DraftStep`."""
         start = time.perf_counter()
         self._check_order("send_drafts")
         chosen = tuple(slots)
@@ -228,7 +267,9 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
             self._last_slots = chosen
             if len(self._plan.rows) != len(chosen) or not chosen:
                 self._forget_plan()
-                raise PipelineError("only guided slots have drafts", hint="leave the others out")
+                raise PipelineError(
+                    "only guided slots have drafts", hint="leave the others out"
+                )
         due = len(chosen) * (2 * self.drafts + 1)
         if tokens.shape != (due,):
             raise PipelineError(
@@ -236,8 +277,11 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
                 hint="see StepPipeline(drafts=...)",
             )
         if tokens.is_cuda != self._on_cuda:
-            raise PipelineError(f"tokens are on {tokens.device}, the pipeline is on {self.device}")
-        # Nothing of a step is announced before its tokens are there: no worker could do anything with it.
+            raise PipelineError(
+                f"tokens are on {tokens.device}, the pipeline is on {self.device}"
+            )
+        # Nothing of a step is announced before its tokens are there: no worker could do
+        # anything with it.
         self.runtime.plan(self._plan, offers=offers)
         self.runtime.sampled(tokens)
         self.runtime.fill()
@@ -249,19 +293,25 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         return DraftStep(self.runtime.newest, len(chosen) * (self.drafts + 1), offered)
 
     def draft_masks(self, step: DraftStep, logits: Tensor) -> Tensor:
-        """The second half: `drafts + 1` blocks of [slots, words] masks on the device: the masks after none of
-        a request's drafts, after the first, and so on. What is launched next sees them complete."""
+        """The second half: `drafts + 1` blocks of [slots, words] masks on the device:
+        the masks after none of a request's drafts, after the first, and so on. What is
+        launched next sees them complete."""
         self._check_order("draft_masks")
         if self.runtime.newest - step.number > 2:
             what = "draft_masks was called where the masks of its step are gone"
-            raise PipelineError(what, hint="call it before the third send_drafts after that of its step")
+            raise PipelineError(
+                what, hint="call it before the third send_drafts after that of its step"
+            )
         self.mask, _ = self._fetch_masks(step.number, step.masks, logits)
         return self.mask
 
-    def forced(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-        """Up to `drafts` tokens that must follow in each of some slots, behind those that were sampled for it
-        since its last step: drafts for `judge_drafts`, which is then told of no sampled tokens. For hosts in
-        whose thread the grammars work."""
+    def forced(
+        self, slots: Sequence[int], tokens: Sequence[Sequence[int]]
+    ) -> list[tuple[int, ...]]:
+        """Up to `drafts` tokens that must follow in each of some slots, behind those
+        that were sampled for it since its last step: drafts for `judge_drafts`, which
+        is then told of no sampled tokens. For hosts in whose thread the grammars
+        work."""
         if not isinstance(self.runtime, InlineRuntime) or not self.drafts:
             raise PipelineError(
                 "forced tokens are only for hosts that verify drafts, with the grammars in their thread",
@@ -328,17 +378,26 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
 
     def _end_step(self, rows: int) -> None:
         self._figures.finish(rows, self._clock)
-        if rows and self.compiler.plugins.wants_statistics and self._figures.last is not None:
+        if (
+            rows
+            and self.compiler.plugins.wants_statistics
+            and self._figures.last is not None
+        ):
             self.compiler.plugins.step_finished(self._figures.last)
 
     def _check_order(self, call: str) -> None:
-        """Raise PipelineError unless this call may come next: out of order, logits would stay unmasked, or
-        tokens would not be accepted."""
+        """Raise PipelineError unless this call may come next: out of order, logits
+        would stay unmasked, or tokens would not be accepted."""
         if call not in self._due:
-            raise PipelineError(f"{call} was called where {self._due[0]} is due", hint=_ORDER)
+            raise PipelineError(
+                f"{call} was called where {self._due[0]} is due", hint=_ORDER
+            )
 
-    def _fetch_masks(self, step: int, count: int, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The masks of a step, which has so many, and their row numbers. `logits`: what they are for."""
+    def _fetch_masks(
+        self, step: int, count: int, logits: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The masks of a step, which has so many, and their row numbers. `logits`: what
+        they are for."""
         if logits.shape[1] != self._width:
             self._width = _checked_width(logits, self.device, self.compiler.vocabulary)
         return self.runtime.masks(step, count)
@@ -358,9 +417,13 @@ def _close(pid: int, runtime: GrammarRuntime) -> None:
 
 def _checked_width(logits: Tensor, device: torch.device, vocabulary: Vocabulary) -> int:
     if logits.dim() != 2 or not logits.is_floating_point():
-        raise PipelineError(f"logits must be [rows, width] floats, not {tuple(logits.shape)} {logits.dtype}")
+        raise PipelineError(
+            f"logits must be [rows, width] floats, not {tuple(logits.shape)} {logits.dtype}"
+        )
     if logits.device.type != device.type:
-        raise PipelineError(f"logits are on {logits.device}, the pipeline is on {device}")
+        raise PipelineError(
+            f"logits are on {logits.device}, the pipeline is on {device}"
+        )
     vocabulary.check_width(logits.shape[1])
     return logits.shape[1]
 
@@ -372,5 +435,7 @@ def _make_plan(slots: tuple[int, ...], requests: dict[int, RequestInfo]) -> Step
         what = f"slot {slot} of row {slots.index(slot)} has no request"
         raise PipelineError(what, hint="call add_request first")
     if len(set(guided)) != len(guided):
-        raise PipelineError("a slot is planned for two rows", hint="each request has one row a step")
+        raise PipelineError(
+            "a slot is planned for two rows", hint="each request has one row a step"
+        )
     return StepPlan(rows, guided)

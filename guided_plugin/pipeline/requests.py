@@ -1,4 +1,5 @@
-"""The guided requests of one pipeline: their slots, what hooks see of them, how many came and failed."""
+"""The guided requests of one pipeline: their slots, what hooks see of them, how many
+came and failed."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ class PipelineRequests:
     """The part of a pipeline that is about requests. `StepPipeline` adds the steps."""
 
     def __init__(
-        self, compiler: GrammarCompiler, runtime: GrammarRuntime, max_slots: int, rank: int | None
+        self,
+        compiler: GrammarCompiler,
+        runtime: GrammarRuntime,
+        max_slots: int,
+        rank: int | None,
     ) -> None:
         self.compiler = compiler
         self.runtime = runtime
@@ -30,7 +35,8 @@ class PipelineRequests:
         self.rank = rank
         """Which of the ranks of a model this is; None where there is one only."""
         self._free = list(range(max_slots - 1, -1, -1))
-        """Slots, of which the last is taken first. A request keeps its slot to its end."""
+        """Slots, of which the last is taken first. A request keeps its slot to its
+        end."""
         self._slots: dict[str, int] = {}
         self._requests: dict[int, RequestInfo] = {}
         self._failed = 0
@@ -38,24 +44,32 @@ class PipelineRequests:
         self._unenforced: dict[str, int] = {}
         """Requests by the keywords that nothing enforces in them."""
         self._verdicts: deque[Future[Admission]] = deque()
-        """Of requests that did not wait for their compile, and are not counted yet. Other threads append."""
+        """Of requests that did not wait for their compile, and are not counted yet.
+        Other threads append."""
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
-        """Start compiling a spec, and don't wait. `add_request` is quick once the future has a result."""
+        """Start compiling a spec, and don't wait. `add_request` is quick once the
+        future has a result."""
         check_is_spec(spec)
         return self.runtime.prepare(spec)
 
     def add_request(
-        self, request_id: str, spec: OutputSpec, *, tokens: Iterable[int] = (), wait: bool = True
+        self,
+        request_id: str,
+        spec: OutputSpec,
+        *,
+        tokens: Iterable[int] = (),
+        wait: bool = True,
     ) -> int:
-        """Compile a spec, start it, and give it a slot. `tokens` replays what it had produced before.
+        """Compile a spec, start it, and give it a slot. `tokens` replays what it had
+        produced before.
 
-        Waits for the compile. Raises the spec's own error; the pipeline and its other requests are as
-        they were. Without `wait` a spec that does not compile fails its request later on, where the
-        grammars work in a process.
+        Waits for the compile. Raises the spec's own error; the pipeline and its other
+        requests are as they were. Without `wait` a spec that does not compile fails its
+        request later on, where the grammars work in a process.
 
-        With several ranks each must take the same slots, and only rank 0 knows of an error: there it takes a
-        slot, closed, and its `request` has the error.
+        With several ranks each must take the same slots, and only rank 0 knows of an
+        error: there it takes a slot, closed, and its `request` has the error.
         """
         if self.rank is None:
             return self._begin(request_id, spec, tokens, wait=wait)
@@ -73,7 +87,9 @@ class PipelineRequests:
         self._report(self.runtime.take_failures())
         return slot
 
-    def _begin(self, request_id: str, spec: OutputSpec, tokens: Iterable[int], *, wait: bool) -> int:
+    def _begin(
+        self, request_id: str, spec: OutputSpec, tokens: Iterable[int], *, wait: bool
+    ) -> int:
         verdict = self.prepare(spec)
         late = not wait and self.mode == "process"
         admission = Admission("", 0.0) if late else verdict.result()
@@ -106,30 +122,34 @@ class PipelineRequests:
         return request
 
     def request(self, request_id: str) -> RequestInfo:
-        """A running request; its `error` is set once it failed, at rank 0. Waits for the steps so far."""
+        """A running request; its `error` is set once it failed, at rank 0. Waits for
+        the steps so far."""
         if not self.rank:
             self.phase(request_id)
         return self._requests[self._slot_of(request_id)]
 
     def unenforced(self, request_id: str) -> tuple[str, ...]:
-        """The keywords that a request's spec asks for and nothing enforces (`unenforced_keywords`). Known of
-        requests whose compile was waited for."""
+        """The keywords that a request's spec asks for and nothing enforces
+        (`unenforced_keywords`). Known of requests whose compile was waited for."""
         return self._requests[self._slot_of(request_id)].unenforced
 
     def tokens(self, request_id: str) -> tuple[int, ...]:
-        """What a request has produced, as its grammar saw it. Waits for the steps so far."""
+        """What a request has produced, as its grammar saw it. Waits for the steps so
+        far."""
         tokens = tuple(self.runtime.request(self._slot_of(request_id)).state.tokens)
         self._report(self.runtime.take_failures())
         return tokens
 
     def phase(self, request_id: str) -> Phase:
-        """Whether a request is waiting for its start, active, done or failed. Waits for the steps so far."""
+        """Whether a request is waiting for its start, active, done or failed. Waits for
+        the steps so far."""
         phase = self.runtime.request(self._slot_of(request_id)).state.phase
         self._report(self.runtime.take_failures())
         return phase
 
     def led(self, request_id: str) -> bool:
-        """Whether a request's output was led to an end before its token limit. Waits for the steps so far."""
+        """Whether a request's output was led to an end before its token limit. Waits
+        for the steps so far."""
         return self.runtime.request(self._slot_of(request_id)).led
 
     def _counted(self) -> dict[tuple[str, str], int]:
@@ -165,11 +185,15 @@ class PipelineRequests:
     def _take(self, request_id: str) -> int:
         if request_id in self._slots:
             raise PipelineError(
-                "is running already", request_id=request_id, hint="request ids must be unique"
+                "is running already",
+                request_id=request_id,
+                hint="request ids must be unique",
             )
         if not self._free:
             raise PipelineError(
-                f"all {len(self._slots)} slots are taken", request_id=request_id, hint="raise max_slots"
+                f"all {len(self._slots)} slots are taken",
+                request_id=request_id,
+                hint="raise max_slots",
             )
         slot = self._slots[request_id] = self._free.pop()
         return slot

@@ -1,4 +1,5 @@
-"""What a request's output must look like: specs, the forms of clients, schemas and regexes."""
+"""What a request's output must look like: specs, the forms of clients, schemas and
+regexes."""
 
 from guided_plugin.spec.output_spec import (
     OutputSpec,

@@ -1,4 +1,5 @@
-"""Exact arithmetic on the numbers of a schema as they are written: 0.1 is a tenth. Depends on nothing."""
+"""Exact arithmetic on the numbers of a schema as they are written: 0.1 is a tenth.
+Depends on nothing."""
 
 from __future__ import annotations
 
@@ -16,18 +17,21 @@ def exact(value: Value) -> Fraction:
 
 
 def canonical(value: Value) -> Value:
-    """The same number as an integer where it is one, so that equal numbers compare as equal."""
+    """The same number as an integer where it is one, so that equal numbers compare as
+    equal."""
     found = exact(value)
     return int(found) if found.denominator == 1 else value
 
 
 def divides(divisor: Fraction, value: Fraction) -> bool:
-    """Whether a number is a multiple of another; nothing but zero is a multiple of zero."""
+    """Whether a number is a multiple of another; nothing but zero is a multiple of
+    zero."""
     return (value / divisor).denominator == 1 if divisor else value == 0
 
 
 def least_multiple(steps: Iterable[Fraction]) -> Fraction | None:
-    """The number whose multiples are the multiples of all of them; None if there are none."""
+    """The number whose multiples are the multiples of all of them; None if there are
+    none."""
     pairs = [step.as_integer_ratio() for step in steps]  # in lowest terms
     if not pairs:
         return None

@@ -1,9 +1,11 @@
-"""Regular expressions as trees: one dialect, ECMA 262 with its `u` flag. Depends on errors and properties.
+"""Regular expressions as trees: one dialect, ECMA 262 with its `u` flag. Depends on
+errors and properties.
 
-Every construct means what the dialect says or is refused, with its place. Refused are those that describe no
-regular language (backreferences, word boundaries, lookbehind) and those that only other dialects have.
-Accepted beyond the standard is what all dialects read the same: escaped punctuation, lone `{`, `}` and `]`, a
-hyphen next to a class. Laziness is dropped: it doesn't change a language.
+Every construct means what the dialect says or is refused, with its place. Refused are
+those that describe no regular language (backreferences, word boundaries, lookbehind)
+and those that only other dialects have. Accepted beyond the standard is what all
+dialects read the same: escaped punctuation, lone `{`, `}` and `]`, a hyphen next to a
+class. Laziness is dropped: it doesn't change a language.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Characters:
-    """One character out of ranges and Unicode properties; out of nothing, it matches no text."""
+    """One character out of ranges and Unicode properties; out of nothing, it matches no
+    text."""
 
     ranges: Ranges = ()
     properties: tuple[str, ...] = ()
@@ -136,7 +139,8 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def parse(pattern: str) -> Node:
-    """The tree of a pattern. Raises an UnsupportedSpecError with what is refused, and its position."""
+    """The tree of a pattern. Raises an UnsupportedSpecError with what is refused, and
+    its position."""
     parser = _Parser(pattern)
     node = parser.alternation(0)
     if parser.at < len(pattern):
@@ -184,7 +188,9 @@ class _Parser:
 
     def refuse(self, what: str, hint: str) -> NoReturn:
         raise UnsupportedSpecError(
-            f"{what} at position {self.at} of {shown(self.pattern)}", where="pattern", hint=hint
+            f"{what} at position {self.at} of {shown(self.pattern)}",
+            where="pattern",
+            hint=hint,
         )
 
     def startswith(self, text: str) -> bool:
@@ -220,10 +226,13 @@ class _Parser:
         if self.startswith("+") and self.pattern[self.at - 1] != "?":
             self.refuse("a possessive quantifier", _NOT_REGULAR)
         if _QUANTIFIER.match(self.pattern, self.at):
-            self.refuse("a quantifier after a quantifier", "put the first one into a group")
+            self.refuse(
+                "a quantifier after a quantifier", "put the first one into a group"
+            )
         if not isinstance(node, Anchor | Look):
             return Repeat(node, low, high)
-        # An assertion repeated is the same assertion; one that may be left out says nothing.
+        # An assertion repeated is the same assertion; one that may be left out says
+        # nothing.
         return node if low else Sequence()
 
     def bounds(self, found: re.Match[str]) -> tuple[int, int | None]:
@@ -234,7 +243,9 @@ class _Parser:
         low = int(found[1])
         high = None if found[2] and not found[3] else int(found[3] or found[1])
         if high is not None and high < low:
-            self.refuse("a repetition whose bounds are the wrong way round", "swap them")
+            self.refuse(
+                "a repetition whose bounds are the wrong way round", "swap them"
+            )
         return low, high
 
     def atom(self, depth: int) -> Node:
@@ -249,9 +260,14 @@ class _Parser:
             case "*" | "+" | "?":
                 self.refuse("a quantifier with nothing before it", _ESCAPE_IT)
             case "{" if _NEARLY.match(self.pattern, self.at):
-                self.refuse("a misplaced or incomplete quantifier", "write {0,3} or \\{,3\\}")
+                self.refuse(
+                    "a misplaced or incomplete quantifier", "write {0,3} or \\{,3\\}"
+                )
             case "]" if self.bracket_in_class:
-                self.refuse("a ] that dialects read differently", "escape the brackets inside [ ]")
+                self.refuse(
+                    "a ] that dialects read differently",
+                    "escape the brackets inside [ ]",
+                )
         self.at += 1
         if char in "^$":
             return Anchor(char == "^")
@@ -297,7 +313,9 @@ class _Parser:
         if rest in _NOT_REGULAR_ESCAPES:
             self.refuse(_NOT_REGULAR_ESCAPES[rest], _NOT_REGULAR)
         if rest in _OTHERS_ESCAPES:
-            self.refuse(f"\\{rest}, which ECMA 262 does not have,", _OTHERS_ESCAPES[rest])
+            self.refuse(
+                f"\\{rest}, which ECMA 262 does not have,", _OTHERS_ESCAPES[rest]
+            )
         return self.refuse(f"the unknown escape \\{rest}", _OTHER_DIALECT)
 
     def property(self) -> Characters:
@@ -319,7 +337,10 @@ class _Parser:
         found = _HEX.match(self.pattern, self.at + 1)
         code = int(found[found.lastindex or 0], 16) if found else MAX_CODE + 1
         if found is None or code > MAX_CODE:
-            self.refuse("a broken escape", r"\x takes two digits, \u four, or more in { }; \c takes a letter")
+            self.refuse(
+                "a broken escape",
+                r"\x takes two digits, \u four, or more in { }; \c takes a letter",
+            )
         self.at = found.end()
         low = _LOW_SURROGATE.match(self.pattern, self.at)
         if found[2] and 0xD800 <= code <= 0xDBFF and low:
@@ -371,4 +392,8 @@ def _one(code: int) -> Characters:
 
 
 def _is_one(found: Characters) -> bool:
-    return not found.properties and len(found.ranges) == 1 and found.ranges[0][0] == found.ranges[0][1]
+    return (
+        not found.properties
+        and len(found.ranges) == 1
+        and found.ranges[0][0] == found.ranges[0][1]
+    )

@@ -1,15 +1,19 @@
-"""The string formats that are enforced, as regular expressions of whole texts. Depends on nothing.
+"""The string formats that are enforced, as regular expressions of whole texts. Depends
+on nothing.
 
-Where a standard leaves room, `FORMATS` takes the stricter reading: whatever one of these allows is valid
-under the other readings too. `WIDE` takes the widest one, for what must not have a format: whatever that
-refuses is invalid under every reading. All other formats are annotations, as the JSON Schema standard says.
+Where a standard leaves room, `FORMATS` takes the stricter reading: whatever one of
+these allows is valid under the other readings too. `WIDE` takes the widest one, for
+what must not have a format: whatever that refuses is invalid under every reading. All
+other formats are annotations, as the JSON Schema standard says.
 """
 
 from __future__ import annotations
 
 _YEAR = r"(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
 # Of the years that end in 00, only every fourth is a leap year.
-_LEAP_YEAR = r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
+_LEAP_YEAR = (
+    r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
+)
 _DAY = (
     r"(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
     r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
@@ -20,12 +24,18 @@ _FRACTION = r"(?:\.[0-9]+)?"
 
 
 def _leap_seconds() -> str:
-    """The last second of a UTC day may be a sixtieth; its local time depends on the offset.
+    """The last second of a UTC day may be a sixtieth; its local time depends on the
+    offset.
 
     Of the offsets, those of whole quarters of an hour: others are in no use.
     """
     options = [rf"23:59:60{_FRACTION}(?:Z|z)"]
-    for minute, east, west in ((59, "00", "00"), (29, "30", "30"), (44, "45", "15"), (14, "15", "45")):
+    for minute, east, west in (
+        (59, "00", "00"),
+        (29, "30", "30"),
+        (44, "45", "15"),
+        (14, "15", "45"),
+    ):
         for hour in range(24):
             ahead = (hour + 1) % 24 if east == "00" else hour
             offsets = rf"\+{ahead:02}:{east}|-{23 - hour:02}:{west}"
@@ -58,7 +68,9 @@ def _ipv6(ipv4: str) -> str:
     # `::` stands for what the groups before and after it leave out of eight.
     for before in range(8):
         head = f"(?:{_H}:){{{before - 1}}}{_H}::" if before else "::"
-        options.append(head + (f"(?:(?:{_H}:){{0,{6 - before}}}{_H})?" if before < 7 else ""))
+        options.append(
+            head + (f"(?:(?:{_H}:){{0,{6 - before}}}{_H})?" if before < 7 else "")
+        )
         if before < 6:
             options.append(f"{head}(?:{_H}:){{0,{5 - before}}}{ipv4}")
     return f"(?:{'|'.join(options)})"
@@ -129,7 +141,8 @@ WIDE: dict[str, str] = {
         "date": _WIDE_DATE,
         "time": _WIDE_TIME,
         "duration": f"[+-]?P(?!T?$){_units('YMWD')}(?:T{_units('HMS')})?",
-        # With comments, quotes and other alphabets: some checkers ask for no more than this.
+        # With comments, quotes and other alphabets: some checkers ask for no more than
+        # this.
         "email": "[^]*@[^]*",
         "hostname": rf"(?=.{{1,255}}$){_WIDE_LABEL}(?:\.{_WIDE_LABEL})*\.?",
         "ipv4": _WIDE_IPV4,
@@ -138,4 +151,5 @@ WIDE: dict[str, str] = {
         "uri": _uri(f"(?:{_WIDE_IPV6}{_ZONE}|{_FUTURE})"),
     }.items()
 }
-"""By name, the patterns of JSON Schema that every text matches which some reading calls valid."""
+"""By name, the patterns of JSON Schema that every text matches which some reading calls
+valid."""

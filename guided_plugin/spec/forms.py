@@ -1,7 +1,8 @@
-"""The forms in which clients ask for structured output. Depends on config, errors and languages.
+"""The forms in which clients ask for structured output. Depends on config, errors and
+languages.
 
-`read` tells the forms apart by their keys alone, and names the form that it took a mapping for when something
-in it is wrong.
+`read` tells the forms apart by their keys alone, and names the form that it took a
+mapping for when something in it is wrong.
 """
 
 from __future__ import annotations
@@ -17,21 +18,50 @@ from guided_plugin.errors import SpecError, UnsupportedSpecError, did_you_mean, 
 from guided_plugin.spec.ecma import Characters, Repeat
 from guided_plugin.spec.languages import nullable, whole
 
-Kind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
-KINDS: tuple[Kind, ...] = ("json_schema", "json_object", "regex", "choice", "grammar", "structural_tag")
+Kind = Literal[
+    "json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"
+]
+KINDS: tuple[Kind, ...] = (
+    "json_schema",
+    "json_object",
+    "regex",
+    "choice",
+    "grammar",
+    "structural_tag",
+)
 SETTLED = ("whitespace", "strict", "close_before_length", *BOUNDS)
 """Options that the configuration decides where a request does not say."""
 OPTIONS = (*SETTLED, "backend", "stop_token_ids", "start_after")
 
-_VLLM_KEYS = ("whitespace_pattern", "disable_any_whitespace", "disable_additional_properties")
+_VLLM_KEYS = (
+    "whitespace_pattern",
+    "disable_any_whitespace",
+    "disable_additional_properties",
+)
 _VLLM_INTERNAL = ("_backend", "_backend_was_auto", "disable_fallback")
-"""vLLM's own bookkeeping inside `structured_outputs`; it says nothing about the output."""
-_RESPONSE_TYPES = ("text", "json_object", "json_schema", "regex_schema", "structural_tag")
+"""vLLM's own bookkeeping inside `structured_outputs`; it says nothing about the
+output."""
+_RESPONSE_TYPES = (
+    "text",
+    "json_object",
+    "json_schema",
+    "regex_schema",
+    "structural_tag",
+)
 _TGI_TYPES = ("json", "json_schema", "regex")
 
-# vLLM before `structured_outputs`: names with this prefix, next to each other in a request.
+# vLLM before `structured_outputs`: names with this prefix, next to each other in a
+# request.
 _GUIDED = "guided_"
-_GUIDED_KEYS = ("json", "json_object", "regex", "choice", "grammar", "whitespace_pattern", "decoding_backend")
+_GUIDED_KEYS = (
+    "json",
+    "json_object",
+    "regex",
+    "choice",
+    "grammar",
+    "whitespace_pattern",
+    "decoding_backend",
+)
 _GUIDED_BACKENDS = {"auto": "auto", "xgrammar": "xgrammar", "guidance": "llguidance"}
 
 _MOST_KEYS = 100
@@ -51,7 +81,8 @@ class Form(NamedTuple):
     options: dict[str, Any]
     """Options of `OutputSpec`, and the syntax of a grammar."""
     place: str = ""
-    """Where in the form the constraint is: its keys, joined with dots. Empty: it is the form itself."""
+    """Where in the form the constraint is: its keys, joined with dots. Empty: it is the
+    form itself."""
 
 
 def read(obj: Any) -> Form | None:
@@ -64,15 +95,20 @@ def read(obj: Any) -> Form | None:
         raise SpecError(
             f"must be a mapping, JSON text, an OutputSpec or a type, not {type(obj).__name__}",
             where=WHOLE,
-            hint=file_hint(obj) or 'for example {"json_schema": {...}} or {"regex": "[a-z]+"}',
+            hint=file_hint(obj)
+            or 'for example {"json_schema": {...}} or {"regex": "[a-z]+"}',
         )
     if len(obj) > _MOST_KEYS:
         raise SpecError(
-            f"has {len(obj)} keys", where=WHOLE, hint="give one of " + ", ".join(KINDS) + ", and options"
+            f"has {len(obj)} keys",
+            where=WHOLE,
+            hint="give one of " + ", ".join(KINDS) + ", and options",
         )
     for key in obj:
         if not isinstance(key, str):
-            raise SpecError(f"has the key {shown(key)}", where=WHOLE, hint="keys are strings")
+            raise SpecError(
+                f"has the key {shown(key)}", where=WHOLE, hint="keys are strings"
+            )
     form = {key: value for key, value in obj.items() if value is not None}
     if not form:
         null = ", ".join(obj)
@@ -86,7 +122,9 @@ def read(obj: Any) -> Form | None:
     if any(key.startswith(_GUIDED) for key in form):
         return _guided(form, options)
     kind = form.get("type")
-    if isinstance(kind, str) and (kind in _RESPONSE_TYPES or form.keys().isdisjoint({*KINDS, "json"})):
+    if isinstance(kind, str) and (
+        kind in _RESPONSE_TYPES or form.keys().isdisjoint({*KINDS, "json"})
+    ):
         return _typed(kind, form, options)
     return _keyed(form, options)
 
@@ -98,20 +136,29 @@ def _from_text(text: str | bytes) -> Any:
         raise SpecError(
             f"a text must be JSON: {error}",
             where=WHOLE,
-            hint=file_hint(text) or 'a regex, for example, is written {"regex": "[a-z]+"}',
+            hint=file_hint(text)
+            or 'a regex, for example, is written {"regex": "[a-z]+"}',
         ) from None
 
 
 _FILE = re.compile(
-    r"(?:[a-z]:[\\/])?[^\n:{}\[\]\"]{1,300}\.(?:json|jsonschema|lark|ebnf|gbnf|txt|yaml|yml)", re.IGNORECASE
+    r"(?:[a-z]:[\\/])?[^\n:{}\[\]\"]{1,300}\.(?:json|jsonschema|lark|ebnf|gbnf|txt|yaml|yml)",
+    re.IGNORECASE,
 )
 """No grammar is one: without a colon no rule is defined."""
 
 
 def file_hint(given: object) -> str:
-    """What to do with a path, or with a text that looks like a file's name; empty for all else."""
-    named = isinstance(given, os.PathLike) or (isinstance(given, str) and _FILE.fullmatch(given.strip()))
-    return "this is a file name: pass the content, pathlib.Path(name).read_text()" if named else ""
+    """What to do with a path, or with a text that looks like a file's name; empty for
+    all else."""
+    named = isinstance(given, os.PathLike) or (
+        isinstance(given, str) and _FILE.fullmatch(given.strip())
+    )
+    return (
+        "this is a file name: pass the content, pathlib.Path(name).read_text()"
+        if named
+        else ""
+    )
 
 
 def _typed(kind: str, form: Mapping[str, Any], options: dict[str, Any]) -> Form | None:
@@ -120,10 +167,17 @@ def _typed(kind: str, form: Mapping[str, Any], options: dict[str, Any]) -> Form 
         _check_keys(form, ("type", "value", *OPTIONS), "grammar of TGI")
         if kind == "json_schema":
             return _schema(form["value"], options, "value")
-        return Form("regex" if kind == "regex" else "json_schema", form["value"], options, "value")
+        return Form(
+            "regex" if kind == "regex" else "json_schema",
+            form["value"],
+            options,
+            "value",
+        )
     if kind == "json_schema" and "schema" in form and kind not in form:
         # `text.format` of OpenAI's Responses: what others wrap lies next to `type`.
-        _check_keys(form, ("type", "name", "schema", "description", *OPTIONS), "text.format")
+        _check_keys(
+            form, ("type", "name", "schema", "description", *OPTIONS), "text.format"
+        )
         return Form("json_schema", form["schema"], options, "schema")
     if kind not in _RESPONSE_TYPES:
         of_schema = form.keys() & {"properties", "items", "enum", "$defs", "required"}
@@ -132,19 +186,27 @@ def _typed(kind: str, form: Mapping[str, Any], options: dict[str, Any]) -> Form 
             hint = _PASSED
         elif kind in _TGI_TYPES:
             hint = f'{{"type": "{kind}", "value": ...}}'
-        raise SpecError(f"unknown response format {shown(kind)}", where="type", hint=hint)
+        raise SpecError(
+            f"unknown response format {shown(kind)}", where="type", hint=hint
+        )
     if kind == "text":
         other = next((name for name in form if name != "type"), None)
         if other is not None:
             what = f"asks for plain text, but `{other}` is given"
-            raise SpecError(what, where="type", hint=f"leave `{other}` out, or write its kind into `type`")
+            raise SpecError(
+                what,
+                where="type",
+                hint=f"leave `{other}` out, or write its kind into `type`",
+            )
         return None
     if kind == "structural_tag":
         return Form("structural_tag", form, options)
     _check_keys(form, ("type", kind, *OPTIONS), "response_format")
     if kind == "json_object":
         if form.get(kind, True) is not True:
-            raise _not_true(form[kind], 'leave it out: "type": "json_object" says the same')
+            raise _not_true(
+                form[kind], 'leave it out: "type": "json_object" says the same'
+            )
         return Form("json_object", None, options)
     if kind not in form:
         hint = f'{{"type": "{kind}", "{kind}": ...}}'
@@ -155,31 +217,44 @@ def _typed(kind: str, form: Mapping[str, Any], options: dict[str, Any]) -> Form 
 
 
 def _schema(value: Any, options: dict[str, Any], place: str) -> Form:
-    """OpenAI wraps a schema as {"name", "schema", "strict", "description"}; others send it bare."""
+    """OpenAI wraps a schema as {"name", "schema", "strict", "description"}; others send
+    it bare."""
     wrapper = {"name", "strict", "description"}
     if not isinstance(value, Mapping) or "schema" not in value:
         if isinstance(value, Mapping) and "name" in value and set(value) <= wrapper:
             hint = 'write {"name": ..., "schema": {...}}'
-            raise SpecError("has a `name` and no `schema`", where="json_schema", hint=hint)
+            raise SpecError(
+                "has a `name` and no `schema`", where="json_schema", hint=hint
+            )
         return Form("json_schema", value, options, place)
     if "name" not in value and {"type", "properties"} & set(value):
         return Form("json_schema", value, options, place)
     _check_keys(value, ("schema", *wrapper), "json_schema")
     strict = {} if value.get("strict") is None else {"strict": value["strict"]}
-    return Form("json_schema", value["schema"], {**strict, **options}, f"{place}.schema")
+    return Form(
+        "json_schema", value["schema"], {**strict, **options}, f"{place}.schema"
+    )
 
 
 def _guided(form: Mapping[str, Any], options: dict[str, Any]) -> Form:
-    """vLLM's older fields, `guided_json` and so on: those of `structured_outputs` under other names."""
-    _check_keys(form, [*(_GUIDED + name for name in _GUIDED_KEYS), *OPTIONS], _WHERE_GUIDED)
+    """vLLM's older fields, `guided_json` and so on: those of `structured_outputs` under
+    other names."""
+    _check_keys(
+        form, [*(_GUIDED + name for name in _GUIDED_KEYS), *OPTIONS], _WHERE_GUIDED
+    )
     later = {name.removeprefix(_GUIDED): value for name, value in form.items()}
     backend = later.pop("decoding_backend", "auto")
     known = None
     if isinstance(backend, str):
-        known = _GUIDED_BACKENDS.get(backend.partition(":")[0])  # options of the backend come after a colon
+        # options of the backend come after a colon
+        known = _GUIDED_BACKENDS.get(backend.partition(":")[0])
     if known is None:
         hint = did_you_mean(backend, _GUIDED_BACKENDS)
-        raise SpecError(f"unknown backend {shown(backend)}", where="guided_decoding_backend", hint=hint)
+        raise SpecError(
+            f"unknown backend {shown(backend)}",
+            where="guided_decoding_backend",
+            hint=hint,
+        )
     if known != "auto":
         options.setdefault("backend", known)
     return _keyed(later, options, _GUIDED)
@@ -189,7 +264,8 @@ _WHERE_GUIDED = "guided decoding of vLLM"
 
 
 def _keyed(form: Mapping[str, Any], options: dict[str, Any], prefix: str = "") -> Form:
-    """Our own form and vLLM's `structured_outputs`: the key that names the kind holds the constraint.
+    """Our own form and vLLM's `structured_outputs`: the key that names the kind holds
+    the constraint.
 
     `prefix`: of the names as the client wrote them.
     """
@@ -205,8 +281,18 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any], prefix: str = "") -
             if absent and not prefix:
                 way_out = "write true for any JSON object, give another constraint, or leave it out"
                 raise _not_true(False, way_out)
-            name = next((key for key in form if key not in (*_VLLM_KEYS, *_VLLM_INTERNAL)), "")
-            if form.keys() & {"properties", "$ref", "items", "enum", "anyOf", "oneOf", "allOf"}:
+            name = next(
+                (key for key in form if key not in (*_VLLM_KEYS, *_VLLM_INTERNAL)), ""
+            )
+            if form.keys() & {
+                "properties",
+                "$ref",
+                "items",
+                "enum",
+                "anyOf",
+                "oneOf",
+                "allOf",
+            }:
                 hint = _PASSED
             elif name and not prefix:
                 hint = did_you_mean(name, (*KINDS, "json"))
@@ -218,14 +304,18 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any], prefix: str = "") -
             raise SpecError(f"unknown key {shown(name)}", where=name, hint=hint)
     value = form[named[0]]
     place = prefix + named[0]
-    kind = next((kind for kind in KINDS if kind == named[0]), None)  # None: vLLM's `json`
+    # None: vLLM's `json`
+    kind = next((kind for kind in KINDS if kind == named[0]), None)
     if "whitespace_pattern" in form:
         where = f"{prefix}whitespace_pattern"
         allowed = whitespace_of(form["whitespace_pattern"], where)
         if options.setdefault("whitespace", allowed) != allowed == "compact":
             hint = "leave one of the two out"
-            raise SpecError("allows less than the option whitespace", where=where, hint=hint)
-    # False is vLLM's default, present in every serialised form: it says nothing about what is wanted.
+            raise SpecError(
+                "allows less than the option whitespace", where=where, hint=hint
+            )
+    # False is vLLM's default, present in every serialised form: it says nothing about
+    # what is wanted.
     if form.get("disable_any_whitespace"):
         options["whitespace"] = "compact"
     if form.get("disable_additional_properties"):
@@ -233,9 +323,15 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any], prefix: str = "") -
     if kind == "grammar":
         # vLLM puts EBNF and Lark under one key; only EBNF defines rules with `::=`.
         guess = "ebnf" if not isinstance(value, str) or "::=" in value else "lark"
-        return Form("grammar", value, {**options, "syntax": form.get("syntax") or guess}, place)
+        return Form(
+            "grammar", value, {**options, "syntax": form.get("syntax") or guess}, place
+        )
     if "syntax" in form:
-        raise SpecError(f"applies to a grammar, not to a {named[0]}", where="syntax", hint="leave it out")
+        raise SpecError(
+            f"applies to a grammar, not to a {named[0]}",
+            where="syntax",
+            hint="leave it out",
+        )
     if kind == "json_schema":
         return _schema(value, options, place)
     if kind == "json_object":
@@ -246,38 +342,54 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any], prefix: str = "") -
 
 
 def _not_true(value: Any, hint: str) -> SpecError:
-    return SpecError(f"must be true, not {shown(value)}", where="json_object", hint=hint)
+    return SpecError(
+        f"must be true, not {shown(value)}", where="json_object", hint=hint
+    )
 
 
 def _check_keys(form: Mapping[str, Any], known: Iterable[str], where: str) -> None:
     for name in form:
         if name not in known:
-            raise SpecError(f"unknown key {shown(name)}", where=where, hint=did_you_mean(name, known))
+            raise SpecError(
+                f"unknown key {shown(name)}",
+                where=where,
+                hint=did_you_mean(name, known),
+            )
 
 
 _LONGEST = 1000
 """Characters of a pattern for whitespace."""
-_PATTERN_HINT = (
-    "use one that matches the empty text, for compact JSON, or whitespace: compact, spaced or flexible"
-)
+_PATTERN_HINT = "use one that matches the empty text, for compact JSON, or whitespace: compact, spaced or flexible"
 
 
 def whitespace_of(pattern: Any, where: str) -> Literal["compact", "flexible"]:
-    """The option `whitespace` that honours a pattern for the whitespace in JSON, which clients of vLLM send.
-    A pattern that allows any makes it flexible; another that allows none makes it compact, whatever else it
-    allows. One that demands whitespace is refused with a SpecError."""
+    """The option `whitespace` that honours a pattern for the whitespace in JSON, which
+    clients of vLLM send. A pattern that allows any makes it flexible; another that
+    allows none makes it compact, whatever else it allows. One that demands whitespace
+    is refused with a SpecError."""
     if not isinstance(pattern, str):
         raise SpecError(f"must be a string, not {type(pattern).__name__}", where=where)
     if len(pattern) > _LONGEST:
-        raise SpecError("is too long for a whitespace pattern", where=where, hint=_PATTERN_HINT)
+        raise SpecError(
+            "is too long for a whitespace pattern", where=where, hint=_PATTERN_HINT
+        )
     try:
         found = whole(pattern)
     except UnsupportedSpecError as error:
-        raise SpecError(error.what, where=where, hint=error.hint or _PATTERN_HINT) from None
+        raise SpecError(
+            error.what, where=where, hint=error.hint or _PATTERN_HINT
+        ) from None
     match found:
         case Repeat(Characters(ranges, (), False), 0, None):
-            if all(any(low <= ord(one) <= high for low, high in ranges) for one in " \n\t\r"):
+            if all(
+                any(low <= ord(one) <= high for low, high in ranges)
+                for one in " \n\t\r"
+            ):
                 return "flexible"
     if not nullable(found):
-        raise SpecError("requires whitespace, which is never forced", where=where, hint=_PATTERN_HINT)
+        raise SpecError(
+            "requires whitespace, which is never forced",
+            where=where,
+            hint=_PATTERN_HINT,
+        )
     return "compact"

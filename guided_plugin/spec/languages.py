@@ -1,7 +1,9 @@
-"""The texts that a regular expression allows, as a tree without anchors and lookahead. Depends on ecma.
+"""The texts that a regular expression allows, as a tree without anchors and lookahead.
+Depends on ecma.
 
-Anchors and lookahead say something about what comes before or after them, so a pattern is read from its end:
-each part becomes a language together with all that follows it, at the start of the text and elsewhere.
+Anchors and lookahead say something about what comes before or after them, so a pattern
+is read from its end: each part becomes a language together with all that follows it, at
+the start of the text and elsewhere.
 """
 
 from __future__ import annotations
@@ -32,14 +34,15 @@ NOTHING = Characters()
 """Matches no text."""
 
 _MOST_NODES = 20_000
-"""Nodes of a tree besides what its pattern has: anchors in optional parts may double what follows them.
-Chosen, not measured."""
+"""Nodes of a tree besides what its pattern has: anchors in optional parts may double
+what follows them. Chosen, not measured."""
 _MOST_UNROLLED = 32
 """Repetitions of a part with lookahead that are written out. Chosen, not measured."""
 
 
 def tree_bytes(source: str, tree: Node) -> int:
-    """About what a pattern and its tree take: 40 to 90 bytes a node, and parts that occur twice are one."""
+    """About what a pattern and its tree take: 40 to 90 bytes a node, and parts that
+    occur twice are one."""
     seen: set[int] = set()
     open_nodes = [tree]
     count = 0
@@ -66,13 +69,20 @@ def whole(source: str) -> Node:
 
 def _resolved(source: str, parts: list[Node]) -> Node:
     try:
-        return _Resolver(_MOST_NODES + 10 * len(source)).followed(parts, _end)(True) or NOTHING
+        return (
+            _Resolver(_MOST_NODES + 10 * len(source)).followed(parts, _end)(True)
+            or NOTHING
+        )
     except _NotRegularError as error:
         raise UnsupportedSpecError(
-            f"{error}: {shown(source)}", where="pattern", hint="write the pattern without it"
+            f"{error}: {shown(source)}",
+            where="pattern",
+            hint="write the pattern without it",
         ) from None
     except RecursionError:
-        raise UnsupportedSpecError("is nested too deep", where="pattern", hint="flatten it") from None
+        raise UnsupportedSpecError(
+            "is nested too deep", where="pattern", hint="flatten it"
+        ) from None
 
 
 def flat(node: Node) -> list[Node]:
@@ -98,11 +108,13 @@ def nullable(node: Node) -> bool:
 
 
 class _NotRegularError(Exception):
-    """What a tree without anchors and lookahead doesn't express, or not in a reasonable size."""
+    """What a tree without anchors and lookahead doesn't express, or not in a reasonable
+    size."""
 
 
 _Then = Callable[[bool], Node | None]
-"""What follows a part up to the end of the text, given whether the text starts there; None: no text."""
+"""What follows a part up to the end of the text, given whether the text starts there;
+None: no text."""
 
 
 def _end(start: bool) -> Node | None:
@@ -110,8 +122,8 @@ def _end(start: bool) -> Node | None:
 
 
 class _Resolver:
-    """Reads a pattern from its end: an end anchor asks whether what follows may be empty, and a lookahead
-    intersects with what follows."""
+    """Reads a pattern from its end: an end anchor asks whether what follows may be
+    empty, and a lookahead intersects with what follows."""
 
     def __init__(self, most: int) -> None:
         self.left = most
@@ -162,9 +174,13 @@ class _Resolver:
         if high == 0:
             return then(start)
         looks = any(isinstance(each, Look) for each in _nodes(part))
-        if high == 1 or (looks and high is not None and max(low, high) <= _MOST_UNROLLED):
+        if high == 1 or (
+            looks and high is not None and max(low, high) <= _MOST_UNROLLED
+        ):
             again = Repeat(part, max(low - 1, 0), high - 1)
-            once = self.followed([*flat(part), again] if again.high else flat(part), then)
+            once = self.followed(
+                [*flat(part), again] if again.high else flat(part), then
+            )
             return _any_of([then(start) if low == 0 else None, once(start)])
         if looks:
             return self.looking_each_time(repeat, then, start)
@@ -173,7 +189,8 @@ class _Resolver:
                 raise _NotRegularError("an anchor inside a repetition of many times")
             rest = Repeat(part, 0, None if high is None else high - low)
             return self.followed([*[part] * low, rest], then)(start)
-        # An iteration that ends the text is the last one; one at its start that is empty says nothing.
+        # An iteration that ends the text is the last one; one at its start that is
+        # empty says nothing.
         fewer = None if high is None else high - 1
         inner = _unended(part)
         between = self.at(inner, _end, False)
@@ -186,15 +203,20 @@ class _Resolver:
         alone = self.at(part, lambda first: _empty_only(then(first)), True)
         return _any_of([then(True), alone, _joined(first and _filled(first), later)])
 
-    def looking_each_time(self, repeat: Repeat, then: _Then, start: bool) -> Node | None:
-        """An endless repetition of one character with lookahead before or after it, up to the text's end."""
+    def looking_each_time(
+        self, repeat: Repeat, then: _Then, start: bool
+    ) -> Node | None:
+        """An endless repetition of one character with lookahead before or after it, up
+        to the text's end."""
         if then(False) == then(start) == ANYTHING and repeat.low <= _MOST_UNROLLED:
             return self.followed([repeat.part] * repeat.low, then)(start)
         parts = flat(repeat.part)
         looks = [part for part in parts if isinstance(part, Look)]
         others = [part for part in parts if not isinstance(part, Look)]
         plain = len(others) == 1 and isinstance(others[0], Characters)
-        anchored = start and (Anchor(start=True) in _nodes(repeat) or then(True) != EMPTY)
+        anchored = start and (
+            Anchor(start=True) in _nodes(repeat) or then(True) != EMPTY
+        )
         first = isinstance(parts[0], Characters)
         last = isinstance(parts[-1], Characters)
         if not plain or first == last or anchored or then(False) != EMPTY:
@@ -206,7 +228,9 @@ class _Resolver:
         wrong = _any_of(refused)
         one = Repeat(ANY, 1, None)
         # Before a character the text goes on; after one it may end.
-        somewhere = _joined(one, wrong) if first else _joined(ANYTHING, _both([one, wrong]))
+        somewhere = (
+            _joined(one, wrong) if first else _joined(ANYTHING, _both([one, wrong]))
+        )
         return _both([Repeat(others[0], repeat.low, repeat.high), _opposite(somewhere)])
 
 
@@ -225,7 +249,9 @@ def _filled(node: Node) -> Node | None:
     match node:
         case Alternation(options):
             return _any_of(list(map(_filled, options)))
-        case Repeat(part, _, high) if high != 0 and (filled := _filled(part)) is not None:
+        case Repeat(part, _, high) if (
+            high != 0 and (filled := _filled(part)) is not None
+        ):
             return Repeat(filled, 1, high)
         case Sequence((head, *others)):
             rest = Sequence(tuple(others))
@@ -242,15 +268,23 @@ def _unended(node: Node) -> Node:
             inner = tuple(map(_unended, parts))
             return NOTHING if NOTHING in inner else Sequence(inner)
         case Alternation(options):
-            return _any_of([one for one in map(_unended, options) if one != NOTHING]) or NOTHING
+            return (
+                _any_of([one for one in map(_unended, options) if one != NOTHING])
+                or NOTHING
+            )
         case Repeat(part, low, high):
             inside = _unended(part)
-            return Repeat(inside, low, high) if inside != NOTHING else (NOTHING if low else EMPTY)
+            return (
+                Repeat(inside, low, high)
+                if inside != NOTHING
+                else (NOTHING if low else EMPTY)
+            )
     return node
 
 
 def _grouped(parts: Iterable[Node]) -> list[Node]:
-    """The parts with neighbours joined that have no anchors: each step of a chain has one then."""
+    """The parts with neighbours joined that have no anchors: each step of a chain has
+    one then."""
     groups: list[list[Node]] = []
     for part in parts:
         if groups and _free(part) and _free(groups[-1][-1]):
@@ -258,11 +292,14 @@ def _grouped(parts: Iterable[Node]) -> list[Node]:
         else:
             groups.append([part])
     trimmed = map(_trimmed, groups)
-    return [group[0] if len(group) == 1 else Sequence(tuple(group)) for group in trimmed]
+    return [
+        group[0] if len(group) == 1 else Sequence(tuple(group)) for group in trimmed
+    ]
 
 
 def _trimmed(parts: list[Node]) -> list[Node]:
-    """The same language. Next to what may be anything, a part that may be empty says nothing."""
+    """The same language. Next to what may be anything, a part that may be empty says
+    nothing."""
     start = 0
     end = len(parts)
     while end - start > 1 and parts[start] == ANYTHING and nullable(parts[start + 1]):
@@ -302,7 +339,8 @@ def _any_of(options: list[Node | None]) -> Node | None:
 
 
 def _both(parts: list[Node | None]) -> Node | None:
-    """What all parts match, of which one at least is no `Not`: that one says what texts there are."""
+    """What all parts match, of which one at least is no `Not`: that one says what texts
+    there are."""
     found: dict[Node, None] = {}
     for part in parts:
         if part is None:

@@ -1,6 +1,8 @@
-"""Memos whose keys or values come from clients: all of them are bounded in bytes. Depends on nothing.
+"""Memos whose keys or values come from clients: all of them are bounded in bytes.
+Depends on nothing.
 
-`Latest` is a dictionary that keeps what was used last, `remembered` a functools cache with a bound in bytes.
+`Latest` is a dictionary that keeps what was used last, `remembered` a functools cache
+with a bound in bytes.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 ENTRY_BYTES = 512
-"""What an entry takes besides texts: the dictionary's own, a short key, small objects."""
+"""What an entry takes besides texts: the dictionary's own, a short key, small
+objects."""
 
 
 class Latest(Generic[K, T]):
-    """Keeps the entries that were put or read last, up to a number of bytes. Not thread-safe."""
+    """Keeps the entries that were put or read last, up to a number of bytes. Not
+    thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -42,7 +46,8 @@ class Latest(Generic[K, T]):
         return entry[0]
 
     def put(self, key: K, value: T, size_bytes: int) -> T:
-        """Keep a value that takes so many bytes with its key, unless it alone takes more than all may."""
+        """Keep a value that takes so many bytes with its key, unless it alone takes
+        more than all may."""
         self.drop(key)
         if size_bytes <= self.limit_bytes:
             self._entries[key] = value, size_bytes
@@ -58,11 +63,15 @@ class Latest(Generic[K, T]):
             self.size_bytes -= entry[1]
 
 
-def remembered(size_bytes: Callable[[Any, Any], int]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Remember what a function returned. `size_bytes` says what its first argument and a result take.
+def remembered(
+    size_bytes: Callable[[Any, Any], int],
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Remember what a function returned. `size_bytes` says what its first argument and
+    a result take.
 
-    A result that is there costs what `functools.lru_cache` costs. When the results together take more than
-    `MEMO_BYTES`, all are forgotten. So a memo holds that and one result at most.
+    A result that is there costs what `functools.lru_cache` costs. When the results
+    together take more than `MEMO_BYTES`, all are forgotten. So a memo holds that and
+    one result at most.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -94,6 +103,8 @@ _MOST_RESULTS = 4096
 def texts_bytes(*values: Any) -> int:
     """What texts, and tuples of them, take."""
     return sum(
-        texts_bytes(*value) + sys.getsizeof(value) if isinstance(value, tuple) else sys.getsizeof(value)
+        texts_bytes(*value) + sys.getsizeof(value)
+        if isinstance(value, tuple)
+        else sys.getsizeof(value)
         for value in values
     )

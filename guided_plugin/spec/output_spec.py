@@ -1,7 +1,9 @@
-"""`OutputSpec`: what a request's output must look like. Depends on `config`, `forms`, `triggers`, `schema`.
+"""`OutputSpec`: what a request's output must look like. Depends on `config`, `forms`,
+`triggers`, `schema`.
 
-A spec is a value: frozen, hashable, picklable, equal when equal. It is checked when it is made, so
-every spec is well formed; whether a backend can enforce it is for the grammar layer to say.
+A spec is a value: frozen, hashable, picklable, equal when equal. It is checked when it
+is made, so every spec is well formed; whether a backend can enforce it is for the
+grammar layer to say.
 """
 
 from __future__ import annotations
@@ -16,45 +18,66 @@ from typing import Any, Literal, get_args
 
 from guided_plugin.config import BOUNDS, Bounds, GuidedConfig, Whitespace
 from guided_plugin.errors import RequestError, SpecError, did_you_mean, printable, shown
-from guided_plugin.spec.forms import KINDS, OPTIONS, SETTLED, WHOLE, Kind, file_hint, read
+from guided_plugin.spec.forms import (
+    KINDS,
+    OPTIONS,
+    SETTLED,
+    WHOLE,
+    Kind,
+    file_hint,
+    read,
+)
 from guided_plugin.spec.memo import remembered, texts_bytes
 from guided_plugin.spec.python.form import form_of, is_python, json_form
 from guided_plugin.spec.schema import check_schema, pointer, schemas_of_tag, values
 from guided_plugin.spec.telling import told
-from guided_plugin.spec.triggers import Trigger, check_text, token_ids, triggers, written
+from guided_plugin.spec.triggers import (
+    Trigger,
+    check_text,
+    token_ids,
+    triggers,
+    written,
+)
 
 Syntax = Literal["ebnf", "lark"]
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """The constraint of an output. Make one with a constructor below or with `parse`."""
+    """The constraint of an output. Make one with a constructor below or with
+    `parse`."""
 
     kind: Kind
     text: str
-    """The constraint: a schema, choices or tag as JSON text in the order given, else the source itself."""
+    """The constraint: a schema, choices or tag as JSON text in the order given, else
+    the source itself."""
     syntax: Syntax = "ebnf"
     """What a `grammar` is written in."""
     whitespace: Whitespace | None = None
-    """In JSON: `flexible`, as models write it, indented or not; `compact`, none between its parts; `spaced`,
-    one space after `:` and `,`, as `json.dumps` writes. None: as configured."""
+    """In JSON: `flexible`, as models write it, indented or not; `compact`, none between
+    its parts; `spaced`, one space after `:` and `,`, as `json.dumps` writes. None: as
+    configured."""
     strict: bool | None = None
-    """Objects that describe properties are closed unless the schema opens them. False: open, as the JSON
-    Schema standard has it. None: as configured."""
+    """Objects that describe properties are closed unless the schema opens them. False:
+    open, as the JSON Schema standard has it. None: as configured."""
     backend: str = "auto"
     stop_token_ids: tuple[int, ...] | None = None
     """Tokens that may end the output; None: the vocabulary's own."""
     start_after: tuple[Trigger, ...] | None = None
-    """Constrain only what follows one of these, as after a reasoning part. Given as token ids, as a text, or
-    as a list of alternatives; one that is `kept` is part of what is constrained."""
+    """Constrain only what follows one of these, as after a reasoning part. Given as
+    token ids, as a text, or as a list of alternatives; one that is `kept` is part of
+    what is constrained."""
     close_before_length: bool | None = None
-    """The output ends valid, at the latest at its token limit: near it masks lead to an end. None: as
-    configured."""
+    """The output ends valid, at the latest at its token limit: near it masks lead to an
+    end. None: as configured."""
     room: int | None = None
-    """For that: how many tokens the output may have, its stop token among them. Hosts set it."""
+    """For that: how many tokens the output may have, its stop token among them. Hosts
+    set it."""
     salt: str | None = None
-    """Requests that differ in it learn nothing from each other's outputs. Hosts set it."""
-    # How much there may be in JSON where the schema sets no bound: see `Bounds`. None: as configured.
+    """Requests that differ in it learn nothing from each other's outputs. Hosts set
+    it."""
+    # How much there may be in JSON where the schema sets no bound: see `Bounds`. None:
+    # as configured.
     max_whitespace: int | None = None
     max_digits: int | None = None
 
@@ -67,23 +90,29 @@ class OutputSpec:
             value = getattr(self, name)
             if value is not None and not isinstance(value, bool):
                 raise SpecError(
-                    f"must be true or false, not {shown(value)}", where=name, hint="write it without quotes"
+                    f"must be true or false, not {shown(value)}",
+                    where=name,
+                    hint="write it without quotes",
                 )
         for name in BOUNDS:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or not 0 <= value < 2**31):
-                wrong = f"must be a whole number from 0 to 2147483647, not {shown(value)}"
+                wrong = (
+                    f"must be a whole number from 0 to 2147483647, not {shown(value)}"
+                )
                 raise SpecError(wrong, where=name, hint="0 sets no bound")
         if not isinstance(self.backend, str) or not self.backend:
             what = f"must be the name of a backend, not {shown(self.backend)}"
             raise SpecError(what, where="backend", hint="auto chooses one")
-        # Frozen: normalise through the object itself, so that [1, 2] and (1, 2) make equal specs. A caller's
-        # own class of text must not go where it is unknown.
+        # Frozen: normalise through the object itself, so that [1, 2] and (1, 2) make
+        # equal specs. A caller's own class of text must not go where it is unknown.
         object.__setattr__(self, "text", str.__str__(self.text))
         check_text(self.text, self.kind)
         object.__setattr__(self, "backend", str.__str__(self.backend))
         if self.stop_token_ids is not None:
-            object.__setattr__(self, "stop_token_ids", token_ids("stop_token_ids", self.stop_token_ids))
+            object.__setattr__(
+                self, "stop_token_ids", token_ids("stop_token_ids", self.stop_token_ids)
+            )
         object.__setattr__(self, "start_after", triggers(self.start_after))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -91,9 +120,11 @@ class OutputSpec:
 
     @classmethod
     def json_schema(cls, schema: Any, **options: Any) -> OutputSpec:
-        """JSON that satisfies a schema: a mapping, JSON text, true/false, or a type of Python."""
+        """JSON that satisfies a schema: a mapping, JSON text, true/false, or a type of
+        Python."""
         document = _schema_document(schema)
-        # Written first: it finds the mapping that holds itself, in which a walk never ends.
+        # Written first: it finds the mapping that holds itself, in which a walk never
+        # ends.
         text = _dump(document, "json_schema")
         _check_schema(document, "json_schema", document)
         return cls._make("json_schema", text, options)
@@ -105,21 +136,32 @@ class OutputSpec:
 
     @classmethod
     def regex(cls, pattern: str | re.Pattern[str], **options: Any) -> OutputSpec:
-        """Text that a regular expression matches from its first to its last character."""
+        """Text that a regular expression matches from its first to its last
+        character."""
         if isinstance(pattern, re.Pattern):
             pattern = str(form_of(pattern).value)
         if not isinstance(pattern, str):
             what = f"must be a string, not {type(pattern).__name__}"
             raise SpecError(what, where="regex", hint='for example "[a-z]+"')
         if not pattern:
-            raise SpecError("an empty regex allows only empty output", where="regex", hint="try `.*`")
+            raise SpecError(
+                "an empty regex allows only empty output",
+                where="regex",
+                hint="try `.*`",
+            )
         return cls._make("regex", pattern, options)
 
     @classmethod
     def choice(cls, choices: Iterable[str], **options: Any) -> OutputSpec:
         """One of several texts."""
-        if isinstance(choices, str | bytes | Mapping) or not isinstance(choices, Iterable):
-            raise SpecError("must be a list of strings", where="choice", hint='for example ["yes", "no"]')
+        if isinstance(choices, str | bytes | Mapping) or not isinstance(
+            choices, Iterable
+        ):
+            raise SpecError(
+                "must be a list of strings",
+                where="choice",
+                hint='for example ["yes", "no"]',
+            )
         listed = list(choices)
         for index, text in enumerate(listed):
             if not isinstance(text, str):
@@ -127,29 +169,45 @@ class OutputSpec:
                 raise SpecError(what, where=f"choice[{index}]", hint="put it in quotes")
             check_text(text, f"choice[{index}]")
         if not listed:
-            raise SpecError("an empty list allows nothing", where="choice", hint='for example ["yes", "no"]')
-        return cls._make("choice", _dump(list(dict.fromkeys(listed)), "choice"), options)
+            raise SpecError(
+                "an empty list allows nothing",
+                where="choice",
+                hint='for example ["yes", "no"]',
+            )
+        return cls._make(
+            "choice", _dump(list(dict.fromkeys(listed)), "choice"), options
+        )
 
     @classmethod
-    def grammar(cls, source: str, syntax: Syntax = "ebnf", **options: Any) -> OutputSpec:
-        """Text that a grammar derives: EBNF with a `root` rule, or Lark with a `start` rule."""
+    def grammar(
+        cls, source: str, syntax: Syntax = "ebnf", **options: Any
+    ) -> OutputSpec:
+        """Text that a grammar derives: EBNF with a `root` rule, or Lark with a `start`
+        rule."""
         if not isinstance(source, str):
             what = f"must be a string, not {type(source).__name__}"
             hint = file_hint(source) or 'for example root ::= "text"'
             raise SpecError(what, where="grammar", hint=hint)
         if not source.strip():
-            raise SpecError("is empty", where="grammar", hint='a minimal one: root ::= "text"')
+            raise SpecError(
+                "is empty", where="grammar", hint='a minimal one: root ::= "text"'
+            )
         if hint := file_hint(source):
-            raise SpecError(f"defines no rule: {shown(source)}", where="grammar", hint=hint)
+            raise SpecError(
+                f"defines no rule: {shown(source)}", where="grammar", hint=hint
+            )
         return cls._make("grammar", source, {**options, "syntax": syntax})
 
     @classmethod
     def structural_tag(cls, tag: Any, **options: Any) -> OutputSpec:
-        """Free text with constrained parts, as tool calls have: a structural tag, as a mapping or JSON."""
+        """Free text with constrained parts, as tool calls have: a structural tag, as a
+        mapping or JSON."""
         document = tag.model_dump(mode="json") if hasattr(tag, "model_dump") else tag
         if isinstance(document, str):
             document = _load(document, "structural_tag")
-        if not isinstance(document, Mapping) or not ({"format", "structures"} & document.keys()):
+        if not isinstance(document, Mapping) or not (
+            {"format", "structures"} & document.keys()
+        ):
             raise SpecError(
                 "must be an object with `format`, or with `structures` and `triggers`",
                 where="structural_tag",
@@ -166,10 +224,11 @@ class OutputSpec:
     def parse(cls, obj: Any) -> OutputSpec | None:
         """From any form that clients send; None when it asks for plain text.
 
-        Takes an `OutputSpec`, a `TypedSpec`, None, what `TypedSpec` takes (a type, a function, a compiled
-        regex), or as a mapping or JSON text: OpenAI's `response_format`, vLLM's `structured_outputs`,
-        LMDeploy's `response_format`, and our own form, `{KIND: constraint, OPTION: value, ...}`, as `to_dict`
-        writes it.
+        Takes an `OutputSpec`, a `TypedSpec`, None, what `TypedSpec` takes (a type, a
+        function, a compiled regex), or as a mapping or JSON text: OpenAI's
+        `response_format`, vLLM's `structured_outputs`, LMDeploy's `response_format`,
+        and our own form, `{KIND: constraint, OPTION: value, ...}`, as `to_dict` writes
+        it.
         """
         if obj is None or isinstance(obj, OutputSpec):
             return obj
@@ -184,7 +243,9 @@ class OutputSpec:
         if form is None:
             return None
         make = getattr(cls, form.kind)
-        spec: OutputSpec = make(*([] if form.kind == "json_object" else [form.value]), **form.options)
+        spec: OutputSpec = make(
+            *([] if form.kind == "json_object" else [form.value]), **form.options
+        )
         return spec
 
     @classmethod
@@ -192,12 +253,16 @@ class OutputSpec:
         known = {*OPTIONS, "syntax"} if kind == "grammar" else set(OPTIONS)
         for name in options:
             if name not in known:
-                raise SpecError(f"unknown option {shown(name)}", where=kind, hint=did_you_mean(name, known))
+                raise SpecError(
+                    f"unknown option {shown(name)}",
+                    where=kind,
+                    hint=did_you_mean(name, known),
+                )
         return cls(kind, text, **options)
 
     def within(self, room: int | None, salt: str | None = None) -> OutputSpec:
-        """The spec of an output that may have so many tokens, as a host knows, and what separates what its
-        outputs teach from those of others."""
+        """The spec of an output that may have so many tokens, as a host knows, and what
+        separates what its outputs teach from those of others."""
         same = self.room == room and self.salt == salt
         return self if same else replace(self, room=room, salt=salt)
 
@@ -207,7 +272,11 @@ class OutputSpec:
         if self.kind in ("regex", "choice"):
             names = ("close_before_length",) if config.close_before_length else ()
         left = [name for name in names if getattr(self, name) is None]
-        return replace(self, **{name: getattr(config, name) for name in left}) if left else self
+        return (
+            replace(self, **{name: getattr(config, name) for name in left})
+            if left
+            else self
+        )
 
     @property
     def layout(self) -> Whitespace:
@@ -222,12 +291,19 @@ class OutputSpec:
     @property
     def bounds(self) -> Bounds:
         """Its bounds, or the package's defaults."""
-        return Bounds(**{name: value for name in BOUNDS if (value := getattr(self, name)) is not None})
+        return Bounds(
+            **{
+                name: value
+                for name in BOUNDS
+                if (value := getattr(self, name)) is not None
+            }
+        )
 
     @property
     def is_measured(self) -> bool:
-        """Whether its grammar is tried for 0.25 s while it compiles, so that its outputs end in time: its
-        text does not tell what one token may add to the shortest output."""
+        """Whether its grammar is tried for 0.25 s while it compiles, so that its
+        outputs end in time: its text does not tell what one token may add to the
+        shortest output."""
         unclear = self.kind in ("grammar", "regex") or '"contains"' in self.text
         return bool(self.close_before_length) and unclear
 
@@ -237,18 +313,27 @@ class OutputSpec:
         return self.kind in ("json_schema", "json_object")
 
     def document(self) -> Any:
-        """`text` as a value: the schema, the list of choices, the tag; the source of the other kinds."""
+        """`text` as a value: the schema, the list of choices, the tag; the source of
+        the other kinds."""
         if self.kind in ("json_schema", "json_object", "choice", "structural_tag"):
             try:
                 return json.loads(self.text)
             except RecursionError:  # it was written where the stack was less deep
-                raise SpecError("is nested too deep", where=self.kind, hint=_FLATTEN) from None
+                raise SpecError(
+                    "is nested too deep", where=self.kind, hint=_FLATTEN
+                ) from None
         return self.text
 
     def to_dict(self) -> dict[str, Any]:
         """The form that `parse` reads back to an equal spec; JSON-serialisable."""
-        form: dict[str, Any] = {self.kind: True if self.kind == "json_object" else self.document()}
-        if self.kind == "json_schema" and isinstance(form[self.kind], dict) and "schema" in form[self.kind]:
+        form: dict[str, Any] = {
+            self.kind: True if self.kind == "json_object" else self.document()
+        }
+        if (
+            self.kind == "json_schema"
+            and isinstance(form[self.kind], dict)
+            and "schema" in form[self.kind]
+        ):
             # Bare, it would be taken for OpenAI's wrapper around a schema.
             form[self.kind] = {"schema": form[self.kind]}
         if self.kind == "grammar":
@@ -287,31 +372,41 @@ def _check_schema(schema: Any, kind: Kind, document: Any, place: str = "#") -> N
         check_schema(schema)
     except SpecError as error:
         where = place + error.where.removeprefix("#")
-        raise told(SpecError(error.what, where=where, hint=error.hint), kind, document) from None
+        raise told(
+            SpecError(error.what, where=where, hint=error.hint), kind, document
+        ) from None
 
 
 def _load(text: str | bytes, where: str) -> Any:
     try:
         return json.loads(text)
     except UnicodeDecodeError as error:
-        raise SpecError(f"is not UTF-8: {error.reason}", where=where, hint=f"byte {error.start}") from None
+        raise SpecError(
+            f"is not UTF-8: {error.reason}", where=where, hint=f"byte {error.start}"
+        ) from None
     except json.JSONDecodeError as error:
         hint = file_hint(text) or f"line {error.lineno}, column {error.colno}"
         raise SpecError(f"is not JSON: {error.msg}", where=where, hint=hint) from None
     except (RecursionError, ValueError) as error:
-        raise SpecError(f"can't be read: {error}", where=where, hint="nest it less") from None
+        raise SpecError(
+            f"can't be read: {error}", where=where, hint="nest it less"
+        ) from None
 
 
 def _dump(document: Any, where: str) -> str:
-    # ASCII: lone surrogates and NULs stay escapes and reach no C string. Order is kept: it is the
-    # order in which properties are generated.
+    # ASCII: lone surrogates and NULs stay escapes and reach no C string. Order is kept:
+    # it is the order in which properties are generated.
     try:
         return json.dumps(document, separators=(",", ":"), allow_nan=False)
     except RecursionError:
         raise SpecError("is nested too deep", where=where, hint=_FLATTEN) from None
     except (TypeError, ValueError) as error:
         if "Out of range" in str(error):
-            infinite = (p for p, v in values(document) if isinstance(v, float) and not math.isfinite(v))
+            infinite = (
+                p
+                for p, v in values(document)
+                if isinstance(v, float) and not math.isfinite(v)
+            )
             found = SpecError(
                 "JSON has no Infinity and no NaN",
                 where=pointer(next(infinite, ())),
@@ -319,7 +414,9 @@ def _dump(document: Any, where: str) -> str:
             )
             raise told(found, where, document) from None
         hint = "pass objects, lists, strings, numbers, true, false, null; the pattern of a compiled regex"
-        raise SpecError(f"can't be written as JSON: {error}", where=where, hint=hint) from None
+        raise SpecError(
+            f"can't be written as JSON: {error}", where=where, hint=hint
+        ) from None
 
 
 _FLATTEN = "flatten it; recursion is written with $ref"
@@ -333,8 +430,8 @@ def check_is_spec(spec: object) -> None:
 
 
 def check_room(least: int, room: int | None, where: str = "max_tokens") -> None:
-    """Refuse a request whose output can't end in time. `least`: tokens of the shortest one, 0 where outputs
-    need not end; `where`: the name of the token limit."""
+    """Refuse a request whose output can't end in time. `least`: tokens of the shortest
+    one, 0 where outputs need not end; `where`: the name of the token limit."""
     if least and room is None:
         what = "needs the number of tokens that the output may have, which the host does not give"
         hint = "give the pipeline spec.within(max_tokens)"
@@ -348,8 +445,9 @@ def check_room(least: int, room: int | None, where: str = "max_tokens") -> None:
 
 
 def packed(spec: OutputSpec) -> tuple[str, int | None, str | None]:
-    """A spec as a text, for other processes; and its room and its salt, which differ from request to request.
-    What was packed or unpacked lately takes a look into a memo."""
+    """A spec as a text, for other processes; and its room and its salt, which differ
+    from request to request. What was packed or unpacked lately takes a look into a
+    memo."""
     return _packed(spec.within(None)), spec.room, spec.salt
 
 
@@ -372,8 +470,11 @@ def _unpacked(text: str) -> OutputSpec:
 
 
 def spec_bytes(spec: OutputSpec, *_: object) -> int:
-    """What a memo holds with a spec. A token id takes 40 bytes: the number, and its place in a tuple."""
-    ids = len(spec.stop_token_ids or ()) + sum(len(each.tokens) for each in spec.start_after or ())
+    """What a memo holds with a spec. A token id takes 40 bytes: the number, and its
+    place in a tuple."""
+    ids = len(spec.stop_token_ids or ()) + sum(
+        len(each.tokens) for each in spec.start_after or ()
+    )
     return texts_bytes(spec.text) + 40 * ids
 
 
@@ -388,10 +489,18 @@ def language_of(spec: OutputSpec) -> OutputSpec:
 
 @remembered(spec_bytes)
 def identity_of(spec: OutputSpec, *, triggers: bool = False) -> bytes:
-    """A digest of the part of a spec that decides its grammar, or of that and its `triggers`. Memos keep it
-    in place of the spec, whose text may be long."""
+    """A digest of the part of a spec that decides its grammar, or of that and its
+    `triggers`. Memos keep it in place of the spec, whose text may be long."""
     after = spec.start_after if triggers else None
-    options = repr((spec.kind, spec.syntax, *(getattr(spec, name) for name in SETTLED), spec.backend, after))
+    options = repr(
+        (
+            spec.kind,
+            spec.syntax,
+            *(getattr(spec, name) for name in SETTLED),
+            spec.backend,
+            after,
+        )
+    )
     digest = hashlib.blake2b(options.encode(), digest_size=24)
     digest.update(b"\0")
     digest.update(spec.text.encode())
@@ -400,4 +509,8 @@ def identity_of(spec: OutputSpec, *, triggers: bool = False) -> bytes:
 
 def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise SpecError(f"unknown {name} {shown(value)}", where=name, hint=did_you_mean(value, known))
+        raise SpecError(
+            f"unknown {name} {shown(value)}",
+            where=name,
+            hint=did_you_mean(value, known),
+        )

@@ -43,7 +43,11 @@ Warang_Citi:Wara Yezidi:Yezi Yi:Yiii Zanabazar_Square:Zanb
 """
 _CATEGORIES = dict(pair.split(":") for pair in _CATEGORY_NAMES.split())
 _SCRIPTS = dict(pair.split(":") for pair in _SCRIPT_CODES.split())
-_SHORT = {long: short for short, long in _CATEGORIES.items()} | {"punct": "P", "digit": "Nd", "cntrl": "Cc"}
+_SHORT = {long: short for short, long in _CATEGORIES.items()} | {
+    "punct": "P",
+    "digit": "Nd",
+    "cntrl": "Cc",
+}
 _SCRIPT_NAMES = {name: long for long, code in _SCRIPTS.items() for name in (long, code)}
 
 _OTHERS = """
@@ -60,7 +64,8 @@ _BINARY: dict[str, Collection[int]] = {
     "Quotation_Mark": (34,),
     **dict.fromkeys(_OTHERS.split(), ()),
 }
-"""Properties that hold or don't, each with the control characters, quotes and backslashes that have it."""
+"""Properties that hold or don't, each with the control characters, quotes and
+backslashes that have it."""
 
 
 def canonical_property(name: str) -> str | None:
@@ -71,7 +76,9 @@ def canonical_property(name: str) -> str | None:
     if kind in ("General_Category", "gc"):
         return _category(value)
     if kind in ("Script", "sc", "Script_Extensions", "scx") and value in _SCRIPT_NAMES:
-        return ("Script=" if kind in ("Script", "sc") else "Script_Extensions=") + _SCRIPT_NAMES[value]
+        return (
+            "Script=" if kind in ("Script", "sc") else "Script_Extensions="
+        ) + _SCRIPT_NAMES[value]
     return None
 
 
@@ -80,7 +87,8 @@ def _category(name: str) -> str | None:
 
 
 def has_property(name: str, code: int) -> bool:
-    """Whether a control character, a quote or a backslash has a property, named as in a pattern: `p{L}`."""
+    """Whether a control character, a quote or a backslash has a property, named as in a
+    pattern: `p{L}`."""
     wanted = name[2:-1]
     if wanted in _CATEGORIES:
         held = _in_category(wanted, code)
@@ -93,4 +101,8 @@ def has_property(name: str, code: int) -> bool:
 
 def _in_category(wanted: str, code: int) -> bool:
     category = unicodedata.category(chr(code))
-    return category == wanted or category[0] == wanted or (wanted == "LC" and category in ("Lu", "Ll", "Lt"))
+    return (
+        category == wanted
+        or category[0] == wanted
+        or (wanted == "LC" and category in ("Lu", "Ll", "Lt"))
+    )

@@ -1,6 +1,8 @@
-"""What references in a JSON Schema point at, as the standard resolves them: `$id`s and anchors.
+"""What references in a JSON Schema point at, as the standard resolves them: `$id`s and
+anchors.
 
-Depends on keywords and schema trees. Only the document itself is looked at: nothing is ever fetched.
+Depends on keywords and schema trees. Only the document itself is looked at: nothing is
+ever fetched.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ ROOT = "guided://schema"
 
 
 class LostReferenceError(Exception):
-    """A reference to nothing. `where`: whether it is the document or the place that isn't there."""
+    """A reference to nothing. `where`: whether it is the document or the place that
+    isn't there."""
 
     def __init__(self, where: Literal["document", "place"]) -> None:
         super().__init__(where)
@@ -53,7 +56,8 @@ class References:
             self._find()
 
     def enter(self, schema: Any, base: str) -> str:
-        """The address against which references inside a schema resolve: its own where it has an `$id`."""
+        """The address against which references inside a schema resolve: its own where
+        it has an `$id`."""
         return self._base(schema, base) if self._bases else base
 
     def base_of(self, schema: Any) -> str:
@@ -88,7 +92,9 @@ class References:
             if not isinstance(node, Mapping):
                 continue
             base = self._bases[id(node)] = self._base(node, parent)
-            pending.extend(((*path, *step), child, base) for step, child in subschemas(node))
+            pending.extend(
+                ((*path, *step), child, base) for step, child in subschemas(node)
+            )
             if base != parent:
                 self._resources.setdefault(base, (node, path))
             identity = self._identity(node)
@@ -117,7 +123,9 @@ class References:
             return base
         return _resolved(base, identity)[0]
 
-    def _follow(self, start: Any, fragment: str, base: str, path: Path) -> tuple[Any, str, Path] | None:
+    def _follow(
+        self, start: Any, fragment: str, base: str, path: Path
+    ) -> tuple[Any, str, Path] | None:
         node = start
         try:
             for part, node in pointer_steps(start, fragment):
@@ -131,7 +139,9 @@ class References:
 def _resolved(base: str, reference: str) -> tuple[str, str]:
     """The address and the fragment that a reference means."""
     try:
-        whole = base + reference if reference[:1] in ("#", "") else urljoin(base, reference)
+        whole = (
+            base + reference if reference[:1] in ("#", "") else urljoin(base, reference)
+        )
         address, fragment = urldefrag(whole)
     except ValueError:  # it is no address, and stands for itself
         address, _, fragment = reference.partition("#")
@@ -139,7 +149,8 @@ def _resolved(base: str, reference: str) -> tuple[str, str]:
 
 
 def pointer_steps(document: Any, fragment: str) -> Iterator[tuple[str | int, Any]]:
-    """Each step of a JSON pointer: its key or index, and what lies there. Raises KeyError at nothing."""
+    """Each step of a JSON pointer: its key or index, and what lies there. Raises
+    KeyError at nothing."""
     first, *parts = unquote(fragment).split("/")
     if first:
         raise KeyError(f"#{fragment}")

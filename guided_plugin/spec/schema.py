@@ -1,7 +1,8 @@
 """JSON Schema as a tree: walking it, pointing into it, refusing what is malformed.
 
-Depends on errors and keywords. Knows the shape of keywords, not how any backend enforces them. No function
-here recurses: a schema nested a thousand deep must not exhaust the stack.
+Depends on errors and keywords. Knows the shape of keywords, not how any backend
+enforces them. No function here recurses: a schema nested a thousand deep must not
+exhaust the stack.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from guided_plugin.errors import SpecError, did_you_mean, near_miss, shown
-from guided_plugin.keywords import ASSERTIONS, KEYWORDS, draft_of, idle_reason, subschemas
+from guided_plugin.keywords import (
+    ASSERTIONS,
+    KEYWORDS,
+    draft_of,
+    idle_reason,
+    subschemas,
+)
 from guided_plugin.spec.references import LostReferenceError, References
 
 Schema = Mapping[str, Any] | bool
@@ -20,14 +27,20 @@ TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 
 def pointer(path: Sequence[str | int]) -> str:
-    """The JSON pointer of a path, as error messages show it: `#/properties/age/type`."""
-    return "#" + "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+    """The JSON pointer of a path, as error messages show it:
+    `#/properties/age/type`."""
+    return "#" + "".join(
+        "/" + str(part).replace("~", "~0").replace("/", "~1") for part in path
+    )
 
 
 def walk(schema: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """Every schema in a document, the root first, with its path."""
-    # With the path to the schema around it: many paths, all of them deep, would take more than the document.
-    pending: list[tuple[tuple[str | int, ...], tuple[str | int, ...], Any]] = [((), (), schema)]
+    # With the path to the schema around it: many paths, all of them deep, would take
+    # more than the document.
+    pending: list[tuple[tuple[str | int, ...], tuple[str | int, ...], Any]] = [
+        ((), (), schema)
+    ]
     while pending:
         above, step, node = pending.pop()
         path = above + step
@@ -37,7 +50,8 @@ def walk(schema: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
 
 
 def values(document: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Every value in a document with its path, in the order in which JSON is written."""
+    """Every value in a document with its path, in the order in which JSON is
+    written."""
     pending: list[tuple[tuple[str | int, ...], Any]] = [((), document)]
     while pending:
         path, node = pending.pop()
@@ -56,21 +70,42 @@ def check_schema(schema: Any) -> None:
             continue
         if not isinstance(node, Mapping):
             wrong = f"a schema is an object or true/false, not {_kind(node)}"
-            raise SpecError(wrong, where=pointer(path), hint="check the brackets around it")
+            raise SpecError(
+                wrong, where=pointer(path), hint="check the brackets around it"
+            )
         for keyword, value in node.items():
-            complaint = _complaint(KEYWORDS[keyword].value, value) if keyword in KEYWORDS else None
+            complaint = (
+                _complaint(KEYWORDS[keyword].value, value)
+                if keyword in KEYWORDS
+                else None
+            )
             if complaint:
-                raise SpecError(complaint[0], where=pointer((*path, keyword)), hint=complaint[1])
+                raise SpecError(
+                    complaint[0], where=pointer((*path, keyword)), hint=complaint[1]
+                )
         if not path:
             _check_bounds(node)
             if "x-guidance" in node:
-                what = "switches how one backend reads the schema, which is not supported"
+                what = (
+                    "switches how one backend reads the schema, which is not supported"
+                )
                 hint = "leave it out; `whitespace` and `strict` next to the schema are options"
                 raise SpecError(what, where="#/x-guidance", hint=hint)
             if node and node.keys().isdisjoint(KEYWORDS):
-                near = next(filter(None, (near_miss(name, _DECIDING) for name in [*node][:10])), "")
-                fix = f"did you mean {near!r}?" if near else "put names of properties into `properties`"
-                raise SpecError("has no keyword of JSON Schema: any JSON would match", where="#", hint=fix)
+                near = next(
+                    filter(None, (near_miss(name, _DECIDING) for name in [*node][:10])),
+                    "",
+                )
+                fix = (
+                    f"did you mean {near!r}?"
+                    if near
+                    else "put names of properties into `properties`"
+                )
+                raise SpecError(
+                    "has no keyword of JSON Schema: any JSON would match",
+                    where="#",
+                    hint=fix,
+                )
         reference = node.get("$ref")
         if isinstance(reference, str):
             references = references or references_of(schema)
@@ -86,12 +121,21 @@ Complaint = tuple[str, str] | None
 def _kind(value: Any) -> str:
     if value is None:
         return "null"
-    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list"}
-    return names.get(type(value), "an object" if isinstance(value, Mapping) else type(value).__name__)
+    names = {
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        list: "a list",
+    }
+    return names.get(
+        type(value), "an object" if isinstance(value, Mapping) else type(value).__name__
+    )
 
 
 def _complaint(kind: str, value: Any) -> Complaint:
-    """What is wrong with the value of a keyword that takes this kind, and what to do about it."""
+    """What is wrong with the value of a keyword that takes this kind, and what to do
+    about it."""
     listed = isinstance(value, list)
     match kind:
         case "types":
@@ -99,7 +143,10 @@ def _complaint(kind: str, value: Any) -> Complaint:
                 if name not in TYPES:
                     return f"unknown type {shown(name)}", did_you_mean(name, TYPES)
             if value == []:
-                return "an empty list of types allows nothing", "leave `type` out to allow every type"
+                return (
+                    "an empty list of types allows nothing",
+                    "leave `type` out to allow every type",
+                )
         case "named schemas" | "named schemas or names" | "named names":
             if not isinstance(value, Mapping):
                 return f"must be an object, not {_kind(value)}", "write it as {...}"
@@ -110,18 +157,28 @@ def _complaint(kind: str, value: Any) -> Complaint:
                     return "must hold lists of property names", _NAMES
         case "schemas" | "values":
             if not listed:
-                return f"must be a list of {kind}, not {_kind(value)}", "put [ ] around it"
+                return (
+                    f"must be a list of {kind}, not {_kind(value)}",
+                    "put [ ] around it",
+                )
             if not value and kind == "values":
-                return "an empty enum allows nothing", "leave `enum` out to allow every value"
+                return (
+                    "an empty enum allows nothing",
+                    "leave `enum` out to allow every value",
+                )
             if not value:
                 return "an empty list allows nothing", "leave the keyword out"
-        # Draft 3 wrote `required: true` on the property itself; it says nothing in later drafts.
+        # Draft 3 wrote `required: true` on the property itself; it says nothing in
+        # later drafts.
         case "names" if not isinstance(value, bool):
             if not listed:
                 return f"must be a list of property names, not {_kind(value)}", _NAMES
             for name in value:
                 if not isinstance(name, str):
-                    return f"must be a list of property names; {shown(name)} is not one", _NAMES
+                    return (
+                        f"must be a list of property names; {shown(name)} is not one",
+                        _NAMES,
+                    )
         case "count":
             if not _is_number(value) or value < 0 or value % 1:
                 wrong = "null" if value is None else shown(value)
@@ -138,7 +195,10 @@ def _complaint(kind: str, value: Any) -> Complaint:
                 return f"must be a string, not {_kind(value)}", "put it in quotes"
         case "flag":
             if not isinstance(value, bool):
-                return f"must be true or false, not {_kind(value)}", "write true, or leave it out"
+                return (
+                    f"must be true or false, not {_kind(value)}",
+                    "write true, or leave it out",
+                )
     return None
 
 
@@ -155,16 +215,21 @@ _BOUNDS = (
 
 
 def crossed_bounds(node: Mapping[str, Any]) -> Complaint:
-    """The complaint about a minimum above its maximum. Values of one type are ruled out by it, no others."""
+    """The complaint about a minimum above its maximum. Values of one type are ruled out
+    by it, no others."""
     for low, high in _BOUNDS:
         ends = node.get(low), node.get(high)
         if all(isinstance(end, int | float) for end in ends) and node[low] > node[high]:
-            return (f"{low} {node[low]} is above {high} {node[high]}", f"lower {low} or raise {high}")
+            return (
+                f"{low} {node[low]} is above {high} {node[high]}",
+                f"lower {low} or raise {high}",
+            )
     return None
 
 
 def _check_bounds(node: Mapping[str, Any]) -> None:
-    # An error where nothing else is left: only at the root, since other schemas need not be used.
+    # An error where nothing else is left: only at the root, since other schemas need
+    # not be used.
     complaint = crossed_bounds(node)
     if complaint and isinstance(node.get("type"), str):
         low = complaint[0].split()[0]
@@ -182,17 +247,25 @@ _RESOURCES = ('"$id": "', '"id": "', '"$anchor": "', '"$dynamicAnchor": "')
 def references_of(document: Any) -> References:
     """What the references of a document point at."""
     text = json.dumps(document)
-    # A path has at most half as many steps as the text has characters, and there are not more paths.
-    if len(text) ** 2 > 4 * _MOST_STEPS and sum(len(path) for path, _ in walk(document)) > _MOST_STEPS:
+    # A path has at most half as many steps as the text has characters, and there are
+    # not more paths.
+    if (
+        len(text) ** 2 > 4 * _MOST_STEPS
+        and sum(len(path) for path, _ in walk(document)) > _MOST_STEPS
+    ):
         raise SpecError(
             "is too large for its nesting depth",
             where="#",
             hint="move schemas to $defs at the root",
         )
-    return References(document, draft_of(document), plain=not any(mark in text for mark in _RESOURCES))
+    return References(
+        document, draft_of(document), plain=not any(mark in text for mark in _RESOURCES)
+    )
 
 
-def _check_reference(references: References, node: Any, reference: str, path: tuple[str | int, ...]) -> None:
+def _check_reference(
+    references: References, node: Any, reference: str, path: tuple[str | int, ...]
+) -> None:
     try:
         references.resolve(reference, references.base_of(node))
     except LostReferenceError as error:
@@ -210,7 +283,8 @@ def _check_reference(references: References, node: Any, reference: str, path: tu
 
 
 def schemas_of_tag(document: Any) -> Iterator[tuple[str, Any]]:
-    """Every schema inside a structural tag, with its place. A regex there is written as in a schema."""
+    """Every schema inside a structural tag, with its place. A regex there is written as
+    in a schema."""
     pending: list[tuple[str, Any]] = [("#", document)]
     while pending:
         place, node = pending.pop()
@@ -223,19 +297,26 @@ def schemas_of_tag(document: Any) -> Iterator[tuple[str, Any]]:
                 elif isinstance(value, (dict, list)):
                     pending.append((f"{place}/{key}", value))
         elif isinstance(node, list):
-            pending.extend((f"{place}/{index}", value) for index, value in enumerate(node))
+            pending.extend(
+                (f"{place}/{index}", value) for index, value in enumerate(node)
+            )
 
 
 def misspelt_keywords(schema: Any) -> list[str]:
-    """Unknown keywords that look like known ones, each at one of its places. The standard ignores them; their
-    author did not mean to. Names that begin with `_` or `x-` are meant to be unknown, and an annotation that
-    is misspelt changes no output. Of many unknown ones the first are compared."""
+    """Unknown keywords that look like known ones, each at one of its places. The
+    standard ignores them; their author did not mean to. Names that begin with `_` or
+    `x-` are meant to be unknown, and an annotation that is misspelt changes no output.
+    Of many unknown ones the first are compared."""
     found: dict[Any, str] = {}
     for path, node in walk(schema):
         for keyword in node if isinstance(node, Mapping) else ():
             if keyword in KEYWORDS or keyword in found or len(found) == _MOST_UNKNOWN:
                 continue
-            near = "" if str(keyword).startswith(("_", "x-")) else near_miss(keyword, _DECIDING)
+            near = (
+                ""
+                if str(keyword).startswith(("_", "x-"))
+                else near_miss(keyword, _DECIDING)
+            )
             said = f"unknown keyword, ignored (did you mean {near!r}?)"
             found[keyword] = near and f"{pointer((*path, keyword))}: {said}"
     return list(filter(None, found.values()))
@@ -244,5 +325,5 @@ def misspelt_keywords(schema: Any) -> list[str]:
 _DECIDING = ASSERTIONS | {"$defs", "definitions"}
 
 _MOST_UNKNOWN = 200
-"""Unknown keywords of a schema that are compared with known ones. Each takes 0.06 ms; the schema of the
-MaskBench sample with the most has 13."""
+"""Unknown keywords of a schema that are compared with known ones. Each takes 0.06 ms;
+the schema of the MaskBench sample with the most has 13."""

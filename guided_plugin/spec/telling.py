@@ -1,6 +1,8 @@
-"""What every refusal of a spec names: a place in what the client wrote, and, inside tools, which tool it is.
+"""What every refusal of a spec names: a place in what the client wrote, and, inside
+tools, which tool it is.
 
-Depends on errors, references and specs. Backends know a schema or a grammar, not always what is around it.
+Depends on errors, references and specs. Backends know a schema or a grammar, not always
+what is around it.
 """
 
 from __future__ import annotations
@@ -37,11 +39,16 @@ _NAMES = (
 
 
 def told(error: GuidedError, kind: str, document: Any) -> GuidedError:
-    """An error about a spec of some kind with a place in its document, a remedy, and the tool it is about."""
+    """An error about a spec of some kind with a place in its document, a remedy, and
+    the tool it is about."""
     where = error.where
     what = error.what
     hint = error.hint
-    if kind in _TREES and "#" not in where and not where.startswith(("backend", "lowering", "plugin")):
+    if (
+        kind in _TREES
+        and "#" not in where
+        and not where.startswith(("backend", "lowering", "plugin"))
+    ):
         where = "#"
     if not hint and kind in _TREES:
         kinds = (remedy for remedy in _REMEDIES if isinstance(error, remedy))
@@ -57,17 +64,26 @@ def told(error: GuidedError, kind: str, document: Any) -> GuidedError:
 def tool_at(document: Any, where: str) -> str | None:
     """The tool in whose part of a spec's document a place is; None outside of tools."""
     found = _named(document)
-    with suppress(KeyError, IndexError, TypeError, ValueError):  # the place may be of a schema as rewritten
+    # the place may be of a schema as rewritten
+    with suppress(KeyError, IndexError, TypeError, ValueError):
         for _, node in pointer_steps(document, where[1:]):
             found = _named(node) or found
     return f"tool {found[:80]!r}" if found else None
 
 
 def _named(node: Any) -> str | None:
-    """The tool that a tag calls, or whose call a schema describes: an object with its name and arguments."""
+    """The tool that a tag calls, or whose call a schema describes: an object with its
+    name and arguments."""
     match node:
         case {"begin": str(begin)} if begin.strip():
-            return next((found[1] for pattern in _NAMES if (found := pattern.search(begin))), None)
-        case {"properties": {"name": {"enum": [str(name)]} | {"const": str(name)}} as properties}:
+            return next(
+                (found[1] for pattern in _NAMES if (found := pattern.search(begin))),
+                None,
+            )
+        case {
+            "properties": {
+                "name": {"enum": [str(name)]} | {"const": str(name)}
+            } as properties
+        }:
             return name if {"parameters", "arguments"} & properties.keys() else None
     return None

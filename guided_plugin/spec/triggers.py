@@ -1,6 +1,7 @@
 """`Trigger`: after what the constrained part of an output begins. Depends on errors.
 
-A spec may have several: reasoning may end with `</think>`, or with the `<tool_call>` that is output already.
+A spec may have several: reasoning may end with `</think>`, or with the `<tool_call>`
+that is output already.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import Any, NamedTuple
 from guided_plugin.errors import SpecError, place_in, shown
 
 MOST_TRIGGERS = 128
-"""Of one spec: a reasoning part has a few ends, and OpenAI's API takes 128 tools, with a trigger each."""
+"""Of one spec: a reasoning part has a few ends, and OpenAI's API takes 128 tools, with
+a trigger each."""
 
 MOST_TRIGGER_BYTES = 16_384
-"""Bytes of texts and token ids of all of them: 128 tools with names of 64 characters in a few tags."""
+"""Bytes of texts and token ids of all of them: 128 tools with names of 64 characters in
+a few tags."""
 
 _WHERE = "start_after"
 _HINT = 'a text, token ids, or a list of such; {"text": "<tool_call>", "kept": true} if it is output already'
@@ -30,23 +33,39 @@ class Trigger(NamedTuple):
 
 
 def triggers(value: Any) -> tuple[Trigger, ...] | None:
-    """All forms of `start_after`: None, a text, token ids, a `Trigger` or mapping, a list of alternatives."""
+    """All forms of `start_after`: None, a text, token ids, a `Trigger` or mapping, a
+    list of alternatives."""
     if value is None:
         return None
     if _is_one(value):
         value = (value,)
     if not isinstance(value, Iterable) or isinstance(value, bytes):
-        raise SpecError(f"must be token ids or text, not {shown(value)}", where=_WHERE, hint=_HINT)
+        raise SpecError(
+            f"must be token ids or text, not {shown(value)}", where=_WHERE, hint=_HINT
+        )
     given = list(islice(value, MOST_TRIGGERS + 1))
     if len(given) > MOST_TRIGGERS:
-        raise SpecError(f"has more than {MOST_TRIGGERS} alternatives", where=_WHERE, hint="leave some out")
+        raise SpecError(
+            f"has more than {MOST_TRIGGERS} alternatives",
+            where=_WHERE,
+            hint="leave some out",
+        )
     found = tuple(dict.fromkeys(map(_trigger, given)))
     if not found:
-        raise SpecError("must not be empty", where=_WHERE, hint="None constrains from the start")
-    texts = (one.tokens.encode() if isinstance(one.tokens, str) else one.tokens for one in found)
+        raise SpecError(
+            "must not be empty", where=_WHERE, hint="None constrains from the start"
+        )
+    texts = (
+        one.tokens.encode() if isinstance(one.tokens, str) else one.tokens
+        for one in found
+    )
     if sum(map(len, texts)) > MOST_TRIGGER_BYTES:
         what = f"has more than {MOST_TRIGGER_BYTES} bytes or token ids"
-        raise SpecError(what, where=_WHERE, hint="a few tokens are enough to tell where a part begins")
+        raise SpecError(
+            what,
+            where=_WHERE,
+            hint="a few tokens are enough to tell where a part begins",
+        )
     return found
 
 
@@ -57,7 +76,8 @@ def written(found: tuple[Trigger, ...]) -> Any:
 
 
 def _is_one(value: Any) -> bool:
-    """Whether it is one alternative: ids, a text, a mapping, or what a `Trigger` becomes as plain data."""
+    """Whether it is one alternative: ids, a text, a mapping, or what a `Trigger`
+    becomes as plain data."""
     if isinstance(value, str | int | Mapping | Trigger):
         return True
     if not isinstance(value, list | tuple) or not value:
@@ -72,13 +92,21 @@ def _trigger(value: Any) -> Trigger:
         if unknown or ("text" in value) == ("tokens" in value):
             raise SpecError(f"can't be {shown(dict(value))}", where=_WHERE, hint=_HINT)
         value, kept = value.get("text", value.get("tokens")), value.get("kept", False)
-    elif isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[1], bool):
+    elif (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and isinstance(value[1], bool)
+    ):
         value, kept = value
     if not isinstance(kept, bool):
-        raise SpecError(f"kept must be true or false, not {shown(kept)}", where=_WHERE, hint=_HINT)
+        raise SpecError(
+            f"kept must be true or false, not {shown(kept)}", where=_WHERE, hint=_HINT
+        )
     if isinstance(value, str):
         if not value:
-            raise SpecError("must not be empty", where=_WHERE, hint="None constrains from the start")
+            raise SpecError(
+                "must not be empty", where=_WHERE, hint="None constrains from the start"
+            )
         check_text(value, _WHERE)
         return Trigger(str.__str__(value), kept)
     return Trigger(token_ids(_WHERE, value), kept)
@@ -97,9 +125,14 @@ def token_ids(name: str, value: Any) -> tuple[int, ...]:
     listed = isinstance(value, Iterable) and not isinstance(value, bytes)
     ids = (value,) if isinstance(value, int) else tuple(value) if listed else ()
     if not ids or not all(
-        isinstance(token, int) and not isinstance(token, bool) and 0 <= token < 2**31 for token in ids
+        isinstance(token, int) and not isinstance(token, bool) and 0 <= token < 2**31
+        for token in ids
     ):
-        raise SpecError(f"must be token ids, not {shown(value)}", where=name, hint="a list of whole numbers")
+        raise SpecError(
+            f"must be token ids, not {shown(value)}",
+            where=name,
+            hint="a list of whole numbers",
+        )
     return tuple(map(int, ids))
 
 

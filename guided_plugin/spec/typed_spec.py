@@ -1,4 +1,5 @@
-"""`TypedSpec`: a type, a function or a compiled regex as a spec, and outputs as its values.
+"""`TypedSpec`: a type, a function or a compiled regex as a spec, and outputs as its
+values.
 
     users = TypedSpec(list[User])
     users.spec          an OutputSpec
@@ -16,14 +17,21 @@ from typing import Any, Generic, Literal, TypeVar, overload
 from guided_plugin.config import no_constant
 from guided_plugin.errors import OutputError, SpecError, shown
 from guided_plugin.spec.output_spec import OutputSpec
-from guided_plugin.spec.python.form import PythonForm, ToolCall, calls_form, form_of, is_python
+from guided_plugin.spec.python.form import (
+    PythonForm,
+    ToolCall,
+    calls_form,
+    form_of,
+    is_python,
+)
 from guided_plugin.spec.uses import left_open
 
 T = TypeVar("T")
 
 
 class TypedSpec(Generic[T]):
-    """A spec that knows which Python values its outputs stand for. Accepted wherever a spec is."""
+    """A spec that knows which Python values its outputs stand for. Accepted wherever a
+    spec is."""
 
     @overload
     def __init__(self: TypedSpec[T], of: type[T], **options: Any) -> None: ...
@@ -32,11 +40,14 @@ class TypedSpec(Generic[T]):
     def __init__(self: TypedSpec[Any], of: Any, **options: Any) -> None: ...
 
     def __init__(self, of: Any, **options: Any) -> None:
-        """`of`: a type (a pydantic model, dataclass, TypedDict, Enum, Literal, union, or container of these),
-        a function to call, or a compiled regex. `options` are those of `OutputSpec`."""
+        """`of`: a type (a pydantic model, dataclass, TypedDict, Enum, Literal, union,
+        or container of these), a function to call, or a compiled regex. `options` are
+        those of `OutputSpec`."""
         if not is_python(of):
             what = f"must be a type, a function or a compiled regex, not {shown(of)}"
-            raise SpecError(what, where="TypedSpec", hint="OutputSpec.parse reads other forms")
+            raise SpecError(
+                what, where="TypedSpec", hint="OutputSpec.parse reads other forms"
+            )
         self._take(form_of(of), options)
 
     @overload
@@ -70,8 +81,8 @@ class TypedSpec(Generic[T]):
         many: bool = False,
         **options: Any,
     ) -> TypedSpec[Any]:
-        """A call of one of the functions, between `begin` and `end` as the model's template writes them.
-        `many`: free text with any number of calls."""
+        """A call of one of the functions, between `begin` and `end` as the model's
+        template writes them. `many`: free text with any number of calls."""
         made: TypedSpec[Any] = cls.__new__(cls)
         made._take(calls_form(functions, begin=begin, end=end, many=many), options)
         return made
@@ -81,10 +92,12 @@ class TypedSpec(Generic[T]):
         """What goes to engines and other processes."""
         self._read = form.read
         self.unenforced: tuple[str, ...] = (*form.checked, *left_open(self.spec))
-        """What the type asks for and no grammar holds, one line each: `read` alone checks it."""
+        """What the type asks for and no grammar holds, one line each: `read` alone
+        checks it."""
 
     def read(self, text: str) -> T:
-        """The value that a complete output stands for. Raises OutputError if it stands for no value.
+        """The value that a complete output stands for. Raises OutputError if it stands
+        for no value.
 
         With `start_after`, give it what follows the trigger."""
         value: T = self._read(text)
@@ -101,7 +114,8 @@ class TypedSpec(Generic[T]):
 
 
 def reader_of(given: Any, spec: OutputSpec | None) -> Callable[[str], Any] | None:
-    """What makes a value of a complete output; None where it is a text. `given`: what a caller passed."""
+    """What makes a value of a complete output; None where it is a text. `given`: what a
+    caller passed."""
     if isinstance(given, TypedSpec):
         return given.read
     if is_python(given):
@@ -115,4 +129,6 @@ def _json_value(text: str) -> Any:
         return json.loads(text, parse_constant=no_constant)
     except (ValueError, RecursionError, TypeError) as error:
         hint = "only a complete output can be read: check for truncation"
-        raise OutputError(f"the output is not JSON that can be read: {error}", hint=hint) from None
+        raise OutputError(
+            f"the output is not JSON that can be read: {error}", hint=hint
+        ) from None

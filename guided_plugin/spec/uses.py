@@ -1,6 +1,8 @@
-"""The keywords of a schema, one use at a time: which count, by the standard, and which an operator left out.
+"""The keywords of a schema, one use at a time: which count, by the standard, and which
+an operator left out.
 
-Depends on keywords, formats and specs. Whether a backend enforces one that counts is for backends to say.
+Depends on keywords, formats and specs. Whether a backend enforces one that counts is
+for backends to say.
 """
 
 from __future__ import annotations
@@ -36,13 +38,15 @@ class KeywordUse:
 
 
 def left_out(schemas: Iterable[Any], keywords: Collection[str]) -> tuple[str, ...]:
-    """Those of an operator's `unenforced_keywords` that some schemas ask for, sorted."""
+    """Those of an operator's `unenforced_keywords` that some schemas ask for,
+    sorted."""
     uses = (use for schema in schemas for use in uses_of(schema, keywords))
     return tuple(sorted({use.keyword for use in uses if use.note == LEFT_OUT}))
 
 
 def left_open(spec: OutputSpec) -> tuple[str, ...]:
-    """What the schemas of a spec say of texts and no backend enforces: unknown formats, contents."""
+    """What the schemas of a spec say of texts and no backend enforces: unknown formats,
+    contents."""
     found = []
     for place, schema in schemas_of(spec):
         for use in uses_of(schema, ()):
@@ -63,9 +67,17 @@ def schemas_of(spec: OutputSpec) -> Iterator[tuple[str, Any]]:
 
 
 def misspelt(spec: OutputSpec) -> tuple[str, ...]:
-    """A warning for each keyword in the schemas of a spec that looks like one and is none."""
-    found = ((place, said) for place, one in schemas_of(spec) for said in misspelt_keywords(one))
-    return tuple(printable(place + said.removeprefix("#" if place else "")) for place, said in found)
+    """A warning for each keyword in the schemas of a spec that looks like one and is
+    none."""
+    found = (
+        (place, said)
+        for place, one in schemas_of(spec)
+        for said in misspelt_keywords(one)
+    )
+    return tuple(
+        printable(place + said.removeprefix("#" if place else ""))
+        for place, said in found
+    )
 
 
 def uses_of(document: Any, unenforced: Collection[str]) -> list[KeywordUse]:
@@ -90,9 +102,19 @@ def uses_of(document: Any, unenforced: Collection[str]) -> list[KeywordUse]:
         children = []
         for step, child in subschemas(node):
             keyword = str(step[0])
-            why = f"inside `{keyword}`, which has no effect" if keyword in annotations else unused
+            why = (
+                f"inside `{keyword}`, which has no effect"
+                if keyword in annotations
+                else unused
+            )
             # Schemas that are only named here count where a reference uses them.
-            children.append(((*path, *step), child, "" if KEYWORDS[keyword].role == "structure" else why))
+            children.append(
+                (
+                    (*path, *step),
+                    child,
+                    "" if KEYWORDS[keyword].role == "structure" else why,
+                )
+            )
         pending.extend(reversed(children))
     return found
 

@@ -1,1 +1,2 @@
-"""The grammar side in a process of its own: shared memory, the worker, and who watches over it."""
+"""The grammar side in a process of its own: shared memory, the worker, and who watches
+over it."""

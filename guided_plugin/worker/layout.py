@@ -1,4 +1,5 @@
-"""The shared memory between an engine and its grammar worker, for both processes; no tensors.
+"""The shared memory between an engine and its grammar worker, for both processes; no
+tensors.
 
     page 0    header: sizes and identity; checked when the region is mapped
     page 1    counters, one a cache line, written after the data that they announce
@@ -10,20 +11,22 @@
     times     [TOKEN_DEPTH]  when a step was planned, accepted, filled    both -> statistics
     closures  [max_slots]    which request of the slot failed, and why    worker -> engine
 
-The file has no name (O_TMPFILE), so nothing remains however the processes end; the worker gets it as a file
-descriptor. Its pages are reserved when it is made: a full file system is an error at that moment, not a
-SIGBUS in the middle of a step. Step numbers are 32 bits in here and wrap; each process counts without bounds
-and compares as the GPU does, by signed difference.
+The file has no name (O_TMPFILE), so nothing remains however the processes end; the
+worker gets it as a file descriptor. Its pages are reserved when it is made: a full file
+system is an error at that moment, not a SIGBUS in the middle of a step. Step numbers
+are 32 bits in here and wrap; each process counts without bounds and compares as the GPU
+does, by signed difference.
 
-Where several ranks run one model, the engine is rank 0, and the others, its followers, map the same memory
-(`worker/ranks`). They read plans and masks, and write nothing but their own line of `ranks`. A follower says
-there up to which step it has used the masks (TAKEN). The plan and the masks of step n + PLAN_DEPTH take the
-place of those of step n, and are written after rank 0 has planned that step, which it does when every
-follower has taken n: so nothing changes under a rank that is late. A follower has taken n at its first plan
-after n at which nothing of it reads the masks of n in this memory any more: at the next one on the CPU, on
-CUDA when the copy to the device is done, and at n + PLAN_DEPTH at the latest. So rank 0 waits for no rank
-that is less than PLAN_DEPTH steps behind. A worker that takes over after a death writes no masks at or below
-FILLED.
+Where several ranks run one model, the engine is rank 0, and the others, its followers,
+map the same memory (`worker/ranks`). They read plans and masks, and write nothing but
+their own line of `ranks`. A follower says there up to which step it has used the masks
+(TAKEN). The plan and the masks of step n + PLAN_DEPTH take the place of those of step
+n, and are written after rank 0 has planned that step, which it does when every follower
+has taken n: so nothing changes under a rank that is late. A follower has taken n at its
+first plan after n at which nothing of it reads the masks of n in this memory any more:
+at the next one on the CPU, on CUDA when the copy to the device is done, and at n +
+PLAN_DEPTH at the latest. So rank 0 waits for no rank that is less than PLAN_DEPTH steps
+behind. A worker that takes over after a death writes no masks at or below FILLED.
 """
 
 from __future__ import annotations
@@ -48,11 +51,12 @@ from guided_plugin.step import LED, NO_TOKEN
 from guided_plugin.worker.words import Counter, PlanField, RankWord, Time
 
 PLAN_DEPTH = 4
-"""Steps in flight: one that is masked, one that is filled, and room for a host that runs ahead."""
+"""Steps in flight: one that is masked, one that is filled, and room for a host that
+runs ahead."""
 
 TOKEN_DEPTH = 1024
-"""Deep enough to be the source of the journals: the engine reads a hundred steps at a time, and the tokens
-that a dead worker did not report are still here."""
+"""Deep enough to be the source of the journals: the engine reads a hundred steps at a
+time, and the tokens that a dead worker did not report are still here."""
 
 _PAGE = 4096
 _LINE = 128  # two lines of 64: neighbours are prefetched in pairs
@@ -84,10 +88,12 @@ class Shape:
     max_slots: int
     words: int
     drafts: int = 0
-    """Draft tokens of a request in a step, at most. With drafts the tokens of a step come before its masks,
-    in blocks of one token for each request of the plan: `positions` blocks of what was sampled since the step
-    before (NO_TOKEN after the last), then `drafts` blocks of drafts. Block p of the masks is for p drafts.
-    Where a plan says OFFERS, the worker writes over them (upper halves: confidences) and raises OFFERED."""
+    """Draft tokens of a request in a step, at most. With drafts the tokens of a step
+    come before its masks, in blocks of one token for each request of the plan:
+    `positions` blocks of what was sampled since the step before (NO_TOKEN after the
+    last), then `drafts` blocks of drafts. Block p of the masks is for p drafts. Where a
+    plan says OFFERS, the worker writes over them (upper halves: confidences) and raises
+    OFFERED."""
     followers: int = 0
     """Other ranks that mask with the same memory."""
 
@@ -102,12 +108,18 @@ class Shape:
         return self.positions + self.drafts
 
     def ring_rows(self, rows: Sequence[int]) -> Sequence[int]:
-        """The tokens of a host that go into the ring: those of its rows, or with drafts all."""
+        """The tokens of a host that go into the ring: those of its rows, or with drafts
+        all."""
         return range(len(rows) * self.values) if self.drafts else rows
 
-    def split(self, values: list[int], count: int) -> tuple[list[list[int]], list[list[int]]]:
-        """The blocks of a step's values: what was sampled for its `count` requests, and what is drafted."""
-        blocks = [values[first : first + count] for first in range(0, len(values), count)]
+    def split(
+        self, values: list[int], count: int
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """The blocks of a step's values: what was sampled for its `count` requests, and
+        what is drafted."""
+        blocks = [
+            values[first : first + count] for first in range(0, len(values), count)
+        ]
         return blocks[: self.positions], blocks[self.positions :]
 
     @property
@@ -133,9 +145,12 @@ class Shape:
 class Region:
     """One mapping of the shared memory, checked."""
 
-    def __init__(self, fd: int, shape: Shape, identity: bytes, *, follows: bool = False) -> None:
-        """Map a region that exists; `shape` and `identity` are those that its creator announced. What
-        `follows` can write nothing but the pages of ranks. Without a file, `fd` is -1."""
+    def __init__(
+        self, fd: int, shape: Shape, identity: bytes, *, follows: bool = False
+    ) -> None:
+        """Map a region that exists; `shape` and `identity` are those that its creator
+        announced. What `follows` can write nothing but the pages of ranks. Without a
+        file, `fd` is -1."""
         self.fd = fd
         self.shape = shape
         self.identity = identity
@@ -147,25 +162,36 @@ class Region:
             size = os.fstat(fd).st_size
             if size != shape.size:
                 raise PipelineError(
-                    f"has {size} bytes where {shape.size} were expected", where="shared memory", hint=_MISFIT
+                    f"has {size} bytes where {shape.size} were expected",
+                    where="shared memory",
+                    hint=_MISFIT,
                 )
-            self._map = mmap.mmap(fd, size, access=mmap.ACCESS_READ if follows else mmap.ACCESS_WRITE)
+            self._map = mmap.mmap(
+                fd, size, access=mmap.ACCESS_READ if follows else mmap.ACCESS_WRITE
+            )
             if shape.followers:
                 self._ranks = mmap.mmap(fd, at.plans - at.ranks, offset=at.ranks)
             self.check()
         self._counters = memoryview(self._map)[_PAGE : 2 * _PAGE].cast("I")
-        self.plans = self._array(np.uint32, at.plans, PLAN_DEPTH, PlanField.SLOTS + shape.max_slots)
+        self.plans = self._array(
+            np.uint32, at.plans, PLAN_DEPTH, PlanField.SLOTS + shape.max_slots
+        )
         rows = shape.max_slots * shape.positions
         values = shape.max_slots * shape.values
-        self.masks: MaskArray = self._array(np.int32, at.masks, PLAN_DEPTH, rows, shape.words)
+        self.masks: MaskArray = self._array(
+            np.int32, at.masks, PLAN_DEPTH, rows, shape.words
+        )
         self.tokens = self._array(np.int64, at.tokens, TOKEN_DEPTH, values)
         self.times = self._array(np.int64, at.times, TOKEN_DEPTH, len(Time))
-        self._closures = np.frombuffer(self._map, _CLOSURE, shape.max_slots, at.closures)
+        self._closures = np.frombuffer(
+            self._map, _CLOSURE, shape.max_slots, at.closures
+        )
         self.address: int = self._array(np.uint8, 0, shape.size).ctypes.data
 
     @classmethod
     def create(cls, shape: Shape, *, shared: bool = True) -> Region:
-        """A new region of this process. One that is not `shared` has no file: a fork gets a copy of it."""
+        """A new region of this process. One that is not `shared` has no file: a fork
+        gets a copy of it."""
         identity = os.getpid().to_bytes(4, "little") + os.urandom(12)
         if not shared:
             return cls(-1, shape, identity)
@@ -178,7 +204,8 @@ class Region:
             raise
 
     def check(self) -> None:
-        """Refuse memory that was not laid out by this version, with these sizes, for this session."""
+        """Refuse memory that was not laid out by this version, with these sizes, for
+        this session."""
         expected = _header(self.shape, self.identity)
         if self._map[: len(expected)] != expected:
             what = "its header is of another version or engine, or damaged"
@@ -204,10 +231,12 @@ class Region:
         return unwrap(self.load(Counter.OFFERED), step) >= step
 
     def drafts(self, step: int, count: int) -> NDArray[np.int32]:
-        """[drafts, count, 2]: of a step's `count` requests, the drafts and the bits of their confidences; a
-        view."""
+        """[drafts, count, 2]: of a step's `count` requests, the drafts and the bits of
+        their confidences; a view."""
         shape = self.shape
-        drafts = self.tokens[step % TOKEN_DEPTH, count * shape.positions : count * shape.values]
+        drafts = self.tokens[
+            step % TOKEN_DEPTH, count * shape.positions : count * shape.values
+        ]
         return drafts.view(np.int32).reshape(shape.drafts, count, 2)
 
     def offer_nothing(self, step: int, count: int) -> None:
@@ -222,8 +251,8 @@ class Region:
         self._counters[counter * (_LINE // 4)] = value & 0xFFFFFFFF
 
     def word(self, counter: Counter) -> memoryview:
-        """[1] uint32: a counter for code that runs in each step. On machines that are `FENCED` it calls
-        `fence` after a read and before a write."""
+        """[1] uint32: a counter for code that runs in each step. On machines that are
+        `FENCED` it calls `fence` after a read and before a write."""
         at = counter * (_LINE // 4)
         return self._counters[at : at + 1]
 
@@ -232,43 +261,59 @@ class Region:
         return _PAGE + counter * _LINE
 
     def rank_line(self, follower: int) -> memoryview:
-        """The words of a follower, as `RankWord` names them. On machines that are `FENCED` it calls `fence`
-        after a read and before a write."""
+        """The words of a follower, as `RankWord` names them. On machines that are
+        `FENCED` it calls `fence` after a read and before a write."""
         if self._ranks is None:
-            raise PipelineError("has no place for other ranks", where="shared memory", hint=_MISFIT)
+            raise PipelineError(
+                "has no place for other ranks", where="shared memory", hint=_MISFIT
+            )
         first = follower * (_LINE // 4)
         return memoryview(self._ranks).cast("I")[first : first + len(RankWord)]
 
     def force_filled(self, step: int) -> None:
-        """A follower's, for when rank 0 has gone: let what waits for a step go on without its drafts and
-        masks. No other method of a follower writes outside its own line."""
-        with mmap.mmap(self.fd, _PAGE, offset=_PAGE) as page, memoryview(page) as raw, raw.cast("I") as words:
+        """A follower's, for when rank 0 has gone: let what waits for a step go on
+        without its drafts and masks. No other method of a follower writes outside its
+        own line."""
+        with (
+            mmap.mmap(self.fd, _PAGE, offset=_PAGE) as page,
+            memoryview(page) as raw,
+            raw.cast("I") as words,
+        ):
             for counter in (Counter.OFFERED, Counter.FILLED):
                 words[counter * (_LINE // 4)] = step & 0xFFFFFFFF
 
-    def close_row(self, step: int, row: int, count: int, stop_token_ids: tuple[int, ...]) -> None:
-        """Fail a row of a step's `count` closed: masks that allow nothing but stop tokens."""
-        words = self.masks[step % PLAN_DEPTH, row : count * self.shape.positions : count].view(np.uint32)
+    def close_row(
+        self, step: int, row: int, count: int, stop_token_ids: tuple[int, ...]
+    ) -> None:
+        """Fail a row of a step's `count` closed: masks that allow nothing but stop
+        tokens."""
+        words = self.masks[
+            step % PLAN_DEPTH, row : count * self.shape.positions : count
+        ].view(np.uint32)
         words[:] = 0
         for token in stop_token_ids:
             words[:, token // 32] |= np.uint32(1 << (token % 32))
 
     def write_closure(self, slot: int, serial: int, step: int, reason: str) -> None:
-        """The request `serial` of a slot failed, and its masks are closed from a step on; or its output is
-        LED. To be called before FILLED reaches that step. What is there of the same request stays, unless
-        that was LED."""
+        """The request `serial` of a slot failed, and its masks are closed from a step
+        on; or its output is LED. To be called before FILLED reaches that step. What is
+        there of the same request stays, unless that was LED."""
         entry = self._closures[slot]
         if entry["serial"] == serial and entry["reason"] != LED.encode():
             return
         entry["serial"] = 0
-        entry["step"], entry["reason"] = step, reason.encode()[: _CLOSURE["reason"].itemsize]
+        entry["step"], entry["reason"] = (
+            step,
+            reason.encode()[: _CLOSURE["reason"].itemsize],
+        )
         if FENCED:
             fence()
         entry["serial"] = serial
         self.store(Counter.CLOSED, self.load(Counter.CLOSED) + 1)
 
     def read_closure(self, slot: int, serial: int) -> tuple[int, str] | None:
-        """From which step on the request `serial` of a slot is closed, and why; None if it is not."""
+        """From which step on the request `serial` of a slot is closed, and why; None if
+        it is not."""
         entry = self._closures[slot]
         if entry["serial"] != serial:
             return None
@@ -282,21 +327,28 @@ class Region:
             os.close(self.fd)
             self.fd = -1
 
-    def _array(self, dtype: type[_Number], offset: int, *sizes: int) -> NDArray[_Number]:
+    def _array(
+        self, dtype: type[_Number], offset: int, *sizes: int
+    ) -> NDArray[_Number]:
         count = int(np.prod(sizes))
         return np.frombuffer(self._map, dtype, count, offset).reshape(sizes)
 
 
 def unwrap(value: int, near: int) -> int:
-    """The unbounded number that a 32-bit one stands for, given one less than 2**31 away."""
+    """The unbounded number that a 32-bit one stands for, given one less than 2**31
+    away."""
     return near + ((value - near + 0x80000000) & 0xFFFFFFFF) - 0x80000000
 
 
-_MISFIT = "engine and worker must run the same version; nothing else may write to this memory"
+_MISFIT = (
+    "engine and worker must run the same version; nothing else may write to this memory"
+)
 
 
 def _header(shape: Shape, identity: bytes) -> bytes:
-    return _HEADER.pack(_MAGIC, _VERSION, *astuple(shape), PLAN_DEPTH, TOKEN_DEPTH, shape.size, identity)
+    return _HEADER.pack(
+        _MAGIC, _VERSION, *astuple(shape), PLAN_DEPTH, TOKEN_DEPTH, shape.size, identity
+    )
 
 
 def _unnamed_file(size: int) -> int:
@@ -331,8 +383,8 @@ _barrier = threading.Lock()
 def fence() -> None:
     """Order every access before against every access after, for other processors.
 
-    Python has no fence, but its locks must be ones: a release orders what was before it, an acquire what
-    comes after, and an acquire never overtakes a release.
+    Python has no fence, but its locks must be ones: a release orders what was before
+    it, an acquire what comes after, and an acquire never overtakes a release.
     """
     with _barrier:
         pass

@@ -1,5 +1,5 @@
-"""The messages between an engine and its worker, next to plans, masks and tokens. Plain data, pickled. What a
-worker sends is read by `from_worker`."""
+"""The messages between an engine and its worker, next to plans, masks and tokens. Plain
+data, pickled. What a worker sends is read by `from_worker`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from guided_plugin.worker.layout import Shape
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Engine, first to a worker: where a worker begins, or continues where another one ended."""
+    """Engine, first to a worker: where a worker begins, or continues where another one
+    ended."""
 
     shape: Shape
     identity: bytes
@@ -24,12 +25,14 @@ class Hello:
     accepted: int
     """Tokens up to this step are in the journals that are replayed."""
     isolate_until: int
-    """Up to this step slots are worked on one by one, because the worker before ended at one of them."""
+    """Up to this step slots are worked on one by one, because the worker before ended
+    at one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Engine: a request took a slot. With an `error` it has failed before, and stays closed."""
+    """Engine: a request took a slot. With an `error` it has failed before, and stays
+    closed."""
 
     serial: int
     slot: int
@@ -60,8 +63,8 @@ class Compile:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Engine: answer when the messages before this one have taken effect, the tokens of step `after` are
-    accepted and the masks of step `filled` are filled."""
+    """Engine: answer when the messages before this one have taken effect, the tokens of
+    step `after` are accepted and the masks of step `filled` are filled."""
 
     ticket: int
     after: int
@@ -109,6 +112,7 @@ class Ends:
 
 
 from_worker = plain_decoder(
-    (Ready, Verdict, Failed, Synced, Ends, Admission, Prepared, *ERRORS), (rebuild, unpacked)
+    (Ready, Verdict, Failed, Synced, Ends, Admission, Prepared, *ERRORS),
+    (rebuild, unpacked),
 )
 """Reads a message of a worker, which may be broken."""

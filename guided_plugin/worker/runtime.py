@@ -1,7 +1,9 @@
-"""Where the grammars of a pipeline work: what it needs of that place. Depends on values alone.
+"""Where the grammars of a pipeline work: what it needs of that place. Depends on values
+alone.
 
-Three classes derive from this: `InlineRuntime` works in the calling thread, `WorkerRuntime` in a process of
-its own, where the host's thread waits for nothing, and `FollowerRuntime` leaves all work to another rank.
+Three classes derive from this: `InlineRuntime` works in the calling thread,
+`WorkerRuntime` in a process of its own, where the host's thread waits for nothing, and
+`FollowerRuntime` leaves all work to another rank.
 """
 
 from __future__ import annotations
@@ -34,46 +36,58 @@ class RequestSoFar(Protocol):
 
 
 class GrammarRuntime(Protocol):
-    """Where the grammars of one pipeline live. Slots are taken and plans are checked before it is called.
-    What has a body here is right where there is no worker."""
+    """Where the grammars of one pipeline live. Slots are taken and plans are checked
+    before it is called. What has a body here is right where there is no worker."""
 
     mode: Mode
-    """`inline` or `process`. The same at all ranks of a model, as hosts plan ahead in one of them only."""
+    """`inline` or `process`. The same at all ranks of a model, as hosts plan ahead in
+    one of them only."""
     ready: threading.Event
-    """Set when no request waits for what all need: the worker with its backends, or nothing at all."""
+    """Set when no request waits for what all need: the worker with its backends, or
+    nothing at all."""
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Have a spec compiled; doesn't wait."""
 
-    def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
+    def add(
+        self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]
+    ) -> None:
         """Start a request in a slot, after the tokens it had produced before."""
 
-    def add_failed(self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError) -> None:
-        """A request takes a slot, but can't begin: its rows are closed from its first step on."""
+    def add_failed(
+        self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError
+    ) -> None:
+        """A request takes a slot, but can't begin: its rows are closed from its first
+        step on."""
 
     def remove(self, slot: int) -> None:
         """Free a slot. Tokens on their way count for the request that leaves."""
 
     def plan(self, plan: StepPlan, *, offers: bool | None = None) -> None:
-        """Announce the next step; it has at least one row. `offers`: of drafts that are sent before the model
-        runs, whether not these are verified, but what `offered` returns."""
+        """Announce the next step; it has at least one row. `offers`: of drafts that are
+        sent before the model runs, whether not these are verified, but what `offered`
+        returns."""
 
     def fill(self) -> None:
         """Get the step's masks on their way to the device."""
 
     def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
-        """The masks of one of the last three steps, which has so many, and row numbers of the newest plan, on
-        the device; what is launched next sees them complete."""
+        """The masks of one of the last three steps, which has so many, and row numbers
+        of the newest plan, on the device; what is launched next sees them complete."""
 
     def offered(self) -> OfferedDrafts:
-        """The drafts of the newest step once they are final; what is launched next sees them."""
-        raise PipelineError("no drafts are offered here", where="drafts", hint="use mode='process'")
+        """The drafts of the newest step once they are final; what is launched next sees
+        them."""
+        raise PipelineError(
+            "no drafts are offered here", where="drafts", hint="use mode='process'"
+        )
 
     def sampled(self, tokens: Tensor) -> None:
         """Get the step's tokens on their way to the grammars."""
 
     def token_sink(self) -> TokenSink | None:
-        """Where a kernel may write the step's tokens itself, if it may; then it must."""
+        """Where a kernel may write the step's tokens itself, if it may; then it
+        must."""
         return None
 
     def finish(self) -> None:
@@ -92,8 +106,9 @@ class GrammarRuntime(Protocol):
         """The number of the newest planned step."""
 
     def take_closed(self) -> list[Closure]:
-        """Requests that were closed since the last call, each with the first step that is closed for it.
-        Complete for every step whose masks are there. From any thread."""
+        """Requests that were closed since the last call, each with the first step that
+        is closed for it. Complete for every step whose masks are there. From any
+        thread."""
         return []
 
     def refusal(self) -> GuidedError | None:
@@ -101,7 +116,8 @@ class GrammarRuntime(Protocol):
         return None
 
     def refused_for(self) -> float:
-        """For how many more seconds, at least; infinite where it is for good. From any thread."""
+        """For how many more seconds, at least; infinite where it is for good. From any
+        thread."""
         return 0.0
 
     def metrics(self) -> WorkerMetrics:

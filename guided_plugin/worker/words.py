@@ -1,5 +1,5 @@
-"""The words of the shared memory, by name: counters, and the fields of a plan, of a rank's line and of a
-step's times. `layout` says where they are."""
+"""The words of the shared memory, by name: counters, and the fields of a plan, of a
+rank's line and of a step's times. `layout` says where they are."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ class Counter(IntEnum):
     SAMPLED = 1
     """Device: the newest step whose tokens are in the ring."""
     FILLED = 2
-    """Worker: the newest step whose masks are in the ring. The device waits for this one."""
+    """Worker: the newest step whose masks are in the ring. The device waits for this
+    one."""
     ACCEPTED = 3
     """Worker: the newest step whose tokens the grammars have seen."""
     HEARTBEAT = 4
     """Worker: changes as long as it makes any progress, idle or not."""
     DOING = 5
-    """Worker: 1 + the slot that it works on by itself, to which its end is attributed; else 0."""
+    """Worker: 1 + the slot that it works on by itself, to which its end is attributed;
+    else 0."""
     CLOSED = 6
-    """Worker: how many entries of `closures` were written. Raised before FILLED of the first closed step."""
+    """Worker: how many entries of `closures` were written. Raised before FILLED of the
+    first closed step."""
     LEARNT = 7
     """Worker: how many KiB its lexers have learnt. A figure; announces nothing."""
     ENDED = 8
     """Engine: an `End` when no more steps come. Raised after FILLED of the last one."""
     OFFERED = 9
-    """Worker: the newest step whose drafts are final: what it offers stands in place of what was proposed.
-    The device waits for this one before it verifies them."""
+    """Worker: the newest step whose drafts are final: what it offers stands in place of
+    what was proposed. The device waits for this one before it verifies them."""
     DRAFTS = 10
     """Worker: figures, as are the next: drafts that were offered;"""
     TOKENS = 11
@@ -41,7 +44,8 @@ class Counter(IntEnum):
     EARLIER_TAKEN = 14
     """and those of them that were accepted;"""
     LAYOUT = 15
-    """drafts among DRAFTS that are whitespace as outputs had it before, with what must follow it,"""
+    """drafts among DRAFTS that are whitespace as outputs had it before, with what must
+    follow it,"""
     LAYOUT_TAKEN = 16
     """and those of them that were accepted;"""
     LED = 17
@@ -79,7 +83,8 @@ class PlanField(IntEnum):
     """Changes whenever the slots do."""
     COUNT = 4
     OFFERS = 5
-    """0: masks are due at once; else while the model runs, with drafts as proposed (1), or the worker's."""
+    """0: masks are due at once; else while the model runs, with drafts as proposed (1),
+    or the worker's."""
     SLOTS = 16
 
 

@@ -1,4 +1,5 @@
-"""`guided-plugin bench` of the reference loop and transformers, and what figures say of the machine."""
+"""`guided-plugin bench` of the reference loop and transformers, and what figures say of
+the machine."""
 
 import datetime
 import json
@@ -8,7 +9,15 @@ from importlib.metadata import version
 import pytest
 
 import guided_plugin
-from guided_plugin.bench import SCHEMAS, Plan, bench_loop, check_outputs, compared, environment, in_turns
+from guided_plugin.bench import (
+    SCHEMAS,
+    Plan,
+    bench_loop,
+    check_outputs,
+    compared,
+    environment,
+    in_turns,
+)
 from guided_plugin.cli.results import show_table
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.spec import OutputSpec
@@ -17,7 +26,9 @@ SHORT = ("--rows", "1,2", "--steps", "8", "--repetitions", "1")
 
 
 @pytest.mark.parametrize("host", ["loop", "transformers"])
-def test_it_prints_a_table_and_writes_json(run, monkeypatch, tmp_path, demo_vocabulary, host):
+def test_it_prints_a_table_and_writes_json(
+    run, monkeypatch, tmp_path, demo_vocabulary, host
+):
     monkeypatch.setenv("COLUMNS", "80")
     out = tmp_path / "new" / "figures.json"
     printed = run("bench", host, *SHORT, "--out", out)
@@ -33,8 +44,13 @@ def test_it_prints_a_table_and_writes_json(run, monkeypatch, tmp_path, demo_voca
     for figure in result["figures"]:
         assert figure["unguided_ms"] > 0
         # One repetition: the median of the ratios is the ratio of the medians.
-        assert figure["ratio"] == pytest.approx(figure["guided_ms"] / figure["unguided_ms"], rel=2e-3)
-        assert {way: len(times) for way, times in figure["runs_ms"].items()} == {"unguided": 1, "guided": 1}
+        assert figure["ratio"] == pytest.approx(
+            figure["guided_ms"] / figure["unguided_ms"], rel=2e-3
+        )
+        assert {way: len(times) for way, times in figure["runs_ms"].items()} == {
+            "unguided": 1,
+            "guided": 1,
+        }
         assert f"{figure['guided_ms']:.3f}" in printed.out
         assert f"{figure['ratio']:.3f}" in printed.out
 
@@ -44,7 +60,9 @@ def test_json_alone_is_on_stdout(run):
     assert [f["schema"] for f in result["figures"]] == ["maxlength", "plain"] * 2
 
 
-def test_an_output_that_fails_stops_the_benchmark(demo_model, demo_vocabulary, monkeypatch):
+def test_an_output_that_fails_stops_the_benchmark(
+    demo_model, demo_vocabulary, monkeypatch
+):
     monkeypatch.setitem(SCHEMAS, "plain", False)
     with pytest.raises(GuidedError):
         bench_loop(demo_model, demo_vocabulary, Plan([1], ["plain"], 8, 1))
@@ -62,7 +80,9 @@ def test_ways_take_turns_in_going_first():
     def way(name):
         return lambda: (order.append(name), float(next(times)))[1]
 
-    found = in_turns({"unguided": way("u"), "guided": way("g")}, 3, lambda: order.append("."))
+    found = in_turns(
+        {"unguided": way("u"), "guided": way("g")}, 3, lambda: order.append(".")
+    )
     assert "".join(order) == "u.g.g.u.u.g."
     assert found == {"unguided": [1, 4, 5], "guided": [2, 3, 6]}
     figure = compared({**found, "other": [1, 4, 5]})
@@ -75,10 +95,16 @@ def test_ways_take_turns_in_going_first():
     ("arguments", "message"),
     [
         *(
-            (("--rows", text), f"--rows: must be numbers separated by commas, not {text!r} (8,64)")
+            (
+                ("--rows", text),
+                f"--rows: must be numbers separated by commas, not {text!r} (8,64)",
+            )
             for text in ("1,x", "", "0", "-1", "1,,2")
         ),
-        (("--schema", "plain,maxlenght"), "--schema: unknown schema 'maxlenght' (did you mean 'maxlength'?)"),
+        (
+            ("--schema", "plain,maxlenght"),
+            "--schema: unknown schema 'maxlenght' (did you mean 'maxlength'?)",
+        ),
     ],
 )
 @pytest.mark.parametrize("host", ["loop", "transformers", "vllm"])
@@ -87,13 +113,19 @@ def test_wrong_options_are_named(run, host, arguments, message):
 
 
 def test_options_of_one_host(run):
-    run("bench", "transfomers").is_error(2, "unknown host 'transfomers' (did you mean 'transformers'?)")
+    run("bench", "transfomers").is_error(
+        2, "unknown host 'transfomers' (did you mean 'transformers'?)"
+    )
     run("bench", "vllm", "--engine", "{").is_error(2, "--engine: is not JSON")
     run("bench", "vllm", "--engine", "[]").is_error(2, "must be a JSON object")
-    run("bench", "vllm").is_error(2, "No module named 'vllm' (pip install 'guided-plugin[vllm]'")
+    run("bench", "vllm").is_error(
+        2, "No module named 'vllm' (pip install 'guided-plugin[vllm]'"
+    )
 
 
-def test_out_is_tried_before_anything_is_measured_and_kept_until_then(run, monkeypatch, tmp_path):
+def test_out_is_tried_before_anything_is_measured_and_kept_until_then(
+    run, monkeypatch, tmp_path
+):
     def too_late(*_, **__):
         pytest.fail("measured before it was known where the figures go")
 
@@ -109,7 +141,14 @@ def test_out_is_tried_before_anything_is_measured_and_kept_until_then(run, monke
 
 def test_environment_tells_versions():
     found = environment()
-    assert list(found) == ["date", "guided_plugin", "python", "versions", "cpus", "device"]
+    assert list(found) == [
+        "date",
+        "guided_plugin",
+        "python",
+        "versions",
+        "cpus",
+        "device",
+    ]
     assert found["guided_plugin"] == guided_plugin.__version__
     assert found["python"] == platform.python_version()
     for package in ("torch", "xgrammar", "transformers"):
@@ -122,6 +161,9 @@ def test_environment_tells_versions():
 def test_a_narrow_console_cuts_no_figure(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "24")
     figures = [{"backend": "llguidance", "times": "12.5/1234/123456", "count": 7}]
-    show_table(figures, [("backend", "{backend}"), ("avg/p99/max us", "{times}"), ("files", "{count}")])
+    show_table(
+        figures,
+        [("backend", "{backend}"), ("avg/p99/max us", "{times}"), ("files", "{count}")],
+    )
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.split() == ["llguidance", "12.5/1234/123456", "7"]

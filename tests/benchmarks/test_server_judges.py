@@ -1,4 +1,5 @@
-"""The judges of `make soak` and `make chaos`, and their figures: that each can say no."""
+"""The judges of `make soak` and `make chaos`, and their figures: that each can say
+no."""
 
 import random
 
@@ -9,7 +10,11 @@ from benchmarks.server.asks import LONG, MIXED, small_schema
 from benchmarks.server.table import answers, worse
 from benchmarks.server.tally import Outcome, figures
 
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "maximum": 3}}, "required": ["a"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "maximum": 3}},
+    "required": ["a"],
+}
 
 
 @pytest.mark.parametrize(
@@ -30,7 +35,12 @@ def test_a_judge_of_texts(judge, right, wrong):
 def test_a_judge_of_calls():
     judge = judges.of_calls({"save": SCHEMA}, required=True)
     assert judge("", [("save", '{"a":1}')]) == ""
-    for calls in ([], [("load", '{"a":1}')], [("save", '{"a":"1"}')], [("save", '{"a":1}'), ("save", "")]):
+    for calls in (
+        [],
+        [("load", '{"a":1}')],
+        [("save", '{"a":"1"}')],
+        [("save", '{"a":1}'), ("save", "")],
+    ):
         assert judge("", calls) != ""
     assert judges.of_calls({"save": SCHEMA}, required=False)("words", []) == ""
 
@@ -54,14 +64,23 @@ def test_figures_count_what_was_lost_and_how_long_streams_stood_still():
         Outcome("new schema", True, 0.0, "invalid", "wrong", [2.0]),
     ]
     found = figures(outcomes, kills=[1.3])
-    assert found["guided_lost"] == found["unguided_lost"] == found["ends"]["invalid"] == 1
+    assert (
+        found["guided_lost"] == found["unguided_lost"] == found["ends"]["invalid"] == 1
+    )
     assert found["gaps_ms"]["max"] == pytest.approx(2000)
     assert found["recovery_ms"]["max"] == pytest.approx(1800)
     assert found["new_schema_first_token_ms"]["p99"] == pytest.approx(2000)
     assert found["back_ms"]["count"] == 0
-    later = [Outcome("long", True, sent, "valid", "", [sent + 1.0]) for sent in (1.2, 1.8, 2.0)]
-    assert figures([*outcomes, *later], kills=[1.3, 1.9])["back_ms"]["max"] == pytest.approx(1500)
-    said = "; ".join(worse(found, figures([Outcome("long", True, 0.0, "valid", "", [1.0, 1.1])])))
+    later = [
+        Outcome("long", True, sent, "valid", "", [sent + 1.0])
+        for sent in (1.2, 1.8, 2.0)
+    ]
+    assert figures([*outcomes, *later], kills=[1.3, 1.9])["back_ms"][
+        "max"
+    ] == pytest.approx(1500)
+    said = "; ".join(
+        worse(found, figures([Outcome("long", True, 0.0, "valid", "", [1.0, 1.1])]))
+    )
     for words in (
         "1 invalid",
         "1 guided",

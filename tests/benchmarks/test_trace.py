@@ -1,4 +1,5 @@
-"""The trace of a run: every call of every step, on one clock, in a form that Perfetto opens."""
+"""The trace of a run: every call of every step, on one clock, in a form that Perfetto
+opens."""
 
 import json
 
@@ -16,8 +17,12 @@ AHEAD = ["plan", "fill_mask", "forward", *CALLS[3:]]
 """Where a worker fills the masks, they are asked for at the end of the step before."""
 
 
-def test_every_step_has_all_its_calls_in_order(demo_model, demo_vocabulary, config, mode):
-    spec = OutputSpec.json_schema({"type": "array", "items": {"type": "integer"}, "minItems": 99})
+def test_every_step_has_all_its_calls_in_order(
+    demo_model, demo_vocabulary, config, mode
+):
+    spec = OutputSpec.json_schema(
+        {"type": "array", "items": {"type": "integer"}, "minItems": 99}
+    )
     compiler = GrammarCompiler(demo_vocabulary, config=config)
     spans = trace_loop(demo_model, compiler, spec, rows=3, steps=5, mode=mode)
     by_step = {step: [s for s in spans if s.step == step] for step in range(8, 13)}
@@ -42,11 +47,28 @@ def test_every_step_has_all_its_calls_in_order(demo_model, demo_vocabulary, conf
 def test_the_command_writes_what_perfetto_opens_and_draws_some_steps(tmp_path, capsys):
     from PIL import Image
 
-    out, png, again = (tmp_path / name for name in ("trace.json", "trace.png", "again.png"))
-    main(["--out", str(out), "--png", str(png), "--rows", "2", "--steps", "6", "--mode", "inline"])
+    out, png, again = (
+        tmp_path / name for name in ("trace.json", "trace.png", "again.png")
+    )
+    main(
+        [
+            "--out",
+            str(out),
+            "--png",
+            str(png),
+            "--rows",
+            "2",
+            "--steps",
+            "6",
+            "--mode",
+            "inline",
+        ]
+    )
     assert "54 spans of 6 steps" in capsys.readouterr().out
     events = json.loads(out.read_text())["traceEvents"]
-    names = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+    names = {
+        event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"
+    }
     assert list(names.values()) == ["engine thread"]  # no lane stays empty
     calls = [event for event in events if event["ph"] == "X"]
     assert {event["name"] for event in calls} == set(CALLS)
@@ -65,11 +87,20 @@ def test_the_command_writes_what_perfetto_opens_and_draws_some_steps(tmp_path, c
     [
         # On the CPU the host waits for the worker ...
         (
-            [Span("engine thread", "apply_mask", 20, 50, 1), Span("worker", "fill", 0, 40, 1)],
+            [
+                Span("engine thread", "apply_mask", 20, 50, 1),
+                Span("worker", "fill", 0, 40, 1),
+            ],
             [Span("engine thread", WAIT, 20, 40, 1)],
         ),
         # ... unless the masks were there before,
-        ([Span("engine thread", "apply_mask", 20, 50, 1), Span("worker", "fill", 0, 10, 1)], []),
+        (
+            [
+                Span("engine thread", "apply_mask", 20, 50, 1),
+                Span("worker", "fill", 0, 10, 1),
+            ],
+            [],
+        ),
         # on CUDA the side stream, and the main stream for that.
         (
             [
@@ -78,7 +109,10 @@ def test_the_command_writes_what_perfetto_opens_and_draws_some_steps(tmp_path, c
                 Span("side stream", "upload", 10, 50, 1),
                 Span("worker", "fill", 0, 45, 1),
             ],
-            [Span("main stream", WAIT, 30, 50, 1), Span("side stream", WAIT, 10, 45, 1)],
+            [
+                Span("main stream", WAIT, 30, 50, 1),
+                Span("side stream", WAIT, 10, 45, 1),
+            ],
         ),
         # Inline, the host waits for the tokens of the step before.
         (
@@ -95,7 +129,9 @@ def test_waits_are_where_one_track_needs_another(spans, expected):
     assert waits(spans) == expected
 
 
-@pytest.mark.parametrize("document", [[], {}, {"traceEvents": [{}]}, {"traceEvents": []}, {"traceEvents": 1}])
+@pytest.mark.parametrize(
+    "document", [[], {}, {"traceEvents": [{}]}, {"traceEvents": []}, {"traceEvents": 1}]
+)
 def test_other_files_are_no_trace(tmp_path, document):
     with pytest.raises(gp.GuidedError, match="--read: is not a trace of this command"):
         read_chrome_trace(document)

@@ -1,5 +1,5 @@
-"""Input that can't be used ends in one line on stderr and exit code 2, a bad spec with exit code 1; with
-`--json` in a document too."""
+"""Input that can't be used ends in one line on stderr and exit code 2, a bad spec with
+exit code 1; with `--json` in a document too."""
 
 import json
 import subprocess
@@ -11,11 +11,21 @@ from command_line import MODEL
 
 
 def test_it_runs_in_a_process_of_its_own():
-    command = [sys.executable, "-c", "from guided_plugin.cli import main; main()", "check", "no-such-file"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    command = [
+        sys.executable,
+        "-c",
+        "from guided_plugin.cli import main; main()",
+        "check",
+        "no-such-file",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == "error: no-such-file: can't be read: No such file or directory\n"
+    assert (
+        done.stderr == "error: no-such-file: can't be read: No such file or directory\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -24,7 +34,10 @@ def test_it_runs_in_a_process_of_its_own():
         (b'{"type":\n  "obj', ["line 2, column 3", "is not JSON"]),
         (b"", ["line 1, column 1", "is not JSON"]),
         (b"[" * 100_000, ["JSON"]),
-        (b'{"properties": {"a": {"type": "intger"}}}', ["#/properties/a/type", "did you mean 'integer'"]),
+        (
+            b'{"properties": {"a": {"type": "intger"}}}',
+            ["#/properties/a/type", "did you mean 'integer'"],
+        ),
         (b'{"type": "text"}', ["plain text"]),
         (b"[1]", ["list"]),
     ],
@@ -43,22 +56,30 @@ def test_bad_spec_file(run, write, content, parts):
     assert many.json["specs"][0]["error"] == told.json["error"]
 
 
-def test_options_of_the_environment_hold_and_garbage_in_it_is_refused(run, write, monkeypatch):
+def test_options_of_the_environment_hold_and_garbage_in_it_is_refused(
+    run, write, monkeypatch
+):
     path = write("spec.json", b'{"choice": ["a", "b", "c"]}')
     monkeypatch.setenv("GUIDED_PLUGIN", '{"max_enum": 2}')
     assert "max_enum" in run("check", path).out
     for text in ("yes", "[1]", '{"max_enums": 2}'):
         monkeypatch.setenv("GUIDED_PLUGIN", text)
-        run("check", path).is_error(2, "GUIDED_PLUGIN" if text != '{"max_enums": 2}' else "max_enum")
+        run("check", path).is_error(
+            2, "GUIDED_PLUGIN" if text != '{"max_enums": 2}' else "max_enum"
+        )
 
 
 def test_files_that_cannot_be_read_are_named(run, write, tmp_path, monkeypatch):
     good = write("s.json", {})
     missing = tmp_path / "gone"
-    run("check", missing).is_error(2, f"{missing}: can't be read: No such file or directory")
+    run("check", missing).is_error(
+        2, f"{missing}: can't be read: No such file or directory"
+    )
     run("check", tmp_path).is_error(2, f"{tmp_path}: can't be read: Is a directory")
     run("check", good, "--instance", missing).is_error(2, f"{missing}: can't be read")
-    run("check", write("no-text", b"\xff\xfe{}")).is_error(2, "no-text: is not UTF-8 text (byte 0)")
+    run("check", write("no-text", b"\xff\xfe{}")).is_error(
+        2, "no-text: is not UTF-8 text (byte 0)"
+    )
     for more in ((), (good,)):
         result = run("check", missing, *more, "--json")
         assert (result.code, result.json["ok"]) == (2, False)
@@ -67,11 +88,14 @@ def test_files_that_cannot_be_read_are_named(run, write, tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_text", refuse)  # file modes don't bind root, who may run the tests
+    # file modes don't bind root, who may run the tests
+    monkeypatch.setattr(Path, "read_text", refuse)
     run("check", good).is_error(2, f"{good}: can't be read: Permission denied")
 
 
-def test_folders_of_tokenizers_and_models_are_named(run, write, demo_tokenizer, tmp_path):
+def test_folders_of_tokenizers_and_models_are_named(
+    run, write, demo_tokenizer, tmp_path
+):
     spec = write("s.json", {})
     folder = tmp_path / "some"
     missing = tmp_path / "gone"
@@ -80,13 +104,21 @@ def test_folders_of_tokenizers_and_models_are_named(run, write, demo_tokenizer, 
     model = ("generate", "--prompt", "x", "--model")
     for command in (tokenizer, model):
         run(*command, missing).is_error(2, f"{missing}: is not a folder")
-    run(*tokenizer, folder).is_error(2, f"{folder}: contains no tokenizer (no tokenizer.json in it)")
+    run(*tokenizer, folder).is_error(
+        2, f"{folder}: contains no tokenizer (no tokenizer.json in it)"
+    )
     write("some/tokenizer.json", "{")
-    run(*tokenizer, folder).is_error(2, f"{folder}: contains no tokenizer that transformers can load: ")
+    run(*tokenizer, folder).is_error(
+        2, f"{folder}: contains no tokenizer that transformers can load: "
+    )
     demo_tokenizer.save_pretrained(folder)
-    run(*model, folder).is_error(2, f"{folder}: contains no model (no config.json in it)")
+    run(*model, folder).is_error(
+        2, f"{folder}: contains no model (no config.json in it)"
+    )
     write("some/config.json", {"model_type": "llama"})
-    run(*model, folder).is_error(2, f"{folder}: contains no model that transformers can load: ")
+    run(*model, folder).is_error(
+        2, f"{folder}: contains no model that transformers can load: "
+    )
 
 
 @pytest.fixture(scope="session")
@@ -114,7 +146,9 @@ def test_model_with_fewer_logits_than_tokens(run, narrow_model, command):
     result.is_error(2, "100 columns", "don't match")
 
 
-@pytest.mark.parametrize("command", [("demo",), ("generate", *MODEL), ("bench", "loop")])
+@pytest.mark.parametrize(
+    "command", [("demo",), ("generate", *MODEL), ("bench", "loop")]
+)
 def test_device_that_is_none(run, command):
     result = run(*command, "--device", "gpux")
     result.is_error(2, "--device: 'gpux' is not a device (cpu or cuda)")

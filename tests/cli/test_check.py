@@ -11,9 +11,16 @@ from script_files import ROOT
 
 
 def test_check_ok(run, write):
-    result = run("check", write("s.json", PERSON), "--instance", write("i", '{"name":"é","on":true}'))
+    result = run(
+        "check",
+        write("s.json", PERSON),
+        "--instance",
+        write("i", '{"name":"é","on":true}'),
+    )
     assert result.code == 0
-    assert re.search(r"^compiles with llguidance in \d+\.\d ms, \d+\.\d KiB$", result.out, re.M)
+    assert re.search(
+        r"^compiles with llguidance in \d+\.\d ms, \d+\.\d KiB$", result.out, re.M
+    )
     assert "accepted" in result.out
     assert "warning" not in result.out
     assert "note" not in result.out
@@ -24,7 +31,15 @@ def test_check_ok(run, write):
 def test_check_tells_where_an_instance_is_refused(run, write):
     good = write("good", '{"name":"b","on":true}')
     bad = write("bad", '{"name":"é","on":1}')
-    result = run("check", write("s.json", PERSON), "--instance", good, "--instance", bad, "--json")
+    result = run(
+        "check",
+        write("s.json", PERSON),
+        "--instance",
+        good,
+        "--instance",
+        bad,
+        "--json",
+    )
     assert result.code == 1
     found = result.json["instances"]
     assert [(i["name"], i["accepted"], i["position"]) for i in found] == [
@@ -48,11 +63,18 @@ def test_check_takes_pretty_printed_json_unless_raw(run, write, monkeypatch):
     assert run(*arguments, "--raw").code == 0  # flexible by default
     raw = run(*arguments, "--raw", "--whitespace", "compact")
     assert (raw.code, raw.json["instances"][0]["position"]) == (1, 1)
-    assert run(*arguments, "--raw", "--whitespace", "flexible").code == 0  # its last line end is the file's
-    assert run(*arguments, "--whitespace", "flexible").json["spec"]["whitespace"] == "flexible"
+    # its last line end is the file's
+    assert run(*arguments, "--raw", "--whitespace", "flexible").code == 0
+    assert (
+        run(*arguments, "--whitespace", "flexible").json["spec"]["whitespace"]
+        == "flexible"
+    )
     dumped = write("d", json.dumps({"name": "b", "on": False}))
     spaced = ("check", write("s.json", PERSON), "--raw", "--whitespace", "spaced")
-    assert [run(*spaced, "--instance", path).code for path in (dumped, pretty)] == [0, 1]
+    assert [run(*spaced, "--instance", path).code for path in (dumped, pretty)] == [
+        0,
+        1,
+    ]
     monkeypatch.setenv("GUIDED_PLUGIN", '{"whitespace": "spaced"}')
     assert run(*arguments).json["instances"][0]["text"] == dumped.read_text()
     assert run(*spaced[:3], "--instance", dumped).code == 0
@@ -63,13 +85,22 @@ def test_check_reads_standard_input(run, write, standard_input):
     result = run("check", "-")
     assert (result.code, "minimun" in result.out) == (0, True)
     standard_input(b"12\r\n")
-    found = run("check", write("s.json", {"type": "integer"}), "--instance", "-", "--raw", "--json")
+    found = run(
+        "check",
+        write("s.json", {"type": "integer"}),
+        "--instance",
+        "-",
+        "--raw",
+        "--json",
+    )
     assert (found.code, found.json["instances"][0]["name"]) == (0, "standard input")
 
 
 def test_check_reads_standard_input_once(run, standard_input):
     standard_input(b"12")
-    run("check", "-", "--instance", "-").is_error(2, "standard input: can be read only once")
+    run("check", "-", "--instance", "-").is_error(
+        2, "standard input: can be read only once"
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,10 +132,14 @@ def test_check_lists_the_keywords_of_schemas_inside_tags(run, write):
     schema["not"] = {"type": "integer"}
     refused = run("check", write("s.json", tag))
     assert refused.code == 1
-    assert ["refused", "not", "1", f"{place}/not"] in [line.split() for line in refused.out.splitlines()]
+    assert ["refused", "not", "1", f"{place}/not"] in [
+        line.split() for line in refused.out.splitlines()
+    ]
 
 
-def test_keywords_are_readable_at_80_columns_and_no_place_is_broken(run, write, monkeypatch):
+def test_keywords_are_readable_at_80_columns_and_no_place_is_broken(
+    run, write, monkeypatch
+):
     long = {"properties": {"a" * 60: {"type": "string", "x-" + "n" * 60: 1}}}
     path = write("s.json", long)
     monkeypatch.setenv("COLUMNS", "80")
@@ -124,7 +159,9 @@ def test_check_open_allows_other_properties(run, write):
 
 
 def test_check_warns_of_misspelt_keywords(run, write):
-    path = write("s.json", {"type": "array", "items": {"type": "string", "maxLenght": 3}})
+    path = write(
+        "s.json", {"type": "array", "items": {"type": "string", "maxLenght": 3}}
+    )
     result = run("check", path)
     assert result.code == 0
     expected = "warning: #/items/maxLenght: unknown keyword, ignored (did you mean 'maxLength'?)"
@@ -136,7 +173,10 @@ def test_check_warns_of_misspelt_keywords(run, write):
     [
         (
             "s.json",
-            {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}},
+            {
+                "type": "json_schema",
+                "json_schema": {"name": "n", "schema": {"type": "integer"}},
+            },
             "12",
         ),
         ("s.json", {"regex": "[0-9]+"}, "12\n"),
@@ -162,7 +202,9 @@ def test_check_takes_every_form(run, write, name, content, instance):
         ("g.lark", "nothing: other", "grammar"),
     ],
 )
-def test_check_exits_1_for_a_spec_that_does_not_compile(run, write, name, content, part):
+def test_check_exits_1_for_a_spec_that_does_not_compile(
+    run, write, name, content, part
+):
     path = write(name, content)
     result = run("check", path)
     assert result.code == 1
@@ -194,14 +236,21 @@ def test_check_takes_many_files_and_patterns(run, write, tmp_path):
     close = {"type": "string", "maxLenght": 1}
     result = run("check", tmp_path / "*.json")
     assert (result.code, result.out.splitlines()[-1]) == (1, "2 of 3 specs compile")
-    assert any(line.startswith(f"refused  {refused}: ") for line in result.out.splitlines())
+    assert any(
+        line.startswith(f"refused  {refused}: ") for line in result.out.splitlines()
+    )
     result = run("check", refused, invalid, "--json")
     assert (result.code, result.json["ok"]) == (1, False)
     first, second = result.json["specs"]
-    assert (first["file"], first["error"]["type"]) == (str(refused), "UnsatisfiableSpecError")
+    assert (first["file"], first["error"]["type"]) == (
+        str(refused),
+        "UnsatisfiableSpecError",
+    )
     assert "is not JSON" in second["error"]["what"]
     assert (
-        run("check", refused, invalid).out.splitlines()[1].startswith(f"refused  {invalid}: line 1, column 2")
+        run("check", refused, invalid)
+        .out.splitlines()[1]
+        .startswith(f"refused  {invalid}: line 1, column 2")
     )
     assert run("check", refused, tmp_path / "gone").code == 2
     warned = run("check", write("w.json", close), write("more.json", PERSON))
@@ -209,21 +258,31 @@ def test_check_takes_many_files_and_patterns(run, write, tmp_path):
 
 
 def test_the_hook_for_pre_commit_runs_check_on_the_files_it_is_given(run, write):
-    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    (hook,) = yaml.safe_load(
+        (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
+    )
     program, *command = hook["entry"].split()
     assert program == "guided-plugin"
     assert re.search(hook["files"], "a/person.schema.json")
     assert not re.search(hook["files"], "package.json")
     good = write("a.schema.json", PERSON)
     bad = write("b.schema.json", {"propertes": {}})
-    assert [run(*command, *files).code for files in ([good], [bad], [good, bad])] == [0, 1, 1]
+    assert [run(*command, *files).code for files in ([good], [bad], [good, bad])] == [
+        0,
+        1,
+        1,
+    ]
 
 
 def test_check_of_many_files_matches_no_instance_and_needs_a_file(run, write, tmp_path):
     one = write("1.json", PERSON)
     two = write("2.json", PERSON)
-    run("check", one, two, "--instance", one).is_error(2, "--instance: needs exactly one spec")
-    run("check", tmp_path / "*.lark").is_error(2, f"{tmp_path / '*.lark'}: matches no file")
+    run("check", one, two, "--instance", one).is_error(
+        2, "--instance: needs exactly one spec"
+    )
+    run("check", tmp_path / "*.lark").is_error(
+        2, f"{tmp_path / '*.lark'}: matches no file"
+    )
 
 
 SARIF = {
@@ -236,7 +295,9 @@ SARIF = {
     "$defs": {
         "run": {
             "properties": {
-                "tool": {"properties": {"driver": {"required": ["name", "version", "rules"]}}},
+                "tool": {
+                    "properties": {"driver": {"required": ["name", "version", "rules"]}}
+                },
                 "results": {"type": "array", "items": {"$ref": "#/$defs/result"}},
             },
             "required": ["tool", "results"],
@@ -246,7 +307,10 @@ SARIF = {
             "properties": {
                 "ruleId": {"type": "string"},
                 "level": {"enum": ["none", "note", "warning", "error"]},
-                "message": {"required": ["text"], "properties": {"text": {"type": "string", "minLength": 1}}},
+                "message": {
+                    "required": ["text"],
+                    "properties": {"text": {"type": "string", "minLength": 1}},
+                },
                 "locations": {"type": "array", "items": {"$ref": "#/$defs/location"}},
             },
             "required": ["ruleId", "level", "message", "locations"],
@@ -260,7 +324,9 @@ SARIF = {
                             "properties": {"uri": {"pattern": "^[^ ]+$"}},
                             "required": ["uri"],
                         },
-                        "region": {"additionalProperties": {"type": "integer", "minimum": 1}},
+                        "region": {
+                            "additionalProperties": {"type": "integer", "minimum": 1}
+                        },
                     },
                     "required": ["artifactLocation"],
                     "additionalProperties": False,
@@ -285,18 +351,34 @@ def of_sarif(log):
     for result in one["results"]:
         (place,) = result["locations"]
         where = place["physicalLocation"]
-        region = (where["region"]["startLine"], where["region"]["startColumn"]) if "region" in where else None
-        pointer = place["logicalLocations"][0]["fullyQualifiedName"] if "logicalLocations" in place else ""
+        region = (
+            (where["region"]["startLine"], where["region"]["startColumn"])
+            if "region" in where
+            else None
+        )
+        pointer = (
+            place["logicalLocations"][0]["fullyQualifiedName"]
+            if "logicalLocations" in place
+            else ""
+        )
         uri = where["artifactLocation"]["uri"]
-        found.append((result["ruleId"], result["level"], uri.rpartition("/")[2], region, pointer))
-    assert [rule["id"] for rule in one["tool"]["driver"]["rules"]] == sorted({each[0] for each in found})
+        found.append(
+            (result["ruleId"], result["level"], uri.rpartition("/")[2], region, pointer)
+        )
+    assert [rule["id"] for rule in one["tool"]["driver"]["rules"]] == sorted(
+        {each[0] for each in found}
+    )
     return found
 
 
 def test_check_writes_what_is_wrong_as_sarif(run, write, tmp_path):
     counted = {"contains": {}, "minItems": 5, "uniqueItems": True}
     schema = {
-        "properties": {"a": {"type": "string", "maxLenght": 3}, "b": counted, "c": {"pattern": "(?<=a)"}}
+        "properties": {
+            "a": {"type": "string", "maxLenght": 3},
+            "b": counted,
+            "c": {"pattern": "(?<=a)"},
+        }
     }
     wrapped = {
         "type": "json_schema",
@@ -317,8 +399,20 @@ def test_check_writes_what_is_wrong_as_sarif(run, write, tmp_path):
     assert (result.code, result.out.splitlines()[-1]) == (2, "1 of 8 specs compile")
     found = of_sarif(json.loads(log.read_text()))
     assert found == [
-        ("UnsupportedSpecError", "error", "a%20a.json", (13, 4), "#/properties/c/pattern"),
-        ("RefusedKeyword", "error", "a%20a.json", (10, 4), "#/properties/b/uniqueItems"),
+        (
+            "UnsupportedSpecError",
+            "error",
+            "a%20a.json",
+            (13, 4),
+            "#/properties/c/pattern",
+        ),
+        (
+            "RefusedKeyword",
+            "error",
+            "a%20a.json",
+            (10, 4),
+            "#/properties/b/uniqueItems",
+        ),
         ("Warning", "warning", "a%20a.json", (5, 4), "#/properties/a/maxLenght"),
         ("SpecError", "error", "wire.json", (8, 6), "#/anyOf/0/type"),
         ("SpecError", "error", "broken.json", (2, 9), ""),
@@ -330,21 +424,45 @@ def test_check_writes_what_is_wrong_as_sarif(run, write, tmp_path):
     alone = run("check", *files, "--sarif", "-", "--json")
     assert (alone.code, of_sarif(alone.json)) == (2, found)
     messages = [one["message"]["text"] for one in alone.json["runs"][0]["results"]]
-    assert messages[2] == "#/properties/a/maxLenght: unknown keyword, ignored (did you mean 'maxLength'?)"
+    assert (
+        messages[2]
+        == "#/properties/a/maxLenght: unknown keyword, ignored (did you mean 'maxLength'?)"
+    )
     assert messages[3].startswith("#/anyOf/0/type: unknown type 'text'")
     assert messages[-1] == "can't be read: No such file or directory"
 
 
 def test_sarif_of_one_file(run, write, tmp_path):
     log = tmp_path / "log"
-    assert run("check", write("s.json", PERSON), "--instance", write("i", "3"), "--sarif", log).code == 1
-    assert of_sarif(json.loads(log.read_text())) == [("RefusedInstance", "error", "i", None, "")]
-    run("check", write("s.json", {"type": "txt"}), "--sarif", log).is_error(1, "unknown type")
-    assert of_sarif(json.loads(log.read_text())) == [("SpecError", "error", "s.json", (1, 2), "#/type")]
+    assert (
+        run(
+            "check",
+            write("s.json", PERSON),
+            "--instance",
+            write("i", "3"),
+            "--sarif",
+            log,
+        ).code
+        == 1
+    )
+    assert of_sarif(json.loads(log.read_text())) == [
+        ("RefusedInstance", "error", "i", None, "")
+    ]
+    run("check", write("s.json", {"type": "txt"}), "--sarif", log).is_error(
+        1, "unknown type"
+    )
+    assert of_sarif(json.loads(log.read_text())) == [
+        ("SpecError", "error", "s.json", (1, 2), "#/type")
+    ]
     alone = run(
-        "check", write("s.json", '{"title": "a",\n "allOf": [{"type": "string"}, false]}'), "--sarif", "-"
+        "check",
+        write("s.json", '{"title": "a",\n "allOf": [{"type": "string"}, false]}'),
+        "--sarif",
+        "-",
     )
     expected = ("UnsatisfiableSpecError", "error", "s.json", (2, 2), "#/allOf/1")
     assert (alone.code, of_sarif(alone.json)[0]) == (1, expected)
     assert of_sarif(run("check", write("s.json", PERSON), "--sarif", "-").json) == []
-    run("check", write("s.json", PERSON), "--sarif", tmp_path).is_error(2, "--sarif: can't write")
+    run("check", write("s.json", PERSON), "--sarif", tmp_path).is_error(
+        2, "--sarif: can't write"
+    )

@@ -18,7 +18,9 @@ def test_the_options_that_hold_and_what_each_is_from(run, monkeypatch):
     assert ["max_digits", "20", "default"] in rows
     found = run("config", *flag, "--json").json
     assert found["ok"]
-    assert found["options"].keys() == {field.name for field in dataclasses.fields(GuidedConfig)}
+    assert found["options"].keys() == {
+        field.name for field in dataclasses.fields(GuidedConfig)
+    }
     assert found["options"]["unenforced_keywords"] == {"value": [], "from": "default"}
     monkeypatch.setenv("GUIDED_PLUGIN", "0")
     found = run("config", *flag, "--json").json["options"]
@@ -31,7 +33,10 @@ def test_the_options_that_hold_and_what_each_is_from(run, monkeypatch):
     [
         ("{", "--additional-config: is not JSON"),
         ("[]", "--additional-config: must be a JSON object"),
-        ('{"guided_plugin": {"unenforced_keywords": ["uniqeItems"]}}', "did you mean 'uniqueItems'?"),
+        (
+            '{"guided_plugin": {"unenforced_keywords": ["uniqeItems"]}}',
+            "did you mean 'uniqueItems'?",
+        ),
         ('{"guided_plugn": {}}', "did you mean 'guided_plugin'?"),
         (
             '{"guided_plugin": {"threads": -1}}',

@@ -23,13 +23,18 @@ def test_demo_json(run):
     assert found["seed"] == 0
     assert list(found["ms_per_step"]) == ["unguided", "guided"]
     assert min(found["ms_per_step"].values()) > 0
-    assert [(d["name"], d["prompt"]) for d in found["demos"]] == [(d.name, d.prompt) for d in DEMOS]
+    assert [(d["name"], d["prompt"]) for d in found["demos"]] == [
+        (d.name, d.prompt) for d in DEMOS
+    ]
     for shown, entry in zip(found["demos"], DEMOS, strict=True):
         assert list(shown) == ["name", "prompt", "unguided", "guided"]
-        assert list(shown["unguided"]) == list(shown["guided"]) == ["text", "valid", "why"]
+        assert (
+            list(shown["unguided"]) == list(shown["guided"]) == ["text", "valid", "why"]
+        )
         assert (shown["guided"]["valid"], shown["guided"]["why"]) == (True, None)
         jsonschema.validate(json.loads(shown["guided"]["text"]), entry.schema)
-    # The demo has to show a difference: the person comes out with single quotes when unguided.
+    # The demo has to show a difference: the person comes out with single quotes when
+    # unguided.
     assert not found["demos"][0]["unguided"]["valid"]
     assert "refused at" in found["demos"][0]["unguided"]["why"]
 
@@ -58,7 +63,9 @@ def test_what_the_grammar_forces_is_marked(run):
 
 def test_what_one_keyword_does(run, one):
     plain, maximum, enum = run("demo", "--json").json["keywords"]
-    before, with_maximum, with_enum = (json.loads(shown["text"]) for shown in (plain, maximum, enum))
+    before, with_maximum, with_enum = (
+        json.loads(shown["text"]) for shown in (plain, maximum, enum)
+    )
     assert [shown["added"] for shown in (plain, maximum, enum)] == [
         {},
         {"age": {"maximum": 30}},
@@ -75,22 +82,39 @@ def test_what_one_keyword_does(run, one):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_the_next_commands_work_as_printed(tmp_path):
-    """As a newcomer has it: the program is in a virtual environment that is not on the PATH."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", "COLUMNS": "200"}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    """As a newcomer has it: the program is in a virtual environment that is not on the
+    PATH."""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PATH": "/usr/bin:/bin",
+        "COLUMNS": "200",
+    }
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
+    )
 
     def shell(command):
         done = subprocess.run(
-            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=800
+            command,
+            shell=True,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=800,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     shown = shell(f"{shlex.quote(sys.executable)} -m guided_plugin.cli demo")
-    generate, check, explain = shown.split("Next, try these commands:\n\n")[1].splitlines()
+    generate, check, explain = shown.split("Next, try these commands:\n\n")[
+        1
+    ].splitlines()
     assert len(re.findall(r"^ORD-[0-9]{5}$", shell(generate), re.M)) == 3
     assert "compiles with" in shell(check)
-    assert re.search(r"^characters +0$", shell(explain), re.M)  # 30, and no other number from 3 on
+    # 30, and no other number from 3 on
+    assert re.search(r"^characters +0$", shell(explain), re.M)
 
 
 def test_the_program_in_the_next_commands(monkeypatch, tmp_path):
@@ -122,7 +146,9 @@ def test_demo_text(run, one):
 
 
 def test_demo_seeds_differ_and_repeat(run, one):
-    first, again, other = (run("demo", "--json", "--seed", seed).json["demos"] for seed in "445")
+    first, again, other = (
+        run("demo", "--json", "--seed", seed).json["demos"] for seed in "445"
+    )
     assert first == again
     assert first != other
 

@@ -1,6 +1,7 @@
 """The examples run as they are, and the forms that a page lists are read.
 
-Those that need vLLM or a client are run in `tests/hosts/vllm` and `tests/hosts/clients`.
+Those that need vLLM or a client are run in `tests/hosts/vllm` and
+`tests/hosts/clients`.
 """
 
 import ast
@@ -22,7 +23,13 @@ from script_files import ROOT
 import guided_plugin as gp
 from guided_plugin.demo import DEMOS, MODEL_DIR
 
-ELSEWHERE = {"vllm_offline", "vllm_server_client", "tools", "instructor_client", "langchain_client"}
+ELSEWHERE = {
+    "vllm_offline",
+    "vllm_server_client",
+    "tools",
+    "instructor_client",
+    "langchain_client",
+}
 ELSEWHERE |= {"pydantic_ai_client", "serve"}
 
 
@@ -38,16 +45,28 @@ def printed(capsys):
 
 
 def test_every_example_is_short_says_how_it_runs_and_is_tested():
-    here = {"generate_json", "own_loop", "reasoning", "observer", "transformers_generate"}
+    here = {
+        "generate_json",
+        "own_loop",
+        "reasoning",
+        "observer",
+        "transformers_generate",
+    }
     assert {file.stem for file in EXAMPLES.glob("*.py")} == here | ELSEWHERE
     for file in EXAMPLES.glob("*.py"):
         text = file.read_text()
-        assert f"\npython examples/{file.name}" in ast.get_docstring(ast.parse(text)), file.name
+        assert f"\npython examples/{file.name}" in ast.get_docstring(ast.parse(text)), (
+            file.name
+        )
         assert len(text.splitlines()) <= 80, file.name
 
 
 def test_generate_json(printed):
-    (line,) = [line for line in printed("generate_json").splitlines() if line.startswith("guided:")]
+    (line,) = [
+        line
+        for line in printed("generate_json").splitlines()
+        if line.startswith("guided:")
+    ]
     person = json.loads(line.removeprefix("guided:"))
     assert list(person) == ["name", "age"]
     assert len(person["name"]) <= 30
@@ -81,7 +100,10 @@ def test_transformers_generate(printed):
     told = printed("transformers_generate")
     records = re.findall(r"^guided: (\{.*\})$", told, re.M)
     for text in records:
-        jsonschema.validate(json.loads(text), {"properties": {"age": {"maximum": 150}}, "required": ["age"]})
+        jsonschema.validate(
+            json.loads(text),
+            {"properties": {"age": {"maximum": 150}}, "required": ["age"]},
+        )
     assert records
     assert re.search(r"^'(yes|no)'$", told, re.M)
     assert told.count("pipeline: name=") == 2
@@ -91,7 +113,10 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(capsys):
     notebook = json.loads((EXAMPLES / "notebook.ipynb").read_text())
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert all((cell["outputs"], cell["execution_count"]) == ([], None) for cell in cells)  # as committed
+    # as committed
+    assert all(
+        (cell["outputs"], cell["execution_count"]) == ([], None) for cell in cells
+    )
     assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
     names = {"__name__": "__main__"}
     told = {}
@@ -104,29 +129,54 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(capsys):
     assert parsed == repr(names["streamed"]) == told["pieces"][-1]
     assert told["several"][0] == parsed
     assert told["several"][1] in ("'yes'", "'no'")
-    partials = [ast.literal_eval(line[line.index(" {") + 1 :]) for line in told["pieces"][:-1]]
+    partials = [
+        ast.literal_eval(line[line.index(" {") + 1 :]) for line in told["pieces"][:-1]
+    ]
     assert partials[0] == {}
-    assert all(set(before.items()) <= set(after.items()) for before, after in pairwise(partials))
+    assert all(
+        set(before.items()) <= set(after.items())
+        for before, after in pairwise(partials)
+    )
     assert partials[-1] == json.loads(text)
     assert told["refused"][0].startswith("refused at character 21: ")
     assert told["next"][:2] == ['must come next: "role":"', "then one of:    e n t"]
-    assert re.fullmatch(r"with jump_forward \d+ forward passes write these 14 tokens", told["next"][-1])
+    assert re.fullmatch(
+        r"with jump_forward \d+ forward passes write these 14 tokens", told["next"][-1]
+    )
 
 
 @pytest.fixture(scope="module")
 def third_party(tmp_path_factory):
-    """A folder into which the custom backend was installed, as pip installs any package."""
+    """A folder into which the custom backend was installed, as pip installs any
+    package."""
     folder = tmp_path_factory.mktemp("third_party")
     shutil.copytree(EXAMPLES / "custom_backend", folder / "source")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
-    options = ["--no-deps", "--no-build-isolation", "--target", str(folder / "site"), str(folder / "source")]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-index",
+    ]
+    options = [
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        str(folder / "site"),
+        str(folder / "source"),
+    ]
     subprocess.run([*pip, *options], check=True, timeout=800)
     return folder / "site"
 
 
 def _command(site, *arguments, stdin="", **more):
-    """The exit code and the output of a command that finds the third party's package."""
-    path = os.pathsep.join(filter(None, [str(site), str(ROOT), os.environ.get("PYTHONPATH")]))
+    """The exit code and the output of a command that finds the third party's
+    package."""
+    path = os.pathsep.join(
+        filter(None, [str(site), str(ROOT), os.environ.get("PYTHONPATH")])
+    )
     done = subprocess.run(
         [sys.executable, "-m", "guided_plugin.cli", *arguments],
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more},
@@ -140,9 +190,16 @@ def _command(site, *arguments, stdin="", **more):
 
 @pytest.mark.timeout(900)
 def test_custom_backend_is_found_by_its_entry_point(third_party):
-    code, told = _command(third_party, "check", "-", stdin='{"choice": ["yes", "no"], "backend": "choices"}')
+    code, told = _command(
+        third_party,
+        "check",
+        "-",
+        stdin='{"choice": ["yes", "no"], "backend": "choices"}',
+    )
     assert (code, "compiles with choices" in told) == (0, True), told
-    code, told = _command(third_party, "check", "-", stdin='{"regex": "a+", "backend": "choices"}')
+    code, told = _command(
+        third_party, "check", "-", stdin='{"regex": "a+", "backend": "choices"}'
+    )
     assert (code, "takes no regex" in told) == (1, True), told
 
 
@@ -162,7 +219,14 @@ def test_custom_backend_generates(third_party):
         "--json",
     )
     backend = '{"backend": "choices"}'
-    code, told = _command(third_party, "generate", "--model", str(MODEL_DIR), *asked, GUIDED_PLUGIN=backend)
+    code, told = _command(
+        third_party,
+        "generate",
+        "--model",
+        str(MODEL_DIR),
+        *asked,
+        GUIDED_PLUGIN=backend,
+    )
     assert code == 0, told
     outputs = json.loads(told[told.index("{") :])["outputs"]
     assert {output["text"] for output in outputs} <= set(texts)
@@ -182,9 +246,9 @@ def test_masks_of_the_custom_backend_are_exact():
     ]
     stop = len(tokens) - 1
     vocabulary = gp.Vocabulary.from_tokens(tokens, [stop])
-    backend = runpy.run_path(str(EXAMPLES / "custom_backend" / "guided_choices.py"))["Backend"](
-        vocabulary, gp.GuidedConfig()
-    )
+    backend = runpy.run_path(str(EXAMPLES / "custom_backend" / "guided_choices.py"))[
+        "Backend"
+    ](vocabulary, gp.GuidedConfig())
     texts = ["yes", "yes indeed", "no", "été"]
     grammar = backend.compile(gp.OutputSpec.choice(texts))
     waiting = [(b"", backend.start(grammar, (stop,)))]
@@ -192,8 +256,14 @@ def test_masks_of_the_custom_backend_are_exact():
     while waiting:
         so_far, matcher = waiting.pop()
         seen.add(so_far)
-        rests = [text.encode()[len(so_far) :] for text in texts if text.encode().startswith(so_far)]
-        expected = {i for i in range(stop) if any(rest.startswith(tokens[i]) for rest in rests)}
+        rests = [
+            text.encode()[len(so_far) :]
+            for text in texts
+            if text.encode().startswith(so_far)
+        ]
+        expected = {
+            i for i in range(stop) if any(rest.startswith(tokens[i]) for rest in rests)
+        }
         expected |= {stop} if b"" in rests else set()
         mask = np.full((3, vocabulary.words), -1, np.int32)
         backend.batch([matcher]).fill(mask, [1])
@@ -215,11 +285,21 @@ def test_forms_of_the_specs_page_are_specs():
 
     page = (ROOT / "docs/specs.md").read_text()
     table = page[page.index("| from | form |") : page.index("A pattern for whitespace")]
-    forms = [form for form in re.findall(r"`(\{[^`]*\})`", table) if "structural_tag" not in form]
+    forms = [
+        form
+        for form in re.findall(r"`(\{[^`]*\})`", table)
+        if "structural_tag" not in form
+    ]
     forms.remove('{"format": {...}}')  # whose inside is the form before it
     assert len(forms) > 12
-    filled = [re.sub(r'"\.\.\."|(?<=: )\.\.\.', '"x"', form.replace("{...}", "{}")) for form in forms]
-    specs = [guided_plugin.OutputSpec.parse(form.replace("[...]", '["x"]')) for form in filled]
+    filled = [
+        re.sub(r'"\.\.\."|(?<=: )\.\.\.', '"x"', form.replace("{...}", "{}"))
+        for form in forms
+    ]
+    specs = [
+        guided_plugin.OutputSpec.parse(form.replace("[...]", '["x"]'))
+        for form in filled
+    ]
     assert sum(spec is None for spec in specs) == 1
     kinds = {spec.kind for spec in specs if spec}
     assert kinds == {"json_schema", "json_object", "regex", "choice", "grammar"}

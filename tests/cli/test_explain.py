@@ -11,7 +11,10 @@ from script_files import ROOT
 def test_explain(run, write):
     flexible = ("explain", write("s.json", PERSON), "--text", '{"name":"b"')
     found = {}
-    for whitespace, more in (("flexible", ()), ("compact", ("--whitespace", "compact"))):
+    for whitespace, more in (
+        ("flexible", ()),
+        ("compact", ("--whitespace", "compact")),
+    ):
         result = run(*flexible, *more)
         assert result.code == 0
         lines = dict(line.split(maxsplit=1) for line in result.out.splitlines())
@@ -25,7 +28,9 @@ def test_explain(run, write):
 
 
 def test_the_example_of_the_page_is_what_is_printed(run, write):
-    blocks = re.findall(r"```(?:sh|text)\n(.*?)```", (ROOT / "docs/explain.md").read_text(), re.DOTALL)
+    blocks = re.findall(
+        r"```(?:sh|text)\n(.*?)```", (ROOT / "docs/explain.md").read_text(), re.DOTALL
+    )
     command, printed, *_ = blocks
     given = shlex.split(command)
     assert given[:3] == ["guided-plugin", "explain", "schema.json"]
@@ -62,9 +67,15 @@ def test_specs_that_get_no_drafts_jump_over_nothing(run, write):
 
 def test_options_that_do_not_go_together(run, write):
     spec = write("s.json", PERSON)
-    run("explain", spec, "--text", "a", "--text-file", spec).is_error(2, "only one of --text and --text-file")
-    run("explain", "-", "--text-file", "-").is_error(2, "standard input: can be read only once")
-    run("explain", write("no.json", False), "--text", "a").is_error(1, "allows no output")
+    run("explain", spec, "--text", "a", "--text-file", spec).is_error(
+        2, "only one of --text and --text-file"
+    )
+    run("explain", "-", "--text-file", "-").is_error(
+        2, "standard input: can be read only once"
+    )
+    run("explain", write("no.json", False), "--text", "a").is_error(
+        1, "allows no output"
+    )
 
 
 def test_a_page_is_written_next_to_what_is_printed(run, write, tmp_path):
@@ -73,10 +84,15 @@ def test_a_page_is_written_next_to_what_is_printed(run, write, tmp_path):
     result = run("explain", spec, "--text", '{"name":"b"x', "--jump", "--html", page)
     assert result.code == 1
     text = page.read_text(encoding="utf-8")
-    assert re.search(r'<span class="refused" title="refused at character 11: [^>]*>x</span>', text)
+    assert re.search(
+        r'<span class="refused" title="refused at character 11: [^>]*>x</span>', text
+    )
     assert "forward passes for" in text
     for line in result.out.splitlines():
         name = line[:11].rstrip()
         value = line[12:]
-        assert name in ("jump", "forwards") or f"<td>{name}</td><td>{escape(value)}</td>" in text
+        assert (
+            name in ("jump", "forwards")
+            or f"<td>{name}</td><td>{escape(value)}</td>" in text
+        )
     run("explain", spec, "--text", "a", "--html", tmp_path).is_error(2, "can't write")

@@ -68,7 +68,9 @@ def test_help_has_a_short_name(run, path):
 
 
 def test_version(run):
-    assert run("--version") == Result(0, f"guided-plugin {guided_plugin.__version__}\n", "")
+    assert run("--version") == Result(
+        0, f"guided-plugin {guided_plugin.__version__}\n", ""
+    )
 
 
 def test_docs_are_up_to_date():

@@ -1,4 +1,5 @@
-"""What the command line imports, and vocabularies that are read without transformers."""
+"""What the command line imports, and vocabularies that are read without
+transformers."""
 
 import json
 import shutil
@@ -28,7 +29,9 @@ def imported(heavy, *arguments):
     """Which heavy modules a command imports, and how many modules in all."""
     code = RUN.format(heavy=heavy)
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     names, _, rest = done.stdout.splitlines()[-1].partition("] ")
     count, code = rest.split()
@@ -36,16 +39,22 @@ def imported(heavy, *arguments):
     return names + "]", int(count)
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["check", "--help"], ["bench", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["--help"], ["check", "--help"], ["bench", "--help"]]
+)
 def test_help_imports_little(arguments):
-    names, count = imported(("numpy", "torch", "transformers", "rich.console"), *arguments)
+    names, count = imported(
+        ("numpy", "torch", "transformers", "rich.console"), *arguments
+    )
     assert names == "[]"
     assert count < 350  # 165 to 279 with typer 0.27; numpy has 150 more
 
 
 @pytest.mark.parametrize("command", ["check", "explain"])
 def test_a_small_schema_needs_neither_torch_nor_transformers(write, command):
-    names, _ = imported(("torch", "transformers", "xgrammar"), command, write("s.json", PERSON))
+    names, _ = imported(
+        ("torch", "transformers", "xgrammar"), command, write("s.json", PERSON)
+    )
     assert names == "[]"
 
 
@@ -62,7 +71,9 @@ def folder(request, demo_tokenizer, quiet_transformers, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     if request.param == "with more special tokens":
         again = quiet_transformers.AutoTokenizer.from_pretrained(tmp_path)
-        again.add_special_tokens({"additional_special_tokens": ["<|tool|>", "<|end|>"], "pad_token": "<|p|>"})
+        again.add_special_tokens(
+            {"additional_special_tokens": ["<|tool|>", "<|end|>"], "pad_token": "<|p|>"}
+        )
         again.save_pretrained(tmp_path)
     return tmp_path
 
@@ -78,9 +89,12 @@ def test_a_folder_is_read_as_transformers_reads_it(folder):
 
 
 @pytest.mark.parametrize(
-    "change", [{"eos_token": "<no such token>"}, {"added_tokens_decoder": {"99999": {}}}]
+    "change",
+    [{"eos_token": "<no such token>"}, {"added_tokens_decoder": {"99999": {}}}],
 )
-def test_a_folder_that_says_more_than_tokenizer_json_is_left_to_transformers(tmp_path, change):
+def test_a_folder_that_says_more_than_tokenizer_json_is_left_to_transformers(
+    tmp_path, change
+):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(MODEL_DIR / name, tmp_path)
     assert tokenizer_file(tmp_path) is not None

@@ -1,4 +1,5 @@
-"""`make newcomer`: its tasks are those that are written down; one that fails tells what a newcomer sees."""
+"""`make newcomer`: its tasks are those that are written down; one that fails tells what
+a newcomer sees."""
 
 import re
 import sys
@@ -37,13 +38,23 @@ def test_a_task_that_fails_is_told_and_the_next_one_runs(monkeypatch, capsys):
     def bug(walk):
         raise KeyError("x")
 
-    tasks = {"install": lambda walk: "fine", "openai": broken, "check": bug, "doctor": lambda walk: "well"}
+    tasks = {
+        "install": lambda walk: "fine",
+        "openai": broken,
+        "check": bug,
+        "doctor": lambda walk: "well",
+    }
     monkeypatch.setattr(newcomer, "TASKS", tasks)
     monkeypatch.setattr(sys, "argv", ["newcomer.py"])
     assert newcomer.main() == 1
     told = capsys.readouterr().out
     assert [line.split()[0] for line in told.splitlines()[1:5]] == list(tasks)
-    assert [line.split()[2] for line in told.splitlines()[1:5]] == ["ok", "NO", "NO", "ok"]
+    assert [line.split()[2] for line in told.splitlines()[1:5]] == [
+        "ok",
+        "NO",
+        "NO",
+        "ok",
+    ]
     assert "--- openai failed; what a newcomer sees:" in told
     assert "exit code 3\nno room" in told
     assert "KeyError" in told
@@ -54,7 +65,11 @@ def test_a_task_that_fails_is_told_and_the_next_one_runs(monkeypatch, capsys):
 def test_records_are_judged():
     good = '{"name":"Ana","age":30}'
     assert newcomer.people(f'guided: {good}\nfree: {{"name":1}}', 1) == good
-    for text in ('person: {"name":"Ana","age":300}', 'person: {"name":"Ana"', f"person: {good[:-1]}, 1}}"):
+    for text in (
+        'person: {"name":"Ana","age":300}',
+        'person: {"name":"Ana"',
+        f"person: {good[:-1]}, 1}}",
+    ):
         with pytest.raises(newcomer.Failed):
             newcomer.people(text, 1)
     with pytest.raises(newcomer.Failed, match="1 records instead of 2"):

@@ -57,7 +57,10 @@ class FakePlugin:
     """Registers one backend that always is the same object, whatever asks for it."""
 
     def __init__(
-        self, name: str, compiling: Callable[[OutputSpec], int] = lambda spec: 10, *languages: str
+        self,
+        name: str,
+        compiling: Callable[[OutputSpec], int] = lambda spec: 10,
+        *languages: str,
     ) -> None:
         self.backend = FakeBackend(name, compiling)
         self.languages = frozenset(languages or ("choice", "regex", "json_schema"))
@@ -106,7 +109,9 @@ class TestCache:
         schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
         plain = byte_compiler.compile(OutputSpec.json_schema(schema))
         assert plain.size_bytes > 0
-        assert (byte_compiler.compile(OutputSpec.json_schema(schema, **options)) is plain) == same
+        assert (
+            byte_compiler.compile(OutputSpec.json_schema(schema, **options)) is plain
+        ) == same
         assert len(byte_compiler._cache) == (1 if same else 2)
 
     @pytest.mark.parametrize(
@@ -123,12 +128,16 @@ class TestCache:
         self, byte_vocabulary, limit, wanted, compiled, kept
     ):
         fake = FakePlugin("fake", lambda spec: 25 if spec == E else 10)
-        compiler = compiler_with(byte_vocabulary, fake, config=GuidedConfig(cache_bytes=limit))
+        compiler = compiler_with(
+            byte_vocabulary, fake, config=GuidedConfig(cache_bytes=limit)
+        )
         specs = dict(zip("ABCDE", (A, B, C, D, E), strict=True))
         for letter in wanted:
             compiler.compile(specs[letter])
         assert fake.backend.asked == [specs[letter] for letter in compiled]
-        assert [letter for letter, spec in specs.items() if compiler.cached(spec)] == list(kept)
+        assert [
+            letter for letter, spec in specs.items() if compiler.cached(spec)
+        ] == list(kept)
         assert compiler._cache.size_bytes <= limit
 
 
@@ -156,11 +165,16 @@ def wait_until(condition: Callable[[], bool]) -> None:
 class TestSingleFlight:
     threads = 16
 
-    def run(self, monkeypatch, compiler: GrammarCompiler, gate: Gate, spec: OutputSpec) -> list[Any]:
-        """What `compile` gives each of many threads, all of which ask before the first has an answer."""
+    def run(
+        self, monkeypatch, compiler: GrammarCompiler, gate: Gate, spec: OutputSpec
+    ) -> list[Any]:
+        """What `compile` gives each of many threads, all of which ask before the first
+        has an answer."""
         waiting = []
         awaited = compiler_module._awaited
-        monkeypatch.setattr(compiler_module, "_awaited", lambda *it: waiting.append(it) or awaited(*it))
+        monkeypatch.setattr(
+            compiler_module, "_awaited", lambda *it: waiting.append(it) or awaited(*it)
+        )
         with ThreadPoolExecutor(self.threads) as pool:
             futures = [pool.submit(compiler.compile, spec) for _ in range(self.threads)]
             try:
@@ -170,7 +184,9 @@ class TestSingleFlight:
                 gate.opened.set()
             return [future.exception(30) or future.result() for future in futures]
 
-    def test_identical_specs_that_arrive_together_compile_once(self, byte_vocabulary, monkeypatch):
+    def test_identical_specs_that_arrive_together_compile_once(
+        self, byte_vocabulary, monkeypatch
+    ):
         gate = Gate()
         fake = FakePlugin("fake", gate)
         grammars = self.run(monkeypatch, compiler_with(byte_vocabulary, fake), gate, A)
@@ -178,7 +194,9 @@ class TestSingleFlight:
         assert isinstance(grammars[0], Grammar)
         assert fake.backend.asked == [A]
 
-    @pytest.mark.parametrize("error", [UnsupportedSpecError("not mine", where="choice"), MemoryError("full")])
+    @pytest.mark.parametrize(
+        "error", [UnsupportedSpecError("not mine", where="choice"), MemoryError("full")]
+    )
     def test_an_error_reaches_everyone_who_waited_and_a_refusal_is_remembered(
         self, byte_vocabulary, monkeypatch, error
     ):
@@ -195,8 +213,15 @@ class TestSingleFlight:
         assert len(fake.backend.asked) == (1 if isinstance(error, GrammarError) else 2)
         assert len(compiler._cache) == 0
 
-    def test_what_says_nothing_of_the_spec_is_not_remembered(self, byte_vocabulary, monkeypatch):
-        errors = [PipelineError("no helper"), BusyError("full"), MemoryError("no more"), OSError("torn")]
+    def test_what_says_nothing_of_the_spec_is_not_remembered(
+        self, byte_vocabulary, monkeypatch
+    ):
+        errors = [
+            PipelineError("no helper"),
+            BusyError("full"),
+            MemoryError("no more"),
+            OSError("torn"),
+        ]
         todo = list(errors)
 
         def fail(spec: OutputSpec) -> int:
@@ -208,7 +233,8 @@ class TestSingleFlight:
         compiler = compiler_with(byte_vocabulary, fake)
         for error in reversed(errors[:3]):
             if error is errors[2]:
-                # A plugin's defect is remembered for a while, since each try may cost seconds.
+                # A plugin's defect is remembered for a while, since each try may cost
+                # seconds.
                 for _ in range(2):
                     with pytest.raises(PluginError, match="torn"):
                         compiler.compile(A)
@@ -239,11 +265,19 @@ class TestSingleFlight:
 class TestChoiceOfBackend:
     @pytest.mark.parametrize(
         ("config", "spec", "taken"),
-        [("first", "second", "second"), ("first", "auto", "first"), ("second", "auto", "second")],
+        [
+            ("first", "second", "second"),
+            ("first", "auto", "first"),
+            ("second", "auto", "second"),
+        ],
     )
-    def test_the_spec_decides_over_the_config_and_that_over_auto(self, byte_vocabulary, config, spec, taken):
+    def test_the_spec_decides_over_the_config_and_that_over_auto(
+        self, byte_vocabulary, config, spec, taken
+    ):
         plugins = (FakePlugin("first"), FakePlugin("second"))
-        compiler = compiler_with(byte_vocabulary, *plugins, config=GuidedConfig(backend=config))
+        compiler = compiler_with(
+            byte_vocabulary, *plugins, config=GuidedConfig(backend=config)
+        )
         assert compiler.compile(OutputSpec.regex("a", backend=spec)).backend == taken
         assert [plugin.backend.name for plugin in plugins if plugin.made] == [taken]
 
@@ -262,7 +296,9 @@ class TestChoiceOfBackend:
         compiler = compiler_with(byte_vocabulary, other, cannot)
         with pytest.raises(UnsupportedSpecError, match="not mine"):
             compiler.compile(A)
-        with pytest.raises(GrammarError, match=r"enforces lark \(name one of other, cannot\)"):
+        with pytest.raises(
+            GrammarError, match=r"enforces lark \(name one of other, cannot\)"
+        ):
             compiler.compile(OutputSpec.grammar("start: x", "lark"))
         assert other.made == []
         assert compiler.compile(OutputSpec.grammar("root ::= x")).backend == "other"
@@ -275,12 +311,18 @@ class TestChoiceOfBackend:
             compiler.compile(OutputSpec.regex("a", backend="cannot"))
         assert can.backend.asked == []
 
-    @pytest.mark.parametrize("kind", [CompileLimitError, UnsupportedSpecError, GrammarError])
-    def test_the_first_that_refuses_gives_the_error_its_kind_and_place(self, byte_vocabulary, kind):
+    @pytest.mark.parametrize(
+        "kind", [CompileLimitError, UnsupportedSpecError, GrammarError]
+    )
+    def test_the_first_that_refuses_gives_the_error_its_kind_and_place(
+        self, byte_vocabulary, kind
+    ):
         def limit(spec: OutputSpec) -> int:
             raise kind("took too long", where="here", hint="smaller")
 
-        compiler = compiler_with(byte_vocabulary, FakePlugin("one", limit), FakePlugin("two", refuse))
+        compiler = compiler_with(
+            byte_vocabulary, FakePlugin("one", limit), FakePlugin("two", refuse)
+        )
         with pytest.raises(GrammarError) as caught:
             compiler.compile(A)
         assert type(caught.value) is kind
@@ -330,7 +372,9 @@ class Lowering:
 
 
 class TestLowerings:
-    def test_run_in_order_before_the_backend_and_share_by_the_original(self, byte_vocabulary):
+    def test_run_in_order_before_the_backend_and_share_by_the_original(
+        self, byte_vocabulary
+    ):
         fake = FakePlugin("fake")
         compiler = compiler_with(byte_vocabulary, fake)
         compiler.plugins.register(Lowering(first="1", second="2"), "lowering")
@@ -371,7 +415,9 @@ class TestSharedCompiler:
             return shared_compiler(vocabulary)
 
         with ThreadPoolExecutor(8) as pool:
-            assert len({id(compiler) for compiler in list(pool.map(ask, range(8)))}) == 1
+            assert (
+                len({id(compiler) for compiler in list(pool.map(ask, range(8)))}) == 1
+            )
 
 
 WITHOUT_XGRAMMAR = """
@@ -397,6 +443,9 @@ print("xgrammar" in sys.modules)
 
 def test_xgrammar_and_torch_are_imported_by_the_first_spec_that_needs_them():
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_XGRAMMAR], capture_output=True, text=True, check=True
+        [sys.executable, "-c", WITHOUT_XGRAMMAR],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.split("\n")[:2] == ["set()", "True"]

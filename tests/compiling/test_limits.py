@@ -1,4 +1,5 @@
-"""What is refused before it is compiled, each with its own message, and what counts as small."""
+"""What is refused before it is compiled, each with its own message, and what counts as
+small."""
 
 from __future__ import annotations
 
@@ -41,12 +42,36 @@ OVER = [
         nested(5),
         r"#: is nested more than 9 deep \(flatten it, or raise max_spec_depth",
     ),
-    ({"max_spec_depth": 9}, schema(const=[[[[[[[[[[]]]]]]]]]]), "nested more than 9 deep"),
-    ({"max_spec_depth": 3}, OutputSpec.regex("((((a))))"), "regex: has brackets nested more than 3 deep"),
-    ({"max_spec_depth": 3}, OutputSpec.grammar('root ::= (((("a"))))'), "grammar: has brackets nested"),
-    ({"max_enum": 2}, schema(items={"enum": [1, 2, 3]}), "#/items/enum: an enum of 3 values is over .* of 2"),
-    ({"max_enum": 2}, OutputSpec.choice(["a", "b", "c"]), "choice: a choice of 3 texts"),
-    ({"max_spec_properties": 2}, schema(properties={"a": {}, "b": {}, "c": {}}), "`properties` of 3 members"),
+    (
+        {"max_spec_depth": 9},
+        schema(const=[[[[[[[[[[]]]]]]]]]]),
+        "nested more than 9 deep",
+    ),
+    (
+        {"max_spec_depth": 3},
+        OutputSpec.regex("((((a))))"),
+        "regex: has brackets nested more than 3 deep",
+    ),
+    (
+        {"max_spec_depth": 3},
+        OutputSpec.grammar('root ::= (((("a"))))'),
+        "grammar: has brackets nested",
+    ),
+    (
+        {"max_enum": 2},
+        schema(items={"enum": [1, 2, 3]}),
+        "#/items/enum: an enum of 3 values is over .* of 2",
+    ),
+    (
+        {"max_enum": 2},
+        OutputSpec.choice(["a", "b", "c"]),
+        "choice: a choice of 3 texts",
+    ),
+    (
+        {"max_spec_properties": 2},
+        schema(properties={"a": {}, "b": {}, "c": {}}),
+        "`properties` of 3 members",
+    ),
     (
         {"max_spec_properties": 1},
         OutputSpec.json_schema({"$defs": {"a": {}, "b": {}}}),
@@ -57,17 +82,41 @@ OVER = [
         OutputSpec.regex("(a{3}b?){3}"),
         "written out, of 15 characters .* max_repetition",
     ),
-    ({"max_repetition": 9}, schema(pattern="^a{2,10}$"), "#/pattern: a pattern, .* of 12 characters"),
+    (
+        {"max_repetition": 9},
+        schema(pattern="^a{2,10}$"),
+        "#/pattern: a pattern, .* of 12 characters",
+    ),
     (
         {"max_repetition": 9},
         schema(patternProperties={"a{10}": {}}),
         r"#/patternProperties/a\{10\}: a pattern",
     ),
-    ({"max_repetition": 9}, schema(maxItems=10), "#/maxItems: `maxItems` of 10 is over the limit of 9"),
-    ({"max_repetition": 9}, schema(maxLength=1e30), r"`maxLength` of more than 10\^18 is over"),
-    ({"max_repetition": 9}, schema(minItems=10**200), r"`minItems` of more than 10\^18 is over"),
-    ({"max_repetition": 9}, OutputSpec.regex("a{" + "9" * 5000 + "}"), r"more than 10\^18 characters"),
-    ({"max_repetition": 99}, OutputSpec.grammar('root ::= "a" "b"{100}'), "grammar: a pattern"),
+    (
+        {"max_repetition": 9},
+        schema(maxItems=10),
+        "#/maxItems: `maxItems` of 10 is over the limit of 9",
+    ),
+    (
+        {"max_repetition": 9},
+        schema(maxLength=1e30),
+        r"`maxLength` of more than 10\^18 is over",
+    ),
+    (
+        {"max_repetition": 9},
+        schema(minItems=10**200),
+        r"`minItems` of more than 10\^18 is over",
+    ),
+    (
+        {"max_repetition": 9},
+        OutputSpec.regex("a{" + "9" * 5000 + "}"),
+        r"more than 10\^18 characters",
+    ),
+    (
+        {"max_repetition": 99},
+        OutputSpec.grammar('root ::= "a" "b"{100}'),
+        "grammar: a pattern",
+    ),
     (
         {"max_repetition": 99},
         OutputSpec.grammar("start: /(a{10}){10}/", "lark"),
@@ -83,9 +132,21 @@ OVER = [
         tag({"type": "regex", "pattern": "a{10}"}),
         "#/format/content/pattern: a pattern",
     ),
-    ({"max_spec_depth": 2}, tag({"type": "json_schema", "json_schema": {}}), "#: is nested"),
-    ({"max_nodes": 9}, schema(prefixItems=[{}] * 8), "#: a spec of 10 JSON values is over"),
-    ({"max_nodes": 8}, tag({"type": "json_schema", "json_schema": {}}), "a spec of 9 JSON values"),
+    (
+        {"max_spec_depth": 2},
+        tag({"type": "json_schema", "json_schema": {}}),
+        "#: is nested",
+    ),
+    (
+        {"max_nodes": 9},
+        schema(prefixItems=[{}] * 8),
+        "#: a spec of 10 JSON values is over",
+    ),
+    (
+        {"max_nodes": 8},
+        tag({"type": "json_schema", "json_schema": {}}),
+        "a spec of 9 JSON values",
+    ),
 ]
 
 
@@ -119,21 +180,28 @@ CIRCLE.append(CIRCLE)
     ids=range(8),
 )
 def test_a_form_that_is_certainly_too_large_is_refused_unread(form):
-    with pytest.raises(CompileLimitError, match=r"more than 10000 bytes.*max_spec_bytes"):
+    with pytest.raises(
+        CompileLimitError, match=r"more than 10000 bytes.*max_spec_bytes"
+    ):
         check_size(form, GuidedConfig(max_spec_bytes=10_000))
 
 
 @pytest.mark.parametrize(
-    "wrap", [lambda s: s, lambda s: {"json_schema": s}, lambda s: {"json": json.dumps(s)}]
+    "wrap",
+    [lambda s: s, lambda s: {"json_schema": s}, lambda s: {"json": json.dumps(s)}],
 )
 def test_a_form_of_too_many_values_is_refused_unread(wrap):
     config = GuidedConfig(max_nodes=1_000)
     check_size(wrap({"prefixItems": [{}] * 950, "description": "a,b" * 5_000}), config)
     for tiny in ({}, [], 1, True):
-        with pytest.raises(CompileLimitError, match=r"more than 1000 JSON values.*max_nodes"):
+        with pytest.raises(
+            CompileLimitError, match=r"more than 1000 JSON values.*max_nodes"
+        ):
             check_size(wrap({"prefixItems": [tiny] * 1_100}), config)
     with pytest.raises(CompileLimitError, match="max_nodes"):
-        check_size(wrap({"properties": {f"p{number}": {} for number in range(1_100)}}), config)
+        check_size(
+            wrap({"properties": {f"p{number}": {} for number in range(1_100)}}), config
+        )
 
 
 def test_a_megabyte_of_tiny_values_is_refused_in_a_moment():
@@ -163,7 +231,13 @@ def test_no_form_of_a_spec_within_the_limit_is_too_large(value):
     spec = OutputSpec.json_schema({"const": value})
     assert 8_900 < len(spec.text.encode()) <= 10_020
     check_size({"json_schema": {"const": value}}, config)
-    check_size({"type": "json_schema", "json_schema": {"name": "n", "schema": {"const": value}}}, config)
+    check_size(
+        {
+            "type": "json_schema",
+            "json_schema": {"name": "n", "schema": {"const": value}},
+        },
+        config,
+    )
     check_size(spec.text, config)
 
 
@@ -176,7 +250,9 @@ def test_no_form_of_a_spec_within_the_limit_is_too_large(value):
         schema(default={"maxItems": 10**9, "pattern": "a{99999999}"}),
         schema(const={"enum": list(range(20_001))}),
         schema(properties={"pattern": {"const": "a{99999999}"}, "maxItems": {}}),
-        OutputSpec.grammar("root ::= " + " | ".join('"f("' for _ in range(300)) + ' ")"'),
+        OutputSpec.grammar(
+            "root ::= " + " | ".join('"f("' for _ in range(300)) + ' ")"'
+        ),
         schema(maxLength=1_000_000),
     ],
     ids=range(8),
@@ -238,12 +314,20 @@ SMALL = [
     OutputSpec.json_schema(True),
     OutputSpec.choice(["yes", "no"]),
     OutputSpec.regex(r"\d{4}-\d{2}-\d{2}"),
-    schema(type="object", properties={"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}),
+    schema(
+        type="object",
+        properties={"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
+    ),
     schema(type="array", items={"type": "string", "maxLength": 100}),
     schema(type="string", pattern="^[A-Z]{3}$"),
     schema(**{"$id": "https://example.com/a"}, type="object"),
     OutputSpec.structural_tag({"format": {"type": "any_text", "excludes": ["<x>"]}}),
-    tag({"type": "json_schema", "json_schema": {"type": "object", "properties": {"a": {}}}}),
+    tag(
+        {
+            "type": "json_schema",
+            "json_schema": {"type": "object", "properties": {"a": {}}},
+        }
+    ),
 ]
 
 NOT_SMALL = [
@@ -252,7 +336,9 @@ NOT_SMALL = [
     OutputSpec.regex("a", close_before_length=True),
     OutputSpec.grammar("root ::= [^a]{1000}"),
     OutputSpec.grammar('root ::= "' + "a" * 2000 + '"'),
-    OutputSpec.structural_tag({"format": {"type": "any_text", "excludes": [f"{i:0100}" for i in range(9)]}}),
+    OutputSpec.structural_tag(
+        {"format": {"type": "any_text", "excludes": [f"{i:0100}" for i in range(9)]}}
+    ),
     tag({"type": "json_schema", "json_schema": {"not": {"type": "integer"}}}),
     tag({"type": "regex", "pattern": "(a|b)*a(a|b){255}"}),
     schema(description="x" * 5000),
@@ -275,6 +361,10 @@ def test_xgrammar_compiles_little_and_third_parties_nothing_in_process():
     pattern = OutputSpec.regex("[^a]{250}")
     assert is_small(pattern, "llguidance")
     assert not is_small(pattern, "xgrammar")
-    assert [spec.kind for spec in SMALL if is_small(spec, "xgrammar")] == ["json_object", "choice", "regex"]
+    assert [spec.kind for spec in SMALL if is_small(spec, "xgrammar")] == [
+        "json_object",
+        "choice",
+        "regex",
+    ]
     assert not any(is_small(spec, "xgrammar") for spec in NOT_SMALL)
     assert not any(is_small(spec, "third-party") for spec in SMALL)

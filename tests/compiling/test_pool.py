@@ -1,4 +1,5 @@
-"""Compiles in helper processes: limits that hold, helpers that end, requests that don't wait."""
+"""Compiles in helper processes: limits that hold, helpers that end, requests that don't
+wait."""
 
 import contextlib
 import math
@@ -60,7 +61,8 @@ def test_a_large_schema_comes_back_from_a_helper(make):
 
 
 @pytest.mark.parametrize(
-    ("options", "schema"), [({}, {"type": "integer"}), ({"isolate_compiles": False}, LARGE)]
+    ("options", "schema"),
+    [({}, {"type": "integer"}), ({"isolate_compiles": False}, LARGE)],
 )
 def test_what_compiles_in_place_needs_no_helper(make, options, schema):
     compiler = make(**options)
@@ -87,7 +89,8 @@ def test_processor_time_is_limited_and_what_went_over_is_remembered_for_a_minute
 
 
 def test_the_kernel_ends_a_compile_whose_pool_does_not(make):
-    """The worker that asked for it may have ended, while native code keeps the helper from noticing."""
+    """The worker that asked for it may have ended, while native code keeps the helper
+    from noticing."""
     compiler = make(own_template=True, compile_seconds=1.0)
     helper = Helper(compiler.template, compiler.config)
     helper._channel.send(Compile("strange", strange("spin")))
@@ -97,7 +100,9 @@ def test_the_kernel_ends_a_compile_whose_pool_does_not(make):
 
 def test_a_compile_that_gets_no_processor_says_nothing_of_its_spec(make):
     compiler = make(compile_seconds=0.5)
-    with pytest.raises(BusyError, match=r"a compile got 0(\.\d+)? s of processor time in 2"):
+    with pytest.raises(
+        BusyError, match=r"a compile got 0(\.\d+)? s of processor time in 2"
+    ):
         compiler.compile(strange("sleep"))
     assert compiler.refusal(strange("sleep")) is None
     assert compiler._pool.processes() == []
@@ -143,7 +148,9 @@ def test_slow_specs_leave_quick_ones_a_helper_and_start_again(make):
         time.sleep(0.01)
     for number in range(2):
         assert compiler.compile(OutputSpec.json_schema({**LARGE, "title": str(number)}))
-    small = [compiling(compiler, OutputSpec.json_schema({"enum": [i]})) for i in range(9)]
+    small = [
+        compiling(compiler, OutputSpec.json_schema({"enum": [i]})) for i in range(9)
+    ]
     assert all(future.result(20).backend == "llguidance" for future in small)
     assert not any(future.done() for future in slow)
     assert len(compiler._pool.processes()) <= 2
@@ -158,7 +165,9 @@ def test_identical_slow_specs_share_a_helper(make, busy_machine, monkeypatch):
     compiler = make(compile_seconds=1.0, compile_processes=3)
     asked = []
     prepare = compiler._pool.prepare
-    monkeypatch.setattr(compiler._pool, "prepare", lambda *about: asked.append(about) or prepare(*about))
+    monkeypatch.setattr(
+        compiler._pool, "prepare", lambda *about: asked.append(about) or prepare(*about)
+    )
     same = [compiling(compiler, strange("spin"), deadline=math.inf) for _ in range(12)]
     with pytest.raises(CompileLimitError):
         same[0].result(60)
@@ -177,17 +186,21 @@ def test_nothing_is_started_before_a_spec_needs_it(make):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("who", ["helper", "template"])
-def test_what_is_ended_or_stopped_while_idle_is_replaced_and_costs_a_spec_nothing(make, who, number):
+def test_what_is_ended_or_stopped_while_idle_is_replaced_and_costs_a_spec_nothing(
+    make, who, number
+):
     compiler = make(compile_seconds=60.0)
     compiler.compile(OutputSpec.json_schema(LARGE))
     (helper,) = compiler._pool.processes()
     pid = helper if who == "helper" else compiler.template.pid
     os.kill(pid, number)
     if who == "template":
-        with contextlib.suppress(ProcessLookupError):  # it may have ended with its template
+        # it may have ended with its template
+        with contextlib.suppress(ProcessLookupError):
             os.kill(helper, signal.SIGKILL)
     if who == "template" or number == signal.SIGKILL:
-        # Until all of its threads have ended its socket is open, and a spec would be taken for the cause.
+        # Until all of its threads have ended its socket is open, and a spec would be
+        # taken for the cause.
         assert ended(helper)
     spec = OutputSpec.json_schema({**LARGE, "title": "again"})
     assert compiler.compile(spec).backend == "llguidance"
@@ -268,12 +281,15 @@ def test_helpers_that_die_while_they_make_a_backend_are_no_refusal_of_the_spec(
         with pytest.raises(BusyError, match="ended while it made backend 'strange'"):
             compiler.compile(spec)
         assert compiler.refusal(spec) is None
-    with pytest.raises(UnsupportedSpecError, match="refused in process"):  # the next helper's answer
+    # the next helper's answer
+    with pytest.raises(UnsupportedSpecError, match="refused in process"):
         compiler.compile(spec)
     assert not list(folder.iterdir())
 
 
-def test_a_template_that_dies_while_it_starts_is_no_refusal_of_the_spec(make, monkeypatch):
+def test_a_template_that_dies_while_it_starts_is_no_refusal_of_the_spec(
+    make, monkeypatch
+):
     compiler = make(own_template=True)
     left = ["one"]
     running = Template._running
@@ -296,20 +312,26 @@ def test_helpers_end_with_their_host(plugin, end):
     path = os.pathsep.join([str(plugin), str(Path(__file__).parents[2])])
     command = [sys.executable, "-c", code]
     variables = {**os.environ, "PYTHONPATH": path}
-    host = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+    host = subprocess.run(
+        command, env=variables, capture_output=True, text=True, timeout=60
+    )
     assert host.returncode in (0, -signal.SIGKILL), host.stderr
     pids = [int(pid) for pid in host.stdout.split()]
     assert pids
     assert ended(*pids)
 
 
-def test_a_process_that_is_forked_in_a_compile_makes_its_own(byte_vocabulary, monkeypatch):
+def test_a_process_that_is_forked_in_a_compile_makes_its_own(
+    byte_vocabulary, monkeypatch
+):
     compiler = shared_compiler(byte_vocabulary)
     begun = threading.Event()
     made = compiler._made
     small = OutputSpec.choice(["a"])
     large = OutputSpec.json_schema(LARGE)
-    monkeypatch.setattr(compiler, "_made", lambda *args: begun.set() or time.sleep(0.5) or made(*args))
+    monkeypatch.setattr(
+        compiler, "_made", lambda *args: begun.set() or time.sleep(0.5) or made(*args)
+    )
     running = compiling(compiler, small)
     begun.wait()
     child = os.fork()
@@ -329,12 +351,16 @@ def test_a_process_that_is_forked_in_a_compile_makes_its_own(byte_vocabulary, mo
 def test_a_spec_is_quick_if_it_is_for_each_backend_that_may_get_it(make):
     grammar = "root ::= " + " ".join(["[a-z]"] * 20)
     assert make().is_quick(OutputSpec.grammar(grammar, backend="llguidance"))
-    assert not make().is_quick(OutputSpec.grammar(grammar))  # xgrammar may, where llguidance can't read it
+    # xgrammar may, where llguidance can't read it
+    assert not make().is_quick(OutputSpec.grammar(grammar))
 
 
 def test_a_spec_that_compiled_elsewhere_needs_no_helper(byte_vocabulary):
     large = OutputSpec.choice([f"choice {n:04}" for n in range(2000)])
-    first, second = (GrammarCompiler(byte_vocabulary, config=GuidedConfig(threads=1)) for _ in range(2))
+    first, second = (
+        GrammarCompiler(byte_vocabulary, config=GuidedConfig(threads=1))
+        for _ in range(2)
+    )
     assert not first.is_quick(large)
     prepared = first.admit(large)
     assert first.is_quick(large)
@@ -355,9 +381,9 @@ def test_helpers_give_way(make):
     compiler = make()
     compiler.compile(OutputSpec.json_schema(LARGE))
     (pid,) = compiler._pool.processes()
-    assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, 0) or (
-        os.getpriority(os.PRIO_PROCESS, 0) == 19
-    )
+    assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(
+        os.PRIO_PROCESS, 0
+    ) or (os.getpriority(os.PRIO_PROCESS, 0) == 19)
 
 
 def test_threads_that_compile_again_give_way_and_tell_their_errors():

@@ -1,4 +1,5 @@
-"""A compiler for all tests of a file: they only compile, and helper processes take seconds to start."""
+"""A compiler for all tests of a file: they only compile, and helper processes take
+seconds to start."""
 
 import pytest
 
@@ -8,6 +9,8 @@ from guided_plugin.plugins import Plugins
 
 @pytest.fixture(scope="module")
 def byte_compiler(byte_vocabulary, config):
-    compiler = GrammarCompiler(byte_vocabulary, config=config, plugins=Plugins(entry_points=False))
+    compiler = GrammarCompiler(
+        byte_vocabulary, config=config, plugins=Plugins(entry_points=False)
+    )
     yield compiler
     compiler.close()

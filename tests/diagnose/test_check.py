@@ -38,7 +38,10 @@ def _only(found):
         ("é+", "éè", 1),  # the two share their first byte
         ("🙂+", "🙂🙃", 1),
         ("[a-z]+", "a\ud800", 1),  # not raised
-        *(("é*", "é" * good + "!" + "é" * 300, good) for good in (0, 1, 255, 256, 257, 511, 512, 700)),
+        *(
+            ("é*", "é" * good + "!" + "é" * 300, good)
+            for good in (0, 1, 255, 256, 257, 511, 512, 700)
+        ),
     ],
 )
 def test_a_position_moves_as_far_as_a_text_fits(byte_compiler, pattern, text, count):
@@ -49,7 +52,12 @@ def test_a_position_moves_as_far_as_a_text_fits(byte_compiler, pattern, text, co
     ("pattern", "text", "position", "reason"),
     [
         ("aé", "aé", None, "accepted"),
-        ("éab", "éa", 2, "refused at the end (character 2): more is needed; expected: b"),
+        (
+            "éab",
+            "éa",
+            2,
+            "refused at the end (character 2): more is needed; expected: b",
+        ),
         ("a", "", 0, "refused at the end (character 0): more is needed; expected: a"),
         (
             "日本[0-9]+",
@@ -68,7 +76,11 @@ def test_a_position_moves_as_far_as_a_text_fits(byte_compiler, pattern, text, co
 )
 def test_why_a_text_does_not_match(byte_compiler, pattern, text, position, reason):
     found = _match(byte_compiler, pattern, text)
-    assert (found.position, found.reason, found.accepted) == (position, reason, position is None)
+    assert (found.position, found.reason, found.accepted) == (
+        position,
+        reason,
+        position is None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,24 +90,35 @@ def test_why_a_text_does_not_match(byte_compiler, pattern, text, position, reaso
         ('{"name": "\\u00e9 \\" \\\\", "age": 1}', '{"name":"é \\" \\\\","age":1}'),
         ('{"name": "", "age": 1.50}', '{"name":"","age":1.50}'),
         ('{"name": "", "age": 1E5}', '{"name":"","age":1E5}'),
-        ('{"name": "", "age": 0.10000000000000000001}', '{"name":"","age":0.10000000000000000001}'),
+        (
+            '{"name": "", "age": 0.10000000000000000001}',
+            '{"name":"","age":0.10000000000000000001}',
+        ),
     ],
 )
 def test_rewriting_changes_layout_and_nothing_else(byte_compiler, text, written):
-    found = _only(check_spec(byte_compiler, OutputSpec.json_schema(PERSON), [("it", text)]))
+    found = _only(
+        check_spec(byte_compiler, OutputSpec.json_schema(PERSON), [("it", text)])
+    )
     assert found.text == written
     assert found.accepted
 
 
 def test_rewriting_keeps_a_repeated_key_for_the_grammar_to_refuse(byte_compiler):
     text = '{"name": "a", "name": "b", "age": 1}'
-    found = _only(check_spec(byte_compiler, OutputSpec.json_schema(PERSON), [("it", text)]))
+    found = _only(
+        check_spec(byte_compiler, OutputSpec.json_schema(PERSON), [("it", text)])
+    )
     assert found.text == '{"name":"a","name":"b","age":1}'
     assert (found.accepted, found.position) == (False, len('{"name":"a","'))
 
 
 def test_text_that_is_no_json_is_matched_as_it_is(byte_compiler):
-    found = _only(check_spec(byte_compiler, OutputSpec.json_schema(PERSON), [("it", '{"name":oops}\n')]))
+    found = _only(
+        check_spec(
+            byte_compiler, OutputSpec.json_schema(PERSON), [("it", '{"name":oops}\n')]
+        )
+    )
     assert found.text == '{"name":oops}'
     assert (found.accepted, found.position) == (False, 8)
 
@@ -103,15 +126,23 @@ def test_text_that_is_no_json_is_matched_as_it_is(byte_compiler):
 def test_other_kinds_lose_one_line_end_only(byte_compiler):
     spec = OutputSpec.regex(" a +")
     for raw in (False, True):
-        found = check_spec(byte_compiler, spec, [("one", " a \n"), ("two", " a \n\n")], raw=raw)
-        assert [(i.text, i.accepted) for i in found.instances] == [(" a ", True), (" a \n", False)]
+        found = check_spec(
+            byte_compiler, spec, [("one", " a \n"), ("two", " a \n\n")], raw=raw
+        )
+        assert [(i.text, i.accepted) for i in found.instances] == [
+            (" a ", True),
+            (" a \n", False),
+        ]
 
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_a_line_end_that_the_spec_takes_is_kept(byte_compiler, raw):
     texts = [("with", "a\n"), ("without", "a")]
     found = check_spec(byte_compiler, OutputSpec.regex("a\\n"), texts, raw=raw)
-    assert [(i.text, i.accepted) for i in found.instances] == [("a\n", True), ("a", False)]
+    assert [(i.text, i.accepted) for i in found.instances] == [
+        ("a\n", True),
+        ("a", False),
+    ]
 
 
 def test_a_refused_spec_is_reported_and_not_raised(byte_compiler):
@@ -124,7 +155,9 @@ def test_a_refused_spec_is_reported_and_not_raised(byte_compiler):
     assert error["what"] == found.error.what
 
 
-def test_misspelt_keywords_are_warned_of_even_when_the_spec_is_refused(byte_compiler, monkeypatch):
+def test_misspelt_keywords_are_warned_of_even_when_the_spec_is_refused(
+    byte_compiler, monkeypatch
+):
     spec = OutputSpec.json_schema({"type": "integer", "minmum": 3})
     warned = check_spec(byte_compiler, spec).warnings
     assert "#/minmum: unknown keyword, ignored (did you mean 'minimum'?)" in warned
@@ -137,10 +170,14 @@ def test_misspelt_keywords_are_warned_of_even_when_the_spec_is_refused(byte_comp
 
 
 def test_misspelt_keywords_inside_tags_are_warned_of_with_their_place(byte_compiler):
-    structures = [{"begin": "<f>", "schema": {"type": "integer", "minmum": 3}, "end": "</f>"}]
+    structures = [
+        {"begin": "<f>", "schema": {"type": "integer", "minmum": 3}, "end": "</f>"}
+    ]
     spec = OutputSpec.structural_tag({"structures": structures, "triggers": ["<f"]})
     said = "unknown keyword, ignored (did you mean 'minimum'?)"
-    assert check_spec(byte_compiler, spec).warnings == (f"#/structures/0/schema/minmum: {said}",)
+    assert check_spec(byte_compiler, spec).warnings == (
+        f"#/structures/0/schema/minmum: {said}",
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,11 +196,16 @@ def test_what_a_forced_form_of_whitespace_may_cost_is_told(byte_compiler, make):
         assert note.startswith(f"whitespace is {form}: ")
         assert "docs/guides/answers.md" in note
     assert check_spec(byte_compiler, make("flexible")).note == ""
-    assert check_spec(byte_compiler, OutputSpec.regex("a", whitespace="compact")).note == ""
+    assert (
+        check_spec(byte_compiler, OutputSpec.regex("a", whitespace="compact")).note
+        == ""
+    )
 
 
 def test_to_dict_has_stable_keys_and_is_json(byte_compiler):
-    found = check_spec(byte_compiler, OutputSpec.regex("é+"), [("good", "é"), ("bad", "éx")]).to_dict()
+    found = check_spec(
+        byte_compiler, OutputSpec.regex("é+"), [("good", "é"), ("bad", "éx")]
+    ).to_dict()
     assert list(found) == [
         "ok",
         "spec",
@@ -182,7 +224,13 @@ def test_to_dict_has_stable_keys_and_is_json(byte_compiler):
     assert found["spec"] == {"regex": "é+"}
     assert found["error"] is None
     assert found["instances"] == [
-        {"name": "good", "accepted": True, "position": None, "reason": "accepted", "text": "é"},
+        {
+            "name": "good",
+            "accepted": True,
+            "position": None,
+            "reason": "accepted",
+            "text": "é",
+        },
         {
             "name": "bad",
             "accepted": False,
@@ -212,7 +260,9 @@ INNER = {"type": "object", "properties": {"o": PERSON, "free": {"type": "object"
         ('{"free": {"any": 1}}', None),
     ],
 )
-def test_what_fails_for_strict_alone_says_how_to_open_objects(byte_compiler, tag, text, hinted):
+def test_what_fails_for_strict_alone_says_how_to_open_objects(
+    byte_compiler, tag, text, hinted
+):
     form = {"format": {"type": "json_schema", "json_schema": INNER}}
     make = OutputSpec.structural_tag if tag else OutputSpec.json_schema
     document = form if tag else INNER
@@ -220,13 +270,17 @@ def test_what_fails_for_strict_alone_says_how_to_open_objects(byte_compiler, tag
     found = _only(check_spec(byte_compiler, make(document), [("it", text)]))
     assert found.accepted is (hinted is None)
     assert found.reason.endswith(OPENED) is bool(hinted)
-    opened = _only(check_spec(byte_compiler, make(document, strict=False), [("it", text)]))
+    opened = _only(
+        check_spec(byte_compiler, make(document, strict=False), [("it", text)])
+    )
     assert opened.accepted is (hinted is not False)
     assert OPENED not in opened.reason
 
 
 def test_no_hint_at_what_a_backend_cannot_enforce(byte_compiler):
     spec = OutputSpec.json_schema(PERSON, backend="xgrammar")
-    found = _only(check_spec(byte_compiler, spec, [("it", '{"name":"","age":1,"town":""}')]))
+    found = _only(
+        check_spec(byte_compiler, spec, [("it", '{"name":"","age":1,"town":""}')])
+    )
     assert not found.accepted
     assert OPENED not in found.reason

@@ -17,7 +17,8 @@ DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 def statuses(schema, compiler, **options):
     """The status of every keyword, by place."""
     return {
-        use.where: use.status for use in keyword_uses(OutputSpec.json_schema(schema, **options), compiler)
+        use.where: use.status
+        for use in keyword_uses(OutputSpec.json_schema(schema, **options), compiler)
     }
 
 
@@ -44,7 +45,9 @@ def test_schemas_inside_tags(byte_compiler):
 
 def test_what_is_refused_inside_tags(byte_compiler):
     schemas = [{"type": "integer"}, {"type": "array", "not": {"uniqueItems": True}}]
-    structures = [{"begin": f"<f{i}>", "schema": s, "end": "</f>"} for i, s in enumerate(schemas)]
+    structures = [
+        {"begin": f"<f{i}>", "schema": s, "end": "</f>"} for i, s in enumerate(schemas)
+    ]
     spec = OutputSpec.structural_tag({"structures": structures, "triggers": ["<f"]})
     report = check_spec(byte_compiler, spec)
     assert not report.ok
@@ -82,14 +85,35 @@ def test_every_keyword_has_its_place_and_status(byte_compiler):
 @pytest.mark.parametrize(
     ("schema", "expected"),
     [
-        ({"type": "string", "minimum": 3}, {"#/minimum": "does not apply to type string"}),
-        ({"type": "integer", "minimun": 3}, {"#/minimun": "not a keyword of the standard"}),
-        ({"type": "array", "uniqueItems": False}, {"#/uniqueItems": "false has no effect"}),
-        ({"type": "array", "minContains": 2}, {"#/minContains": "has no effect without `contains`"}),
+        (
+            {"type": "string", "minimum": 3},
+            {"#/minimum": "does not apply to type string"},
+        ),
+        (
+            {"type": "integer", "minimun": 3},
+            {"#/minimun": "not a keyword of the standard"},
+        ),
+        (
+            {"type": "array", "uniqueItems": False},
+            {"#/uniqueItems": "false has no effect"},
+        ),
+        (
+            {"type": "array", "minContains": 2},
+            {"#/minContains": "has no effect without `contains`"},
+        ),
         ({"type": "integer", "then": False}, {"#/then": "has no effect without `if`"}),
-        ({"type": "string", "format": "colour"}, {"#/format": "the format 'colour' is not enforced"}),
-        ({"type": "object", "required": True}, {"#/required": "a list of names since draft 4"}),
-        ({"$schema": DRAFT_4, "const": 3}, {"#/const": "a keyword since draft 6, in a schema of draft 4"}),
+        (
+            {"type": "string", "format": "colour"},
+            {"#/format": "the format 'colour' is not enforced"},
+        ),
+        (
+            {"type": "object", "required": True},
+            {"#/required": "a list of names since draft 4"},
+        ),
+        (
+            {"$schema": DRAFT_4, "const": 3},
+            {"#/const": "a keyword since draft 6, in a schema of draft 4"},
+        ),
     ],
 )
 def test_annotations_say_why(byte_compiler, schema, expected):
@@ -130,13 +154,24 @@ def test_every_refused_keyword_is_found_and_the_rest_is_told_apart(byte_compiler
 
 def test_a_contradiction_is_told_of_the_keyword_that_makes_it(byte_compiler):
     schema = {"type": "string", "not": {"type": "string"}, "title": "nothing at all"}
-    found = {use.where: use for use in keyword_uses(OutputSpec.json_schema(schema), byte_compiler)}
-    assert found["#/not"].note.startswith("allows no output at all: `not`, `type` together allow nothing")
-    assert [found[f"#/{name}"].status for name in schema] == ["enforced", "refused", "annotation"]
+    found = {
+        use.where: use
+        for use in keyword_uses(OutputSpec.json_schema(schema), byte_compiler)
+    }
+    assert found["#/not"].note.startswith(
+        "allows no output at all: `not`, `type` together allow nothing"
+    )
+    assert [found[f"#/{name}"].status for name in schema] == [
+        "enforced",
+        "refused",
+        "annotation",
+    ]
 
 
 def test_keywords_that_the_operator_leaves_unenforced(byte_vocabulary, plugins):
     config = GuidedConfig(unenforced_keywords=("uniqueItems",), isolate_compiles=False)
     compiler = GrammarCompiler(byte_vocabulary, config=config, plugins=plugins)
     schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
-    assert notes(schema, compiler) == {"#/uniqueItems": "left unenforced by the configuration"}
+    assert notes(schema, compiler) == {
+        "#/uniqueItems": "left unenforced by the configuration"
+    }

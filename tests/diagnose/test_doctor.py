@@ -20,7 +20,10 @@ __all__ = ["run"]
 @pytest.fixture
 def without_running(monkeypatch):
     """Leave out the self-test, which takes seconds."""
-    sections = {**doctor.SECTIONS, "self-test": lambda setup: iter([Finding("ok", "runs")])}
+    sections = {
+        **doctor.SECTIONS,
+        "self-test": lambda setup: iter([Finding("ok", "runs")]),
+    }
     monkeypatch.setattr(doctor, "SECTIONS", sections)
     monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
     return sections
@@ -41,7 +44,9 @@ def test_the_self_test_compiles_and_decodes_in_both_modes(monkeypatch):
 def test_a_backend_that_cannot_be_imported_is_a_problem(monkeypatch):
     monkeypatch.setitem(sys.modules, "xgrammar", None)
     monkeypatch.setattr(machine, "_decodes", lambda compiler, mode: Finding("ok", mode))
-    broken = [finding for finding in machine.self_test(Setup()) if finding.status == "problem"]
+    broken = [
+        finding for finding in machine.self_test(Setup()) if finding.status == "problem"
+    ]
     assert len(broken) == 1
     assert broken[0].what.startswith("xgrammar does not compile: ")
     assert broken[0].remedy
@@ -58,7 +63,9 @@ def test_a_backend_on_a_machine_that_is_busy_needs_no_reinstall():
 
 def test_tokens_that_the_grammar_forbids_are_told(monkeypatch):
     compiler = machine._compiler()
-    monkeypatch.setattr("guided_plugin.pipeline.pipeline.mask_rows", lambda *given: None)
+    monkeypatch.setattr(
+        "guided_plugin.pipeline.pipeline.mask_rows", lambda *given: None
+    )
     found = machine._decodes(compiler, "inline")
     assert found.status == "problem"
     assert "the request failed" in found.what or "forbids" in found.what
@@ -66,7 +73,9 @@ def test_tokens_that_the_grammar_forbids_are_told(monkeypatch):
 
 def test_no_shared_memory_fails_the_mode_that_needs_it(monkeypatch):
     def refuse(size):
-        raise PipelineError("cannot allocate 1.0 MiB", where="/dev/shm", hint="make it larger")
+        raise PipelineError(
+            "cannot allocate 1.0 MiB", where="/dev/shm", hint="make it larger"
+        )
 
     monkeypatch.setattr("guided_plugin.worker.layout._unnamed_file", refuse)
     found = machine._decodes(machine._compiler(), "process")
@@ -110,7 +119,12 @@ def test_the_command_as_json(run, without_running):
 
 def test_it_starts_without_torch():
     code = "import sys, guided_plugin.cli, guided_plugin.diagnose.doctor; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], timeout=120, check=False
+        ).returncode
+        == 0
+    )
 
 
 @pytest.fixture
@@ -162,9 +176,17 @@ def test_a_server_that_says_it_is_on(run, answers, suffix):
     ("state", "says", "remedy"),
     [
         (None, "vLLM 0.32.0 serves without the plugin", "install guided-plugin"),
-        (json.dumps({**ON, "off": "the plugin is switched off (unset it)"}), "off (unset it)", "start the"),
+        (
+            json.dumps({**ON, "off": "the plugin is switched off (unset it)"}),
+            "off (unset it)",
+            "start the",
+        ),
         ("yes", "does not answer like a vLLM server", "http://HOST:PORT"),
-        ('{"version": "9.8"}', "installed with vLLM 0.32.0, but off: None", "start the server again"),
+        (
+            '{"version": "9.8"}',
+            "installed with vLLM 0.32.0, but off: None",
+            "start the server again",
+        ),
         ("[3]", "does not answer like a vLLM server", "http://HOST:PORT"),
     ],
 )
@@ -182,12 +204,25 @@ def test_what_answers_is_no_server_of_vllms(run, answers, version):
     url, paths = answers
     tell(paths, json.dumps(ON), version=version)
     result = run("doctor", "--server", url)
-    assert (result.code, "does not answer like a vLLM server" in result.out) == (1, True)
+    assert (result.code, "does not answer like a vLLM server" in result.out) == (
+        1,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
-    "url", ["localhost:8000", "file:///etc/hostname", "http://127.0.0.1:1", "http://[", "http://a b"]
+    "url",
+    [
+        "localhost:8000",
+        "file:///etc/hostname",
+        "http://127.0.0.1:1",
+        "http://[",
+        "http://a b",
+    ],
 )
 def test_an_address_without_a_server(run, url):
     result = run("doctor", "--server", url)
-    assert (result.code, f"{url} does not answer like a vLLM server: " in result.out) == (1, True)
+    assert (
+        result.code,
+        f"{url} does not answer like a vLLM server: " in result.out,
+    ) == (1, True)

@@ -1,4 +1,5 @@
-"""`explain_output`: every kind of spec, texts that break at any character, control tokens, completions."""
+"""`explain_output`: every kind of spec, texts that break at any character, control
+tokens, completions."""
 
 import json
 from dataclasses import replace
@@ -27,8 +28,11 @@ WHOLE = '{"name":"Aé\\"","age":12,"tags":["red","blue"]}'
 
 @pytest.fixture(scope="module")
 def byte_compiler(byte_vocabulary, config):
-    """One for all tests here: each new one would start a process to compile with xgrammar."""
-    return gp.GrammarCompiler(byte_vocabulary, config=config, plugins=Plugins(entry_points=False))
+    """One for all tests here: each new one would start a process to compile with
+    xgrammar."""
+    return gp.GrammarCompiler(
+        byte_vocabulary, config=config, plugins=Plugins(entry_points=False)
+    )
 
 
 @pytest.fixture(params=["auto", "xgrammar"])
@@ -78,7 +82,9 @@ def test_a_completion_of_any_beginning_is_right(byte_compiler, person, end):
 
 @pytest.mark.parametrize("place", [0, 5, 21, len(WHOLE)])
 def test_a_text_that_breaks_at_a_character(byte_compiler, person, place):
-    found = gp.explain_output(byte_compiler, person, WHOLE[:place] + "\x01" + WHOLE[place:])
+    found = gp.explain_output(
+        byte_compiler, person, WHOLE[:place] + "\x01" + WHOLE[place:]
+    )
     assert not found.ok
     assert (found.refused.position, found.text) == (place, WHOLE[:place])
     assert found.refused.found.startswith("\x01")
@@ -104,8 +110,20 @@ def test_why_a_continuation_is_refused(byte_compiler, person):
         (gp.OutputSpec.regex("[a-z]+@[a-z]+\\.com"), "ab", "@ a-z", False, "@a.com"),
         (gp.OutputSpec.regex("[0-9]{2,4}"), "12", "0-9", True, ""),
         (gp.OutputSpec.choice(["yes", "no", "né"]), "n", "o beyond ASCII", False, "o"),
-        (gp.OutputSpec.grammar('root ::= "(" root ")" | "x"', "ebnf"), "((", "( x", False, "x))"),
-        (gp.OutputSpec.grammar('start: "<" /[a-c]{2}/ ">"', "lark"), "<a", "a-c", False, "a>"),
+        (
+            gp.OutputSpec.grammar('root ::= "(" root ")" | "x"', "ebnf"),
+            "((",
+            "( x",
+            False,
+            "x))",
+        ),
+        (
+            gp.OutputSpec.grammar('start: "<" /[a-c]{2}/ ">"', "lark"),
+            "<a",
+            "a-c",
+            False,
+            "a>",
+        ),
     ],
 )
 def test_other_kinds(byte_compiler, spec, text, characters, may_stop, ending):
@@ -118,7 +136,10 @@ def test_other_kinds(byte_compiler, spec, text, characters, may_stop, ending):
 
 def test_whitespace_that_goes_on_is_noted(byte_compiler):
     flexible = gp.OutputSpec.json_schema(PERSON, whitespace="flexible")
-    assert gp.explain_output(byte_compiler, flexible, '{"name":"A"   ').refused.position == 13
+    assert (
+        gp.explain_output(byte_compiler, flexible, '{"name":"A"   ').refused.position
+        == 13
+    )
     found = gp.explain_output(byte_compiler, flexible, '{"name":"A"\n' + " " * 16)
     assert "17 characters of whitespace" in found.notes[0]
     assert "'compact'" in found.notes[0]
@@ -130,7 +151,10 @@ def test_whitespace_that_goes_on_is_noted(byte_compiler):
     assert json.dumps(json.loads(written)) == written
     assert gp.explain_output(byte_compiler, spaced, '{"name":  ').refused.position == 9
     compact = gp.OutputSpec.json_schema(PERSON, whitespace="compact")
-    assert gp.explain_output(byte_compiler, compact, '{"name":"A"  ').refused.position == 11
+    assert (
+        gp.explain_output(byte_compiler, compact, '{"name":"A"  ').refused.position
+        == 11
+    )
 
 
 def test_a_number_that_goes_on_is_noted(byte_compiler):
@@ -139,14 +163,21 @@ def test_a_number_that_goes_on_is_noted(byte_compiler):
         return gp.explain_output(byte_compiler, spec, text).notes
 
     integer = {"type": "integer"}
-    assert "12 digits, and more are allowed: 'minimum' and 'maximum'" in notes("6" * 12, **integer)[0]
+    assert (
+        "12 digits, and more are allowed: 'minimum' and 'maximum'"
+        in notes("6" * 12, **integer)[0]
+    )
     assert notes("6" * 11, **integer) == ()
     assert "13 digits" in notes("0." + "3" * 13)[0]
     # What the note says to do bounds them.
-    bounded = gp.OutputSpec.json_schema({"type": "integer", "minimum": 0, "maximum": 10**12})
+    bounded = gp.OutputSpec.json_schema(
+        {"type": "integer", "minimum": 0, "maximum": 10**12}
+    )
     assert gp.explain_output(byte_compiler, bounded, "6" * 12).characters == ()
     fraction = gp.OutputSpec.json_schema({"type": "number", "multipleOf": 0.01})
-    assert not set("123456789") & set(gp.explain_output(byte_compiler, fraction, "0.33").characters)
+    assert not set("123456789") & set(
+        gp.explain_output(byte_compiler, fraction, "0.33").characters
+    )
     text = gp.OutputSpec.json_schema({"type": "string"})
     assert not gp.explain_output(byte_compiler, text, '"' + "6" * 20).notes
 
@@ -154,7 +185,12 @@ def test_a_number_that_goes_on_is_noted(byte_compiler):
 @pytest.fixture
 def tag_compiler(config, plugins):
     """Bytes, and two control tokens beside the stop token."""
-    tokens = [*(bytes([byte]) for byte in range(256)), b"<|call|>", b"<|other|>", b"</s>"]
+    tokens = [
+        *(bytes([byte]) for byte in range(256)),
+        b"<|call|>",
+        b"<|other|>",
+        b"</s>",
+    ]
     vocabulary = gp.Vocabulary.from_tokens(tokens, [258], [256, 257])
     return gp.GrammarCompiler(vocabulary, config=config, plugins=plugins)
 
@@ -171,9 +207,14 @@ def test_control_tokens_of_tags(tag_compiler):
     assert ranges(list(found.characters)) == "0-9 <"
     assert found.ending.text == "</f>"
     first, *_ = stretches(tag_compiler, spec, "<|call|>12</f>")
-    assert (first.text, first.forced, first.expected) == ("<|call|>", False, "<, <|call|>")
+    assert (first.text, first.forced, first.expected) == (
+        "<|call|>",
+        False,
+        "<, <|call|>",
+    )
     other = gp.explain_output(tag_compiler, spec, "<|call|>1<|other|>")
-    assert other.refused.position in (9, 10)  # the first character also begins the end of the tag
+    # the first character also begins the end of the tag
+    assert other.refused.position in (9, 10)
 
 
 def test_a_control_token_in_a_string_is_its_text_or_refused(tag_compiler):
@@ -237,23 +278,34 @@ def test_ranges_of_characters():
 
 
 def test_what_is_forced_is_told_where_it_is_asked_for(byte_compiler, person):
-    """A text that breaks off, one that is whole, and one that does not fit. xgrammar does not tell."""
-    encoded = gp.Vocabulary(byte_compiler.vocabulary.tokens, byte_compiler.vocabulary.stop_token_ids)
+    """A text that breaks off, one that is whole, and one that does not fit. xgrammar
+    does not tell."""
+    encoded = gp.Vocabulary(
+        byte_compiler.vocabulary.tokens, byte_compiler.vocabulary.stop_token_ids
+    )
     object.__setattr__(encoded, "encode", lambda text: list(text.encode()))
     compiler = gp.GrammarCompiler(encoded, plugins=Plugins(entry_points=False))
     person = replace(person, whitespace="compact")
     assert gp.explain_output(compiler, person, WHOLE).jump is None
-    for text, fits in ((WHOLE, WHOLE), (WHOLE[:20], WHOLE[:20]), (WHOLE[:15] + "x", WHOLE[:15])):
+    for text, fits in (
+        (WHOLE, WHOLE),
+        (WHOLE[:20], WHOLE[:20]),
+        (WHOLE[:15] + "x", WHOLE[:15]),
+    ):
         found = gp.explain_output(compiler, person, text, seconds=0.0, jump=True).jump
         assert "".join(piece for piece, _ in found.pieces) == fits
         assert found.tokens == len(fits.encode()) + (fits == WHOLE)
         free = [piece for piece, own in found.pieces if own]
         assert bool(free) == (person.backend == "auto")
-        # A text that breaks off behind forced ones leaves its last pass without a token of its own.
+        # A text that breaks off behind forced ones leaves its last pass without a token
+        # of its own.
         broken_off = fits != WHOLE and found.pieces[-1][1]
         assert found.forwards == found.tokens - len("".join(free).encode()) + broken_off
-    for text in ("größe 日本🙂", "größe 日本"):  # forced up to the middle of a character, and broken off
-        spec = gp.OutputSpec.choice(["größe 日本🙂", "größe 日本😀"], backend=person.backend)
+    # forced up to the middle of a character, and broken off
+    for text in ("größe 日本🙂", "größe 日本"):
+        spec = gp.OutputSpec.choice(
+            ["größe 日本🙂", "größe 日本😀"], backend=person.backend
+        )
         pieces = gp.explain_output(compiler, spec, text, jump=True).jump.pieces
         assert "".join(piece for piece, _ in pieces) == text
     with pytest.raises(VocabularyError, match="encoder"):

@@ -1,5 +1,6 @@
-"""The page of `explain --html`: what it marks, that it stays inert whatever a client wrote, and how a browser
-shows it, where one is installed: `pip install PySide6-Addons==6.8.3` brings Chromium as Qt has it."""
+"""The page of `explain --html`: what it marks, that it stays inert whatever a client
+wrote, and how a browser shows it, where one is installed: `pip install
+PySide6-Addons==6.8.3` brings Chromium as Qt has it."""
 
 import json
 import os
@@ -51,7 +52,9 @@ class Read(HTMLParser):
         if tag == "pre":
             self.blocks.append("")
         if tag == "span":
-            self.spans.append([len(self.blocks) * ("pre" in self.stack), dict(attrs), ""])
+            self.spans.append(
+                [len(self.blocks) * ("pre" in self.stack), dict(attrs), ""]
+            )
 
     def handle_endtag(self, tag):
         assert self.stack.pop() == tag
@@ -64,7 +67,11 @@ class Read(HTMLParser):
 
     def marks(self, block=1):
         """Kind and text of each part of a block, and the title."""
-        return [(one["class"], text, one.get("title")) for at, one, text in self.spans if at == block]
+        return [
+            (one["class"], text, one.get("title"))
+            for at, one, text in self.spans
+            if at == block
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +90,17 @@ def test_each_part_is_marked_at_its_place(compiler):
     marks = read.marks()
     assert "".join(text for _, text, _ in marks) == TEXT + "1 and more"
     kinds = [(kind, text) for kind, text, _ in marks]
-    assert kinds[:4] == [("forced", '{"name":"'), ("free", 'Aé"'), ("forced", ',"role":"'), ("free", "c")]
-    assert kinds[4:] == [("forced", 'hef","tag":'), ("refused", "1"), ("rest", " and more")]
+    assert kinds[:4] == [
+        ("forced", '{"name":"'),
+        ("free", 'Aé"'),
+        ("forced", ',"role":"'),
+        ("free", "c"),
+    ]
+    assert kinds[4:] == [
+        ("forced", 'hef","tag":'),
+        ("refused", "1"),
+        ("rest", " and more"),
+    ]
     assert marks[3][2] == "expected: c n"
     assert "beyond ASCII" in marks[1][2]
     assert marks[5][2].startswith("refused at character 33: ")
@@ -100,7 +116,10 @@ def test_what_must_come_next_and_where_an_output_may_end(compiler):
     marks = Read(made(compiler, gp.OutputSpec.regex("[0-9]{2,3}"), "12")).marks()
     assert marks == [("free", "12", "expected: 0-9")]
     marks = Read(made(compiler, gp.OutputSpec.regex("[0-9]{2,3}"), "123")).marks()
-    assert marks == [("free", "12", "expected: 0-9"), ("free", "3", "expected: 0-9 or the end")]
+    assert marks == [
+        ("free", "12", "expected: 0-9"),
+        ("free", "3", "expected: 0-9 or the end"),
+    ]
     assert Read(made(compiler, gp.OutputSpec.regex("a"), "")).marks() == [
         ("forced next", "a", "must come next")
     ]
@@ -108,7 +127,10 @@ def test_what_must_come_next_and_where_an_output_may_end(compiler):
 
 @pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
 def test_stretches_are_the_text_and_forced_ones_have_no_other_way(compiler, backend):
-    schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "name": {"type": "string"}}}
+    schema = {
+        **SCHEMA,
+        "properties": {**SCHEMA["properties"], "name": {"type": "string"}},
+    }
     spec = gp.OutputSpec.json_schema(schema, backend=backend, whitespace="compact")
     text = TEXT + json.dumps(EVIL) + "}"
     parts = stretches(compiler, spec, text)
@@ -117,16 +139,20 @@ def test_stretches_are_the_text_and_forced_ones_have_no_other_way(compiler, back
     at = 0
     for one in parts:
         changed = text[:at] + ("z" if one.text[0] != "z" else "y")
-        assert (explain_output(compiler, spec, changed, seconds=0.0).refused is not None) == (
-            one.forced or one.text[0] == "c"
-        )
+        assert (
+            explain_output(compiler, spec, changed, seconds=0.0).refused is not None
+        ) == (one.forced or one.text[0] == "c")
         at += len(one.text)
 
 
 def test_a_long_text_is_marked_as_far_as_it_was_looked_at(compiler, monkeypatch):
     monkeypatch.setattr(pages, "_MOST_CHARACTERS", 10)
     marks = Read(made(compiler, gp.OutputSpec.regex("[a-c]{1,99}"), "abc" * 5)).marks()
-    assert [(kind, len(text)) for kind, text, _ in marks] == [("free", 1), ("free", 9), ("rest", 5)]
+    assert [(kind, len(text)) for kind, text, _ in marks] == [
+        ("free", 1),
+        ("free", 9),
+        ("rest", 5),
+    ]
 
 
 def test_forward_passes(compiler):
@@ -141,11 +167,33 @@ def test_what_clients_write_is_text_and_nothing_else(compiler, text):
     html.encode()
     read = Read(html)
     assert set(read.tags) <= {
-        *("html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "p", "pre", "span"),
+        *(
+            "html",
+            "head",
+            "meta",
+            "title",
+            "style",
+            "body",
+            "main",
+            "h1",
+            "h2",
+            "p",
+            "pre",
+            "span",
+        ),
         *("details", "summary", "table", "tr", "td"),
     }
     names = {name for name, _ in read.attributes}
-    assert names <= {"lang", "charset", "http-equiv", "content", "name", "class", "title", "tabindex"}
+    assert names <= {
+        "lang",
+        "charset",
+        "http-equiv",
+        "content",
+        "name",
+        "class",
+        "title",
+        "tabindex",
+    }
     assert "default-src 'none'" in html
     assert not re.search(r"url\(|@import|https?:", html.split("</style>")[0])
     assert not re.search("[\x00-\x08\u202a-\u202e\ud800-\udfff]", html)
@@ -190,22 +238,36 @@ JSON.stringify({title: document.title, text: document.querySelector('pre').inner
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_in_a_browser(compiler, tmp_path, dark):
-    pytest.importorskip("PySide6.QtWebEngineCore", reason="no browser", exc_type=ImportError)
+    pytest.importorskip(
+        "PySide6.QtWebEngineCore", reason="no browser", exc_type=ImportError
+    )
     file = tmp_path / "page.html"
     text = TEXT + json.dumps(EVIL) + "x" * 500
-    file.write_text(made(compiler, gp.OutputSpec.json_schema(SCHEMA), text), encoding="utf-8")
+    file.write_text(
+        made(compiler, gp.OutputSpec.json_schema(SCHEMA), text), encoding="utf-8"
+    )
     flags = f"--no-sandbox --disable-gpu --blink-settings=preferredColorScheme={0 if dark else 1}"
-    environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen", "QTWEBENGINE_CHROMIUM_FLAGS": flags}
+    environment = {
+        **os.environ,
+        "QT_QPA_PLATFORM": "offscreen",
+        "QTWEBENGINE_CHROMIUM_FLAGS": flags,
+    }
     command = [sys.executable, "-c", LOOK, file, SCRIPT]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=100
+    )
     seen = json.loads(done.stdout)
     assert seen["text"] == text
     assert (seen["scripts"], seen["images"], seen["alerts"]) == (0, 0, 0)
     assert seen["title"] == "Where an output stands"
     assert seen["requests"] == [file.as_uri()]
-    assert seen["rows"] == len(stretches(compiler, gp.OutputSpec.json_schema(SCHEMA), text[:-500]))
+    assert seen["rows"] == len(
+        stretches(compiler, gp.OutputSpec.json_schema(SCHEMA), text[:-500])
+    )
     assert seen["width"] <= 1024, "a long word makes the page wider than its window"
     assert seen["dark"] is dark
-    sums = [sum(map(int, re.findall(r"\d+", seen[what]))) for what in ("back", "forced")]
+    sums = [
+        sum(map(int, re.findall(r"\d+", seen[what]))) for what in ("back", "forced")
+    ]
     assert (sums[0] < sums[1]) is dark
     assert abs(sums[0] - sums[1]) > 250, "text that is hard to read"

@@ -27,13 +27,18 @@ def problems(look, setup=SETUP):
 def test_the_required_versions_are_those_of_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = [f"{name}>={oldest}" for name, oldest in doctor.REQUIRED.items()]
-    assert all(any(given.startswith(each) for given in project["dependencies"]) for each in named)
+    assert all(
+        any(given.startswith(each) for given in project["dependencies"])
+        for each in named
+    )
     groups = {
         (group, name, value)
         for group, points in project["entry-points"].items()
         for name, value in points.items()
     }
-    assert {(group, name, value) for group, (name, value, _) in doctor.POINTS.items()} == groups
+    assert {
+        (group, name, value) for group, (name, value, _) in doctor.POINTS.items()
+    } == groups
 
 
 def test_what_is_installed_here_is_no_problem():
@@ -47,7 +52,10 @@ def test_a_backend_that_is_missing_or_old_is_told(monkeypatch):
         return {"llguidance": "1.7.5", "torch": "2.10.0+cpu"}.get(package, "99")
 
     monkeypatch.setattr(doctor, "version", version)
-    assert problems(doctor.versions) == ["xgrammar is not installed", "llguidance 1.7.5 is older than 1.7.6"]
+    assert problems(doctor.versions) == [
+        "xgrammar is not installed",
+        "llguidance 1.7.5 is older than 1.7.6",
+    ]
 
 
 def test_the_driver_is_told(monkeypatch, tmp_path):
@@ -96,10 +104,13 @@ def points(monkeypatch):
             return installed
 
         groups = {
-            group: [SimpleNamespace(name=name, value=value)] for group, (name, value, _) in found.items()
+            group: [SimpleNamespace(name=name, value=value)]
+            for group, (name, value, _) in found.items()
         }
         monkeypatch.setattr(doctor, "entry_points", lambda group: groups.get(group, []))
-        monkeypatch.setattr(doctor, "find_spec", lambda name: object() if vllm else None)
+        monkeypatch.setattr(
+            doctor, "find_spec", lambda name: object() if vllm else None
+        )
         monkeypatch.setattr(doctor, "version", version)
         monkeypatch.delenv("VLLM_PLUGINS", raising=False)
 
@@ -124,14 +135,20 @@ def test_a_path_in_place_of_an_installation_has_no_entry_points(points):
 def test_an_entry_point_of_an_older_version_does_not_count(points):
     group = "vllm.general_plugins"
     points(
-        {**doctor.POINTS, group: ("guided_plugin", "guided_plugin.vllm_gate:install", "")}, installed="0.0.9"
+        {
+            **doctor.POINTS,
+            group: ("guided_plugin", "guided_plugin.vllm_gate:install", ""),
+        },
+        installed="0.0.9",
     )
     first, second = problems(doctor.entries)
     assert f"no entry point in {group}" in first
     assert "guided-plugin 0.0.9 is installed" in second
 
 
-@pytest.mark.parametrize(("value", "count"), [("other", 2), ("", 2), ("other,guided_plugin", 1)])
+@pytest.mark.parametrize(
+    ("value", "count"), [("other", 2), ("", 2), ("other,guided_plugin", 1)]
+)
 def test_plugins_that_vllm_is_told_to_leave_out(points, monkeypatch, value, count):
     points(doctor.POINTS)
     monkeypatch.setenv("VLLM_PLUGINS", value)
@@ -181,7 +198,8 @@ def test_no_shared_memory_is_told(monkeypatch, tmp_path):
     monkeypatch.setattr(layout, "DIRECTORY", str(tmp_path / "none"))
     assert "No such file or directory" in problems(machine.shared_memory)[0]
     monkeypatch.setattr(layout, "DIRECTORY", str(tmp_path))
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    # root may write anywhere
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert "is not writable" in problems(machine.shared_memory)[0]
 
 
@@ -190,7 +208,10 @@ def test_threads_that_a_quota_throttles_are_told(monkeypatch):
     monkeypatch.setattr(processors, "_quota_at_first", lambda: 4.0)
     monkeypatch.setattr(processors, "quota", lambda: 4.0)
     monkeypatch.setenv("GUIDED_PLUGIN", '{"threads": 12}')
-    assert "12 threads fill masks within a quota of 4 processors" in problems(machine.processor_time)[0]
+    assert (
+        "12 threads fill masks within a quota of 4 processors"
+        in problems(machine.processor_time)[0]
+    )
     assert "64 processors" in next(machine.processor_time(SETUP)).what
     monkeypatch.delenv("GUIDED_PLUGIN")
     assert problems(machine.processor_time) == []  # what is chosen by itself fits
@@ -204,11 +225,17 @@ def devices(monkeypatch, tmp_path):
     """Choose what CUDA has to say."""
 
     def call(*, reason="", driver=False, supported=lambda index: True):
-        monkeypatch.setattr("guided_plugin.pipeline.runtime.cuda_reason", lambda index=0: reason)
-        monkeypatch.setattr("guided_plugin.worker.device.streamops.supported", supported)
+        monkeypatch.setattr(
+            "guided_plugin.pipeline.runtime.cuda_reason", lambda index=0: reason
+        )
+        monkeypatch.setattr(
+            "guided_plugin.worker.device.streamops.supported", supported
+        )
         monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
         monkeypatch.setattr("torch.cuda.get_device_name", lambda index: "H200")
-        monkeypatch.setattr(machine, "DRIVER", tmp_path if driver else tmp_path / "none")
+        monkeypatch.setattr(
+            machine, "DRIVER", tmp_path if driver else tmp_path / "none"
+        )
         (found,) = machine.cuda(SETUP)
         return found.status, found.what
 

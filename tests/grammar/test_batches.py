@@ -1,4 +1,5 @@
-"""Calls with a deadline: one that takes too long is given up, and its request fails by itself."""
+"""Calls with a deadline: one that takes too long is given up, and its request fails by
+itself."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ class TestDeadlineCalls:
             assert isinstance(error, ZeroDivisionError)
         assert calls.overdue() == 0.0
 
-    def test_a_call_is_given_up_after_its_processor_time_and_the_others_are_not(self) -> None:
+    def test_a_call_is_given_up_after_its_processor_time_and_the_others_are_not(
+        self,
+    ) -> None:
         calls: DeadlineCalls[str | None] = DeadlineCalls(0.1, 60.0)
         released = threading.Event()
 
@@ -76,7 +79,8 @@ class TestDeadlineCalls:
     def test_a_slow_processor_is_no_fault_of_the_call(self) -> None:
         calls: DeadlineCalls[str] = DeadlineCalls(0.05, 60.0)
 
-        def starved() -> str:  # longer than its deadline by the clock, with hardly any processor time
+        # longer than its deadline by the clock, with hardly any processor time
+        def starved() -> str:
             time.sleep(0.3)
             return "done"
 
@@ -101,7 +105,9 @@ class TestDeadlineCalls:
 
         calls: DeadlineCalls[int] = DeadlineCalls(5.0, 5.0)
         monkeypatch.setattr(threading.Thread, "start", refuse)
-        assert [str(one) for one in calls.run([lambda: 1])] == ["no thread is available"]
+        assert [str(one) for one in calls.run([lambda: 1])] == [
+            "no thread is available"
+        ]
 
 
 class Slow(ScriptedBackend):
@@ -114,7 +120,11 @@ class Slow(ScriptedBackend):
 
     def work(self, name: str, what: str) -> None:
         end = time.thread_time() + 30.0
-        while f"{what} {name}" in self.slow and time.thread_time() < end and not self.stop.is_set():
+        while (
+            f"{what} {name}" in self.slow
+            and time.thread_time() < end
+            and not self.stop.is_set()
+        ):
             sum(range(1000))
 
     def accepts(self, matcher: ScriptedMatcher, token: int) -> bool:
@@ -134,7 +144,11 @@ def slow():
 
 
 def table_of(slow: Slow, names: str, quarantined: list | None = None) -> GrammarTable:
-    refuse = None if quarantined is None else lambda spec, error: quarantined.append((spec, error))
+    refuse = (
+        None
+        if quarantined is None
+        else lambda spec, error: quarantined.append((spec, error))
+    )
     table = GrammarTable(VOCABULARY, 0.1, 60.0, refuse)
     for slot, name in enumerate(names):
         table.add(slot, name, SPEC, Grammar(SPEC, slow.name, name, 0, 0.0), slow)
@@ -169,7 +183,11 @@ def test_one_that_takes_too_long_fails_alone(slow, what) -> None:
     assert "100 ms" in str(error)
     assert table.tokens(0) == table.tokens(2) == (0, 1)
     assert table.tokens(1) == (0,)
-    assert [table.phase(slot) for slot in slots] == [Phase.ACTIVE, Phase.FAILED, Phase.ACTIVE]
+    assert [table.phase(slot) for slot in slots] == [
+        Phase.ACTIVE,
+        Phase.FAILED,
+        Phase.ACTIVE,
+    ]
     assert quarantined == [(SPEC, quarantined[0][1])]
     assert table.overdue() > 0.0
 
@@ -198,7 +216,9 @@ def test_a_draft_whose_mask_takes_too_long_fails_its_request(slow) -> None:
 def test_a_replay_that_takes_too_long_is_an_error_for_its_request(slow) -> None:
     table = table_of(slow, "x")
     slow.slow.add("accept y")
-    with pytest.raises(BudgetError, match="a replay of its grammar takes more than 100 ms"):
+    with pytest.raises(
+        BudgetError, match="a replay of its grammar takes more than 100 ms"
+    ):
         table.add(1, "y", SPEC, Grammar(SPEC, slow.name, "y", 0, 0.0), slow, [0, 1])
     assert masks(table, (0,)) == [1]
     table.add(1, "z", SPEC, Grammar(SPEC, slow.name, "z", 0, 0.0), slow, [0, 1])
@@ -215,9 +235,13 @@ def test_after_a_slow_call_for_all_the_request_that_takes_too_long_fails(slow) -
             spin(0.15)
 
     slow.work = work
-    table = GrammarTable(VOCABULARY, 0.1, 60.0, lambda spec, error: quarantined.append(spec))
+    table = GrammarTable(
+        VOCABULARY, 0.1, 60.0, lambda spec, error: quarantined.append(spec)
+    )
     for slot, name in enumerate("xyz"):
-        table.add(slot, name, SPEC, Grammar(SPEC, slow.name, name, 0, 0.0, bounded=True), slow)
+        table.add(
+            slot, name, SPEC, Grammar(SPEC, slow.name, name, 0, 0.0, bounded=True), slow
+        )
     assert masks(table, (0, 1, 2)) == [1, 1, 1]
     assert table.failures == quarantined == []
     assert masks(table, (0, 1, 2)) == [1, 1 << END, 1]
@@ -260,7 +284,14 @@ def test_tokens_that_a_request_brings_take_a_bounded_time(slow, form, error) -> 
         tokens = []
     table = GrammarTable(VOCABULARY, 0.1, 0.2)
     with pytest.raises(RequestError, match=error):
-        table.add(0, "x", spec, Grammar(spec, slow.name, "x", 0, 0.0, bounded=True), slow, tokens)
+        table.add(
+            0,
+            "x",
+            spec,
+            Grammar(spec, slow.name, "x", 0, 0.0, bounded=True),
+            slow,
+            tokens,
+        )
     assert not table.requests
 
 
@@ -274,13 +305,17 @@ def test_bounded_backends_are_called_in_the_callers_thread(slow) -> None:
     assert threads == {threading.current_thread()}
 
 
-def test_a_spec_in_quarantine_is_refused_until_its_time_is_over(byte_compiler, monkeypatch) -> None:
+def test_a_spec_in_quarantine_is_refused_until_its_time_is_over(
+    byte_compiler, monkeypatch
+) -> None:
     spec = gp.OutputSpec.regex("[a-c]{3}")
     byte_compiler.compile(spec)
     byte_compiler.quarantine(spec, BudgetError("a mask took too long", hint="shorter"))
     assert byte_compiler.cached(spec) is None
     assert byte_compiler._cache.size_bytes == 0
-    with pytest.raises(CompileLimitError, match=r"refused for now: a mask took too long \(shorter\)"):
+    with pytest.raises(
+        CompileLimitError, match=r"refused for now: a mask took too long \(shorter\)"
+    ):
         byte_compiler.compile(spec)
     byte_compiler.compile(gp.OutputSpec.regex("[a-c]{4}"))
     now = time.monotonic()
@@ -288,12 +323,15 @@ def test_a_spec_in_quarantine_is_refused_until_its_time_is_over(byte_compiler, m
     byte_compiler.compile(spec)
 
 
-def test_triggers_that_cost_too_much_are_not_blamed_on_their_language(byte_compiler) -> None:
+def test_triggers_that_cost_too_much_are_not_blamed_on_their_language(
+    byte_compiler,
+) -> None:
     asked = gp.OutputSpec.regex("[a-c]{5}", start_after=[[1], [2]])
     byte_compiler.quarantine(asked, BudgetError("a mask took too long"))
     assert isinstance(byte_compiler.refusal(asked), CompileLimitError)
     assert isinstance(
-        byte_compiler.refusal(dataclasses.replace(asked, stop_token_ids=(3,))), CompileLimitError
+        byte_compiler.refusal(dataclasses.replace(asked, stop_token_ids=(3,))),
+        CompileLimitError,
     )
     for other in (None, [[1]], "</think>"):
         spec = gp.OutputSpec.regex("[a-c]{5}", start_after=other)
@@ -302,12 +340,15 @@ def test_triggers_that_cost_too_much_are_not_blamed_on_their_language(byte_compi
 
 
 def test_a_lark_grammar_that_is_ambiguous_inside_of_tokens_fails_alone() -> None:
-    """No limit of llguidance looks at rows there. What must follow, which goes through more, isn't asked."""
+    """No limit of llguidance looks at rows there. What must follow, which goes through
+    more, isn't asked."""
     vocabulary = gp.Vocabulary.from_tokens([b"a", b"b", b"c", b"ca", b"</s>"], [4])
     compiler = gp.GrammarCompiler(vocabulary, config=gp.GuidedConfig(jump_forward=True))
     source = 'start: e "a" /[c]/\ne: e e | e e e e e e | "a" /[b]/ "c"'
     table = GrammarTable(vocabulary, 0.01, 60.0)
-    for slot, spec in enumerate([gp.OutputSpec.regex("a(bca)*"), gp.OutputSpec.grammar(source, "lark")]):
+    for slot, spec in enumerate(
+        [gp.OutputSpec.regex("a(bca)*"), gp.OutputSpec.grammar(source, "lark")]
+    ):
         grammar = compiler.compile(spec)
         table.add(slot, str(slot), spec, grammar, compiler.backend(grammar.backend))
     mask = np.zeros((2, vocabulary.words), np.int32)
@@ -327,17 +368,28 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_mask_bomb_fails_and_the_rows_beside_it_go_on(demo_vocabulary, name, caplog) -> None:
-    compiler = gp.GrammarCompiler(demo_vocabulary, config=gp.GuidedConfig(threads=2, row_ms=50))
-    specs = [gp.OutputSpec.regex("[a-z ]{400}"), gp.OutputSpec.regex("[a-z ]{400}", backend="xgrammar")]
+def test_a_mask_bomb_fails_and_the_rows_beside_it_go_on(
+    demo_vocabulary, name, caplog
+) -> None:
+    compiler = gp.GrammarCompiler(
+        demo_vocabulary, config=gp.GuidedConfig(threads=2, row_ms=50)
+    )
+    specs = [
+        gp.OutputSpec.regex("[a-z ]{400}"),
+        gp.OutputSpec.regex("[a-z ]{400}", backend="xgrammar"),
+    ]
     pipeline = gp.StepPipeline(compiler, max_slots=4, mode="inline")
     import torch
 
-    slots = [pipeline.add_request(f"r{n}", spec) for n, spec in enumerate([*specs, BOMBS[name]])]
+    slots = [
+        pipeline.add_request(f"r{n}", spec)
+        for n, spec in enumerate([*specs, BOMBS[name]])
+    ]
     random = torch.Generator().manual_seed(1)
     for _ in range(390):
         logits = torch.rand(3, demo_vocabulary.size, generator=random)
-        logits[:, list(demo_vocabulary.stop_token_ids)] -= 2.0  # an output that ends costs nothing more
+        # an output that ends costs nothing more
+        logits[:, list(demo_vocabulary.stop_token_ids)] -= 2.0
         pipeline.plan(slots)
         pipeline.fill_mask()
         pipeline.apply_mask(logits)
@@ -348,4 +400,6 @@ def test_a_mask_bomb_fails_and_the_rows_beside_it_go_on(demo_vocabulary, name, c
     assert pipeline.request("r0").error is None
     assert pipeline.request("r1").error is None
     error = str(pipeline.request("r2").error)
-    assert "takes more than 50 ms" in error or "exceeded a limit of its backend" in error, error
+    assert (
+        "takes more than 50 ms" in error or "exceeded a limit of its backend" in error
+    ), error

@@ -1,4 +1,5 @@
-"""`ForcedTokens`: the tokens of what must follow, against tokenizers' own encodings and against masks."""
+"""`ForcedTokens`: the tokens of what must follow, against tokenizers' own encodings and
+against masks."""
 
 from __future__ import annotations
 
@@ -49,19 +50,29 @@ class Run:
 
 
 INSTANCES: list[Any] = [
-    {"name": "Ada Lovelace", "age": 36, "email": "a.b@example.com", "city": "London", "role": "nurse"},
+    {
+        "name": "Ada Lovelace",
+        "age": 36,
+        "email": "a.b@example.com",
+        "city": "London",
+        "role": "nurse",
+    },
     {"id": "ORD-12345", "customer": "Max Power", "currency": "EUR"},
 ]
 
 
 def test_pieces_are_those_of_byte_pair_encoding() -> None:
     ranks = {text: token for token, text in enumerate(DEMO.text_tokens) if text}
-    encoding = tiktoken.Encoding("whole", pat_str=r"[\s\S]+", mergeable_ranks=ranks, special_tokens={})
+    encoding = tiktoken.Encoding(
+        "whole", pat_str=r"[\s\S]+", mergeable_ranks=ranks, special_tokens={}
+    )
     forced = ForcedTokens(DEMO)
     texts = [json.dumps(one) for one in [*INSTANCES, *(demo.schema for demo in DEMOS)]]
     texts += [text[at : at + 60] for text in texts for at in range(0, len(text), 7)]
     for text in texts:
-        assert [ranks[piece] for piece in forced._pieces(text.encode())] == encoding.encode(text)
+        assert [
+            ranks[piece] for piece in forced._pieces(text.encode())
+        ] == encoding.encode(text)
 
 
 @pytest.mark.parametrize("demo", DEMOS, ids=lambda demo: demo.name)
@@ -77,7 +88,14 @@ def test_mask_allows_what_must_follow(demo: Any) -> None:
         row = [token for token in range(DEMO.size) if run.allows(token)]
         if set(row) <= set(DEMO.stop_token_ids):
             break
-        run.take(max(row, key=lambda token: len(DEMO.tokens[token]) if token not in DEMO.special_ids else -1))
+        run.take(
+            max(
+                row,
+                key=lambda token: (
+                    len(DEMO.tokens[token]) if token not in DEMO.special_ids else -1
+                ),
+            )
+        )
     assert offered > 10
 
 
@@ -90,7 +108,9 @@ def vocabulary(*texts: bytes) -> Vocabulary:
 def test_word_that_may_go_on_is_left_out() -> None:
     words = vocabulary(b"ab", b"abc", b"x:")
     assert Run(OutputSpec.choice(["x:abc", "x:abd"]), words).texts() == [b"x:"]
-    assert Run(OutputSpec.choice(["x:ab", "x:abd"]), vocabulary(b"ab", b"x:")).texts() == [b"x:", b"ab"]
+    assert Run(
+        OutputSpec.choice(["x:ab", "x:abd"]), vocabulary(b"ab", b"x:")
+    ).texts() == [b"x:", b"ab"]
 
 
 def test_mark_is_left_out_where_another_token_may_be_made_of_it() -> None:
@@ -99,7 +119,9 @@ def test_mark_is_left_out_where_another_token_may_be_made_of_it() -> None:
     assert Run(OutputSpec.regex('":[12]'), marks).texts() == [b'":']
 
 
-def test_of_a_value_the_first_mark_is_offered_though_a_sign_or_an_empty_text_makes_another_token() -> None:
+def test_of_a_value_the_first_mark_is_offered_though_a_sign_or_an_empty_text_makes_another_token() -> (
+    None
+):
     marks = vocabulary(b'":', b'":-', b' "', b' "/', b" -")
     assert Run(OutputSpec.regex('":-?[0-9]'), marks).texts() == [b'":']
     assert Run(OutputSpec.regex("_-?[0-9]"), vocabulary(b"_-")).texts() == []
@@ -112,7 +134,8 @@ def test_of_a_value_the_first_mark_is_offered_though_a_sign_or_an_empty_text_mak
 def test_what_followed_last_changes_nothing() -> None:
     marks = vocabulary(b'":', b'":"', b'":{', b'a":[')
     runs = [
-        Run(OutputSpec.regex('a":' + rest), marks) for rest in ('("|1)', '["[]', "[12]", '["{]', "([{]|1)")
+        Run(OutputSpec.regex('a":' + rest), marks)
+        for rest in ('("|1)', '["[]', "[12]", '["{]', "([{]|1)")
     ]
     alone = [run.texts() for run in runs]
     assert alone == [[b"a"], [], [b"a", b'":'], [b"a"], [b"a"]]
@@ -135,7 +158,12 @@ def test_only_active_requests_and_no_more_than_most() -> None:
 def test_a_control_token_ends_what_must_follow() -> None:
     tokens = [*(bytes([byte]) for byte in range(256)), b"ab", b"<|call|>", b"</s>"]
     named = Vocabulary.from_tokens(tokens, [258], [257])
-    tag = {"type": "tag", "begin": "ab<|call|>ab", "content": {"type": "any_text"}, "end": "<x"}
+    tag = {
+        "type": "tag",
+        "begin": "ab<|call|>ab",
+        "content": {"type": "any_text"},
+        "end": "<x",
+    }
     run = Run(OutputSpec.structural_tag({"format": tag}), named)
     assert run.after() == (256,)
     run.take(256)
@@ -144,7 +172,9 @@ def test_a_control_token_ends_what_must_follow() -> None:
     assert run.after() == (256,)
 
 
-def test_after_two_long_looks_in_a_row_a_grammar_is_not_asked_again(monkeypatch: Any) -> None:
+def test_after_two_long_looks_in_a_row_a_grammar_is_not_asked_again(
+    monkeypatch: Any,
+) -> None:
     def look_long() -> None:
         with monkeypatch.context() as patched:
             patched.setattr("guided_plugin.grammar.forced._LOOK_SECONDS", 0.0)

@@ -1,4 +1,5 @@
-"""Random schemas: grammars allow what the oracle allows, and always have a way to the end."""
+"""Random schemas: grammars allow what the oracle allows, and always have a way to the
+end."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ def test_random_schemas() -> None:
     print(*report.lines(), sep="\n")
     assert report.totals["checked"] > 30
     assert report.totals["valid instances"] > 200
-    assert [fault.line() for fault in report.faults if fault.finding.kind in SERIOUS] == []
+    assert [
+        fault.line() for fault in report.faults if fault.finding.kind in SERIOUS
+    ] == []
 
 
 DRAFT_4 = {"$schema": "http://json-schema.org/draft-04/schema#"}
@@ -30,7 +33,11 @@ DRAFT_4 = {"$schema": "http://json-schema.org/draft-04/schema#"}
         ({"multipleOf": 1}, "9007199254740993.0", "11238123536985124437638.125"),
         ({"multipleOf": 0.1}, "11238123536985124437638.1", "0.15"),
         ({"maximum": 9007199254740993}, "9007199254740993", "9007199254740993.5"),
-        (DRAFT_4 | {"minimum": 1, "exclusiveMinimum": True}, "1.0000000000000000000001", "1"),
+        (
+            DRAFT_4 | {"minimum": 1, "exclusiveMinimum": True},
+            "1.0000000000000000000001",
+            "1",
+        ),
         ({"enum": [0.1]}, "0.10", "0.1000000000000000000001"),
         ({"uniqueItems": True}, "[9007199254740993, 9007199254740992.0]", "[1, 1.0]"),
         ({"pattern": r"^\w(?!x)$"}, '"a"', '"\u98f5"'),
@@ -49,11 +56,20 @@ def test_the_same_seed_gives_the_same_schemas() -> None:
 
 
 @pytest.mark.parametrize("tag", ["", "tag", "triggered_tags", "lark"])
-@pytest.mark.parametrize(("allowed", "kind"), [(True, "wrong refusal"), (False, "wrong accept")])
-def test_a_fault_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch, allowed, kind, tag) -> None:
+@pytest.mark.parametrize(
+    ("allowed", "kind"), [(True, "wrong refusal"), (False, "wrong accept")]
+)
+def test_a_fault_is_found_and_made_small(
+    monkeypatch: pytest.MonkeyPatch, allowed, kind, tag
+) -> None:
     # An oracle that allows everything, or nothing, is at odds with every grammar.
     monkeypatch.setattr("subjects.oracle", lambda schema: lambda value: allowed)
-    schema = {"type": "array", "items": {"type": "boolean"}, "maxItems": 2, "title": "t"}
+    schema = {
+        "type": "array",
+        "items": {"type": "boolean"},
+        "maxItems": 2,
+        "title": "t",
+    }
     mode = Mode(tag=tag)
     found = [one for one in check(schema, mode, Random(3)).findings if one.kind == kind]
     assert found
@@ -97,4 +113,7 @@ def test_shrinking_keeps_what_fails() -> None:
 
 def test_findings_say_where_they_come_from() -> None:
     fault = Fault(7, Mode(), {"type": "null"}, Finding("dead end", "[1"))
-    assert fault.line() == 'dead end: {"type": "null"}  \'[1\'  (standard, compact, no tag; #7)'
+    assert (
+        fault.line()
+        == 'dead end: {"type": "null"}  \'[1\'  (standard, compact, no tag; #7)'
+    )

@@ -34,17 +34,27 @@ SCHEMA = {
                 "required": ["kind", "name"],
             },
         },
-        "gamma": {"type": "object", "properties": {"z": {"type": "boolean"}}, "required": ["z"]},
+        "gamma": {
+            "type": "object",
+            "properties": {"z": {"type": "boolean"}},
+            "required": ["z"],
+        },
     },
     "required": ["alpha", "beta", "gamma"],
 }
 
 
 def a_value(random, depth=0):
-    kinds = ["string", "number"] if depth > 3 else ["string", "number", "array", "object", "object"]
+    kinds = (
+        ["string", "number"]
+        if depth > 3
+        else ["string", "number", "array", "object", "object"]
+    )
     match random.choice(kinds):
         case "string":
-            return random.choice(["", "a, b: {c}", 'say "x", y', "back\\slash", "line\nend", "[1,  2]"])
+            return random.choice(
+                ["", "a, b: {c}", 'say "x", y', "back\\slash", "line\nend", "[1,  2]"]
+            )
         case "number":
             return random.choice([0, -1.5, 10, True, None])
         case "array":
@@ -63,11 +73,14 @@ def cut(random, text):
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_whitespace_is_told_as_it_was_written(name):
-    """Before each part of a document, the layout tells just the whitespace that the document has there."""
+    """Before each part of a document, the layout tells just the whitespace that the
+    document has there."""
     random = Random(name)
     layouts = Layouts()
     for _ in range(30):
-        OutputLayout(layouts).feed(json.dumps(a_value(random), **LAYOUTS[name]).encode(), learn=True)
+        OutputLayout(layouts).feed(
+            json.dumps(a_value(random), **LAYOUTS[name]).encode(), learn=True
+        )
     told = wrong = 0
     for _ in range(30):
         text = json.dumps({"a": a_value(random)}, **LAYOUTS[name]).encode()
@@ -75,7 +88,9 @@ def test_whitespace_is_told_as_it_was_written(name):
         fed = 0
         for piece in cut(random, text):
             rest = text[fed:].lstrip(b" \t\n\r")[:1]
-            expected = text[fed:][: len(text[fed:]) - len(text[fed:].lstrip(b" \t\n\r"))]
+            expected = text[fed:][
+                : len(text[fed:]) - len(text[fed:].lstrip(b" \t\n\r"))
+            ]
             said = output.next(rest.__contains__) if rest else b""
             if said:
                 told += 1
@@ -119,24 +134,33 @@ def test_text_around_json_ends_strings_at_its_lines_ends():
 def compiler():
     config = GuidedConfig(threads=1, isolate_compiles=False)
     return GrammarCompiler(
-        special_vocabulary(padded=True), config=config, plugins=Plugins(entry_points=False)
+        special_vocabulary(padded=True),
+        config=config,
+        plugins=Plugins(entry_points=False),
     )
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_learnt_layout_forces_as_much_as_a_fixed_one(compiler, name):
-    """With `flexible` whitespace, once a document of this layout was written, no step more than `spaced`."""
+    """With `flexible` whitespace, once a document of this layout was written, no step
+    more than `spaced`."""
     forced = ForcedTokens(compiler.vocabulary)
 
     def steps(whitespace, text, layouts):
-        grammar = compiler.compile(OutputSpec.json_schema(SCHEMA, whitespace=whitespace))
-        matcher = compiler.backend(grammar.backend).start(grammar, compiler.vocabulary.stop_token_ids)
+        grammar = compiler.compile(
+            OutputSpec.json_schema(SCHEMA, whitespace=whitespace)
+        )
+        matcher = compiler.backend(grammar.backend).start(
+            grammar, compiler.vocabulary.stop_token_ids
+        )
         output = OutputLayout(layouts)
         at = count = 0
         while at < len(text):
             layout = output if whitespace == "flexible" else None
             drafts = forced.behind(matcher, 64, layout=layout)
-            offered = b"".join(compiler.vocabulary.text_tokens[token] for token in drafts)
+            offered = b"".join(
+                compiler.vocabulary.text_tokens[token] for token in drafts
+            )
             assert text[at:].startswith(offered[: len(text) - at])
             step = text[at : at + len(offered) + 1]
             assert matcher.accept_text(step)
@@ -146,7 +170,11 @@ def test_a_learnt_layout_forces_as_much_as_a_fixed_one(compiler, name):
         return count
 
     layouts = Layouts()
-    value = {"alpha": 1, "beta": [{"kind": "x", "name": 'so, is: "it"'}], "gamma": {"z": True}}
+    value = {
+        "alpha": 1,
+        "beta": [{"kind": "x", "name": 'so, is: "it"'}],
+        "gamma": {"z": True},
+    }
     text = json.dumps(value, **LAYOUTS[name]).encode()
     OutputLayout(layouts).feed(text, learn=True)
     spaced = steps("spaced", json.dumps(value).encode(), Layouts())

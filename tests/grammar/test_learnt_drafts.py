@@ -1,4 +1,5 @@
-"""What outputs teach and later ones are offered: names, and what stands between values; never a value."""
+"""What outputs teach and later ones are offered: names, and what stands between values;
+never a value."""
 
 import json
 import sys
@@ -30,7 +31,8 @@ INTEGER = {"type": "integer"}
 
 
 class Server:
-    """Requests, one after the other or at once, in each step with what is offered to them."""
+    """Requests, one after the other or at once, in each step with what is offered to
+    them."""
 
     def __init__(self, vocabulary=DEMO):
         self.vocabulary, self.forced = vocabulary, ForcedTokens(vocabulary)
@@ -41,11 +43,14 @@ class Server:
     def table(self, spec, slot=0, triggers=()):
         grammar = self.compiler.compile(spec)
         table = GrammarTable(self.vocabulary, 5.0, 5.0)
-        table.add(slot, "one", spec, grammar, self.compiler.backend(grammar.backend), triggers)
+        table.add(
+            slot, "one", spec, grammar, self.compiler.backend(grammar.backend), triggers
+        )
         return table
 
     def step(self, table, slot, tokens):
-        """What follows a request's new tokens, as the worker finds it; and whether that was known before."""
+        """What follows a request's new tokens, as the worker finds it; and whether that
+        was known before."""
         request = table.requests[slot]
         found, wanted = self.learnt.after(slot, request, tokens)
         table.accept_more((slot,), [[token] for token in tokens])
@@ -55,8 +60,13 @@ class Server:
         return found or Found(), found is not None
 
     def output(self, spec, text, slot=0, takes=True):
-        """The texts that are offered, by how much of the output is there. Drafts that are right are taken."""
-        tokens = self.vocabulary.encode(text) if self.vocabulary.encode else list(text.encode())
+        """The texts that are offered, by how much of the output is there. Drafts that
+        are right are taken."""
+        tokens = (
+            self.vocabulary.encode(text)
+            if self.vocabulary.encode
+            else list(text.encode())
+        )
         table = self.table(spec, slot)
         offers = {}
         at = 0
@@ -127,7 +137,11 @@ def headed(shape, chance):
 
 def measured(shape, chance):
     mark, level = chance.choice([("a", "high"), ("b", "low")])
-    return {"id": mark + "z" * chance.randrange(4), "level": level, **some(shape, note=text(chance))}
+    return {
+        "id": mark + "z" * chance.randrange(4),
+        "level": level,
+        **some(shape, note=text(chance)),
+    }
 
 
 def person(shape, chance):
@@ -135,7 +149,13 @@ def person(shape, chance):
     tags = [text(chance) for _ in range(shape.randrange(1, 3))]
     unit = chance.choice(["celsius", "fahrenheit", "cent"])
     return some(
-        shape, name=text(chance), age=number(chance), tags=tags, home=home, unit=unit, end=text(chance)
+        shape,
+        name=text(chance),
+        age=number(chance),
+        tags=tags,
+        home=home,
+        unit=unit,
+        end=text(chance),
     )
 
 
@@ -148,7 +168,8 @@ def calls(shape, chance):
     made = [("weather", {"city": text(chance)}), ("time", {"zone": text(chance)})]
     chosen = [made[shape.randrange(2)] for _ in range(shape.randrange(1, 4))]
     return [
-        {"name": name, "arguments": arguments, **some(shape, id=number(chance))} for name, arguments in chosen
+        {"name": name, "arguments": arguments, **some(shape, id=number(chance))}
+        for name, arguments in chosen
     ]
 
 
@@ -162,7 +183,11 @@ CALLS = {
     "type": "array",
     "items": {
         "anyOf": [
-            objects(name={"const": name}, arguments=objects(**{own: STRING}, required=[own]), id=INTEGER)
+            objects(
+                name={"const": name},
+                arguments=objects(**{own: STRING}, required=[own]),
+                id=INTEGER,
+            )
             | {"required": ["name", "arguments"]}
             for name, own in (("weather", "city"), ("time", "zone"))
         ]
@@ -170,13 +195,22 @@ CALLS = {
 }
 CASES = {
     "union": (
-        {"anyOf": [branch("admin", role={"const": "superuser"}), branch("guest", role={"const": "none"})]},
+        {
+            "anyOf": [
+                branch("admin", role={"const": "superuser"}),
+                branch("guest", role={"const": "none"}),
+            ]
+        },
         union,
     ),
     "union by a pattern": (
         {
             "anyOf": [
-                objects(id={"pattern": f"^{mark}z*$", **STRING}, level={"const": level}, note=STRING)
+                objects(
+                    id={"pattern": f"^{mark}z*$", **STRING},
+                    level={"const": level},
+                    note=STRING,
+                )
                 | {"required": ["id", "level"]}
                 for mark, level in (("a", "high"), ("b", "low"))
             ]
@@ -206,7 +240,12 @@ CASES = {
     "branches by an object": (
         {
             "anyOf": [
-                objects(head=branch(kind), role={"const": role}, note=STRING, required=["head", "role"])
+                objects(
+                    head=branch(kind),
+                    role={"const": role},
+                    note=STRING,
+                    required=["head", "role"],
+                )
                 for kind, role in (("admin", "superuser"), ("guest", "none"))
             ]
         },
@@ -214,7 +253,12 @@ CASES = {
     ),
     "calls": (CALLS, calls),
     "condition": (
-        objects(kind={"enum": ["admin", "guest"]}, role=STRING, note=STRING, required=["kind", "role"])
+        objects(
+            kind={"enum": ["admin", "guest"]},
+            role=STRING,
+            note=STRING,
+            required=["kind", "role"],
+        )
         | {
             "if": {"properties": {"kind": {"const": "admin"}}},
             "then": {"properties": {"role": {"const": "superuser"}}},
@@ -257,7 +301,9 @@ def test_offers_are_the_same_whatever_values_others_wrote(case, form, takes, see
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_offers_are_the_same_whatever_was_written_with_another_salt(case, seed):
     schema, make = case
-    first, second = (gp.OutputSpec.json_schema(schema).within(None, salt) for salt in ("a", "b"))
+    first, second = (
+        gp.OutputSpec.json_schema(schema).within(None, salt) for salt in ("a", "b")
+    )
     own = documents(make, "compact", 6, seed, seed)
     alone = Server()
     beside = Server()
@@ -267,13 +313,22 @@ def test_offers_are_the_same_whatever_was_written_with_another_salt(case, seed):
         assert beside.output(second, one) == alone.output(second, one)
 
 
-ADDRESS = objects(name=STRING, city=STRING, age=INTEGER, tags={"type": "array", "items": STRING}, note=STRING)
+ADDRESS = objects(
+    name=STRING,
+    city=STRING,
+    age=INTEGER,
+    tags={"type": "array", "items": STRING},
+    note=STRING,
+)
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "same"), [(None, None, True), ("a", "a", True), ("a", None, False)]
+    ("first", "second", "same"),
+    [(None, None, True), ("a", "a", True), ("a", None, False)],
 )
-def test_requests_of_one_salt_and_those_without_one_learn_from_each_other(first, second, same):
+def test_requests_of_one_salt_and_those_without_one_learn_from_each_other(
+    first, second, same
+):
     server = Server(BYTES)
     spec = gp.OutputSpec.json_schema(ADDRESS)
     for _ in range(2):
@@ -317,7 +372,11 @@ def test_what_is_known_of_a_place_is_what_its_own_grammar_says(seed):
     chance = Random(seed)
     server = Server(BYTES)
     known = 0
-    structure = [i for i, token in enumerate(BYTES.tokens) if token and set(token) <= set(b'"{}[]:,')]
+    structure = [
+        i
+        for i, token in enumerate(BYTES.tokens)
+        if token and set(token) <= set(b'"{}[]:,')
+    ]
     mask = np.zeros((1, BYTES.words), np.int32)
     for _ in range(12):
         try:
@@ -336,26 +395,45 @@ def test_what_is_known_of_a_place_is_what_its_own_grammar_says(seed):
                 if not allowed - set(BYTES.stop_token_ids):
                     break
                 few = closing and chance.random() < 0.6
-                token = chance.choice(closing if few else sorted(allowed - set(BYTES.stop_token_ids)))
+                token = chance.choice(
+                    closing if few else sorted(allowed - set(BYTES.stop_token_ids))
+                )
                 found, recalled = server.step(table, 0, [token])
                 must = server.forced.after(table.requests[0], MOST)
                 if recalled and found.tokens:
-                    goes_on = found.source is not None and (not must or form == "flexible")
+                    goes_on = found.source is not None and (
+                        not must or form == "flexible"
+                    )
                     assert found.tokens == must or (
-                        goes_on and server.text(found.tokens).startswith(server.text(must))
+                        goes_on
+                        and server.text(found.tokens).startswith(server.text(must))
                     )
                     known += bool(must)
     assert known > 100
 
 
 def test_the_order_of_names_is_learnt_and_what_follows_them_is_asked_of_the_grammar():
-    schema = objects(name=STRING, age=INTEGER, tags={"type": "array", "items": STRING}, of=objects(by=STRING))
+    schema = objects(
+        name=STRING,
+        age=INTEGER,
+        tags={"type": "array", "items": STRING},
+        of=objects(by=STRING),
+    )
     server = Server(BYTES)
     spec = gp.OutputSpec.json_schema(schema)
     for _ in range(2):
         server.output(spec, '{"name":"Ada","age":36,"tags":["x","y"],"of":{"by":"me"}}')
-    offers = server.output(spec, '{"name":"Grace Hopper","age":7,"tags":["z"],"of":{"by":"you"}}')
-    behind = b'{"name":"Grace Hopper"', b'"age":7', b'["z"', b'"of":{', b'"you"', b'"you"}'
+    offers = server.output(
+        spec, '{"name":"Grace Hopper","age":7,"tags":["z"],"of":{"by":"you"}}'
+    )
+    behind = (
+        b'{"name":"Grace Hopper"',
+        b'"age":7',
+        b'["z"',
+        b'"of":{',
+        b'"you"',
+        b'"you"}',
+    )
     offered = [offer for begun, offer in offers.items() if begun.endswith(behind)]
     assert offered == [b',"age":', b',"tags":', b'],"of":', b'"by":"', b"}}"]
 
@@ -365,16 +443,22 @@ def test_no_name_that_an_output_made_up_is_offered():
     schema = objects(name=STRING, a=objects(by=STRING), end=INTEGER)
     spec = gp.OutputSpec.json_schema(schema, strict=False)
     for _ in range(4):
-        offers = server.output(spec, '{"name":"x","secret":"y","a":{"by":"z"},"mine":{"end":1}}')
+        offers = server.output(
+            spec, '{"name":"x","secret":"y","a":{"by":"z"},"mine":{"end":1}}'
+        )
     assert offers[b'{"name":"x"'] == b',"a":'
-    assert not any(part in offer for part in (b"secret", b"mine") for offer in offers.values())
+    assert not any(
+        part in offer for part in (b"secret", b"mine") for offer in offers.values()
+    )
 
 
 def test_a_text_that_looks_like_a_name_is_a_text():
     server = Server(BYTES)
     spec = gp.OutputSpec.json_schema(ADDRESS)
     for _ in range(4):
-        offers = server.output(spec, json.dumps({"name": 'a","age":3', "city": "b"}, separators=(",", ":")))
+        offers = server.output(
+            spec, json.dumps({"name": 'a","age":3', "city": "b"}, separators=(",", ":"))
+        )
     assert b',"city":' in offers.values()
     assert not any(b"age" in offer for offer in offers.values())
 
@@ -416,7 +500,12 @@ def test_documents_inside_of_tags_teach_too():
     ("spec", "output"),
     [
         (gp.OutputSpec.regex("[" * 1500 + "a]"), "a"),
-        (gp.OutputSpec.json_schema({"type": "boolean", "default": {"properties": {"\ud800": 1}}}), "true"),
+        (
+            gp.OutputSpec.json_schema(
+                {"type": "boolean", "default": {"properties": {"\ud800": 1}}}
+            ),
+            "true",
+        ),
         (gp.OutputSpec.json_schema({"const": "a" * 300}), '"' + "a" * 300 + '"'),
         (gp.OutputSpec.json_object(), '{"a":{"b":[1,2,{}]}}'),
         (gp.OutputSpec.choice(["one", "other"]), "other"),
@@ -430,7 +519,9 @@ def test_any_spec_is_read(spec, output):
 def request(spec, triggers=()):
     state = RequestState(triggers, BYTES.stop_token_ids)
     matcher = SimpleNamespace(forces=True)
-    return SimpleNamespace(spec=spec, state=state, matcher=matcher, grammar=SimpleNamespace(spec=spec))
+    return SimpleNamespace(
+        spec=spec, state=state, matcher=matcher, grammar=SimpleNamespace(spec=spec)
+    )
 
 
 def test_tokens_that_no_grammar_would_take_are_no_trouble():
@@ -477,7 +568,9 @@ def test_what_many_steps_without_drafts_brought_is_read_bit_by_bit():
     assert server.text(known.tokens) == b',"city":'
 
 
-@pytest.mark.parametrize("text", [b" ", b'"', b"\\", b"[", b'"a', b"1", b"{}", b'\\"', b",:"])
+@pytest.mark.parametrize(
+    "text", [b" ", b'"', b"\\", b"[", b'"a', b"1", b"{}", b'\\"', b",:"]
+)
 def test_no_text_takes_long(text):
     place = Outline(words_of("{}", "json_object"), 0)
     begun = time.thread_time()

@@ -1,7 +1,9 @@
-"""Masks are exact: a token is allowed if, and only if, some whole output continues that way.
+"""Masks are exact: a token is allowed if, and only if, some whole output continues that
+way.
 
-The reference shares nothing with a grammar engine: it holds the whole language as a set of texts, or
-decides with Python's `re` over every text up to a length, and looks for members with the right prefix.
+The reference shares nothing with a grammar engine: it holds the whole language as a set
+of texts, or decides with Python's `re` over every text up to a length, and looks for
+members with the right prefix.
 """
 
 from __future__ import annotations
@@ -24,13 +26,29 @@ STATES = 400
 LONGEST = 8
 """Bytes of the texts whose masks are compared."""
 FAR = 13
-"""How many repetitions stand for an infinite language: what LONGEST bytes and one token can't outrun."""
+"""How many repetitions stand for an infinite language: what LONGEST bytes and one token
+can't outrun."""
 
 CHARACTERS = [character.encode() for character in 'abcxyz019-.,:[]{}" ntruels\\']
-SEVERAL = [b"ab", b"bc", b"abc", b"aa", b'{"', b'":', b'","', b"true", b"ru", b"]}", b"10", b" a", b"yes"]
+SEVERAL = [
+    b"ab",
+    b"bc",
+    b"abc",
+    b"aa",
+    b'{"',
+    b'":',
+    b'","',
+    b"true",
+    b"ru",
+    b"]}",
+    b"10",
+    b" a",
+    b"yes",
+]
 PARTS_OF_CHARACTERS = [b"\xc3", b"\xa9", "é".encode(), b"\xa9b", b'"\xc3']
 TEXT = [*CHARACTERS, *SEVERAL, *PARTS_OF_CHARACTERS]
-# Control tokens and an unused id, then the stop tokens; control tokens spell text that the specs allow.
+# Control tokens and an unused id, then the stop tokens; control tokens spell text that
+# the specs allow.
 TOKENS = [*TEXT, b"a", b"true", b"", b"</s>", b"<end>"]
 CONTROL = {len(TEXT), len(TEXT) + 1}
 STOPS = (len(TOKENS) - 2, len(TOKENS) - 1)
@@ -43,11 +61,14 @@ def backend() -> XGrammarBackend:
 
 
 def compact(*values: object) -> set[str]:
-    return {json.dumps(value, separators=(",", ":"), ensure_ascii=False) for value in values}
+    return {
+        json.dumps(value, separators=(",", ":"), ensure_ascii=False) for value in values
+    }
 
 
 def matching(pattern: str, alphabet: str, longest: int) -> set[str]:
-    """Every text over an alphabet, up to a length, that Python's `re` matches from end to end."""
+    """Every text over an alphabet, up to a length, that Python's `re` matches from end
+    to end."""
     texts = (
         "".join(letters)
         for length in range(longest + 1)
@@ -60,7 +81,9 @@ def objects() -> set[str]:
     found = set()
     for required in (True, False):
         for optional in (None, "é", "ab"):
-            members = {"a": required} if optional is None else {"a": required, "b": optional}
+            members = (
+                {"a": required} if optional is None else {"a": required, "b": optional}
+            )
             found |= compact(members)
     return found
 
@@ -130,15 +153,20 @@ class Reference:
 
     def __init__(self, texts: set[str]) -> None:
         self._members = {text.encode() for text in texts}
-        self._prefixes = {member[:end] for member in self._members for end in range(len(member) + 1)}
+        self._prefixes = {
+            member[:end] for member in self._members for end in range(len(member) + 1)
+        }
 
     def allowed(self, text: bytes) -> set[int]:
-        found = {token for token, piece in enumerate(TEXT) if text + piece in self._prefixes}
+        found = {
+            token for token, piece in enumerate(TEXT) if text + piece in self._prefixes
+        }
         return found | set(STOPS) if text in self._members else found
 
 
 def bits(backend: XGrammarBackend, matchers: list[Matcher]) -> list[set[int]]:
-    """The set bits of each row, those beyond the vocabulary too, from one batch call."""
+    """The set bits of each row, those beyond the vocabulary too, from one batch
+    call."""
     mask = np.full((len(matchers), VOCABULARY.words), -1, np.int32)
     backend.batch(matchers).fill(mask, list(range(len(matchers))))
     rows = np.unpackbits(mask.view(np.uint8), axis=1, bitorder="little")
@@ -159,7 +187,9 @@ def test_masks_equal_the_language(backend, spec, texts):
     seen = {b""}
     while level and len(seen) < STATES:
         following: deque[tuple[bytes, Matcher]] = deque()
-        for (text, matcher), found in zip(level, bits(backend, [m for _, m in level]), strict=True):
+        for (text, matcher), found in zip(
+            level, bits(backend, [m for _, m in level]), strict=True
+        ):
             assert found == reference.allowed(text), text
             for token in sorted(found - set(STOPS)):
                 longer = text + TOKENS[token]

@@ -6,8 +6,9 @@ import textwrap
 
 import pytest
 
-# Programs import `native` by themselves: when they do decides what the end does first. A program in which a
-# thread waits for the end, or the end for a thread, without reason takes longer than `run` allows.
+# Programs import `native` by themselves: when they do decides what the end does first.
+# A program in which a thread waits for the end, or the end for a thread, without reason
+# takes longer than `run` allows.
 PREAMBLE = """
 import atexit, contextlib, os, sys, threading, time
 
@@ -123,7 +124,9 @@ def test_who_waits_for_a_thread_at_the_end_waits_not_for_ever():
     assert (done.returncode, done.stdout) == (0, "late\n")
 
 
-@pytest.mark.parametrize("where", ["module.native()", "contextlib.nullcontext()", "another_thread()"])
+@pytest.mark.parametrize(
+    "where", ["module.native()", "contextlib.nullcontext()", "another_thread()"]
+)
 def test_a_child_that_is_forked_ends_at_once_wherever_native_work_goes_on(where):
     done = run(
         f"""

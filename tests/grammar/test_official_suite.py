@@ -1,4 +1,5 @@
-"""The official JSON Schema Test Suite: nothing stops early, and wrong answers can only become fewer."""
+"""The official JSON Schema Test Suite: nothing stops early, and wrong answers can only
+become fewer."""
 
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.plugins import Plugins
 
 pytestmark = pytest.mark.skipif(
-    not ARCHIVE.is_file(), reason="the JSON Schema Test Suite is not in ../shared/jsonschema-suite"
+    not ARCHIVE.is_file(),
+    reason="the JSON Schema Test Suite is not in ../shared/jsonschema-suite",
 )
 
-# By draft: invalid instances accepted, valid ones refused, and schemas refused at admission. These are the
-# figures of today; where one falls, lower it here.
+# By draft: invalid instances accepted, valid ones refused, and schemas refused at
+# admission. These are the figures of today; where one falls, lower it here.
 MOST = {
     "draft4": (0, 0, 14),
     "draft6": (0, 0, 26),
@@ -29,12 +31,22 @@ MOST = {
 }
 
 # Schemas that compile with xgrammar alone: where more of them do, raise the figure.
-COMPILED = {"draft4": 19, "draft6": 27, "draft7": 27, "draft2019-09": 31, "draft2020-12": 31}
+COMPILED = {
+    "draft4": 19,
+    "draft6": 27,
+    "draft7": 27,
+    "draft2019-09": 31,
+    "draft2020-12": 31,
+}
 
 
-# Each text of two or three characters that stand between values, and longer ones: tokens which end several
-# values and begin others.
-CROSSING = [bytes(some) for size in (2, 3) for some in itertools.product(b'"[]{},:', repeat=size)]
+# Each text of two or three characters that stand between values, and longer ones:
+# tokens which end several values and begin others.
+CROSSING = [
+    bytes(some)
+    for size in (2, 3)
+    for some in itertools.product(b'"[]{},:', repeat=size)
+]
 CROSSING += rb"""
     "},{" ":[{" ":{" "}],[" }]},{ 1,2 1] 1} ,1 ,2 :1 1, true] null, "foo": "foo" "a" foo" bar"," ":1
 """.split()
@@ -46,8 +58,12 @@ def vocabulary() -> Vocabulary:
 
 
 def compiler(vocabulary: Vocabulary, backend: str = "auto") -> GrammarCompiler:
-    config = GuidedConfig(threads=1, isolate_compiles=False, backend=backend, **vars(UNBOUNDED))
-    return GrammarCompiler(vocabulary, config=config, plugins=Plugins(entry_points=False))
+    config = GuidedConfig(
+        threads=1, isolate_compiles=False, backend=backend, **vars(UNBOUNDED)
+    )
+    return GrammarCompiler(
+        vocabulary, config=config, plugins=Plugins(entry_points=False)
+    )
 
 
 def assert_sound(found: Score) -> None:

@@ -1,4 +1,5 @@
-"""Which objects take names that nothing describes: those that describe none, with each backend."""
+"""Which objects take names that nothing describes: those that describe none, with each
+backend."""
 
 import itertools
 import json
@@ -21,7 +22,8 @@ def of(properties, **more):
     return {"type": "object", "properties": properties, **more}
 
 
-# With `strict`, what each means as the standard reads it; those that xgrammar enforces first.
+# With `strict`, what each means as the standard reads it; those that xgrammar enforces
+# first.
 BOTH = [
     (OPEN, OPEN),
     (of({}), OPEN),
@@ -30,7 +32,10 @@ BOTH = [
     ({**OPEN, **CLOSED}, {**OPEN, **CLOSED}),
     (of({"a": NULL}), of({"a": NULL}, **CLOSED)),
     (of({"a": OPEN}), of({"a": OPEN}, **CLOSED)),
-    (of({"a": NULL}, required=["b"]), of({"a": NULL, "b": {}}, required=["b"], **CLOSED)),
+    (
+        of({"a": NULL}, required=["b"]),
+        of({"a": NULL, "b": {}}, required=["b"], **CLOSED),
+    ),
     ({"type": "array", "items": {"$ref": "#/$defs/a"}, "$defs": {"a": OPEN}}, LIST),
 ]
 SAME = [
@@ -46,14 +51,22 @@ PATTERN = {"^x": NULL}
 LLGUIDANCE = [
     *BOTH,
     *((schema, schema) for schema in SAME),
-    ({**OPEN, "patternProperties": PATTERN}, {**OPEN, "patternProperties": PATTERN, **CLOSED}),
+    (
+        {**OPEN, "patternProperties": PATTERN},
+        {**OPEN, "patternProperties": PATTERN, **CLOSED},
+    ),
     (
         {**OPEN, "patternProperties": PATTERN, "required": ["x", "b"]},
         of({"b": {}}, patternProperties=PATTERN, required=["x", "b"], **CLOSED),
     ),
     (
         of({"a": NULL}, dependentRequired={"a": ["b"]}),
-        {"anyOf": [of({}, **CLOSED), of({"a": NULL, "b": {}}, required=["a", "b"], **CLOSED)]},
+        {
+            "anyOf": [
+                of({}, **CLOSED),
+                of({"a": NULL, "b": {}}, required=["a", "b"], **CLOSED),
+            ]
+        },
     ),
     (
         # A name that only a negation asks for is not described.
@@ -75,17 +88,26 @@ FORMS = {
 
 @pytest.fixture(scope="module")
 def compiler():
-    return GrammarCompiler(VOCABULARY, config=GuidedConfig(threads=1, isolate_compiles=False))
+    return GrammarCompiler(
+        VOCABULARY, config=GuidedConfig(threads=1, isolate_compiles=False)
+    )
 
 
 def taken(compiler, spec, value):
-    """Whether an output has this value. With `strict` the names of an object may have one order only."""
+    """Whether an output has this value. With `strict` the names of an object may have
+    one order only."""
     grammar = compiler.compile(spec)
     backend = compiler.backend(grammar.backend)
-    items = list(itertools.islice(value.items(), 4)) if isinstance(value, dict) else None
-    for order in itertools.permutations(items) if items and len(items) == len(value) else [None]:
+    items = (
+        list(itertools.islice(value.items(), 4)) if isinstance(value, dict) else None
+    )
+    for order in (
+        itertools.permutations(items) if items and len(items) == len(value) else [None]
+    ):
         matcher = backend.start(grammar, VOCABULARY.stop_token_ids)
-        text = text_of(value if order is None else dict(order)).encode(errors="surrogatepass")
+        text = text_of(value if order is None else dict(order)).encode(
+            errors="surrogatepass"
+        )
         if matcher.accept_text(text) and matcher.complete:
             return True
     return False
@@ -115,17 +137,25 @@ def compare(compiler, spec, means):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("schema", "means"), LLGUIDANCE, ids=lambda each: json.dumps(each)[:60])
-def test_with_strict_an_object_is_closed_where_it_describes_properties(compiler, form, schema, means):
+@pytest.mark.parametrize(
+    ("schema", "means"), LLGUIDANCE, ids=lambda each: json.dumps(each)[:60]
+)
+def test_with_strict_an_object_is_closed_where_it_describes_properties(
+    compiler, form, schema, means
+):
     compare(compiler, FORMS[form](schema, strict=True), means)
 
 
-@pytest.mark.parametrize(("schema", "means"), BOTH, ids=lambda each: json.dumps(each)[:60])
+@pytest.mark.parametrize(
+    ("schema", "means"), BOTH, ids=lambda each: json.dumps(each)[:60]
+)
 def test_xgrammar_means_the_same(compiler, schema, means):
     compare(compiler, OutputSpec.json_schema(schema, backend="xgrammar"), means)
 
 
-@pytest.mark.parametrize("schema", [one for one, _ in LLGUIDANCE], ids=lambda each: json.dumps(each)[:60])
+@pytest.mark.parametrize(
+    "schema", [one for one, _ in LLGUIDANCE], ids=lambda each: json.dumps(each)[:60]
+)
 def test_without_strict_schemas_mean_what_the_standard_says(compiler, schema):
     compare(compiler, OutputSpec.json_schema(schema, strict=False), schema)
 
@@ -133,8 +163,15 @@ def test_without_strict_schemas_mean_what_the_standard_says(compiler, schema):
 def test_no_text_of_an_open_object_has_spaces_that_were_not_asked_for(compiler):
     for backend in ("llguidance", "xgrammar"):
         grammar = compiler.compile(
-            OutputSpec.json_schema(of({"a": OPEN}), backend=backend, whitespace="compact")
+            OutputSpec.json_schema(
+                of({"a": OPEN}), backend=backend, whitespace="compact"
+            )
         )
-        for text, good in [('{"a":{"b":1,"c":[1,2]}}', True), ('{"a":{"b":1, "c":[1,2]}}', False)]:
-            matcher = compiler.backend(backend).start(grammar, VOCABULARY.stop_token_ids)
+        for text, good in [
+            ('{"a":{"b":1,"c":[1,2]}}', True),
+            ('{"a":{"b":1, "c":[1,2]}}', False),
+        ]:
+            matcher = compiler.backend(backend).start(
+                grammar, VOCABULARY.stop_token_ids
+            )
             assert (matcher.accept_text(text.encode()) and matcher.complete) is good

@@ -1,4 +1,5 @@
-"""The state machine of a request: table, journal and plain rules agree on its phase and its tokens."""
+"""The state machine of a request: table, journal and plain rules agree on its phase and
+its tokens."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def _taken(token):
 
 
 def plain(trigger, stops, tokens):
-    """The rules, written down without any state. Phase and number of tokens that count."""
+    """The rules, written down without any state. Phase and number of tokens that
+    count."""
     start = 0
     if trigger:
         for end in range(1, len(tokens) + 1):
@@ -101,7 +103,8 @@ def test_table_and_journal_follow_the_rules(case):
     failed = bool(table.failures)
     at = 0
     for chunk in case["chunks"]:
-        # A worker tells of a failure when the journal has fewer or more tokens than those that counted.
+        # A worker tells of a failure when the journal has fewer or more tokens than
+        # those that counted.
         if failed and at >= case["told"]:
             journal.state.fail(len(table.tokens(0)))
             failed = False
@@ -162,7 +165,8 @@ TRIGGERED = gp.OutputSpec.regex("\x01{2,4}", start_after=[0, 3], stop_token_ids=
 
 
 def feed(pipe, slot, tokens):
-    """Samples just these tokens, whatever the masks say; the masks, as sets of tokens up to 8."""
+    """Samples just these tokens, whatever the masks say; the masks, as sets of tokens
+    up to 8."""
     masks = []
     for token in tokens:
         logits = torch.zeros(1, BYTES.size)
@@ -184,11 +188,17 @@ def test_a_trigger_that_ends_in_a_stop_token_starts_the_request(mode):
         if mode == "process":  # the next worker starts it again where it was
             os.kill(pipe.runtime.supervisor.worker_pid, signal.SIGKILL)
         assert feed(pipe, slot, [1, 3, 1]) == [{1, 3}, {1, 3}, {3}]
-        assert (pipe.tokens("one"), pipe.phase("one")) == ((0, 3, 1, 1, 1, 3), Phase.DONE)
+        assert (pipe.tokens("one"), pipe.phase("one")) == (
+            (0, 3, 1, 1, 1, 3),
+            Phase.DONE,
+        )
         # The same tokens, given as those that a request had produced before.
         again = pipe.add_request("two", TRIGGERED, tokens=[0, 3, 1, 1])
         assert feed(pipe, again, [1]) == [{1, 3}]
-        assert (pipe.tokens("two"), pipe.phase("two")) == ((0, 3, 1, 1, 1), Phase.ACTIVE)
+        assert (pipe.tokens("two"), pipe.phase("two")) == (
+            (0, 3, 1, 1, 1),
+            Phase.ACTIVE,
+        )
         assert pipe.request("one").error is pipe.request("two").error is None
 
 
@@ -199,7 +209,9 @@ def test_both_modes_agree_on_any_tokens(mode):
         for number in range(40):
             trigger = [chance.randrange(4) for _ in range(chance.randrange(1, 3))]
             spec = gp.OutputSpec.regex(
-                "[\x00-\x02]{6}", start_after=trigger, stop_token_ids=chance.sample(range(4), 2)
+                "[\x00-\x02]{6}",
+                start_after=trigger,
+                stop_token_ids=chance.sample(range(4), 2),
             )
             tokens = [chance.randrange(4) for _ in range(8)]
             slot = pipe.add_request(f"r{number}", spec)

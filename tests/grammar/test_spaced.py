@@ -20,17 +20,28 @@ SAMPLE = ARCHIVE.parents[1] / "maskbench" / "sample.tar.xz"
 OTHERS = [
     *(
         {"separators": pair}
-        for pair in [(",", ":"), (", ", ":"), (",", ": "), (" , ", " : "), (",  ", ":  ")]
+        for pair in [
+            (",", ":"),
+            (", ", ":"),
+            (",", ": "),
+            (" , ", " : "),
+            (",  ", ":  "),
+        ]
     ),
     *({"indent": indent} for indent in (0, 2)),
 ]
-"""Layouts that are not `spaced` where a text has a comma or a colon between its parts."""
+"""Layouts that are not `spaced` where a text has a comma or a colon between its
+parts."""
 
 
 def compiler_of(**options):
-    config = GuidedConfig(threads=1, isolate_compiles=False, **{**vars(UNBOUNDED), **options})
+    config = GuidedConfig(
+        threads=1, isolate_compiles=False, **{**vars(UNBOUNDED), **options}
+    )
     return GrammarCompiler(
-        special_vocabulary(padded=True), config=config, plugins=Plugins(entry_points=False)
+        special_vocabulary(padded=True),
+        config=config,
+        plugins=Plugins(entry_points=False),
     )
 
 
@@ -41,7 +52,9 @@ def compiler(request):
 
 def compiled(compiler, schema, whitespace):
     try:
-        return compiler.compile(OutputSpec.json_schema(schema, strict=False, whitespace=whitespace))
+        return compiler.compile(
+            OutputSpec.json_schema(schema, strict=False, whitespace=whitespace)
+        )
     except GuidedError as error:
         return str(error)
 
@@ -51,7 +64,9 @@ def dumped(data, **layout):
 
 
 def takes(compiler, grammar, text):
-    matcher = compiler.backend(grammar.backend).start(grammar, compiler.vocabulary.stop_token_ids)
+    matcher = compiler.backend(grammar.backend).start(
+        grammar, compiler.vocabulary.stop_token_ids
+    )
     return matcher.accept_text(text.encode()) and matcher.complete
 
 
@@ -60,14 +75,18 @@ def layouts_of(data):
     return {dumped(data, **other) for other in OTHERS} - {dumped(data)}
 
 
-@pytest.mark.skipif(not ARCHIVE.is_file(), reason="the JSON Schema Test Suite is not in ../shared")
+@pytest.mark.skipif(
+    not ARCHIVE.is_file(), reason="the JSON Schema Test Suite is not in ../shared"
+)
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_the_official_suite(compiler, draft):
     walker = Walker(compiler)
     verdicts = set()
     others = 0
     for group in list(groups(draft))[len(draft) % 4 :: 4]:
-        reference, grammar = (compiled(compiler, group.schema, form) for form in ("compact", "spaced"))
+        reference, grammar = (
+            compiled(compiler, group.schema, form) for form in ("compact", "spaced")
+        )
         if isinstance(reference, str):
             assert grammar == reference
             continue
@@ -75,7 +94,10 @@ def test_the_official_suite(compiler, draft):
             data = json.loads(compact)
             walk = walker.walk(grammar, dumped(data))
             verdict = takes(compiler, reference, compact)
-            assert (walk.accepted, walk.early, walk.leaks) == (verdict, [], []), (group.name, compact)
+            assert (walk.accepted, walk.early, walk.leaks) == (verdict, [], []), (
+                group.name,
+                compact,
+            )
             assert valid or not walk.accepted, (group.name, compact)
             verdicts.add(walk.accepted)
             for text in layouts_of(data):
@@ -85,7 +107,9 @@ def test_the_official_suite(compiler, draft):
     assert others > 50 or compiler.config.backend == "xgrammar"
 
 
-@pytest.mark.skipif(not SAMPLE.is_file(), reason="the sample of MaskBench is not in ../shared/maskbench")
+@pytest.mark.skipif(
+    not SAMPLE.is_file(), reason="the sample of MaskBench is not in ../shared/maskbench"
+)
 def test_real_schemas():
     compiler = compiler_of(backend="llguidance")
     accepted = refused = 0
@@ -95,7 +119,9 @@ def test_real_schemas():
     for file in files:
         grammar = compiled(compiler, file["schema"], "spaced")
         if isinstance(grammar, str):
-            assert isinstance(compiled(compiler, file["schema"], "compact"), str), grammar
+            assert isinstance(compiled(compiler, file["schema"], "compact"), str), (
+                grammar
+            )
             continue
         for test in file["tests"]:
             assert takes(compiler, grammar, dumped(test["data"])) is test["valid"], test
@@ -112,21 +138,37 @@ def test_any_object(backend):
     compiler = compiler_of(backend=backend, whitespace="spaced")
     grammar = compiler.compile(OutputSpec.json_object())
     assert grammar.spec.whitespace == "spaced"
-    for data in ({}, {"a": 1, "b": [1, 2], "c": {}}, {"a, b": [[], {}, [None, {"x:y": ["\\", '"']}]]}):
+    for data in (
+        {},
+        {"a": 1, "b": [1, 2], "c": {}},
+        {"a, b": [[], {}, [None, {"x:y": ["\\", '"']}]]},
+    ):
         assert takes(compiler, grammar, dumped(data))
-        assert [text for text in layouts_of(data) if takes(compiler, grammar, text)] == []
+        assert [
+            text for text in layouts_of(data) if takes(compiler, grammar, text)
+        ] == []
 
 
 @pytest.mark.parametrize("isolate_compiles", [False, True])
 @pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
 def test_a_spec_that_does_not_say_has_what_the_operator_set(backend, isolate_compiles):
     config = GuidedConfig(
-        threads=1, backend=backend, whitespace="spaced", strict=False, isolate_compiles=isolate_compiles
+        threads=1,
+        backend=backend,
+        whitespace="spaced",
+        strict=False,
+        isolate_compiles=isolate_compiles,
     )
     vocabulary = special_vocabulary(padded=True)
-    compiler = GrammarCompiler(vocabulary, config=config, plugins=Plugins(entry_points=False))
+    compiler = GrammarCompiler(
+        vocabulary, config=config, plugins=Plugins(entry_points=False)
+    )
     values = {"type": "object", "additionalProperties": {"type": "integer"}}
-    schema = {"type": "object", "properties": {f"p{i}": values for i in range(9)}, "description": "x" * 5_000}
+    schema = {
+        "type": "object",
+        "properties": {f"p{i}": values for i in range(9)},
+        "description": "x" * 5_000,
+    }
     if backend == "xgrammar":
         schema["additionalProperties"] = False
     try:
@@ -143,6 +185,8 @@ def test_a_spec_that_does_not_say_has_what_the_operator_set(backend, isolate_com
                 settled[0] == "compact",
             ]
             opened = '{"q": 1}' if settled[0] == "spaced" else '{"q":1}'
-            assert takes(compiler, grammar, opened) == (not settled[1] and backend == "llguidance")
+            assert takes(compiler, grammar, opened) == (
+                not settled[1] and backend == "llguidance"
+            )
     finally:
         compiler.close()

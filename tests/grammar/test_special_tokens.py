@@ -1,6 +1,8 @@
-"""Stop tokens end an output where it is complete and nowhere else; other special tokens only where named.
+"""Stop tokens end an output where it is complete and nowhere else; other special tokens
+only where named.
 
-Every construct that is lowered to a grammar is walked, with special tokens of awkward names.
+Every construct that is lowered to a grammar is walked, with special tokens of awkward
+names.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from guided_plugin.errors import GrammarError
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
-# The families of `schema_families` hold the keywords; these are patterns that are searched for, and
-# what else needs a token that can never come.
+# The families of `schema_families` hold the keywords; these are patterns that are
+# searched for, and what else needs a token that can never come.
 SEARCHED: dict[str, Case] = {
     "searched": Case({"type": "string", "pattern": "a+"}, ("xxaayy", "b")),
     "searched twice": Case({"type": "string", "allOf": [{"pattern": "a"}, {"pattern": "b"}]}, ("xbxa", "a")),
@@ -34,11 +36,26 @@ SEARCHED: dict[str, Case] = {
 }  # fmt: skip
 FORMATS = {
     name: Case({"type": "string", "format": name, "not": {"const": "x"}})
-    for name in ("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+    for name in (
+        "date-time",
+        "date",
+        "time",
+        "duration",
+        "email",
+        "hostname",
+        "ipv4",
+        "ipv6",
+        "uuid",
+        "uri",
+    )
 }
 CASES = {
     f"{family}: {name}": case
-    for family, cases in {**FAMILIES, "searched patterns": SEARCHED, "formats": FORMATS}.items()
+    for family, cases in {
+        **FAMILIES,
+        "searched patterns": SEARCHED,
+        "formats": FORMATS,
+    }.items()
     for name, case in cases.items()
 }
 
@@ -46,10 +63,13 @@ CASES = {
 @pytest.fixture(scope="module", params=["padded", "whole words", "specials first"])
 def compiler(request: pytest.FixtureRequest) -> GrammarCompiler:
     vocabulary = special_vocabulary(
-        padded=request.param == "padded", specials_first=request.param == "specials first"
+        padded=request.param == "padded",
+        specials_first=request.param == "specials first",
     )
     config = GuidedConfig(threads=1, isolate_compiles=False, backend="llguidance")
-    return GrammarCompiler(vocabulary, config=config, plugins=Plugins(entry_points=False))
+    return GrammarCompiler(
+        vocabulary, config=config, plugins=Plugins(entry_points=False)
+    )
 
 
 def assert_clean(walk: Walk) -> None:
@@ -58,7 +78,8 @@ def assert_clean(walk: Walk) -> None:
 
 
 def walk_case(compiler: GrammarCompiler, case: Case, name: str, **options: Any) -> bool:
-    """Walk the instances of a case, and texts at random; False where its schema is refused."""
+    """Walk the instances of a case, and texts at random; False where its schema is
+    refused."""
     try:
         grammar = compiler.compile(OutputSpec.json_schema(case.schema, **options))
     except GrammarError:
@@ -74,8 +95,12 @@ def walk_case(compiler: GrammarCompiler, case: Case, name: str, **options: Any) 
 
 @pytest.mark.parametrize("family", sorted({name.partition(":")[0] for name in CASES}))
 def test_constructs(compiler, family):
-    cases = {name: case for name, case in CASES.items() if name.startswith(f"{family}:")}
-    walked = [walk_case(compiler, case, name, strict=False) for name, case in cases.items()]
+    cases = {
+        name: case for name, case in CASES.items() if name.startswith(f"{family}:")
+    }
+    walked = [
+        walk_case(compiler, case, name, strict=False) for name, case in cases.items()
+    ]
     assert sum(walked) > len(walked) / 2
 
 
@@ -86,7 +111,11 @@ def test_with_whitespace_and_closed_objects(compiler):
 
 
 def special(compiler: GrammarCompiler, name: bytes) -> int:
-    return next(i for i in compiler.vocabulary.special_ids if compiler.vocabulary.tokens[i] == name)
+    return next(
+        i
+        for i in compiler.vocabulary.special_ids
+        if compiler.vocabulary.tokens[i] == name
+    )
 
 
 def test_special_tokens_that_a_grammar_names_come_there_only(compiler):
@@ -106,5 +135,10 @@ def test_special_tokens_that_a_grammar_names_come_there_only(compiler):
     assert_clean(walk)
     assert walk.accepted
     # Only where they are named: neither of them in the place of the other, nor twice.
-    for wrong in ([closing], [opening, closing], [*tokens[:3], opening], [*tokens, closing]):
+    for wrong in (
+        [closing],
+        [opening, closing],
+        [*tokens[:3], opening],
+        [*tokens, closing],
+    ):
         assert not walker.walk(grammar, wrong, whole, {opening, closing}).accepted

@@ -1,10 +1,20 @@
-"""`GrammarTable`: where each request is, and that nothing one request does reaches another."""
+"""`GrammarTable`: where each request is, and that nothing one request does reaches
+another."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from grammar_tables import END, EVERYTHING, OTHER_END, PAD, THINK, TOKENS, VOCABULARY, ids
+from grammar_tables import (
+    END,
+    EVERYTHING,
+    OTHER_END,
+    PAD,
+    THINK,
+    TOKENS,
+    VOCABULARY,
+    ids,
+)
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import RequestError, VocabularyError
@@ -35,8 +45,13 @@ class TestLifeOfARequest:
         assert table.mask(0) == [{OTHER_END}]
 
     @pytest.mark.parametrize("stop", [len(TOKENS), 63, 64, 10**6])
-    def test_a_stop_token_outside_the_vocabulary_is_refused_and_takes_no_slot(self, table, stop):
-        with pytest.raises(RequestError, match=f"request r5: stop token {stop} is outside the vocabulary"):
+    def test_a_stop_token_outside_the_vocabulary_is_refused_and_takes_no_slot(
+        self, table, stop
+    ):
+        with pytest.raises(
+            RequestError,
+            match=f"request r5: stop token {stop} is outside the vocabulary",
+        ):
             table.add(5, OutputSpec.regex("a", stop_token_ids=[stop]))
         table.add(5, OutputSpec.regex("a"))
 
@@ -75,7 +90,9 @@ class TestStartAfter:
 
     def test_the_first_alternative_that_comes_starts_the_output(self, table):
         for slot, sequence in enumerate(([THINK], ids("end"), ids("9"))):
-            table.add(slot, OutputSpec.regex("xy", start_after=["<think>", ids("end"), "9"]))
+            table.add(
+                slot, OutputSpec.regex("xy", start_after=["<think>", ids("end"), "9"])
+            )
             table.feed(slot, [*ids("ab en"), *sequence])
             assert table.phases(slot) == [Phase.ACTIVE]
             assert table.mask(slot) == [set(ids("x"))]
@@ -95,7 +112,12 @@ class TestStartAfter:
         assert table.mask(1) == [{END}]
 
     def test_one_that_is_kept_is_forbidden_where_the_grammar_refuses_it(self, table):
-        table.add(0, OutputSpec.regex("xyz", start_after=["<think>", {"text": "yz", "kept": True}]))
+        table.add(
+            0,
+            OutputSpec.regex(
+                "xyz", start_after=["<think>", {"text": "yz", "kept": True}]
+            ),
+        )
         y, z = ids("yz")
         assert table.mask(0) == [EVERYTHING]
         table.feed(0, [y])
@@ -104,7 +126,9 @@ class TestStartAfter:
         assert table.mask(0) == [set(ids("x"))]
 
     def test_a_host_that_samples_a_forbidden_beginning_fails(self, table):
-        table.add(0, OutputSpec.regex("xyz", start_after=[{"text": "yz", "kept": True}]))
+        table.add(
+            0, OutputSpec.regex("xyz", start_after=[{"text": "yz", "kept": True}])
+        )
         table.feed(0, ids("yz"))
         assert table.phases(0) == [Phase.FAILED]
         assert len(table.inner.failures) == 1
@@ -119,7 +143,13 @@ class TestStartAfter:
         spec = OutputSpec.regex("x", start_after="text")
         with pytest.raises(VocabularyError, match="no encoder"):
             table.add(0, "r0", spec, backend.compile(spec), backend)
-        table.add(0, "r0", OutputSpec.regex("x"), backend.compile(OutputSpec.regex("x")), backend)
+        table.add(
+            0,
+            "r0",
+            OutputSpec.regex("x"),
+            backend.compile(OutputSpec.regex("x")),
+            backend,
+        )
 
 
 class TestRejectedTokens:
@@ -138,7 +168,11 @@ class TestRejectedTokens:
         assert table.mask(4, 7, 9) == [{c, END}, {END}, {c, END}]
         table.inner.accept((4, 7, 9), [c, END, END])
         assert table.phases(4, 7, 9) == [Phase.ACTIVE, Phase.FAILED, Phase.DONE]
-        assert [table.inner.tokens(slot) for slot in (4, 7, 9)] == [(a, c), (), (a, END)]
+        assert [table.inner.tokens(slot) for slot in (4, 7, 9)] == [
+            (a, c),
+            (),
+            (a, END),
+        ]
         assert len(table.inner.failures) == 1
 
     def test_the_message_shows_the_text_of_the_token_and_where(self, table):
@@ -178,14 +212,23 @@ class TestDeadEnds:
         assert table.phases(0, 1) == [Phase.FAILED, Phase.ACTIVE]
         [(slot, message)] = table.failures()
         assert slot == 0
-        assert message.startswith("request r0: the grammar allows no token after 1 tokens (")
+        assert message.startswith(
+            "request r0: the grammar allows no token after 1 tokens ("
+        )
 
     def test_the_stop_row_is_that_of_the_request(self, table):
-        table.add(0, OutputSpec.grammar('root ::= "a" "!"', stop_token_ids=[OTHER_END]), ids("a"))
+        table.add(
+            0,
+            OutputSpec.grammar('root ::= "a" "!"', stop_token_ids=[OTHER_END]),
+            ids("a"),
+        )
         assert table.mask(0) == [{OTHER_END}]
 
-    def test_dead_ends_past_the_first_words_of_a_wide_mask_are_told_from_late_tokens(self):
-        # Only the last token of a wide vocabulary fits: a look at the first words alone sees nothing.
+    def test_dead_ends_past_the_first_words_of_a_wide_mask_are_told_from_late_tokens(
+        self,
+    ):
+        # Only the last token of a wide vocabulary fits: a look at the first words alone
+        # sees nothing.
         tokens = [b"a", b"</s>", *(b"-" for _ in range(5000)), b"b"]
         vocabulary = Vocabulary.from_tokens(tokens, [1])
         backend = XGrammarBackend(vocabulary, GuidedConfig(threads=1))
@@ -196,7 +239,10 @@ class TestDeadEnds:
         mask = np.zeros((2, vocabulary.words), np.int32)
         table.fill((0, 1), mask)
         rows = np.unpackbits(mask.view(np.uint8), axis=1, bitorder="little")
-        assert [np.flatnonzero(row).tolist() for row in rows] == [[len(tokens) - 1], [1]]
+        assert [np.flatnonzero(row).tolist() for row in rows] == [
+            [len(tokens) - 1],
+            [1],
+        ]
         assert [table.phase(slot) for slot in (0, 1)] == [Phase.ACTIVE, Phase.FAILED]
 
 

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from grammar_tables import END, EVERYTHING, OTHER_END, THINK, ScriptedBackend, ScriptedMatcher, Table, ids
+from grammar_tables import (
+    END,
+    EVERYTHING,
+    OTHER_END,
+    THINK,
+    ScriptedBackend,
+    ScriptedMatcher,
+    Table,
+    ids,
+)
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import PipelineError, RequestError
@@ -19,8 +28,8 @@ from guided_plugin.spec import OutputSpec
 
 
 class FakeBackend(ScriptedBackend):
-    """A second backend next to xgrammar, which takes `z` for ever. `broken` names the call that raises, for
-    `culprit` or for all."""
+    """A second backend next to xgrammar, which takes `z` for ever. `broken` names the
+    call that raises, for `culprit` or for all."""
 
     def __init__(self, broken: str = "", culprit: OutputSpec | None = None) -> None:
         super().__init__()
@@ -31,7 +40,9 @@ class FakeBackend(ScriptedBackend):
         self.live: dict[str, ScriptedMatcher] = {}
         """The matcher that was started last, by the text of its spec."""
 
-    def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> ScriptedMatcher:
+    def start(
+        self, grammar: Grammar, stop_token_ids: tuple[int, ...]
+    ) -> ScriptedMatcher:
         if self.broken == "start":
             raise RuntimeError("out of matchers")
         matcher = self.live[grammar.spec.text] = super().start(grammar, stop_token_ids)
@@ -48,7 +59,11 @@ class FakeBackend(ScriptedBackend):
         return self.culprit in (None, matcher.spec)
 
     def fills(self, matchers: Sequence[ScriptedMatcher]) -> None:
-        fatal = len(matchers) >= self.limit if self.limit else any(map(self._guilty, matchers))
+        fatal = (
+            len(matchers) >= self.limit
+            if self.limit
+            else any(map(self._guilty, matchers))
+        )
         if self.broken == "fill" and fatal:
             raise RuntimeError("out of memory")
 
@@ -75,8 +90,20 @@ class TestTwoBackends:
         slots = mixed(table, FakeBackend())
         assert table.mask(*slots) == [{A}, {Z, END}, EVERYTHING, {A}, {Z, END}]
         table.inner.accept(slots, [A, Z, B, A, END])
-        assert table.phases(*slots) == [Phase.ACTIVE, Phase.ACTIVE, Phase.WAITING, Phase.ACTIVE, Phase.DONE]
-        assert [table.inner.tokens(slot) for slot in slots] == [(A,), (Z,), (B,), (A,), (END,)]
+        assert table.phases(*slots) == [
+            Phase.ACTIVE,
+            Phase.ACTIVE,
+            Phase.WAITING,
+            Phase.ACTIVE,
+            Phase.DONE,
+        ]
+        assert [table.inner.tokens(slot) for slot in slots] == [
+            (A,),
+            (Z,),
+            (B,),
+            (A,),
+            (END,),
+        ]
         assert table.mask(*slots) == [{B, END}, {Z, END}, EVERYTHING, {B, END}, {END}]
         assert table.inner.failures == []
 
@@ -103,7 +130,13 @@ class TestTwoBackends:
         if broken == "fill":
             assert [masks[1], masks[4]] == [{END}, {END}]
         table.inner.accept(slots, [A, Z, THINK, A, Z])
-        assert table.phases(*slots) == [Phase.ACTIVE, Phase.FAILED, Phase.ACTIVE, Phase.ACTIVE, Phase.FAILED]
+        assert table.phases(*slots) == [
+            Phase.ACTIVE,
+            Phase.FAILED,
+            Phase.ACTIVE,
+            Phase.ACTIVE,
+            Phase.FAILED,
+        ]
         assert sorted(table.failures()) == [
             (slot, f"request r{slot}: its backend failed: out of {what}")
             for slot in (11, 13)
@@ -134,8 +167,14 @@ class TestACulprit:
         # The batch had moved the first row when it raised, and never came to the last.
         assert fake.live["first"].tokens == [Z, Z]
         assert fake.live["last"].tokens == [Z, END]
-        assert [table.inner.tokens(slot) for slot in (0, 1, 2)] == [(Z, Z), (Z,), (Z, END)]
-        assert table.failures() == [(1, "request r1: its backend failed: out of threads")]
+        assert [table.inner.tokens(slot) for slot in (0, 1, 2)] == [
+            (Z, Z),
+            (Z,),
+            (Z, END),
+        ]
+        assert table.failures() == [
+            (1, "request r1: its backend failed: out of threads")
+        ]
         assert table.mask(0, 1, 2) == [{Z, END}, {END}, {END}]
 
     def test_the_others_go_on(self, table, fake):
@@ -162,13 +201,20 @@ class TestACulprit:
         fake.broken = "accept"
         table.inner.accept(slots, [Z, Z, Z, Z])
         assert fake.live["thought"].tokens == [Z, Z]
-        assert table.phases(*slots) == [Phase.ACTIVE, Phase.FAILED, Phase.ACTIVE, Phase.ACTIVE]
+        assert table.phases(*slots) == [
+            Phase.ACTIVE,
+            Phase.FAILED,
+            Phase.ACTIVE,
+            Phase.ACTIVE,
+        ]
 
     def test_its_fill_closes_its_row_only(self, table, fake):
         fake.broken = "fill"
         assert table.mask(0, 1, 2) == [{Z, END}, {END}, {Z, END}]
         assert table.phases(0, 1, 2) == [Phase.ACTIVE, Phase.FAILED, Phase.ACTIVE]
-        assert table.failures() == [(1, "request r1: its backend failed: out of memory")]
+        assert table.failures() == [
+            (1, "request r1: its backend failed: out of memory")
+        ]
 
     def test_none_fails_when_the_rows_work_one_by_one(self, table, fake, caplog):
         fake.broken = "fill"
@@ -185,7 +231,9 @@ class TestABackendThatFailsAtTheStart:
         ids=["start", "replay"],
     )
     def test_takes_no_slot(self, table, broken, what):
-        with pytest.raises(RequestError, match=f"request r0: its backend failed: {what}"):
+        with pytest.raises(
+            RequestError, match=f"request r0: its backend failed: {what}"
+        ):
             table.add(0, SPEC, [Z, Z], backend=FakeBackend(broken))
         assert table.inner.failures == []
         table.add(0, SPEC)
@@ -202,7 +250,11 @@ class TestSlots:
         assert table.mask(5, 8) == [{b, END}, {c, END}]
         table.inner.accept((5, 8), [b, END])
         assert table.mask(2, 8, 5) == [{a, END}, {END}, {b, END}]
-        assert [table.inner.tokens(slot) for slot in (2, 5, 8)] == [(a,), (b, b), (c, END)]
+        assert [table.inner.tokens(slot) for slot in (2, 5, 8)] == [
+            (a,),
+            (b, b),
+            (c, END),
+        ]
 
     @pytest.mark.parametrize("history", [ids("a"), [*ids("a"), END], ids("x"), []])
     def test_a_slot_used_again_knows_nothing_of_who_had_it(self, table, history):
@@ -270,15 +322,30 @@ AFTER_RULES = 'root ::= ((r | "x") {} [^1ab])\nr ::= "1" | "ba"'
 @pytest.mark.parametrize(
     ("backend", "spec", "begun"),
     [
-        (XGrammarBackend, OutputSpec.grammar(AFTER_RULES.format("[y-z]")), ["", "b", "1"]),
-        (XGrammarBackend, OutputSpec.grammar(AFTER_RULES.format("[😀-🙏]")), ["", "b", "ba"]),
+        (
+            XGrammarBackend,
+            OutputSpec.grammar(AFTER_RULES.format("[y-z]")),
+            ["", "b", "1"],
+        ),
+        (
+            XGrammarBackend,
+            OutputSpec.grammar(AFTER_RULES.format("[😀-🙏]")),
+            ["", "b", "ba"],
+        ),
         (XGrammarBackend, OutputSpec.json_schema({"type": "integer"}), ["", "-"]),
         (LLGuidanceBackend, OutputSpec.regex("(1|ba|x)[y-z][^1ab]"), ["", "b", "1"]),
-        (LLGuidanceBackend, OutputSpec.json_schema({"items": {"const": 1}, "type": "array"}), ["", "[1"]),
+        (
+            LLGuidanceBackend,
+            OutputSpec.json_schema({"items": {"const": 1}, "type": "array"}),
+            ["", "[1"],
+        ),
     ],
 )
-def test_an_error_tells_a_token_that_the_mask_showed_from_one_that_it_did_not(backend, spec, begun):
-    """xgrammar's masks show some tokens that end inside of a character, and its matchers refuse them."""
+def test_an_error_tells_a_token_that_the_mask_showed_from_one_that_it_did_not(
+    backend, spec, begun
+):
+    """xgrammar's masks show some tokens that end inside of a character, and its
+    matchers refuse them."""
     made = backend(PARTS, GuidedConfig(threads=1))
     grammar = made.compile(spec)
     contradictions = 0

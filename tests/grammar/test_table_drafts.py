@@ -1,4 +1,5 @@
-"""Masks along drafts: each is what a table has that was really brought there, and nobody moves for them."""
+"""Masks along drafts: each is what a table has that was really brought there, and
+nobody moves for them."""
 
 from __future__ import annotations
 
@@ -22,12 +23,17 @@ LETTERS = [bytes([letter]) for letter in b'abcdefgh0123456789 {}[]":,-.']
 TOKENS = (*LETTERS, b'{"', b'":', b"ab", b"12", b'"}', b"</s>", b"<end>", b"<think>")
 END, OTHER_END, THINK = (TOKENS.index(name) for name in (b"</s>", b"<end>", b"<think>"))
 VOCABULARY = Vocabulary(
-    TOKENS, (END,), frozenset({END, OTHER_END, THINK}), encode=lambda text: [TOKENS.index(text.encode())]
+    TOKENS,
+    (END,),
+    frozenset({END, OTHER_END, THINK}),
+    encode=lambda text: [TOKENS.index(text.encode())],
 )
 SPECS = [
     OutputSpec.regex("[a-c]{2,9}"),
     OutputSpec.choice(["abc", "ab", "badge"], stop_token_ids=[OTHER_END]),
-    OutputSpec.json_schema({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}),
+    OutputSpec.json_schema(
+        {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    ),
     OutputSpec.json_schema({"type": "array", "items": {"enum": ["b", "abc"]}}),
     OutputSpec.regex("[0-9]+", start_after=[THINK]),
 ]
@@ -46,7 +52,9 @@ def grammars(backend: Backend) -> list[Grammar]:
 
 
 def allowed(row: MaskArray) -> list[int]:
-    found: list[int] = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
+    found: list[int] = np.flatnonzero(
+        np.unpackbits(row.view(np.uint8), bitorder="little")
+    ).tolist()
     return found
 
 
@@ -57,7 +65,11 @@ def masks_of(table: GrammarTable, slots: tuple[int, ...]) -> list[list[int]]:
 
 
 def walked(
-    backend: Backend, grammar: Grammar, spec: OutputSpec, tokens: list[int], drafts: list[int]
+    backend: Backend,
+    grammar: Grammar,
+    spec: OutputSpec,
+    tokens: list[int],
+    drafts: list[int],
 ) -> list[list[int]]:
     """The masks along drafts, each of a table of its own that was brought there."""
     stops = list(spec.stop_token_ids or VOCABULARY.stop_token_ids)
@@ -84,28 +96,52 @@ def test_masks_are_those_of_tables_that_went_there(backend, grammars, seed):
         table.add(slot, f"r{slot}", SPECS[of[slot]], grammars[of[slot]], backend)
     alone = bool(seed % 2)
     for _ in range(7):
-        drafts = {slot: [chance.randrange(len(TOKENS)) for _ in range(DRAFTS)] for slot in slots}
+        drafts = {
+            slot: [chance.randrange(len(TOKENS)) for _ in range(DRAFTS)]
+            for slot in slots
+        }
         for slot in slots:
             walker = GrammarTable(VOCABULARY)
-            walker.add(0, "r", SPECS[of[slot]], grammars[of[slot]], backend, journal[slot])
+            walker.add(
+                0, "r", SPECS[of[slot]], grammars[of[slot]], backend, journal[slot]
+            )
             for place in range(chance.randrange(DRAFTS + 1)):
                 drafts[slot][place] = chance.choice(masks_of(walker, (0,))[0])
                 walker.accept((0,), [drafts[slot][place]])
             drafts[slot] = drafts[slot][: chance.randrange(DRAFTS + 1)]
-        padded = [[*drafts[slot], *[NO_TOKEN] * (DRAFTS - len(drafts[slot]))] for slot in slots]
+        padded = [
+            [*drafts[slot], *[NO_TOKEN] * (DRAFTS - len(drafts[slot]))]
+            for slot in slots
+        ]
         columns = [[own[place] for own in padded] for place in range(DRAFTS)]
         rows = np.zeros((len(slots) * (DRAFTS + 1), VOCABULARY.words), np.int32)
-        if alone:  # as a worker does that looks for a culprit: one slot at a time, rows far apart
+        # as a worker does that looks for a culprit: one slot at a time, rows far apart
+        if alone:
             for at, slot in enumerate(slots):
-                fill_with_drafts(table, (slot,), rows[at :: len(slots)], [[column[at]] for column in columns])
+                fill_with_drafts(
+                    table,
+                    (slot,),
+                    rows[at :: len(slots)],
+                    [[column[at]] for column in columns],
+                )
         else:
             fill_with_drafts(table, slots, rows, columns)
         for at, slot in enumerate(slots):
             spec = SPECS[of[slot]]
-            expected = walked(backend, grammars[of[slot]], spec, journal[slot], drafts[slot])
-            found = [allowed(rows[place * len(slots) + at]) for place in range(len(drafts[slot]) + 1)]
+            expected = walked(
+                backend, grammars[of[slot]], spec, journal[slot], drafts[slot]
+            )
+            found = [
+                allowed(rows[place * len(slots) + at])
+                for place in range(len(drafts[slot]) + 1)
+            ]
             refused = next(
-                (place for place, draft in enumerate(drafts[slot]) if draft not in expected[place]), None
+                (
+                    place
+                    for place, draft in enumerate(drafts[slot])
+                    if draft not in expected[place]
+                ),
+                None,
             )
             if refused is not None:
                 stops = list(spec.stop_token_ids or VOCABULARY.stop_token_ids)
@@ -122,7 +158,9 @@ def test_masks_are_those_of_tables_that_went_there(backend, grammars, seed):
             assert token in journal[slot] or table.phase(slot) is Phase.DONE
 
 
-def test_a_draft_that_completes_the_trigger_starts_the_grammar_also_where_it_is_a_stop_token(backend):
+def test_a_draft_that_completes_the_trigger_starts_the_grammar_also_where_it_is_a_stop_token(
+    backend,
+):
     a, c, h = (TOKENS.index(letter) for letter in (b"a", b"c", b"h"))
     spec = OutputSpec.regex("ac", start_after=[h, END])
     table = GrammarTable(VOCABULARY)
@@ -214,14 +252,17 @@ class TestABackendThatFails:
 
 
 class TestMatchersThatCannotGoBack:
-    """llguidance's can't after an error, nor with some lexemes: they are brought there anew."""
+    """llguidance's can't after an error, nor with some lexemes: they are brought there
+    anew."""
 
     @pytest.fixture
     def backend(self) -> LLGuidanceBackend:
         return LLGuidanceBackend(VOCABULARY, GuidedConfig(threads=2))
 
     def test_lexemes_with_a_bound_of_tokens(self, backend):
-        spec = OutputSpec.grammar('start: name "-"\nname[max_tokens=3]: /[a-c]{2,20}/', syntax="lark")
+        spec = OutputSpec.grammar(
+            'start: name "-"\nname[max_tokens=3]: /[a-c]{2,20}/', syntax="lark"
+        )
         table = GrammarTable(VOCABULARY)
         table.add(0, "r", spec, backend.compile(spec), backend)
         a = TOKENS.index(b"a")
@@ -258,11 +299,37 @@ class TestMatchersThatCannotGoBack:
 
 
 NAMES = "lastTransitionTime", "message", "reason", "status", "type"
-CONDITION = {"type": "object", "properties": {name: {"type": "string"} for name in NAMES}}
+CONDITION = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in NAMES},
+}
 CONDITIONS = {"type": "array", "items": {**CONDITION, "required": ["type", "status"]}}
 PIECES = (
-    *('{"', "conditions", '":[{"', "last", "Transition", "Time", '":"', '","', "message", "reason", "status"),
-    *("type", "True", "Namespace", "Active", '"}', '"},{"', ',{"', '],"', "phase", "Initialized"),
+    *(
+        '{"',
+        "conditions",
+        '":[{"',
+        "last",
+        "Transition",
+        "Time",
+        '":"',
+        '","',
+        "message",
+        "reason",
+        "status",
+    ),
+    *(
+        "type",
+        "True",
+        "Namespace",
+        "Active",
+        '"}',
+        '"},{"',
+        ',{"',
+        '],"',
+        "phase",
+        "Initialized",
+    ),
 )
 HEAD = (
     '{"conditions":[{"lastTransitionTime":"2022-01-01T12:00:00Z","message":"Namespace is active",'
@@ -273,14 +340,19 @@ HEAD = (
 
 
 def test_a_mask_after_refused_drafts_is_not_one_from_before() -> None:
-    """llguidance's own rollback leaves a matcher that shows one here: a replay of real documents met it."""
-    pieces = sorted((*map(str.encode, PIECES), *(bytes([byte]) for byte in range(256))), key=len)[::-1]
+    """llguidance's own rollback leaves a matcher that shows one here: a replay of real
+    documents met it."""
+    pieces = sorted(
+        (*map(str.encode, PIECES), *(bytes([byte]) for byte in range(256))), key=len
+    )[::-1]
     vocabulary = Vocabulary((*pieces, b"</s>"), (len(pieces),))
 
     def tokens(text: bytes) -> list[int]:
         if not text:
             return []
-        token = next(token for token, piece in enumerate(pieces) if text.startswith(piece))
+        token = next(
+            token for token, piece in enumerate(pieces) if text.startswith(piece)
+        )
         return [token, *tokens(text[len(pieces[token]) :])]
 
     backend = LLGuidanceBackend(vocabulary, GuidedConfig(threads=1))
@@ -296,7 +368,9 @@ def test_a_mask_after_refused_drafts_is_not_one_from_before() -> None:
             table.accept((0,), (token,))
 
     accept(HEAD.encode())
-    fill_with_drafts(table, (0,), masks, [[token] for token in tokens(b',{"lastTransitionTime":"')])
+    fill_with_drafts(
+        table, (0,), masks, [[token] for token in tokens(b',{"lastTransitionTime":"')]
+    )
     accept(b'],"phase":"Active')
     table.fill((0,), masks)
     wanted = np.zeros((1, vocabulary.words), np.int32)

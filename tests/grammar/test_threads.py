@@ -1,4 +1,5 @@
-"""How many threads fill masks: all of them until steps have a pace, then as few as are done in time."""
+"""How many threads fill masks: all of them until steps have a pace, then as few as are
+done in time."""
 
 import itertools
 
@@ -37,16 +38,21 @@ def test_all_threads_work_until_there_is_a_pace(most):
     ("milliseconds", "ends"),
     [
         ([(0.0, 0.3, 0.0)] * 200, 1),  # small fills gain nothing by threads
-        ([(0.1, 0.0, 0.0)] * 200 + [(0.0, 4.0, 0.0)] * 50, 8),  # nor do those that do not spread
-        ([(1e3, 0.0, 0.0)] * 50 + [(0.1, 0.0, 0.0)] * 200, 1),  # a cold start puts no trial off
-        ([(0.0, 0.2, 1.3)] * 200, 8),  # tokens count as well: three quarters of what is allowed
+        # nor do those that do not spread
+        ([(0.1, 0.0, 0.0)] * 200 + [(0.0, 4.0, 0.0)] * 50, 8),
+        # a cold start puts no trial off
+        ([(1e3, 0.0, 0.0)] * 50 + [(0.1, 0.0, 0.0)] * 200, 1),
+        # tokens count as well: three quarters of what is allowed
+        ([(0.0, 0.2, 1.3)] * 200, 8),
         ([(0.0, 0.2, 1.3), (0.0, 0.2, 1.0)] * 200, 8),
         ([(0.0, 0.2, 1.0)] * 200, 1),
-        ([(0.0, 1.9, 0.0), (0.0, 0.9, 0.0)] * 100, 8),  # fills near the limit change nothing
+        # fills near the limit change nothing
+        ([(0.0, 1.9, 0.0), (0.0, 0.9, 0.0)] * 100, 8),
     ],
 )
 def test_how_many_threads_are_left(milliseconds, ends):
-    """Of 8, where 2 ms are allowed; after fills whose work spreads, does not, and comes before them."""
+    """Of 8, where 2 ms are allowed; after fills whose work spreads, does not, and comes
+    before them."""
     adaptive = paced(8)
     for work, overhead, tokens in milliseconds:
         adaptive.accepted(tokens / 1e3)
@@ -64,11 +70,16 @@ def test_a_slow_pace_takes_threads_away_one_size_at_a_time():
 def test_a_trial_that_came_out_badly_is_not_made_again_soon():
     adaptive = paced(8)
     seen = fills(adaptive, 0.005, 20_000)  # 1.25 ms with 4, 2.5 ms with 2
-    changes = [i for i, (before, now) in enumerate(itertools.pairwise(seen)) if before != now]
+    changes = [
+        i for i, (before, now) in enumerate(itertools.pairwise(seen)) if before != now
+    ]
     assert set(seen) == {8, 4, 2}
     assert seen.count(2) < 8
     assert seen.count(8) == 32
-    gaps = [later - sooner for sooner, later in zip(changes[1::2], changes[3::2], strict=False)]
+    gaps = [
+        later - sooner
+        for sooner, later in zip(changes[1::2], changes[3::2], strict=False)
+    ]
     assert gaps == sorted(gaps)
     assert gaps[-1] > 2000
 
@@ -123,11 +134,15 @@ def test_threads_that_cannot_be_made_are_done_without(caplog):
     adaptive = AdaptiveThreads(make, 8)
     adaptive.pace(0.02 / 3)
     assert fills(adaptive, 1e-4, 300)[-1] == 4
-    assert [record.message for record in caplog.records] == ["cannot start 2 threads: out of threads"]
+    assert [record.message for record in caplog.records] == [
+        "cannot start 2 threads: out of threads"
+    ]
 
 
 def test_a_pace_that_fails_is_not_tried_again(byte_vocabulary, monkeypatch, caplog):
-    compiler = gp.GrammarCompiler(byte_vocabulary, config=gp.GuidedConfig(threads=2, isolate_compiles=False))
+    compiler = gp.GrammarCompiler(
+        byte_vocabulary, config=gp.GuidedConfig(threads=2, isolate_compiles=False)
+    )
     there = compiler.backend("xgrammar")
     other = compiler.backend("llguidance")
     calls = []

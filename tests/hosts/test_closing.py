@@ -1,4 +1,5 @@
-"""`close_before_length` in `DecodeLoop`: what has room enough ends valid, at the latest at its limit."""
+"""`close_before_length` in `DecodeLoop`: what has room enough ends valid, at the latest
+at its limit."""
 
 import dataclasses
 import re
@@ -11,7 +12,11 @@ import guided_plugin as gp
 from guided_plugin.errors import RequestError
 
 PROMPTS = [[5], [7, 8, 9], [11, 3]]
-HOW = {"inline": {"mode": "inline"}, "process": {"mode": "process"}, "jump": {"jump_forward": True}}
+HOW = {
+    "inline": {"mode": "inline"},
+    "process": {"mode": "process"},
+    "jump": {"jump_forward": True},
+}
 TRIGGERS = [[token] for token in range(20, 148)]
 """So many that a random model comes to one soon."""
 
@@ -19,8 +24,12 @@ TRIGGERS = [[token] for token in range(20, 148)]
 @pytest.fixture(scope="module", params=HOW)
 def loop(request, demo_tokenizer):
     vocabulary = gp.Vocabulary.from_tokenizer(demo_tokenizer, stop_token_ids=1)
-    compiler = gp.GrammarCompiler(vocabulary, config=gp.GuidedConfig(isolate_compiles=False))
-    made = gp.DecodeLoop(random_model(len(demo_tokenizer)), compiler, **HOW[request.param])
+    compiler = gp.GrammarCompiler(
+        vocabulary, config=gp.GuidedConfig(isolate_compiles=False)
+    )
+    made = gp.DecodeLoop(
+        random_model(len(demo_tokenizer)), compiler, **HOW[request.param]
+    )
     yield made
     made.pipeline.close()
 
@@ -28,7 +37,9 @@ def loop(request, demo_tokenizer):
 def check(loop, kind, output, start=0):
     assert (output.error, output.stopped) == (None, True)
     tokens = loop.pipeline.compiler.vocabulary.tokens
-    assert is_valid(kind, b"".join(tokens[token] for token in output.tokens[start:]).decode())
+    assert is_valid(
+        kind, b"".join(tokens[token] for token in output.tokens[start:]).decode()
+    )
 
 
 @pytest.mark.parametrize("kind", CASES)
@@ -38,9 +49,13 @@ def test_every_output_with_room_enough_ends_valid(loop, kind):
     free = dataclasses.replace(spec, close_before_length=False)
     closed = []
     cut = 0
-    for seed, room in enumerate((least, least + 1, least + 2, least + 7, 2 * least, 3 * least)):
+    for seed, room in enumerate(
+        (least, least + 1, least + 2, least + 7, 2 * least, 3 * least)
+    ):
         options = {"max_new_tokens": room, "sampling": gp.Sampling(1.0, seed=seed)}
-        outputs = loop.run(PROMPTS, [spec, spec, None], ignore_stop=seed % 2 == 1, **options)
+        outputs = loop.run(
+            PROMPTS, [spec, spec, None], ignore_stop=seed % 2 == 1, **options
+        )
         for output in outputs[:2]:
             check(loop, kind, output)
             assert len(output.tokens) < room
@@ -52,13 +67,22 @@ def test_every_output_with_room_enough_ends_valid(loop, kind):
     assert cut > 3, "these limits cut nothing: the test shows nothing"
 
 
-def test_an_output_that_ends_by_itself_is_not_closed_and_rows_beside_are_untouched(loop):
+def test_an_output_that_ends_by_itself_is_not_closed_and_rows_beside_are_untouched(
+    loop,
+):
     # With drafts, sampling draws another number of times.
     sampling = gp.Sampling(0.0 if loop.pipeline.drafts else 1.0, seed=3)
-    outputs = loop.run(PROMPTS, [CASES["choice"], None, CASES["regex"]], max_new_tokens=90, sampling=sampling)
+    outputs = loop.run(
+        PROMPTS,
+        [CASES["choice"], None, CASES["regex"]],
+        max_new_tokens=90,
+        sampling=sampling,
+    )
     alone = loop.run(PROMPTS, [None] * 3, max_new_tokens=90, sampling=sampling)
     assert (outputs[0].stopped, outputs[0].closed) == (True, False)
-    assert [one.tokens == bare.tokens for one, bare in zip(outputs, alone, strict=True)] == [0, 1, 0]
+    assert [
+        one.tokens == bare.tokens for one, bare in zip(outputs, alone, strict=True)
+    ] == [0, 1, 0]
 
 
 def test_too_little_room_is_an_error_of_the_row_and_the_number_told_is_enough(loop):
@@ -66,7 +90,12 @@ def test_too_little_room_is_an_error_of_the_row_and_the_number_told_is_enough(lo
     room = least_of(loop.pipeline, specs[0]) - 1
     refused, choice, free = loop.run(PROMPTS, specs, max_new_tokens=room)
     assert isinstance(refused.error, RequestError)
-    assert (refused.tokens, refused.closed, free.error, len(free.tokens)) == ((), False, None, room)
+    assert (refused.tokens, refused.closed, free.error, len(free.tokens)) == (
+        (),
+        False,
+        None,
+        room,
+    )
     check(loop, "choice", choice)
     told = int(re.search(r"allow at least (\d+)", refused.error.hint)[1])
     (output,) = loop.run(PROMPTS[:1], specs[:1], max_new_tokens=told)
@@ -81,7 +110,10 @@ def test_what_comes_after_a_trigger_is_closed_where_it_has_room(loop):
     for seed in range(3):
         options = {"max_new_tokens": room, "sampling": gp.Sampling(1.0, seed=seed)}
         for output in loop.run(PROMPTS, [spec] * 3, **options):
-            start = next((i for i, token in enumerate(output.tokens, 1) if [token] in TRIGGERS), room)
+            start = next(
+                (i for i, token in enumerate(output.tokens, 1) if [token] in TRIGGERS),
+                room,
+            )
             if start <= 30:
                 check(loop, "tag", output, start)
                 complete += output.closed

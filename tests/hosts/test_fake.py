@@ -1,4 +1,5 @@
-"""The model-free host: its outputs depend on nothing but the request, and a broken promise is found."""
+"""The model-free host: its outputs depend on nothing but the request, and a broken
+promise is found."""
 
 import inspect
 import pathlib
@@ -40,7 +41,9 @@ def decode(compiler, **options):
         for number in range(18):
             spec = SPECS[number % 6]
             script = b"oh" if spec is SPECS[4] else b""
-            host.add_request(f"request-{number}", spec, max_new_tokens=20, script=script)
+            host.add_request(
+                f"request-{number}", spec, max_new_tokens=20, script=script
+            )
         return host.run()
 
 
@@ -67,7 +70,9 @@ def test_other_rows_and_modes_change_no_output(compiler, mode, device):
                 assert bytes(request.tokens[:-1]) == b"ohlate"
                 spec = gp.OutputSpec.choice(["late"])
                 after = 2
-            recheck(compiler.vocabulary, [spec], torch.tensor([request.tokens]), after=after)
+            recheck(
+                compiler.vocabulary, [spec], torch.tensor([request.tokens]), after=after
+            )
 
 
 def test_a_plugin_hears_each_step_once(compiler, mode):
@@ -76,7 +81,9 @@ def test_a_plugin_hears_each_step_once(compiler, mode):
     outputs = decode(compiler, max_rows=4, mode=mode, preempt=0.3)
     listener.check_order()
     assert listener.produced == {
-        name: request.tokens for name, request in outputs.items() if request.spec and request.tokens
+        name: request.tokens
+        for name, request in outputs.items()
+        if request.spec and request.tokens
     }
 
 
@@ -103,7 +110,11 @@ def test_broken_promises_are_found(compiler, monkeypatch):
     def run(mask_rows=pipeline.mask_rows, sampled=None):
         with FakeHost(compiler, mode="inline") as host, monkeypatch.context() as patch:
             patch.setattr(pipeline, "mask_rows", mask_rows)
-            patch.setattr(host.pipeline.runtime, "sampled", sampled or host.pipeline.runtime.sampled)
+            patch.setattr(
+                host.pipeline.runtime,
+                "sampled",
+                sampled or host.pipeline.runtime.sampled,
+            )
             host.add_request("guided", SPECS[2])
             host.add_request("free", max_new_tokens=2)
             host.run()
@@ -132,6 +143,8 @@ def test_the_page_on_writing_a_host(capsys):
     exec(f"import guided_plugin as gp\n{example}", {})
     assert capsys.readouterr().out.startswith("guided")
     # The step on the page is the step that runs.
-    source = iter(line.strip() for line in inspect.getsource(FakeHost.step).splitlines())
+    source = iter(
+        line.strip() for line in inspect.getsource(FakeHost.step).splitlines()
+    )
     for line in filter(None, map(str.strip, step.splitlines())):
         assert line.split("  #")[0].strip() in source, line

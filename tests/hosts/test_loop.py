@@ -1,4 +1,5 @@
-"""The reference loop with the shipped model: hook order, validity, bit-identity, errors by row."""
+"""The reference loop with the shipped model: hook order, validity, bit-identity, errors
+by row."""
 
 import dataclasses
 import enum
@@ -106,9 +107,12 @@ def test_hooks_are_called_in_this_order_and_no_other(parts, make_loop, monkeypat
     finally:
         compiler.plugins.unregister(recorder)
         del compiler.plugins.logits_processors["first"]
-    # A worker is asked for the next step's masks at the end of a step: before the forward pass.
+    # A worker is asked for the next step's masks at the end of a step: before the
+    # forward pass.
     late, ahead = (
-        ([], ["plan", "fill_mask"]) if loop.pipeline.mode == "process" else (["plan", "fill_mask"], [])
+        ([], ["plan", "fill_mask"])
+        if loop.pipeline.mode == "process"
+        else (["plan", "fill_mask"], [])
     )
     expected = []
     for asked in (["plan", "fill_mask"], late):
@@ -128,11 +132,19 @@ def test_a_plugin_hears_each_step_once_with_the_sampled_tokens(parts, make_loop)
     finally:
         compiler.plugins.unregister(listener)
     listener.check_order()
-    assert list(zip(*listener.tokens, strict=True)) == [output.tokens for output in outputs]
-    assert [slot == gp.UNGUIDED for slot in listener.steps[0].slots] == [False, False, True]
+    assert list(zip(*listener.tokens, strict=True)) == [
+        output.tokens for output in outputs
+    ]
+    assert [slot == gp.UNGUIDED for slot in listener.steps[0].slots] == [
+        False,
+        False,
+        True,
+    ]
 
 
-@pytest.mark.parametrize("sampling", [gp.Sampling(), *(gp.Sampling(0.8, seed=seed) for seed in range(3))])
+@pytest.mark.parametrize(
+    "sampling", [gp.Sampling(), *(gp.Sampling(0.8, seed=seed) for seed in range(3))]
+)
 def test_guided_rows_are_valid_and_unguided_rows_untouched(parts, make_loop, sampling):
     tokenizer, model, compiler = parts
     loop = make_loop(model, compiler)
@@ -147,10 +159,14 @@ def test_guided_rows_are_valid_and_unguided_rows_untouched(parts, make_loop, sam
         jsonschema.validate(json.loads(text), demo.schema)
         assert check_spec(compiler, spec, [("", text)], raw=True).ok
         grammar = compiler.compile(spec)
-        matcher = compiler.backend(grammar.backend).start(grammar, compiler.vocabulary.stop_token_ids)
+        matcher = compiler.backend(grammar.backend).start(
+            grammar, compiler.vocabulary.stop_token_ids
+        )
         assert all(matcher.accept(token) for token in output.tokens)
         assert matcher.complete
-    assert [output.tokens for output in outputs[3:]] == [output.tokens for output in without[3:]]
+    assert [output.tokens for output in outputs[3:]] == [
+        output.tokens for output in without[3:]
+    ]
 
 
 @pytest.mark.parametrize("whitespace", ["compact", "spaced"])
@@ -159,9 +175,15 @@ def test_rows_that_do_not_say_are_laid_out_as_configured(parts, make_loop, white
     config = gp.GuidedConfig(whitespace=whitespace, strict=False)
     loop = make_loop(model, gp.GrammarCompiler(compiler.vocabulary, config=config))
     # Closed, it would have no instances.
-    more = {"properties": {"a": {"type": "boolean"}}, "required": ["a"], "minProperties": 2}
+    more = {
+        "properties": {"a": {"type": "boolean"}},
+        "required": ["a"],
+        "minProperties": 2,
+    }
     opened = gp.OutputSpec.json_schema({"type": "object", **more})
-    said = gp.OutputSpec.json_schema(DEMOS[0].schema, whitespace="flexible", strict=True)
+    said = gp.OutputSpec.json_schema(
+        DEMOS[0].schema, whitespace="flexible", strict=True
+    )
     specs = [*SPECS, said, opened]
     every = prompts(tokenizer)
     outputs = loop.run([*every, *every[:2]], specs, max_new_tokens=100)
@@ -169,7 +191,9 @@ def test_rows_that_do_not_say_are_laid_out_as_configured(parts, make_loop, white
         assert output.error is None
         settled = {"whitespace": spec.whitespace or whitespace, "strict": spec is said}
         grammar = compiler.compile(dataclasses.replace(spec, **settled))
-        matcher = compiler.backend(grammar.backend).start(grammar, compiler.vocabulary.stop_token_ids)
+        matcher = compiler.backend(grammar.backend).start(
+            grammar, compiler.vocabulary.stop_token_ids
+        )
         assert all(matcher.accept(token) for token in output.tokens)
         assert len(tokenizer.decode(output.tokens)) > 12
     for demo, output in zip(DEMOS, outputs[:3], strict=True):
@@ -187,8 +211,12 @@ def test_sampling_limits(parts, make_loop):
     assert greedy == loop.run(prompt, SPECS, sampling=gp.Sampling(2.0, top_k=1))
     assert greedy == loop.run(prompt, SPECS, sampling=gp.Sampling(2.0, top_p=1e-9))
     hot = gp.Sampling(1.0, seed=1)
-    assert loop.run(prompt, SPECS, sampling=hot) == loop.run(prompt, SPECS, sampling=hot)
-    assert loop.run(prompt, SPECS, sampling=hot) != loop.run(prompt, SPECS, sampling=gp.Sampling(1.0, seed=2))
+    assert loop.run(prompt, SPECS, sampling=hot) == loop.run(
+        prompt, SPECS, sampling=hot
+    )
+    assert loop.run(prompt, SPECS, sampling=hot) != loop.run(
+        prompt, SPECS, sampling=gp.Sampling(1.0, seed=2)
+    )
 
 
 def test_ranks_produce_what_one_alone_does(parts, make_loop, monkeypatch):
@@ -200,7 +228,10 @@ def test_ranks_produce_what_one_alone_does(parts, make_loop, monkeypatch):
     specs = [*SPECS, gp.OutputSpec.regex("a(?=b)c")]
     every = [*prompts(tokenizer), [1]]
     first, second = on_ranks(
-        2, lambda ranks: make_loop(model, compiler, ranks=ranks).run(every, specs, max_new_tokens=60)
+        2,
+        lambda ranks: make_loop(model, compiler, ranks=ranks).run(
+            every, specs, max_new_tokens=60
+        ),
     )
     alone = make_loop(model, compiler).run(every[:-1], specs[:-1], max_new_tokens=60)
     assert [one.tokens for one in first[:-1]] == [one.tokens for one in alone]
@@ -213,10 +244,17 @@ def test_an_error_of_one_row_leaves_the_others_alone(parts, make_loop):
     tokenizer, model, compiler = parts
     loop = make_loop(model, compiler, max_rows=4)
     prompt = prompts(tokenizer)[0]
-    specs = [SPECS[0], gp.OutputSpec.regex("a(?=b)"), None, gp.OutputSpec.choice(["yes", "no"])]
+    specs = [
+        SPECS[0],
+        gp.OutputSpec.regex("a(?=b)"),
+        None,
+        gp.OutputSpec.choice(["yes", "no"]),
+    ]
     outputs = loop.run([prompt, prompt, [], prompt], specs)
     (unknown,) = loop.run([[*prompt, 1344, 5]], [None])
-    assert str(unknown.error).startswith("prompt 0: has token 1344, and the model has 1344 (use")
+    assert str(unknown.error).startswith(
+        "prompt 0: has token 1344, and the model has 1344 (use"
+    )
     assert isinstance(outputs[1].error, GrammarError)
     assert isinstance(outputs[2].error, ConfigError)
     assert outputs[0].error is outputs[3].error is None
@@ -230,28 +268,66 @@ SPEC = gp.OutputSpec.choice(["yes"])
 @pytest.mark.parametrize(
     ("given", "options", "error"),
     [
-        (([[1], [2]], [SPEC]), {}, "specs: 1 specs for 2 prompts (one for each, or None)"),
-        (([[1]], [SPEC, SPEC]), {}, "specs: 2 specs for 1 prompts (one for each, or None)"),
-        ((["The order"], [SPEC]), {}, "prompt 0: must be token ids, not 'The order' (prompts first"),
-        (([[1], ["a"]], [SPEC, None]), {}, "prompt 1: must be token ids, not ['a'] (prompts first"),
+        (
+            ([[1], [2]], [SPEC]),
+            {},
+            "specs: 1 specs for 2 prompts (one for each, or None)",
+        ),
+        (
+            ([[1]], [SPEC, SPEC]),
+            {},
+            "specs: 2 specs for 1 prompts (one for each, or None)",
+        ),
+        (
+            (["The order"], [SPEC]),
+            {},
+            "prompt 0: must be token ids, not 'The order' (prompts first",
+        ),
+        (
+            ([[1], ["a"]], [SPEC, None]),
+            {},
+            "prompt 1: must be token ids, not ['a'] (prompts first",
+        ),
         (([1, 2], [SPEC]), {}, "prompt 0: must be token ids, not 1 (prompts first"),
         (([[-1]], [SPEC]), {}, "prompt 0: must be token ids, not [-1] (prompts first"),
         (([SPEC], [[1]]), {}, "prompt 0: must be token ids, not OutputSpec("),
-        (([[1]], [SPEC]), {"max_new_tokens": "5"}, "max_new_tokens: must be a count, not '5' (such as"),
-        (([[1]], [None]), {"max_new_tokens": -1}, "max_new_tokens: must be a count, not -1 (such as"),
+        (
+            ([[1]], [SPEC]),
+            {"max_new_tokens": "5"},
+            "max_new_tokens: must be a count, not '5' (such as",
+        ),
+        (
+            ([[1]], [None]),
+            {"max_new_tokens": -1},
+            "max_new_tokens: must be a count, not -1 (such as",
+        ),
         (("The order", [SPEC]), {}, "prompts: must be a list, not str (prompts first"),
-        (({"input_ids": [[1]]}, [SPEC]), {}, "prompts: must be a list, not dict (prompts first"),
-        ((torch.ones(1, 2), [SPEC]), {}, "prompts: must be a list, not Tensor (prompts first"),
+        (
+            ({"input_ids": [[1]]}, [SPEC]),
+            {},
+            "prompts: must be a list, not dict (prompts first",
+        ),
+        (
+            (torch.ones(1, 2), [SPEC]),
+            {},
+            "prompts: must be a list, not Tensor (prompts first",
+        ),
         (([[1]], SPEC), {}, "specs: must be a list, not OutputSpec (prompts first"),
         (
             ([[1]], [SPEC]),
             {"max_tokens": 3},
             "DecodeLoop: unknown option 'max_tokens' (did you mean 'max_new_",
         ),
-        (([[1]], [SPEC]), {"top_p": 0.9}, "'top_p' (pass sampling=Sampling(top_p=...) to run)"),
+        (
+            ([[1]], [SPEC]),
+            {"top_p": 0.9},
+            "'top_p' (pass sampling=Sampling(top_p=...) to run)",
+        ),
     ],
 )
-def test_a_call_that_is_wrong_as_a_whole_raises(parts, make_loop, given, options, error):
+def test_a_call_that_is_wrong_as_a_whole_raises(
+    parts, make_loop, given, options, error
+):
     _, model, compiler = parts
     with pytest.raises(ConfigError) as caught:
         make_loop(model, compiler).run(*given, **options)
@@ -263,17 +339,28 @@ def test_token_ids_of_other_kinds_are_prompts(parts, make_loop):
     ids = prompts(tokenizer)[0]
     loop = make_loop(model, compiler)
     every = [ids, tuple(ids), numpy.array(ids), torch.tensor(ids)]
-    assert len({output.tokens for output in loop.run(every, [SPECS[0]] * 4, max_new_tokens=20)}) == 1
+    assert (
+        len(
+            {
+                output.tokens
+                for output in loop.run(every, [SPECS[0]] * 4, max_new_tokens=20)
+            }
+        )
+        == 1
+    )
 
 
 def test_a_loop_that_is_made_wrong_says_how_to_make_it(parts, make_loop):
     tokenizer, model, compiler = parts
     for wrong in ((compiler, model), (model, tokenizer), (model, compiler.vocabulary)):
         with pytest.raises(
-            ConfigError, match=r"compiler: must be a GrammarCompiler, not .*DecodeLoop\(model, "
+            ConfigError,
+            match=r"compiler: must be a GrammarCompiler, not .*DecodeLoop\(model, ",
         ):
             make_loop(*wrong)
-    with pytest.raises(ConfigError, match=r"unknown option 'max_row' .did you mean 'max_rows'"):
+    with pytest.raises(
+        ConfigError, match=r"unknown option 'max_row' .did you mean 'max_rows'"
+    ):
         make_loop(model, compiler, max_row=3)
     with pytest.raises(ConfigError, match="processors: must name 'guided'"):
         make_loop(model, compiler, processors=())
@@ -291,7 +378,11 @@ def test_limits_stop_tokens_and_late_starts(parts, make_loop):
     assert other.stopped
     assert tokenizer.decode(other.tokens) == "yes"
     opening = tokenizer.encode("{", add_special_tokens=False)
-    (late,) = loop.run([prompt], [gp.OutputSpec.choice(["yes"], start_after=opening[-1:])], max_new_tokens=40)
+    (late,) = loop.run(
+        [prompt],
+        [gp.OutputSpec.choice(["yes"], start_after=opening[-1:])],
+        max_new_tokens=40,
+    )
     text = tokenizer.decode(late.tokens)
     assert not late.stopped or text.endswith("{yes") or "{" not in text
 
@@ -304,7 +395,9 @@ def test_everything_is_given_back_when_the_model_fails(parts, make_loop, monkeyp
     def fail(self, *given):
         raise RuntimeError("out of memory")
 
-    for method, spec in itertools.product(("forward", "sample", "append"), (SPECS[0], None)):
+    for method, spec in itertools.product(
+        ("forward", "sample", "append"), (SPECS[0], None)
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(loop_module.Batch, method, fail)
             with pytest.raises(RuntimeError, match="out of memory"):
@@ -320,7 +413,9 @@ def test_a_model_narrower_than_its_tokenizer_is_refused(parts):
         gp.DecodeLoop(model, gp.GrammarCompiler(vocabulary))
 
 
-@pytest.mark.parametrize("wrong", [{"temperature": -1}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}])
+@pytest.mark.parametrize(
+    "wrong", [{"temperature": -1}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}]
+)
 def test_wrong_sampling_is_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         gp.Sampling(**wrong)
@@ -337,7 +432,12 @@ def test_types_are_specs_and_outputs_name_what_nothing_enforced(parts, make_loop
     config = gp.GuidedConfig(unenforced_keywords=("uniqueItems", "pattern"), **options)
     loop = make_loop(model, gp.GrammarCompiler(compiler.vocabulary, config=config))
     typed = gp.TypedSpec(tuple[Colour, bool])
-    loose = {"type": "array", "uniqueItems": True, "items": {"enum": [1, 2, 3]}, "maxItems": 3}
+    loose = {
+        "type": "array",
+        "uniqueItems": True,
+        "items": {"enum": [1, 2, 3]},
+        "maxItems": 3,
+    }
     prompt = tokenizer.encode("Say: ")
     specs = [Colour, typed, {"json_schema": loose}, None, {"jsn": 1}]
     outputs = loop.run([prompt] * 5, specs, max_new_tokens=30)
@@ -346,7 +446,13 @@ def test_types_are_specs_and_outputs_name_what_nothing_enforced(parts, make_loop
     value = typed.read(tokenizer.decode(pair.tokens))
     assert isinstance(value[0], Colour)
     assert isinstance(value[1], bool)
-    assert [output.unenforced for output in outputs] == [(), (), ("uniqueItems",), (), ()]
+    assert [output.unenforced for output in outputs] == [
+        (),
+        (),
+        ("uniqueItems",),
+        (),
+        (),
+    ]
     assert (items.error, free.error) == (None, None)
     assert isinstance(wrong.error, SpecError)
     assert loop.pipeline.metrics().unenforced == {"uniqueItems": 1}

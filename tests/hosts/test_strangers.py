@@ -1,7 +1,9 @@
-"""Specs and texts of strangers that were once read wrong, through a whole decode loop in each mode.
+"""Specs and texts of strangers that were once read wrong, through a whole decode loop
+in each mode.
 
-Each text is decoded token by token in three tokenizations, so that one token may close an object and its
-array at once. What is right is written down here: it comes from the JSON Schema standard and the EBNF itself.
+Each text is decoded token by token in three tokenizations, so that one token may close
+an object and its array at once. What is right is written down here: it comes from the
+JSON Schema standard and the EBNF itself.
 """
 
 from __future__ import annotations
@@ -15,8 +17,28 @@ import guided_plugin as gp
 from guided_plugin.errors import GuidedError, SpecError, UnsupportedSpecError
 from guided_plugin.hosts.fake import FakeHost
 
-PIECES = ["}]", "]}", "},{", '"},{"', '":"', '","', '"}]', "[{", '{"', "é", "ü", "École", "12", "e1", "00"]
-TOKENS = [*(bytes([byte]) for byte in range(256)), *(piece.encode() for piece in PIECES), b"</s>"]
+PIECES = [
+    "}]",
+    "]}",
+    "},{",
+    '"},{"',
+    '":"',
+    '","',
+    '"}]',
+    "[{",
+    '{"',
+    "é",
+    "ü",
+    "École",
+    "12",
+    "e1",
+    "00",
+]
+TOKENS = [
+    *(bytes([byte]) for byte in range(256)),
+    *(piece.encode() for piece in PIECES),
+    b"</s>",
+]
 VOCABULARY = gp.Vocabulary.from_tokens(TOKENS, [len(TOKENS) - 1])
 
 FEATURE = {
@@ -25,7 +47,12 @@ FEATURE = {
     "properties": {"type": {"type": "string"}},
     "oneOf": [
         {"properties": {"type": {"const": "Point"}, "value": {"type": "integer"}}},
-        {"properties": {"type": {"const": "Name"}, "value": {"type": ["integer", "string"]}}},
+        {
+            "properties": {
+                "type": {"const": "Name"},
+                "value": {"type": ["integer", "string"]},
+            }
+        },
         {"properties": {"type": {"pattern": "^x-"}, "value": {"type": "boolean"}}},
     ],
 }
@@ -44,7 +71,11 @@ JUDGED = {
         ["über", "école"],
         ["\ufcber", "uber", "ecole"],
     ),
-    "ebnf class": ({"grammar": "root ::= [éa-c]"}, ["é", "a", "c"], ["d", "\ufcbe", "9"]),
+    "ebnf class": (
+        {"grammar": "root ::= [éa-c]"},
+        ["é", "a", "c"],
+        ["d", "\ufcbe", "9"],
+    ),
     "xgrammar enum": (
         {"json_schema": {"enum": ["üb", "\x85e", "ÿf"]}, "backend": "xgrammar"},
         ['"üb"', '"ÿf"'],
@@ -52,8 +83,16 @@ JUDGED = {
     ),
     "distinct objects": (
         {"json_schema": UNIQUE, "whitespace": "compact"},
-        ['[{"foo":"bar"},{"foo":"foo"}]', '[{"foo":"bar","bar":"foo"},{"foo":"foo","bar":"bar"}]', "[{}]"],
-        ['[{"foo":"bar"},{"foo":"bar"}]', "[{},{}]", '[{"foo":"bar","bar":"foo"},{"foo":"bar","bar":"foo"}]'],
+        [
+            '[{"foo":"bar"},{"foo":"foo"}]',
+            '[{"foo":"bar","bar":"foo"},{"foo":"foo","bar":"bar"}]',
+            "[{}]",
+        ],
+        [
+            '[{"foo":"bar"},{"foo":"bar"}]',
+            "[{},{}]",
+            '[{"foo":"bar","bar":"foo"},{"foo":"bar","bar":"foo"}]',
+        ],
     ),
     "numbers": (
         {"json_schema": {"type": "number"}},
@@ -82,8 +121,16 @@ JUDGED = {
     ),
 }
 REFUSED = {
-    "open items": ({"json_schema": {"uniqueItems": True}}, UnsupportedSpecError, "uniqueItems"),
-    "null": ({"json_schema": {"type": "string", "maxLength": None}}, SpecError, "#/maxLength"),
+    "open items": (
+        {"json_schema": {"uniqueItems": True}},
+        UnsupportedSpecError,
+        "uniqueItems",
+    ),
+    "null": (
+        {"json_schema": {"type": "string", "maxLength": None}},
+        SpecError,
+        "#/maxLength",
+    ),
     **{
         f"in a tag: {json.dumps(wrong)}": (
             {
@@ -117,9 +164,13 @@ def tokenizations(text):
         tokens = []
         at = 0
         while at < len(data):
-            fitting = [i for i, token in enumerate(TOKENS[:-1]) if data.startswith(token, at)]
+            fitting = [
+                i for i, token in enumerate(TOKENS[:-1]) if data.startswith(token, at)
+            ]
             tokens.append(
-                max(fitting, key=lambda i: len(TOKENS[i])) if random is None else random.choice(fitting)
+                max(fitting, key=lambda i: len(TOKENS[i]))
+                if random is None
+                else random.choice(fitting)
             )
             at += len(TOKENS[tokens[-1]])
         yield tokens
@@ -142,7 +193,9 @@ def test_a_text_is_taken_just_where_it_is_right(compiler, mode, name):
             for number, tokens in enumerate(tokenizations(text)):
                 script = (*tokens, stop)
                 scripts[f"{text} {number}"] = (script, text in right)
-                host.add_request(f"{text} {number}", spec, script=script, max_new_tokens=len(script))
+                host.add_request(
+                    f"{text} {number}", spec, script=script, max_new_tokens=len(script)
+                )
         found = host.run()
     for request_id, (script, is_right) in scripts.items():
         assert found[request_id].error is None, request_id

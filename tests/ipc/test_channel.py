@@ -1,5 +1,5 @@
-"""Messages between processes: nothing is lost, nothing blocks, and what cannot be read is an error. Of a
-process that may be broken plain data comes in, and nothing runs."""
+"""Messages between processes: nothing is lost, nothing blocks, and what cannot be read
+is an error. Of a process that may be broken plain data comes in, and nothing runs."""
 
 import dataclasses
 import os
@@ -20,19 +20,34 @@ from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission
 from guided_plugin.worker import messages
-from guided_plugin.worker.messages import Ends, Failed, Hello, Ready, Synced, Verdict, from_worker
+from guided_plugin.worker.messages import (
+    Ends,
+    Failed,
+    Hello,
+    Ready,
+    Synced,
+    Verdict,
+    from_worker,
+)
 
 ERROR = CompileLimitError("took long", where="x", hint="y", request_id="r")
 SPEC = OutputSpec.regex("a", start_after=[1, 2], stop_token_ids=[3])
 FROM_WORKER = [
     *(Ready(), Synced(1)),
-    *(Verdict(3, Admission("b", 0.5, ("w",), "r")), Failed(7, ERROR, 12), Ends("é\ud800", True)),
+    *(
+        Verdict(3, Admission("b", 0.5, ("w",), "r")),
+        Failed(7, ERROR, 12),
+        Ends("é\ud800", True),
+    ),
 ]
 FROM_HELPER = [
     helper_process.Ready(),
     Answer(None),
     Answer(ERROR, True),
-    *(Answer(Prepared(SPEC, "b", payload, "r")) for payload in (None, "text" * 9999, b"\x00\xff" * 9999)),
+    *(
+        Answer(Prepared(SPEC, "b", payload, "r"))
+        for payload in (None, "text" * 9999, b"\x00\xff" * 9999)
+    ),
 ]
 
 
@@ -142,7 +157,9 @@ def same(one, other):
     return one == other
 
 
-@pytest.mark.parametrize("message", [*FROM_WORKER, *FROM_HELPER], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "message", [*FROM_WORKER, *FROM_HELPER], ids=lambda one: type(one).__name__
+)
 def test_every_message_arrives_as_it_was_sent(message):
     decode = from_worker if message in FROM_WORKER else from_helper
     assert same(decode(pickle.dumps(message, pickle.HIGHEST_PROTOCOL)), message)
@@ -162,7 +179,9 @@ def test_every_error_arrives(kind):
 
 def test_what_a_worker_may_send_is_what_the_decoder_knows():
     said = [
-        kind for kind in vars(messages).values() if (getattr(kind, "__doc__", "") or "").startswith("Worker")
+        kind
+        for kind in vars(messages).values()
+        if (getattr(kind, "__doc__", "") or "").startswith("Worker")
     ]
     assert {type(message) for message in FROM_WORKER} == set(said)
 
@@ -181,15 +200,32 @@ def test_no_code_runs(tmp_path):
     mark = tmp_path / "ran"
     hello = Hello(None, b"", 0, 0, 0)  # only engines say this
     evil = [
-        *(Runs(os.mkdir, str(mark)), Verdict(1, Runs(os.mkdir, str(mark))), Runs(eval, "1"), hello),
-        *(Runs(getattr, ERROR, "what"), Runs(open, str(mark), "w"), os.system, {"a": 1}, [type], 10**5000),
+        *(
+            Runs(os.mkdir, str(mark)),
+            Verdict(1, Runs(os.mkdir, str(mark))),
+            Runs(eval, "1"),
+            hello,
+        ),
+        *(
+            Runs(getattr, ERROR, "what"),
+            Runs(open, str(mark), "w"),
+            os.system,
+            {"a": 1},
+            [type],
+            10**5000,
+        ),
     ]
     for message in evil:
         for data in (pickle.dumps(message, protocol) for protocol in (2, 4, 5)):
             for decode in (from_worker, from_helper):
                 with pytest.raises(pickle.UnpicklingError):
                     decode(data)
-    for data in (b"cos\nsystem\n(S'true'\ntR.", b"(S'true'\nios\nsystem\n.", b"\x80\x02Pid\n.", b"\x82\x01."):
+    for data in (
+        b"cos\nsystem\n(S'true'\ntR.",
+        b"(S'true'\nios\nsystem\n.",
+        b"\x80\x02Pid\n.",
+        b"\x82\x01.",
+    ):
         with pytest.raises(pickle.UnpicklingError):
             from_worker(data)
     assert not mark.exists()
@@ -222,7 +258,9 @@ def test_a_channel_with_a_decoder_turns_nonsense_into_its_error(tmp_path):
     other.send(Ends("r"))
     assert channel.receive() == [Ends("r")]
     other.send(Runs(os.mkdir, str(tmp_path / "ran")))
-    with pytest.raises(PipelineError, match=r"cannot read a message.*mkdir is not part of a message"):
+    with pytest.raises(
+        PipelineError, match=r"cannot read a message.*mkdir is not part of a message"
+    ):
         channel.receive()
     assert not (tmp_path / "ran").exists()
     channel.close()

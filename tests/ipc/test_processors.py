@@ -41,9 +41,12 @@ def test_groups_above_count_too(groups, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("quota", "expected"), [("max", 64), ("50000", 1), ("250000", 3), ("400000", 4), ("9900000", 64)]
+    ("quota", "expected"),
+    [("max", 64), ("50000", 1), ("250000", 3), ("400000", 4), ("9900000", 64)],
 )
-def test_a_process_counts_what_its_quota_leaves_it(groups, monkeypatch, quota, expected):
+def test_a_process_counts_what_its_quota_leaves_it(
+    groups, monkeypatch, quota, expected
+):
     monkeypatch.setattr(processors, "_AT_IMPORT", set(range(64)))
     (groups / "cpu.max").write_text(f"{quota} 100000\n")
     assert processors.count() == expected

@@ -1,5 +1,5 @@
-"""Processes of this package start with the host's modules and end with the host. Those count as stopped that
-the kernel says are, for long enough."""
+"""Processes of this package start with the host's modules and end with the host. Those
+count as stopped that the kernel says are, for long enough."""
 
 import importlib
 import multiprocessing
@@ -96,10 +96,13 @@ def test_a_child_finds_the_hosts_modules_and_sees_no_device(start, capfd):
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="takes two processors")
 def test_a_child_of_a_bound_host_has_the_processors_of_the_program(module):
-    """As vLLM binds its ranks on the CPU: by OpenMP's variables, from their first library on."""
+    """As vLLM binds its ranks on the CPU: by OpenMP's variables, from their first
+    library on."""
     context = multiprocessing.get_context("spawn")
     answers = context.SimpleQueue()
-    host = context.Process(target=importlib.import_module("bound_module").rank, args=(answers,))
+    host = context.Process(
+        target=importlib.import_module("bound_module").rank, args=(answers,)
+    )
     host.start()
     assert answers.get() == (os.sched_getaffinity(0), [])
     host.join(20.0)
@@ -125,12 +128,18 @@ def test_stop_ends_a_child_that_hangs(start):
     child.stop()
 
 
-def test_a_child_outlives_the_thread_that_asked_for_it_and_no_fork_has_its_end(start, monkeypatch):
+def test_a_child_outlives_the_thread_that_asked_for_it_and_no_fork_has_its_end(
+    start, monkeypatch
+):
     """The kernel would end it with the thread that started it."""
     begun = threading.Event()
     made = []
     popen = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: begun.set() or time.sleep(0.5) or popen(*a, **k))
+    monkeypatch.setattr(
+        subprocess,
+        "Popen",
+        lambda *a, **k: begun.set() or time.sleep(0.5) or popen(*a, **k),
+    )
     thread = threading.Thread(target=lambda: made.append(start()))
     thread.start()
     begun.wait()
@@ -163,7 +172,9 @@ def test_a_child_that_hangs_ends_with_its_host(module):
     path = os.pathsep.join([str(module), str(Path(__file__).parents[2])])
     command = [sys.executable, "-c", textwrap.dedent(host)]
     variables = {**os.environ, "PYTHONPATH": path}
-    found = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+    found = subprocess.run(
+        command, env=variables, capture_output=True, text=True, timeout=60
+    )
     assert found.returncode == -signal.SIGKILL, found.stderr
     until(lambda: gone(int(found.stdout)))
 
@@ -187,13 +198,21 @@ def test_what_prevents_a_start_is_an_os_error(monkeypatch):
     with pytest.raises(FileNotFoundError):
         Child("spawned_module")
     monkeypatch.setattr(spawn, "_starter", spawn._Starter())
-    monkeypatch.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(RuntimeError("full")))
+    monkeypatch.setattr(
+        threading.Thread,
+        "start",
+        lambda thread: (_ for _ in ()).throw(RuntimeError("full")),
+    )
     with pytest.raises(OSError, match="full"):
         Child("spawned_module")
 
 
 def test_exit_codes_in_words():
-    assert [exit_reason(code) for code in (3, -9, -99)] == ["exit code 3", "SIGKILL", "signal 99"]
+    assert [exit_reason(code) for code in (3, -9, -99)] == [
+        "exit code 3",
+        "SIGKILL",
+        "signal 99",
+    ]
 
 
 BUSY = "print(flush=True)\nwhile True: pass"
@@ -240,7 +259,9 @@ def test_a_slow_an_ended_and_an_unknown_process_do_not(busy):
 def test_the_name_of_a_process_is_not_its_state(tmp_path):
     named = tmp_path / "a) T (b) T"
     named.symlink_to(sys.executable)
-    with subprocess.Popen([named, "-c", BUSY], stdout=subprocess.PIPE, env=os.environ) as process:
+    with subprocess.Popen(
+        [named, "-c", BUSY], stdout=subprocess.PIPE, env=os.environ
+    ) as process:
         process.stdout.readline()
         assert not any(looks(StopWatch(process.pid), 0.5))
         process.kill()
@@ -257,7 +278,9 @@ def test_stops_of_a_moment_do_not_add_up(busy):
         assert not watch.stays_stopped()
 
 
-def test_a_watcher_that_did_not_look_knows_nothing_of_the_time_between(busy, monkeypatch):
+def test_a_watcher_that_did_not_look_knows_nothing_of_the_time_between(
+    busy, monkeypatch
+):
     watch = StopWatch(busy.pid)
     os.kill(busy.pid, signal.SIGSTOP)
     assert not watch.stays_stopped()

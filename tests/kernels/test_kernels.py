@@ -1,4 +1,5 @@
-"""The kernels for masks and tokens against plain references, on the CPU and on CUDA where there is one."""
+"""The kernels for masks and tokens against plain references, on the CPU and on CUDA
+where there is one."""
 
 import random
 import subprocess
@@ -38,7 +39,10 @@ def mask_rows_reference(logits, mask, rows, vocabulary_size):
     """`mask_rows`, bit by bit."""
     for words, row in zip(mask.tolist(), rows.tolist(), strict=False):
         columns = range(logits.shape[1])
-        allowed = [column < vocabulary_size and words[column // 32] >> column % 32 & 1 for column in columns]
+        allowed = [
+            column < vocabulary_size and words[column // 32] >> column % 32 & 1
+            for column in columns
+        ]
         logits[row, ~torch.tensor(allowed, dtype=torch.bool)] = -torch.inf
 
 
@@ -47,7 +51,9 @@ def bits(tensor):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("width", "vocabulary"), [(64, 64), (70, 67), (67, 67), (100, 33), (40, 70), (1, 1)])
+@pytest.mark.parametrize(
+    ("width", "vocabulary"), [(64, 64), (70, 67), (67, 67), (100, 33), (40, 70), (1, 1)]
+)
 @pytest.mark.parametrize("layout", ["plain", "columns", "transposed"])
 def test_equals_the_reference(device, dtype, width, vocabulary, layout):
     generator = torch.Generator().manual_seed(width * vocabulary)
@@ -59,7 +65,9 @@ def test_equals_the_reference(device, dtype, width, vocabulary, layout):
         "transposed": base[:, :width].T.contiguous().T,
     }[layout]
     words = (vocabulary + 31) // 32
-    mask = torch.randint(-(2**31), 2**31, (3, words), generator=generator).to(torch.int32)
+    mask = torch.randint(-(2**31), 2**31, (3, words), generator=generator).to(
+        torch.int32
+    )
     rows = torch.tensor([4, 0, 2], dtype=torch.int32)
     expected = logits.clone()
     mask_rows_reference(expected, mask, rows, vocabulary)
@@ -85,7 +93,9 @@ def test_a_real_vocabulary_at_256_rows():
     vocabulary = 151_646
     width = 151_936
     logits = torch.randn(300, width, device="cuda", dtype=torch.bfloat16)
-    mask = torch.randint(-(2**31), 2**31, (256, (vocabulary + 31) // 32), device="cuda").to(torch.int32)
+    mask = torch.randint(
+        -(2**31), 2**31, (256, (vocabulary + 31) // 32), device="cuda"
+    ).to(torch.int32)
     rows = torch.randperm(300, device="cuda")[:256].to(torch.int32)
     expected = logits.clone()
     columns = torch.arange(vocabulary, device="cuda")
@@ -101,7 +111,8 @@ def test_a_real_vocabulary_at_256_rows():
 @pytest.mark.gpu
 @pytest.mark.parametrize("count", [1, 7, 128, 300])
 def test_tokens_land_whatever_they_look_like(count):
-    """64 bits, 32 and 16; whole tensors and columns of others; rows in order, and some in none."""
+    """64 bits, 32 and 16; whole tensors and columns of others; rows in order, and some
+    in none."""
     from guided_plugin.kernels.rows_triton import write_tokens
 
     ring = torch.zeros(512, dtype=torch.int64, device="cuda")
@@ -112,7 +123,11 @@ def test_tokens_land_whatever_they_look_like(count):
         columns = sampled.to(dtype)
         shapes = columns[:, 1].contiguous(), columns[:, 2], columns.view(-1)[5:]
         for tokens in shapes:
-            for rows in (torch.arange(count), torch.randperm(512)[:count], torch.arange(9, 9 + count)):
+            for rows in (
+                torch.arange(count),
+                torch.randperm(512)[:count],
+                torch.arange(9, 9 + count),
+            ):
                 rows = rows.to("cuda", torch.int32)
                 ring.fill_(-7)
                 step += 1
@@ -128,7 +143,9 @@ def test_every_row_gets_the_mask_of_its_request(device, kernels, rows, size, wid
     generator = torch.Generator().manual_seed(rows)
     words = (size + 31) // 32
     count = min(rows, 40)
-    mask = torch.randint(-(2**31), 2**31 - 1, (count, words), generator=generator, dtype=torch.int64).int()
+    mask = torch.randint(
+        -(2**31), 2**31 - 1, (count, words), generator=generator, dtype=torch.int64
+    ).int()
     table = torch.full((64,), -1, dtype=torch.int32)
     indices = torch.randperm(64, generator=generator)[:rows]
     guided = [row for row in range(rows) if row % 3 != 1]
@@ -139,7 +156,9 @@ def test_every_row_gets_the_mask_of_its_request(device, kernels, rows, size, wid
     chosen = torch.tensor(guided, dtype=torch.int32)
     mask_rows_reference(expected, mask, chosen, size)
     found = logits.to(device)
-    kernels.mask_rows(found, mask.to(device), indices.to(device), table.to(device), size)
+    kernels.mask_rows(
+        found, mask.to(device), indices.to(device), table.to(device), size
+    )
     assert torch.equal(found.cpu(), expected)
 
 
@@ -150,7 +169,11 @@ def test_a_launch_is_not_taken_for_other_logits(device, kernels):
     rows = 6
     table = torch.tensor([0, -1, 2, 1, 3, -1], dtype=torch.int32, device=device)
     wide = (
-        torch.randint(-(2**31), 2**31 - 1, (4, 320), generator=generator, dtype=torch.int64).int().to(device)
+        torch.randint(
+            -(2**31), 2**31 - 1, (4, 320), generator=generator, dtype=torch.int64
+        )
+        .int()
+        .to(device)
     )
     kinds = [
         (torch.float32, 5120, 0, torch.int64, wide[:, :160]),
@@ -163,10 +186,22 @@ def test_a_launch_is_not_taken_for_other_logits(device, kernels):
     for repeat in range(3):
         for dtype, width, offset, kind, mask in [*kinds, *reversed(kinds)]:
             for count in (rows, rows - repeat):
-                space = torch.randn(count * width + offset, generator=generator).to(dtype).to(device)
+                space = (
+                    torch.randn(count * width + offset, generator=generator)
+                    .to(dtype)
+                    .to(device)
+                )
                 logits = space[offset:].view(count, width)
-                strided = torch.randn(count, width + 8, generator=generator).to(dtype).to(device)[:, :width]
-                indices = torch.randperm(rows, generator=generator)[:count].to(kind).to(device)
+                strided = (
+                    torch.randn(count, width + 8, generator=generator)
+                    .to(dtype)
+                    .to(device)[:, :width]
+                )
+                indices = (
+                    torch.randperm(rows, generator=generator)[:count]
+                    .to(kind)
+                    .to(device)
+                )
                 chosen = table.cpu()[indices.cpu().long()]
                 guided = (chosen >= 0).nonzero().view(-1)
                 for one in (logits, strided):
@@ -179,9 +214,12 @@ def test_a_launch_is_not_taken_for_other_logits(device, kernels):
 
 @pytest.mark.parametrize("count", [1, 7, 200])
 def test_tokens_are_those_that_came_since(device, kernels, count):
-    """When the kernel is compiled and after; for one order of requests, and for the next."""
+    """When the kernel is compiled and after; for one order of requests, and for the
+    next."""
     generator = torch.Generator().manual_seed(count)
-    history = torch.randint(0, 1000, (256, 40), generator=generator, dtype=torch.int32).to(device)
+    history = torch.randint(
+        0, 1000, (256, 40), generator=generator, dtype=torch.int32
+    ).to(device)
     ring = torch.zeros(256, dtype=torch.int64, device=device)
     word = torch.zeros(1, dtype=torch.int32, device=device)
     step = 2**31 - 3  # steps wrap
@@ -194,16 +232,22 @@ def test_tokens_are_those_that_came_since(device, kernels, count):
         broken = order[3::4]
         lengths[grown] -= 1
         lengths[never] = NEVER
-        lengths[broken] += torch.tensor([-2, 1], dtype=torch.int32).repeat(64)[: len(broken)]
+        lengths[broken] += torch.tensor([-2, 1], dtype=torch.int32).repeat(64)[
+            : len(broken)
+        ]
         expected = [NO_TOKEN] * count
-        expected[::2] = history[grown.to(device), total[grown].long().to(device) - 1].tolist()
+        expected[::2] = history[
+            grown.to(device), total[grown].long().to(device) - 1
+        ].tolist()
         expected[3::4] = [BROKEN] * len(broken)
         there = lengths.to(device)
         for found in (expected, [NO_TOKEN] * count):  # a second time nothing is new
             step += 1
             ring.fill_(-7)
             sink = TokenSink(ring.data_ptr(), word.data_ptr(), step)
-            tokens = kernels.take_tokens(order.to(device), there, total.to(device), history, sink)
+            tokens = kernels.take_tokens(
+                order.to(device), there, total.to(device), history, sink
+            )
             if device == "cuda":
                 assert tokens is None
                 assert int(word) & 0xFFFFFFFF == step & 0xFFFFFFFF
@@ -236,7 +280,8 @@ print(looks)
 
 @pytest.mark.gpu
 def test_whoever_sees_the_word_raised_sees_every_token():
-    """Another process polls the word, as the grammar worker does, while 4,000 steps go by."""
+    """Another process polls the word, as the grammar worker does, while 4,000 steps go
+    by."""
     count = 256
     steps = 4000
     kernels = indexed_kernels(torch.device("cuda"))
@@ -249,7 +294,10 @@ def test_whoever_sees_the_word_raised_sees_every_token():
     order = torch.randperm(count, device="cuda")
     arguments = [str(region.fd), str(count), str(steps), region.identity.hex()]
     watcher = subprocess.Popen(
-        [sys.executable, "-c", WATCHER, *arguments], pass_fds=[region.fd], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", WATCHER, *arguments],
+        pass_fds=[region.fd],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert watcher.stdout is not None
@@ -276,7 +324,9 @@ def test_with_drafts_every_row_gets_the_mask_of_its_position(device, kernels):
     generator = torch.Generator().manual_seed(3)
     size = 300
     count = 4
-    mask = torch.randint(-(2**31), 2**31 - 1, (3 * count, 10), generator=generator, dtype=torch.int64).int()
+    mask = torch.randint(
+        -(2**31), 2**31 - 1, (3 * count, 10), generator=generator, dtype=torch.int64
+    ).int()
     table = torch.full((16,), -1, dtype=torch.int32)
     order = [9, 2, 11, 5]
     table[order] = torch.arange(count, dtype=torch.int32)
@@ -284,15 +334,25 @@ def test_with_drafts_every_row_gets_the_mask_of_its_position(device, kernels):
     logits = torch.randn(len(rows), 320, generator=generator)
     expected = logits.clone()
     guided = [
-        (row, order.index(index), position) for row, (index, position) in enumerate(rows) if index in order
+        (row, order.index(index), position)
+        for row, (index, position) in enumerate(rows)
+        if index in order
     ]
     for row, place, position in guided:
         own = position * count + place
-        mask_rows_reference(expected, mask[own : own + 1], torch.tensor([row], dtype=torch.int32), size)
-    indices = torch.tensor([index for index, _ in rows], dtype=torch.int32, device=device)
-    positions = torch.tensor([position for _, position in rows], dtype=torch.int32, device=device)
+        mask_rows_reference(
+            expected, mask[own : own + 1], torch.tensor([row], dtype=torch.int32), size
+        )
+    indices = torch.tensor(
+        [index for index, _ in rows], dtype=torch.int32, device=device
+    )
+    positions = torch.tensor(
+        [position for _, position in rows], dtype=torch.int32, device=device
+    )
     found = logits.to(device)
-    kernels.mask_rows(found, mask.to(device), indices, table.to(device), size, positions, count)
+    kernels.mask_rows(
+        found, mask.to(device), indices, table.to(device), size, positions, count
+    )
     assert torch.equal(found.cpu(), expected)
 
 
@@ -304,9 +364,13 @@ def test_new_tokens_and_drafts_are_in_blocks(device, kernels, count, drafts):
     total = torch.randint(9, 40, (256,), dtype=torch.int32)
     order = chance.sample(range(256), count)
     lengths = torch.full((256,), NEVER, dtype=torch.int32)
-    grown = {index: chance.choice([None, 0, 1, drafts, drafts + 1, drafts + 2, -1]) for index in order}
+    grown = {
+        index: chance.choice([None, 0, 1, drafts, drafts + 1, drafts + 2, -1])
+        for index in order
+    }
     proposed = {
-        index: [chance.randrange(-1, 9) for _ in range(chance.randrange(drafts + 1))] for index in order
+        index: [chance.randrange(-1, 9) for _ in range(chance.randrange(drafts + 1))]
+        for index in order
     }
     unguided = next(index for index in range(256) if index not in order)
     rows = [(-1, 0, 7), (unguided, 0, 7), (unguided, 1, 7)]
@@ -326,12 +390,19 @@ def test_new_tokens_and_drafts_are_in_blocks(device, kernels, count, drafts):
                 expected[drafts + position][place] = draft
     table = torch.full((256,), -1, dtype=torch.int32)
     table[order] = torch.arange(count, dtype=torch.int32)
-    columns = [torch.tensor(column, dtype=torch.int32, device=device) for column in zip(*rows, strict=True)]
+    columns = [
+        torch.tensor(column, dtype=torch.int32, device=device)
+        for column in zip(*rows, strict=True)
+    ]
     there = lengths.to(device)
     tables = there, total.to(device), history.to(device), table.to(device)
-    found = kernels.gather_drafts(torch.tensor(order, device=device), *tables, *columns, drafts)
+    found = kernels.gather_drafts(
+        torch.tensor(order, device=device), *tables, *columns, drafts
+    )
     assert found.view(2 * drafts + 1, count).tolist() == expected
-    looked_at = torch.tensor([index for index in order if grown[index] is not None], dtype=torch.long)
+    looked_at = torch.tensor(
+        [index for index in order if grown[index] is not None], dtype=torch.long
+    )
     lengths[looked_at] = total[looked_at]
     assert torch.equal(there.cpu(), lengths)
 
@@ -345,25 +416,38 @@ def test_drafts_in_one_row_for_each_request(device, kernels, drafts):
     order = torch.tensor([3, 9], device=device)
     table[order] = torch.arange(2, dtype=torch.int32, device=device)
     known = order, lengths, total, history, table
-    # A batch in an order of its own, a row that is not guided, and a part of a wider table.
+    # A batch in an order of its own, a row that is not guided, and a part of a wider
+    # table.
     indices = torch.tensor([9, 5, 3], dtype=torch.int32, device=device)
     proposed = torch.randint(-1, 9, (3, drafts + 1), device=device)[:, :drafts]
-    found = kernels.gather_drafts(*known, indices, None, proposed, drafts).view(-1, 2).tolist()
+    found = (
+        kernels.gather_drafts(*known, indices, None, proposed, drafts)
+        .view(-1, 2)
+        .tolist()
+    )
     assert found[: drafts + 1] == [[NO_TOKEN] * 2] * (drafts + 1)
     shown = proposed.where(proposed >= 0, NO_TOKEN).tolist()
-    assert found[drafts + 1 :] == [list(pair) for pair in zip(shown[2], shown[0], strict=True)]
+    assert found[drafts + 1 :] == [
+        list(pair) for pair in zip(shown[2], shown[0], strict=True)
+    ]
     nothing = kernels.gather_drafts(*known, None, None, None, drafts).view(-1, 2)
     assert nothing.tolist() == [[NO_TOKEN] * 2] * (2 * drafts + 1)
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_offers_stand_in_place_of_guesses_and_what_is_cut_is_rejected(device, kernels, own):
+def test_offers_stand_in_place_of_guesses_and_what_is_cut_is_rejected(
+    device, kernels, own
+):
     offers = torch.empty(3, 2, 2, dtype=torch.int32, pin_memory=device == "cuda")
     offers[:, :, 0] = torch.tensor([[71, 50], [72, NO_TOKEN], [NO_TOKEN, NO_TOKEN]])
-    offers[:, :, 1] = torch.tensor([[0.75, 0.5], [0.25, 0.125], [0.0, torch.nan]]).view(torch.int32)
+    offers[:, :, 1] = torch.tensor([[0.75, 0.5], [0.25, 0.125], [0.0, torch.nan]]).view(
+        torch.int32
+    )
     there = offers.data_ptr() if device == "cuda" else offers
     table = torch.full((8,), -1, dtype=torch.int32, device=device)
-    table[torch.tensor([6, 2], device=device)] = torch.arange(2, dtype=torch.int32, device=device)
+    table[torch.tensor([6, 2], device=device)] = torch.arange(
+        2, dtype=torch.int32, device=device
+    )
     indices = torch.tensor([2, 4, 6], dtype=torch.int32, device=device)
     drafts = torch.arange(1, 13, device=device).view(3, 4)[:, :3]
     sure = torch.full((8, 3), 9.0, device=device)
@@ -371,7 +455,11 @@ def test_offers_stand_in_place_of_guesses_and_what_is_cut_is_rejected(device, ke
     kernels.take_offers(there, table, indices, drafts, sure if own else None, cut, 2)
     if own:
         assert drafts.tolist() == [[50, 0, 0], [0, 0, 0], [71, 72, 0]]
-        assert sure[[2, 4, 6]].tolist() == [[0.5, 0.125, 0.0], [0.0] * 3, [0.75, 0.25, 0.0]]
+        assert sure[[2, 4, 6]].tolist() == [
+            [0.5, 0.125, 0.0],
+            [0.0] * 3,
+            [0.75, 0.25, 0.0],
+        ]
         assert (sure[[0, 1, 3, 5, 7]] == 9.0).all()
     else:
         assert drafts.tolist() == [[50, 2, 3], [5, 6, 7], [71, 72, 11]]
@@ -379,16 +467,31 @@ def test_offers_stand_in_place_of_guesses_and_what_is_cut_is_rejected(device, ke
     assert cut[[2, 4, 6]].tolist() == [[1, 0, 1, 1], [1, 0, 0, 0], [1, 0, 0, 1]]
     # The first row of a request is no draft.
     rows = [(2, 0), (2, 1), (2, 2), (4, 1), (6, 3), (-1, 1)]
-    columns = [torch.tensor(column, dtype=torch.int32, device=device) for column in zip(*rows, strict=True)]
+    columns = [
+        torch.tensor(column, dtype=torch.int32, device=device)
+        for column in zip(*rows, strict=True)
+    ]
     cut[:, 0] = 0
-    assert kernels.cut_drafts(cut, *columns).tolist() == [False, False, True, False, True, False]
+    assert kernels.cut_drafts(cut, *columns).tolist() == [
+        False,
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("equal", [True, False])
-@pytest.mark.parametrize(("requests", "rows"), [(1, 0), (1, 1), (6, 4), (300, 300), (300, 170)])
+@pytest.mark.parametrize(
+    ("requests", "rows"), [(1, 0), (1, 1), (6, 4), (300, 300), (300, 170)]
+)
 def test_the_likeliest_drafts_are_placed(device, kernels, requests, rows, equal):
     rng = random.Random(rows)
-    sure = [[rng.choice([0.5, 1.0]) if equal else rng.random() for _ in range(7)] for _ in range(requests)]
+    sure = [
+        [rng.choice([0.5, 1.0]) if equal else rng.random() for _ in range(7)]
+        for _ in range(requests)
+    ]
     indices = rng.sample(range(requests), rows)
     asked = rng.choices(range(8), k=rows)
     others = [3] * rows
@@ -396,8 +499,14 @@ def test_the_likeliest_drafts_are_placed(device, kernels, requests, rows, equal)
         places = [(row, place) for row in range(rows) for place in range(asked[row])]
         places.sort(key=lambda at: -prod(sure[indices[at[0]]][: at[1] + 1]))
         placed = [sum(row == one for one, _ in places[:most]) for row in range(rows)]
-        ends = [torch.full((count + 1,), -7, dtype=torch.int32, device=device) for count in (rows, requests)]
-        there = [torch.tensor(each, dtype=torch.int64, device=device) for each in (indices, asked + others)]
+        ends = [
+            torch.full((count + 1,), -7, dtype=torch.int32, device=device)
+            for count in (rows, requests)
+        ]
+        there = [
+            torch.tensor(each, dtype=torch.int64, device=device)
+            for each in (indices, asked + others)
+        ]
         kernels.place_drafts(torch.tensor(sure, device=device), *there, most, 1, *ends)
         assert ends[0].tolist() == [0, *accumulate(each + 1 for each in placed)]
         tokens = list(accumulate([0, *(each + 3 for each in placed)]))

@@ -1,4 +1,5 @@
-"""The pipeline on CUDA: no call synchronises, and the tokens are those of the CPU twin."""
+"""The pipeline on CUDA: no call synchronises, and the tokens are those of the CPU
+twin."""
 
 import functools
 import os
@@ -23,12 +24,16 @@ pytestmark = [
 ]
 
 END = 256
-VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>", b'{"'], [END])
+VOCABULARY = gp.Vocabulary.from_tokens(
+    [*(bytes([byte]) for byte in range(256)), b"</s>", b'{"'], [END]
+)
 WIDTH = 320
 SPECS = [
     gp.OutputSpec.json_schema({"type": "array", "items": {"type": "boolean"}}),
     gp.OutputSpec.regex("[a-f]{3,40}"),
-    gp.OutputSpec.json_schema({"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}}),
+    gp.OutputSpec.json_schema(
+        {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}}
+    ),
     gp.OutputSpec.choice(["yes", "no", "maybe"]),
 ]
 
@@ -39,9 +44,13 @@ def pipeline():
     made = []
 
     def make(device, requests, mode="inline"):
-        pipe = gp.StepPipeline(gp.GrammarCompiler(VOCABULARY), max_slots=requests, device=device, mode=mode)
+        pipe = gp.StepPipeline(
+            gp.GrammarCompiler(VOCABULARY), max_slots=requests, device=device, mode=mode
+        )
         made.append(pipe)
-        return pipe, [pipe.add_request(f"r{i}", SPECS[i % len(SPECS)]) for i in range(requests)]
+        return pipe, [
+            pipe.add_request(f"r{i}", SPECS[i % len(SPECS)]) for i in range(requests)
+        ]
 
     yield make
     torch.cuda.set_sync_debug_mode("default")
@@ -57,13 +66,17 @@ def test_no_call_synchronises_and_tokens_are_the_cpu_twins(pipeline, dtype, mode
 
 @pytest.mark.parametrize("first", [2**31 - 9, 2**32 - 9])
 def test_step_numbers_wrap_on_the_device(pipeline, monkeypatch, first):
-    monkeypatch.setattr(runtime, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first))
+    monkeypatch.setattr(
+        runtime, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first)
+    )
     compare_with_the_cpu(pipeline, torch.int64, "process", strict_sync=True)
 
 
 def test_without_stream_operations_grammars_work_inline(pipeline, monkeypatch):
     monkeypatch.setattr(worker_cuda, "supported", lambda index: False)
-    compare_with_the_cpu(pipeline, torch.int32, "auto", strict_sync=True, becomes="inline")
+    compare_with_the_cpu(
+        pipeline, torch.int32, "auto", strict_sync=True, becomes="inline"
+    )
     with pytest.raises(gp.errors.PipelineError, match="cannot wait for memory"):
         pipeline("cuda", 1, "process")
 
@@ -73,7 +86,9 @@ def test_tokens_may_be_written_by_a_kernel_of_the_host(pipeline, mode):
     compare_with_the_cpu(pipeline, torch.int32, mode, strict_sync=True, sink=True)
 
 
-def compare_with_the_cpu(pipeline, dtype, mode, *, strict_sync, sink=False, becomes=None):
+def compare_with_the_cpu(
+    pipeline, dtype, mode, *, strict_sync, sink=False, becomes=None
+):
     steps = 40
     requests = 12
     cpu, slots = pipeline("cpu", requests)
@@ -85,13 +100,16 @@ def compare_with_the_cpu(pipeline, dtype, mode, *, strict_sync, sink=False, beco
         planned = [slots[i] if (i + step) % 5 else gp.UNGUIDED for i in order]
         logits = torch.randn(requests, WIDTH, generator=generator)
         there = logits.cuda()
-        guided = torch.tensor([row for row, slot in enumerate(planned) if slot != gp.UNGUIDED]).cuda()
+        guided = torch.tensor(
+            [row for row, slot in enumerate(planned) if slot != gp.UNGUIDED]
+        ).cuda()
         lengths, total = torch.zeros(2, requests, dtype=torch.int32).cuda()
         total += 1
         torch.cuda.synchronize()
         found = []
         for pipe, rows in ((cpu, logits), (gpu, there)):
-            strict = strict_sync and pipe is gpu and step > 0  # the first step compiles the kernel
+            # the first step compiles the kernel
+            strict = strict_sync and pipe is gpu and step > 0
             torch.cuda.set_sync_debug_mode("error" if strict else "default")
             try:
                 pipe.plan(planned)
@@ -100,7 +118,9 @@ def compare_with_the_cpu(pipeline, dtype, mode, *, strict_sync, sink=False, beco
                 tokens = rows.argmax(-1).to(dtype)
                 if sink and pipe is gpu:
                     kernels = indexed_kernels(tokens.device)
-                    kernels.take_tokens(guided, lengths, total, tokens.view(-1, 1), pipe.token_sink())
+                    kernels.take_tokens(
+                        guided, lengths, total, tokens.view(-1, 1), pipe.token_sink()
+                    )
                 else:
                     assert not sink or pipe.token_sink() is None
                     pipe.schedule_update(tokens)
@@ -148,7 +168,9 @@ def test_slots_are_recycled_while_tokens_are_in_flight(pipeline, mode):
 
 
 def test_a_stopped_worker_does_not_hang_the_device():
-    compiler = gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(worker_step_ms=500))
+    compiler = gp.GrammarCompiler(
+        VOCABULARY, config=gp.GuidedConfig(worker_step_ms=500)
+    )
     with gp.StepPipeline(compiler, max_slots=2, device="cuda", mode="process") as pipe:
         slots = [pipe.add_request("bad", SPECS[1]), gp.UNGUIDED]
         logits = torch.randn(2, WIDTH, device="cuda")
@@ -157,7 +179,8 @@ def test_a_stopped_worker_does_not_hang_the_device():
         os.kill(pipe.runtime.supervisor.worker_pid, signal.SIGSTOP)
         start = time.monotonic()
         masked = logits.clone()
-        tokens = one_step(pipe, slots, masked)  # enqueued: the device waits, this thread doesn't
+        # enqueued: the device waits, this thread doesn't
+        tokens = one_step(pipe, slots, masked)
         assert time.monotonic() - start < 0.3
         torch.cuda.synchronize()
         assert time.monotonic() - start > 0.3
@@ -226,7 +249,11 @@ def test_a_graphed_model_gives_the_models_own_tokens():
     from guided_plugin.hosts.loop import DecodeLoop
 
     config = Qwen3Config(
-        vocab_size=WIDTH, hidden_size=64, num_hidden_layers=2, intermediate_size=128, head_dim=16
+        vocab_size=WIDTH,
+        hidden_size=64,
+        num_hidden_layers=2,
+        intermediate_size=128,
+        head_dim=16,
     )
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(config).to("cuda").eval()
@@ -236,8 +263,13 @@ def test_a_graphed_model_gives_the_models_own_tokens():
     for chosen in (model, GraphedModel(model, 3, 40), GraphedModel(model, 3, 40)):
         loop = DecodeLoop(chosen, compiler, max_rows=3)
         specs = [SPECS[1], None, SPECS[3]]
-        outputs += [loop.run(prompts, specs, max_new_tokens=20, ignore_stop=True) for _ in range(2)]
-    assert all([o.tokens for o in run] == [o.tokens for o in outputs[0]] for run in outputs)
+        outputs += [
+            loop.run(prompts, specs, max_new_tokens=20, ignore_stop=True)
+            for _ in range(2)
+        ]
+    assert all(
+        [o.tokens for o in run] == [o.tokens for o in outputs[0]] for run in outputs
+    )
 
 
 def test_bench_kernel_measures_what_it_says():

@@ -1,4 +1,5 @@
-"""Specs for which an output was once wrong, or a refusal misleading, inline and in a worker."""
+"""Specs for which an output was once wrong, or a refusal misleading, inline and in a
+worker."""
 
 from __future__ import annotations
 
@@ -16,7 +17,15 @@ END = 256
 TURN = 257
 THINK = 258
 VOCABULARY = gp.Vocabulary.from_tokens(
-    [*(bytes([byte]) for byte in range(256)), b"<|im_end|>", b"<|eot|>", b"<think>", b'","', b"},{", b"],["],
+    [
+        *(bytes([byte]) for byte in range(256)),
+        b"<|im_end|>",
+        b"<|eot|>",
+        b"<think>",
+        b'","',
+        b"},{",
+        b"],[",
+    ],
     [END, TURN],
     [THINK],
 )
@@ -36,7 +45,9 @@ def ends(pipeline: gp.StepPipeline, spec: gp.OutputSpec, text: str) -> bool:
         for token in (*text.encode(), END):
             pipeline.plan([slot])
             pipeline.fill_mask()
-            if not pipeline.apply_mask(torch.zeros(1, VOCABULARY.size))[0, token].isfinite():
+            if not pipeline.apply_mask(torch.zeros(1, VOCABULARY.size))[
+                0, token
+            ].isfinite():
                 return False
             pipeline.schedule_update(torch.tensor([token]))
             pipeline.finish_update()
@@ -73,19 +84,28 @@ def closed(*names: str) -> dict[str, Any]:
 
 UNIQUE = {"type": "array", "uniqueItems": True}
 ENUM = {**UNIQUE, "items": {"enum": [{"a": 1, "b": 2}, {}]}}
-UNION = {**UNIQUE, "items": {"anyOf": [closed("user_id", "user_name"), closed("order_id", "order_total")]}}
+UNION = {
+    **UNIQUE,
+    "items": {
+        "anyOf": [closed("user_id", "user_name"), closed("order_id", "order_total")]
+    },
+}
 USERS = '[{"user_id":"a","user_name":"b"},{"order_id":"a","order_total":"b"},%s]'
 USER = '{"user_id":"a","user_name":"%s"}'
 
 INTEGERS = {**UNIQUE, "items": {"type": "integer"}}
 NAMED = {"patternProperties": {"^$": INTEGERS}, "additionalProperties": False}
 NONE_MATCHES = {
-    "allOf": [{"not": {"patternProperties": {name: False}}} for name in ("^a", "b", "d")],
+    "allOf": [
+        {"not": {"patternProperties": {name: False}}} for name in ("^a", "b", "d")
+    ],
     "patternProperties": {"^a": True, "b": True, "d": True},
     "additionalProperties": False,
     "maxProperties": 1,
 }
-PROPERTIES = {f"p{i}": {"anyOf": [{"type": "string"}, {"type": "integer"}]} for i in range(3300)}
+PROPERTIES = {
+    f"p{i}": {"anyOf": [{"type": "string"}, {"type": "integer"}]} for i in range(3300)
+}
 MANY = {"type": "object", "properties": PROPERTIES, "minProperties": 2}
 
 TEXTS: list[tuple[gp.OutputSpec, list[str], list[str]]] = [
@@ -96,7 +116,11 @@ TEXTS: list[tuple[gp.OutputSpec, list[str], list[str]]] = [
         ['<{"a":1}>'],
     ),
     (inner({"not": {"type": "string"}}), ["<1>"], ['<"a">']),
-    (inner({"type": "integer", "if": {"minimum": 3}, "then": {"maximum": 4}}), ["<2>", "<4>"], ["<5>"]),
+    (
+        inner({"type": "integer", "if": {"minimum": 3}, "then": {"maximum": 4}}),
+        ["<2>", "<4>"],
+        ["<5>"],
+    ),
     (
         inner({"dependentRequired": {"x": ["y"]}, **closed("x", "y"), "required": []}),
         ["<{}>"],
@@ -113,13 +137,25 @@ TEXTS: list[tuple[gp.OutputSpec, list[str], list[str]]] = [
     ),
     (schema(NAMED), ['{"":[1,2]}'], ['{"":[1,1]}']),
     (schema(NONE_MATCHES), ['{"abcdf":1}'], ['{"abc":1}', "{}"]),
-    (schema({"type": "number", "minimum": 1e10}), ["50036000000.5", "10000000000"], ["9e9", "9999999999"]),
+    (
+        schema({"type": "number", "minimum": 1e10}),
+        ["50036000000.5", "10000000000"],
+        ["9e9", "9999999999"],
+    ),
     (schema({"type": "integer", "minimum": 0}), ["0"], ["-0"]),
     (schema({"enum": ["a\x7f"]}), ['"a\x7f"'], ['"a"']),
-    (schema({"type": "object", "properties": {"\x7f": {}}, "required": ["\x7f"]}), ['{"\x7f":1}'], ["{}"]),
+    (
+        schema({"type": "object", "properties": {"\x7f": {}}, "required": ["\x7f"]}),
+        ['{"\x7f":1}'],
+        ["{}"],
+    ),
     (schema(MANY, whitespace="compact"), ['{"p1":1,"p2":"a"}'], ['{"p1":1}']),
     (schema({"type": "string"}), [r'"\u0041\/\ud83d\ude00"'], [r'"\ud83d"', r'"\x"']),
-    (schema({"type": "array", "items": {"type": "string"}}), [r'["\u00e9"]'], [r'["\u00e"]']),
+    (
+        schema({"type": "array", "items": {"type": "string"}}),
+        [r'["\u00e9"]'],
+        [r'["\u00e"]'],
+    ),
 ]
 STOP = "may be a stop token in the middle of the output"
 TOKEN = "a token that is not a control token, or ends the output"
@@ -136,10 +172,26 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
         "grammar, line 2, column 4, #/x-guidance",
         "",
     ),
-    "a stop token": (lambda: lark('start: "a" <|im_end|> "b"'), "grammar, line 1, column 12", STOP),
-    "its id": (lambda: lark(f'start: "a"\n | <[{TURN}]> "b"'), "grammar, line 2, column 4", STOP),
-    "in EBNF": (lambda: gp.OutputSpec.grammar(f'root ::= "a" Token({END}) "b"'), "grammar", "Token"),
-    "in a tag": (lambda: tag({"type": "token", "token": "<|eot|>"}), "#/format/token", TOKEN),
+    "a stop token": (
+        lambda: lark('start: "a" <|im_end|> "b"'),
+        "grammar, line 1, column 12",
+        STOP,
+    ),
+    "its id": (
+        lambda: lark(f'start: "a"\n | <[{TURN}]> "b"'),
+        "grammar, line 2, column 4",
+        STOP,
+    ),
+    "in EBNF": (
+        lambda: gp.OutputSpec.grammar(f'root ::= "a" Token({END}) "b"'),
+        "grammar",
+        "Token",
+    ),
+    "in a tag": (
+        lambda: tag({"type": "token", "token": "<|eot|>"}),
+        "#/format/token",
+        TOKEN,
+    ),
     "counted tokens": (
         lambda: lark(f"start: x %json {json.dumps(INTEGERS)}\nx[max_tokens=3]: /a*/"),
         "grammar, line 2, column 3",
@@ -150,14 +202,26 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
         "grammar, line 1, column 8",
         "is not supported next to",
     ),
-    "distinct items of any type": (lambda: schema({"uniqueItems": True}), "#/uniqueItems", "any type"),
+    "distinct items of any type": (
+        lambda: schema({"uniqueItems": True}),
+        "#/uniqueItems",
+        "any type",
+    ),
     "distinct open objects": (
         lambda: schema({**UNIQUE, "items": {"type": "object"}}),
         "#/uniqueItems",
         "names that are not listed",
     ),
-    "a surrogate in a class": (lambda: gp.OutputSpec.regex("[\ud800a]"), "regex", "surrogate"),
-    "a surrogate as a trigger": (lambda: gp.OutputSpec.regex("a", start_after="\ud800"), "start_after", ""),
+    "a surrogate in a class": (
+        lambda: gp.OutputSpec.regex("[\ud800a]"),
+        "regex",
+        "surrogate",
+    ),
+    "a surrogate as a trigger": (
+        lambda: gp.OutputSpec.regex("a", start_after="\ud800"),
+        "start_after",
+        "",
+    ),
     "105,000 triggers": (
         lambda: gp.OutputSpec.regex("a", start_after=[f"t{i}" for i in range(105_000)]),
         "start_after",
@@ -168,7 +232,9 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("spec", "good", "bad"), TEXTS, ids=[spec.text[:60] for spec, _, _ in TEXTS])
+@pytest.mark.parametrize(
+    ("spec", "good", "bad"), TEXTS, ids=[spec.text[:60] for spec, _, _ in TEXTS]
+)
 def test_takes_what_satisfies_it_and_nothing_else(pipeline, spec, good, bad):
     assert [text for text in [*good, *bad] if ends(pipeline, spec, text)] == good
 
@@ -177,5 +243,8 @@ def test_takes_what_satisfies_it_and_nothing_else(pipeline, spec, good, bad):
 def test_is_refused_with_its_place_and_reason(pipeline, make, where, says):
     with pytest.raises(GuidedError) as caught:
         pipeline.add_request("one", make())
-    assert (caught.value.where[: len(where)], says in caught.value.what) == (where, True), str(caught.value)
+    assert (caught.value.where[: len(where)], says in caught.value.what) == (
+        where,
+        True,
+    ), str(caught.value)
     assert "nothing" not in str(caught.value)

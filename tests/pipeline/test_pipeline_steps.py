@@ -1,4 +1,5 @@
-"""The five verbs on the CPU: order, rows, slots, failures. Every output is re-checked by a fresh matcher."""
+"""The five verbs on the CPU: order, rows, slots, failures. Every output is re-checked
+by a fresh matcher."""
 
 import random
 
@@ -14,7 +15,16 @@ from guided_plugin.step import NO_TOKEN
 
 END = 256
 VOCABULARY = gp.Vocabulary.from_tokens(
-    [*(bytes([byte]) for byte in range(256)), b"</s>", b'{"', b'":', b"true", b"<ctrl>"], [END], [260]
+    [
+        *(bytes([byte]) for byte in range(256)),
+        b"</s>",
+        b'{"',
+        b'":',
+        b"true",
+        b"<ctrl>",
+    ],
+    [END],
+    [260],
 )
 WIDTH = 300  # wider than the vocabulary: padding
 SPECS = [
@@ -22,7 +32,9 @@ SPECS = [
     gp.OutputSpec.regex("[a-c]{2,6}"),
     gp.OutputSpec.json_schema({"enum": [{"a": 1}, [True, None], "x"]}),
     gp.OutputSpec.grammar('root ::= "(" root ")" | "x"'),
-    gp.OutputSpec.json_schema({"type": "array", "items": {"type": "boolean"}, "maxItems": 3}),
+    gp.OutputSpec.json_schema(
+        {"type": "array", "items": {"type": "boolean"}, "maxItems": 3}
+    ),
 ]
 
 
@@ -44,21 +56,31 @@ def inline(compiler):
 
 def step(pipe, slots, generator, logits=None):
     """One step over random logits; the sampled tokens by row, and the logits."""
-    logits = torch.randn(len(slots), WIDTH, generator=generator) if logits is None else logits
+    logits = (
+        torch.randn(len(slots), WIDTH, generator=generator)
+        if logits is None
+        else logits
+    )
     return one_step(pipe, slots, logits).tolist(), logits
 
 
 def recheck(compiler, spec, tokens):
     grammar = compiler.compile(spec)
-    matcher = compiler.backend(grammar.backend).start(grammar, VOCABULARY.stop_token_ids)
+    matcher = compiler.backend(grammar.backend).start(
+        grammar, VOCABULARY.stop_token_ids
+    )
     return all(matcher.accept(token) for token in tokens)
 
 
 def test_no_token_says_that_a_row_had_none(pipe, compiler):
-    """As hosts do in the middle of a prompt: the row was masked, and nothing of it counts."""
+    """As hosts do in the middle of a prompt: the row was masked, and nothing of it
+    counts."""
     generator = torch.Generator().manual_seed(3)
     skip = random.Random(3)
-    slots = {name: pipe.add_request(name, SPECS[1 + at % 3]) for at, name in enumerate("abcd")}
+    slots = {
+        name: pipe.add_request(name, SPECS[1 + at % 3])
+        for at, name in enumerate("abcd")
+    }
     out = {name: [] for name in slots}
     for _ in range(60):
         logits = torch.randn(4, WIDTH, generator=generator)
@@ -83,11 +105,17 @@ def test_a_host_may_take_the_masks_and_apply_them_itself(pipe, compiler):
     slot = pipe.add_request("a", SPECS[0])
     logits = torch.zeros(3, WIDTH)
     pipe.plan([slot])
-    with pytest.raises(PipelineError, match="take_masks was called where fill_mask is due"):
+    with pytest.raises(
+        PipelineError, match="take_masks was called where fill_mask is due"
+    ):
         pipe.take_masks(logits)
     pipe.fill_mask()
     mask = pipe.take_masks(logits)
-    allowed = [token for token in range(VOCABULARY.size) if int(mask[0, token // 32]) >> (token % 32) & 1]
+    allowed = [
+        token
+        for token in range(VOCABULARY.size)
+        if int(mask[0, token // 32]) >> (token % 32) & 1
+    ]
     assert allowed == sorted(b"ynm")
 
 
@@ -114,7 +142,9 @@ def test_unguided_rows_are_bit_identical_and_guided_rows_lose_their_padding(pipe
     logits[0, 0], logits[2, 5] = torch.nan, torch.inf
     before = logits.clone()
     step(pipe, [gp.UNGUIDED, slot, gp.UNGUIDED], None, logits)
-    assert torch.equal(logits[[0, 2]].view(torch.int32), before[[0, 2]].view(torch.int32))
+    assert torch.equal(
+        logits[[0, 2]].view(torch.int32), before[[0, 2]].view(torch.int32)
+    )
     allowed = {index for index in range(WIDTH) if logits[1, index] > -torch.inf}
     assert allowed == {ord("y"), ord("n"), ord("m")}
 
@@ -165,8 +195,12 @@ def test_acceptance_is_deferred_until_the_tokens_have_landed(inline, monkeypatch
     late_tokens(inline.runtime, monkeypatch)
     accept = inline.runtime.table.accept
     fill = inline.runtime.table.fill
-    monkeypatch.setattr(inline.runtime.table, "accept", lambda *a: (events.append("accept"), accept(*a)))
-    monkeypatch.setattr(inline.runtime.table, "fill", lambda *a: (events.append("fill"), fill(*a)))
+    monkeypatch.setattr(
+        inline.runtime.table, "accept", lambda *a: (events.append("accept"), accept(*a))
+    )
+    monkeypatch.setattr(
+        inline.runtime.table, "fill", lambda *a: (events.append("fill"), fill(*a))
+    )
     slot = inline.add_request("one", SPECS[3])
     step(inline, [slot], None)
     assert events == ["fill"]
@@ -236,13 +270,17 @@ def test_statistics_and_their_hook(compiler):
     assert heard == [pipe.statistics]
     assert (heard[0].step, heard[0].rows) == (1, 1)
     parts = ("plan", "fill_mask", "apply_mask", "schedule_update", "finish_update")
-    assert heard[0].main_thread == pytest.approx(sum(getattr(heard[0], part) for part in parts))
+    assert heard[0].main_thread == pytest.approx(
+        sum(getattr(heard[0], part) for part in parts)
+    )
 
 
 def test_calls_out_of_order_or_range_are_errors_with_a_way_out(pipe, compiler):
     slot = pipe.add_request("one", SPECS[0])
     pipe.plan([slot])
-    with pytest.raises(PipelineError, match="apply_mask was called where fill_mask is due"):
+    with pytest.raises(
+        PipelineError, match="apply_mask was called where fill_mask is due"
+    ):
         pipe.apply_mask(torch.randn(1, WIDTH))
     pipe.fill_mask()
     with pytest.raises(PipelineError, match=r"\[rows, width\]"):
@@ -255,7 +293,9 @@ def test_calls_out_of_order_or_range_are_errors_with_a_way_out(pipe, compiler):
     with pytest.raises(PipelineError, match=r"\[rows\]"):
         pipe.schedule_update(torch.zeros(1, 1, dtype=torch.int64))
     pipe.schedule_update(torch.tensor([ord("y")]))
-    with pytest.raises(PipelineError, match="schedule_update was called where finish_update is due"):
+    with pytest.raises(
+        PipelineError, match="schedule_update was called where finish_update is due"
+    ):
         pipe.schedule_update(torch.tensor([ord("y")]))
     pipe.finish_update()
     for slots, says in (([5], "no request"), ([slot, slot], "two rows")):
@@ -293,14 +333,20 @@ def test_slots_are_given_out_lowest_first_and_reused(inline):
 
 def test_a_plan_whose_request_has_left_masks_nothing():
     pipeline = gp.StepPipeline(gp.GrammarCompiler(VOCABULARY), max_slots=2)
-    slots = [pipeline.add_request(name, gp.OutputSpec.choice(["a"])) for name in ("one", "two")]
+    slots = [
+        pipeline.add_request(name, gp.OutputSpec.choice(["a"]))
+        for name in ("one", "two")
+    ]
     pipeline.plan(slots)
     pipeline.fill_mask()
     assert pipeline.planned == tuple(slots)
     pipeline.remove_request("one")
     assert pipeline.planned == ()
     for call in (pipeline.apply_mask, pipeline.take_masks):
-        with pytest.raises(PipelineError, match=r"where plan is due .*remove_request makes a plan stale"):
+        with pytest.raises(
+            PipelineError,
+            match=r"where plan is due .*remove_request makes a plan stale",
+        ):
             call(torch.zeros(2, WIDTH))
     pipeline.plan([gp.UNGUIDED, slots[1]])
     pipeline.fill_mask()
@@ -317,30 +363,53 @@ def test_drafts_are_judged_in_one_call(mode):
         slot = pipeline.add_request("one", gp.OutputSpec.choice(["ab"]))
         logits = torch.zeros(3, WIDTH)
         assert pipeline.phase("one") is Phase.ACTIVE
-        with pytest.raises(PipelineError, match="plan was called where judge_drafts is due"):
+        with pytest.raises(
+            PipelineError, match="plan was called where judge_drafts is due"
+        ):
             pipeline.plan([slot])
         with pytest.raises(PipelineError, match="only guided slots have drafts"):
-            pipeline.judge_drafts([slot, gp.UNGUIDED], torch.zeros(10, dtype=torch.int64), logits)
-        with pytest.raises(PipelineError, match=r"5 sampled and proposed tokens are expected, not \(1,\)"):
+            pipeline.judge_drafts(
+                [slot, gp.UNGUIDED], torch.zeros(10, dtype=torch.int64), logits
+            )
+        with pytest.raises(
+            PipelineError,
+            match=r"5 sampled and proposed tokens are expected, not \(1,\)",
+        ):
             pipeline.judge_drafts([slot], torch.zeros(1, dtype=torch.int64), logits)
         assert pipeline.token_sink() is None
         a = ord("a")
         b = ord("b")
-        masks = pipeline.judge_drafts([slot], torch.tensor([NO_TOKEN, NO_TOKEN, NO_TOKEN, a, b]), logits)
-        bits = [[i for i in range(288) if int(row[i // 32]) >> (i % 32) & 1] for row in masks]
+        masks = pipeline.judge_drafts(
+            [slot], torch.tensor([NO_TOKEN, NO_TOKEN, NO_TOKEN, a, b]), logits
+        )
+        bits = [
+            [i for i in range(288) if int(row[i // 32]) >> (i % 32) & 1]
+            for row in masks
+        ]
         assert bits == [[a], [b], list(VOCABULARY.stop_token_ids)]
-        pipeline.judge_drafts([slot], torch.tensor([a, b, NO_TOKEN, NO_TOKEN, NO_TOKEN]), logits)
+        pipeline.judge_drafts(
+            [slot], torch.tensor([a, b, NO_TOKEN, NO_TOKEN, NO_TOKEN]), logits
+        )
         assert pipeline.tokens("one") == (a, b)
         assert pipeline.metrics().steps == 2
 
 
 def test_drafts_see_which_items_they_would_repeat(pipe):
     unique = {"type": "array", "uniqueItems": True, "items": {"enum": ["a", "b"]}}
-    with gp.StepPipeline(pipe.compiler, max_slots=1, mode=pipe.mode, drafts=3) as pipeline:
-        slot = pipeline.add_request("one", gp.OutputSpec.json_schema(unique, whitespace="compact"))
+    with gp.StepPipeline(
+        pipe.compiler, max_slots=1, mode=pipe.mode, drafts=3
+    ) as pipeline:
+        slot = pipeline.add_request(
+            "one", gp.OutputSpec.json_schema(unique, whitespace="compact")
+        )
         for sampled, drafts in ((b'["a"', [NO_TOKEN] * 3), (b"", b',"b')):
             block = [*sampled, *[NO_TOKEN] * (4 - len(sampled)), *drafts]
-            masks = pipeline.judge_drafts([slot], torch.tensor(block), torch.zeros(4, WIDTH))
-        seen = [bytes(i for i in range(256) if int(row[i // 32]) >> (i % 32) & 1) for row in masks]
+            masks = pipeline.judge_drafts(
+                [slot], torch.tensor(block), torch.zeros(4, WIDTH)
+            )
+        seen = [
+            bytes(i for i in range(256) if int(row[i // 32]) >> (i % 32) & 1)
+            for row in masks
+        ]
         assert seen == [b",]", b'"', b"b", b'"']
         assert pipeline.tokens("one") == tuple(b'["a"')

@@ -9,7 +9,9 @@ from guided_plugin.pipeline import runtime
 
 
 def no_driver():
-    raise RuntimeError("Found no NVIDIA driver on your system.\nPlease check that you have one")
+    raise RuntimeError(
+        "Found no NVIDIA driver on your system.\nPlease check that you have one"
+    )
 
 
 @pytest.mark.parametrize("mode", ["auto", "inline", "process"])
@@ -35,7 +37,9 @@ def test_a_device_that_is_not_there_is_told(monkeypatch):
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert runtime.checked_device("cuda:1") == torch.device("cuda:1")
-    with pytest.raises(ConfigError, match="'cuda:2' cannot be used: there are 2 CUDA devices"):
+    with pytest.raises(
+        ConfigError, match="'cuda:2' cannot be used: there are 2 CUDA devices"
+    ):
         runtime.checked_device("cuda:2")
 
 

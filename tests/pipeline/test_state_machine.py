@@ -1,8 +1,9 @@
 """Random histories of a pipeline against simple models.
 
-Requests come, step in any order, leave, are preempted and come back; workers are killed between the calls of
-a step: a fresh matcher for each request knows the masks. The calls of a step come in any order:
-patterns know which of them may come. `make fuzz-inputs` runs more of the former (GUIDED_EXAMPLES).
+Requests come, step in any order, leave, are preempted and come back; workers are killed
+between the calls of a step: a fresh matcher for each request knows the masks. The calls
+of a step come in any order: patterns know which of them may come. `make fuzz-inputs`
+runs more of the former (GUIDED_EXAMPLES).
 """
 
 import contextlib
@@ -44,9 +45,15 @@ SPECS = [
     gp.OutputSpec.choice(["yes", "no", "maybe"]),
     gp.OutputSpec.regex("[a-c]{2,30}", backend="xgrammar"),
     gp.OutputSpec.regex("(ab|c)*"),
-    gp.OutputSpec.json_schema({"type": "array", "items": {"type": "boolean"}, "maxItems": 4}),
     gp.OutputSpec.json_schema(
-        {"type": "array", "items": {"type": "integer", "maximum": 9}, "uniqueItems": True}
+        {"type": "array", "items": {"type": "boolean"}, "maxItems": 4}
+    ),
+    gp.OutputSpec.json_schema(
+        {
+            "type": "array",
+            "items": {"type": "integer", "maximum": 9},
+            "uniqueItems": True,
+        }
     ),
     gp.OutputSpec.grammar('root ::= "(" root ")" | "x"'),
     gp.OutputSpec.grammar('start: "a" start "b" | "c"', "lark"),
@@ -54,7 +61,9 @@ SPECS = [
 ]
 # A new worker imports xgrammar, which takes long on a busy machine.
 CONFIG = gp.GuidedConfig(threads=1, worker_step_ms=60_000, worker_grammar_ms=120_000)
-REFERENCE = gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(threads=1, isolate_compiles=False))
+REFERENCE = gp.GrammarCompiler(
+    BYTES, config=gp.GuidedConfig(threads=1, isolate_compiles=False)
+)
 
 
 @dataclasses.dataclass
@@ -84,7 +93,11 @@ class Model:
         self.tokens.append(token)
         self.done = token == END
         if self.begun:
-            assert self.matcher.accept(token), (self.name, self.spec.summary(), self.tokens)
+            assert self.matcher.accept(token), (
+                self.name,
+                self.spec.summary(),
+                self.tokens,
+            )
         self.begun |= token == OPEN
 
 
@@ -144,7 +157,8 @@ class History(RuleBasedStateMachine):
     def kill(self):
         self.kills += 1
         pid = self.pipe.runtime.supervisor.worker_pid
-        with contextlib.suppress(ProcessLookupError):  # the one before has ended, the next is not there yet
+        # the one before has ended, the next is not there yet
+        with contextlib.suppress(ProcessLookupError):
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)
 
@@ -161,7 +175,14 @@ class History(RuleBasedStateMachine):
         logits = torch.rand(len(rows), WIDTH, generator=generator)
         logits[:, [END, OPEN]] += 0.05
         # An output that ends before its trigger is an error: tests/grammar has those.
-        logits[[row for row, model in enumerate(rows) if model is not None and model.waits], END] = -1.0
+        logits[
+            [
+                row
+                for row, model in enumerate(rows)
+                if model is not None and model.waits
+            ],
+            END,
+        ] = -1.0
         before = logits.clone()
         self.pipe.plan([gp.UNGUIDED if model is None else model.slot for model in rows])
         if kill == "planned" and self.process and self.kills < KILLS:
@@ -196,7 +217,8 @@ class History(RuleBasedStateMachine):
 
 
 def test_any_history(mode):
-    compiler = gp.GrammarCompiler(BYTES, config=CONFIG)  # its template takes seconds to start
+    # its template takes seconds to start
+    compiler = gp.GrammarCompiler(BYTES, config=CONFIG)
     run_state_machine_as_test(
         lambda: History(mode, compiler),
         settings=settings(
@@ -229,15 +251,16 @@ ORDER = {
     "S": ("schedule_update", MASKED),
     "U": ("finish_update", f"{MASKED}SR*"),
 }
-"""By letter: a call, and after which calls since the last finish_update it may come. P is a plan with guided
-rows, N one without; R: a request was removed. A plan that was not masked with may be given up, and any step
-without guided rows."""
+"""By letter: a call, and after which calls since the last finish_update it may come. P
+is a plan with guided rows, N one without; R: a request was removed. A plan that was not
+masked with may be given up, and any step without guided rows."""
 WORDS = {"one": "abc", "two": "xy", "three": "13579"}
 """What each request repeats: its mask shows how many tokens were accepted."""
 
 
 class Calls:
-    """The calls of `ORDER` on the pipelines of all ranks, of which the first has the grammars."""
+    """The calls of `ORDER` on the pipelines of all ranks, of which the first has the
+    grammars."""
 
     def __init__(self, pipes, source):
         self.pipes = pipes
@@ -252,7 +275,9 @@ class Calls:
     def add(self, name):
         spec = gp.OutputSpec.regex(f"({WORDS[name]})*")
         self.counts[name] = 0
-        self.slots[name], *others = (pipe.add_request(name, spec) for pipe in self.pipes)
+        self.slots[name], *others = (
+            pipe.add_request(name, spec) for pipe in self.pipes
+        )
         assert all(slot == self.slots[name] for slot in others)
 
     def remove(self, name):
@@ -277,7 +302,10 @@ class Calls:
             self.source.shuffle(names)
             wanted = [self.slots.get(name, gp.UNGUIDED) for name in names]
         else:
-            wanted = [ord(self.next_letter(name)) if name else NO_TOKEN for name in self.planned]
+            wanted = [
+                ord(self.next_letter(name)) if name else NO_TOKEN
+                for name in self.planned
+            ]
         for rank, pipe in enumerate(self.pipes):
             if legal:
                 self.do(pipe, letter, wanted)
@@ -286,7 +314,9 @@ class Calls:
             ):  # others hand over nothing
                 with pytest.raises(PipelineError) as failure:
                     self.do(pipe, letter, wanted)
-                assert failure.value.what.startswith(f"{ORDER[letter][0]} was called where "), failure.value
+                assert failure.value.what.startswith(
+                    f"{ORDER[letter][0]} was called where "
+                ), failure.value
         if not legal:
             return
         if letter in "PN":
@@ -312,12 +342,16 @@ class Calls:
             if letter == "T":
                 masks = pipe.take_masks(logits)
                 rows = [row for row, token in enumerate(wanted) if token != NO_TOKEN]
-                mask_rows(logits, masks, torch.tensor(rows, dtype=torch.int32), BYTES.size)
+                mask_rows(
+                    logits, masks, torch.tensor(rows, dtype=torch.int32), BYTES.size
+                )
             else:
                 pipe.apply_mask(logits, again=letter == "G")
             for row, token in enumerate(wanted):
                 left = {*logits[row].isfinite().nonzero().flatten().tolist()}
-                assert left - {END} == ({token} if token != NO_TOKEN else {*range(WIDTH)} - {END})
+                assert left - {END} == (
+                    {token} if token != NO_TOKEN else {*range(WIDTH)} - {END}
+                )
 
 
 @pytest.fixture(scope="module")
@@ -327,11 +361,16 @@ def compiler():
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_calls_in_any_order(mode, ranks, compiler, monkeypatch):
-    """One that leaves logits unmasked or tokens unaccepted is an error with its name, and changes nothing."""
+    """One that leaves logits unmasked or tokens unaccepted is an error with its name,
+    and changes nothing."""
     source = random.Random(len(mode) + ranks)
     with contextlib.ExitStack() as stack:
         if ranks == 1:
-            pipes = [stack.enter_context(gp.StepPipeline(compiler, max_slots=SLOTS, mode=mode))]
+            pipes = [
+                stack.enter_context(
+                    gp.StepPipeline(compiler, max_slots=SLOTS, mode=mode)
+                )
+            ]
         else:
             pipes = stack.enter_context(sharing(monkeypatch))("aa", mode)
         calls = Calls(pipes, source)
@@ -395,7 +434,8 @@ def test_ranks_other_than_the_first_may_hand_over_nothing(monkeypatch):
 
 
 def test_drafts_in_any_order(mode, compiler):
-    """The five verbs are errors. Masks may be fetched before the third step that is sent after theirs."""
+    """The five verbs are errors. Masks may be fetched before the third step that is
+    sent after theirs."""
     source = random.Random(7)
     word = "abc"
     with gp.StepPipeline(compiler, max_slots=1, mode=mode, drafts=1) as pipe:
@@ -407,7 +447,10 @@ def test_drafts_in_any_order(mode, compiler):
             kind = source.choice(["verb", "send", "send", "fetch", "fetch", "remove"])
             if kind == "verb":
                 verb = source.choice([*VERBS, "take_masks"])
-                with pytest.raises(PipelineError, match=rf"^{verb} was called where judge_drafts is due"):
+                with pytest.raises(
+                    PipelineError,
+                    match=rf"^{verb} was called where judge_drafts is due",
+                ):
                     getattr(pipe, verb)(*GIVEN.get(verb, ()))
             elif kind == "send":
                 text = [ord(word[(count + at) % 3]) for at in range(3)]
@@ -419,13 +462,20 @@ def test_drafts_in_any_order(mode, compiler):
                 step, expected = sent[-1 - after]
                 if after > 2:
                     late += 1
-                    with pytest.raises(PipelineError, match=r"^draft_masks was called where"):
+                    with pytest.raises(
+                        PipelineError, match=r"^draft_masks was called where"
+                    ):
                         pipe.draft_masks(step, torch.zeros(1, WIDTH))
                     continue
                 logits = torch.zeros(2, WIDTH)
                 masks = pipe.draft_masks(step, logits)
-                mask_rows(logits, masks, torch.tensor([0, 1], dtype=torch.int32), BYTES.size)
-                found = [{*row.isfinite().nonzero().flatten().tolist()} - {END} for row in logits]
+                mask_rows(
+                    logits, masks, torch.tensor([0, 1], dtype=torch.int32), BYTES.size
+                )
+                found = [
+                    {*row.isfinite().nonzero().flatten().tolist()} - {END}
+                    for row in logits
+                ]
                 assert found == [{token} for token in expected], number
             elif kind == "remove":
                 assert pipe.tokens("r") == tuple((word * count)[:count].encode())
@@ -434,9 +484,15 @@ def test_drafts_in_any_order(mode, compiler):
                 count = 0
         assert late > 5
     with gp.StepPipeline(compiler, max_slots=1, mode=mode) as pipe:
-        with pytest.raises(PipelineError, match=r"^send_drafts was called where plan is due"):
+        with pytest.raises(
+            PipelineError, match=r"^send_drafts was called where plan is due"
+        ):
             pipe.send_drafts([0], tokens)
-        with pytest.raises(PipelineError, match=r"^judge_drafts was called where plan is due"):
+        with pytest.raises(
+            PipelineError, match=r"^judge_drafts was called where plan is due"
+        ):
             pipe.judge_drafts([0], tokens, logits)
-        with pytest.raises(PipelineError, match=r"^draft_masks was called where plan is due"):
+        with pytest.raises(
+            PipelineError, match=r"^draft_masks was called where plan is due"
+        ):
             pipe.draft_masks(step, logits)

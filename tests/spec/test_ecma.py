@@ -1,10 +1,19 @@
-"""The dialect of regular expressions: what each construct means, and what is refused."""
+"""The dialect of regular expressions: what each construct means, and what is
+refused."""
 
 import pytest
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.patterns import matches
-from guided_plugin.spec.ecma import Alternation, Anchor, Characters, Look, Repeat, Sequence, parse
+from guided_plugin.spec.ecma import (
+    Alternation,
+    Anchor,
+    Characters,
+    Look,
+    Repeat,
+    Sequence,
+    parse,
+)
 from guided_plugin.spec.properties import canonical_property, has_property
 
 A = Characters(((97, 97),))
@@ -62,7 +71,10 @@ def test_trees(pattern, tree):
         (r"\P{Lu}", "a1", "A"),
         (r"[\p{L}\d]", "aé5", "-"),
         (r"[^\p{Letter}]", "5-", "é"),
-        *((f"\\{char}", char, "\\a") for char in "^$.*+?()[]{}|/-_\"'@#%&=~`<>,;:! é"[:-1]),
+        *(
+            (f"\\{char}", char, "\\a")
+            for char in "^$.*+?()[]{}|/-_\"'@#%&=~`<>,;:! é"[:-1]
+        ),
         ("{name}"[:1], "{", "a"),
         ("}", "}", "{"),
         ("]", "]", "["),
@@ -144,10 +156,30 @@ def test_what_is_refused_and_where(pattern, what, position):
 @pytest.mark.parametrize(
     ("written", "name"),
     [
-        *(("L", "L"), ("Lu", "Lu"), ("Uppercase_Letter", "Lu"), ("gc=Nd", "Nd"), ("punct", "P")),
-        *(("General_Category=Letter", "L"), ("Script=Greek", "Script=Greek"), ("sc=Grek", "Script=Greek")),
-        *(("scx=Latn", "Script_Extensions=Latin"), ("Emoji", "Emoji"), ("ASCII", "ASCII")),
-        *(("Greek", None), ("Script=greek", None), ("Foo=L", None), ("gc=Greek", None), ("lu", None)),
+        *(
+            ("L", "L"),
+            ("Lu", "Lu"),
+            ("Uppercase_Letter", "Lu"),
+            ("gc=Nd", "Nd"),
+            ("punct", "P"),
+        ),
+        *(
+            ("General_Category=Letter", "L"),
+            ("Script=Greek", "Script=Greek"),
+            ("sc=Grek", "Script=Greek"),
+        ),
+        *(
+            ("scx=Latn", "Script_Extensions=Latin"),
+            ("Emoji", "Emoji"),
+            ("ASCII", "ASCII"),
+        ),
+        *(
+            ("Greek", None),
+            ("Script=greek", None),
+            ("Foo=L", None),
+            ("gc=Greek", None),
+            ("lu", None),
+        ),
     ],
 )
 def test_names_of_properties(written, name):

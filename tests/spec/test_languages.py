@@ -1,6 +1,8 @@
-"""Patterns without anchors and lookahead, against Python's `re` on random patterns and all short texts.
+"""Patterns without anchors and lookahead, against Python's `re` on random patterns and
+all short texts.
 
-The random patterns are written twice, for ECMA and for Python, so that the parser is under test as well.
+The random patterns are written twice, for ECMA and for Python, so that the parser is
+under test as well.
 """
 
 import json
@@ -35,7 +37,9 @@ def test_random_patterns_agree_with_re(looks):
             found = search.search(text) is not None
             assert matches(pattern, text) == found, (pattern, text)
             assert terminal_takes(quoted, json.dumps(text)) == found, (pattern, text)
-            assert terminal_takes(text_alone, text) == (full.search(text) is not None), (pattern, text)
+            assert terminal_takes(text_alone, text) == (
+                full.search(text) is not None
+            ), (pattern, text)
     assert refused < 10
 
 
@@ -68,10 +72,14 @@ def test_random_patterns_agree_with_re(looks):
 def test_anchors_and_lookahead(pattern, found, missed):
     for text in [*found, *missed]:
         assert matches(pattern, text) == (text in found), text
-        assert terminal_takes(patterns.pattern(pattern), json.dumps(text)) == (text in found), text
+        assert terminal_takes(patterns.pattern(pattern), json.dumps(text)) == (
+            text in found
+        ), text
 
 
-@pytest.mark.parametrize("pattern", ["a^", "^a^", "x(?=y)$", "[]", "a[]", "^b(?:^a){2}$"])
+@pytest.mark.parametrize(
+    "pattern", ["a^", "^a^", "x(?=y)$", "[]", "a[]", "^b(?:^a){2}$"]
+)
 def test_patterns_that_match_nothing(pattern):
     assert (searched(pattern) == NOTHING) == ("^" in pattern)
     assert not terminal_takes(patterns.pattern(pattern), '"a"')
@@ -82,7 +90,9 @@ def test_anchors_around_a_whole_text_say_nothing():
     assert whole("^$") == EMPTY
 
 
-@pytest.mark.parametrize("pattern", ["^(?:(?!a)b+)*c", "(?:a(?=b)|b)*x", "(^a?|b)" * 500, "(?:(?=a)a|b){40}"])
+@pytest.mark.parametrize(
+    "pattern", ["^(?:(?!a)b+)*c", "(?:a(?=b)|b)*x", "(^a?|b)" * 500, "(?:(?=a)a|b){40}"]
+)
 def test_what_stays_out_of_reach_is_refused(pattern):
     with pytest.raises(UnsupportedSpecError) as caught:
         searched(pattern)

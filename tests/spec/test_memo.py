@@ -55,9 +55,12 @@ SPECS = int(os.environ.get("GUIDED_SPECS", "250"))
 
 
 def test_what_is_remembered_of_large_specs_stays_small():
-    """250 distinct ones of 1 MiB, or as many as asked for. A memo that kept them whole would take 250 MiB."""
+    """250 distinct ones of 1 MiB, or as many as asked for. A memo that kept them whole
+    would take 250 MiB."""
     command = [sys.executable, "-c", GROWTH, str(SPECS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300 + SPECS / 4)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300 + SPECS / 4
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 32 << 10  # KiB
 
@@ -110,7 +113,10 @@ def test_what_raises_is_not_remembered():
 
 def test_an_identity_is_that_of_the_language():
     spec = OutputSpec.regex("a+")
-    same = [OutputSpec.regex("a+", **options) for options in ({"stop_token_ids": [1]}, {"start_after": "b"})]
+    same = [
+        OutputSpec.regex("a+", **options)
+        for options in ({"stop_token_ids": [1]}, {"start_after": "b"})
+    ]
     assert {identity_of(one) for one in same} == {identity_of(spec)}
     others = [
         OutputSpec.regex("a+b"),

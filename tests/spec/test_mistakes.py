@@ -14,18 +14,42 @@ from guided_plugin.hosts.fake import FakeHost, small_vocabulary
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: OutputSpec.regex(re.compile("a", re.I)), "re.Pattern: the flag IGNORECASE"),
+        (
+            lambda: OutputSpec.regex(re.compile("a", re.I)),
+            "re.Pattern: the flag IGNORECASE",
+        ),
         (lambda: OutputSpec.regex(re.compile(b"a")), "is a bytes pattern"),
-        (lambda: OutputSpec.json_schema(re.compile("a")), "pass it to OutputSpec.regex"),
-        (lambda: OutputSpec.json_schema({"pattern": re.compile("a")}), "the pattern of a compiled regex"),
-        (lambda: OutputSpec.json_schema("schemas/user.json"), "not JSON: .*is a file name"),
-        (lambda: OutputSpec.json_schema(Path("user.json")), "not PosixPath .this is a file name"),
+        (
+            lambda: OutputSpec.json_schema(re.compile("a")),
+            "pass it to OutputSpec.regex",
+        ),
+        (
+            lambda: OutputSpec.json_schema({"pattern": re.compile("a")}),
+            "the pattern of a compiled regex",
+        ),
+        (
+            lambda: OutputSpec.json_schema("schemas/user.json"),
+            "not JSON: .*is a file name",
+        ),
+        (
+            lambda: OutputSpec.json_schema(Path("user.json")),
+            "not PosixPath .this is a file name",
+        ),
         (lambda: OutputSpec.parse("user.json"), "must be JSON: .*is a file name"),
-        (lambda: OutputSpec.parse(Path("user.json")), "not PosixPath .this is a file name"),
+        (
+            lambda: OutputSpec.parse(Path("user.json")),
+            "not PosixPath .this is a file name",
+        ),
         (lambda: OutputSpec.parse({"json_schema": "user.JSON"}), "is a file name"),
         (lambda: OutputSpec.structural_tag("tag.json"), "is a file name"),
-        (lambda: OutputSpec.grammar("c:/my grammars/a.lark", "lark"), "defines no rule: .*is a file name"),
-        (lambda: OutputSpec.grammar(Path("a.ebnf")), "not PosixPath .this is a file name"),
+        (
+            lambda: OutputSpec.grammar("c:/my grammars/a.lark", "lark"),
+            "defines no rule: .*is a file name",
+        ),
+        (
+            lambda: OutputSpec.grammar(Path("a.ebnf")),
+            "not PosixPath .this is a file name",
+        ),
     ],
 )
 def test_what_is_given_instead_is_refused_with_what_to_write(make, says):
@@ -35,14 +59,20 @@ def test_what_is_given_instead_is_refused_with_what_to_write(make, says):
 
 @pytest.fixture(scope="module")
 def compiler():
-    made = gp.GrammarCompiler(small_vocabulary(), config=gp.GuidedConfig(isolate_compiles=False))
+    made = gp.GrammarCompiler(
+        small_vocabulary(), config=gp.GuidedConfig(isolate_compiles=False)
+    )
     yield made
     made.close()
 
 
 FORM = {"regex": "a"}
-NOT_A_SPEC = r"spec: must be an OutputSpec, not \{'regex': 'a'\} \(OutputSpec.parse reads"
-NOT_A_CONFIG = r"config: must be a GuidedConfig, not dict \(GuidedConfig.from_mapping reads"
+NOT_A_SPEC = (
+    r"spec: must be an OutputSpec, not \{'regex': 'a'\} \(OutputSpec.parse reads"
+)
+NOT_A_CONFIG = (
+    r"config: must be a GuidedConfig, not dict \(GuidedConfig.from_mapping reads"
+)
 
 
 @pytest.mark.parametrize(
@@ -51,17 +81,34 @@ NOT_A_CONFIG = r"config: must be a GuidedConfig, not dict \(GuidedConfig.from_ma
         (lambda made: made.compile(FORM), NOT_A_SPEC),
         (lambda made: made.admit(FORM), NOT_A_SPEC),
         (lambda made: made.compile(None), "spec: must be an OutputSpec, not None"),
-        (lambda made: gp.StepPipeline(made, max_slots=1).add_request("one", FORM), NOT_A_SPEC),
+        (
+            lambda made: gp.StepPipeline(made, max_slots=1).add_request("one", FORM),
+            NOT_A_SPEC,
+        ),
         (lambda made: gp.StepPipeline(made, max_slots=1).prepare(FORM), NOT_A_SPEC),
         (lambda made: FakeHost(made).add_request("one", FORM), NOT_A_SPEC),
         (lambda made: gp.explain_output(made, FORM, "a"), NOT_A_SPEC),
-        (lambda made: gp.GrammarCompiler(made.vocabulary, config={"threads": 1}), NOT_A_CONFIG),
-        (lambda made: gp.shared_compiler(made.vocabulary, {"threads": 1}), NOT_A_CONFIG),
-        (lambda made: gp.GrammarCompiler(object()), "vocabulary: must be a Vocabulary, not object .Vocab"),
-        (lambda made: gp.shared_compiler(object()), "vocabulary: must be a Vocabulary, not object"),
+        (
+            lambda made: gp.GrammarCompiler(made.vocabulary, config={"threads": 1}),
+            NOT_A_CONFIG,
+        ),
+        (
+            lambda made: gp.shared_compiler(made.vocabulary, {"threads": 1}),
+            NOT_A_CONFIG,
+        ),
+        (
+            lambda made: gp.GrammarCompiler(object()),
+            "vocabulary: must be a Vocabulary, not object .Vocab",
+        ),
+        (
+            lambda made: gp.shared_compiler(object()),
+            "vocabulary: must be a Vocabulary, not object",
+        ),
     ],
 )
-def test_what_is_no_spec_and_no_config_is_refused_with_what_to_write(compiler, make, says):
+def test_what_is_no_spec_and_no_config_is_refused_with_what_to_write(
+    compiler, make, says
+):
     with pytest.raises(gp.GuidedError, match=says):
         make(compiler)
 
@@ -69,9 +116,13 @@ def test_what_is_no_spec_and_no_config_is_refused_with_what_to_write(compiler, m
 def test_a_compiled_regex_is_its_pattern():
     spec = OutputSpec.regex("[a-z]+", backend="llguidance")
     assert OutputSpec.regex(re.compile("[a-z]+"), backend="llguidance") == spec
-    assert OutputSpec.parse({"regex": re.compile("[a-z]+", re.ASCII)}) == OutputSpec.regex("[a-z]+")
+    assert OutputSpec.parse(
+        {"regex": re.compile("[a-z]+", re.ASCII)}
+    ) == OutputSpec.regex("[a-z]+")
 
 
-@pytest.mark.parametrize("source", ['root ::= "a.json"', 'root ::= "a"\n# see a.txt', "start: X // a.lark"])
+@pytest.mark.parametrize(
+    "source", ['root ::= "a.json"', 'root ::= "a"\n# see a.txt', "start: X // a.lark"]
+)
 def test_a_grammar_that_mentions_a_file_is_none(source):
     assert OutputSpec.grammar(source).text == source

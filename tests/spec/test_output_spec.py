@@ -19,7 +19,11 @@ from guided_plugin.errors import SpecError, shown
 from guided_plugin.spec.forms import whitespace_of
 from guided_plugin.spec.output_spec import _packed, _unpacked, language_of
 
-SCHEMA = {"type": "object", "properties": {"b": {"type": "string"}, "a": {}}, "required": ["a"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"b": {"type": "string"}, "a": {}},
+    "required": ["a"],
+}
 TAG = {"type": "structural_tag", "format": {"type": "any_text"}}
 EVERY = [
     OutputSpec.json_schema(SCHEMA),
@@ -30,7 +34,9 @@ EVERY = [
     OutputSpec.grammar('start: "a"', "lark", start_after=[7]),
     OutputSpec.structural_tag(TAG),
     OutputSpec.json_schema(SCHEMA, strict=False),
-    OutputSpec.regex("a", start_after=["</think>", [7, 8], {"text": "<tool_call>", "kept": True}]),
+    OutputSpec.regex(
+        "a", start_after=["</think>", [7, 8], {"text": "<tool_call>", "kept": True}]
+    ),
     OutputSpec.regex('\0["é]', start_after={"tokens": [3], "kept": True}),
 ]
 
@@ -57,15 +63,32 @@ def test_what_is_remembered_of_packed_specs_is_bounded_by_their_triggers_too():
     for number in range(40):
         spec = OutputSpec.regex("a", start_after=[range(number, number + 10_000)])
         assert language_of(pickle.loads(pickle.dumps(spec))) == OutputSpec.regex("a")
-    assert all(memo.cache_info().currsize < 25 for memo in (_packed, _unpacked, language_of))
+    assert all(
+        memo.cache_info().currsize < 25 for memo in (_packed, _unpacked, language_of)
+    )
 
 
 @pytest.mark.parametrize(
     ("form", "spec"),
     [
-        ({"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}, CLOSED),
-        ({"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": False}}, EVERY[7]),
-        ({"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}, EVERY[0]),
+        (
+            {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": SCHEMA, "strict": True},
+            },
+            CLOSED,
+        ),
+        (
+            {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": SCHEMA, "strict": False},
+            },
+            EVERY[7],
+        ),
+        (
+            {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
+            EVERY[0],
+        ),
         ({"type": "json_schema", "json_schema": SCHEMA}, EVERY[0]),
         ({"type": "json_object"}, OutputSpec.json_object()),
         ({"type": "text"}, None),
@@ -74,16 +97,32 @@ def test_what_is_remembered_of_packed_specs_is_bounded_by_their_triggers_too():
         (TAG, EVERY[6]),
         ({"json": SCHEMA}, EVERY[0]),
         ({"json": json.dumps(SCHEMA), "regex": None, "choice": None}, EVERY[0]),
-        ({"json": SCHEMA, "disable_any_whitespace": False, "disable_fallback": False}, EVERY[0]),
+        (
+            {
+                "json": SCHEMA,
+                "disable_any_whitespace": False,
+                "disable_fallback": False,
+            },
+            EVERY[0],
+        ),
         ({"json_object": True}, OutputSpec.json_object()),
         ({"regex": "a+"}, OutputSpec.regex("a+")),
         ({"choice": ["yes", "no"]}, OutputSpec.choice(["yes", "no"])),
         ({"grammar": 'root ::= "a"'}, OutputSpec.grammar('root ::= "a"')),
         ({"grammar": 'start: "a"'}, OutputSpec.grammar('start: "a"', "lark")),
         ({"structural_tag": json.dumps(TAG)}, EVERY[6]),
-        ({"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}, CLOSED),
-        ({"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": False}, EVERY[7]),
-        ({"type": "json_schema", "name": "x", "schema": SCHEMA, "description": "d"}, EVERY[0]),
+        (
+            {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True},
+            CLOSED,
+        ),
+        (
+            {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": False},
+            EVERY[7],
+        ),
+        (
+            {"type": "json_schema", "name": "x", "schema": SCHEMA, "description": "d"},
+            EVERY[0],
+        ),
         ({"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}, EVERY[0]),
         ({"format": {"type": "text"}, "verbosity": "low"}, None),
         ({"guided_json": SCHEMA}, EVERY[0]),
@@ -121,14 +160,20 @@ def test_order_of_properties_is_kept_and_choices_are_made_unique():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: OutputSpec.json_schema({"properties": {"a": {"type": "strng"}}}), "#/properties/a/type"),
+        (
+            lambda: OutputSpec.json_schema({"properties": {"a": {"type": "strng"}}}),
+            "#/properties/a/type",
+        ),
         (lambda: OutputSpec.json_schema({"type": "strng"}), "did you mean 'string'"),
         (lambda: OutputSpec.json_schema('{"type": '), "line 1, column"),
         (lambda: OutputSpec.json_schema(b"\xff"), "UTF-8"),
         (lambda: OutputSpec.json_schema(7), "mapping, JSON text or a type"),
         (lambda: OutputSpec.json_schema(type("Own", (), {})), "no JSON Schema of it"),
         (lambda: OutputSpec.json_schema({"const": float("nan")}), "JSON"),
-        (lambda: OutputSpec.json_schema({}, whitespac="x"), "did you mean 'whitespace'"),
+        (
+            lambda: OutputSpec.json_schema({}, whitespac="x"),
+            "did you mean 'whitespace'",
+        ),
         (lambda: OutputSpec.json_schema({}, whitespace="none"), "whitespace"),
         (lambda: OutputSpec.json_schema({}, strict=1), "strict"),
         (lambda: OutputSpec.json_schema({}, max_digits=-1), "max_digits"),
@@ -147,13 +192,28 @@ def test_order_of_properties_is_kept_and_choices_are_made_unique():
         (lambda: OutputSpec.regex("a", start_after=["a", ""]), "start_after"),
         (lambda: OutputSpec.regex("a", start_after=[]), "start_after"),
         (lambda: OutputSpec.regex("a", start_after=[[]]), "start_after"),
-        (lambda: OutputSpec.regex("a", start_after={"text": "a", "tokens": [1]}), "start_after"),
-        (lambda: OutputSpec.regex("a", start_after={"text": "a", "keep": True}), "start_after"),
-        (lambda: OutputSpec.regex("a", start_after={"text": "a", "kept": 1}), "start_after"),
+        (
+            lambda: OutputSpec.regex("a", start_after={"text": "a", "tokens": [1]}),
+            "start_after",
+        ),
+        (
+            lambda: OutputSpec.regex("a", start_after={"text": "a", "keep": True}),
+            "start_after",
+        ),
+        (
+            lambda: OutputSpec.regex("a", start_after={"text": "a", "kept": 1}),
+            "start_after",
+        ),
         (lambda: OutputSpec.regex("a", start_after=1.5), "start_after"),
-        (lambda: OutputSpec.regex("a", start_after=[str(n) for n in range(129)]), "start_after"),
+        (
+            lambda: OutputSpec.regex("a", start_after=[str(n) for n in range(129)]),
+            "start_after",
+        ),
         (lambda: OutputSpec.regex("a", start_after=iter(str, "")), "start_after"),
-        (lambda: OutputSpec.regex("a", start_after=["a" * 9_000, [1] * 9_000]), "start_after"),
+        (
+            lambda: OutputSpec.regex("a", start_after=["a" * 9_000, [1] * 9_000]),
+            "start_after",
+        ),
         (lambda: OutputSpec.regex("a", start_after="é" * 9_000), "start_after"),
         (lambda: OutputSpec.parse("[a-z]+"), "a regex, for example"),
         (lambda: OutputSpec.parse({}), "empty"),
@@ -164,19 +224,38 @@ def test_order_of_properties_is_kept_and_choices_are_made_unique():
         (lambda: OutputSpec.parse({"type": "object"}), 'passed as {"json_schema"'),
         (lambda: OutputSpec.parse({"properties": {}}), 'passed as {"json_schema"'),
         (lambda: OutputSpec.parse({"type": "json_schema"}), "has no 'json_schema'"),
-        (lambda: OutputSpec.parse({"json": {}, "whitespace_pattern": " "}), "whitespace_pattern"),
+        (
+            lambda: OutputSpec.parse({"json": {}, "whitespace_pattern": " "}),
+            "whitespace_pattern",
+        ),
         (lambda: OutputSpec.parse({"json_object": "yes"}), "must be true"),
         (
             lambda: OutputSpec.parse({"type": "json_schema", "schema": {}, "strct": 1}),
             "text.format: unknown key 'strct'",
         ),
-        (lambda: OutputSpec.parse({"type": "regex", "value": "a", "x": 1}), "TGI: unknown key 'x'"),
-        (lambda: OutputSpec.parse({"type": "regex"}), '"type": "regex", "value"'),
-        (lambda: OutputSpec.parse({"guided_jsn": {}}), "vLLM: unknown key 'guided_jsn'"),
-        (lambda: OutputSpec.parse({"guided_json": {}, "guided_regex": "a"}), "vLLM: more than one"),
-        (lambda: OutputSpec.parse({"guided_json": {}, "guided_whitespace_pattern": " "}), "whitespace"),
         (
-            lambda: OutputSpec.parse({"guided_json": {}, "guided_decoding_backend": "outlines"}),
+            lambda: OutputSpec.parse({"type": "regex", "value": "a", "x": 1}),
+            "TGI: unknown key 'x'",
+        ),
+        (lambda: OutputSpec.parse({"type": "regex"}), '"type": "regex", "value"'),
+        (
+            lambda: OutputSpec.parse({"guided_jsn": {}}),
+            "vLLM: unknown key 'guided_jsn'",
+        ),
+        (
+            lambda: OutputSpec.parse({"guided_json": {}, "guided_regex": "a"}),
+            "vLLM: more than one",
+        ),
+        (
+            lambda: OutputSpec.parse(
+                {"guided_json": {}, "guided_whitespace_pattern": " "}
+            ),
+            "whitespace",
+        ),
+        (
+            lambda: OutputSpec.parse(
+                {"guided_json": {}, "guided_decoding_backend": "outlines"}
+            ),
             "guided_decoding_backend: unknown backend 'outlines'",
         ),
     ],
@@ -186,7 +265,9 @@ def test_what_is_wrong_is_said_with_place_and_way_out(make, says):
         make()
 
 
-@pytest.mark.parametrize("name", [*BOUNDS, "stop_token_ids", "start_after", "guided_decoding_backend", 5**9])
+@pytest.mark.parametrize(
+    "name", [*BOUNDS, "stop_token_ids", "start_after", "guided_decoding_backend", 5**9]
+)
 def test_a_number_that_python_does_not_write_is_refused(name):
     with pytest.raises(SpecError, match=r"a number of over 40 digits|has the key"):
         OutputSpec.parse({"guided_regex": "a", name: 10**5000})
@@ -244,14 +325,26 @@ def test_a_callers_own_texts_and_numbers_become_plain():
     class Token(int):
         pass
 
-    spec = OutputSpec.regex(Text("a"), backend=Text("b"), stop_token_ids=[Token(3)], start_after=[Token(4)])
+    spec = OutputSpec.regex(
+        Text("a"), backend=Text("b"), stop_token_ids=[Token(3)], start_after=[Token(4)]
+    )
     assert [
-        type(value) for value in (spec.text, spec.backend, *spec.stop_token_ids, *spec.start_after[0].tokens)
+        type(value)
+        for value in (
+            spec.text,
+            spec.backend,
+            *spec.stop_token_ids,
+            *spec.start_after[0].tokens,
+        )
     ] == [str, str, int, int]
 
 
 def test_an_address_that_is_none_stands_for_itself():
-    schema = {"$id": "http://a]/(x", "$ref": "http://a]/(x#/$defs/b", "$defs": {"b": {"type": "null"}}}
+    schema = {
+        "$id": "http://a]/(x",
+        "$ref": "http://a]/(x#/$defs/b",
+        "$defs": {"b": {"type": "null"}},
+    }
     assert OutputSpec.json_schema(schema).kind == "json_schema"
     with pytest.raises(SpecError, match="references are never fetched"):
         OutputSpec.json_schema({"$ref": "http://other]/"})
@@ -276,7 +369,10 @@ def test_deep_paths_take_no_more_memory_than_their_document(refers):
 
 
 def test_summaries_are_printable():
-    assert OutputSpec.grammar('root ::= "a"\n\x1b[31m').summary() == r'grammar root ::= "a"\n\x1b[31m'
+    assert (
+        OutputSpec.grammar('root ::= "a"\n\x1b[31m').summary()
+        == r'grammar root ::= "a"\n\x1b[31m'
+    )
     assert len(OutputSpec.regex("a" * 10_000).summary()) < 80
 
 
@@ -286,8 +382,14 @@ def test_summaries_are_printable():
         ({"regex": "a\n[b\ud800]"}, "regex, line 2, column 3"),
         ({"choice": ["a", "\udfff"]}, "choice[1], line 1, column 1"),
         ({"grammar": 'start: "\ud83d"', "syntax": "lark"}, "grammar, line 1, column 9"),
-        ({"regex": "a", "start_after": ["x", "b\ud800"]}, "start_after, line 1, column 2"),
-        ({"regex": "a", "start_after": {"text": "\udc00", "kept": True}}, "start_after, line 1, column 1"),
+        (
+            {"regex": "a", "start_after": ["x", "b\ud800"]},
+            "start_after, line 1, column 2",
+        ),
+        (
+            {"regex": "a", "start_after": {"text": "\udc00", "kept": True}},
+            "start_after, line 1, column 1",
+        ),
     ],
 )
 def test_lone_surrogates_are_refused_with_their_place(form, where):
@@ -299,10 +401,32 @@ def test_lone_surrogates_are_refused_with_their_place(form, where):
 
 # Patterns for whitespace: `re` says which texts a pattern matches.
 
-TEXTS = ["".join(text) for count in range(4) for text in itertools.product(" \n\t\r", repeat=count)]
+TEXTS = [
+    "".join(text)
+    for count in range(4)
+    for text in itertools.product(" \n\t\r", repeat=count)
+]
 
-ANY = [r"\s*", r"[\s]*", r"[ \n\t\r]*", "[ \n\t\r]*", r"[\r\t\n ]*", r"([ \n\r\t]*)", r"(?:[\s ]*)"]
-NONE = ["", r"[ ]?", r"[\n\t ]*", r" *", r"( |\n)*", r"\s?", r"[ \n\t\r]{0,5}", r"[ \n]{0,2}", r"(\s*|x)"]
+ANY = [
+    r"\s*",
+    r"[\s]*",
+    r"[ \n\t\r]*",
+    "[ \n\t\r]*",
+    r"[\r\t\n ]*",
+    r"([ \n\r\t]*)",
+    r"(?:[\s ]*)",
+]
+NONE = [
+    "",
+    r"[ ]?",
+    r"[\n\t ]*",
+    r" *",
+    r"( |\n)*",
+    r"\s?",
+    r"[ \n\t\r]{0,5}",
+    r"[ \n]{0,2}",
+    r"(\s*|x)",
+]
 REFUSED = [" ", r"\s+", r"\n", r"[ \n\t\r]+", r"( |\t){1,2}", "x"]
 
 
@@ -310,14 +434,22 @@ REFUSED = [" ", r"\s+", r"\n", r"[ \n\t\r]+", r"( |\t){1,2}", "x"]
 def test_any_whitespace_makes_it_flexible(pattern):
     assert all(re.fullmatch(pattern, text) for text in TEXTS)
     assert whitespace_of(pattern, "here") == "flexible"
-    assert OutputSpec.parse({"json": {}, "whitespace_pattern": pattern}).whitespace == "flexible"
+    assert (
+        OutputSpec.parse({"json": {}, "whitespace_pattern": pattern}).whitespace
+        == "flexible"
+    )
 
 
 @pytest.mark.parametrize("pattern", NONE)
 def test_what_matches_nothing_makes_it_compact(pattern):
     assert re.fullmatch(pattern, "")
     assert whitespace_of(pattern, "here") == "compact"
-    assert OutputSpec.parse({"guided_json": {}, "guided_whitespace_pattern": pattern}).whitespace == "compact"
+    assert (
+        OutputSpec.parse(
+            {"guided_json": {}, "guided_whitespace_pattern": pattern}
+        ).whitespace
+        == "compact"
+    )
 
 
 @pytest.mark.parametrize("pattern", REFUSED)
@@ -327,7 +459,9 @@ def test_what_demands_some_is_refused(pattern):
         OutputSpec.parse({"json": {}, "whitespace_pattern": pattern})
 
 
-@pytest.mark.parametrize("pattern", [3, ["x"], "(", "(" * 500, " " * 2000, r"(?<=x)", "[", "*"])
+@pytest.mark.parametrize(
+    "pattern", [3, ["x"], "(", "(" * 500, " " * 2000, r"(?<=x)", "[", "*"]
+)
 def test_what_is_no_pattern_is_refused(pattern):
     with pytest.raises(SpecError, match="whitespace_pattern: "):
         OutputSpec.parse({"json": {}, "whitespace_pattern": pattern})
@@ -350,7 +484,9 @@ def test_next_to_other_options_the_narrower_holds(options, whitespace):
 @pytest.mark.parametrize("whitespace", ["spaced", "flexible"])
 def test_a_pattern_that_allows_less_than_the_option_is_refused(whitespace):
     with pytest.raises(SpecError, match="allows less than the option"):
-        OutputSpec.parse({"json": {}, "whitespace": whitespace, "whitespace_pattern": " ?"})
+        OutputSpec.parse(
+            {"json": {}, "whitespace": whitespace, "whitespace_pattern": " ?"}
+        )
 
 
 OPERATOR = GuidedConfig(whitespace="spaced", strict=False)
@@ -362,9 +498,15 @@ OPERATOR = GuidedConfig(whitespace="spaced", strict=False)
         ({"json_schema": SCHEMA}, ("spaced", False)),
         ({"json_schema": SCHEMA, "whitespace": "compact"}, ("compact", False)),
         ({"json_schema": SCHEMA, "strict": True}, ("spaced", True)),
-        ({"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}, ("spaced", False)),
         (
-            {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}},
+            {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
+            ("spaced", False),
+        ),
+        (
+            {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": SCHEMA, "strict": True},
+            },
             ("spaced", True),
         ),
         ({"json": SCHEMA, "disable_any_whitespace": True}, ("compact", False)),
@@ -380,15 +522,25 @@ OPERATOR = GuidedConfig(whitespace="spaced", strict=False)
 )
 def test_what_a_request_does_not_say_is_the_operators(form, settled):
     asked = OutputSpec.parse(form)
-    for spec in (asked, OutputSpec.parse(asked.to_dict()), OutputSpec.parse(json.dumps(asked.to_dict()))):
+    for spec in (
+        asked,
+        OutputSpec.parse(asked.to_dict()),
+        OutputSpec.parse(json.dumps(asked.to_dict())),
+    ):
         found = spec.settled(OPERATOR)
-        assert (found.whitespace, found.strict) == (found.layout, found.closed) == settled
+        assert (
+            (found.whitespace, found.strict) == (found.layout, found.closed) == settled
+        )
         assert OutputSpec.parse(found.to_dict()).settled(GuidedConfig()) == found
     if isinstance(form, dict):
         bounds = {name: at for at, name in enumerate(BOUNDS)}
         spec = OutputSpec.parse({**form, **bounds})
         assert vars(spec.bounds) == bounds
-        assert OutputSpec.parse(spec.to_dict()) == OutputSpec(**dataclasses.asdict(spec)) == spec
+        assert (
+            OutputSpec.parse(spec.to_dict())
+            == OutputSpec(**dataclasses.asdict(spec))
+            == spec
+        )
         assert pickle.loads(pickle.dumps(spec)) == spec
         settled = OutputSpec.parse({**form, "max_digits": 0}).settled(
             GuidedConfig(max_digits=5, max_whitespace=7)
@@ -398,7 +550,17 @@ def test_what_a_request_does_not_say_is_the_operators(form, settled):
 
 def test_what_is_not_said_is_flexible_and_strict():
     spec = OutputSpec.json_schema(SCHEMA)
-    assert (spec.whitespace, spec.strict, spec.layout, spec.closed) == (None, None, "flexible", True)
+    assert (spec.whitespace, spec.strict, spec.layout, spec.closed) == (
+        None,
+        None,
+        "flexible",
+        True,
+    )
     assert spec.bounds == Bounds(max_whitespace=40, max_digits=20)
-    defaults = {"whitespace": "flexible", "strict": True, "close_before_length": False, **vars(Bounds())}
+    defaults = {
+        "whitespace": "flexible",
+        "strict": True,
+        "close_before_length": False,
+        **vars(Bounds()),
+    }
     assert spec.settled(GuidedConfig()) == OutputSpec.json_schema(SCHEMA, **defaults)

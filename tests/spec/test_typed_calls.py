@@ -18,7 +18,9 @@ from guided_plugin.errors import OutputError, SpecError
 
 @pytest.fixture(scope="module")
 def compiler(byte_vocabulary):
-    return gp.GrammarCompiler(byte_vocabulary, config=gp.GuidedConfig(isolate_compiles=False, threads=1))
+    return gp.GrammarCompiler(
+        byte_vocabulary, config=gp.GuidedConfig(isolate_compiles=False, threads=1)
+    )
 
 
 # Regexes
@@ -65,7 +67,9 @@ def test_a_call_of_a_function(compiler):
     call = typed.read('{"name":"weather","arguments":{"city":"Oslo","unit":"blue"}}')
     assert call == ToolCall("weather", {"city": "Oslo", "unit": Color.BLUE}, weather)
     assert call.function(**call.arguments) == "Oslo 1 blue"
-    assert TypedSpec(Service().find).read('{"name":"find","arguments":{"key":"a"}}').arguments == {"key": "a"}
+    assert TypedSpec(Service().find).read(
+        '{"name":"find","arguments":{"key":"a"}}'
+    ).arguments == {"key": "a"}
     for seed in range(10):
         made = typed.read(Walker(compiler).output(typed.spec, Random(seed)))
         assert weather(**made.arguments)
@@ -79,7 +83,9 @@ def test_calls_of_several_functions(compiler):
         call.function(**call.arguments)
         seen.add(call.name)
     assert seen == {"weather", "register"}
-    made = typed.read('{"name":"register","arguments":{"person":{"name":"a","age":1},"points":[{"x":1}]}}')
+    made = typed.read(
+        '{"name":"register","arguments":{"person":{"name":"a","age":1},"points":[{"x":1}]}}'
+    )
     assert made.arguments == {"person": Person(name="a", age=1), "points": [Point(1)]}
 
 
@@ -94,12 +100,16 @@ def test_calls_between_texts(compiler):
 
 
 def test_many_calls_in_free_text(compiler, byte_vocabulary):
-    typed = TypedSpec.tools(weather, Service().find, begin="<tool_call>", end="</tool_call>", many=True)
+    typed = TypedSpec.tools(
+        weather, Service().find, begin="<tool_call>", end="</tool_call>", many=True
+    )
     inner = '{"name":"find","arguments":{"key":"</tool_call> \\" }"}}'
     other = '{"name":"weather","arguments":{"city":"x"}}'
     text = f"I look: <tool_call>{inner}</tool_call> and <tool_call>{other}</tool_call>"
     grammar = compiler.compile(typed.spec)
-    matcher = compiler.backend(grammar.backend).start(grammar, byte_vocabulary.stop_token_ids)
+    matcher = compiler.backend(grammar.backend).start(
+        grammar, byte_vocabulary.stop_token_ids
+    )
     assert all(matcher.accept(byte) for byte in text.encode())
     assert matcher.complete
     assert [(call.name, call.arguments) for call in typed.read(text)] == [
@@ -126,7 +136,10 @@ def unknown(city: "Nowhere"): ...  # noqa: F821
         (lambda: TypedSpec(unknown), "Nowhere"),
         (lambda: TypedSpec(lambda: 1), "not a function with a name"),
         (lambda: TypedSpec.tools(), "no function is given"),
-        (lambda: TypedSpec.tools(weather, weather), "two functions are called 'weather'"),
+        (
+            lambda: TypedSpec.tools(weather, weather),
+            "two functions are called 'weather'",
+        ),
         (lambda: TypedSpec.tools(Point), "not a function with a name"),
         (lambda: TypedSpec.tools(weather, many=True), "need a text that begins them"),
         (lambda: TypedSpec.tools(weather, begin=3), "must be a string"),
@@ -136,11 +149,20 @@ def unknown(city: "Nowhere"): ...  # noqa: F821
         (lambda: TypedSpec(Literal[Color.RED]), "no form in JSON"),
         (lambda: TypedSpec(enum.Enum("Empty", [])), "enum"),
         (lambda: TypedSpec(enum.Enum("Odd", {"A": (1, 2)})), "no form in JSON"),
-        (lambda: TypedSpec(dataclasses.make_dataclass("Lost", [("a", "Nowhere")])), "Nowhere"),
+        (
+            lambda: TypedSpec(dataclasses.make_dataclass("Lost", [("a", "Nowhere")])),
+            "Nowhere",
+        ),
         (lambda: TypedSpec(type("Custom", (), {})), "no JSON Schema of it"),
-        (lambda: TypedSpec(collections.abc.Callable[[int], int]), "no JSON Schema of it"),
+        (
+            lambda: TypedSpec(collections.abc.Callable[[int], int]),
+            "no JSON Schema of it",
+        ),
         (lambda: TypedSpec(set[Point]), "the items of a set must be hashable"),
-        (lambda: TypedSpec(set[tuple[int, list[int]]]), "the items of a set must be hashable"),
+        (
+            lambda: TypedSpec(set[tuple[int, list[int]]]),
+            "the items of a set must be hashable",
+        ),
         (lambda: OutputSpec.parse(5), "must be a mapping"),
     ],
 )

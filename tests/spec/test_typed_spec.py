@@ -54,7 +54,9 @@ TYPES = [
 
 @pytest.fixture(scope="module")
 def compiler(byte_vocabulary):
-    return gp.GrammarCompiler(byte_vocabulary, config=gp.GuidedConfig(isolate_compiles=False, threads=1))
+    return gp.GrammarCompiler(
+        byte_vocabulary, config=gp.GuidedConfig(isolate_compiles=False, threads=1)
+    )
 
 
 @pytest.mark.parametrize("of", TYPES, ids=str)
@@ -89,7 +91,11 @@ def test_every_output_of_a_type_is_read_as_a_value_of_it(compiler, of):
         (Point | Options, '{"a":1}', {"a": 1}),
         (Positive, '{"number":2}', Positive(2)),
         (Money, '{"price":1.25}', Money(price=Decimal("1.25"))),
-        (dict[str, Person], '{"a":{"name":"b","age":3}}', {"a": Person(name="b", age=3)}),
+        (
+            dict[str, Person],
+            '{"a":{"name":"b","age":3}}',
+            {"a": Person(name="b", age=3)},
+        ),
         (datetime.date, '"2026-01-02"', datetime.date(2026, 1, 2)),
     ],
 )
@@ -147,11 +153,15 @@ def test_kinds(of, kind):
 def test_a_type_is_json_where_json_is_asked_for():
     assert OutputSpec.json_schema(Color).document()["enum"] == ["red", "blue"]
     assert OutputSpec.json_schema(int) == OutputSpec.json_schema({"type": "integer"})
-    assert OutputSpec.json_schema(Person) == OutputSpec.json_schema(Person.model_json_schema())
+    assert OutputSpec.json_schema(Person) == OutputSpec.json_schema(
+        Person.model_json_schema()
+    )
 
 
 def test_options_and_names():
-    typed = TypedSpec(Point, strict=False, whitespace="flexible", start_after="</think>")
+    typed = TypedSpec(
+        Point, strict=False, whitespace="flexible", start_after="</think>"
+    )
     assert (typed.spec.strict, typed.spec.whitespace) == (False, "flexible")
     assert typed.read('{"x":1,"more":2}') == Point(1)
     with pytest.raises(SpecError, match="unknown option"):
@@ -217,7 +227,9 @@ def test_sets_hold_as_many_values_as_their_arrays(compiler, of):
         assert len(typed.read(text)) == len(json.loads(text)), text
 
 
-@pytest.mark.parametrize(("of", "backend"), [(set[bool], "xgrammar"), (set[tuple[Any, int]], "auto")])
+@pytest.mark.parametrize(
+    ("of", "backend"), [(set[bool], "xgrammar"), (set[tuple[Any, int]], "auto")]
+)
 def test_sets_that_nothing_holds_are_refused(compiler, of, backend):
     with pytest.raises(GrammarError, match="uniqueItems"):
         compiler.compile(TypedSpec(of, backend=backend).spec)
@@ -246,13 +258,20 @@ except Exception as error:
 
 
 def test_pydantic_is_imported_for_types_and_asked_for_where_it_is_missing():
-    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
-    assert "list[int]: types and functions are read by pydantic, which cannot be imported" in done.stdout
+    assert (
+        "list[int]: types and functions are read by pydantic, which cannot be imported"
+        in done.stdout
+    )
     assert "pip install pydantic" in done.stdout
 
 
 def test_errors_of_the_compiler_name_the_place_in_the_type(compiler):
     with pytest.raises(GrammarError) as caught:
-        compiler.compile(TypedSpec(list[Annotated[int, Field(multiple_of=99_991)]]).spec)
+        compiler.compile(
+            TypedSpec(list[Annotated[int, Field(multiple_of=99_991)]]).spec
+        )
     assert caught.value.where == "#/items/multipleOf"

@@ -21,7 +21,10 @@ class Person(BaseModel):
 
 
 SCHEMA = Person.model_json_schema()
-SAVE = {"type": "function", "function": {"name": "save", "parameters": SCHEMA, "strict": True}}
+SAVE = {
+    "type": "function",
+    "function": {"name": "save", "parameters": SCHEMA, "strict": True},
+}
 ASKING = [{"role": "user", "content": "Write a record"}]
 
 

@@ -1,7 +1,7 @@
 """What a server answered to a client, read beside the client. Depends on httpx alone.
 
-Each client tells in a way of its own that an answer was cut off at its limit of tokens, and some not at all:
-the reason stands in what the server sent.
+Each client tells in a way of its own that an answer was cut off at its limit of tokens,
+and some not at all: the reason stands in what the server sent.
 """
 
 import json
@@ -18,7 +18,8 @@ class Wire:
 
     def __init__(self):
         self.reasons: list[str | None] = []
-        """Of each answer since the last call of `whole`; None: the answer has no reason."""
+        """Of each answer since the last call of `whole`; None: the answer has no
+        reason."""
         self.finished = 0
         self.cut = 0
 
@@ -31,9 +32,11 @@ class Wire:
         return httpx.AsyncClient(transport=_AsyncTransport(self.reasons))
 
     def whole(self, call):
-        """What `call` returns for an answer that was not cut off: a small model may reach its limit first.
+        """What `call` returns for an answer that was not cut off: a small model may
+        reach its limit first.
 
-        Whatever a client raises for an answer that was finished, such as an invalid one, is raised.
+        Whatever a client raises for an answer that was finished, such as an invalid
+        one, is raised.
         """
         for _ in range(_ATTEMPTS):
             self.reasons.clear()
@@ -45,7 +48,9 @@ class Wire:
             if self.reasons == ["length"]:
                 self.cut += 1
                 continue
-            assert len(self.reasons) == 1, f"one request, and answers that ended with {self.reasons}"
+            assert len(self.reasons) == 1, (
+                f"one request, and answers that ended with {self.reasons}"
+            )
             assert self.reasons[0] in ("stop", "tool_calls", "completed"), self.reasons
             self.finished += 1
             return answer
@@ -54,7 +59,11 @@ class Wire:
 
 def reason(body):
     """Why the answer ended: of a document, or of a stream of events."""
-    lines = [line.removeprefix(b"data:") for line in body.splitlines() if line.startswith(b"data:")]
+    lines = [
+        line.removeprefix(b"data:")
+        for line in body.splitlines()
+        if line.startswith(b"data:")
+    ]
     found = None
     for text in lines or [body]:
         if text.strip() == b"[DONE]":

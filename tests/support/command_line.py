@@ -32,8 +32,8 @@ class Result:
         return json.loads(self.out)
 
     def is_error(self, code, *parts):
-        """One line on stderr that has all of these parts, nothing on stdout, this exit code. A bad spec is 1,
-        what can't be used at all 2."""
+        """One line on stderr that has all of these parts, nothing on stdout, this exit
+        code. A bad spec is 1, what can't be used at all 2."""
         assert self.code == code, self
         assert self.out == ""
         assert re.fullmatch(r"error: [^\n]+\n", self.err), self.err
@@ -75,7 +75,10 @@ def write(tmp_path):
         if isinstance(content, bytes):
             path.write_bytes(content)
         else:
-            path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+            path.write_text(
+                content if isinstance(content, str) else json.dumps(content),
+                encoding="utf-8",
+            )
         return path
 
     return call

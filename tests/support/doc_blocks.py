@@ -24,7 +24,11 @@ __all__ = ["DATA", "PAGES", "Block", "blocks"]
 
 DATA = ("json", "toml", "yaml")
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")],
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "benchmarks").rglob("*.md"),
+    ],
     key=lambda page: page.relative_to(ROOT).as_posix(),
 )
 _FENCE = re.compile(
@@ -34,7 +38,8 @@ _FENCE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _VLLM = re.compile(
-    r"\bvllm serve\b|localhost:8000|^ *(?:from|import) (?:vllm|openai|prometheus_client)\b", re.MULTILINE
+    r"\bvllm serve\b|localhost:8000|^ *(?:from|import) (?:vllm|openai|prometheus_client)\b",
+    re.MULTILINE,
 )
 
 
@@ -57,7 +62,11 @@ class Block:
     @property
     def needs_vllm(self) -> bool:
         """Whether it runs where vLLM is installed, next to a server."""
-        return self.language in ("python", "sh") and not self.title and bool(_VLLM.search(self.text))
+        return (
+            self.language in ("python", "sh")
+            and not self.title
+            and bool(_VLLM.search(self.text))
+        )
 
 
 def blocks(page: Path) -> list[Block]:
@@ -72,9 +81,15 @@ def blocks(page: Path) -> list[Block]:
             inside = re.sub(f"^{match['indent']}", "", inside, flags=re.MULTILINE)
         line = text.count("\n", 0, match.start("language")) + 1
         if match["rest"]:
-            raise ValueError(f"{name}:{line}: what follows the language is no title: {match['rest']!r}")
+            raise ValueError(
+                f"{name}:{line}: what follows the language is no title: {match['rest']!r}"
+            )
         marker = match["marker"] or ""
         found.append(Block(name, line, language, match["title"] or "", marker, inside))
-    if text.count("\n```") + text.startswith("```") > 2 * len(found) + text.count("\n````"):
-        raise ValueError(f"{name}: a fence is not closed, or not at the start of its line")
+    if text.count("\n```") + text.startswith("```") > 2 * len(found) + text.count(
+        "\n````"
+    ):
+        raise ValueError(
+            f"{name}: a fence is not closed, or not at the start of its line"
+        )
     return found

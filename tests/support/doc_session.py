@@ -1,8 +1,8 @@
 """Runs the blocks of a page one after the other, as a reader would.
 
-A session has a folder with the shipped model at `path/to/model`. Commands run in bash; `pip`, `vllm`, `make`
-and `guided-plugin bench` are noted instead, for the test to have their arguments read by the program they are
-for.
+A session has a folder with the shipped model at `path/to/model`. Commands run in bash;
+`pip`, `vllm`, `make` and `guided-plugin bench` are noted instead, for the test to have
+their arguments read by the program they are for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from guided_plugin.demo import MODEL_DIR
 
 __all__ = ["Session"]
 
-# Commands that take minutes, a GPU or data which is not here: their arguments are noted, and nothing is run.
+# Commands that take minutes, a GPU or data which is not here: their arguments are
+# noted, and nothing is run.
 _NOTED = """#!{python} -S
 import json, os, sys
 open({notes!r}, "a").write(json.dumps([os.path.basename(sys.argv[0]), sys.argv[1:]]) + "\\n")
@@ -62,9 +63,11 @@ exec {python} "$@"
 class Session:
     """The blocks of one page, in a folder of their own."""
 
-    def __init__(self, folder: Path, *, setup: str = "", after: str = "", server: str = "") -> None:
-        """`setup`: Python of what the page takes for granted; `after`: of what ends it. `server`: in place of
-        http://localhost:8000."""
+    def __init__(
+        self, folder: Path, *, setup: str = "", after: str = "", server: str = ""
+    ) -> None:
+        """`setup`: Python of what the page takes for granted; `after`: of what ends it.
+        `server`: in place of http://localhost:8000."""
         self._after = after
         self.folder = folder
         self._server = server
@@ -80,13 +83,22 @@ class Session:
         self._commands.mkdir()
         self._notes = self._commands / "notes"
         self._notes.touch()
-        for name, text in (("guided-plugin", _OWN), *((name, _NOTED) for name in ("make", "pip", "vllm"))):
-            self._command(name, text.format(python=sys.executable, notes=str(self._notes)))
+        for name, text in (
+            ("guided-plugin", _OWN),
+            *((name, _NOTED) for name in ("make", "pip", "vllm")),
+        ):
+            self._command(
+                name, text.format(python=sys.executable, notes=str(self._notes))
+            )
         self._command(
-            "curl", '#!/bin/sh\nexec /usr/bin/env -u NO PATH="$REAL" curl -sS --fail-with-body "$@"\n'
+            "curl",
+            '#!/bin/sh\nexec /usr/bin/env -u NO PATH="$REAL" curl -sS --fail-with-body "$@"\n',
         )
         self._command(
-            "python", _PYTHON.format(python=shlex.quote(sys.executable), root=shlex.quote(str(ROOT)))
+            "python",
+            _PYTHON.format(
+                python=shlex.quote(sys.executable), root=shlex.quote(str(ROOT))
+            ),
         )
         exec(_compiled(setup, f"setup of {folder.name}"), self._names)
 
@@ -109,7 +121,9 @@ class Session:
         elif block.marker == "output of the demo":
             _was_printed(block, self._output)
         elif not block.marker:
-            raise AssertionError(f"{block.place}: a block without a language and without a marker")
+            raise AssertionError(
+                f"{block.place}: a block without a language and without a marker"
+            )
 
     def __enter__(self) -> Session:
         return self
@@ -125,14 +139,16 @@ class Session:
     def _keep(self, block: Block) -> None:
         """Write a file, after the program that it is for has read it."""
         assert block.title, f"{block.place}: no title says what it is"
-        value = {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}[block.language](
-            block.text
-        )
+        value = {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}[
+            block.language
+        ](block.text)
         if block.title == "GUIDED_PLUGIN":
             GuidedConfig.from_mapping(value)
         elif block.title == "pyproject.toml":
             for names in value["project"]["entry-points"].values():
-                assert all(re.fullmatch(r"[\w.]+(:\w+)?", target) for target in names.values()), block.place
+                assert all(
+                    re.fullmatch(r"[\w.]+(:\w+)?", target) for target in names.values()
+                ), block.place
         elif block.title.startswith("schema"):
             OutputSpec.json_schema(value)
         elif block.title.startswith("spec"):
@@ -143,7 +159,9 @@ class Session:
         elif block.title.startswith("good"):
             pass  # an instance: the command that follows judges it
         else:
-            raise AssertionError(f"{block.place}: no program is known for {block.title!r}")
+            raise AssertionError(
+                f"{block.place}: no program is known for {block.title!r}"
+            )
         (self.folder / block.title).write_text(block.text)
 
     def _compare(self, block: Block) -> None:
@@ -171,7 +189,9 @@ class Session:
             **os.environ,
             "PATH": f"{self._commands}:{os.environ['PATH']}",
             "REAL": os.environ["PATH"],
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
+            ),
             "COLUMNS": "110",
         }
         bash = subprocess.run(
@@ -185,26 +205,42 @@ class Session:
         )
         self._output = bash.stdout
         # 1: the command ran, and the answer is no; the page shows it.
-        assert bash.returncode in (0, 1), f"{block.place}: exit code {bash.returncode}\n{self._output}"
-        assert bash.returncode == 0 or "refused" in self._output, f"{block.place}\n{self._output}"
+        assert bash.returncode in (0, 1), (
+            f"{block.place}: exit code {bash.returncode}\n{self._output}"
+        )
+        assert bash.returncode == 0 or "refused" in self._output, (
+            f"{block.place}\n{self._output}"
+        )
 
     def _here(self, text: str) -> str:
         """A block with this machine's server and device."""
-        text = text.replace("http://localhost:8000", self._server or "http://localhost:8000")
+        text = text.replace(
+            "http://localhost:8000", self._server or "http://localhost:8000"
+        )
         return text.replace('device="cuda"', 'device="cpu"')
 
 
 def _is_excerpt(block: Block) -> None:
-    """Its lines, without comments and indents, stand in the file in this order; others may stand between."""
-    there = iter(map(_code, (ROOT / block.title).read_text(encoding="utf-8").splitlines()))
+    """Its lines, without comments and indents, stand in the file in this order; others
+    may stand between."""
+    there = iter(
+        map(_code, (ROOT / block.title).read_text(encoding="utf-8").splitlines())
+    )
     for line in filter(None, map(_code, block.text.splitlines())):
-        assert line in there, f"{block.place}: {block.title} has no such line here: {line}"
+        assert line in there, (
+            f"{block.place}: {block.title} has no such line here: {line}"
+        )
 
 
 def _was_printed(block: Block, output: str) -> None:
-    """A guided output of the demo, in the second column of its tables, wherever that is wrapped."""
-    cells = "".join(line.split("│")[2] for line in output.splitlines() if line.startswith("│"))
-    assert "".join(block.text.split()) in "".join(cells.split()), f"{block.place}: the demo prints\n{output}"
+    """A guided output of the demo, in the second column of its tables, wherever that is
+    wrapped."""
+    cells = "".join(
+        line.split("│")[2] for line in output.splitlines() if line.startswith("│")
+    )
+    assert "".join(block.text.split()) in "".join(cells.split()), (
+        f"{block.place}: the demo prints\n{output}"
+    )
 
 
 def _code(line: str) -> str:

@@ -1,5 +1,5 @@
-"""What pages take for granted in their Python blocks: names of the reader's own program, as text that runs
-first."""
+"""What pages take for granted in their Python blocks: names of the reader's own
+program, as text that runs first."""
 
 from __future__ import annotations
 
@@ -62,5 +62,8 @@ pathlib.Path(folder, "chat_template.jinja").write_text(template)
 """,
 }
 
-AFTER = {"docs/transformers.md": "manager.stop(block=True)\nguide.close()\nchatting.cleanup()\n"}
-"""What ends threads and processes that a page leaves running, as a reader's program would at its end."""
+AFTER = {
+    "docs/transformers.md": "manager.stop(block=True)\nguide.close()\nchatting.cleanup()\n"
+}
+"""What ends threads and processes that a page leaves running, as a reader's program
+would at its end."""

@@ -1,4 +1,5 @@
-"""Runs examples as programs and judges what they print. Depends on jsonschema and `re` alone."""
+"""Runs examples as programs and judges what they print. Depends on jsonschema and `re`
+alone."""
 
 import json
 import os
@@ -26,7 +27,8 @@ PERSON = {
 
 
 def run_example(name, *arguments, cwd, seconds=800):
-    """What an example prints; it runs in a folder of its own, with this checkout's package."""
+    """What an example prints; it runs in a folder of its own, with this checkout's
+    package."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments],
@@ -44,7 +46,11 @@ def people(lines, *starts):
     """The records of the lines that begin so, one each; all are people."""
     found = []
     for start in starts:
-        (line,) = [line for line in lines.splitlines() if re.match(f"{start}:? ", line) and "{" in line]
+        (line,) = [
+            line
+            for line in lines.splitlines()
+            if re.match(f"{start}:? ", line) and "{" in line
+        ]
         record = json.loads(line[line.index("{") :])
         jsonschema.validate(record, PERSON)
         found.append(record)

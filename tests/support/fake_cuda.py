@@ -1,7 +1,8 @@
-"""A device that a test drives: streams, events and the driver calls of a step, as queues of calls.
+"""A device that a test drives: streams, events and the driver calls of a step, as
+queues of calls.
 
-A stream does nothing until the test runs it, so everything may be as late as on a device. Its memory is the
-host's.
+A stream does nothing until the test runs it, so everything may be as late as on a
+device. Its memory is the host's.
 """
 
 import ctypes
@@ -53,7 +54,9 @@ class Device:
 
         monkeypatch.setattr("torch.cuda.Event", Event)
         monkeypatch.setattr("torch.cuda.Stream", lambda device: self.stream())
-        monkeypatch.setattr("guided_plugin.worker.device.cuda_masks.load_stream_ops", self._ops)
+        monkeypatch.setattr(
+            "guided_plugin.worker.device.cuda_masks.load_stream_ops", self._ops
+        )
 
     def stream(self):
         made = Stream(len(self.streams))

@@ -2,11 +2,11 @@
 
     python tests/support/fuzz.py [--count N] [--seed S] [--backend NAME] [--json OUT]
 
-Each schema is compiled in a mode of its own (strict or not, in each `whitespace`, by itself, in a
-structural tag or in a Lark grammar). Instances around it, and outputs at random from its masks, are judged by
-`oracle`.
-Prints a table, and of each kind of fault the smallest schemas found. The exit status is 1 after a wrong
-accept, a dead end, an early stop, a crash, or an output that one tokenization decides otherwise than another.
+Each schema is compiled in a mode of its own (strict or not, in each `whitespace`, by
+itself, in a structural tag or in a Lark grammar). Instances around it, and outputs at
+random from its masks, are judged by `oracle`. Prints a table, and of each kind of fault
+the smallest schemas found. The exit status is 1 after a wrong accept, a dead end, an
+early stop, a crash, or an output that one tokenization decides otherwise than another.
 """
 
 from __future__ import annotations
@@ -35,7 +35,13 @@ SERIOUS = ("wrong accept", "dead end", "early stop", "inconsistent", "crash")
 """Faults that no output may ever meet."""
 MINOR = ("wrong refusal", "called unsatisfiable")
 """Valid values that can't be written."""
-_COUNTED = ("schemas", "checked", "refused", "refused, but satisfiable", "beyond the oracle")
+_COUNTED = (
+    "schemas",
+    "checked",
+    "refused",
+    "refused, but satisfiable",
+    "beyond the oracle",
+)
 _COUNTED += ("valid instances", "invalid instances", "walks", "unfinished walks")
 
 
@@ -77,7 +83,9 @@ class Report:
         self.totals["invalid instances"] += outcome.invalid
         self.totals["valid instances"] += outcome.valid * (not mode.strict)
         self.totals.update(finding.kind for finding in outcome.findings)
-        self.faults += [Fault(number, mode, schema, finding) for finding in outcome.findings]
+        self.faults += [
+            Fault(number, mode, schema, finding) for finding in outcome.findings
+        ]
 
     def lines(self) -> Iterator[str]:
         """The table."""
@@ -103,7 +111,9 @@ def reason_kind(reason: str) -> str:
     return text.splitlines()[0][:100] if text else "no reason given"
 
 
-def fuzz(numbers: Iterable[int], seed: int, *, backend: str = "auto", instances: int = 60) -> Report:
+def fuzz(
+    numbers: Iterable[int], seed: int, *, backend: str = "auto", instances: int = 60
+) -> Report:
     """Check the schemas of these numbers."""
     report = Report()
     for number in numbers:
@@ -117,8 +127,12 @@ def fuzz(numbers: Iterable[int], seed: int, *, backend: str = "auto", instances:
 def _random_mode(source: Random, backend: str) -> Mode:
     return Mode(
         strict=source.random() < 0.25,
-        whitespace=source.choices(("flexible", "spaced", "compact"), (0.3, 0.2, 0.5))[0],
-        tag=source.choice(("tag", "triggered_tags", "lark")) if source.random() < 0.25 else "",
+        whitespace=source.choices(("flexible", "spaced", "compact"), (0.3, 0.2, 0.5))[
+            0
+        ],
+        tag=source.choice(("tag", "triggered_tags", "lark"))
+        if source.random() < 0.25
+        else "",
         backend=backend,
     )
 
@@ -129,7 +143,9 @@ def smallest(fault: Fault) -> Fault:
     for part in ({"strict": False}, {"whitespace": "compact"}):
         other = replace(fault, mode=fault.mode._replace(**part))
         fault = other if _fails(fault.schema, other) else fault
-    return replace(fault, schema=shrink(fault.schema, lambda schema: _fails(schema, fault)))
+    return replace(
+        fault, schema=shrink(fault.schema, lambda schema: _fails(schema, fault))
+    )
 
 
 def _fails(schema: Any, fault: Fault) -> bool:
@@ -149,12 +165,17 @@ def _fails(schema: Any, fault: Fault) -> bool:
         taken = subject.verdicts(text)
         if kind == "inconsistent":
             return len(taken) > 1 or (
-                taken == {True} and not all(one.accepted for one in subject.masked(text))
+                taken == {True}
+                and not all(one.accepted for one in subject.masked(text))
             )
         wrong = {"wrong refusal": allowed, "wrong accept": not allowed}
         return wrong.get(kind, False) and (not allowed) in taken
     except GuidedError as error:
-        return kind == "called unsatisfiable" and says_unsatisfiable(error) and _allowed(schema, fault)
+        return (
+            kind == "called unsatisfiable"
+            and says_unsatisfiable(error)
+            and _allowed(schema, fault)
+        )
     except (OracleError, ValueError):
         return False
 
@@ -218,13 +239,33 @@ def _steps(value: Any) -> Iterator[Any]:
 def main() -> int:
     """Fuzz, and print what was found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--count", type=int, default=2_000, help="schemas (default 2000)")
-    parser.add_argument("--first", type=int, default=0, metavar="N", help="begin with the Nth of the seed")
-    parser.add_argument("--seed", type=int, default=None, help="default: another one each time")
+    parser.add_argument(
+        "--count", type=int, default=2_000, help="schemas (default 2000)"
+    )
+    parser.add_argument(
+        "--first",
+        type=int,
+        default=0,
+        metavar="N",
+        help="begin with the Nth of the seed",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=None, help="default: another one each time"
+    )
     parser.add_argument("--backend", default="auto")
-    parser.add_argument("--instances", type=int, default=60, help="instances a schema (default 60)")
-    parser.add_argument("--show", type=int, default=10, metavar="N", help="schemas shown of each fault")
-    parser.add_argument("--json", type=Path, default=None, metavar="OUT", help="write the sums, compressed")
+    parser.add_argument(
+        "--instances", type=int, default=60, help="instances a schema (default 60)"
+    )
+    parser.add_argument(
+        "--show", type=int, default=10, metavar="N", help="schemas shown of each fault"
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        default=None,
+        metavar="OUT",
+        help="write the sums, compressed",
+    )
     options = parser.parse_args()
     seed = Random().randrange(10**6) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
@@ -246,7 +287,8 @@ def _show(faults: list[Fault], most: int) -> None:
         small = [smallest(fault) for fault in list(found.values())[:most]]
         # One for each set of keywords.
         by_words = {
-            frozenset(re.findall(r'"(\$?[a-zA-Z]{3,})":', json.dumps(one.schema))): one for one in small
+            frozenset(re.findall(r'"(\$?[a-zA-Z]{3,})":', json.dumps(one.schema))): one
+            for one in small
         }
         for fault in by_words.values():
             print(fault.line(), flush=True)

@@ -1,4 +1,5 @@
-"""What `test_fuzz_inputs` feeds: each reader of the package, with inputs to begin with."""
+"""What `test_fuzz_inputs` feeds: each reader of the package, with inputs to begin
+with."""
 
 from __future__ import annotations
 
@@ -40,7 +41,14 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.ecma import parse
 from guided_plugin.spec.uses import left_open, misspelt, schemas_of, uses_of
 from guided_plugin.step import Admission
-from guided_plugin.worker.messages import Ends, Failed, Ready, Synced, Verdict, from_worker
+from guided_plugin.worker.messages import (
+    Ends,
+    Failed,
+    Ready,
+    Synced,
+    Verdict,
+    from_worker,
+)
 
 __all__ = ["TARGETS", "Target"]
 
@@ -61,16 +69,32 @@ class Target:
 
 _SCHEMA: Any = {
     "type": "object",
-    "properties": {"a": {"type": ["integer", "null"], "minimum": 3}, "b": {"$ref": "#/$defs/b"}},
+    "properties": {
+        "a": {"type": ["integer", "null"], "minimum": 3},
+        "b": {"$ref": "#/$defs/b"},
+    },
     "required": ["a"],
-    "$defs": {"b": {"type": "array", "items": {"enum": ["x", 1]}, "maxItems": 3, "uniqueItems": True}},
+    "$defs": {
+        "b": {
+            "type": "array",
+            "items": {"enum": ["x", 1]},
+            "maxItems": 3,
+            "uniqueItems": True,
+        }
+    },
     "patternProperties": {"^x-[a-z]{1,3}$": {"type": "string", "format": "date"}},
     "additionalProperties": False,
 }
 _TAG: Any = {
     "type": "triggered_tags",
     "triggers": ["<f="],
-    "tags": [{"begin": "<f=a>", "content": {"type": "json_schema", "json_schema": _SCHEMA}, "end": "</f>"}],
+    "tags": [
+        {
+            "begin": "<f=a>",
+            "content": {"type": "json_schema", "json_schema": _SCHEMA},
+            "end": "</f>",
+        }
+    ],
 }
 _TAGS = (
     {"type": "structural_tag", "format": _TAG},
@@ -78,16 +102,27 @@ _TAGS = (
 )
 
 _FORMS = (
-    {"type": "json_schema", "json_schema": {"name": "a", "schema": _SCHEMA, "strict": True}},
+    {
+        "type": "json_schema",
+        "json_schema": {"name": "a", "schema": _SCHEMA, "strict": True},
+    },
     {"type": "json_schema", "name": "a", "schema": _SCHEMA},
-    {"format": {"type": "json_schema", "name": "a", "schema": _SCHEMA}, "verbosity": "low"},
+    {
+        "format": {"type": "json_schema", "name": "a", "schema": _SCHEMA},
+        "verbosity": "low",
+    },
     {"type": "json", "value": _SCHEMA},
     {"type": "regex", "value": "[a-z]+"},
     {"type": "regex_schema", "regex_schema": "a|b"},
     {"json": _SCHEMA, "disable_any_whitespace": True, "_backend": "xgrammar"},
     {"guided_choice": ["a", "b"], "guided_decoding_backend": "xgrammar:no-fallback"},
     {"guided_grammar": 'root ::= "a"'},
-    {"regex": "a+b*", "stop_token_ids": [1, 2], "start_after": "</think>", "backend": "auto"},
+    {
+        "regex": "a+b*",
+        "stop_token_ids": [1, 2],
+        "start_after": "</think>",
+        "backend": "auto",
+    },
     {"choice": ["yes", "no"], "whitespace": "flexible", "strict": False},
     {"grammar": 'start: "a" | B\nB: /b+/', "syntax": "lark", "start_after": [5]},
     {"json_object": True},
@@ -101,9 +136,38 @@ _FORMS = (
 )
 _WORDS = [
     *KEYWORDS,
-    *("type", "value", "schema", "name", "format", "json", "regex", "choice", "grammar", "structural_tag"),
-    *("syntax", "stop_token_ids", "start_after", "whitespace", "backend", "begin", "end", "content", "tags"),
-    *("triggers", "elements", "separator", "at_least_one", "stop_after_first", "excludes", "pattern"),
+    *(
+        "type",
+        "value",
+        "schema",
+        "name",
+        "format",
+        "json",
+        "regex",
+        "choice",
+        "grammar",
+        "structural_tag",
+    ),
+    *(
+        "syntax",
+        "stop_token_ids",
+        "start_after",
+        "whitespace",
+        "backend",
+        "begin",
+        "end",
+        "content",
+        "tags",
+    ),
+    *(
+        "triggers",
+        "elements",
+        "separator",
+        "at_least_one",
+        "stop_after_first",
+        "excludes",
+        "pattern",
+    ),
     *("json_schema", "style", "token", "string", 7, None, ("a",), "a\n\x1b[1m"),
 ]
 
@@ -133,16 +197,56 @@ _ODD: tuple[Any, ...] = (
     *(float("nan"), float("inf"), -0.0, 1e-320, 0.1, 3.0, 1e22),
     *("", "a", "\n\x1b[31m\x00", "\ud800", "é\u202e", "a" * 5000, "#", "#/", "^$"),
     *(b"{}", b"\xff", (1, 2), frozenset({1}), int, Odd(), object(), 1j),
-    *([], {}, set(), bytearray(), {1: 2}, {(): 1}, {None: None}, [[]], [{}], {"type": "object"}),
+    *(
+        [],
+        {},
+        set(),
+        bytearray(),
+        {1: 2},
+        {(): 1},
+        {None: None},
+        [[]],
+        [{}],
+        {"type": "object"},
+    ),
     *(_deep(depth) for depth in (90, 400, 980, 3000)),
-    *(_deep(300, wrap) for wrap in ("not", "items", "properties", "additionalProperties", "elements")),
-    *(_deep(5000, "items"), _circle(), list(range(3000)), {f"k{i}": {} for i in range(300)}),
+    *(
+        _deep(300, wrap)
+        for wrap in ("not", "items", "properties", "additionalProperties", "elements")
+    ),
+    *(
+        _deep(5000, "items"),
+        _circle(),
+        list(range(3000)),
+        {f"k{i}": {} for i in range(300)},
+    ),
 )
 _PIECES = (
     *"()[]{}*+?|^$\\.-\x00\ud800\U0001f600é\u2028\n\r\"',:/&~",
-    *("{2,3}", "{0,999999999}", "{1000}", "(?=", "(?!", "(?<=", "(?:", "[^", "a-z", "(?i)", r"\d"),
+    *(
+        "{2,3}",
+        "{0,999999999}",
+        "{1000}",
+        "(?=",
+        "(?!",
+        "(?<=",
+        "(?:",
+        "[^",
+        "a-z",
+        "(?i)",
+        r"\d",
+    ),
     *(r"\p{L}", r"\b", r"\1", r"\u{1F600}", r"\ud83d", r"\c", r"\x"),
-    *("\x1b[2J", "[[:alpha:]]", "root ::= ", "start: ", "::=", "%llguidance {}", "%json {}", "%ignore /a/"),
+    *(
+        "\x1b[2J",
+        "[[:alpha:]]",
+        "root ::= ",
+        "start: ",
+        "::=",
+        "%llguidance {}",
+        "%json {}",
+        "%ignore /a/",
+    ),
     *(
         "<tool>",
         "#/$defs/a",
@@ -179,7 +283,11 @@ def _parse(value: Any) -> None:
     if spec is None:
         return
     again = OutputSpec.parse(spec.to_dict())
-    if again != spec or hash(again) != hash(spec) or pickle.loads(pickle.dumps(spec)) != spec:
+    if (
+        again != spec
+        or hash(again) != hash(spec)
+        or pickle.loads(pickle.dumps(spec)) != spec
+    ):
         raise AssertionError("another spec comes back")
     if not spec.summary().isprintable():
         raise AssertionError("a summary that no log should hold")
@@ -187,7 +295,9 @@ def _parse(value: Any) -> None:
 
 _NAMES = [b"<|end|>", b"<|pad|>", b"<|call|>"]
 _TOKENIZERS = Tokenizers(
-    Vocabulary.from_tokens([*(bytes([i]) for i in range(256)), *_NAMES], [256], [257, 258])
+    Vocabulary.from_tokens(
+        [*(bytes([i]) for i in range(256)), *_NAMES], [256], [257, 258]
+    )
 )
 
 
@@ -222,14 +332,43 @@ def _compile(form: Any) -> None:
 
 
 _WRONG: tuple[Any, ...] = (
-    *(None, True, False, 0, -1, 1.5, 5, 10**30, 10**400, 1e308, float("inf"), float("-inf"), float("nan")),
+    *(
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1.5,
+        5,
+        10**30,
+        10**400,
+        1e308,
+        float("inf"),
+        float("-inf"),
+        float("nan"),
+    ),
     *("", "5", "null", "Infinity", "object", "#", "a" * 300),
-    *([], {}, [None], [[]], [5], ["a", 5], ["a", "a"], {"a": 1}, {"a": None}, {"a": ["b", 3]}, {"": {}}),
+    *(
+        [],
+        {},
+        [None],
+        [[]],
+        [5],
+        ["a", 5],
+        ["a", "a"],
+        {"a": 1},
+        {"a": None},
+        {"a": ["b", 3]},
+        {"": {}},
+    ),
 )
 
 
-def _keywords(chance: Random, value: tuple[str, Any], corpus: list[Any]) -> tuple[str, Any]:
-    """A schema in one of the ways to send it, with keywords whose values are of another type."""
+def _keywords(
+    chance: Random, value: tuple[str, Any], corpus: list[Any]
+) -> tuple[str, Any]:
+    """A schema in one of the ways to send it, with keywords whose values are of another
+    type."""
     schema = value[1]
     for _ in range(chance.choice((1, 1, 2))):
         if chance.random() < 0.3:
@@ -238,7 +377,9 @@ def _keywords(chance: Random, value: tuple[str, Any], corpus: list[Any]) -> tupl
         schema = copied(schema)
         objects = [node for node in nodes(schema) if isinstance(node, dict)]
         if objects:
-            chance.choice(objects)[chance.choice(list(KEYWORDS))] = copied(chance.choice(_WRONG))
+            chance.choice(objects)[chance.choice(list(KEYWORDS))] = copied(
+                chance.choice(_WRONG)
+            )
     return chance.choice(list(_WAYS)), schema
 
 
@@ -253,7 +394,10 @@ def _call(schema: Any, **options: Any) -> Any:
     """What vLLM makes of a tool."""
     begin = '<tool_call>\n{"name": "save", "arguments": '
     called = tag(begin, json_of(schema, **options), "}\n</tool_call>")
-    return {"type": "structural_tag", "format": triggered(called, triggers=("<tool_call>",))}
+    return {
+        "type": "structural_tag",
+        "format": triggered(called, triggers=("<tool_call>",)),
+    }
 
 
 _WAYS: dict[str, Callable[[Any], Any]] = {
@@ -264,7 +408,9 @@ _WAYS: dict[str, Callable[[Any], Any]] = {
         "triggers": ["<f"],
     },
     "one of two": lambda schema: {
-        "structural_tag": {"format": {"type": "or", "elements": [json_of(schema), json_of({})]}}
+        "structural_tag": {
+            "format": {"type": "or", "elements": [json_of(schema), json_of({})]}
+        }
     },
     "Lark": _lark,
     "schema": lambda schema: {"json_schema": {"schema": schema}},
@@ -272,7 +418,8 @@ _WAYS: dict[str, Callable[[Any], Any]] = {
 
 
 def _send(request: tuple[str, Any]) -> None:
-    """A schema inside something else, all the way, and what tells people of its keywords."""
+    """A schema inside something else, all the way, and what tells people of its
+    keywords."""
     way, schema = request
     form = _WAYS[way](schema)
     _parse(form)
@@ -286,13 +433,34 @@ def _send(request: tuple[str, Any]) -> None:
 
 
 _PATTERNS = (
-    *(r"^[a-z]{2,5}$", r"a|b(?:c)?", r"\p{Lu}\P{Script=Greek}+", r"(?=a)[^b]{3}$", r"(?!x).*?y"),
+    *(
+        r"^[a-z]{2,5}$",
+        r"a|b(?:c)?",
+        r"\p{Lu}\P{Script=Greek}+",
+        r"(?=a)[^b]{3}$",
+        r"(?!x).*?y",
+    ),
     r"\u{1F600}|\ud83d\ude00",
-    *(r"^(?<n>\d{3}-)?\w+@\S+\.[a-z]$", r"[\d\-\]a-f]{0,9}", r"", r"^$", r"(a*)*", r"\cA\x41\0"),
+    *(
+        r"^(?<n>\d{3}-)?\w+@\S+\.[a-z]$",
+        r"[\d\-\]a-f]{0,9}",
+        r"",
+        r"^$",
+        r"(a*)*",
+        r"\cA\x41\0",
+    ),
 )
 _GRAMMARS = (
-    *('root ::= "a" root | [b-d]{2,3}', 'root ::= x*\nx ::= "y" | "z" x', 'root ::= "(" root ")" | "x"'),
-    *('start: "a" start | B\nB: /[b-d]+/', 'start: %json {"type": "integer"}', "start: A*\nA: /a|b/"),
+    *(
+        'root ::= "a" root | [b-d]{2,3}',
+        'root ::= x*\nx ::= "y" | "z" x',
+        'root ::= "(" root ")" | "x"',
+    ),
+    *(
+        'start: "a" start | B\nB: /[b-d]+/',
+        'start: %json {"type": "integer"}',
+        "start: A*\nA: /a|b/",
+    ),
 )
 _SCHEMAS = (_SCHEMA, *(random_schema(Random(number)) for number in range(60)))
 
@@ -325,7 +493,14 @@ _FRAMES: tuple[tuple[str, bytes], ...] = (
     ("worker", b"\xff" * 8),
 )
 _PLAIN = (str, bytes, int, float, tuple, list, frozenset, type(None), type)
-_KNOWN = (*_PLAIN, GuidedError, OutputSpec, Prepared, Admission, *map(type, (*_FROM_WORKER, *_FROM_HELPER)))
+_KNOWN = (
+    *_PLAIN,
+    GuidedError,
+    OutputSpec,
+    Prepared,
+    Admission,
+    *map(type, (*_FROM_WORKER, *_FROM_HELPER)),
+)
 
 
 def _receive(input_: tuple[str, bytes]) -> None:
@@ -345,7 +520,9 @@ def _receive(input_: tuple[str, bytes]) -> None:
 def _frames(chance: Random, value: Any, corpus: list[Any]) -> Any:
     sender, data = value
     if chance.random() < 0.7 and len(data) > 8:  # the frame stays whole
-        return sender, _frame_of(mutate_bytes(chance, data[8:], [other[8:] for _, other in corpus]))
+        return sender, _frame_of(
+            mutate_bytes(chance, data[8:], [other[8:] for _, other in corpus])
+        )
     return sender, mutate_bytes(chance, data, [other for _, other in corpus])
 
 
@@ -353,9 +530,21 @@ _REFUSED = (SpecError, GrammarError)
 TARGETS = {
     "parse": Target("parse", _FORMS, _parse, (SpecError,), _values),
     "ecma": Target("ecma", _PATTERNS, parse, (UnsupportedSpecError,), _texts),
-    "regex": Target("regex", _PATTERNS, lambda text: _lower(OutputSpec.regex(text)), _REFUSED, _texts),
+    "regex": Target(
+        "regex",
+        _PATTERNS,
+        lambda text: _lower(OutputSpec.regex(text)),
+        _REFUSED,
+        _texts,
+    ),
     "lower": Target("lower", _SCHEMAS, _lower_schema, _REFUSED, _values),
-    "tags": Target("tags", _TAGS, lambda tag: _lower(OutputSpec.structural_tag(tag)), _REFUSED, _values),
+    "tags": Target(
+        "tags",
+        _TAGS,
+        lambda tag: _lower(OutputSpec.structural_tag(tag)),
+        _REFUSED,
+        _values,
+    ),
     "compile": Target(
         "compile",
         (
@@ -375,5 +564,7 @@ TARGETS = {
         _REFUSED,
         _keywords,
     ),
-    "channel": Target("channel", _FRAMES, _receive, (PipelineError, ChannelClosedError), _frames),
+    "channel": Target(
+        "channel", _FRAMES, _receive, (PipelineError, ChannelClosedError), _frames
+    ),
 }

@@ -14,4 +14,8 @@ def generate(model, inputs, *, seed=0, **options):
     """The generated part."""
     set_seed(seed)
     out = model.generate(**inputs, **{"max_new_tokens": 80, **options})
-    return out if model.config.is_encoder_decoder else out[:, inputs["input_ids"].shape[1] :]
+    return (
+        out
+        if model.config.is_encoder_decoder
+        else out[:, inputs["input_ids"].shape[1] :]
+    )

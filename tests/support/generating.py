@@ -1,4 +1,5 @@
-"""Tiny random models, and the check that every test of the transformers host ends with."""
+"""Tiny random models, and the check that every test of the transformers host ends
+with."""
 
 from __future__ import annotations
 
@@ -29,17 +30,27 @@ SPECS = [
 ]
 
 
-def random_model(vocab_size: int, *, kind: str = "llama", seed: int = 0, **options: Any) -> Any:
-    """Two layers of random weights, on the CPU. Shared by tests that leave it as it is."""
+def random_model(
+    vocab_size: int, *, kind: str = "llama", seed: int = 0, **options: Any
+) -> Any:
+    """Two layers of random weights, on the CPU. Shared by tests that leave it as it
+    is."""
     import transformers
 
     torch.manual_seed(seed)
     # Each kind has names of its own for the same sizes.
     layers = ("num_hidden_layers", "num_layers", "encoder_layers", "decoder_layers")
-    heads = ("num_attention_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads")
+    heads = (
+        "num_attention_heads",
+        "num_heads",
+        "encoder_attention_heads",
+        "decoder_attention_heads",
+    )
     sizes: dict[str, Any] = {
         **dict.fromkeys(("hidden_size", "d_model"), 32),
-        **dict.fromkeys(("intermediate_size", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim"), 64),
+        **dict.fromkeys(
+            ("intermediate_size", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim"), 64
+        ),
         **dict.fromkeys((*layers, *heads), 2),
         "num_key_value_heads": 1,
         "d_kv": 16,
@@ -61,13 +72,17 @@ def random_model(vocab_size: int, *, kind: str = "llama", seed: int = 0, **optio
     return model.eval().requires_grad_(False)
 
 
-def encoded(tokenizer: Any, prompts: Sequence[str], pad: int = 2) -> dict[str, torch.Tensor]:
+def encoded(
+    tokenizer: Any, prompts: Sequence[str], pad: int = 2
+) -> dict[str, torch.Tensor]:
     """Prompts padded on the left."""
     ids = [tokenizer.encode(prompt) for prompt in prompts]
     width = max(map(len, ids))
     return {
         "input_ids": torch.tensor([[pad] * (width - len(one)) + one for one in ids]),
-        "attention_mask": torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in ids]),
+        "attention_mask": torch.tensor(
+            [[0] * (width - len(one)) + [1] * len(one) for one in ids]
+        ),
     }
 
 
@@ -75,7 +90,9 @@ def encoded(tokenizer: Any, prompts: Sequence[str], pad: int = 2) -> dict[str, t
 def _fresh_compiler(vocabulary: gp.Vocabulary) -> gp.GrammarCompiler:
     """One that no guide has anything to do with."""
     config = gp.GuidedConfig(threads=1, isolate_compiles=False)
-    return gp.GrammarCompiler(vocabulary, config=config, plugins=gp.Plugins(entry_points=False))
+    return gp.GrammarCompiler(
+        vocabulary, config=config, plugins=gp.Plugins(entry_points=False)
+    )
 
 
 def recheck(
@@ -86,9 +103,11 @@ def recheck(
     pads: Sequence[int] = (2,),
     after: int = 0,
 ) -> list[bool]:
-    """Assert that a fresh matcher takes every guided row, first token to last; which rows have ended.
+    """Assert that a fresh matcher takes every guided row, first token to last; which
+    rows have ended.
 
-    `rows`: [rows, n] generated tokens. `after`: tokens before the guided part, as a forced first one.
+    `rows`: [rows, n] generated tokens. `after`: tokens before the guided part, as a
+    forced first one.
     """
     compiler = _fresh_compiler(vocabulary)
     ended = []
@@ -111,8 +130,11 @@ def recheck(
     return ended
 
 
-def same_until_stop(left: torch.Tensor, right: torch.Tensor, stops: Sequence[int] = (1,)) -> bool:
-    """Whether two rows hold the same tokens up to the stop token, or as far as both go."""
+def same_until_stop(
+    left: torch.Tensor, right: torch.Tensor, stops: Sequence[int] = (1,)
+) -> bool:
+    """Whether two rows hold the same tokens up to the stop token, or as far as both
+    go."""
     one = left.tolist()
     other = right.tolist()
     for a, b in zip(one, other, strict=False):

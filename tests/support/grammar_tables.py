@@ -1,4 +1,5 @@
-"""A table of grammars over a small vocabulary, step by step, and a backend that does what a test says."""
+"""A table of grammars over a small vocabulary, step by step, and a backend that does
+what a test says."""
 
 from __future__ import annotations
 
@@ -35,17 +36,26 @@ def ids(text: str) -> list[int]:
     return [TOKENS.index(letter.encode()) for letter in text]
 
 
-VOCABULARY = Vocabulary(TOKENS, (END,), frozenset({END, OTHER_END, THINK}), encode=lambda text: ids(text))
+VOCABULARY = Vocabulary(
+    TOKENS, (END,), frozenset({END, OTHER_END, THINK}), encode=lambda text: ids(text)
+)
 
 
 class Table:
-    """A `GrammarTable` with helpers; `mask` shows a step's masks as sets of token ids."""
+    """A `GrammarTable` with helpers; `mask` shows a step's masks as sets of token
+    ids."""
 
     def __init__(self, backend: XGrammarBackend) -> None:
         self.inner = GrammarTable(VOCABULARY)
         self.backend = backend
 
-    def add(self, slot: int, spec: OutputSpec, tokens: Iterable[int] = (), backend: object = None) -> None:
+    def add(
+        self,
+        slot: int,
+        spec: OutputSpec,
+        tokens: Iterable[int] = (),
+        backend: object = None,
+    ) -> None:
         chosen = backend or self.backend
         self.inner.add(slot, f"r{slot}", spec, chosen.compile(spec), chosen, tokens)
 
@@ -67,7 +77,8 @@ class Table:
 
 
 class ScriptedBackend:
-    """A backend whose matchers take every token; tests say in methods what it does instead."""
+    """A backend whose matchers take every token; tests say in methods what it does
+    instead."""
 
     name = "scripted"
 
@@ -90,7 +101,9 @@ class ScriptedBackend:
     def compile(self, spec: OutputSpec) -> Grammar:
         return Grammar(spec, self.name, None, 0, 0.0, bounded=True)
 
-    def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> ScriptedMatcher:
+    def start(
+        self, grammar: Grammar, stop_token_ids: tuple[int, ...]
+    ) -> ScriptedMatcher:
         return ScriptedMatcher(self, grammar)
 
     def batch(self, matchers: Sequence[ScriptedMatcher]) -> ScriptedBatch:
@@ -120,13 +133,18 @@ class ScriptedMatcher:
 
 
 class ScriptedBatch:
-    def __init__(self, backend: ScriptedBackend, matchers: list[ScriptedMatcher]) -> None:
+    def __init__(
+        self, backend: ScriptedBackend, matchers: list[ScriptedMatcher]
+    ) -> None:
         self.backend = backend
         self.matchers = matchers
 
     def accept(self, tokens: list[int]) -> list[bool]:
         assert all(type(token) is int for token in tokens)
-        return [matcher.accept(token) for matcher, token in zip(self.matchers, tokens, strict=True)]
+        return [
+            matcher.accept(token)
+            for matcher, token in zip(self.matchers, tokens, strict=True)
+        ]
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
         self.backend.fills(self.matchers)

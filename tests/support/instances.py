@@ -1,7 +1,8 @@
-"""JSON instances near a schema: some built from what it says, others one edit or a few away from those.
+"""JSON instances near a schema: some built from what it says, others one edit or a few
+away from those.
 
-Built ones are valid mostly, not always: nothing here decides what is valid. Every choice comes from one
-random generator, so a seed tells it all.
+Built ones are valid mostly, not always: nothing here decides what is valid. Every
+choice comes from one random generator, so a seed tells it all.
 """
 
 from __future__ import annotations
@@ -25,30 +26,102 @@ __all__ = ["SAMPLES", "laid_out", "near", "respelt", "text_of"]
 
 _STRING_OR_BETWEEN = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n]+|[,:]')
 
-_DATES = ["2024-02-29", "2023-02-28", "2000-02-29", "1999-12-31", "0001-01-01", "9999-11-30"]
+_DATES = [
+    "2024-02-29",
+    "2023-02-28",
+    "2000-02-29",
+    "1999-12-31",
+    "0001-01-01",
+    "9999-11-30",
+]
 _TIMES = ["00:00:00Z", "23:59:59.999+23:59", "12:30:45.5-00:30", "08:00:00+02:00"]
 SAMPLES: dict[str, list[str]] = {
     "date-time": [f"{date}T{time}" for date in _DATES for time in _TIMES],
     "date": _DATES,
     "time": _TIMES,
-    "duration": ["P1Y2M3D", "P1Y", "P2M10D", "P3W", "PT1H2M3S", "PT20M", "P1DT1H", "PT5S", "P4Y2MT3H"],
-    "email": ["a@b.c", "a.b+c@d-e.example", "x@[127.0.0.1]", "o'hara@example.com", "!#$%&@a"],
-    "hostname": ["a", "example.com", "a-b.c1.d", "A" * 63, "1.2.3", ".".join(["a" * 40] * 6)],
+    "duration": [
+        "P1Y2M3D",
+        "P1Y",
+        "P2M10D",
+        "P3W",
+        "PT1H2M3S",
+        "PT20M",
+        "P1DT1H",
+        "PT5S",
+        "P4Y2MT3H",
+    ],
+    "email": [
+        "a@b.c",
+        "a.b+c@d-e.example",
+        "x@[127.0.0.1]",
+        "o'hara@example.com",
+        "!#$%&@a",
+    ],
+    "hostname": [
+        "a",
+        "example.com",
+        "a-b.c1.d",
+        "A" * 63,
+        "1.2.3",
+        ".".join(["a" * 40] * 6),
+    ],
     "ipv4": ["0.0.0.0", "255.255.255.255", "192.168.1.10", "9.99.199.249"],
     "ipv6": [
-        *("::", "::1", "1::", "1:2:3:4:5:6:7:8", "fe80::A0b1", "1::3:4:5:6:7:8", "1:2:3:4:5:6:7::"),
+        *(
+            "::",
+            "::1",
+            "1::",
+            "1:2:3:4:5:6:7:8",
+            "fe80::A0b1",
+            "1::3:4:5:6:7:8",
+            "1:2:3:4:5:6:7::",
+        ),
         *("::ffff:1.2.3.4", "1:2:3:4:5:6:7.8.9.10", "1::5:1.2.3.4", "::2:3:4:5:6:7:8"),
     ],
-    "uuid": ["123e4567-e89b-12d3-a456-426614174000", "ABCDEF00-0000-0000-0000-0000000000ff"],
+    "uuid": [
+        "123e4567-e89b-12d3-a456-426614174000",
+        "ABCDEF00-0000-0000-0000-0000000000ff",
+    ],
     "uri": [
-        *("http://a", "https://user:pw@ex.com:80/a/b;c?q=1&r#frag", "urn:isbn:12", "mailto:a@b.c", "a:"),
-        *("file:///etc/hosts", "x://[::1]:8/", "a:/b", "a:b//c", "http://%41/%7e", "s://h?#", "a+b-c.d:/"),
+        *(
+            "http://a",
+            "https://user:pw@ex.com:80/a/b;c?q=1&r#frag",
+            "urn:isbn:12",
+            "mailto:a@b.c",
+            "a:",
+        ),
+        *(
+            "file:///etc/hosts",
+            "x://[::1]:8/",
+            "a:/b",
+            "a:b//c",
+            "http://%41/%7e",
+            "s://h?#",
+            "a+b-c.d:/",
+        ),
     ],
 }
 """Some texts of each format, to start mutations from."""
 
 _SIMPLE: list[Any] = [
-    *(None, True, False, 0, 1, -1, 1.0, 0.5, -2.5, 10, "", "a", "zz", 'q"\\\n\t', "é€😀", "\x7f\u2028"),
+    *(
+        None,
+        True,
+        False,
+        0,
+        1,
+        -1,
+        1.0,
+        0.5,
+        -2.5,
+        10,
+        "",
+        "a",
+        "zz",
+        'q"\\\n\t',
+        "é€😀",
+        "\x7f\u2028",
+    ),
     *([], [None], [1, 1], [1, "a"], {}, {"a": 1}, {"b": "x", "zz": None}),
 ]
 _DEPTH = 6
@@ -56,8 +129,11 @@ _MOST_VALUES = 500
 """Of one instance: a recursive schema may ask for more and more."""
 
 
-def near(schema: Any, seeds: Iterable[Any] = (), *, count: int = 300, seed: int = 0) -> Iterator[Any]:
-    """So many instances, the same for a seed: the seeds, simple values, built ones, and edits of all."""
+def near(
+    schema: Any, seeds: Iterable[Any] = (), *, count: int = 300, seed: int = 0
+) -> Iterator[Any]:
+    """So many instances, the same for a seed: the seeds, simple values, built ones, and
+    edits of all."""
     chance = Random(seed)
     seeds = list(seeds)
     builder = _Builder(schema, seeds, chance)
@@ -73,9 +149,16 @@ def near(schema: Any, seeds: Iterable[Any] = (), *, count: int = 300, seed: int 
 
 
 def text_of(value: Any) -> str:
-    """The text of an instance in its plainest form: no spaces, no escapes, no exponents of usual size."""
+    """The text of an instance in its plainest form: no spaces, no escapes, no exponents
+    of usual size."""
     if isinstance(value, dict):
-        return "{" + ",".join(f"{text_of(name)}:{text_of(child)}" for name, child in value.items()) + "}"
+        return (
+            "{"
+            + ",".join(
+                f"{text_of(name)}:{text_of(child)}" for name, child in value.items()
+            )
+            + "}"
+        )
     if isinstance(value, list):
         return "[" + ",".join(map(text_of, value)) + "]"
     if isinstance(value, float):
@@ -87,14 +170,18 @@ def text_of(value: Any) -> str:
 
 
 def respelt(value: Any) -> list[str]:
-    """Other texts of the same value: every character escaped, numbers with exponents, upper-case escapes."""
+    """Other texts of the same value: every character escaped, numbers with exponents,
+    upper-case escapes."""
     texts = [_escaped(value, "e0", str), _escaped(value, ".0E+00", str.upper)]
     return [text for text in dict.fromkeys(texts) if text != text_of(value)]
 
 
 def _escaped(value: Any, exponent: str, case: Any) -> str:
     if isinstance(value, dict):
-        pairs = (f"{_escaped(n, exponent, case)}:{_escaped(c, exponent, case)}" for n, c in value.items())
+        pairs = (
+            f"{_escaped(n, exponent, case)}:{_escaped(c, exponent, case)}"
+            for n, c in value.items()
+        )
         return "{" + ",".join(pairs) + "}"
     if isinstance(value, list):
         return "[" + ",".join(_escaped(child, exponent, case) for child in value) + "]"
@@ -131,7 +218,12 @@ class _Builder:
             self.names += [self.matching(pattern) for _ in range(3)]
         self.values += [node["const"]] if "const" in node else []
         self.values += _iterable(node.get("enum"))
-        for keyword, mark in (("$anchor", "#"), ("$dynamicAnchor", "#"), ("$id", ""), ("id", "")):
+        for keyword, mark in (
+            ("$anchor", "#"),
+            ("$dynamicAnchor", "#"),
+            ("$id", ""),
+            ("id", ""),
+        ):
             if isinstance(node.get(keyword), str):
                 self.anchors[mark + node[keyword]] = node
 
@@ -139,7 +231,12 @@ class _Builder:
         """A value that a schema may allow."""
         self.left = self.left - 1 if depth else _MOST_VALUES
         found = self._merged(schema, depth)
-        if found is None or self.chance.random() < 0.03 or self.left < 0 or depth > 2 * _DEPTH:
+        if (
+            found is None
+            or self.chance.random() < 0.03
+            or self.left < 0
+            or depth > 2 * _DEPTH
+        ):
             return copied(self.chance.choice(self.values))
         if "const" in found:
             return copied(found["const"])
@@ -165,7 +262,8 @@ class _Builder:
         return copied(self.chance.choice(self.values))
 
     def _merged(self, schema: Any, depth: int) -> dict[str, Any] | None:
-        """One schema without references and choices: the keywords of all parts that one choice leaves."""
+        """One schema without references and choices: the keywords of all parts that one
+        choice leaves."""
         if not isinstance(schema, Mapping):
             return {} if schema is True and depth <= _DEPTH else None
         result: dict[str, Any] = {}
@@ -182,7 +280,9 @@ class _Builder:
             pending += _iterable(part.get("allOf"))
             if "if" in part:
                 holds = self.chance.random() < 0.5
-                pending += [part["if"], part.get("then")] if holds else [part.get("else")]
+                pending += (
+                    [part["if"], part.get("then")] if holds else [part.get("else")]
+                )
             _merge(result, part)
         return result
 
@@ -190,29 +290,44 @@ class _Builder:
         if not isinstance(reference, str) or reference in self.anchors:
             return self.anchors.get(reference) if isinstance(reference, str) else None
         try:
-            return [self.root, *(node for _, node in pointer_steps(self.root, reference.removeprefix("#")))][
-                -1
-            ]
+            return [
+                self.root,
+                *(
+                    node
+                    for _, node in pointer_steps(self.root, reference.removeprefix("#"))
+                ),
+            ][-1]
         except KeyError:
             return None
 
     def _object(self, found: Mapping[str, Any], depth: int) -> dict[str, Any]:
         properties = found.get("properties") or {}
         patterns = found.get("patternProperties") or {}
-        names = [name for name in _iterable(found.get("required")) if isinstance(name, str)]
+        names = [
+            name for name in _iterable(found.get("required")) if isinstance(name, str)
+        ]
         share = 0.6 if depth < 3 else 0.2 if depth <= _DEPTH else 0
         names += [name for name in properties if self.chance.random() < share]
-        for name, needs in (found.get("dependentRequired") or found.get("dependencies") or {}).items():
+        for name, needs in (
+            found.get("dependentRequired") or found.get("dependencies") or {}
+        ).items():
             names += needs if name in names and isinstance(needs, list) else []
-        missing = max(int(found.get("minProperties", 0)) - len({*names}), int(self.chance.random() < 0.2))
+        missing = max(
+            int(found.get("minProperties", 0)) - len({*names}),
+            int(self.chance.random() < 0.2),
+        )
         for _ in range(missing):
             pick = self.chance.choice([*patterns, None])
-            names.append(self.chance.choice(self.names) if pick is None else self.matching(pick))
+            names.append(
+                self.chance.choice(self.names) if pick is None else self.matching(pick)
+            )
         rest = found.get("additionalProperties", True)
         result = {}
         for name in dict.fromkeys(names):
             parts = [*([properties[name]] if name in properties else [])]
-            parts += [child for pattern, child in patterns.items() if _finds(pattern, name)]
+            parts += [
+                child for pattern, child in patterns.items() if _finds(pattern, name)
+            ]
             result[name] = self.build({"allOf": parts} if parts else rest, depth + 1)
         return result
 
@@ -222,9 +337,16 @@ class _Builder:
         rest = found.get("additionalItems", True) if isinstance(items, list) else items
         low = int(found.get("minItems", 0))
         high = int(found.get("maxItems", 64))
-        length = max(low, self.chance.choice((0, 1, 2, len(prefix)))) if depth <= _DEPTH else low
+        length = (
+            max(low, self.chance.choice((0, 1, 2, len(prefix))))
+            if depth <= _DEPTH
+            else low
+        )
         parts = itertools.chain(prefix, itertools.repeat(rest))
-        result = [self.build(part, depth + 1) for part in itertools.islice(parts, min(length, high, 64))]
+        result = [
+            self.build(part, depth + 1)
+            for part in itertools.islice(parts, min(length, high, 64))
+        ]
         if "contains" in found and self.chance.random() < 0.8:
             times = self.chance.choice((1, 2))
             result += [self.build(found["contains"], depth + 1) for _ in range(times)]
@@ -265,9 +387,15 @@ class _Builder:
                 case "LITERAL":
                     result += chr(argument)
                 case "RANGE":
-                    result += chr(self.chance.choice((*argument, self.chance.randint(*argument))))
+                    result += chr(
+                        self.chance.choice((*argument, self.chance.randint(*argument)))
+                    )
                 case "CATEGORY":
-                    known = {"CATEGORY_DIGIT": "0369", "CATEGORY_WORD": "aZ_9", "CATEGORY_SPACE": " \t"}
+                    known = {
+                        "CATEGORY_DIGIT": "0369",
+                        "CATEGORY_WORD": "aZ_9",
+                        "CATEGORY_SPACE": " \t",
+                    }
                     result += self.chance.choice(known.get(str(argument), "a-é"))
                 case "IN" if str(argument[0][0]) != "NEGATE":
                     result += self._walked([self.chance.choice(argument)])
@@ -276,7 +404,9 @@ class _Builder:
                 case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
                     low, high, part = argument
                     times = self.chance.choice((low, low + 1, min(int(high), low + 3)))
-                    result += "".join(self._walked(part) for _ in range(min(times, int(high), 300)))
+                    result += "".join(
+                        self._walked(part) for _ in range(min(times, int(high), 300))
+                    )
                 case "BRANCH":
                     result += self._walked(self.chance.choice(argument[1]))
                 case "SUBPATTERN":
@@ -297,16 +427,25 @@ def _implied(found: Mapping[str, Any]) -> list[str]:
 
 
 def _merge(result: dict[str, Any], part: Mapping[str, Any]) -> None:
-    """Add the keywords of one part: both, where that is easy to say, else the last one's."""
+    """Add the keywords of one part: both, where that is easy to say, else the last
+    one's."""
     for keyword, value in part.items():
         old = result.get(keyword)
         if keyword in ("properties", "patternProperties") and isinstance(old, Mapping):
-            both = {name: {"allOf": [old[name], value[name]]} for name in old if name in value}
+            both = {
+                name: {"allOf": [old[name], value[name]]}
+                for name in old
+                if name in value
+            }
             value = {**old, **value, **both}
-        elif keyword == "required" and isinstance(old, list) and isinstance(value, list):
+        elif (
+            keyword == "required" and isinstance(old, list) and isinstance(value, list)
+        ):
             value = [*old, *value]
         elif keyword in ("type", "enum") and old is not None:
-            allowed, others = (names if isinstance(names, list) else [names] for names in (old, value))
+            allowed, others = (
+                names if isinstance(names, list) else [names] for names in (old, value)
+            )
             value = [name for name in allowed if name in others] or others
         elif keyword[:3] in ("min", "max") and _is_number(old) and _is_number(value):
             value = max(old, value) if keyword.startswith("min") else min(old, value)
@@ -330,8 +469,12 @@ def _finds(pattern: str, name: str) -> bool:
 
 
 def laid_out(text: str, whitespace: str) -> str:
-    """The text of an instance as `compact` or `spaced` JSON, with its spellings kept."""
+    """The text of an instance as `compact` or `spaced` JSON, with its spellings
+    kept."""
     space = " " * (whitespace == "spaced")
     return _STRING_OR_BETWEEN.sub(
-        lambda found: found[0] + space if found[0] in ",:" else found[0].strip(" \t\r\n"), text
+        lambda found: (
+            found[0] + space if found[0] in ",:" else found[0].strip(" \t\r\n")
+        ),
+        text,
     )

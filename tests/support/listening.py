@@ -10,7 +10,8 @@ __all__ = ["StepListener"]
 
 
 class StepListener:
-    """Notes what the step hooks get, in order, and checks that they come in pairs with truthful fields."""
+    """Notes what the step hooks get, in order, and checks that they come in pairs with
+    truthful fields."""
 
     def __init__(self, calls: list[str] | None = None) -> None:
         self.calls = [] if calls is None else calls
@@ -47,5 +48,9 @@ class StepListener:
     def check_order(self) -> None:
         """Each step once, from 0 on, and both hooks for each."""
         assert [step.index for step in self.steps] == list(range(len(self.steps)))
-        own = [name for name in self.calls if name in ("post_sampling", "after_stop_criteria")]
+        own = [
+            name
+            for name in self.calls
+            if name in ("post_sampling", "after_stop_criteria")
+        ]
         assert own == ["post_sampling", "after_stop_criteria"] * len(self.steps)

@@ -7,13 +7,24 @@ import numpy as np
 
 from guided_plugin import Vocabulary
 
-__all__ = ["CONTROL", "END", "OTHER_END", "PERSON", "VOCABULARY", "allowed", "takes", "terminal_takes"]
+__all__ = [
+    "CONTROL",
+    "END",
+    "OTHER_END",
+    "PERSON",
+    "VOCABULARY",
+    "allowed",
+    "takes",
+    "terminal_takes",
+]
 
 END = 256
 OTHER_END = 257
 CONTROL = 258
 VOCABULARY = Vocabulary.from_tokens(
-    [*(bytes([byte]) for byte in range(256)), b"</s>", b"<other>", b"<ctrl>"], [END], [OTHER_END, CONTROL]
+    [*(bytes([byte]) for byte in range(256)), b"</s>", b"<other>", b"<ctrl>"],
+    [END],
+    [OTHER_END, CONTROL],
 )
 
 
@@ -30,18 +41,23 @@ def _bytes_tokenizer():
 @lru_cache(maxsize=8)
 def _at_start(terminal):
     return llguidance.LLMatcher(
-        _bytes_tokenizer(), f'%llguidance {{"no_forcing": true}}\nstart: TEXT\nTEXT: {terminal}', log_level=0
+        _bytes_tokenizer(),
+        f'%llguidance {{"no_forcing": true}}\nstart: TEXT\nTEXT: {terminal}',
+        log_level=0,
     )
 
 
 def terminal_takes(terminal, text):
-    """Whether a terminal of a grammar matches a text; False also for the terminal that matches none."""
+    """Whether a terminal of a grammar matches a text; False also for the terminal that
+    matches none."""
     matcher = _at_start(terminal).deep_copy()
     data = list(text.encode())
     if matcher.is_error():
         assert "nsatisfiable" in matcher.get_error(), matcher.get_error()
         return False
-    return (not data or matcher.try_consume_tokens(data) == len(data)) and matcher.is_accepting()
+    return (
+        not data or matcher.try_consume_tokens(data) == len(data)
+    ) and matcher.is_accepting()
 
 
 def allowed(backend, matchers):
@@ -51,4 +67,8 @@ def allowed(backend, matchers):
     return [set(np.flatnonzero(row).tolist()) for row in bits]
 
 
-PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}},
+    "required": ["name"],
+}

@@ -31,7 +31,9 @@ class Batch:
         stops = set(vocabulary.stop_token_ids)
         self.stops = bits(vocabulary, stops)
         self.special = bits(vocabulary, set(vocabulary.special_ids) - stops)
-        self.texts = bits(vocabulary, set(range(vocabulary.size)) - set(vocabulary.special_ids))
+        self.texts = bits(
+            vocabulary, set(range(vocabulary.size)) - set(vocabulary.special_ids)
+        )
 
     def fill(self, mask, rows):
         mask[rows] = 0 if self.does == "get stuck" else self.texts | self.stops

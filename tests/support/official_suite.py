@@ -1,7 +1,9 @@
-"""Scores a compiler with the official JSON Schema Test Suite: what its grammars accept, and where they stop.
+"""Scores a compiler with the official JSON Schema Test Suite: what its grammars accept,
+and where they stop.
 
-The suite is no part of this project; its archive is read where it lies. Scored are the core files of each
-draft, without `optional/` and without `format.json` (formats are annotations there).
+The suite is no part of this project; its archive is read where it lies. Scored are the
+core files of each draft, without `optional/` and without `format.json` (formats are
+annotations there).
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ __all__ = ["ARCHIVE", "DRAFTS", "Group", "Score", "groups", "score"]
 ARCHIVE = Path(__file__).parents[3] / "shared" / "jsonschema-suite" / "suite.tar.xz"
 DRAFTS = ("draft4", "draft6", "draft7", "draft2019-09", "draft2020-12")
 RANDOM_WAYS = 3
-"""Tokenizations at random of each instance, next to single bytes and the longest tokens."""
+"""Tokenizations at random of each instance, next to single bytes and the longest
+tokens."""
 _SCHEMA_OF = {
     "draft4": "http://json-schema.org/draft-04/schema#",
     "draft6": "http://json-schema.org/draft-06/schema#",
@@ -88,7 +91,10 @@ def _files(source: Path) -> dict[str, Any]:
     """The JSON files of the suite's tests: of a folder or of an archive."""
     if source.is_dir():
         found = sorted(source.rglob("tests/**/*.json"))
-        return {path.relative_to(source).as_posix(): json.loads(path.read_bytes()) for path in found}
+        return {
+            path.relative_to(source).as_posix(): json.loads(path.read_bytes())
+            for path in found
+        }
     with tarfile.open(source) as archive:
         return {
             member.name: json.load(archive.extractfile(member))  # type: ignore[arg-type]
@@ -98,7 +104,8 @@ def _files(source: Path) -> dict[str, Any]:
 
 
 def groups(draft: str, source: Path = ARCHIVE, folder: str = "") -> Iterator[Group]:
-    """The core schemas of a draft, or those of a folder of it; those that name no draft are given theirs."""
+    """The core schemas of a draft, or those of a folder of it; those that name no draft
+    are given theirs."""
     wanted = ("tests", draft, *PurePosixPath(folder).parts)
     for name, content in sorted(_files(source).items()):
         path = PurePosixPath(name)
@@ -109,26 +116,39 @@ def groups(draft: str, source: Path = ARCHIVE, folder: str = "") -> Iterator[Gro
             if isinstance(schema, dict) and draft in _SCHEMA_OF:
                 schema = {"$schema": _SCHEMA_OF[draft], **schema}
             tests = tuple(
-                (json.dumps(test["data"], ensure_ascii=False, separators=(",", ":")), test["valid"])
+                (
+                    json.dumps(test["data"], ensure_ascii=False, separators=(",", ":")),
+                    test["valid"],
+                )
                 for test in group["tests"]
             )
             yield Group(f"{path.stem}: {group['description']}", schema, tests)
 
 
 def score(draft: str, compiler: GrammarCompiler, *, every: int = 1) -> Score:
-    """Walk the instances of every n-th schema of a draft, each in several tokenizations."""
+    """Walk the instances of every n-th schema of a draft, each in several
+    tokenizations."""
     found = Score()
     walker = Walker(compiler)
     tokens = TextTokens(compiler.vocabulary)
     for group in list(groups(draft))[::every]:
         try:
-            grammar = compiler.compile(OutputSpec.json_schema(group.schema, strict=False))
+            grammar = compiler.compile(
+                OutputSpec.json_schema(group.schema, strict=False)
+            )
         except GuidedError as error:
             found.refused.append(f"{group.name}: {error}")
             continue
         found.compiled += 1
-        ways = [tokens.all_ways(text, map(Random, range(RANDOM_WAYS))) for text, _ in group.tests]
+        ways = [
+            tokens.all_ways(text, map(Random, range(RANDOM_WAYS)))
+            for text, _ in group.tests
+        ]
         walks = iter(walker.walk_all(grammar, [way for some in ways for way in some]))
         for (text, valid), some in zip(group.tests, ways, strict=True):
-            found.add(f"{group.name}: {text[:80]} ({grammar.backend})", valid, [next(walks) for _ in some])
+            found.add(
+                f"{group.name}: {text[:80]} ({grammar.backend})",
+                valid,
+                [next(walks) for _ in some],
+            )
     return found

@@ -1,7 +1,8 @@
-"""Which instances a JSON Schema allows, of any draft from 4 on: what grammars are judged by.
+"""Which instances a JSON Schema allows, of any draft from 4 on: what grammars are
+judged by.
 
-`jsonschema-rs` decides, which shares nothing with this package. Numbers are exact where they are read with
-`read_exactly`.
+`jsonschema-rs` decides, which shares nothing with this package. Numbers are exact where
+they are read with `read_exactly`.
 """
 
 from __future__ import annotations
@@ -22,9 +23,21 @@ __all__ = ["FORMATS", "OracleError", "oracle", "read_exactly"]
 
 _MOST_DIGITS = 5_000
 """Numbers with a larger exponent are not written out."""
-_NAMES = ("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+_NAMES = (
+    "date-time",
+    "date",
+    "time",
+    "duration",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "uuid",
+    "uri",
+)
 FORMATS: dict[str, Callable[[str], bool]] = {
-    name: jsonschema_rs.validator_for({"format": name}, validate_formats=True).is_valid for name in _NAMES
+    name: jsonschema_rs.validator_for({"format": name}, validate_formats=True).is_valid
+    for name in _NAMES
 }
 """The formats that are enforced, in every draft: some came with 2019-09."""
 
@@ -33,14 +46,23 @@ def _email(text: str, mailbox: Callable[[str], bool] = FORMATS["email"]) -> bool
     """RFC 5321, of any length in all: what it says of that is about paths."""
     local, at, domain = text.rpartition("@")
     labels = [domain] if domain.startswith("[") else domain.split(".")
-    return bool(at) and mailbox(f"{local}@a") and all(mailbox(f"a@{label}") for label in labels)
+    return (
+        bool(at)
+        and mailbox(f"{local}@a")
+        and all(mailbox(f"a@{label}") for label in labels)
+    )
 
 
 FORMATS["email"] = _email
 _PIECES = re.compile(r"\\[pPu]\{[^}]*\}|\\.|\[\^\]|\{\d+(?:,\d*)?\}|.", re.DOTALL)
 
 _IN_RUST = {r"\0": r"\x00", "[^]": r"[\s\S]", "{": r"\{", "}": r"\}"}
-_IN_RUST |= {r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]", r"\d": "[0-9]", r"\D": "[^0-9]"}
+_IN_RUST |= {
+    r"\w": "[0-9A-Za-z_]",
+    r"\W": "[^0-9A-Za-z_]",
+    r"\d": "[0-9]",
+    r"\D": "[^0-9]",
+}
 
 
 def _bound(holds: Callable[[Fraction, Fraction], bool], exclusive: str = "") -> type:
@@ -87,9 +109,17 @@ def oracle(schema: Any) -> Callable[[Any], bool]:
     """Whether an instance is valid. Siblings of $ref count from 2019-09 on."""
     try:
         validator = jsonschema_rs.validator_for(
-            _readable(schema), formats=FORMATS, keywords=_NUMBERS, validate_formats=True, offline=True
+            _readable(schema),
+            formats=FORMATS,
+            keywords=_NUMBERS,
+            validate_formats=True,
+            offline=True,
         )
-    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
+    except (
+        jsonschema_rs.ValidationError,
+        jsonschema_rs.ReferencingError,
+        ValueError,
+    ) as error:
         raise OracleError(f"no valid schema: {str(error)[:200]}") from error
     return lambda value: _is_text(value) and validator.is_valid(value)
 
@@ -103,9 +133,14 @@ def _is_text(value: Any) -> bool:
 
 
 def _readable(schema: Any) -> Any:
-    """A copy in which lists of `items` have the name of 2020-12, and patterns are in Rust's syntax."""
+    """A copy in which lists of `items` have the name of 2020-12, and patterns are in
+    Rust's syntax."""
     result = copy.deepcopy(schema)
-    latest = "2020-12" in str(schema.get("$schema", "2020-12")) if isinstance(schema, dict) else False
+    latest = (
+        "2020-12" in str(schema.get("$schema", "2020-12"))
+        if isinstance(schema, dict)
+        else False
+    )
     for _, node in walk(result):
         if not isinstance(node, dict):
             continue
@@ -117,12 +152,15 @@ def _readable(schema: Any) -> Any:
             node["pattern"] = _for_rust(node["pattern"])
         if isinstance(node.get("patternProperties"), dict):
             pairs = node["patternProperties"].items()
-            node["patternProperties"] = {_for_rust(source): child for source, child in pairs}
+            node["patternProperties"] = {
+                _for_rust(source): child for source, child in pairs
+            }
     return result
 
 
 def _for_rust(pattern: str) -> str:
-    """A pattern with what Rust reads otherwise spelt out: classes in classes, lone braces, NUL, words."""
+    """A pattern with what Rust reads otherwise spelt out: classes in classes, lone
+    braces, NUL, words."""
     result = ""
     inside = False
     for piece in _PIECES.findall(pattern):
@@ -130,7 +168,13 @@ def _for_rust(pattern: str) -> str:
             result += f"\\{piece}"
             continue
         read = _IN_RUST.get(piece, piece)
-        result += read.strip("[]") if inside and piece in (r"\w", r"\d") else piece if inside else read
+        result += (
+            read.strip("[]")
+            if inside and piece in (r"\w", r"\d")
+            else piece
+            if inside
+            else read
+        )
         inside = piece == "[" or (inside and piece != "]")
     return result
 

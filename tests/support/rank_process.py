@@ -1,9 +1,10 @@
-"""One rank of several as a process of its own: makes steps of random logits and prints what came of them.
+"""One rank of several as a process of its own: makes steps of random logits and prints
+what came of them.
 
     python rank_process.py '{"rank": 0, "size": 2, "store": "/tmp/x", "device": "cuda", ...}'
 
-All ranks have the same logits, as tensor-parallel ranks have. Nothing waits for a step, so hosts run ahead of
-their devices.
+All ranks have the same logits, as tensor-parallel ranks have. Nothing waits for a step,
+so hosts run ahead of their devices.
 """
 
 import hashlib
@@ -24,17 +25,22 @@ from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.ranks import group
 
 END = 256
-VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>", b'{"'], [END])
+VOCABULARY = gp.Vocabulary.from_tokens(
+    [*(bytes([byte]) for byte in range(256)), b"</s>", b'{"'], [END]
+)
 WIDTH = 320
 REQUESTS = 6
 SPECS = [
     gp.OutputSpec.json_schema({"type": "array", "items": {"type": "boolean"}}),
     gp.OutputSpec.regex("[a-f]*"),
-    gp.OutputSpec.json_schema({"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}}),
+    gp.OutputSpec.json_schema(
+        {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}}
+    ),
     gp.OutputSpec.regex("a(?=b)c"),  # does not compile: closed on all ranks
 ]
 FORWARD = 300_000
-"""Clock cycles of the device for what a model would do: some tenths of a millisecond."""
+"""Clock cycles of the device for what a model would do: some tenths of a
+millisecond."""
 
 
 class Steps:
@@ -45,8 +51,12 @@ class Steps:
         self.device = device
         self._late = late
         self._late_cycles = late_cycles
-        self._slots = [pipe.add_request(f"r{i}", SPECS[i % len(SPECS)]) for i in range(REQUESTS)]
-        self._sampled = torch.full((REQUESTS,), NO_TOKEN, dtype=torch.int64, device=device)
+        self._slots = [
+            pipe.add_request(f"r{i}", SPECS[i % len(SPECS)]) for i in range(REQUESTS)
+        ]
+        self._sampled = torch.full(
+            (REQUESTS,), NO_TOKEN, dtype=torch.int64, device=device
+        )
 
     def step(self, number):
         """What is left of the logits, and the tokens, on the device."""
@@ -93,21 +103,32 @@ class Steps:
 
 
 def compiler():
-    return gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(threads=1, worker_step_ms=60_000))
+    return gp.GrammarCompiler(
+        VOCABULARY, config=gp.GuidedConfig(threads=1, worker_step_ms=60_000)
+    )
 
 
 def told(logits, tokens):
     """A step as it is compared."""
-    digest = hashlib.sha256(logits.cpu().view(torch.int32).numpy().tobytes()).hexdigest()
+    digest = hashlib.sha256(
+        logits.cpu().view(torch.int32).numpy().tobytes()
+    ).hexdigest()
     return [digest[:16], tokens.tolist()]
 
 
 def started(*command):
     """A rank: Python with these arguments, and the package that the test has."""
-    folders = [pathlib.Path(gp.__file__).parent.parent, os.environ.get("PYTHONPATH", "")]
+    folders = [
+        pathlib.Path(gp.__file__).parent.parent,
+        os.environ.get("PYTHONPATH", ""),
+    ]
     return subprocess.Popen(
         [sys.executable, *command],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, folders)),
+            "OMP_NUM_THREADS": "1",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -117,7 +138,9 @@ def started(*command):
 def finish(ranks):
     """The lines that each rank printed from here on. All ended well."""
     results = [rank.communicate(timeout=500) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * len(ranks), [errors[-3000:] for _, errors in results]
+    assert [rank.returncode for rank in ranks] == [0] * len(ranks), [
+        errors[-3000:] for _, errors in results
+    ]
     return [[json.loads(line) for line in out.splitlines()] for out, _ in results]
 
 
@@ -126,14 +149,32 @@ def shared_memory():
 
 
 def main(
-    rank, size, store, device, steps, mode="process", drafts=0, late=0.0, late_cycles=0, where="aa", kill=None
+    rank,
+    size,
+    store,
+    device,
+    steps,
+    mode="process",
+    drafts=0,
+    late=0.0,
+    late_cycles=0,
+    where="aa",
+    kill=None,
 ):
-    """`where`: a letter for the machine of each rank. `kill`: the step before which the worker is killed."""
+    """`where`: a letter for the machine of each rank. `kill`: the step before which the
+    worker is killed."""
     torch.set_num_threads(1)
     group.machine = lambda: where[rank]
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=size
+    )
     pipe = gp.StepPipeline(
-        compiler(), max_slots=REQUESTS, device=device, mode=mode, drafts=drafts, ranks=gp.TorchRanks()
+        compiler(),
+        max_slots=REQUESTS,
+        device=device,
+        mode=mode,
+        drafts=drafts,
+        ranks=gp.TorchRanks(),
     )
     supervisor = getattr(pipe.runtime, "supervisor", None)
     workers = []

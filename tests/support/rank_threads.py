@@ -1,4 +1,5 @@
-"""Ranks that are threads of one process: what they share, they share as processes do."""
+"""Ranks that are threads of one process: what they share, they share as processes
+do."""
 
 import contextlib
 import functools
@@ -63,14 +64,18 @@ def on_ranks(size, work):
 
 def step(pipe, slots, seed):
     """One decode step of random logits; what is left of them, and the tokens."""
-    logits = torch.randn(len(slots), WIDTH, generator=torch.Generator().manual_seed(seed))
+    logits = torch.randn(
+        len(slots), WIDTH, generator=torch.Generator().manual_seed(seed)
+    )
     tokens = one_step(pipe, slots, logits)
     return logits, tokens.tolist()
 
 
 @functools.cache
 def compiler():
-    return gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(threads=1, worker_step_ms=20_000))
+    return gp.GrammarCompiler(
+        BYTES, config=gp.GuidedConfig(threads=1, worker_step_ms=20_000)
+    )
 
 
 def pipeline(**options):
@@ -79,7 +84,8 @@ def pipeline(**options):
 
 @contextlib.contextmanager
 def sharing(monkeypatch):
-    """Makes pipelines that share masks: one for each letter, which names its machine; rank 0 first."""
+    """Makes pipelines that share masks: one for each letter, which names its machine;
+    rank 0 first."""
     compiler()  # before threads ask for it
     monkeypatch.setattr(rank_group, "machine", lambda: HERE.machine)
     with contextlib.ExitStack() as close:

@@ -24,34 +24,59 @@ class _RawTags(XGrammarBackend):
 
     def __init__(self, vocabulary: Vocabulary, config: GuidedConfig) -> None:
         # It reads control tokens as text.
-        super().__init__(dataclasses.replace(vocabulary, special_ids=frozenset()), config)
+        super().__init__(
+            dataclasses.replace(vocabulary, special_ids=frozenset()), config
+        )
 
     def _compile(self, spec: OutputSpec) -> Any:
         document = spec.document()
         if "structures" in document:
             tags = [
-                {"begin": tag["begin"], "content": _json(tag["schema"]), "end": tag["end"]}
+                {
+                    "begin": tag["begin"],
+                    "content": _json(tag["schema"]),
+                    "end": tag["end"],
+                }
                 for tag in document["structures"]
             ]
-            form = {"type": "triggered_tags", "triggers": document["triggers"], "tags": tags}
+            form = {
+                "type": "triggered_tags",
+                "triggers": document["triggers"],
+                "tags": tags,
+            }
             document = {"type": "structural_tag", "format": form}
-        return self._compiler.compile_structural_tag(json.dumps(self._numbered(document)))
+        return self._compiler.compile_structural_tag(
+            json.dumps(self._numbered(document))
+        )
 
     def _numbered(self, node: Any, key: str = "") -> Any:
         """A tag with ids for the names of tokens."""
         if isinstance(node, dict):
             kept = {
-                name: self._numbered(value, name) for name, value in node.items() if name != "json_schema"
+                name: self._numbered(value, name)
+                for name, value in node.items()
+                if name != "json_schema"
             }
             if node.get("type") == "token_dispatch":
-                kept["rules"] = [[self._id(token), self._numbered(form)] for token, form in node["rules"]]
+                kept["rules"] = [
+                    [self._id(token), self._numbered(form)]
+                    for token, form in node["rules"]
+                ]
             return {**node, **kept}
         if isinstance(node, list):
             return [self._numbered(each, key) for each in node]
-        return self._id(node) if key in ("token", "trigger_tokens", "exclude_tokens") else node
+        return (
+            self._id(node)
+            if key in ("token", "trigger_tokens", "exclude_tokens")
+            else node
+        )
 
     def _id(self, token: int | str) -> int:
-        return self._vocabulary.tokens.index(token.encode()) if isinstance(token, str) else token
+        return (
+            self._vocabulary.tokens.index(token.encode())
+            if isinstance(token, str)
+            else token
+        )
 
 
 def _json(schema: Any) -> dict[str, Any]:
@@ -69,5 +94,7 @@ def compiler_with_raw(vocabulary: Vocabulary) -> GrammarCompiler:
     plugins = Plugins(entry_points=False)
     plugins.register(_Plugin(), RAW)
     return GrammarCompiler(
-        vocabulary, config=GuidedConfig(threads=1, isolate_compiles=False), plugins=plugins
+        vocabulary,
+        config=GuidedConfig(threads=1, isolate_compiles=False),
+        plugins=plugins,
     )

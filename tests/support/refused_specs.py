@@ -1,4 +1,5 @@
-"""Specs that no backend can serve, or that ask for nothing clear: what a client is told is looked at."""
+"""Specs that no backend can serve, or that ask for nothing clear: what a client is told
+is looked at."""
 
 from __future__ import annotations
 
@@ -43,8 +44,16 @@ SCHEMAS: dict[str, tuple[Any, str, str]] = {
     ),
     "not anything": ({"not": {}}, "#/not", "`not`"),
     "an empty enum": ({"enum": []}, "#/enum", "leave `enum` out"),
-    "parts that contradict": ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "#/allOf", "`allOf`"),
-    "an empty member of allOf": ({"allOf": [{"type": "string"}, False]}, "#/allOf/1", "false"),
+    "parts that contradict": (
+        {"allOf": [{"type": "string"}, {"type": "integer"}]},
+        "#/allOf",
+        "`allOf`",
+    ),
+    "an empty member of allOf": (
+        {"allOf": [{"type": "string"}, False]},
+        "#/allOf/1",
+        "false",
+    ),
     "a pattern over its length": (
         {"type": "string", "pattern": "^a{10}$", "maxLength": 3},
         "#/maxLength",
@@ -55,7 +64,11 @@ SCHEMAS: dict[str, tuple[Any, str, str]] = {
         "#/maximum",
         "`multipleOf`",
     ),
-    "no item may be there": ({"type": "array", "items": False, "minItems": 1}, "#/minItems", "`items`"),
+    "no item may be there": (
+        {"type": "array", "items": False, "minItems": 1},
+        "#/minItems",
+        "`items`",
+    ),
     "an item that is empty": (
         {"type": "array", "items": {"enum": [1], "type": "null"}, "minItems": 1},
         "#/items/enum",
@@ -68,7 +81,12 @@ SCHEMAS: dict[str, tuple[Any, str, str]] = {
     ),
     "the same beside items that could not be written where objects are open": (
         _object(
-            r={"$ref": "#"}, l={"type": "array", "uniqueItems": True, "items": _object(a={"type": "string"})}
+            r={"$ref": "#"},
+            l={
+                "type": "array",
+                "uniqueItems": True,
+                "items": _object(a={"type": "string"}),
+            },
         ),
         "#/required",
         "recursion",
@@ -85,7 +103,13 @@ SCHEMAS: dict[str, tuple[Any, str, str]] = {
     ),
     "behind a reference": (
         {
-            "$defs": {"n": {"type": "object", "required": ["b"], "additionalProperties": False}},
+            "$defs": {
+                "n": {
+                    "type": "object",
+                    "required": ["b"],
+                    "additionalProperties": False,
+                }
+            },
             **_object(a={"$ref": "#/$defs/n"}),
         },
         "#/$defs/n/required",
@@ -106,17 +130,45 @@ SCHEMAS: dict[str, tuple[Any, str, str]] = {
         "#/properties/a/pattern",
         "lookbehind",
     ),
-    "a backreference": ({"type": "string", "pattern": r"(a)\1"}, "#/pattern", "backreference"),
-    "a pattern without an end": ({"type": "string", "pattern": "(a"}, "#/pattern", "position"),
-    "a pattern of nothing": ({"type": "string", "pattern": r"^[^\s\S]$"}, "#/pattern", "`pattern`"),
-    "divided by nothing": ({"type": "integer", "multipleOf": 0}, "#/multipleOf", "greater than 0"),
+    "a backreference": (
+        {"type": "string", "pattern": r"(a)\1"},
+        "#/pattern",
+        "backreference",
+    ),
+    "a pattern without an end": (
+        {"type": "string", "pattern": "(a"},
+        "#/pattern",
+        "position",
+    ),
+    "a pattern of nothing": (
+        {"type": "string", "pattern": r"^[^\s\S]$"},
+        "#/pattern",
+        "`pattern`",
+    ),
+    "divided by nothing": (
+        {"type": "integer", "multipleOf": 0},
+        "#/multipleOf",
+        "greater than 0",
+    ),
     "an unknown type": ({"type": "text"}, "#/type", "known: array"),
     "a reference to nothing": ({"$ref": "#/$defs/x"}, "#/$ref", "#/$defs/Name"),
     "a reference outside": ({"$ref": "http://x/y"}, "#/$ref", "$defs"),
     "a reference to itself": ({"$ref": "#"}, "#/$ref", "itself"),
-    "too long": ({"type": "string", "minLength": 10**7}, "#/minLength", "max_repetition"),
-    "a length in quotes": ({"type": "string", "minLength": "3"}, "#/minLength", "without quotes"),
-    "a list in place of properties": ({"type": "object", "properties": []}, "#/properties", "write it as {"),
+    "too long": (
+        {"type": "string", "minLength": 10**7},
+        "#/minLength",
+        "max_repetition",
+    ),
+    "a length in quotes": (
+        {"type": "string", "minLength": "3"},
+        "#/minLength",
+        "without quotes",
+    ),
+    "a list in place of properties": (
+        {"type": "object", "properties": []},
+        "#/properties",
+        "write it as {",
+    ),
 }
 
 GRAMMARS: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -126,46 +178,107 @@ GRAMMARS: dict[str, tuple[dict[str, Any], str, str]] = {
     "regex, empty class": ({"regex": r"[^\s\S]"}, "regex", "empty class"),
     "regex, too long": ({"regex": "a{5000000}"}, "regex", "max_repetition"),
     "choice, surrogate": ({"choice": ["\ud800"]}, "choice[0]", "surrogate"),
-    "ebnf, surrogate": ({"grammar": 'root ::=\n "\ud800"'}, "grammar, line 2, column 3", "surrogate"),
-    "lark, surrogate": ({"grammar": 'start: "\ud800"'}, "grammar, line 1, column 9", "surrogate"),
+    "ebnf, surrogate": (
+        {"grammar": 'root ::=\n "\ud800"'},
+        "grammar, line 2, column 3",
+        "surrogate",
+    ),
+    "lark, surrogate": (
+        {"grammar": 'start: "\ud800"'},
+        "grammar, line 1, column 9",
+        "surrogate",
+    ),
     "ebnf, no root": ({"grammar": 'a ::= "x"'}, "grammar, line 1, column 1", "`root`"),
-    "ebnf, undefined": ({"grammar": 'root ::= "a"\n  b'}, "grammar, line 2, column 3", "define it"),
+    "ebnf, undefined": (
+        {"grammar": 'root ::= "a"\n  b'},
+        "grammar, line 2, column 3",
+        "define it",
+    ),
     "ebnf, open text": ({"grammar": 'root ::= "x'}, "grammar, line 1", "double quote"),
     "ebnf, endless": ({"grammar": "root ::= root"}, "grammar", "recursion"),
     "ebnf, class": ({"grammar": "root ::= [z-a]"}, "grammar, line 1", "smaller"),
-    "ebnf for llguidance": ({"grammar": 'root ::= "x"', "backend": "llguidance"}, "grammar", "xgrammar"),
-    "lark given as ebnf": ({"grammar": 'start: "::="'}, "grammar, line 1, column 6", 'syntax="lark"'),
+    "ebnf for llguidance": (
+        {"grammar": 'root ::= "x"', "backend": "llguidance"},
+        "grammar",
+        "xgrammar",
+    ),
+    "lark given as ebnf": (
+        {"grammar": 'start: "::="'},
+        "grammar, line 1, column 6",
+        'syntax="lark"',
+    ),
     "ebnf given as lark": (
         {"grammar": 'root ::= "x"', "syntax": "lark"},
         "grammar, line 1, column 7",
         'syntax="ebnf"',
     ),
     "lark, no start": ({"grammar": 'a: "x"'}, "grammar", "`start`"),
-    "lark, undefined": ({"grammar": 'start: "a"\n  | b'}, "grammar, line 1, column 8", "define it"),
-    "lark, own header": ({"grammar": "%llguidance {}\nstart: b"}, "grammar, line 2, column 8", "define it"),
+    "lark, undefined": (
+        {"grammar": 'start: "a"\n  | b'},
+        "grammar, line 1, column 8",
+        "define it",
+    ),
+    "lark, own header": (
+        {"grammar": "%llguidance {}\nstart: b"},
+        "grammar, line 2, column 8",
+        "define it",
+    ),
     "lark, open text": ({"grammar": 'start: "x'}, "grammar, line 1", "quote"),
     "lark, open groups": ({"grammar": "start: ((("}, "grammar, line 1", "bracket"),
-    "lark, twice": ({"grammar": 'start: "a"\nstart: "b"'}, "grammar, line 2", "keep one"),
-    "lark, lookbehind": ({"grammar": "start: /(?<=a)b/"}, "grammar, line 1, column 8", "look-around"),
+    "lark, twice": (
+        {"grammar": 'start: "a"\nstart: "b"'},
+        "grammar, line 2",
+        "keep one",
+    ),
+    "lark, lookbehind": (
+        {"grammar": "start: /(?<=a)b/"},
+        "grammar, line 1, column 8",
+        "look-around",
+    ),
     "lark, endless": ({"grammar": "start: start"}, "grammar", "recursion"),
-    "lark, circle": ({"grammar": 'start: A\nA: A "x"'}, "grammar, line 2", "lower case"),
-    "lark, json": ({"grammar": 'start: %json {"type":"text"}'}, "grammar, line 1, column 8, #/type", "text"),
+    "lark, circle": (
+        {"grammar": 'start: A\nA: A "x"'},
+        "grammar, line 2",
+        "lower case",
+    ),
+    "lark, json": (
+        {"grammar": 'start: %json {"type":"text"}'},
+        "grammar, line 1, column 8, #/type",
+        "text",
+    ),
     "lark, crossed json": (
         {"grammar": 'start: %json {"type":"integer","minimum":3,"maximum":2}'},
         "grammar, line 1",
         "minimum",
     ),
-    "lark, token": ({"grammar": "start: <|nope|>"}, "grammar, line 1, column 8", "vocabulary"),
-    "lark, import": ({"grammar": "%import common.NOPE\nstart: NOPE"}, "grammar, line 1", "common.INT"),
-    "lark, directive": ({"grammar": '%foo\nstart: "a"'}, "grammar, line 1", "directives"),
+    "lark, token": (
+        {"grammar": "start: <|nope|>"},
+        "grammar, line 1, column 8",
+        "vocabulary",
+    ),
+    "lark, import": (
+        {"grammar": "%import common.NOPE\nstart: NOPE"},
+        "grammar, line 1",
+        "common.INT",
+    ),
+    "lark, directive": (
+        {"grammar": '%foo\nstart: "a"'},
+        "grammar, line 1",
+        "directives",
+    ),
 }
 
 
 def in_tool(schema: Any, name: str = "get_weather") -> dict[str, dict[str, Any]]:
-    """A schema as the arguments of a tool, in the tags of several models and as one JSON array of calls."""
+    """A schema as the arguments of a tool, in the tags of several models and as one
+    JSON array of calls."""
     styles = {
         "function": ("<function=", f"<function={name}>", "</function>"),
-        "hermes": ("<tool_call>", f'<tool_call>\n{{"name": "{name}", "arguments": ', "}\n</tool_call>"),
+        "hermes": (
+            "<tool_call>",
+            f'<tool_call>\n{{"name": "{name}", "arguments": ',
+            "}\n</tool_call>",
+        ),
         "invoke": ("<invoke", f'<invoke name="{name}">', "</invoke>"),
     }
     found = {
@@ -180,10 +293,15 @@ def in_tool(schema: Any, name: str = "get_weather") -> dict[str, dict[str, Any]]
     }
     found["older form"] = {
         "type": "structural_tag",
-        "structures": [{"begin": f"<function={name}>", "schema": schema, "end": "</function>"}],
+        "structures": [
+            {"begin": f"<function={name}>", "schema": schema, "end": "</function>"}
+        ],
         "triggers": ["<function="],
     }
-    call = {"type": "object", "properties": {"name": {"enum": [name]}, "parameters": schema}}
+    call = {
+        "type": "object",
+        "properties": {"name": {"enum": [name]}, "parameters": schema},
+    }
     found["calls as JSON"] = {
         "json_schema": {
             "type": "array",
@@ -210,14 +328,26 @@ TAGS: dict[str, tuple[dict[str, Any], str, str]] = {
         "#/format/triggers",
         "trigger",
     ),
-    "regex": (_tag(tag("<a>", _LOOKBEHIND, "</a>")), "#/format/content/pattern", "lookbehind"),
-    "grammar": (_tag(tag("<a>", _NO_RULE, "</a>")), "#/format/content", "of type 'grammar'"),
+    "regex": (
+        _tag(tag("<a>", _LOOKBEHIND, "</a>")),
+        "#/format/content/pattern",
+        "lookbehind",
+    ),
+    "grammar": (
+        _tag(tag("<a>", _NO_RULE, "</a>")),
+        "#/format/content",
+        "of type 'grammar'",
+    ),
     "in a sequence": (
         _tag({"type": "sequence", "elements": [const("a"), _BACKWARDS]}),
         "#/format/elements/1/json_schema/pattern",
         "backreference",
     ),
-    "no alternative": (_tag({"type": "or", "elements": []}), "#/format/elements", "empty"),
+    "no alternative": (
+        _tag({"type": "or", "elements": []}),
+        "#/format/elements",
+        "empty",
+    ),
     "no format": ({"type": "structural_tag"}, "structural_tag", "format"),
 }
 
@@ -228,23 +358,41 @@ FORMS: dict[str, tuple[Any, str]] = {
     ),
     "json_object is false": ({"json_object": False}, "json_object: must be true"),
     "json_object is a word": ({"json_object": "yes"}, "json_object: must be true"),
-    "json_object is a schema": ({"json_object": {"type": "object"}}, '{"json_schema": {...}}'),
+    "json_object is a schema": (
+        {"json_object": {"type": "object"}},
+        '{"json_schema": {...}}',
+    ),
     "json_schema is missing": ({"type": "json_schema"}, "has no 'json_schema'"),
-    "json_schema is null": ({"type": "json_schema", "json_schema": None}, "has no 'json_schema'"),
-    "the wrapper has no schema": ({"type": "json_schema", "json_schema": {"name": "x"}}, "no `schema`"),
-    "the wrapped schema is null": ({"json_schema": {"name": "x", "schema": None}}, "must be a mapping"),
+    "json_schema is null": (
+        {"type": "json_schema", "json_schema": None},
+        "has no 'json_schema'",
+    ),
+    "the wrapper has no schema": (
+        {"type": "json_schema", "json_schema": {"name": "x"}},
+        "no `schema`",
+    ),
+    "the wrapped schema is null": (
+        {"json_schema": {"name": "x", "schema": None}},
+        "must be a mapping",
+    ),
     "plain text with a schema": ({"type": "text", "json_schema": {}}, "plain text"),
     "two constraints": ({"regex": "a", "choice": ["b"]}, "more than one constraint"),
     "nothing": ({}, "is empty"),
     "null": ({"regex": None}, "regex is null"),
     "options alone": ({"strict": True}, "no constraint"),
-    "a schema that is bare": ({"type": "object", "properties": {}}, '{"json_schema": {...}}'),
+    "a schema that is bare": (
+        {"type": "object", "properties": {}},
+        '{"json_schema": {...}}',
+    ),
     "a number": (5, "mapping"),
     "a list": ([1], "mapping"),
     "text": ("abc", "JSON"),
     "an older form of nothing": ({"guided_json_object": False}, "no constraint"),
     "an older form with a number": ({"guided_regex": 5}, "must be a string"),
-    "strict is a word": ({"json_schema": {"type": "string"}, "strict": "yes"}, "true or false"),
+    "strict is a word": (
+        {"json_schema": {"type": "string"}, "strict": "yes"},
+        "true or false",
+    ),
     "backend is a number": ({"regex": "a", "backend": 5}, "backend"),
     "syntax without a grammar": ({"regex": "a", "syntax": "lark"}, "syntax"),
     "an unknown syntax": ({"grammar": "x", "syntax": "peg"}, "ebnf, lark"),
@@ -256,5 +404,8 @@ FORMS: dict[str, tuple[Any, str]] = {
     "a choice that is a text": ({"choice": "a"}, "list of strings"),
     "a choice of numbers": ({"choice": [1]}, "choice[0]"),
     "an empty choice": ({"choice": []}, "nothing"),
-    "a regex that is a number": ({"type": "regex_schema", "regex_schema": 3}, "must be a string"),
+    "a regex that is a number": (
+        {"type": "regex_schema", "regex_schema": 3},
+        "must be a string",
+    ),
 }

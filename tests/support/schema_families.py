@@ -1,6 +1,8 @@
-"""Small schemas, by family, that together use every keyword of JSON Schema, drafts 4 to 2020-12.
+"""Small schemas, by family, that together use every keyword of JSON Schema, drafts 4 to
+2020-12.
 
-Each has a few instances to start from, valid and not: what random building would seldom find.
+Each has a few instances to start from, valid and not: what random building would seldom
+find.
 """
 
 from __future__ import annotations
@@ -39,81 +41,175 @@ TYPES = {
     "types in a list": Case({"type": ["null", "boolean", "integer"]}, (1.0, 1.5)),
     "integer and number": Case({"type": ["integer", "number"]}, (1.5, -0.0)),
     "integer of draft 4": Case({**DRAFT_4, "type": "integer"}, (1.0, 7)),
-    "enum across types": Case({"enum": [1, "1", True, None, [1, {"a": 1}], {"b": [], "a": 0}, 1.5]}),
+    "enum across types": Case(
+        {"enum": [1, "1", True, None, [1, {"a": 1}], {"b": [], "a": 0}, 1.5]}
+    ),
     "enum against a type": Case({"type": "string", "enum": ["a", 1, "b", None]}),
     "const of an object": Case(
         {"const": {"a": [1, 2.0], "b": {"c": None}}},
         ({"b": {"c": None}, "a": [1, 2]}, {"a": [1, 2], "b": {}}),
     ),
-    "const false and 0": Case({"anyOf": [{"const": False}, {"const": 1}]}, (0, True, 1.0)),
+    "const false and 0": Case(
+        {"anyOf": [{"const": False}, {"const": 1}]}, (0, True, 1.0)
+    ),
     "const in draft 4": Case({**DRAFT_4, "type": "string", "const": "a"}, ("b",)),
     "annotations": Case(
-        {**STRING, "title": "t", "description": "d", "default": 1, "x-own": 2, "format": "?"}
+        {
+            **STRING,
+            "title": "t",
+            "description": "d",
+            "default": 1,
+            "x-own": 2,
+            "format": "?",
+        }
     ),
 }
 
 NUMBERS = {
-    "range": Case({"type": "number", "minimum": -1.5, "maximum": 20.25}, (-1.5, 20.25, 20.26, -1.51, 0)),
+    "range": Case(
+        {"type": "number", "minimum": -1.5, "maximum": 20.25},
+        (-1.5, 20.25, 20.26, -1.51, 0),
+    ),
     "exclusive": Case(
-        {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, (0, 1, 0.001, 0.999, -0.0)
+        {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        (0, 1, 0.001, 0.999, -0.0),
     ),
     "exclusive of draft 4": Case(
-        {**DRAFT_4, "type": "number", "minimum": 5, "exclusiveMinimum": True, "maximum": 9}, (5, 5.1, 9)
+        {
+            **DRAFT_4,
+            "type": "number",
+            "minimum": 5,
+            "exclusiveMinimum": True,
+            "maximum": 9,
+        },
+        (5, 5.1, 9),
     ),
-    "integer range": Case({"type": "integer", "minimum": -12, "maximum": 105}, (-12, -13, 105, 106, 99.0)),
-    "integers between fractions": Case({"type": "integer", "minimum": 1.2, "maximum": 3.9}, (1, 2, 3, 4)),
-    "multiple of tens": Case({"type": "integer", "multipleOf": 100}, (0, 100, 150, -200, 1000)),
-    "multiple of a hundredth": Case({"type": "number", "multipleOf": 0.01}, (1.23, 1.234, 19.99, 0.1)),
-    "multiple of seven": Case({"type": "integer", "multipleOf": 7}, (0, 7, 14, 15, -21, 700)),
+    "integer range": Case(
+        {"type": "integer", "minimum": -12, "maximum": 105}, (-12, -13, 105, 106, 99.0)
+    ),
+    "integers between fractions": Case(
+        {"type": "integer", "minimum": 1.2, "maximum": 3.9}, (1, 2, 3, 4)
+    ),
+    "multiple of tens": Case(
+        {"type": "integer", "multipleOf": 100}, (0, 100, 150, -200, 1000)
+    ),
+    "multiple of a hundredth": Case(
+        {"type": "number", "multipleOf": 0.01}, (1.23, 1.234, 19.99, 0.1)
+    ),
+    "multiple of seven": Case(
+        {"type": "integer", "multipleOf": 7}, (0, 7, 14, 15, -21, 700)
+    ),
     "multiple and range": Case(
         {"multipleOf": 10, "minimum": 5, "maximum": 45, "type": "integer"}, (10, 50, 40)
     ),
-    "two ranges": Case({"anyOf": [{"maximum": 0}, {"minimum": 10}], "type": "number"}, (0, 5, 10)),
-    "not a range": Case({"type": "number", "not": {"minimum": 3, "maximum": 4}}, (3, 3.5, 2.9, 4.1)),
-    "not an integer": Case({"type": "number", "not": {"type": "integer"}}, (1, 1.0, 1.5, 0)),
+    "two ranges": Case(
+        {"anyOf": [{"maximum": 0}, {"minimum": 10}], "type": "number"}, (0, 5, 10)
+    ),
+    "not a range": Case(
+        {"type": "number", "not": {"minimum": 3, "maximum": 4}}, (3, 3.5, 2.9, 4.1)
+    ),
+    "not an integer": Case(
+        {"type": "number", "not": {"type": "integer"}}, (1, 1.0, 1.5, 0)
+    ),
 }
 
 STRINGS = {
-    "length in code points": Case({**STRING, "minLength": 2, "maxLength": 4}, ("é€😀", "😀", "\n\n", '"\\"')),
-    "length and pattern": Case({**STRING, "pattern": "^[a-c]+$", "maxLength": 3}, ("abc", "abca", "")),
-    "searched pattern": Case({**STRING, "pattern": "b+c"}, ("abbcd", "bc", "ac", "\nbc\n")),
+    "length in code points": Case(
+        {**STRING, "minLength": 2, "maxLength": 4}, ("é€😀", "😀", "\n\n", '"\\"')
+    ),
+    "length and pattern": Case(
+        {**STRING, "pattern": "^[a-c]+$", "maxLength": 3}, ("abc", "abca", "")
+    ),
+    "searched pattern": Case(
+        {**STRING, "pattern": "b+c"}, ("abbcd", "bc", "ac", "\nbc\n")
+    ),
     "pattern at the end": Case({**STRING, "pattern": "x$"}, ("x", "ax", "xa", "x\n")),
-    "pattern with anchors in groups": Case({**STRING, "pattern": "(^a|b$)"}, ("ab", "xb", "bx", "a")),
-    "classes": Case({**STRING, "pattern": r"^\w\d\s\D$"}, ("a1 x", "é1 x", "_9\tx", "a1\u00a0x")),
-    "lookahead": Case({**STRING, "pattern": "^(?!ab)[a-z]{2,4}$"}, ("ab", "ac", "abc", "bab")),
-    "escapes in a pattern": Case({**STRING, "pattern": r'^["\\/\n]+$'}, ('"', "\\", "\n", "a")),
-    "two patterns": Case({"allOf": [{"pattern": "a"}, {"pattern": "b"}], **STRING}, ("ab", "ba", "a")),
+    "pattern with anchors in groups": Case(
+        {**STRING, "pattern": "(^a|b$)"}, ("ab", "xb", "bx", "a")
+    ),
+    "classes": Case(
+        {**STRING, "pattern": r"^\w\d\s\D$"}, ("a1 x", "é1 x", "_9\tx", "a1\u00a0x")
+    ),
+    "lookahead": Case(
+        {**STRING, "pattern": "^(?!ab)[a-z]{2,4}$"}, ("ab", "ac", "abc", "bab")
+    ),
+    "escapes in a pattern": Case(
+        {**STRING, "pattern": r'^["\\/\n]+$'}, ('"', "\\", "\n", "a")
+    ),
+    "two patterns": Case(
+        {"allOf": [{"pattern": "a"}, {"pattern": "b"}], **STRING}, ("ab", "ba", "a")
+    ),
     "not a pattern": Case({**STRING, "not": {"pattern": "^x"}}, ("x", "ax", "")),
-    "not an enum": Case({**STRING, "not": {"enum": ["a", "bc"]}}, ("a", "b", "bc", "abc")),
-    "length of draft 4": Case({**DRAFT_4, **STRING, "minLength": 1, "maxLength": 2}, ("", "ab", "abc")),
+    "not an enum": Case(
+        {**STRING, "not": {"enum": ["a", "bc"]}}, ("a", "b", "bc", "abc")
+    ),
+    "length of draft 4": Case(
+        {**DRAFT_4, **STRING, "minLength": 1, "maxLength": 2}, ("", "ab", "abc")
+    ),
 }
 
 ARRAYS = {
-    "items and counts": Case({"type": "array", "items": INTEGER, "minItems": 1, "maxItems": 3}),
-    "prefix": Case({"type": "array", "prefixItems": [INTEGER, STRING], "items": NULL}, ([1, "a", None],)),
+    "items and counts": Case(
+        {"type": "array", "items": INTEGER, "minItems": 1, "maxItems": 3}
+    ),
+    "prefix": Case(
+        {"type": "array", "prefixItems": [INTEGER, STRING], "items": NULL},
+        ([1, "a", None],),
+    ),
     "closed prefix": Case(
-        {"type": "array", "prefixItems": [INTEGER, STRING], "items": False}, ([1], [1, "a"])
+        {"type": "array", "prefixItems": [INTEGER, STRING], "items": False},
+        ([1], [1, "a"]),
     ),
     "prefix with counts": Case(
-        {"type": "array", "prefixItems": [INTEGER], "items": STRING, "minItems": 2, "maxItems": 3}
+        {
+            "type": "array",
+            "prefixItems": [INTEGER],
+            "items": STRING,
+            "minItems": 2,
+            "maxItems": 3,
+        }
     ),
     "items of draft 7": Case(
-        {**DRAFT_7, "type": "array", "items": [INTEGER, STRING], "additionalItems": NULL}, ([1, "a", None],)
+        {
+            **DRAFT_7,
+            "type": "array",
+            "items": [INTEGER, STRING],
+            "additionalItems": NULL,
+        },
+        ([1, "a", None],),
     ),
-    "prefix in draft 7": Case({**DRAFT_7, "type": "array", "prefixItems": [INTEGER]}, (["a"],)),
-    "contains": Case({"type": "array", "contains": {"const": 5}}, ([5], [1, 5], [1], [])),
+    "prefix in draft 7": Case(
+        {**DRAFT_7, "type": "array", "prefixItems": [INTEGER]}, (["a"],)
+    ),
+    "contains": Case(
+        {"type": "array", "contains": {"const": 5}}, ([5], [1, 5], [1], [])
+    ),
     "unique out of few": Case(
-        {"type": "array", "items": {"enum": ["a", "b", "c"]}, "uniqueItems": True}, (["a", "b"], ["a", "a"])
+        {"type": "array", "items": {"enum": ["a", "b", "c"]}, "uniqueItems": True},
+        (["a", "b"], ["a", "a"]),
     ),
-    "unique at all": Case({"type": "array", "items": INTEGER, "uniqueItems": True}, ([1, 2], [1, 1])),
+    "unique at all": Case(
+        {"type": "array", "items": INTEGER, "uniqueItems": True}, ([1, 2], [1, 1])
+    ),
 }
 
 OBJECTS = {
-    "required and not": Case(_object(("a",), a=INTEGER, b=STRING), ({"b": "x", "a": 1, "c": 0},)),
-    "closed": Case({**_object(("b",), a=INTEGER, b=STRING), "additionalProperties": False}),
-    "typed rest": Case({**_object((), a=STRING), "additionalProperties": INTEGER}, ({"b": 1, "a": "x"},)),
-    "required without properties": Case({"type": "object", "required": ["p", "q"]}, ({"q": 1, "p": 2},)),
-    "forbidden property": Case({"properties": {"a": False, "b": True}}, ({"a": 1}, {"b": 1})),
+    "required and not": Case(
+        _object(("a",), a=INTEGER, b=STRING), ({"b": "x", "a": 1, "c": 0},)
+    ),
+    "closed": Case(
+        {**_object(("b",), a=INTEGER, b=STRING), "additionalProperties": False}
+    ),
+    "typed rest": Case(
+        {**_object((), a=STRING), "additionalProperties": INTEGER},
+        ({"b": 1, "a": "x"},),
+    ),
+    "required without properties": Case(
+        {"type": "object", "required": ["p", "q"]}, ({"q": 1, "p": 2},)
+    ),
+    "forbidden property": Case(
+        {"properties": {"a": False, "b": True}}, ({"a": 1}, {"b": 1})
+    ),
     "patterns that cross": Case(
         {
             "type": "object",
@@ -126,16 +222,21 @@ OBJECTS = {
         {"properties": {"id1": INTEGER}, "patternProperties": {"^id": {"maximum": 5}}},
         ({"id1": 6}, {"id2": "a"}),
     ),
-    "names": Case({"type": "object", "propertyNames": {"pattern": "^[a-z]{1,3}$"}}, ({"ab": 1}, {"A": 1})),
+    "names": Case(
+        {"type": "object", "propertyNames": {"pattern": "^[a-z]{1,3}$"}},
+        ({"ab": 1}, {"A": 1}),
+    ),
     "names of a list": Case(
         {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "minProperties": 1},
         ({"a": 1}, {"c": 1}, {}),
     ),
     "counted": Case(
-        {**_object(("a",), a=INTEGER), "minProperties": 2, "maxProperties": 3}, ({"a": 1, "b": 2},)
+        {**_object(("a",), a=INTEGER), "minProperties": 2, "maxProperties": 3},
+        ({"a": 1, "b": 2},),
     ),
     "escaped names": Case(
-        _object(('q"\\', "é\n"), **{'q"\\': INTEGER, "é\n": STRING}), ({"é\n": "", 'q"\\': 1},)
+        _object(('q"\\', "é\n"), **{'q"\\': INTEGER, "é\n": STRING}),
+        ({"é\n": "", 'q"\\': 1},),
     ),
     "dependent required": Case(
         {"type": "object", "dependentRequired": {"a": ["b", "c"]}}, ({"a": 1, "b": 1},)
@@ -145,49 +246,96 @@ OBJECTS = {
         ({"a": 1, "b": 2}, {"a": 1}),
     ),
     "dependencies of draft 7": Case(
-        {**DRAFT_7, "type": "object", "dependencies": {"a": ["b"], "c": {"minProperties": 2}, "d": False}},
+        {
+            **DRAFT_7,
+            "type": "object",
+            "dependencies": {"a": ["b"], "c": {"minProperties": 2}, "d": False},
+        },
         ({"a": 1, "b": 1}, {"c": 1}, {"d": 1}),
     ),
-    "dependent required in draft 7": Case({**DRAFT_7, "type": "object", "dependentRequired": {"a": ["b"]}}),
+    "dependent required in draft 7": Case(
+        {**DRAFT_7, "type": "object", "dependentRequired": {"a": ["b"]}}
+    ),
 }
 
 FORMATS = {
     name: Case({**STRING, "format": name})
-    for name in ("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+    for name in (
+        "date-time",
+        "date",
+        "time",
+        "duration",
+        "email",
+        "hostname",
+        "ipv4",
+        "ipv6",
+        "uuid",
+        "uri",
+    )
 }
-FORMATS["format and length"] = Case({**STRING, "format": "ipv4", "maxLength": 8}, ("1.2.3.4", "10.20.30.4"))
-FORMATS["not a format"] = Case({**STRING, "not": {"format": "ipv4"}}, ("1.2.3.4", "1.2.3", ""))
+FORMATS["format and length"] = Case(
+    {**STRING, "format": "ipv4", "maxLength": 8}, ("1.2.3.4", "10.20.30.4")
+)
+FORMATS["not a format"] = Case(
+    {**STRING, "not": {"format": "ipv4"}}, ("1.2.3.4", "1.2.3", "")
+)
 FORMATS["unknown format"] = Case({**STRING, "format": "phone"}, ("x",))
 
-_TREE = {"type": "object", "properties": {"v": INTEGER, "kids": {"type": "array", "items": {"$ref": "#"}}}}
+_TREE = {
+    "type": "object",
+    "properties": {"v": INTEGER, "kids": {"type": "array", "items": {"$ref": "#"}}},
+}
 
 COMBINED = {
-    "oneOf apart": Case({"oneOf": [_object(("k",), k={"const": 1}), _object(("k",), k={"const": "x"})]}),
+    "oneOf apart": Case(
+        {"oneOf": [_object(("k",), k={"const": 1}), _object(("k",), k={"const": "x"})]}
+    ),
     "oneOf that overlaps": Case({"oneOf": [INTEGER, {"minimum": 2}]}, (1, 2, 2.5, "a")),
     "oneOf of objects": Case(
         {"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
         ({"a": 1}, {"a": 1, "b": 1}, {}),
     ),
     "anyOf next to type": Case(
-        {"type": "string", "anyOf": [{"maxLength": 1}, {"pattern": "^ab"}]}, ("a", "abc")
+        {"type": "string", "anyOf": [{"maxLength": 1}, {"pattern": "^ab"}]},
+        ("a", "abc"),
     ),
     "allOf of objects": Case(
-        {"allOf": [_object(("a",), a=INTEGER), _object(("b",), a={"minimum": 3}, b=STRING)]},
+        {
+            "allOf": [
+                _object(("a",), a=INTEGER),
+                _object(("b",), a={"minimum": 3}, b=STRING),
+            ]
+        },
         ({"a": 3, "b": ""},),
     ),
     "allOf with a closed part": Case(
-        {"allOf": [{**_object((), a=INTEGER), "additionalProperties": False}, _object((), b=STRING)]},
+        {
+            "allOf": [
+                {**_object((), a=INTEGER), "additionalProperties": False},
+                _object((), b=STRING),
+            ]
+        },
         ({"a": 1}, {"b": "x"}),
     ),
     "not a type": Case({"not": {"type": ["object", "string"]}}),
-    "not a required": Case({"type": "object", "not": {"required": ["a"]}}, ({"a": 1}, {"b": 1})),
+    "not a required": Case(
+        {"type": "object", "not": {"required": ["a"]}}, ({"a": 1}, {"b": 1})
+    ),
     "not not": Case({"not": {"not": INTEGER}}),
-    "not an object": Case({"type": "object", "not": _object((), a=INTEGER)}, ({"a": "x"}, {"a": 1}, {})),
+    "not an object": Case(
+        {"type": "object", "not": _object((), a=INTEGER)}, ({"a": "x"}, {"a": 1}, {})
+    ),
     "if then else": Case(
-        {"if": _object(("t",), t={"const": "n"}), "then": {"required": ["n"]}, "else": {"required": ["m"]}},
+        {
+            "if": _object(("t",), t={"const": "n"}),
+            "then": {"required": ["n"]},
+            "else": {"required": ["m"]},
+        },
         ({"t": "n", "n": 1}, {"t": "n"}, {"t": "x", "m": 1}, {"m": 1}),
     ),
-    "if without else": Case({"if": INTEGER, "then": {"minimum": 10}}, (9, 10, 9.5, "a")),
+    "if without else": Case(
+        {"if": INTEGER, "then": {"minimum": 10}}, (9, 10, 9.5, "a")
+    ),
     "if in draft 6": Case({**DRAFT_6, "if": INTEGER, "then": False}, (1,)),
     "if alone": Case({"type": "integer", "if": {"minimum": 5}}, (4, 5)),
 }
@@ -212,19 +360,24 @@ def _official(kind: str, name: str, value: Any) -> dict[str, Any]:
     boxed = {"bbox": {"type": "array", "minItems": 4, "items": {"type": "number"}}}
     return {
         "title": f"GeoJSON {kind}",
-        **_object(("type", name), type={**STRING, "enum": [kind]}, **{name: value}, **boxed),
+        **_object(
+            ("type", name), type={**STRING, "enum": [kind]}, **{name: value}, **boxed
+        ),
     }
 
 
 def _tagged(tag: str, *names: str, **branches: Any) -> list[dict[str, Any]]:
-    """Kinds of objects, which describe the property that tells them apart and do not require it."""
+    """Kinds of objects, which describe the property that tells them apart and do not
+    require it."""
     return [
         {"properties": {tag: {"enum": [value]}, **dict.fromkeys(names, child)}}
         for value, child in branches.items()
     ]
 
 
-_EIGHT = {f"{letter}{letter}": {"enum": [number]} for number, letter in enumerate("abcdefgh")}
+_EIGHT = {
+    f"{letter}{letter}": {"enum": [number]} for number, letter in enumerate("abcdefgh")
+}
 _STARTING = [
     {
         "properties": {
@@ -260,14 +413,19 @@ UNIONS = {
                     "required": ["geometries"],
                     "properties": {
                         "type": {"enum": ["GeometryCollection"]},
-                        "geometries": {"type": "array", "items": {"$ref": "#/definitions/geometry"}},
+                        "geometries": {
+                            "type": "array",
+                            "items": {"$ref": "#/definitions/geometry"},
+                        },
                     },
                 },
                 "feature": {
                     "required": ["geometry", "properties"],
                     "properties": {
                         "type": {"enum": ["Feature"]},
-                        "geometry": {"anyOf": [NULL, {"$ref": "#/definitions/geometry"}]},
+                        "geometry": {
+                            "anyOf": [NULL, {"$ref": "#/definitions/geometry"}]
+                        },
                         "properties": {"type": ["object", "null"]},
                         "id": {},
                     },
@@ -276,7 +434,10 @@ UNIONS = {
                     "required": ["features"],
                     "properties": {
                         "type": {"enum": ["FeatureCollection"]},
-                        "features": {"type": "array", "items": {"$ref": "#/definitions/feature"}},
+                        "features": {
+                            "type": "array",
+                            "items": {"$ref": "#/definitions/feature"},
+                        },
                     },
                 },
             },
@@ -307,13 +468,20 @@ UNIONS = {
                 geometry={
                     "oneOf": [
                         NULL,
-                        *(_official(kind, "coordinates", value) for kind, value in _COORDINATES.items()),
+                        *(
+                            _official(kind, "coordinates", value)
+                            for kind, value in _COORDINATES.items()
+                        ),
                         _official(
                             "GeometryCollection",
                             "geometries",
                             {
                                 "type": "array",
-                                "items": {"oneOf": [_official("Point", "coordinates", _POSITION)]},
+                                "items": {
+                                    "oneOf": [
+                                        _official("Point", "coordinates", _POSITION)
+                                    ]
+                                },
                             },
                         ),
                     ]
@@ -328,13 +496,28 @@ UNIONS = {
         ),
     ),
     "eight kinds": Case(
-        {"type": "object", "required": ["kind"], "oneOf": _tagged("kind", "n", "m", **_EIGHT)},
-        ({"kind": "aa"}, {"kind": "bb", "n": 1, "m": 1}, {"kind": "bb", "n": 2}, {"n": 1}, {"kind": "x"}),
+        {
+            "type": "object",
+            "required": ["kind"],
+            "oneOf": _tagged("kind", "n", "m", **_EIGHT),
+        },
+        (
+            {"kind": "aa"},
+            {"kind": "bb", "n": 1, "m": 1},
+            {"kind": "bb", "n": 2},
+            {"n": 1},
+            {"kind": "x"},
+        ),
     ),
     "required in another part": Case(
         {
             "allOf": [
-                {"allOf": [{"type": "object"}, {"oneOf": _tagged("kind", "n", **_EIGHT)}]},
+                {
+                    "allOf": [
+                        {"type": "object"},
+                        {"oneOf": _tagged("kind", "n", **_EIGHT)},
+                    ]
+                },
                 {"$ref": "#/$defs/base"},
             ],
             "$defs": {"base": {"properties": {"kind": STRING}, "required": ["kind"]}},
@@ -345,24 +528,52 @@ UNIONS = {
         {
             "allOf": [
                 _object(("meta",), meta={"required": ["kind"]}),
-                _object((), meta={"type": "object", "oneOf": _tagged("kind", "n", "m", **_EIGHT)}),
+                _object(
+                    (),
+                    meta={
+                        "type": "object",
+                        "oneOf": _tagged("kind", "n", "m", **_EIGHT),
+                    },
+                ),
             ]
         },
-        ({"meta": {"kind": "aa", "n": 0}}, {"meta": {"n": 0}}, {"meta": {"kind": "bb", "m": 0}}),
+        (
+            {"meta": {"kind": "aa", "n": 0}},
+            {"meta": {"n": 0}},
+            {"meta": {"kind": "bb", "m": 0}},
+        ),
     ),
     "told apart inside a property": Case(
         {
             **_object(("meta",), meta=_object(("kind",))),
             "oneOf": [
-                {"properties": {"meta": {"properties": {"kind": {"const": kind}}}, "n": value, "m": value}}
+                {
+                    "properties": {
+                        "meta": {"properties": {"kind": {"const": kind}}},
+                        "n": value,
+                        "m": value,
+                    }
+                }
                 for kind, value in _EIGHT.items()
             ],
         },
-        ({"meta": {"kind": "aa"}, "n": 0}, {"meta": {"kind": "aa"}, "n": 1}, {"meta": {}, "n": 0}, {"n": 0}),
+        (
+            {"meta": {"kind": "aa"}, "n": 0},
+            {"meta": {"kind": "aa"}, "n": 1},
+            {"meta": {}, "n": 0},
+            {"n": 0},
+        ),
     ),
     "patterns": Case(
         {"type": "object", "required": ["kind"], "oneOf": _STARTING},
-        ({"kind": "a"}, {"kind": "bx", "n": 1}, {"kind": "bx", "n": 0}, {"kind": "x"}, {"kind": 1}, {"n": 1}),
+        (
+            {"kind": "a"},
+            {"kind": "bx", "n": 1},
+            {"kind": "bx", "n": 0},
+            {"kind": "x"},
+            {"kind": 1},
+            {"n": 1},
+        ),
     ),
     "patterns of what the parent calls a string": Case(
         {
@@ -372,18 +583,34 @@ UNIONS = {
                 for x, value in zip("abcdefgh", _EIGHT.values(), strict=True)
             ],
         },
-        ({"kind": "a"}, {"kind": "bx", "n": 1}, {"kind": "bx", "n": 0}, {"kind": 1}, {"n": 1}),
+        (
+            {"kind": "a"},
+            {"kind": "bx", "n": 1},
+            {"kind": "bx", "n": 0},
+            {"kind": 1},
+            {"n": 1},
+        ),
     ),
     "formats": Case(
         {
             "required": ["id"],
             "type": "object",
             "oneOf": [
-                {"properties": {"id": {**STRING, "format": name}, "n": {"enum": [name]}}}
+                {
+                    "properties": {
+                        "id": {**STRING, "format": name},
+                        "n": {"enum": [name]},
+                    }
+                }
                 for name in ("uuid", "ipv4", "date", "email")
             ],
         },
-        ({"id": "1.2.3.4", "n": "ipv4"}, {"id": "1.2.3.4", "n": "date"}, {"id": "a@b.c"}, {"id": "x"}),
+        (
+            {"id": "1.2.3.4", "n": "ipv4"},
+            {"id": "1.2.3.4", "n": "date"},
+            {"id": "a@b.c"},
+            {"id": "x"},
+        ),
     ),
     "unions of unions": Case(
         {
@@ -395,7 +622,13 @@ UNIONS = {
                 {"oneOf": _STARTING[5:], "required": ["n"]},
             ],
         },
-        ({"kind": "a"}, {"kind": "d", "n": 3}, {"kind": "h", "n": 7}, {"kind": "h"}, {"kind": "h", "n": 1}),
+        (
+            {"kind": "a"},
+            {"kind": "d", "n": 3},
+            {"kind": "h", "n": 7},
+            {"kind": "h"},
+            {"kind": "h", "n": 1},
+        ),
     ),
     "kinds that overlap": Case(
         {
@@ -416,7 +649,10 @@ UNIONS = {
         ),
     ),
     "kinds that nobody requires": Case(
-        {"type": "object", "oneOf": _tagged("kind", "n", aa={"enum": [0]}, bb={"enum": [1]})},
+        {
+            "type": "object",
+            "oneOf": _tagged("kind", "n", aa={"enum": [0]}, bb={"enum": [1]}),
+        },
         ({"kind": "aa"}, {}, {"n": 0}, {"n": 2}, {"kind": "aa", "n": 1}),
     ),
     "an optional kind that branches require": Case(
@@ -424,7 +660,10 @@ UNIONS = {
             "type": "object",
             "oneOf": [
                 {"not": {"required": ["kind"]}},
-                *({"required": ["kind"], **branch} for branch in _tagged("kind", "n", **_EIGHT)),
+                *(
+                    {"required": ["kind"], **branch}
+                    for branch in _tagged("kind", "n", **_EIGHT)
+                ),
             ],
         },
         ({}, {"kind": "aa", "n": 0}, {"kind": "aa", "n": 1}, {"kind": "x"}, {"n": 5}),
@@ -433,13 +672,23 @@ UNIONS = {
         {
             **_object(("op",)),
             "oneOf": [
-                {"properties": {"op": {"const": "value"}, "value": INTEGER}, "required": ["value"]},
-                {"properties": {"op": {"const": "not"}, "of": {"$ref": "#"}}, "required": ["of"]},
+                {
+                    "properties": {"op": {"const": "value"}, "value": INTEGER},
+                    "required": ["value"],
+                },
+                {
+                    "properties": {"op": {"const": "not"}, "of": {"$ref": "#"}},
+                    "required": ["of"],
+                },
                 *(
                     {
                         "properties": {
                             "op": {"const": op},
-                            "all": {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
+                            "all": {
+                                "type": "array",
+                                "items": {"$ref": "#"},
+                                "minItems": 1,
+                            },
                         }
                     }
                     for op in ("and", "or")
@@ -447,7 +696,11 @@ UNIONS = {
             ],
         },
         (
-            *({"op": "value", "value": 1}, {"op": "value"}, {"op": "not", "of": {"op": "value", "value": 1}}),
+            *(
+                {"op": "value", "value": 1},
+                {"op": "value"},
+                {"op": "not", "of": {"op": "value", "value": 1}},
+            ),
             *(
                 {"op": "and", "all": [{"op": "or"}]},
                 {"op": "and", "all": []},
@@ -476,7 +729,9 @@ UNIONS = {
 }
 
 REFERENCES = {
-    "recursion": Case(_TREE, ({"v": 1, "kids": [{"v": 2, "kids": []}]}, {"kids": [{"v": "x"}]})),
+    "recursion": Case(
+        _TREE, ({"v": 1, "kids": [{"v": 2, "kids": []}]}, {"kids": [{"v": "x"}]})
+    ),
     "siblings in draft 7": Case(
         {
             **DRAFT_7,
@@ -486,10 +741,16 @@ REFERENCES = {
         ({"a": 3}, {"a": "x"}),
     ),
     "siblings in 2020-12": Case(
-        {"properties": {"a": {"$ref": "#/$defs/i", "minimum": 5}}, "$defs": {"i": INTEGER}},
+        {
+            "properties": {"a": {"$ref": "#/$defs/i", "minimum": 5}},
+            "$defs": {"i": INTEGER},
+        },
         ({"a": 3}, {"a": 5}),
     ),
-    "anchor": Case({"items": {"$ref": "#word"}, "$defs": {"x": {"$anchor": "word", **STRING}}}, (["a"], [1])),
+    "anchor": Case(
+        {"items": {"$ref": "#word"}, "$defs": {"x": {"$anchor": "word", **STRING}}},
+        (["a"], [1]),
+    ),
     "id": Case(
         {
             "$id": "https://x.test/root.json",
@@ -507,7 +768,9 @@ REFERENCES = {
         },
         ([1], ["a"]),
     ),
-    "escaped pointer": Case({"$ref": "#/$defs/a~1b%25~0", "$defs": {"a/b%~": STRING}}, ("x", 1)),
+    "escaped pointer": Case(
+        {"$ref": "#/$defs/a~1b%25~0", "$defs": {"a/b%~": STRING}}, ("x", 1)
+    ),
 }
 
 NEAR = [
@@ -520,17 +783,28 @@ NEAR = [
     {"type": "array", "not": {"items": INTEGER}},
     {"type": "array", "not": {"contains": INTEGER}},
     {"type": "array", "contains": INTEGER, "maxItems": 2},
-    {"type": "object", "patternProperties": {"[a-b]": INTEGER}, "additionalProperties": False},
+    {
+        "type": "object",
+        "patternProperties": {"[a-b]": INTEGER},
+        "additionalProperties": False,
+    },
     {"type": "object", "not": {"propertyNames": {"maxLength": 1}}},
     {"type": "object", "not": {"required": ["a", "b"]}},
     {"type": "object", "not": {"additionalProperties": INTEGER}},
     {"type": "object", "not": {"patternProperties": {"^x": INTEGER}}},
     {"type": "object", "not": {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}},
-    {"type": "object", "dependentSchemas": {"a": {"required": ["c"], "properties": {"c": NULL}}}},
+    {
+        "type": "object",
+        "dependentSchemas": {"a": {"required": ["c"], "properties": {"c": NULL}}},
+    },
     {**_object((), a={}, b={}), "additionalProperties": False, "minProperties": 1},
     {"$ref": "#/$defs/t", "maxProperties": 1, "$defs": {"t": {"type": "object"}}},
     {**_object((), a={"$ref": "#"}), "additionalProperties": False},
-    {**DRAFT_7, "type": "object", "dependencies": {"a": ["b"], "b": {"required": ["c"]}}},
+    {
+        **DRAFT_7,
+        "type": "object",
+        "dependencies": {"a": ["b"], "b": {"required": ["c"]}},
+    },
 ]
 """Schemas around which random building finds both kinds of instances."""
 

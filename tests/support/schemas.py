@@ -1,7 +1,8 @@
-"""Random JSON Schemas: nested combinations of all keywords that are enforced, in each draft's own form.
+"""Random JSON Schemas: nested combinations of all keywords that are enforced, in each
+draft's own form.
 
-Names, values and patterns come from small pools, so that keywords meet each other. A random generator
-decides everything: the same state makes the same schema.
+Names, values and patterns come from small pools, so that keywords meet each other. A
+random generator decides everything: the same state makes the same schema.
 """
 
 from __future__ import annotations
@@ -24,16 +25,127 @@ _DRAFTS = {
 }
 _NAMES = ["a", "b", "c", "ab", "x1", "é", 'q"', "$ref", "\x7f", "\x1f"]
 _NAME_WEIGHTS = [10, 10, 8, 4, 3, 1, 1, 1, 1, 1]
-_TEXTS = ["", "a", "b", "ab", "abc", "x", "1", "é€", "😀", 'q"\\', "a b", "\n", "/", "a\x7f", "\x00"]
-_NUMBERS: list[Any] = [0, 1, 2, 3, 5, 7, 10, 12, 99, 100, -1, -3, -10, 0.5, 1.5, -2.5, 0.1, 2.25, 1e3, 1e-3]
-_FAR: list[Any] = [1000000, 2**31, 2**53, 2**63, -(2**63), 1e10, 1.5e-7, 0.123456789, 1e22]
+_TEXTS = [
+    "",
+    "a",
+    "b",
+    "ab",
+    "abc",
+    "x",
+    "1",
+    "é€",
+    "😀",
+    'q"\\',
+    "a b",
+    "\n",
+    "/",
+    "a\x7f",
+    "\x00",
+]
+_NUMBERS: list[Any] = [
+    0,
+    1,
+    2,
+    3,
+    5,
+    7,
+    10,
+    12,
+    99,
+    100,
+    -1,
+    -3,
+    -10,
+    0.5,
+    1.5,
+    -2.5,
+    0.1,
+    2.25,
+    1e3,
+    1e-3,
+]
+_FAR: list[Any] = [
+    1000000,
+    2**31,
+    2**53,
+    2**63,
+    -(2**63),
+    1e10,
+    1.5e-7,
+    0.123456789,
+    1e22,
+]
 _BOUNDS = [*_NUMBERS, *_NUMBERS, *_NUMBERS, *_FAR]
-_DIVISORS: list[Any] = [1, 2, 3, 4, 5, 7, 10, 12, 100, 0.5, 0.25, 0.1, 0.01, 1.5, 2.5, 0.3, 2.0]
-_DIVISORS += [*_DIVISORS, *_DIVISORS, 365, 1024, 86400, 0.125, 0.001, 3.75, 1e-6, 12345, 2**32]
+_DIVISORS: list[Any] = [
+    1,
+    2,
+    3,
+    4,
+    5,
+    7,
+    10,
+    12,
+    100,
+    0.5,
+    0.25,
+    0.1,
+    0.01,
+    1.5,
+    2.5,
+    0.3,
+    2.0,
+]
+_DIVISORS += [
+    *_DIVISORS,
+    *_DIVISORS,
+    365,
+    1024,
+    86400,
+    0.125,
+    0.001,
+    3.75,
+    1e-6,
+    12345,
+    2**32,
+]
 _PATTERNS = [
-    *("^a", "b$", "a", "^a$", "^[a-c]+$", "^[^a]*$", "a|b", "^(a|bc){1,3}$", r"\d", r"^\d{2,3}$", r"^\S+$"),
-    *(r"^\w*$", "^.{2,4}$", "^$", "", "^(?:)$", r"^[^\"]*$", r"\\", "é", "^[é€]", "^x-", "^(?!a)", r"\bab\b"),
-    *("^a?b*c+$", "^(?:^a|b)$", "^[a-z]([a-z0-9]|-)*$", "[^]", "^.$", r"\u0061", r"^\s", "^[A-Z]{2}$|^$"),
+    *(
+        "^a",
+        "b$",
+        "a",
+        "^a$",
+        "^[a-c]+$",
+        "^[^a]*$",
+        "a|b",
+        "^(a|bc){1,3}$",
+        r"\d",
+        r"^\d{2,3}$",
+        r"^\S+$",
+    ),
+    *(
+        r"^\w*$",
+        "^.{2,4}$",
+        "^$",
+        "",
+        "^(?:)$",
+        r"^[^\"]*$",
+        r"\\",
+        "é",
+        "^[é€]",
+        "^x-",
+        "^(?!a)",
+        r"\bab\b",
+    ),
+    *(
+        "^a?b*c+$",
+        "^(?:^a|b)$",
+        "^[a-z]([a-z0-9]|-)*$",
+        "[^]",
+        "^.$",
+        r"\u0061",
+        r"^\s",
+        "^[A-Z]{2}$|^$",
+    ),
 ]
 
 _CONSTANTS: list[dict[str, Any]] = [
@@ -43,19 +155,39 @@ _CONSTANTS: list[dict[str, Any]] = [
     {"enum": [1]},
     {"type": "null"},
 ]
-_CONSTANTS += [{"type": "string", "enum": ["ab"]}, {"enum": ["a", "b"]}, {"enum": [None, "1"]}]
-_STARTS = [{"type": "string", "pattern": source} for source in ("^a", "^b", "^[c-z]", "b$", "^ab", "^1")]
+_CONSTANTS += [
+    {"type": "string", "enum": ["ab"]},
+    {"enum": ["a", "b"]},
+    {"enum": [None, "1"]},
+]
+_STARTS = [
+    {"type": "string", "pattern": source}
+    for source in ("^a", "^b", "^[c-z]", "b$", "^ab", "^1")
+]
 _STARTS += [{"pattern": "^a"}, {"pattern": "^x"}, {"type": "string", "maxLength": 1}]
 """What tells the kinds of a union apart, most of them."""
 
 _ATOMS = [
-    *(("a", "a"), ("b", "b"), ("[ab]", "[ab]"), ("[^a]", "[^a]"), (".", "[^\n\r\u2028\u2029]")),
+    *(
+        ("a", "a"),
+        ("b", "b"),
+        ("[ab]", "[ab]"),
+        ("[^a]", "[^a]"),
+        (".", "[^\n\r\u2028\u2029]"),
+    ),
     *(("^", r"\A"), ("$", r"\Z"), ("c", "c"), ('"', '"')),
 ]
-TEXTS = ["".join(text) for length in range(5) for text in itertools.product('ab"', repeat=length)]
+TEXTS = [
+    "".join(text)
+    for length in range(5)
+    for text in itertools.product('ab"', repeat=length)
+]
 TEXTS += ["c", "ac", "ca", "\n", "a\n", "\\a", "aaaaa", "aaaaaa", "ababab"]
 """Texts that random patterns of the plain atoms tell apart."""
-_MORE_ATOMS = [(atom, atom) for atom in (r"\d", r"\w", "é", r"\\", "[a-f0-9]", r"\.", "x-", "@", "[A-Z0-9]")]
+_MORE_ATOMS = [
+    (atom, atom)
+    for atom in (r"\d", r"\w", "é", r"\\", "[a-f0-9]", r"\.", "x-", "@", "[A-Z0-9]")
+]
 _TIMES = ["*", "+", "?", "{2}", "{1,2}", "{0,2}", "{2,}"]
 
 
@@ -81,13 +213,16 @@ def random_pattern(
         pieces = [chance.choice(["(?=", "(?!"]), part(), ")"]
     else:
         pieces = [part(), part(), part()]
-    return tuple("".join(p if isinstance(p, str) else p[side] for p in pieces) for side in (0, 1))
+    return tuple(
+        "".join(p if isinstance(p, str) else p[side] for p in pieces) for side in (0, 1)
+    )
 
 
 def random_schema(source: Random) -> Any:
     """A schema, of any draft; most name it.
 
-    Some are arrays of distinct items, unions told apart by a property, or texts with many demands.
+    Some are arrays of distinct items, unions told apart by a property, or texts with
+    many demands.
     """
     roll = source.random()
     if roll < 0.03:
@@ -99,7 +234,8 @@ def random_schema(source: Random) -> Any:
 
 
 class _Keyword(NamedTuple):
-    """A keyword, in how many schemas of its type it stands, its value below a depth, and its drafts."""
+    """A keyword, in how many schemas of its type it stands, its value below a depth,
+    and its drafts."""
 
     name: str
     share: float
@@ -109,7 +245,9 @@ class _Keyword(NamedTuple):
 
 
 def _some(low: int, high: int) -> Callable[[_Maker, int], Any]:
-    return lambda maker, inner: [maker.schema(inner) for _ in range(maker.chance.randint(low, high))]
+    return lambda maker, inner: [
+        maker.schema(inner) for _ in range(maker.chance.randint(low, high))
+    ]
 
 
 def _count(low: int, high: int) -> Callable[[_Maker, int], int]:
@@ -142,11 +280,19 @@ _KEYWORDS = {
         _Keyword("properties", 0.8, _by_name),
         _Keyword("required", 0.4, lambda maker, inner: maker.names(1, 2)),
         _Keyword("additionalProperties", 0.3, _closing),
-        _Keyword("patternProperties", 0.15, lambda maker, inner: {maker.pattern(): maker.schema(inner)}),
+        _Keyword(
+            "patternProperties",
+            0.15,
+            lambda maker, inner: {maker.pattern(): maker.schema(inner)},
+        ),
         _Keyword("minProperties", 0.08, _count(1, 3)),
         _Keyword("maxProperties", 0.08, _count(0, 3)),
-        _Keyword("propertyNames", 0.03, lambda maker, inner: {"pattern": maker.pattern()}, 6),
-        _Keyword("propertyNames", 0.03, lambda maker, inner: {"enum": maker.names(1, 3)}, 6),
+        _Keyword(
+            "propertyNames", 0.03, lambda maker, inner: {"pattern": maker.pattern()}, 6
+        ),
+        _Keyword(
+            "propertyNames", 0.03, lambda maker, inner: {"enum": maker.names(1, 3)}, 6
+        ),
         _Keyword("dependencies", 0.04, _by_name, until=7),
         _Keyword("dependencies", 0.04, _needs, until=7),
         _Keyword("dependentSchemas", 0.04, _by_name, 2019),
@@ -166,14 +312,20 @@ _KEYWORDS = {
         _Keyword("minLength", 0.25, _count(0, 3)),
         _Keyword("maxLength", 0.25, _count(0, 5)),
         _Keyword("pattern", 0.35, lambda maker, inner: maker.pattern()),
-        _Keyword("format", 0.12, lambda maker, inner: maker.chance.choice([*FORMATS, "unknown"])),
+        _Keyword(
+            "format",
+            0.12,
+            lambda maker, inner: maker.chance.choice([*FORMATS, "unknown"]),
+        ),
     ],
     "number": [
         _Keyword("minimum", 0.3, _bound),
         _Keyword("maximum", 0.3, _bound),
         _Keyword("exclusiveMinimum", 0.12, _bound, 6),
         _Keyword("exclusiveMaximum", 0.12, _bound, 6),
-        _Keyword("multipleOf", 0.2, lambda maker, inner: maker.chance.choice(_DIVISORS)),
+        _Keyword(
+            "multipleOf", 0.2, lambda maker, inner: maker.chance.choice(_DIVISORS)
+        ),
     ],
     "boolean": [],
     "null": [],
@@ -231,21 +383,39 @@ class _Maker:
         if leaf and self.chance.random() < 0.25:
             return {"enum": self.values()}
         result: dict[str, Any] = {}
-        kinds = self.chance.choices([*_KEYWORDS], _WEIGHTS, k=self.chance.choice((1, 1, 1, 1, 1, 1, 2, 3)))
+        kinds = self.chance.choices(
+            [*_KEYWORDS], _WEIGHTS, k=self.chance.choice((1, 1, 1, 1, 1, 1, 2, 3))
+        )
         if self.distinct and depth < 2 and self.chance.random() < 0.6:
             kinds = ["array"]
             least = self.chance.choice((0, 0, 1, 2, 3))
-            result = {"type": "array", "uniqueItems": True, "items": self.few(depth + 1), "minItems": least}
+            result = {
+                "type": "array",
+                "uniqueItems": True,
+                "items": self.few(depth + 1),
+                "minItems": least,
+            }
             if self.chance.random() < 0.6:
                 return result
         if self.unions and depth < 3 and self.chance.random() < 0.6:
             return self.union(depth)
-        kinds = [kind for kind in dict.fromkeys(kinds) if not leaf or kind not in ("object", "array")]
+        kinds = [
+            kind
+            for kind in dict.fromkeys(kinds)
+            if not leaf or kind not in ("object", "array")
+        ]
         if kinds and self.chance.random() < 0.65:
-            result["type"] = kinds if len(kinds) > 1 or self.chance.random() < 0.05 else kinds[0]
-        rows = [row for kind in kinds for row in _KEYWORDS[kind]] + ([] if leaf else _COMPOSERS)
+            result["type"] = (
+                kinds if len(kinds) > 1 or self.chance.random() < 0.05 else kinds[0]
+            )
+        rows = [row for kind in kinds for row in _KEYWORDS[kind]] + (
+            [] if leaf else _COMPOSERS
+        )
         for row in rows:
-            if row.since <= self.draft <= row.until and self.chance.random() < row.share:
+            if (
+                row.since <= self.draft <= row.until
+                and self.chance.random() < row.share
+            ):
                 result[row.name] = row.make(self, depth + 1)
         for branch in ("then", "else") if "if" in result else ():
             if self.chance.random() < 0.75:
@@ -257,7 +427,8 @@ class _Maker:
         return result
 
     def _reference(self, depth: int) -> dict[str, Any]:
-        # A reference to the root is often enough below a property or an item to come to an end.
+        # A reference to the root is often enough below a property or an item to come to
+        # an end.
         if depth >= 2 and self.chance.random() < 0.2:
             return {"$ref": "#"}
         if not self.defined:
@@ -268,17 +439,28 @@ class _Maker:
         """A schema that most often has few values."""
         kind = self.chance.random()
         if depth > 3 or kind < 0.4:
-            return self.chance.choice([{"enum": self.values()}, {"enum": self.values()}, {"type": "boolean"}])
+            return self.chance.choice(
+                [{"enum": self.values()}, {"enum": self.values()}, {"type": "boolean"}]
+            )
         if kind < 0.55:
             return {"anyOf": [self.few(depth + 1), self.few(depth + 1)]}
         if kind < 0.75:
             properties = {name: self.few(depth + 1) for name in self.names(1, 2)}
-            listed = {"type": "object", "properties": properties, "required": list(properties)[:1]}
-            return listed if self.chance.random() < 0.3 else {**listed, "additionalProperties": False}
+            listed = {
+                "type": "object",
+                "properties": properties,
+                "required": list(properties)[:1],
+            }
+            return (
+                listed
+                if self.chance.random() < 0.3
+                else {**listed, "additionalProperties": False}
+            )
         return self.schema(depth)
 
     def union(self, depth: int) -> dict[str, Any]:
-        """Objects of several kinds; what tells them apart is described, required and typed here and there."""
+        """Objects of several kinds; what tells them apart is described, required and
+        typed here and there."""
         chance = self.chance
         tag = self.names(1, 1)[0]
         pool = chance.choice((_CONSTANTS, _STARTS, [*_CONSTANTS, *_STARTS]))
@@ -292,9 +474,14 @@ class _Maker:
         if chance.random() < 0.7:
             beside["type"] = "object"
         if chance.random() < 0.4:
-            beside["properties"] = {name: self.schema(depth + 2) for name in self.names(1, 2)}
+            beside["properties"] = {
+                name: self.schema(depth + 2) for name in self.names(1, 2)
+            }
         if chance.random() < 0.2:
-            beside["properties"] = {**beside.get("properties", {}), tag: {"type": "string"}}
+            beside["properties"] = {
+                **beside.get("properties", {}),
+                tag: {"type": "string"},
+            }
         if chance.random() < 0.2:
             beside["additionalProperties"] = _closing(self, depth + 1)
         match chance.randrange(5):
@@ -309,12 +496,17 @@ class _Maker:
     def _branch(self, tag: str, kind: dict[str, Any], depth: int) -> dict[str, Any]:
         """One kind of a union's objects."""
         chance = self.chance
-        described = {tag: kind, **{name: self.schema(depth + 2) for name in self.names(0, 2)}}
+        described = {
+            tag: kind,
+            **{name: self.schema(depth + 2) for name in self.names(0, 2)},
+        }
         branch: dict[str, Any] = {"properties": described}
         if chance.random() < 0.3:
             branch["type"] = "object"
         if chance.random() < 0.4:
-            branch["required"] = list(dict.fromkeys([*self.names(1, 1), *chance.choice(([], [tag]))]))
+            branch["required"] = list(
+                dict.fromkeys([*self.names(1, 1), *chance.choice(([], [tag]))])
+            )
         if chance.random() < 0.1:
             branch["additionalProperties"] = _closing(self, depth + 1)
         return branch
@@ -327,7 +519,18 @@ class _Maker:
         if roll < 0.3 and depth < 2:
             return {name: self.value(depth + 1) for name in self.names(0, 2)}
         pick: Callable[[Any], Any] = self.chance.choice
-        return pick([pick(_TEXTS), pick(_TEXTS), pick(_NUMBERS), pick(_NUMBERS), 1.0, True, False, None])
+        return pick(
+            [
+                pick(_TEXTS),
+                pick(_TEXTS),
+                pick(_NUMBERS),
+                pick(_NUMBERS),
+                1.0,
+                True,
+                False,
+                None,
+            ]
+        )
 
     def values(self) -> list[Any]:
         """Some values, each once."""
@@ -341,11 +544,17 @@ class _Maker:
 
     def pattern(self) -> str:
         """One of the pool, or a random one."""
-        return self.chance.choice(_PATTERNS) if self.chance.random() < 0.6 else _pattern(self.chance)
+        return (
+            self.chance.choice(_PATTERNS)
+            if self.chance.random() < 0.6
+            else _pattern(self.chance)
+        )
 
 
 def _pattern(chance: Random, *, looks: bool = False) -> str:
-    text = random_pattern(chance, chance.randint(1, 3), looks, [*_ATOMS[:5], *_MORE_ATOMS])[0]
+    text = random_pattern(
+        chance, chance.randint(1, 3), looks, [*_ATOMS[:5], *_MORE_ATOMS]
+    )[0]
     return chance.choice(("^", "", ".*")) + text + chance.choice(("$", ""))
 
 
@@ -358,7 +567,9 @@ def entangled_schema(chance: Random) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "object"}
     if kind < 0.8:
         sources = [_pattern(chance, looks=True) for _ in range(chance.randint(1, 5))]
-        schema["patternProperties"] = {source: chance.choice(values) for source in sources}
+        schema["patternProperties"] = {
+            source: chance.choice(values) for source in sources
+        }
         if chance.random() < 0.4:
             schema["additionalProperties"] = chance.choice([False, {"type": "null"}])
         if chance.random() < 0.3:
@@ -368,7 +579,12 @@ def entangled_schema(chance: Random) -> dict[str, Any]:
             schema["propertyNames"] = _texts(chance)
         return schema
     least = {"minProperties": chance.randint(0, 2)}
-    return {**schema, "propertyNames": _texts(chance), "additionalProperties": chance.choice(values), **least}
+    return {
+        **schema,
+        "propertyNames": _texts(chance),
+        "additionalProperties": chance.choice(values),
+        **least,
+    }
 
 
 def _texts(chance: Random) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Walks a text through a matcher and tells at which positions the special tokens are wrong.
+"""Walks a text through a matcher and tells at which positions the special tokens are
+wrong.
 
-Stop tokens must be allowed exactly where the output is complete, all other special tokens only where the
-grammar names them, and ids behind the vocabulary never.
+Stop tokens must be allowed exactly where the output is complete, all other special
+tokens only where the grammar names them, and ids behind the vocabulary never.
 """
 
 from __future__ import annotations
@@ -24,10 +25,24 @@ from guided_plugin.spec import OutputSpec
 __all__ = ["AWKWARD_SPECIALS", "Walk", "Walker", "is_json", "special_vocabulary"]
 
 AWKWARD_SPECIALS = (
-    *(b"</s>", b"<|im_end|>", b"<s>", b"[INST]", b"[/INST]", b"[1", b"[", b"<|im", b'"', b"{}", b"1", b""),
+    *(
+        b"</s>",
+        b"<|im_end|>",
+        b"<s>",
+        b"[INST]",
+        b"[/INST]",
+        b"[1",
+        b"[",
+        b"<|im",
+        b'"',
+        b"{}",
+        b"1",
+        b"",
+    ),
     *(b"<tool_call>", b"</tool_call>"),
 )
-"""Names that begin like JSON, like another's name, like an id in brackets, or are missing."""
+"""Names that begin like JSON, like another's name, like an id in brackets, or are
+missing."""
 
 Whole = Callable[[bytes], bool]
 
@@ -37,21 +52,35 @@ _STOPS = (b"</s>", b"<|im_end|>")
 def special_vocabulary(
     *, padded: bool, specials_first: bool = False, more: Iterable[bytes] = ()
 ) -> Vocabulary:
-    """Bytes, a few tokens of several bytes, and special tokens of awkward names; two of them stop.
+    """Bytes, a few tokens of several bytes, and special tokens of awkward names; two of
+    them stop.
 
-    `padded`: the size is no multiple of 32, so that the last word of a mask has bits that no token owns.
-    `more`: further texts.
+    `padded`: the size is no multiple of 32, so that the last word of a mask has bits
+    that no token owns. `more`: further texts.
     """
-    texts = [*(bytes([byte]) for byte in range(256)), *MULTI_BYTE_TOKENS, b'":"', b'","', b"]}", b"123"]
+    texts = [
+        *(bytes([byte]) for byte in range(256)),
+        *MULTI_BYTE_TOKENS,
+        b'":"',
+        b'","',
+        b"]}",
+        b"123",
+    ]
     texts += [text for text in more if text not in texts]
-    parts = [list(AWKWARD_SPECIALS), texts] if specials_first else [texts, list(AWKWARD_SPECIALS)]
+    parts = (
+        [list(AWKWARD_SPECIALS), texts]
+        if specials_first
+        else [texts, list(AWKWARD_SPECIALS)]
+    )
     tokens = parts[0] + parts[1]
     start = 0 if specials_first else len(texts)
     # Words without a meaning fill it up: they are text that no test needs.
     wanted = 5 if padded else 0
     tokens += [b"~filler%d" % i for i in range((wanted - len(tokens)) % 32)]
     specials = range(start, start + len(AWKWARD_SPECIALS))
-    return Vocabulary.from_tokens(tokens, [tokens.index(name, start) for name in _STOPS], specials)
+    return Vocabulary.from_tokens(
+        tokens, [tokens.index(name, start) for name in _STOPS], specials
+    )
 
 
 def is_json(text: bytes) -> bool:
@@ -98,11 +127,16 @@ class Walker:
         self._unnamed = {*self._specials, *padding} - set(self._stops)
 
     def walk(
-        self, grammar: Grammar, text: str | list[int], whole: Whole = is_json, named: Collection[int] = ()
+        self,
+        grammar: Grammar,
+        text: str | list[int],
+        whole: Whole = is_json,
+        named: Collection[int] = (),
     ) -> Walk:
         """One text, or its tokens, checked before each token and after the last.
 
-        `whole`: whether a text may be a whole output. `named`: special tokens that the grammar names.
+        `whole`: whether a text may be a whole output. `named`: special tokens that the
+        grammar names.
         """
         tokens = self._tokens(text) if isinstance(text, str) else text
         return self.walk_all(grammar, [tokens], whole, named)[0]
@@ -114,7 +148,8 @@ class Walker:
         whole: Whole = is_json,
         named: Collection[int] = (),
     ) -> list[Walk]:
-        """Several rows of tokens next to each other, each checked as `walk` checks one."""
+        """Several rows of tokens next to each other, each checked as `walk` checks
+        one."""
         table = GrammarTable(self._compiler.vocabulary)
         backend = self._compiler.backend(grammar.backend)
         for slot in range(len(ways)):
@@ -154,7 +189,9 @@ class Walker:
                     tokens[slot] = ways[slot][step]
             table.accept(tuple(tokens), list(tokens.values()))
             for slot, error in table.failures:
-                found[slot].faults.append(f"after {found[slot].text!r} allowed {tokens.pop(slot)}: {error}")
+                found[slot].faults.append(
+                    f"after {found[slot].text!r} allowed {tokens.pop(slot)}: {error}"
+                )
             table.failures.clear()
             for slot, token in tokens.items():
                 found[slot].text += self._names[token]
@@ -175,10 +212,12 @@ class Walker:
         likely: bytes = b"",
         merged: float = 0,
     ) -> Walk:
-        """Tokens at random, of those that the masks allow; those that may end something come more often.
+        """Tokens at random, of those that the masks allow; those that may end something
+        come more often.
 
-        `begin`: a text to start with. `finish`: so many steps more to end the output, if it may end.
-        `likely`: tokens of these bytes alone come before others. `merged`: how often several bytes do.
+        `begin`: a text to start with. `finish`: so many steps more to end the output,
+        if it may end. `likely`: tokens of these bytes alone come before others.
+        `merged`: how often several bytes do.
         """
         left = iter(range(steps))
         more = iter(range(finish))
@@ -187,7 +226,11 @@ class Walker:
             {i for i, name in enumerate(self._names) if name and set(name) <= set(some)}
             for some in (b'"]}', likely)
         )
-        long = {i for i, name in enumerate(self._names) if len(name) > 1 and i not in self._specials}
+        long = {
+            i
+            for i, name in enumerate(self._names)
+            if len(name) > 1 and i not in self._specials
+        }
 
         def choose(allowed: set[int]) -> int | None:
             token = next(first, None)
@@ -195,9 +238,15 @@ class Walker:
             if token is not None or not candidates:
                 return token
             late = next(left, None) is None
-            if late and (not allowed.isdisjoint(self._stops) or next(more, None) is None):
+            if late and (
+                not allowed.isdisjoint(self._stops) or next(more, None) is None
+            ):
                 return None
-            for some, share in ((long, merged), (ending, 0.9 if late else 0.4), (plain, 0.95)):
+            for some, share in (
+                (long, merged),
+                (ending, 0.9 if late else 0.4),
+                (plain, 0.95),
+            ):
                 if chance.random() < share and (found := sorted(allowed & some)):
                     return chance.choice(found)
             return chance.choice(candidates)
@@ -211,10 +260,16 @@ class Walker:
         return walk.text.decode()
 
     def _walk(
-        self, grammar: Grammar, choose: Callable[[set[int]], int | None], whole: Whole, named: Collection[int]
+        self,
+        grammar: Grammar,
+        choose: Callable[[set[int]], int | None],
+        whole: Whole,
+        named: Collection[int],
     ) -> Walk:
         table = GrammarTable(self._compiler.vocabulary)
-        table.add(0, "walk", grammar.spec, grammar, self._compiler.backend(grammar.backend))
+        table.add(
+            0, "walk", grammar.spec, grammar, self._compiler.backend(grammar.backend)
+        )
         found = Walk(False)
         unnamed = self._unnamed - set(named)
         while True:
@@ -228,7 +283,9 @@ class Walker:
             where = f"after {before!r}"
             matcher = table.requests[0].matcher
             if bool(stops) != matcher.complete or (stops and stops != set(self._stops)):
-                found.early.append(f"{where}: stops {self._shown(stops)}, complete {matcher.complete}")
+                found.early.append(
+                    f"{where}: stops {self._shown(stops)}, complete {matcher.complete}"
+                )
             elif stops and not whole(before):
                 found.early.append(f"{where}: complete, and no whole output")
             if others:
@@ -241,19 +298,29 @@ class Walker:
             if token not in allowed:
                 return found
             if table.failures:
-                return self._failed(found, str(table.failures[0][1]), "breaks the grammar")
+                return self._failed(
+                    found, str(table.failures[0][1]), "breaks the grammar"
+                )
             found.text += self._names[token]
 
     def _failed(self, found: Walk, error: str, stuck: str) -> Walk:
         found.stuck = stuck in error
-        found.limited = "exceeded a limit" in error or "row_ms" in error  # time, on a busy machine
+        # time, on a busy machine
+        found.limited = "exceeded a limit" in error or "row_ms" in error
         return found
 
     def _allowed(self) -> set[int]:
-        return set(np.flatnonzero(np.unpackbits(self._row.view(np.uint8), bitorder="little")).tolist())
+        return set(
+            np.flatnonzero(
+                np.unpackbits(self._row.view(np.uint8), bitorder="little")
+            ).tolist()
+        )
 
     def _shown(self, ids: set[int]) -> list[str]:
-        return [f"{i} {self._names[i]!r}" if i < len(self._names) else f"{i} (padding)" for i in sorted(ids)]
+        return [
+            f"{i} {self._names[i]!r}" if i < len(self._names) else f"{i} (padding)"
+            for i in sorted(ids)
+        ]
 
 
 def _allows(mask: np.ndarray, token: int) -> bool:

@@ -1,8 +1,11 @@
-"""A backend `strange` that does in a helper process what the grammar says, as the text of a plugin."""
+"""A backend `strange` that does in a helper process what the grammar says, as the text
+of a plugin."""
 
 from guided_plugin import OutputSpec, Vocabulary
 
-VOCABULARY = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [256])
+VOCABULARY = Vocabulary.from_tokens(
+    [*(bytes([byte]) for byte in range(256)), b"</s>"], [256]
+)
 
 # Too large to be compiled in this process.
 LARGE = {
@@ -60,4 +63,6 @@ plugin = Plugin()
 
 def strange(what):
     # Too long to be compiled in this process.
-    return OutputSpec.grammar(f"root ::= {what}" + " # padding" * 200, backend="strange")
+    return OutputSpec.grammar(
+        f"root ::= {what}" + " # padding" * 200, backend="strange"
+    )

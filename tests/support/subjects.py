@@ -1,4 +1,5 @@
-"""A schema with its grammar and the oracle for it: which texts do they see differently."""
+"""A schema with its grammar and the oracle for it: which texts do they see
+differently."""
 
 from __future__ import annotations
 
@@ -20,13 +21,24 @@ from guided_plugin.grammar.renewal import rebuilds_shared
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["COMPILER", "WALKER", "Finding", "Mode", "Outcome", "Subject", "check", "is_whole"]
+__all__ = [
+    "COMPILER",
+    "WALKER",
+    "Finding",
+    "Mode",
+    "Outcome",
+    "Subject",
+    "check",
+    "is_whole",
+]
 
 BEGIN = "<f>"
 END = "</f>"
 COMPILER = GrammarCompiler(
     special_vocabulary(padded=True, more=MERGED),
-    config=GuidedConfig(threads=1, cache_bytes=0, isolate_compiles=False, **vars(UNBOUNDED)),
+    config=GuidedConfig(
+        threads=1, cache_bytes=0, isolate_compiles=False, **vars(UNBOUNDED)
+    ),
     plugins=Plugins(entry_points=False),
 )
 WALKER = Walker(COMPILER)
@@ -45,7 +57,8 @@ class Mode(NamedTuple):
     strict: bool = False
     whitespace: str = "compact"
     tag: str = ""
-    """`tag`, `triggered_tags`, `lark` (the schema inside a grammar), or empty for the schema itself."""
+    """`tag`, `triggered_tags`, `lark` (the schema inside a grammar), or empty for the
+    schema itself."""
     backend: str = "auto"
 
     def __str__(self) -> str:
@@ -61,13 +74,22 @@ class Mode(NamedTuple):
         if not self.tag:
             return OutputSpec.json_schema(schema, **options)
         if self.tag == "lark":
-            source = f'start: "{BEGIN}" inner "{END}"\ninner: %json {json.dumps(schema)}\n'
+            source = (
+                f'start: "{BEGIN}" inner "{END}"\ninner: %json {json.dumps(schema)}\n'
+            )
             return OutputSpec.grammar(source, "lark", **options)
         content = {"type": "json_schema", "json_schema": schema}
-        part: dict[str, Any] = {"type": "tag", "begin": BEGIN, "content": content, "end": END}
+        part: dict[str, Any] = {
+            "type": "tag",
+            "begin": BEGIN,
+            "content": content,
+            "end": END,
+        }
         if self.tag == "triggered_tags":
             part = {"type": self.tag, "triggers": [BEGIN], "tags": [part]}
-        return OutputSpec.structural_tag({"type": "structural_tag", "format": part}, **options)
+        return OutputSpec.structural_tag(
+            {"type": "structural_tag", "format": part}, **options
+        )
 
     def text(self, instance: str) -> str:
         """The whole output that holds the text of an instance."""
@@ -76,7 +98,8 @@ class Mode(NamedTuple):
         return f"{BEGIN}{instance}{END}" if self.tag else instance
 
     def instance_in(self, output: str) -> str:
-        """The text of the instance in a whole output: in its first tag, if it has tags."""
+        """The text of the instance in a whole output: in its first tag, if it has
+        tags."""
         if not self.tag:
             return output
         rest = output.partition(BEGIN)[2].lstrip()
@@ -104,8 +127,8 @@ class Finding:
     """One text that a grammar treats wrongly."""
 
     kind: str
-    """`wrong accept`, `wrong refusal`, `dead end`, `early stop`, `inconsistent`, `crash`, or `called
-    unsatisfiable`."""
+    """`wrong accept`, `wrong refusal`, `dead end`, `early stop`, `inconsistent`,
+    `crash`, or `called unsatisfiable`."""
     text: str
     """A whole output; of a dead end or an early stop, what stands before it."""
 
@@ -131,21 +154,25 @@ class Outcome:
 
 
 class Subject:
-    """A schema compiled in one mode, and the oracle for it. Raises GuidedError and OracleError."""
+    """A schema compiled in one mode, and the oracle for it. Raises GuidedError and
+    OracleError."""
 
     def __init__(self, schema: Any, mode: Mode = Mode()) -> None:  # noqa: B008
         self.mode = mode
         self.valid = oracle(schema)
         self.distinct = "uniqueItems" in json.dumps(schema)
-        """Whether a check of our own reads the tokens too: then each text comes in more tokenizations."""
+        """Whether a check of our own reads the tokens too: then each text comes in more
+        tokenizations."""
         self.grammar = COMPILER.compile(mode.spec(schema))
 
     def takes(self, text: str) -> bool:
-        """Whether a whole output is accepted, in each of the tokenizations that are tried."""
+        """Whether a whole output is accepted, in each of the tokenizations that are
+        tried."""
         return self.verdicts(text) == {True}
 
     def verdicts(self, text: str) -> set[bool | None]:
-        """Whether tokenizations of a whole output are accepted: all the same, if all is well.
+        """Whether tokenizations of a whole output are accepted: all the same, if all is
+        well.
 
         Without those at which the backend met a limit of its own, which its error says.
         """
@@ -154,7 +181,10 @@ class Subject:
     def masked(self, text: str) -> list[Walk]:
         """What the masks say of those tokenizations."""
         whole = is_whole if self.mode.tag else is_json
-        return [WALKER.walk(self.grammar, tokens, whole) for tokens in self._tokenizations(text)]
+        return [
+            WALKER.walk(self.grammar, tokens, whole)
+            for tokens in self._tokenizations(text)
+        ]
 
     def _tokenizations(self, text: str) -> list[list[int]]:
         # The same for a text, so that what is found is found again.
@@ -170,17 +200,23 @@ class Subject:
             matcher = owner.start(self.grammar, COMPILER.vocabulary.stop_token_ids)
             if all(map(matcher.accept, tokens)):
                 return matcher.complete
-            if not rebuilds_shared(matcher):  # else its lexer had learnt all that it may
+            # else its lexer had learnt all that it may
+            if not rebuilds_shared(matcher):
                 return None if matcher.limit() else False
 
     def stuck(self, text: bytes) -> bool:
         """Whether nothing is allowed after a text that is accepted."""
-        return WALKER.wander(self.grammar, Random(0), 0, begin=text.decode(errors="ignore")).stuck
+        return WALKER.wander(
+            self.grammar, Random(0), 0, begin=text.decode(errors="ignore")
+        ).stuck
 
     def allows(self, instance: str) -> bool:
-        """Whether the oracle allows an instance, whichever of two members of one name counts."""
+        """Whether the oracle allows an instance, whichever of two members of one name
+        counts."""
         return self.valid(read_exactly(instance)) and self.valid(
-            read_exactly(instance, object_pairs_hook=lambda pairs: dict(reversed(pairs)))
+            read_exactly(
+                instance, object_pairs_hook=lambda pairs: dict(reversed(pairs))
+            )
         )
 
     def is_laid_out(self, instance: str) -> bool:
@@ -194,11 +230,25 @@ class Subject:
         whole = is_whole if self.mode.tag else is_json
         steps = source.choice(_STEPS)
         merged = source.choice((0, 0.3, 0.8))
-        walk = WALKER.wander(self.grammar, source, steps, whole, begin=begin, finish=_FINISH, merged=merged)
+        walk = WALKER.wander(
+            self.grammar,
+            source,
+            steps,
+            whole,
+            begin=begin,
+            finish=_FINISH,
+            merged=merged,
+        )
         outcome.walks += 1
         text = walk.text.decode(errors="replace")
         if walk.stuck or walk.early or walk.leaks:
-            outcome.add(*(("dead end", text) if walk.stuck else ("early stop", (walk.early + walk.leaks)[0])))
+            outcome.add(
+                *(
+                    ("dead end", text)
+                    if walk.stuck
+                    else ("early stop", (walk.early + walk.leaks)[0])
+                )
+            )
             return None
         if not walk.accepted:
             outcome.unfinished += 1
@@ -237,7 +287,8 @@ class Subject:
                     continue
                 if len(taken) > 1:
                     outcome.add("inconsistent", output)
-                # Strict schemas are closed and ordered; other spellings are the grammar's own choice.
+                # Strict schemas are closed and ordered; other spellings are the
+                # grammar's own choice.
                 elif taken == {False} and instance is spelt[0] and not self.mode.strict:
                     outcome.add("wrong refusal", output)
                 elif taken == {True} and masked < _MASKED:
@@ -253,7 +304,8 @@ class Subject:
             outcome.add("inconsistent", output)
 
     def _spelt(self, text: str, value: Any, source: Random) -> list[str]:
-        """A text and others of its value: with whitespace, and now and then with escapes and exponents."""
+        """A text and others of its value: with whitespace, and now and then with
+        escapes and exponents."""
         texts = [text]
         if self.mode.whitespace == "flexible":
             indent = source.choice((None, 1))
@@ -262,12 +314,16 @@ class Subject:
         return texts + (respelt(value) if source.random() < 0.2 else [])
 
 
-def check(schema: Any, mode: Mode, source: Random, *, count: int = 60, walks: int = 5) -> Outcome:
+def check(
+    schema: Any, mode: Mode, source: Random, *, count: int = 60, walks: int = 5
+) -> Outcome:
     """Everything about one schema: outputs at random, and instances near it."""
     outcome = Outcome()
 
     def instances(seeds: list[Any]) -> Iterable[Any]:
-        return near(schema, seeds, count=count + len(seeds), seed=source.randrange(2**32))
+        return near(
+            schema, seeds, count=count + len(seeds), seed=source.randrange(2**32)
+        )
 
     try:
         try:
@@ -293,5 +349,6 @@ def check(schema: Any, mode: Mode, source: Random, *, count: int = 60, walks: in
 
 
 def says_unsatisfiable(error: GuidedError) -> bool:
-    """Whether a refusal says that no value is valid, and not that something can't be enforced."""
+    """Whether a refusal says that no value is valid, and not that something can't be
+    enforced."""
     return isinstance(error, UnsatisfiableSpecError) or "allows nothing" in error.what

@@ -25,7 +25,9 @@ __all__ = [
 
 CALL = "<|call|>"
 VOCABULARY = Vocabulary.from_tokens(
-    [*(bytes([byte]) for byte in range(256)), b"</s>", CALL.encode(), b"<|other|>"], [256], [257, 258]
+    [*(bytes([byte]) for byte in range(256)), b"</s>", CALL.encode(), b"<|other|>"],
+    [256],
+    [257, 258],
 )
 _CONTROL = "\x01"
 """Stands for the control token in texts."""
@@ -53,14 +55,30 @@ def _either(*elements: Any) -> dict[str, Any]:
 
 
 def _separated(*tags: Any, separator: str, **options: Any) -> dict[str, Any]:
-    return {"type": "tags_with_separator", "tags": list(tags), "separator": separator, **options}
+    return {
+        "type": "tags_with_separator",
+        "tags": list(tags),
+        "separator": separator,
+        **options,
+    }
 
 
-def triggered(*tags: Any, triggers: tuple[str, ...] = ("<f=",), **options: Any) -> dict[str, Any]:
-    return {"type": "triggered_tags", "triggers": list(triggers), "tags": list(tags), **options}
+def triggered(
+    *tags: Any, triggers: tuple[str, ...] = ("<f=",), **options: Any
+) -> dict[str, Any]:
+    return {
+        "type": "triggered_tags",
+        "triggers": list(triggers),
+        "tags": list(tags),
+        **options,
+    }
 
 
-_OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+_OBJECT = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+}
 _A = tag("<f=a>", json_of(_OBJECT), "</f>")
 _B = tag("<f=b>", json_of({"type": "string"}), "</f>")
 _ANY = {"type": "any_text"}
@@ -145,9 +163,13 @@ def tokens_of(text: str) -> list[int]:
     return [257 if byte == 1 else byte for byte in text.encode()]
 
 
-def follows(compiler: GrammarCompiler, grammar: Grammar, text: str) -> tuple[bool, bool]:
+def follows(
+    compiler: GrammarCompiler, grammar: Grammar, text: str
+) -> tuple[bool, bool]:
     """Whether a grammar takes a text as a beginning, and as a whole."""
-    matcher = compiler.backend(grammar.backend).start(grammar, VOCABULARY.stop_token_ids)
+    matcher = compiler.backend(grammar.backend).start(
+        grammar, VOCABULARY.stop_token_ids
+    )
     if not all(matcher.accept(token) for token in tokens_of(text)):
         return False, False
     return True, matcher.complete
@@ -156,7 +178,8 @@ def follows(compiler: GrammarCompiler, grammar: Grammar, text: str) -> tuple[boo
 def grown(
     compiler: GrammarCompiler, grammars: tuple[Grammar, Grammar], name: str, count: int
 ) -> list[tuple[str, tuple[bool, bool], tuple[bool, bool]]]:
-    """Texts that grow by pieces while any of two grammars takes them, with what both say."""
+    """Texts that grow by pieces while any of two grammars takes them, with what both
+    say."""
     chance = Random(name)
     found = []
     pool = [""]

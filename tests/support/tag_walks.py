@@ -1,4 +1,5 @@
-"""Structural tags whose JSON must have distinct items, with the schema of each JSON text of an output."""
+"""Structural tags whose JSON must have distinct items, with the schema of each JSON
+text of an output."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ from guided_plugin import OutputSpec, Vocabulary
 
 STRINGS = {**UNIQUE, "items": {"type": "string"}}
 FLAGS = {**UNIQUE, "items": closed("a", "b", a=BOOLEAN, b={"enum": [1, 2]})}
-NUMBERS = {"type": "object", "properties": {"n": {**UNIQUE, "items": {"type": "integer"}}}, "required": ["n"]}
+NUMBERS = {
+    "type": "object",
+    "properties": {"n": {**UNIQUE, "items": {"type": "integer"}}},
+    "required": ["n"],
+}
 NAMES = {"type": "object", "minProperties": 2, "additionalProperties": BOOLEAN}
 FREE = {"type": "array", "items": {"type": "integer"}}
 
@@ -43,7 +48,8 @@ class Form:
     head: str = ""
     """What is behind this only counts."""
     spelled: bool = True
-    """Whether control tokens may be written as text; else they are read as one character of their own."""
+    """Whether control tokens may be written as text; else they are read as one
+    character of their own."""
 
 
 def around(parts: Any) -> list[dict[str, Any]]:
@@ -51,7 +57,12 @@ def around(parts: Any) -> list[dict[str, Any]]:
 
 
 _TWO = (("<s>", "</s>", STRINGS), ("<f>", "</f>", FLAGS))
-_THREE = (*_TWO, ("<n>", "</n>", NUMBERS), ("<o>", "</o>", NAMES), ("<x>", "</x>", FREE))
+_THREE = (
+    *_TWO,
+    ("<n>", "</n>", NUMBERS),
+    ("<o>", "</o>", NAMES),
+    ("<x>", "</x>", FREE),
+)
 _CALLS = (
     ('<c>{"name":"a","arguments":', "}</c>", NUMBERS),
     ('<c>{"name":"ab","arguments":', "}</c>", NAMES),
@@ -62,14 +73,23 @@ FORMS = {
     "tag": Form(tag("<s>", json_of(STRINGS), "</s>"), _TWO[:1]),
     "triggered": Form(_TRIGGERED, _THREE),
     "at least one": Form({**_TRIGGERED, "at_least_one": True}, _THREE),
-    "calls": Form({"type": "triggered_tags", "triggers": ["<c>"], "tags": around(_CALLS)}, _CALLS),
+    "calls": Form(
+        {"type": "triggered_tags", "triggers": ["<c>"], "tags": around(_CALLS)}, _CALLS
+    ),
     "separated": Form(
-        {"type": "tags_with_separator", "separator": "\n", "tags": around(_THREE), "at_least_one": True},
+        {
+            "type": "tags_with_separator",
+            "separator": "\n",
+            "tags": around(_THREE),
+            "at_least_one": True,
+        },
         _THREE,
     ),
     "sequence": Form({"type": "sequence", "elements": around(_TWO)}, _TWO),
     "or": Form({"type": "or", "elements": around(_THREE)}, _THREE),
-    "star": Form({"type": "star", "content": {"type": "or", "elements": around(_THREE)}}, _THREE),
+    "star": Form(
+        {"type": "star", "content": {"type": "or", "elements": around(_THREE)}}, _THREE
+    ),
     "text before": Form(
         {
             "type": "sequence",
@@ -108,15 +128,26 @@ FORMS = {
 }
 
 
-def spec_of(form: dict[str, Any], *, strict: bool = False, whitespace: Any = "compact") -> OutputSpec:
-    return OutputSpec.structural_tag({"format": form}, strict=strict, whitespace=whitespace)
+def spec_of(
+    form: dict[str, Any], *, strict: bool = False, whitespace: Any = "compact"
+) -> OutputSpec:
+    return OutputSpec.structural_tag(
+        {"format": form}, strict=strict, whitespace=whitespace
+    )
 
 
-def texts_of(form: Form, tokens: list[int], hook: Callable[[Any], Any]) -> list[tuple[Any, Any]]:
-    """The JSON texts of a whole output with their schemas. A begin inside of a string is none."""
-    names = dict(zip(sorted(VOCABULARY.special_ids)[1:], ("\ue000", "\ue001"), strict=True))
+def texts_of(
+    form: Form, tokens: list[int], hook: Callable[[Any], Any]
+) -> list[tuple[Any, Any]]:
+    """The JSON texts of a whole output with their schemas. A begin inside of a string
+    is none."""
+    names = dict(
+        zip(sorted(VOCABULARY.special_ids)[1:], ("\ue000", "\ue001"), strict=True)
+    )
     plain = b"".join(
-        names[token].encode() if token in names and not form.spelled else VOCABULARY.tokens[token]
+        names[token].encode()
+        if token in names and not form.spelled
+        else VOCABULARY.tokens[token]
         for token in tokens
     )
     text = plain.decode(errors="replace")
@@ -124,8 +155,13 @@ def texts_of(form: Form, tokens: list[int], hook: Callable[[Any], Any]) -> list[
     at = text.index(form.head) + len(form.head)
     read = json.JSONDecoder(object_pairs_hook=hook).raw_decode
     while True:
-        begins = [(text.find(begin, at), -len(begin), end, schema) for begin, end, schema in form.parts]
-        begins = sorted((begin for begin in begins if begin[0] >= 0), key=lambda begin: begin[:2])
+        begins = [
+            (text.find(begin, at), -len(begin), end, schema)
+            for begin, end, schema in form.parts
+        ]
+        begins = sorted(
+            (begin for begin in begins if begin[0] >= 0), key=lambda begin: begin[:2]
+        )
         if not begins:
             return found
         start, length, end, schema = begins[0]

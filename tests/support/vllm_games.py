@@ -1,4 +1,5 @@
-"""Both of vLLM's model runners as games: rows that move, prompts in chunks, preemption. Needs vLLM."""
+"""Both of vLLM's model runners as games: rows that move, prompts in chunks, preemption.
+Needs vLLM."""
 
 import random
 from itertools import chain
@@ -40,7 +41,9 @@ SPECS = [
 ]
 
 
-COMPILER = gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(threads=1, isolate_compiles=False))
+COMPILER = gp.GrammarCompiler(
+    VOCABULARY, config=gp.GuidedConfig(threads=1, isolate_compiles=False)
+)
 
 
 def assert_allowed(spec, tokens):
@@ -51,8 +54,8 @@ def assert_allowed(spec, tokens):
 
 
 def played(game, steps, before=lambda step: None):
-    """The pipeline's metrics after a game in which enough guided requests came to their end. `before` is
-    called before each step."""
+    """The pipeline's metrics after a game in which enough guided requests came to their
+    end. `before` is called before each step."""
     with NothingWaits():
         for step in range(steps):
             before(step)
@@ -67,8 +70,9 @@ def played(game, steps, before=lambda step: None):
 
 
 class NothingWaits(TorchFunctionMode):
-    """Fails where a number is put by index. On a device this copies the number there and waits for it, so for
-    the forward pass before: it cost 5 ms for each request that came."""
+    """Fails where a number is put by index. On a device this copies the number there
+    and waits for it, so for the forward pass before: it cost 5 ms for each request that
+    came."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is torch.Tensor.__setitem__ and isinstance(args[1], torch.Tensor):
@@ -85,7 +89,9 @@ class Request:
     def __init__(self, number, rng, **options):
         self.number, self.name = number, str(number)
         self.spec = rng.choice(SPECS)
-        self.params = runner_params(self.spec, None if self.spec is None else self.name, **options)
+        self.params = runner_params(
+            self.spec, None if self.spec is None else self.name, **options
+        )
         self.prompt = [rng.randrange(256) for _ in range(rng.choice([1, 3, 9]))]
         self.tokens = []
         self.computed = 0
@@ -102,13 +108,19 @@ class Request:
 
 
 class V1Game:
-    """The batches that a V1 runner sees. It takes out what is not in a batch, preempted for one, and puts it
-    back for its next step; the batches of several pipeline stages take turns."""
+    """The batches that a V1 runner sees. It takes out what is not in a batch, preempted
+    for one, and puts it back for its next step; the batches of several pipeline stages
+    take turns."""
 
     kind = Request
 
     def __init__(self, guide, seed, *, placeholders=False, stages=1, most=8):
-        self.guide, self.rng, self.placeholders, self.most = guide, random.Random(seed), placeholders, most
+        self.guide, self.rng, self.placeholders, self.most = (
+            guide,
+            random.Random(seed),
+            placeholders,
+            most,
+        )
         self.generator = torch.Generator().manual_seed(seed)
         self.groups = [[] for _ in range(stages)]
         self.preempted = []
@@ -117,7 +129,8 @@ class V1Game:
         self.turn = 0
         self.count = 0
         self.begun, self.cut, self.cut_back = set(), set(), 0
-        """Guided requests that were in a batch; those whose output was cut; how many of them came back."""
+        """Guided requests that were in a batch; those whose output was cut; how many of
+        them came back."""
         self.table = guide.runner.engine.table = {}
 
     def step(self):
@@ -126,7 +139,8 @@ class V1Game:
         self.turn += 1
         for one in (*self.groups, self.preempted):
             for request in list(one):
-                if request.over or rng.random() < 0.02:  # finished, or aborted wherever it is
+                # finished, or aborted wherever it is
+                if request.over or rng.random() < 0.02:
                     one.remove(request)
                     del self.table[request.name]
                     self.done.append(request)
@@ -137,7 +151,8 @@ class V1Game:
         running = sum(map(len, self.groups))
         if self.preempted and running < 8 and rng.random() < 0.3:
             request = self.preempted.pop(0)
-            if request.tokens and rng.random() < 0.3:  # a part of its cache could not be loaded
+            # a part of its cache could not be loaded
+            if request.tokens and rng.random() < 0.3:
                 del request.tokens[-1]
                 del request.listed[-1]
                 self.cut.add(request)
@@ -159,7 +174,8 @@ class V1Game:
         for request in batch:
             if request not in rows:
                 if self.placeholders:
-                    request.listed = list(request.tokens)  # vLLM makes a new list of the tokens themselves
+                    # vLLM makes a new list of the tokens themselves
+                    request.listed = list(request.tokens)
                 at = free.pop(0) if free else len(rows)
                 rows[at : at + 1] = [request]
                 added.append((at, request.params, request.prompt, request.listed))
@@ -178,7 +194,11 @@ class V1Game:
             rows[a], rows[b] = rows[b], rows[a]
             moved.append((a, b, MoveDirectionality.SWAP))
         self.rows = rows
-        return BatchUpdate(len(rows), removed, added, moved) if removed or added or moved else None
+        return (
+            BatchUpdate(len(rows), removed, added, moved)
+            if removed or added or moved
+            else None
+        )
 
     def decode(self, batch):
         rng = self.rng
@@ -198,7 +218,9 @@ class V1Game:
         sampled = masked.argmax(-1).to(torch.int32)
         self.guide.runner.sampled(sampled.view(-1, 1))
         for request, token in zip(self.rows, sampled.tolist(), strict=True):
-            request.computed += rng.choice([2, 100]) if request.computed < len(request.prompt) else 1
+            request.computed += (
+                rng.choice([2, 100]) if request.computed < len(request.prompt) else 1
+            )
             if request.computed >= len(request.prompt):
                 request.tokens.append(token)
                 request.listed.append(-1 if self.placeholders else token)
@@ -209,7 +231,8 @@ class V1Game:
 
 
 class V2Game:
-    """The tables of a V2 runner: requests at indices that are used again, batches in any order."""
+    """The tables of a V2 runner: requests at indices that are used again, batches in
+    any order."""
 
     kind = Request
 
@@ -224,15 +247,19 @@ class V2Game:
         self.wrapped = seed % 3 > 0
         """Whether vLLM's sampler is wrapped."""
         self.again = seed % 3 == 2
-        """Whether it has processors of others. It was called once before any request came."""
+        """Whether it has processors of others. It was called once before any request
+        came."""
         if self.wrapped:
             none = torch.zeros(1, dtype=torch.int32)
             context = LogitsContext(none, none, none.numpy(), *[None] * 4)
-            self.guide.runner.mask_early(torch.zeros(1, WIDTH), context, again=self.again)
+            self.guide.runner.mask_early(
+                torch.zeros(1, WIDTH), context, again=self.again
+            )
         self.turn = 0
         self.turns = vllm_config.parallel_config.pipeline_parallel_size
         self.turn_of = {}
-        """Whose turn each request is, by index: as many batches as a pipeline has stages."""
+        """Whose turn each request is, by index: as many batches as a pipeline has
+        stages."""
         self.running, self.waiting, self.done, self.free = {}, [], [], list(range(8))
         self.count = 0
         self.processed = {}
@@ -248,7 +275,8 @@ class V2Game:
         self.tokens[index, : len(fed)] = torch.tensor(fed, dtype=torch.int32)
         needs = self.guide.add_request(index, request.params)
         assert needs == (request.spec is not None and (not self.wrapped or self.again))
-        self.processed[index] = needs or self.rng.random() < 0.3  # for a temperature, say
+        # for a temperature, say
+        self.processed[index] = needs or self.rng.random() < 0.3
 
     def step(self):
         rng = self.rng
@@ -256,7 +284,9 @@ class V2Game:
             if request.over or rng.random() < 0.04:
                 del self.running[index]
                 self.free.append(index)
-                (self.done if request.over or rng.random() < 0.3 else self.waiting).append(request)
+                (
+                    self.done if request.over or rng.random() < 0.3 else self.waiting
+                ).append(request)
         for _ in range(rng.choice([0, 0, 1, 2])):
             if not self.free:
                 break
@@ -268,7 +298,11 @@ class V2Game:
         self.guide.apply_staged_writes()
         turn = self.turn % self.turns
         self.turn += 1
-        batch = [index for index in self.running if self.turn_of[index] == turn and rng.random() < 0.93]
+        batch = [
+            index
+            for index in self.running
+            if self.turn_of[index] == turn and rng.random() < 0.93
+        ]
         rng.shuffle(batch)
         if batch:
             self.decode(batch)
@@ -278,14 +312,21 @@ class V2Game:
         logits = torch.randn(len(batch), WIDTH, generator=self.generator)
         before = logits.clone()
         mapping = torch.tensor(batch)
-        logits = self.apply(logits, LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4))
+        logits = self.apply(
+            logits, LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4)
+        )
         sampled = logits.argmax(-1).tolist()
         for row, index in enumerate(batch):
             request = self.running[index]
             if request.spec is None:
                 assert torch.equal(logits[row], before[row])
-            request.computed += rng.choice([2, 100]) if request.computed < self.prefill_len[index] else 1
-            if request.computed < self.prefill_len[index]:  # the next part of a prompt waits for no turn
+            request.computed += (
+                rng.choice([2, 100])
+                if request.computed < self.prefill_len[index]
+                else 1
+            )
+            # the next part of a prompt waits for no turn
+            if request.computed < self.prefill_len[index]:
                 self.turn_of[index] = self.turn % self.turns
             else:
                 request.tokens.append(sampled[row])
@@ -299,7 +340,9 @@ class V2Game:
         if not any(self.processed[index] for index in context.idx_mapping_np.tolist()):
             return logits
         if self.again:  # one of them allows all
-            logits = logits.where(logits.isfinite(), torch.randn(logits.shape, generator=self.generator))
+            logits = logits.where(
+                logits.isfinite(), torch.randn(logits.shape, generator=self.generator)
+            )
         masked = self.guide.apply(logits.clone(), context)
         assert torch.equal(masked, logits) or not self.wrapped or self.again
         return masked
@@ -313,7 +356,8 @@ DRAFTS = 3
 
 
 class V2DraftGame(V2Game):
-    """The same where requests draft: some rows each, judged as vLLM's rejection sampler does, in parts."""
+    """The same where requests draft: some rows each, judged as vLLM's rejection sampler
+    does, in parts."""
 
     def __init__(self, vllm_config, seed):
         vllm_config.speculative_config = SimpleNamespace(
@@ -344,22 +388,32 @@ class V2DraftGame(V2Game):
             mask = np.zeros((1, VOCABULARY.words), np.int32)
             while len(tokens) < DRAFTS and END not in tokens:
                 backend.batch([matcher]).fill(mask, [0])
-                fits = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+                fits = np.flatnonzero(
+                    np.unpackbits(mask.view(np.uint8), bitorder="little")
+                )
                 tokens.append(self.rng.choice(fits.tolist()))
                 matcher.accept(tokens[-1])
         tokens += [self.rng.randrange(END + 1) for _ in range(DRAFTS - len(tokens))]
         return tokens[: self.rng.randrange(DRAFTS + 1)]
 
     def judge(self, batch, drafts):
-        rows = [(index, position) for index in batch for position in range(len(drafts[index]) + 1)]
+        rows = [
+            (index, position)
+            for index in batch
+            for position in range(len(drafts[index]) + 1)
+        ]
         fed = [([0, *drafts[index]])[position] for index, position in rows]
         logits = self.logits(rows)
         before = logits.clone()
         context = LogitsContext(
-            expanded_idx_mapping=torch.tensor([index for index, _ in rows], dtype=torch.int32),
+            expanded_idx_mapping=torch.tensor(
+                [index for index, _ in rows], dtype=torch.int32
+            ),
             idx_mapping=torch.tensor(batch, dtype=torch.int32),
             idx_mapping_np=np.array(batch, np.int32),
-            expanded_local_pos=torch.tensor([position for _, position in rows], dtype=torch.int32),
+            expanded_local_pos=torch.tensor(
+                [position for _, position in rows], dtype=torch.int32
+            ),
             input_ids=torch.tensor(fed, dtype=torch.int32),
             pos=None,
             seq_lens_upper_bound_np=None,
@@ -385,7 +439,9 @@ class V2DraftGame(V2Game):
             request.tokens += new
             if END in request.tokens:  # vLLM cuts what comes after a stop token
                 del request.tokens[request.tokens.index(END) + 1 :]
-            self.tokens[index, self.total[index] : self.total[index] + len(new)] = torch.tensor(new).int()
+            self.tokens[index, self.total[index] : self.total[index] + len(new)] = (
+                torch.tensor(new).int()
+            )
             self.total[index] += len(new)
 
     def logits(self, rows):

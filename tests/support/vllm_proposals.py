@@ -13,18 +13,21 @@ __all__ = ["V2ProposeGame"]
 
 
 class V2ProposeGame(V2DraftGame):
-    """The same where a speculator proposes what is drafted, and where each token is the likeliest one: the
-    output is known. vLLM verifies as many drafts as it likes, and now and then asks for none."""
+    """The same where a speculator proposes what is drafted, and where each token is the
+    likeliest one: the output is known. vLLM verifies as many drafts as it likes, and
+    now and then asks for none."""
 
     def __init__(self, vllm_config, seed, *, own=False, drawn=False):
-        """`own`: the speculator is the plugin's. `drawn`: another's, whose guesses are drawn from what the
-        sampler knows."""
+        """`own`: the speculator is the plugin's. `drawn`: another's, whose guesses are
+        drawn from what the sampler knows."""
         super().__init__(vllm_config, seed)
         if own:
             vllm_config.additional_config["guided_plugin_jump"] = True
             vllm_config.speculative_config.num_speculative_tokens = DRAFTS
         states = self.guide.runner.requests.states
-        guesses = SimpleNamespace(propose=self.guess, draft_logits=self.tokens if drawn else None)
+        guesses = SimpleNamespace(
+            propose=self.guess, draft_logits=self.tokens if drawn else None
+        )
         made = init_speculator(lambda *_: guesses)
         self.speculator = made(vllm_config, states.device, states)
         self.proposed = {}
@@ -35,11 +38,17 @@ class V2ProposeGame(V2DraftGame):
     def apply(self, logits, context):
         masked = super().apply(logits, context)
         if self.wrapped:
-            unguided = [self.running[index].spec is None for index in context.expanded_idx_mapping.tolist()]
-            known = torch.tensor(unguided) if self.rng.random() < 0.5 else None  # as of vLLM's own grammars
+            unguided = [
+                self.running[index].spec is None
+                for index in context.expanded_idx_mapping.tolist()
+            ]
+            # as of vLLM's own grammars
+            known = torch.tensor(unguided) if self.rng.random() < 0.5 else None
             cut = self.guide.runner.invalid_drafts(context, known)
             if cut is not None:
-                context.input_ids.masked_fill_(cut & (context.expanded_local_pos > 0), -1)
+                context.input_ids.masked_fill_(
+                    cut & (context.expanded_local_pos > 0), -1
+                )
         return masked
 
     def enter(self, request):
@@ -49,19 +58,27 @@ class V2ProposeGame(V2DraftGame):
     def decode(self, batch):
         super().decode(batch)
         mapping = torch.tensor(batch, dtype=torch.int32)
-        shown = SimpleNamespace(idx_mapping=mapping, idx_mapping_np=mapping.numpy(), num_reqs=len(batch))
+        shown = SimpleNamespace(
+            idx_mapping=mapping, idx_mapping_np=mapping.numpy(), num_reqs=len(batch)
+        )
         asked = 0 if self.rng.random() < 0.1 else DRAFTS
         drafts = self.speculator.propose(shown, num_speculative_tokens=asked).tolist()
         sure = getattr(self.speculator, "draft_token_confidence_probs", None)
         for row, index in enumerate(batch):
             self.proposed[index] = drafts[row][:asked]
             if sure is not None:
-                self.proposed[index] = drafts[row][: min(asked, int((sure[index] > 0).sum()))]
+                self.proposed[index] = drafts[row][
+                    : min(asked, int((sure[index] > 0).sum()))
+                ]
                 self.offered += len(self.proposed[index])
 
     def draft(self, request):
         drafts = self.proposed.get(index_of(self.running, request), [])
-        return drafts if self.rng.random() < 0.7 else drafts[: self.rng.randrange(DRAFTS + 1)]
+        return (
+            drafts
+            if self.rng.random() < 0.7
+            else drafts[: self.rng.randrange(DRAFTS + 1)]
+        )
 
     def guess(self, shown, **_):
         draft = super().draft
@@ -72,7 +89,9 @@ class V2ProposeGame(V2DraftGame):
         return torch.tensor([one + [0] * (DRAFTS - len(one)) for one in guesses])
 
     def logits(self, rows):
-        return torch.stack([likely(self.running[index], position) for index, position in rows])
+        return torch.stack(
+            [likely(self.running[index], position) for index, position in rows]
+        )
 
     def takes(self, draft, logits):
         return draft == int(logits.argmax())
@@ -94,7 +113,9 @@ def likely(request, position):
 
 def foreseen(request):
     """What comes next."""
-    longer = SimpleNamespace(**{**vars(request), "tokens": [*request.tokens, *range(DRAFTS)]})
+    longer = SimpleNamespace(
+        **{**vars(request), "tokens": [*request.tokens, *range(DRAFTS)]}
+    )
     return likeliest(longer)[len(request.tokens) :]
 
 
@@ -112,7 +133,9 @@ def likeliest(request):
         if matcher is not None:
             backend.batch([matcher]).fill(mask, [0])
             allowed = np.unpackbits(mask.view(np.uint8), bitorder="little")[:WIDTH]
-            logits[: len(allowed)].masked_fill_(torch.from_numpy(allowed) == 0, -torch.inf)
+            logits[: len(allowed)].masked_fill_(
+                torch.from_numpy(allowed) == 0, -torch.inf
+            )
             logits[len(allowed) :].fill_(-torch.inf)
         output.tokens.append(int(logits.argmax()))
         if matcher is not None:

@@ -1,12 +1,22 @@
-"""What tests of several ranks ask of an engine, and of each of its ranks. Their workers import it, too."""
+"""What tests of several ranks ask of an engine, and of each of its ranks. Their workers
+import it, too."""
 
 import os
 
 from vllm_support import SCHEMA, params_of
 
 PROMPT = "Person as JSON: "
-GREEDY = [{"json_schema": SCHEMA}, {"regex": "[a-f]{20}[0-9]{10}"}, {"choice": ["alpha", "beta"]}, None]
-SEEDED = [{"json_schema": SCHEMA}, {"regex": "[xyz]{5,40}"}, {"grammar": 'root ::= "(" root ")" | "x"'}]
+GREEDY = [
+    {"json_schema": SCHEMA},
+    {"regex": "[a-f]{20}[0-9]{10}"},
+    {"choice": ["alpha", "beta"]},
+    None,
+]
+SEEDED = [
+    {"json_schema": SCHEMA},
+    {"regex": "[xyz]{5,40}"},
+    {"grammar": 'root ::= "(" root ")" | "x"'},
+]
 
 OPTIONS = {
     "dtype": "float32",
@@ -16,18 +26,23 @@ OPTIONS = {
     "max_num_batched_tokens": 32,
     "num_gpu_blocks_override": 7,
 }
-"""Small caches and batches: requests wait, are preempted, and their prompts come in parts."""
+"""Small caches and batches: requests wait, are preempted, and their prompts come in
+parts."""
 
 
 def requests():
     params = [params_of(form, temperature=0.0, max_tokens=60) for form in GREEDY]
-    params += [params_of(form, seed=seed, max_tokens=60) for seed, form in enumerate(SEEDED)]
+    params += [
+        params_of(form, seed=seed, max_tokens=60) for seed, form in enumerate(SEEDED)
+    ]
     return [PROMPT] * len(params), params
 
 
 def runner_of(worker):
     found = worker.model_runner.input_batch.logitsprocs.non_argmax_invariant
-    return next((one.runner for one in found if getattr(one, "runner", None) is not None), None)
+    return next(
+        (one.runner for one in found if getattr(one, "runner", None) is not None), None
+    )
 
 
 def record(worker):
@@ -48,8 +63,14 @@ def seen(worker):
 
 
 def facts(worker):
-    """The process of this rank, its worker, whether it leads; what vLLM calls its shared memory."""
-    found = {"pid": os.getpid(), "ident": os.environ["VLLM_DIST_IDENT"], "runtime": None, "worker": None}
+    """The process of this rank, its worker, whether it leads; what vLLM calls its
+    shared memory."""
+    found = {
+        "pid": os.getpid(),
+        "ident": os.environ["VLLM_DIST_IDENT"],
+        "runtime": None,
+        "worker": None,
+    }
     runner = runner_of(worker)
     if runner is None:
         return found
@@ -64,10 +85,12 @@ def facts(worker):
 
 
 def allocate(worker):
-    """What a stage keeps of the one before it. vLLM's profile run makes that, which the CPU's runner leaves
-    out where nothing is compiled."""
+    """What a stage keeps of the one before it. vLLM's profile run makes that, which the
+    CPU's runner leaves out where nothing is compiled."""
     runner = worker.model_runner
     if worker.rank > 0:
         runner.intermediate_tensors = runner.model.make_empty_intermediate_tensors(
-            batch_size=runner.max_num_tokens, dtype=runner.model_config.dtype, device=runner.device
+            batch_size=runner.max_num_tokens,
+            dtype=runner.model_config.dtype,
+            device=runner.device,
         )

@@ -1,4 +1,5 @@
-"""What vLLM's model runners do around the processor, with vLLM's own types and without a model."""
+"""What vLLM's model runners do around the processor, with vLLM's own types and without
+a model."""
 
 from types import SimpleNamespace
 
@@ -27,7 +28,8 @@ class Async(AsyncModelRunnerOutput):
 
 
 class Runner:
-    """What a model runner does around the processor; `forbidden` is what vLLM's own options take away."""
+    """What a model runner does around the processor; `forbidden` is what vLLM's own
+    options take away."""
 
     def __init__(self, vllm_config, names, params):
         self.names = names
@@ -60,7 +62,10 @@ class V1(Runner):
     def start(self, vllm_config):
         self.guide = GuidedLogitsProcessor(vllm_config, torch.device("cpu"), False)
         self.update = BatchUpdate(
-            len(self.names), [], [(at, one, [1], self.tokens[at]) for at, one in enumerate(self.params)], []
+            len(self.names),
+            [],
+            [(at, one, [1], self.tokens[at]) for at, one in enumerate(self.params)],
+            [],
         )
 
     def sample(self):
@@ -78,7 +83,9 @@ class V2(Runner):
         self.total = torch.ones(8, dtype=torch.int32)
         self.history = torch.zeros(8, 64, dtype=torch.int32)
         self.prefilled = np.ones(8, np.int32)
-        states = v2_states(self.history, np.ones(8, np.int32), self.prefilled, self.total)
+        states = v2_states(
+            self.history, np.ones(8, np.int32), self.prefilled, self.total
+        )
         self.guide = GuidedLogitsProcessor(vllm_config, states)
         self.places = [5, 2, 7][: len(self.names)]
         """The requests' indices."""
@@ -89,13 +96,17 @@ class V2(Runner):
         self.guide.apply_staged_writes()
         mapping = torch.tensor(self.places)
         context = LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4)
-        sampled = self.guide.apply(self.logits(range(len(self.names))), context).argmax(-1)
+        sampled = self.guide.apply(self.logits(range(len(self.names))), context).argmax(
+            -1
+        )
         return self.took([[token] for token in sampled.tolist()])
 
     def took(self, sampled):
         for index, new in zip(self.places, sampled, strict=True):
             start = int(self.total[index])
-            self.history[index, start : start + len(new)] = torch.tensor(new, dtype=torch.int32)
+            self.history[index, start : start + len(new)] = torch.tensor(
+                new, dtype=torch.int32
+            )
             self.total[index] += len(new)
         return sampled
 
@@ -114,10 +125,14 @@ class V2Drafts(V2):
         self.guide.apply_staged_writes()
         rows = [at for at in range(len(self.names)) for _ in range(2)]
         context = LogitsContext(
-            expanded_idx_mapping=torch.tensor([self.places[at] for at in rows], dtype=torch.int32),
+            expanded_idx_mapping=torch.tensor(
+                [self.places[at] for at in rows], dtype=torch.int32
+            ),
             idx_mapping=torch.tensor(self.places),
             idx_mapping_np=np.array(self.places, np.int32),
-            expanded_local_pos=torch.tensor([0, 1] * len(self.names), dtype=torch.int32),
+            expanded_local_pos=torch.tensor(
+                [0, 1] * len(self.names), dtype=torch.int32
+            ),
             input_ids=torch.tensor([1, ord("a")] * len(self.names), dtype=torch.int32),
             pos=None,
             seq_lens_upper_bound_np=None,

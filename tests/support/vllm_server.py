@@ -1,4 +1,5 @@
-"""vLLM's OpenAI server with the demo model, as a process of its own, with this package's entry points."""
+"""vLLM's OpenAI server with the demo model, as a process of its own, with this
+package's entry points."""
 
 from __future__ import annotations
 
@@ -20,14 +21,19 @@ _ROOT = Path(__file__).parents[2]
 
 
 def installed(folder: Path) -> Path:
-    """A folder for PYTHONPATH that declares this checkout's entry points, whatever is installed."""
-    points = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    """A folder for PYTHONPATH that declares this checkout's entry points, whatever is
+    installed."""
+    points = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"][
+        "entry-points"
+    ]
     metadata = _named(folder, "guided-plugin-checkout", "0")
     lines = (
-        f"[{group}]\n" + "".join(f"{n} = {v}\n" for n, v in found.items()) for group, found in points.items()
+        f"[{group}]\n" + "".join(f"{n} = {v}\n" for n, v in found.items())
+        for group, found in points.items()
     )
     (metadata / "entry_points.txt").write_text("\n".join(lines))
-    # The command line `vllm` asks for the version of the package of that name: the CPU build has another.
+    # The command line `vllm` asks for the version of the package of that name: the CPU
+    # build has another.
     if not list(distributions(name="vllm")):
         _named(folder, "vllm", f"{version_text()}+cpu")
     return folder
@@ -37,7 +43,9 @@ def _named(folder: Path, name: str, version: str) -> Path:
     """The metadata of a package, as if it were installed in a folder."""
     metadata = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    )
     return metadata
 
 
@@ -45,19 +53,34 @@ def _named(folder: Path, name: str, version: str) -> Path:
 def serving(
     folder: Path, options: dict[str, Any], *arguments: str, paths: Sequence[Path] = ()
 ) -> Iterator[Server]:
-    """A server of two frontends with options of the package, until the end of the block. `folder`: for its
-    log and files. `paths`: more of its PYTHONPATH."""
+    """A server of two frontends with options of the package, until the end of the
+    block. `folder`: for its log and files. `paths`: more of its PYTHONPATH."""
     launch = Launch(sequences=16, plugin=options)
     port = free_port()
     log = folder / "log"
     python, _, _, _, model, *rest = launch.command(port)
-    command = [python, "-m", "vllm.entrypoints.cli.main", "serve", model, "--api-server-count", "2"]
+    command = [
+        python,
+        "-m",
+        "vllm.entrypoints.cli.main",
+        "serve",
+        model,
+        "--api-server-count",
+        "2",
+    ]
     environment = {
         **launch.environment(),
         "VLLM_LOGGING_LEVEL": "INFO",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
         "PYTHONPATH": os.pathsep.join(
-            map(str, [installed(folder / "installed"), *paths, launch.environment()["PYTHONPATH"]])
+            map(
+                str,
+                [
+                    installed(folder / "installed"),
+                    *paths,
+                    launch.environment()["PYTHONPATH"],
+                ],
+            )
         ),
     }
     url = f"http://127.0.0.1:{port}"

@@ -1,4 +1,5 @@
-"""What tests with vLLM share: configurations and requests without an engine, and looks into a real one."""
+"""What tests with vLLM share: configurations and requests without an engine, and looks
+into a real one."""
 
 from types import SimpleNamespace
 
@@ -33,19 +34,28 @@ __all__ = [
 
 SMALL = {"isolate_compiles": False, "threads": 1}
 TAKES_OVER = {**SMALL, "take_over": True}
-PATIENT = {"worker_step_ms": 60_000, "worker_grammar_ms": 60_000, "compile_seconds": 120}
+PATIENT = {
+    "worker_step_ms": 60_000,
+    "worker_grammar_ms": 60_000,
+    "compile_seconds": 120,
+}
 """On a busy machine nothing may be lost to a time limit."""
 
 SCHEMA = {
     "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 120}},
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "age": {"type": "integer", "maximum": 120},
+    },
     "required": ["name", "age"],
 }
 
 END = 256
 WIDTH = 264
 """Logits of a row: some more than the vocabulary has tokens, as padded models have."""
-VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [END])
+VOCABULARY = gp.Vocabulary.from_tokens(
+    [*(bytes([byte]) for byte in range(256)), b"</s>"], [END]
+)
 
 
 class ParserTokenizer:
@@ -80,7 +90,9 @@ def config(options=None, *, reasoning="", **parts):
             "parallel_config": parallel(),
             "speculative_config": None,
             "model_config": SimpleNamespace(
-                skip_tokenizer_init=False, get_vocab_size=lambda: WIDTH, max_model_len=200
+                skip_tokenizer_init=False,
+                get_vocab_size=lambda: WIDTH,
+                max_model_len=200,
             ),
             "structured_outputs_config": SimpleNamespace(
                 enable_in_reasoning=False, reasoning_parser=reasoning
@@ -93,22 +105,30 @@ def config(options=None, *, reasoning="", **parts):
 def engine_request(params, prompt, embeds=None):
     """What a frontend makes of a request, as far as the gate looks at it."""
     return SimpleNamespace(
-        request_id="one", sampling_params=params, prompt_token_ids=prompt, prompt_embeds=embeds
+        request_id="one",
+        sampling_params=params,
+        prompt_token_ids=prompt,
+        prompt_embeds=embeds,
     )
 
 
 def runner_config(mode="inline", **options):
     """The same for tests that play a model runner."""
     patient = {"worker_step_ms": 20_000, "worker_grammar_ms": 60_000}
-    return config({"mode": mode, "threads": 2, "isolate_compiles": False, **patient, **options})
+    return config(
+        {"mode": mode, "threads": 2, "isolate_compiles": False, **patient, **options}
+    )
 
 
 def runner_params(spec, name=None, **options):
-    """The params of a request as a model runner gets them; `name` is the id that the scheduler gives it."""
+    """The params of a request as a model runner gets them; `name` is the id that the
+    scheduler gives it."""
     extra = None if spec is None else {"guided": spec.to_dict()}
     if spec is not None and spec.room is not None:  # a gate has admitted it
         extra = {"guided": packed(spec), ADMITTED: True}
-    params = SamplingParams(extra_args=extra if name is None else {**extra, REQUEST: name}, **options)
+    params = SamplingParams(
+        extra_args=extra if name is None else {**extra, REQUEST: name}, **options
+    )
     params._all_stop_token_ids = {END}
     return params
 
@@ -139,5 +159,9 @@ def runner(llm):
 def params_of(form, *, theirs=False, **options):
     options = {"temperature": 1.0, "max_tokens": 70, **options}
     if theirs:
-        return SamplingParams(structured_outputs=StructuredOutputsParams(**form), **options)
-    return SamplingParams(extra_args=None if form is None else {"guided": form}, **options)
+        return SamplingParams(
+            structured_outputs=StructuredOutputsParams(**form), **options
+        )
+    return SamplingParams(
+        extra_args=None if form is None else {"guided": form}, **options
+    )

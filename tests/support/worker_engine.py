@@ -1,4 +1,5 @@
-"""The engine's side of a worker that runs in a thread, with the device played by the test."""
+"""The engine's side of a worker that runs in a thread, with the device played by the
+test."""
 
 import os
 import socket
@@ -35,7 +36,9 @@ class Engine:
         config = gp.GuidedConfig(threads=1, **config)
         plugins = gp.Plugins(entry_points=False)
         self.client = WorkerClient(
-            gp.GrammarCompiler(BYTES, config=config, plugins=plugins), 4, first_step=first_step
+            gp.GrammarCompiler(BYTES, config=config, plugins=plugins),
+            4,
+            first_step=first_step,
         )
         self.session = Session(self.client)
         self.region = self.client.region
@@ -51,8 +54,15 @@ class Engine:
         compiler = self.client.compiler
         control, end = socket.socketpair()
         end.close()  # there is no template: these specs need no helper
-        arguments = compiler.chooser, control.detach(), theirs.detach(), os.dup(self.region.fd)
-        self.thread = threading.Thread(target=lambda: self.codes.append(loop.main(*arguments)))
+        arguments = (
+            compiler.chooser,
+            control.detach(),
+            theirs.detach(),
+            os.dup(self.region.fd),
+        )
+        self.thread = threading.Thread(
+            target=lambda: self.codes.append(loop.main(*arguments))
+        )
         self.thread.start()
         self.session.begin(self.channel, isolate=isolate)
 
@@ -107,7 +117,12 @@ class Engine:
     def allowed(self, step, row):
         self.until(lambda: self.filled(step))
         words = self.region.masks[step % PLAN_DEPTH, row].view("uint32").tolist()
-        return {32 * i + b for i, word in enumerate(words) for b in range(32) if word >> b & 1}
+        return {
+            32 * i + b
+            for i, word in enumerate(words)
+            for b in range(32)
+            if word >> b & 1
+        }
 
     def schedule(self, step):
         self.client.steps.scheduled(step)
@@ -122,7 +137,9 @@ class Engine:
     def request(self, slot):
         """`client.request` waits for a supervisor's thread; there is none."""
         found = []
-        thread = threading.Thread(target=lambda: found.append(self.client.request(slot)))
+        thread = threading.Thread(
+            target=lambda: found.append(self.client.request(slot))
+        )
         thread.start()
         self.until(lambda: bool(found))
         thread.join()

@@ -1,5 +1,5 @@
-"""Decode steps, and a loop of them over random logits whose every output is checked; waiting for what must
-happen."""
+"""Decode steps, and a loop of them over random logits whose every output is checked;
+waiting for what must happen."""
 
 import dataclasses
 import os
@@ -46,7 +46,9 @@ class Run:
     def __init__(self, pipe, **specs):
         self.pipe = pipe
         self.specs = specs
-        self.slots = {name: pipe.add_request(name, spec) for name, spec in specs.items()}
+        self.slots = {
+            name: pipe.add_request(name, spec) for name, spec in specs.items()
+        }
         self.out = {name: [] for name in specs}
         self.generator = torch.Generator().manual_seed(7)
         self.slowest = 0.0
@@ -74,8 +76,13 @@ class Run:
             self.step()
 
     def check(self, *, failed=()):
-        """Every request that didn't fail has only what its grammar allows, all of it in its journal."""
-        errors = {name: error for name in self.specs if (error := self.pipe.request(name).error) is not None}
+        """Every request that didn't fail has only what its grammar allows, all of it in
+        its journal."""
+        errors = {
+            name: error
+            for name in self.specs
+            if (error := self.pipe.request(name).error) is not None
+        }
         assert set(errors) == set(failed), errors
         compiler = gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(threads=1))
         for name, spec in self.specs.items():

@@ -14,7 +14,10 @@ __all__ = ["PERSON", "accepts", "allowed", "stops_of"]
 def accepts(backend: XGrammarBackend, spec: OutputSpec, text: str | bytes) -> bool:
     """Whether a text is a whole output."""
     matcher = backend.start(backend.compile(spec), stops_of(backend))
-    return matcher.accept_text(text.encode() if isinstance(text, str) else text) and matcher.complete
+    return (
+        matcher.accept_text(text.encode() if isinstance(text, str) else text)
+        and matcher.complete
+    )
 
 
 def stops_of(backend: XGrammarBackend) -> tuple[int, ...]:
@@ -24,7 +27,9 @@ def stops_of(backend: XGrammarBackend) -> tuple[int, ...]:
 def allowed(backend: XGrammarBackend, matcher: Matcher) -> set[int]:
     mask = np.zeros((1, backend._vocabulary.words), np.int32)
     backend.batch([matcher]).fill(mask, [0])
-    return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
+    return set(
+        np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+    )
 
 
 PERSON = {

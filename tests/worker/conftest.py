@@ -1,4 +1,5 @@
-"""A worker in a thread, for the tests of its loop; pipelines whose workers do what they are told."""
+"""A worker in a thread, for the tests of its loop; pipelines whose workers do what they
+are told."""
 
 import gc
 import pathlib
@@ -47,12 +48,20 @@ def go_on(monkeypatch):
 
 @pytest.fixture(scope="module")
 def templates():
-    """Templates with the backend `faulty`, by configuration. To start one takes seconds, so a module's tests
-    share them; what a compiler remembers is not shared."""
+    """Templates with the backend `faulty`, by configuration. To start one takes
+    seconds, so a module's tests share them; what a compiler remembers is not shared."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(pathlib.Path(__file__).parents[1] / "support" / "faults"))
+        patch.syspath_prepend(
+            str(pathlib.Path(__file__).parents[1] / "support" / "faults")
+        )
         owners = {}
-        yield lambda config: owners.setdefault(config, gp.GrammarCompiler(BYTES, config=config)).template
+        yield (
+            lambda config: (
+                owners.setdefault(
+                    config, gp.GrammarCompiler(BYTES, config=config)
+                ).template
+            )
+        )
         for owner in owners.values():
             owner.close()
 
@@ -65,8 +74,14 @@ def make(templates):
     def make(slots=8, *, own_template=False, **config):
         config = gp.GuidedConfig(**{"threads": 2, "worker_step_ms": 60_000, **config})
         plugins = gp.Plugins()
-        built = None if own_template else (Chooser(BYTES, config, plugins), templates(config))
-        compiler = gp.GrammarCompiler(BYTES, config=config, plugins=plugins, built=built)
+        built = (
+            None
+            if own_template
+            else (Chooser(BYTES, config, plugins), templates(config))
+        )
+        compiler = gp.GrammarCompiler(
+            BYTES, config=config, plugins=plugins, built=built
+        )
         made.append(gp.StepPipeline(compiler, max_slots=slots, mode="process"))
         return made[-1]
 

@@ -1,4 +1,5 @@
-"""What can happen to a grammar worker, and what comes of it: right output or a clear error, in time."""
+"""What can happen to a grammar worker, and what comes of it: right output or a clear
+error, in time."""
 
 import os
 import re
@@ -16,7 +17,9 @@ from guided_plugin.ipc import spawn as spawn_module
 from guided_plugin.worker.engine import supervisor as supervisor_module
 
 
-@pytest.mark.parametrize("phase", ["compile 1", "start 1", "fill 1", "fill 4", "accept 1", "accept 3"])
+@pytest.mark.parametrize(
+    "phase", ["compile 1", "start 1", "fill 1", "fill 4", "accept 1", "accept 3"]
+)
 def test_killed_in_any_phase_the_next_worker_takes_over(make, tmp_path, phase):
     pipe = make()
     run = Run(pipe, bad=faulty(f"{phase} die", tmp_path / "died"), good=LONG)
@@ -45,7 +48,9 @@ def test_killed_from_outside_between_steps_and_in_the_middle_of_one(make):
     assert pipe.metrics().worker.restarts == 2
 
 
-def test_a_stopped_worker_is_replaced_by_its_state_and_no_request_is_blamed(make, caplog):
+def test_a_stopped_worker_is_replaced_by_its_state_and_no_request_is_blamed(
+    make, caplog
+):
     pipe = make(worker_step_ms=60_000)
     run = Run(pipe, one=LONG)
     run.steps(2)
@@ -77,7 +82,8 @@ def test_a_worker_that_is_stopped_for_a_moment_is_kept(make, monkeypatch):
 
 @pytest.mark.parametrize("how", ["hang", "freeze"])
 def test_a_request_without_progress_fails_and_the_others_go_on(make, how):
-    """`hang`: its call is given up. `freeze`: the worker hangs, and is replaced until the cause is found."""
+    """`hang`: its call is given up. `freeze`: the worker hangs, and is replaced until
+    the cause is found."""
     pipe = make(worker_step_ms=2_000)
     failed = []
 
@@ -95,7 +101,10 @@ def test_a_request_without_progress_fails_and_the_others_go_on(make, how):
     assert run.out["other"][-1] != END
     run.steps(12)
     run.check(failed=["bad"])
-    reason = {"hang": "takes more than 200 ms", "freeze": "no progress for 2 s while it works"}[how]
+    reason = {
+        "hang": "takes more than 200 ms",
+        "freeze": "no progress for 2 s while it works",
+    }[how]
     assert re.search(reason, str(pipe.request("bad").error))
     assert failed == ["bad"]
     assert pipe.phase("bad") is Phase.FAILED
@@ -103,7 +112,8 @@ def test_a_request_without_progress_fails_and_the_others_go_on(make, how):
     assert run.out["bad"][-1] == END
     assert pipe.phase("other") is Phase.DONE
     assert pipe.metrics().worker.restarts == (0 if how == "hang" else 2)
-    assert not pipe.runtime.supervisor._deaths  # explained: no step towards refusing all requests
+    # explained: no step towards refusing all requests
+    assert not pipe.runtime.supervisor._deaths
     # The spec is refused when it comes again.
     with pytest.raises(GuidedError, match="is refused for now"):
         pipe.add_request("again", run.specs["bad"])
@@ -135,7 +145,8 @@ def test_a_request_that_kills_twice_is_not_tried_a_third_time(make, phase, caplo
     assert "ended the grammar worker twice" in str(pipe.request("bad").error)
     (said,) = [line for line in caplog.messages if line.startswith("request ")]
     assert said.startswith("request bad: ended the grammar worker, which ended: ")
-    # The first time it is in a batch: it counts only that a worker dies while it works on one request alone.
+    # The first time it is in a batch: it counts only that a worker dies while it works
+    # on one request alone.
     assert pipe.metrics().worker.restarts == (2 if phase == "start 1" else 3)
     assert not pipe.runtime.supervisor._deaths
     assert pipe.phase("good") is Phase.DONE
@@ -155,7 +166,9 @@ def test_a_death_before_the_next_plan_counts_too(make):
 def test_a_spec_whose_compile_kills_twice_is_refused(make):
     pipe = make()
     run = Run(pipe, good=LONG)
-    with pytest.raises(RequestError, match="compiling this spec ended the grammar worker twice"):
+    with pytest.raises(
+        RequestError, match="compiling this spec ended the grammar worker twice"
+    ):
         pipe.add_request("bad", faulty("compile 1 die"))
     run.steps(16)
     run.check()
@@ -171,7 +184,9 @@ def test_an_exception_in_a_grammar_is_its_own_requests_failure(make):
     assert pipe.metrics().worker.restarts == 0
 
 
-def test_three_deaths_in_a_minute_and_guided_requests_are_refused_for_a_while(make, monkeypatch):
+def test_three_deaths_in_a_minute_and_guided_requests_are_refused_for_a_while(
+    make, monkeypatch
+):
     monkeypatch.setattr(supervisor_module, "WINDOW_SECONDS", 6.0)
     pipe = make()
     run = Run(pipe, one=LONG)
@@ -184,7 +199,8 @@ def test_three_deaths_in_a_minute_and_guided_requests_are_refused_for_a_while(ma
         until(lambda pid=pid: watched.worker_pid != pid)
     until(lambda: pipe.runtime.refusing)
     with pytest.raises(
-        RequestError, match=r"refused: .* 3 times within 6 s.*SIGKILL.*unguided requests go on"
+        RequestError,
+        match=r"refused: .* 3 times within 6 s.*SIGKILL.*unguided requests go on",
     ):
         pipe.add_request("two", LONG)
     with pytest.raises(RequestError, match="refused"):
@@ -206,7 +222,10 @@ def test_a_stopped_worker_never_makes_the_host_wait_to_send(make, monkeypatch):
     run = Run(pipe, one=LONG)
     pid = pipe.runtime.supervisor.worker_pid
     os.kill(pid, signal.SIGSTOP)
-    big = [gp.OutputSpec.choice([f"{i}-{'x' * 2000}"], backend="llguidance") for i in range(400)]
+    big = [
+        gp.OutputSpec.choice([f"{i}-{'x' * 2000}"], backend="llguidance")
+        for i in range(400)
+    ]
     start = time.monotonic()
     verdicts = [pipe.prepare(spec) for spec in big]
     for spec in big[:60]:
@@ -246,12 +265,15 @@ def test_a_damaged_header_is_found_before_a_worker_trusts_it(make):
     os.kill(pipe.runtime.supervisor.worker_pid, signal.SIGKILL)
     run.steps(2)
     assert run.out["one"][-1] == END
-    with pytest.raises(RequestError, match="header is of another version or engine, or damaged"):
+    with pytest.raises(
+        RequestError, match="header is of another version or engine, or damaged"
+    ):
         pipe.add_request("two", LONG)
 
 
 def failing(monkeypatch, owner, name, times):
-    """Lets a method raise what nobody expects, so many times; the list of when it did."""
+    """Lets a method raise what nobody expects, so many times; the list of when it
+    did."""
     raised = []
     method = getattr(owner, name)
 
@@ -278,13 +300,17 @@ def failing(monkeypatch, owner, name, times):
         ("_session", "end"),
     ],
 )
-def test_an_unexpected_exception_in_the_supervisor_replaces_the_worker(make, monkeypatch, caplog, part, name):
+def test_an_unexpected_exception_in_the_supervisor_replaces_the_worker(
+    make, monkeypatch, caplog, part, name
+):
     pipe = make()
     run = Run(pipe, one=LONG, two=PAREN)
     run.steps(3)
     supervisor = pipe.runtime.supervisor
     pid = supervisor.worker_pid
-    raised = failing(monkeypatch, getattr(supervisor, part) if part else supervisor, name, 1)
+    raised = failing(
+        monkeypatch, getattr(supervisor, part) if part else supervisor, name, 1
+    )
     os.kill(pid, signal.SIGKILL)
     until(lambda: raised)
     run.steps(13)
@@ -296,7 +322,9 @@ def test_an_unexpected_exception_in_the_supervisor_replaces_the_worker(make, mon
     pipe.add_request("three", PAREN)
 
 
-def test_a_supervisor_that_keeps_failing_refuses_requests_and_recovers(make, monkeypatch):
+def test_a_supervisor_that_keeps_failing_refuses_requests_and_recovers(
+    make, monkeypatch
+):
     monkeypatch.setattr(supervisor_module, "WINDOW_SECONDS", 3.0)
     pipe = make()
     run = Run(pipe, one=LONG)
@@ -306,7 +334,9 @@ def test_a_supervisor_that_keeps_failing_refuses_requests_and_recovers(make, mon
         failing(patch, pipe.runtime.steps, "harvest", 10**9)
         supervisor.wake()
         until(lambda: pipe.runtime.refusing)
-        with pytest.raises(RequestError, match=r"refused: .*its supervisor failed: ZeroDivisionError"):
+        with pytest.raises(
+            RequestError, match=r"refused: .*its supervisor failed: ZeroDivisionError"
+        ):
             pipe.add_request("two", PAREN)
         run.step()  # its row is closed at once
         assert run.out["one"][-1] == END
@@ -327,7 +357,9 @@ def test_what_only_this_process_has_is_refused_with_a_way_out(make):
 
     pipe = make()
     pipe.compiler.plugins.register(Local(), "local")
-    with pytest.raises(PluginError, match=r"can't load local.*entry-point group.*inline"):
+    with pytest.raises(
+        PluginError, match=r"can't load local.*entry-point group.*inline"
+    ):
         pipe.add_request("one", LONG)
 
 
@@ -338,6 +370,8 @@ def test_no_room_for_the_region_is_an_error_when_it_is_made(monkeypatch):
     compiler = gp.GrammarCompiler(BYTES)
     monkeypatch.setattr(os, "posix_fallocate", full)
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(PipelineError, match=r"No space left.*--shm-size.*mode='inline'"):
+    with pytest.raises(
+        PipelineError, match=r"No space left.*--shm-size.*mode='inline'"
+    ):
         gp.StepPipeline(compiler, max_slots=2, mode="process")
     assert len(os.listdir("/proc/self/fd")) == before

@@ -1,4 +1,5 @@
-"""Hosts of all kinds: forked, spawned, daemonic, killed, exiting. Nothing of a worker outlasts them."""
+"""Hosts of all kinds: forked, spawned, daemonic, killed, exiting. Nothing of a worker
+outlasts them."""
 
 import json
 import os
@@ -74,7 +75,10 @@ def assert_gone(pids):
 
 @pytest.mark.parametrize("how", ["raises", "hard exit"])
 def test_the_interpreter_ends_in_the_middle_of_a_step(run, how):
-    end, code = {"raises": ("raise SystemError('oops')", 1), "hard exit": ("os._exit(4)", 4)}[how]
+    end, code = {
+        "raises": ("raise SystemError('oops')", 1),
+        "hard exit": ("os._exit(4)", 4),
+    }[how]
     process = run(
         f"""
         pipe = make()
@@ -103,11 +107,14 @@ def test_a_killed_host_takes_its_workers_along(run):
         """
     )
     said = json.loads(process.stdout.readline())
-    os.kill(said["pids"][0], signal.SIGSTOP)  # nothing that it could do itself would help
+    # nothing that it could do itself would help
+    os.kill(said["pids"][0], signal.SIGSTOP)
     process.kill()
     process.communicate(timeout=10)
     assert_gone(said["pids"])
-    assert not [name for name in os.listdir("/dev/shm") if name.startswith("guided_plugin")]
+    assert not [
+        name for name in os.listdir("/dev/shm") if name.startswith("guided_plugin")
+    ]
 
 
 def test_a_forked_child_leaves_its_parents_pipeline_alone(run):
@@ -168,7 +175,9 @@ def test_a_daemonic_child_of_multiprocessing_has_workers_of_its_own(run, method)
     )
     said, err = finish(process)
     assert process.returncode == 0, err
-    assert [line["name"] for line in said] == ["__main__" if method == "fork" else "__mp_main__"]
+    assert [line["name"] for line in said] == [
+        "__main__" if method == "fork" else "__mp_main__"
+    ]
     assert set(said[0]["text"]) <= set("abc")
     assert_gone(said[0]["pids"])
 
@@ -200,9 +209,12 @@ def test_two_engines_on_one_machine_and_two_in_one_process(run):
         assert_gone(said[0]["pids"])
 
 
-@pytest.mark.parametrize("where", ["anywhere", pytest.param("beside CUDA", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(
+    "where", ["anywhere", pytest.param("beside CUDA", marks=pytest.mark.gpu)]
+)
 def test_what_workers_are_forked_from_has_one_thread(run, where):
-    """Libraries start threads when they are imported; where there is CUDA its driver does."""
+    """Libraries start threads when they are imported; where there is CUDA its driver
+    does."""
     if where == "beside CUDA" and not pytest.importorskip("torch").cuda.is_available():
         pytest.skip("no CUDA device")
     process = run(

@@ -1,4 +1,5 @@
-"""The worker's loop in a thread of this process, step by step, with the device played by the test.
+"""The worker's loop in a thread of this process, step by step, with the device played
+by the test.
 
 Here tokens land when the test says so: what a CPU host never does, and a GPU always.
 """
@@ -43,7 +44,8 @@ def test_messages_take_effect_between_the_plans_they_were_sent_between(make_engi
     first = engine.plan(0)
     engine.schedule(first)
     second = engine.plan(0)
-    # Sent after the second plan, which waits for tokens: its row is still the old request's.
+    # Sent after the second plan, which waits for tokens: its row is still the old
+    # request's.
     engine.client.remove(0)
     engine.client.add(0, "new", XYZ, ())
     engine.schedule(second)
@@ -95,14 +97,17 @@ def test_a_broken_token_fails_its_request_alone(make_engine):
 
 
 def unheard(engine, step):
-    """The closures, as soon as the masks of a step are there; no message was received."""
+    """The closures, as soon as the masks of a step are there; no message was
+    received."""
     end = time.monotonic() + 60.0
     while not engine.filled(step):
         assert time.monotonic() < end, "was not filled in time"
     return engine.client.requests.take_closed()
 
 
-def test_a_failure_is_known_as_soon_as_the_masks_of_its_first_closed_step_are_there(make_engine):
+def test_a_failure_is_known_as_soon_as_the_masks_of_its_first_closed_step_are_there(
+    make_engine,
+):
     engine = make_engine()
     engine.client.add(0, "bad", ABC, ())
     engine.client.add(1, "good", XYZ, ())
@@ -127,7 +132,9 @@ def test_a_request_without_a_grammar_is_closed_before_its_first_mask(make_engine
     assert closure[:2] == ("bad", engine.client.steps.planned)
 
 
-def test_a_failure_is_known_though_its_request_has_left_or_its_worker_has_ended(make_engine):
+def test_a_failure_is_known_though_its_request_has_left_or_its_worker_has_ended(
+    make_engine,
+):
     engine = make_engine()
     for slot, name in enumerate(("left", "stays", "next")):
         engine.client.add(slot, name, ABC, ())
@@ -144,7 +151,10 @@ def test_a_failure_is_known_though_its_request_has_left_or_its_worker_has_ended(
     engine.session.blame(2, "ended")
     engine.session.blame(2, "ended")
     engine.begin()
-    closed = {closure.request_id: closure.step for closure in engine.client.requests.take_closed()}
+    closed = {
+        closure.request_id: closure.step
+        for closure in engine.client.requests.take_closed()
+    }
     assert closed == {"left": step, "stays": step, "next": step + 1}
     assert "breaks the grammar" in str(engine.client.requests[1].error)
     assert engine.allowed(engine.plan(1), 0) == {END}
@@ -188,7 +198,8 @@ def test_the_next_worker_goes_on_in_the_middle_of_everything(make_engine, isolat
     engine.schedule(second)
     engine.end()
     assert engine.codes == [0]
-    # While there is no worker: one more leaves, another takes its slot, and the tokens land.
+    # While there is no worker: one more leaves, another takes its slot, and the tokens
+    # land.
     engine.client.remove(2)
     engine.client.add(2, "new", XYZ, ())
     engine.land(first, ord("a"), ord("y"), ord("a"))
@@ -207,9 +218,12 @@ def test_the_next_worker_goes_on_in_the_middle_of_everything(make_engine, isolat
     assert engine.region.load(Counter.DOING) == 0
 
 
-def test_a_worker_may_be_quicker_than_what_the_engine_tells_it(make_engine, monkeypatch):
+def test_a_worker_may_be_quicker_than_what_the_engine_tells_it(
+    make_engine, monkeypatch
+):
     engine = make_engine()
-    for name in ("gone", "one"):  # the next worker has fewer messages before the plan than this one had
+    # the next worker has fewer messages before the plan than this one had
+    for name in ("gone", "one"):
         engine.client.add(0, name, ABC, ())
         if name == "gone":
             engine.client.remove(0)
@@ -220,7 +234,8 @@ def test_a_worker_may_be_quicker_than_what_the_engine_tells_it(make_engine, monk
     class Slow(Channel):
         def send(self, message):
             super().send(message)
-            if isinstance(message, Hello):  # the worker has all that it needs to read the plan
+            # the worker has all that it needs to read the plan
+            if isinstance(message, Hello):
                 begun = engine.region.load(Counter.HEARTBEAT)
                 engine.until(lambda: engine.region.load(Counter.HEARTBEAT) > begun + 3)
 
@@ -241,9 +256,12 @@ def test_tokens_still_to_come_reach_the_next_worker(make_engine):
 
 def test_what_failed_stays_closed_with_the_next_worker(make_engine):
     engine = make_engine()
-    engine.client.add(0, "bad", gp.OutputSpec.choice(["ab"], stop_token_ids=[7]), [ord("q")])
+    engine.client.add(
+        0, "bad", gp.OutputSpec.choice(["ab"], stop_token_ids=[7]), [ord("q")]
+    )
     engine.client.add(1, "good", ABC, ())
-    engine.until(lambda: engine.client.requests[0].error)  # no step has the request: nothing waits for this
+    # no step has the request: nothing waits for this
+    engine.until(lambda: engine.client.requests[0].error)
     assert "breaks the grammar" in str(engine.request(0).error)
     engine.end()
     engine.begin()
@@ -347,7 +365,9 @@ def test_the_engine_is_told_what_the_worker_has_learnt(make_engine, monkeypatch)
     engine.until(lambda: engine.region.load(Counter.LEARNT) == 7 << 10)
 
 
-def test_the_times_of_all_steps_are_counted_though_their_ring_is_used_again(make_engine):
+def test_the_times_of_all_steps_are_counted_though_their_ring_is_used_again(
+    make_engine,
+):
     engine = make_engine()
     engine.client.add(0, "r", gp.OutputSpec.regex("a*"), ())
     steps = TOKEN_DEPTH + 100
@@ -360,7 +380,8 @@ def test_the_times_of_all_steps_are_counted_though_their_ring_is_used_again(make
             engine.client.times.read(256)
     engine.until(lambda: engine.accepted(step))
     seconds = engine.client.times.seconds
-    assert sum(seconds["fill"].counts()[:-1]) == TOKEN_DEPTH  # the rest are too few to be read
+    # the rest are too few to be read
+    assert sum(seconds["fill"].counts()[:-1]) == TOKEN_DEPTH
     engine.client.times.read(256)
     assert sum(seconds["fill"].counts()[:-1]) == TOKEN_DEPTH
     engine.client.times.read()

@@ -10,7 +10,9 @@ from guided_plugin.worker.messages import Ends
 from guided_plugin.worker.words import Counter
 
 
-def test_compiles_wait_for_requests_that_a_worker_may_have_died_of(make_engine, monkeypatch):
+def test_compiles_wait_for_requests_that_a_worker_may_have_died_of(
+    make_engine, monkeypatch
+):
     """Next to them it could not be told which of them ended the next worker."""
     doing = []
     compile = gp.GrammarCompiler.compile
@@ -46,7 +48,8 @@ def test_they_do_not_wait_for_ever(make_engine):
 @pytest.mark.parametrize("order", [(None, 0), (0, None)])
 @pytest.mark.parametrize("planned", [False, True])
 def test_a_death_at_a_request_may_be_a_compiles(make_engine, go_on, order, planned):
-    """Compiles run beside all that is done for requests: who is worked on at that moment is merely near."""
+    """Compiles run beside all that is done for requests: who is worked on at that
+    moment is merely near."""
     engine = make_engine()
     engine.client.add(0, "good", ABC, ())
     engine.client.add(1, "planned", XYZ, ())
@@ -56,7 +59,9 @@ def test_a_death_at_a_request_may_be_a_compiles(make_engine, go_on, order, plann
     for slot in order:
         assert not verdict.done()
         engine.session.blame(slot, "was ended by SIGKILL")
-    assert "compiling this spec ended the grammar worker twice" in str(verdict.exception(0))
+    assert "compiling this spec ended the grammar worker twice" in str(
+        verdict.exception(0)
+    )
     assert engine.client.requests.take_failures() == []
     go_on.set()
 
@@ -77,7 +82,9 @@ def test_a_request_that_ends_workers_takes_no_compile_along(make_engine, go_on):
 
 
 @pytest.mark.parametrize("cause", ["time", "memory"])
-def test_a_call_that_was_given_up_ends_its_worker_when_it_costs_too_much(make_engine, monkeypatch, cause):
+def test_a_call_that_was_given_up_ends_its_worker_when_it_costs_too_much(
+    make_engine, monkeypatch, cause
+):
     seconds = 0.0
     resident = 5 << 30
     monkeypatch.setattr(GrammarTable, "overdue", lambda self: seconds)

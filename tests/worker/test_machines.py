@@ -1,4 +1,5 @@
-"""Ranks of one model on several machines, here threads that are told so: masks are sent, and the same."""
+"""Ranks of one model on several machines, here threads that are told so: masks are
+sent, and the same."""
 
 import threading
 
@@ -16,7 +17,10 @@ from guided_plugin.worker.layout import PLAN_DEPTH, Shape
 from guided_plugin.worker.ranks import leader, peers, sender
 from guided_plugin.worker.ranks.sender import Head, Incoming, Outgoing
 
-SPECS = [gp.OutputSpec.regex("[a-c]{2,30}"), gp.OutputSpec.choice(["yes", "no", "maybe"])]
+SPECS = [
+    gp.OutputSpec.regex("[a-c]{2,30}"),
+    gp.OutputSpec.choice(["yes", "no", "maybe"]),
+]
 
 
 @pytest.fixture
@@ -36,7 +40,11 @@ def alone():
 def threads():
     """The names of threads that this test has started, and that run."""
     before = set(threading.enumerate())
-    return lambda: {thread.name for thread in set(threading.enumerate()) - before if thread.is_alive()}
+    return lambda: {
+        thread.name
+        for thread in set(threading.enumerate()) - before
+        if thread.is_alive()
+    }
 
 
 def add(*pipes, spec=SPECS[0]):
@@ -71,7 +79,8 @@ def broken(name, lost, only=None):
 
 
 def test_a_machine_may_be_as_late_as_a_rank(share, alone):
-    """Rank 0 goes on, as what is sent has left its memory; the other finds each step."""
+    """Rank 0 goes on, as what is sent has left its memory; the other finds each
+    step."""
     near, far = share("ab")
     add(near, far, alone)
     for number in range(2 * PLAN_DEPTH):
@@ -80,7 +89,9 @@ def test_a_machine_may_be_as_late_as_a_rank(share, alone):
         same(number, far, alone)
 
 
-def test_a_rank_that_closes_leaves_the_copy_to_the_others_of_its_machine(share, alone, monkeypatch):
+def test_a_rank_that_closes_leaves_the_copy_to_the_others_of_its_machine(
+    share, alone, monkeypatch
+):
     """Which may be late: masks that they have not used stay in their places."""
     monkeypatch.setattr(leader, "CLOSE_SECONDS", 0.1)
     near, first, late = share("abb")
@@ -156,7 +167,9 @@ def test_rank_0_is_not_heard_any_more(share, caplog):
     lost.set()
     step(near, [0], 2)
     for pipe in (far, third):
-        with pytest.raises(PipelineError, match="has ended, or cannot be reached any more"):
+        with pytest.raises(
+            PipelineError, match="has ended, or cannot be reached any more"
+        ):
             step(pipe, [0], 2)
     assert "rank 0 sends no more masks: Connection closed by peer" in caplog.text
 
@@ -168,7 +181,10 @@ def test_a_machine_that_cannot_be_reached_is_not_waited_for(share, caplog):
     lost.set()
     for number in range(3 * PLAN_DEPTH):
         same(number, near, other)
-    assert "no more masks are sent to the machine of rank 1: Connection closed by peer" in caplog.text
+    assert (
+        "no more masks are sent to the machine of rank 1: Connection closed by peer"
+        in caplog.text
+    )
 
 
 def test_a_sender_that_fails_tells_it_and_lets_rank_0_go_on(share, monkeypatch, caplog):
@@ -192,13 +208,16 @@ def test_other_machines_hear_of_a_rank_0_that_has_nothing_to_do(share, monkeypat
 
 @pytest.mark.parametrize("drafts", [0, 2])
 def test_both_sides_keep_the_same_table(drafts):
-    """Also when it is full and places are given again, and with masks whose keys are the same."""
+    """Also when it is full and places are given again, and with masks whose keys are
+    the same."""
     shape = Shape(3, 7, drafts)
     chance = np.random.default_rng(drafts)
     out = Outgoing(shape)
     come = Incoming(shape)
     out._weights[:] = 0 if drafts else out._weights
-    known = chance.integers(-(2**31), 2**31, (4 * shape.max_slots * shape.positions + 5, 7), dtype=np.int32)
+    known = chance.integers(
+        -(2**31), 2**31, (4 * shape.max_slots * shape.positions + 5, 7), dtype=np.int32
+    )
     sent = 0
     for number in range(400):
         count = int(chance.integers(1, 4))

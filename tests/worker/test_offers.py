@@ -39,7 +39,11 @@ class Learnt:
         followers = Followers()
         followers.sure = 0.25
         guesses = {6: Found((4, 4), Layouts()), 7: Found((6,), followers)}
-        return Found(self.runs[slot][:DRAFTS]) if self.runs[slot] or slot < 6 else guesses[slot]
+        return (
+            Found(self.runs[slot][:DRAFTS])
+            if self.runs[slot] or slot < 6
+            else guesses[slot]
+        )
 
 
 class Table:
@@ -69,7 +73,9 @@ def region():
 def step(region, offers, number, slots, *, sampled=1, proposed=NO_TOKEN):
     """The drafts and the confidences of a step."""
     count = len(slots)
-    ring = region.tokens[number % TOKEN_DEPTH, : count * (2 * DRAFTS + 1)].reshape(-1, count)
+    ring = region.tokens[number % TOKEN_DEPTH, : count * (2 * DRAFTS + 1)].reshape(
+        -1, count
+    )
     ring[:] = NO_TOKEN
     ring[:sampled] = 5
     ring[DRAFTS + 1 :] = proposed
@@ -123,8 +129,12 @@ def test_tokens_and_drafts_are_counted(region):
     names = Counter.DRAFTS, Counter.TOKENS, Counter.FORWARDS
     assert [region.load(counter) for counter in names] == [20, 24, 12]
     # Followed earlier, and whitespace as it was before: offered, and accepted.
-    assert [region.load(counter) for counter in (Counter.EARLIER, Counter.EARLIER_TAKEN)] == [4, 2]
-    assert [region.load(counter) for counter in (Counter.LAYOUT, Counter.LAYOUT_TAKEN)] == [8, 2]
+    assert [
+        region.load(counter) for counter in (Counter.EARLIER, Counter.EARLIER_TAKEN)
+    ] == [4, 2]
+    assert [
+        region.load(counter) for counter in (Counter.LAYOUT, Counter.LAYOUT_TAKEN)
+    ] == [8, 2]
 
 
 @pytest.mark.usefixtures("patient")
@@ -132,7 +142,10 @@ def test_what_is_known_is_offered_before_any_grammar_has_seen_the_tokens(region)
     known = {slot: Found((slot + 1, 9)) for slot in range(5)} | {6: Found()}
     offers = make(region, [(7,)] * 8, known=known)
     found, _, blocks = step(region, offers, 1, tuple(range(7)))
-    assert found == [[slot + 1, 9, NO_TOKEN] for slot in range(5)] + [[7] + [NO_TOKEN] * 2, [NO_TOKEN] * 3]
+    assert found == [[slot + 1, 9, NO_TOKEN] for slot in range(5)] + [
+        [7] + [NO_TOKEN] * 2,
+        [NO_TOKEN] * 3,
+    ]
     # The one that nothing was known of has taken its token in, and is known now.
     assert offers._table.moved == [5]
     assert blocks == [[5] * 5 + [NO_TOKEN, 5]]
@@ -159,7 +172,9 @@ def test_what_there_was_no_time_for_is_looked_at_when_there_is(region, monkeypat
 
 
 @pytest.mark.parametrize("name", ["after", "look"])
-def test_if_the_worker_ends_while_it_looks_at_a_row_its_request_is_to_blame(region, monkeypatch, name):
+def test_if_the_worker_ends_while_it_looks_at_a_row_its_request_is_to_blame(
+    region, monkeypatch, name
+):
     monkeypatch.setattr(offers_module, "_WORTH", 1e6)
     monkeypatch.setattr(Learnt, name, lambda *given: {}["name"])
     with pytest.raises(KeyError):

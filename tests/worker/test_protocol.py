@@ -1,4 +1,5 @@
-"""The shared memory, the channel and the order of messages and steps; worker mode against inline mode."""
+"""The shared memory, the channel and the order of messages and steps; worker mode
+against inline mode."""
 
 import functools
 import os
@@ -25,7 +26,9 @@ WIDTH = BYTES.size + 3
 SPECS = [
     gp.OutputSpec.choice(["yes", "no", "maybe"]),
     gp.OutputSpec.regex("[a-c]{2,30}"),
-    gp.OutputSpec.json_schema({"type": "array", "items": {"type": "boolean"}, "maxItems": 9}),
+    gp.OutputSpec.json_schema(
+        {"type": "array", "items": {"type": "boolean"}, "maxItems": 9}
+    ),
     gp.OutputSpec.grammar('root ::= "(" root ")" | "x"'),
     gp.OutputSpec.choice(["ab"], start_after=[ord("<")], stop_token_ids=[END, 7]),
 ]
@@ -33,7 +36,9 @@ SPECS = [
 
 @pytest.fixture(scope="module")
 def compiler():
-    return gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(threads=2, worker_step_ms=10_000))
+    return gp.GrammarCompiler(
+        BYTES, config=gp.GuidedConfig(threads=2, worker_step_ms=10_000)
+    )
 
 
 @pytest.fixture
@@ -64,20 +69,28 @@ def test_a_region_is_checked_by_whoever_maps_it():
         other.close()
     finally:
         region.close()
-    assert not [name for name in os.listdir("/dev/shm") if name.startswith("guided_plugin")]
+    assert not [
+        name for name in os.listdir("/dev/shm") if name.startswith("guided_plugin")
+    ]
 
 
 def test_parts_of_the_region_do_not_overlap():
     region = Region.create(Shape(5, 11))
     try:
-        for number, part in enumerate((region.plans, region.masks, region.tokens, region.times), 1):
+        for number, part in enumerate(
+            (region.plans, region.masks, region.tokens, region.times), 1
+        ):
             part[:] = number
         for counter in Counter:
             region.store(counter, 100 + counter)
         region.check()
-        for number, part in enumerate((region.plans, region.masks, region.tokens, region.times), 1):
+        for number, part in enumerate(
+            (region.plans, region.masks, region.tokens, region.times), 1
+        ):
             assert (part == number).all()
-        assert [region.load(counter) for counter in Counter] == [100 + counter for counter in Counter]
+        assert [region.load(counter) for counter in Counter] == [
+            100 + counter for counter in Counter
+        ]
     finally:
         region.close()
 
@@ -87,7 +100,9 @@ def test_a_closed_row_allows_stop_tokens_only():
     try:
         region.masks[:] = -1
         region.close_row(PLAN_DEPTH + 1, 1, 2, (0, 31, 256))
-        bits = [i for i in range(9 * 32) if int(region.masks[1, 1, i // 32]) >> (i % 32) & 1]
+        bits = [
+            i for i in range(9 * 32) if int(region.masks[1, 1, i // 32]) >> (i % 32) & 1
+        ]
         assert bits == [0, 31, 256]
         assert (region.masks[1, 0] == -1).all()
     finally:
@@ -100,10 +115,15 @@ def test_step_numbers_wrap(near):
         assert unwrap((near + distance) & 0xFFFFFFFF, near) == near + distance
 
 
-@pytest.mark.parametrize(("first", "steps"), [(0, 200), (2**31 - 20, 50), (2**32 - 20, 50)])
+@pytest.mark.parametrize(
+    ("first", "steps"), [(0, 200), (2**31 - 20, 50), (2**32 - 20, 50)]
+)
 def test_both_modes_do_the_same_for_a_long_time(compiler, monkeypatch, first, steps):
-    """Adds, aborts, slot reuse, skipped steps, replays, tokens from elsewhere: step by step the same."""
-    monkeypatch.setattr(runtime, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first))
+    """Adds, aborts, slot reuse, skipped steps, replays, tokens from elsewhere: step by
+    step the same."""
+    monkeypatch.setattr(
+        runtime, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first)
+    )
     shuffle = random.Random(first)
     generator = torch.Generator().manual_seed(3)
     inline = gp.StepPipeline(compiler, max_slots=8, mode="inline")
@@ -117,17 +137,25 @@ def test_both_modes_do_the_same_for_a_long_time(compiler, monkeypatch, first, st
             while len(running) < 8 and shuffle.random() < 0.6:
                 name = f"r{count}"
                 spec = shuffle.choice(SPECS)
-                tokens = [ord("a")] if spec is SPECS[1] and shuffle.random() < 0.3 else []
+                tokens = (
+                    [ord("a")] if spec is SPECS[1] and shuffle.random() < 0.3 else []
+                )
                 slots = {pipe.add_request(name, spec, tokens=tokens) for pipe in pipes}
                 assert len(slots) == 1
                 running[name] = slots.pop()
                 count += 1
             present = shuffle.sample(list(running), shuffle.randint(0, len(running)))
-            slots = [running[name] for name in present] + [gp.UNGUIDED] * shuffle.randrange(2)
+            slots = [running[name] for name in present] + [
+                gp.UNGUIDED
+            ] * shuffle.randrange(2)
             shuffle.shuffle(slots)
             logits = torch.rand(len(slots), WIDTH, generator=generator)
             logits[:, ord("<")] += 0.2
-            forced = shuffle.randrange(len(slots)) if slots and shuffle.random() < 0.02 else None
+            forced = (
+                shuffle.randrange(len(slots))
+                if slots and shuffle.random() < 0.02
+                else None
+            )
             found = []
             for pipe in pipes:
                 mine = logits.clone()
@@ -143,7 +171,10 @@ def test_both_modes_do_the_same_for_a_long_time(compiler, monkeypatch, first, st
             assert torch.equal(*found)
             for name in list(running):
                 if shuffle.random() < 0.2:
-                    states = [(p.tokens(name), p.phase(name), str(p.request(name).error)) for p in pipes]
+                    states = [
+                        (p.tokens(name), p.phase(name), str(p.request(name).error))
+                        for p in pipes
+                    ]
                     assert states[0] == states[1]
                     compared += 1
                 if shuffle.random() < 0.1:
@@ -220,7 +251,8 @@ def test_an_idle_worker_takes_little_of_a_processor(pipe):
         time.sleep(2.0)
         return (used() - before) / 2.0
 
-    # The machine may be busy with other things, and with what ends elsewhere in this process.
+    # The machine may be busy with other things, and with what ends elsewhere in this
+    # process.
     assert min(share() for _ in range(3)) < 0.05
 
 
@@ -231,10 +263,22 @@ def test_figures_of_the_worker(pipe):
         one_step(pipe, [slot, gp.UNGUIDED], torch.rand(2, WIDTH))
     pipe.tokens("one")
     found = pipe.metrics()
-    assert (found.mode, found.steps, found.rows, found.running, found.added) == ("process", 9, 9, 1, 1)
+    assert (found.mode, found.steps, found.rows, found.running, found.added) == (
+        "process",
+        9,
+        9,
+        1,
+        1,
+    )
     assert found.backends == {pipe.request("one").backend: 1}
     assert found.worker.steps == 9
-    assert 0 < found.worker.fill < found.worker.plan_to_mask <= found.worker.plan_to_mask_p99 < 5
+    assert (
+        0
+        < found.worker.fill
+        < found.worker.plan_to_mask
+        <= found.worker.plan_to_mask_p99
+        < 5
+    )
     assert 0 < found.worker.accept < 5
     assert 0 < found.worker.exposed_wait < 5
     for name in ("plan_to_mask", "accept", "fill", "exposed_wait"):

@@ -1,4 +1,5 @@
-"""Two ranks as two processes, on the CPU and on one CUDA device. `-m gpu` runs what needs the device."""
+"""Two ranks as two processes, on the CPU and on one CUDA device. `-m gpu` runs what
+needs the device."""
 
 import json
 
@@ -10,21 +11,32 @@ from worker_runs import gone, until
 
 import guided_plugin as gp
 
-pytestmark = pytest.mark.timeout(900)  # processes start torch, which takes minutes on a busy machine
+# processes start torch, which takes minutes on a busy machine
+pytestmark = pytest.mark.timeout(900)
 
 STEPS = 60
 CUDA = pytest.param(
     "cuda",
-    marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")],
+    marks=[
+        pytest.mark.gpu,
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    ],
 )
-BOTH = pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.slow), CUDA])
-PLACES = pytest.mark.parametrize(("where", "mode"), [("aa", "process"), ("aa", "inline"), ("ab", "process")])
-MACHINES = pytest.mark.parametrize("where", ["aa", "ab"], ids=["one machine", "two machines"])
+BOTH = pytest.mark.parametrize(
+    "device", [pytest.param("cpu", marks=pytest.mark.slow), CUDA]
+)
+PLACES = pytest.mark.parametrize(
+    ("where", "mode"), [("aa", "process"), ("aa", "inline"), ("ab", "process")]
+)
+MACHINES = pytest.mark.parametrize(
+    "where", ["aa", "ab"], ids=["one machine", "two machines"]
+)
 
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts two ranks; none outlives its test. What differs for a rank is given by its number."""
+    """Starts two ranks; none outlives its test. What differs for a rank is given by its
+    number."""
     ranks = []
 
     def start(device, *, steps=STEPS, only=None, **options):
@@ -49,7 +61,10 @@ def start(tmp_path):
 def alone(drafts=0):
     """The same steps at a rank that is alone, inline on the CPU."""
     with gp.StepPipeline(
-        rank_process.compiler(), max_slots=rank_process.REQUESTS, mode="inline", drafts=drafts
+        rank_process.compiler(),
+        max_slots=rank_process.REQUESTS,
+        mode="inline",
+        drafts=drafts,
     ) as pipe:
         # A rank that is alone raises what several tell later.
         original = pipe.add_request
@@ -83,7 +98,8 @@ LATE_DEVICE = {"late_cycles": 30_000_000}
     ids=["in step", "rank 1 late", "rank 0 late", "device of rank 1 late"],
 )
 def test_both_ranks_mask_as_one_that_is_alone(start, device, only, where, mode):
-    """Bit by bit, also where one is so late that rank 0 has to wait before it fills a place again."""
+    """Bit by bit, also where one is so late that rank 0 has to wait before it fills a
+    place again."""
     first, second = finished(start(device, only=only, where=where, mode=mode))
     assert first == second == alone()
 
@@ -91,7 +107,9 @@ def test_both_ranks_mask_as_one_that_is_alone(start, device, only, where, mode):
 @BOTH
 @PLACES
 def test_drafts_are_judged_alike(start, device, where, mode):
-    first, second = finished(start(device, drafts=2, only={1: LATE_DEVICE}, where=where, mode=mode))
+    first, second = finished(
+        start(device, drafts=2, only={1: LATE_DEVICE}, where=where, mode=mode)
+    )
     assert first == second == alone(drafts=2)
 
 
@@ -115,7 +133,8 @@ def test_rank_0_dies(start, device, where, mode):
     ranks[0].kill()
     _, errors = ranks[1].communicate(timeout=120)
     assert ranks[1].returncode == 1
-    assert "rank 0 has ended" in errors  # "or cannot be reached any more", on another machine
+    # "or cannot be reached any more", on another machine
+    assert "rank 0 has ended" in errors
     until(lambda: all(map(gone, pids)), 60)
     assert shared_memory() == before
 
@@ -133,7 +152,9 @@ def test_rank_1_dies(start, device, where, mode):
     ranks[0].terminate()
     _, errors = ranks[0].communicate(timeout=60)
     assert (
-        "rank 1 has ended; rank 0 stops waiting for it" if where == "aa" else "no more masks are sent"
+        "rank 1 has ended; rank 0 stops waiting for it"
+        if where == "aa"
+        else "no more masks are sent"
     ) in errors
     until(lambda: all(map(gone, pids)), 60)
     assert shared_memory() == before
@@ -142,7 +163,8 @@ def test_rank_1_dies(start, device, where, mode):
 @BOTH
 @MACHINES
 def test_rank_0_closes_first(start, device, where):
-    """What it filled is used, what it did not is an error, and the device is not left waiting."""
+    """What it filled is used, what it did not is an error, and the device is not left
+    waiting."""
     ranks = start(device, only={1: {"steps": STEPS + 2}}, where=where)
     _, errors = ranks[1].communicate(timeout=500)
     assert ranks[1].returncode == 1

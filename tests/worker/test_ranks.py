@@ -1,4 +1,5 @@
-"""Several ranks of one model, here threads: one has the grammars, all mask with its memory or a copy."""
+"""Several ranks of one model, here threads: one has the grammars, all mask with its
+memory or a copy."""
 
 import contextlib
 import dataclasses
@@ -24,9 +25,14 @@ from guided_plugin.worker.ranks.group import RegionOffer
 from guided_plugin.worker.ranks.peers import Peer
 from guided_plugin.worker.words import Counter, RankWord
 
-WHERE = pytest.mark.parametrize("where", ["aa", "ab"], ids=["one machine", "two machines"])
+WHERE = pytest.mark.parametrize(
+    "where", ["aa", "ab"], ids=["one machine", "two machines"]
+)
 END = BYTES.stop_token_ids[0]
-SPECS = [gp.OutputSpec.regex("[a-c]{2,30}"), gp.OutputSpec.choice(["yes", "no", "maybe"])]
+SPECS = [
+    gp.OutputSpec.regex("[a-c]{2,30}"),
+    gp.OutputSpec.choice(["yes", "no", "maybe"]),
+]
 LONG = gp.OutputSpec.regex("[a-c]{60}")
 
 
@@ -49,7 +55,9 @@ def ended():
 
 def add(pipes, *specs):
     for pipe in pipes:
-        assert [pipe.add_request(f"r{i}", spec) for i, spec in enumerate(specs)] == list(range(len(specs)))
+        assert [
+            pipe.add_request(f"r{i}", spec) for i, spec in enumerate(specs)
+        ] == list(range(len(specs)))
 
 
 def agree(pipes, slots, number):
@@ -64,12 +72,17 @@ def agree(pipes, slots, number):
 def shared_memory():
     """The regions that this process has open: files without a name."""
     links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
-    return [os.readlink(link) for link in links if os.path.islink(link) and "/dev/shm/" in os.readlink(link)]
+    return [
+        os.readlink(link)
+        for link in links
+        if os.path.islink(link) and "/dev/shm/" in os.readlink(link)
+    ]
 
 
 @pytest.mark.parametrize("where", ["aaa", "ab", "aabb", "abcab"])
 def test_all_ranks_mask_alike_and_one_has_the_grammars(share, mode, where):
-    """As one that is alone, while requests come and go; every rank makes the same calls."""
+    """As one that is alone, while requests come and go; every rank makes the same
+    calls."""
     with pipeline(mode="inline") as alone:
         pipes = [*share(where, mode), alone]
         add(pipes, *SPECS)
@@ -87,7 +100,8 @@ def test_all_ranks_mask_alike_and_one_has_the_grammars(share, mode, where):
 
 
 def test_a_request_that_cannot_begin_is_closed_on_all_ranks(share, mode):
-    """It takes the same slot everywhere, its row has stop tokens only, and rank 0 tells why."""
+    """It takes the same slot everywhere, its row has stop tokens only, and rank 0 tells
+    why."""
     pipes = share("aa", mode)
     add(pipes, gp.OutputSpec.regex("a(?=b)c"), SPECS[0])
     for number in range(3):
@@ -105,7 +119,8 @@ def test_a_request_that_cannot_begin_is_closed_on_all_ranks(share, mode):
 
 
 def test_rank_0_waits_for_a_rank_that_is_late(share, mode, monkeypatch):
-    """The masks of a step stay as they are until every rank has used them, and no longer."""
+    """The masks of a step stay as they are until every rank has used them, and no
+    longer."""
     near, late = pipes = share("aa", mode)
     add(pipes, gp.OutputSpec.regex("[a-z]*"))
     monkeypatch.setattr(peers, "PATIENCE", 0.3)
@@ -128,8 +143,11 @@ def test_a_rank_that_died_is_not_waited_for(share, monkeypatch, ended):
 
 
 @WHERE
-def test_a_rank_whose_leader_has_gone_does_not_wait_for_ever(share, mode, where, monkeypatch):
-    """It has closed its pipeline: what it filled is used, what it did not is an error."""
+def test_a_rank_whose_leader_has_gone_does_not_wait_for_ever(
+    share, mode, where, monkeypatch
+):
+    """It has closed its pipeline: what it filled is used, what it did not is an
+    error."""
     near, other = pipes = share(where, mode)
     add(pipes, SPECS[0])
     expected, _ = step(near, [0], 1)
@@ -152,11 +170,14 @@ def test_a_rank_whose_leader_has_died_does_not_wait_for_ever(share, monkeypatch,
 
 @WHERE
 def test_ranks_that_plan_other_rows_are_found(share, mode, where):
-    """Masks of other rows are never used, and a rank 0 on the same machine does not go on."""
+    """Masks of other rows are never used, and a rank 0 on the same machine does not go
+    on."""
     near, other = pipes = share(where, mode)
     add(pipes, *SPECS)
     step(near, [0, 1], 1)
-    with pytest.raises(PipelineError, match=r"step 1 has slots \[1, 0\] here and \[0, 1\] at rank 0"):
+    with pytest.raises(
+        PipelineError, match=r"step 1 has slots \[1, 0\] here and \[0, 1\] at rank 0"
+    ):
         step(other, [1, 0], 1)
     if where == "aa":
         with pytest.raises(PipelineError, match="rank 1 plans different steps"):
@@ -178,7 +199,9 @@ def test_worker_deaths_change_nothing(share):
 def test_step_numbers_wrap(share, where, monkeypatch):
     """Across 32 bits: a copy begins where rank 0 does, and goes on with it."""
     first = 2**32 - 3
-    monkeypatch.setattr(runtime, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first))
+    monkeypatch.setattr(
+        runtime, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first)
+    )
     with pipeline(mode="inline") as alone:
         pipes = share(where, "process")
         assert pipes[1].runtime._region.load(Counter.FILLED) == first
@@ -190,7 +213,8 @@ def test_step_numbers_wrap(share, where, monkeypatch):
 
 def fails(error):
     def raises(*arguments, **options):
-        raise type(error)(str(error))  # not this one, whose traceback would keep what it saw
+        # not this one, whose traceback would keep what it saw
+        raise type(error)(str(error))
 
     return raises
 
@@ -199,9 +223,20 @@ def fails(error):
     ("where", "target", "error", "says"),
     [
         ("aaa", (follower, "_open"), OSError("no such memory"), "rank 1: cannot map"),
-        ("aa", (follower, "_open"), RuntimeError("out of memory"), "rank 1: cannot map"),  # of a device
+        # of a device
+        (
+            "aa",
+            (follower, "_open"),
+            RuntimeError("out of memory"),
+            "rank 1: cannot map",
+        ),
         ("aa", (runtime, "InlineRuntime"), ZeroDivisionError("by zero"), ""),
-        ("aabb", (follower, "Mirror"), PipelineError("too large"), "rank 2: cannot copy the memory"),
+        (
+            "aabb",
+            (follower, "Mirror"),
+            PipelineError("too large"),
+            "rank 2: cannot copy the memory",
+        ),
     ],
 )
 def test_all_share_or_none_does(share, monkeypatch, where, target, error, says):
@@ -233,14 +268,19 @@ def test_machines_whose_group_sends_no_tensors_share_nothing(share):
 
 
 def test_followers_write_their_own_lines_only():
-    """A region of another version or engine is refused, and what a follower maps is read-only."""
+    """A region of another version or engine is refused, and what a follower maps is
+    read-only."""
     region = Region.create(Shape(2, 9, followers=40))
-    offer = RegionOffer(os.getpid(), region.fd, region.shape, region.identity, 0, "inline", 0)
+    offer = RegionOffer(
+        os.getpid(), region.fd, region.shape, region.identity, 0, "inline", 0
+    )
     mapped = follower._open(offer)
     lines = [mapped.rank_line(index) for index in range(40)]
     for index, line in enumerate(lines):
         line[RankWord.TAKEN] = index + 7
-    assert [region.rank_line(index)[RankWord.TAKEN] for index in range(40)] == list(range(7, 47))
+    assert [region.rank_line(index)[RankWord.TAKEN] for index in range(40)] == list(
+        range(7, 47)
+    )
     assert region.shape.places.plans == 4 * 4096
     assert not np.any(region.plans)
     for array in (mapped.plans, mapped.masks, mapped.tokens, mapped.times):
@@ -260,4 +300,10 @@ def test_masks_of_the_newest_three_steps_are_in_use():
     with contextlib.closing(Region.create(Shape(1, 1, followers=1))) as region:
         masks = HostMasks(region, None)
         masks.claim(5)
-        assert [masks.read(number) for number in range(1, 6)] == [True, True, False, False, False]
+        assert [masks.read(number) for number in range(1, 6)] == [
+            True,
+            True,
+            False,
+            False,
+            False,
+        ]

@@ -1,4 +1,5 @@
-"""A rank whose device reads the masks of rank 0 at any time: on a device that the test drives."""
+"""A rank whose device reads the masks of rank 0 at any time: on a device that the test
+drives."""
 
 import os
 
@@ -11,7 +12,11 @@ from worker_runs import until
 from guided_plugin.errors import PipelineError
 from guided_plugin.step import StepPlan
 from guided_plugin.worker.device.buffers import Buffers, HostTokens
-from guided_plugin.worker.device.cuda_masks import CudaMasks, DeviceRegion, FollowedMasks
+from guided_plugin.worker.device.cuda_masks import (
+    CudaMasks,
+    DeviceRegion,
+    FollowedMasks,
+)
 from guided_plugin.worker.layout import PLAN_DEPTH, Region, Shape, unwrap
 from guided_plugin.worker.ranks import follower, peers
 from guided_plugin.worker.ranks.follower import FollowerRuntime
@@ -32,7 +37,9 @@ class Leader:
 
 
 def mapped(region, device):
-    return DeviceRegion(region, torch.device("cpu"), region.address, lambda: device.main, True)
+    return DeviceRegion(
+        region, torch.device("cpu"), region.address, lambda: device.main, True
+    )
 
 
 class Ranks:
@@ -46,11 +53,21 @@ class Ranks:
             self.region.store(counter, first)
         self.region.rank_line(0)[RankWord.TAKEN] = first & 0xFFFFFFFF
         self.leader = Leader()
-        offer = RegionOffer(1, self.region.fd, self.region.shape, self.region.identity, first, "process", 0)
+        offer = RegionOffer(
+            1,
+            self.region.fd,
+            self.region.shape,
+            self.region.identity,
+            first,
+            "process",
+            0,
+        )
         fd = os.dup(self.region.fd)
         region = Region(fd, self.region.shape, self.region.identity, follows=True)
         monkeypatch.setattr(follower, "make_buffers", self._buffers)
-        self.rank = FollowerRuntime(region, self.leader, region.rank_line(0), offer, torch.device("meta"))
+        self.rank = FollowerRuntime(
+            region, self.leader, region.rank_line(0), offer, torch.device("meta")
+        )
         self.seen = []
         """What each step masked with, in the order of the main stream."""
 
@@ -132,7 +149,8 @@ def test_the_host_waits_only_where_it_is_as_far_ahead_as_the_rings_are_deep(rank
 
 
 def test_rank_0_never_fills_a_place_that_is_still_read(ranks):
-    """It fills as soon as it may; the stream that reads is held up at all times but one."""
+    """It fills as soon as it may; the stream that reads is held up at all times but
+    one."""
     both = ranks()
     for step in range(1, 40):
         if step - PLAN_DEPTH <= both.taken:
@@ -158,7 +176,8 @@ def test_a_copy_waits_for_the_kernel_that_reads_its_place_on_the_device(ranks):
     both.fill(PLAN_DEPTH + 1)
     view = both.step()
     both.device.run()
-    assert int(view.unique()) == 1  # the place of step 5 holds step 1, which nothing has used yet
+    # the place of step 5 holds step 1, which nothing has used yet
+    assert int(view.unique()) == 1
     both.device.main.held = False
     both.device.run()
     assert both.seen == [1, 2, 3, 4, 5]
@@ -189,7 +208,9 @@ def test_other_slots_are_found_before_rank_0_may_write_over_them(ranks, filled_f
         both.step()
         both.fill(1, slots=(1, 0))
         both.device.run()
-    with pytest.raises(PipelineError, match=r"step 1 has slots \[0, 1\] here and \[1, 0\] at rank 0"):
+    with pytest.raises(
+        PipelineError, match=r"step 1 has slots \[0, 1\] here and \[1, 0\] at rank 0"
+    ):
         both.step()
     assert both.taken == 0
     assert both.region.rank_line(0)[RankWord.TROUBLE] == 1
@@ -199,10 +220,15 @@ def test_other_slots_are_found_before_rank_0_may_write_over_them(ranks, filled_f
     ("end", "says"),
     [
         (lambda both: setattr(both.leader, "lives", False), "rank 0 has ended"),
-        (lambda both: both.region.store(Counter.ENDED, 1), "rank 0 has closed its pipeline"),
+        (
+            lambda both: both.region.store(Counter.ENDED, 1),
+            "rank 0 has closed its pipeline",
+        ),
     ],
 )
-def test_a_device_does_not_wait_for_a_rank_0_that_has_gone(ranks, monkeypatch, caplog, end, says):
+def test_a_device_does_not_wait_for_a_rank_0_that_has_gone(
+    ranks, monkeypatch, caplog, end, says
+):
     monkeypatch.setattr(peers, "_WATCH_SECONDS", 0.01)
     both = ranks()
     both.fill(1)
@@ -220,7 +246,9 @@ def test_a_device_does_not_wait_for_a_rank_0_that_has_gone(ranks, monkeypatch, c
     until(lambda: unwrap(both.region.load(Counter.FILLED), 1) > 1)
 
 
-def test_a_rank_0_that_only_takes_long_is_told_and_waited_for(ranks, monkeypatch, caplog):
+def test_a_rank_0_that_only_takes_long_is_told_and_waited_for(
+    ranks, monkeypatch, caplog
+):
     """Other ranks may be served yet: FILLED is not touched."""
     monkeypatch.setattr(peers, "_WATCH_SECONDS", 0.01)
     monkeypatch.setattr(peers, "PATIENCE", 0.05)

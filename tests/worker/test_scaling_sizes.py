@@ -15,7 +15,9 @@ def test_shared_memory():
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     table = {line.split(" | ")[0].strip("| ").replace(",", ""): line for line in lines}
     for vocabulary in (32_000, 128_256, 151_646, 262_144):
-        sizes = [mib(rows, vocabulary) for rows in (64, 256, 512, 1024)] + [mib(256, vocabulary, 7)]
+        sizes = [mib(rows, vocabulary) for rows in (64, 256, 512, 1024)] + [
+            mib(256, vocabulary, 7)
+        ]
         assert table[str(vocabulary)].strip("| ").split(" | ")[1:] == sizes
 
 

@@ -1,4 +1,5 @@
-"""The driver calls, without a driver: what is passed where, and what their failures become."""
+"""The driver calls, without a driver: what is passed where, and what their failures
+become."""
 
 import ctypes
 
@@ -50,7 +51,12 @@ def test_calls_pass_what_the_driver_takes(library):
     streamops.load_wait()(4, 0x7080, 6)
     assert library.calls[2:] == [("cuStreamWaitValue32_v2", 4, 0x7080, 6, 0)]
     wait = library.cuStreamWaitValue32_v2
-    assert wait.argtypes == [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint]
+    assert wait.argtypes == [
+        ctypes.c_void_p,
+        ctypes.c_uint64,
+        ctypes.c_uint32,
+        ctypes.c_uint,
+    ]
 
 
 @pytest.mark.parametrize(("read_only", "flags"), [(False, 3), (True, 3 | 8)])
@@ -67,7 +73,10 @@ def test_a_failing_call_is_an_error(library):
     ops = streamops.load_stream_ops(3)
     assert streamops.supported(0)
     library.status = 1
-    with pytest.raises(PipelineError, match=r"CUDA: cuStreamWaitValue32_v2 failed with error 1 .*inline"):
+    with pytest.raises(
+        PipelineError,
+        match=r"CUDA: cuStreamWaitValue32_v2 failed with error 1 .*inline",
+    ):
         ops.wait(0, 0)
     with pytest.raises(PipelineError, match="cuMemHostRegister_v2 failed"):
         streamops.register_host(0xA000, 4096)

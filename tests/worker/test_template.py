@@ -1,4 +1,5 @@
-"""The template of a compiler: its children, their ends, and what requests see when all of it ends at once."""
+"""The template of a compiler: its children, their ends, and what requests see when all
+of it ends at once."""
 
 import gc
 import os
@@ -24,7 +25,9 @@ HELPER = "guided_plugin.compiling.helper_process"
 
 @pytest.fixture
 def template():
-    template = Template(MODULE, Greeting(BYTES, gp.GuidedConfig(threads=1), frozenset(), False))
+    template = Template(
+        MODULE, Greeting(BYTES, gp.GuidedConfig(threads=1), frozenset(), False)
+    )
     yield template
     template.close()
 
@@ -47,9 +50,13 @@ def test_nothing_is_started_before_a_child_is_needed(template):
 
 def test_a_servers_template_starts_at_once_and_has_what_few_specs_need():
     for serves in (False, True):
-        chooser = build(Greeting(BYTES, gp.GuidedConfig(threads=1), frozenset(), False, serves))
+        chooser = build(
+            Greeting(BYTES, gp.GuidedConfig(threads=1), frozenset(), False, serves)
+        )
         assert ("_tables" in vars(chooser.backend("llguidance")._spellings)) is serves
-        compiler = gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(threads=1), serves=serves)
+        compiler = gp.GrammarCompiler(
+            BYTES, config=gp.GuidedConfig(threads=1), serves=serves
+        )
         assert (compiler.template.pid is not None) is serves
         compiler.close()
 
@@ -57,9 +64,12 @@ def test_a_servers_template_starts_at_once_and_has_what_few_specs_need():
 def test_a_terminals_signals_are_the_hosts_and_its_share_of_processors_too(template):
     template.fork(HELPER).stop()
     assert os.getpgid(template.pid) == template.pid
-    assert os.getsid(template.pid) == os.getsid(0)  # the kernel shares out busy processors by session
+    # the kernel shares out busy processors by session
+    assert os.getsid(template.pid) == os.getsid(0)
     with open(f"/proc/{template.pid}/status") as status:
-        ignored = next(int(line.split()[1], 16) for line in status if line.startswith("SigIgn"))
+        ignored = next(
+            int(line.split()[1], 16) for line in status if line.startswith("SigIgn")
+        )
     for number in (signal.SIGINT, signal.SIGTTOU):
         assert ignored >> (number - 1) & 1
 
@@ -86,7 +96,9 @@ def test_the_next_child_is_there_in_a_moment_and_tells_how_it_ended(template):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_template_that_ends_or_is_stopped_is_replaced_and_takes_its_children_along(template, number):
+def test_a_template_that_ends_or_is_stopped_is_replaced_and_takes_its_children_along(
+    template, number
+):
     child = template.fork(HELPER)
     first = template.pid
     os.kill(first, number)
@@ -146,7 +158,8 @@ def test_a_forked_host_leaves_it_to_its_parent(template):
 
 
 def test_it_may_use_more_processors_than_the_thread_that_starts_it(template):
-    """vLLM's CPU build binds its worker's thread to one processor, and never lets it rest."""
+    """vLLM's CPU build binds its worker's thread to one processor, and never lets it
+    rest."""
     before = os.sched_getaffinity(0)
     if len(before) < 2:
         pytest.skip("needs two processors")
@@ -160,13 +173,19 @@ def test_it_may_use_more_processors_than_the_thread_that_starts_it(template):
 
 def helpers_of(pipe):
     """The children of a pipeline's template that are not its worker."""
-    with open(f"/proc/{pipe.compiler.template.pid}/task/{pipe.compiler.template.pid}/children") as children:
-        return {int(pid) for pid in children.read().split()} - {pipe.runtime.supervisor.worker_pid}
+    with open(
+        f"/proc/{pipe.compiler.template.pid}/task/{pipe.compiler.template.pid}/children"
+    ) as children:
+        return {int(pid) for pid in children.read().split()} - {
+            pipe.runtime.supervisor.worker_pid
+        }
 
 
 def large(title):
     properties = {f"p{i}": {"type": "integer", "title": "x" * 20} for i in range(300)}
-    return gp.OutputSpec.json_schema({"title": title, "properties": properties}, backend="llguidance")
+    return gp.OutputSpec.json_schema(
+        {"title": title, "properties": properties}, backend="llguidance"
+    )
 
 
 def test_a_workers_helpers_are_children_of_the_same_template_and_end_with_it(make):
@@ -204,13 +223,18 @@ def test_all_processes_are_killed_at_once_and_service_is_back_soon(make, monkeyp
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     start = time.monotonic()
-    run.steps(2)  # no row waits for the next template: guided ones fail, and others go on
+    # no row waits for the next template: guided ones fail, and others go on
+    run.steps(2)
     assert time.monotonic() - start < 1.0
     run.check(failed=["one", "waiting"])
     assert run.out["one"][-1] == END
     assert refused
-    assert None not in refused  # else a request could have begun, and failed a moment later
-    with pytest.raises(RequestError, match=r"have ended, and are being started \(send the request again"):
+    # else a request could have begun, and failed a moment later
+    assert None not in refused
+    with pytest.raises(
+        RequestError,
+        match=r"have ended, and are being started \(send the request again",
+    ):
         pipe.add_request("early", LONG)
     assert 0 <= pipe.runtime.refused_for() <= 2.0
     verdict = pipe.prepare(large("b"))  # waits for the next worker
@@ -227,7 +251,11 @@ def test_what_lacks_for_a_moment_is_no_reason_to_refuse_requests(monkeypatch):
     fork = Template.fork
     end = time.monotonic() + 0.3
     monkeypatch.setattr(
-        Template, "fork", lambda *a, **k: os.stat("/-" * (time.monotonic() < end) or "/") and fork(*a, **k)
+        Template,
+        "fork",
+        lambda *a, **k: (
+            os.stat("/-" * (time.monotonic() < end) or "/") and fork(*a, **k)
+        ),
     )
     pipe = gp.StepPipeline(gp.GrammarCompiler(BYTES), max_slots=1, mode="process")
     assert pipe.prepare(LONG).result(60).backend == "llguidance"

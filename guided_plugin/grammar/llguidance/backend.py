@@ -1,7 +1,7 @@
 """The llguidance backend, and the plugin that registers it.
 
-Compiles in milliseconds, enforces more of JSON Schema than xgrammar and refuses what it can't. Depends on
-sources (what is compiled), tokenizer, lexers and matcher.
+Compiles in milliseconds, enforces more of JSON Schema than xgrammar and refuses what it
+can't. Depends on sources (what is compiled), tokenizer, lexers and matcher.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ from guided_plugin.grammar.llguidance.matcher import (
     LLGuidanceMatcher,
     first_line,
 )
-from guided_plugin.grammar.llguidance.probe import FUEL_OF_PROBES, check_starts, too_entangled
+from guided_plugin.grammar.llguidance.probe import (
+    FUEL_OF_PROBES,
+    check_starts,
+    too_entangled,
+)
 from guided_plugin.grammar.llguidance.sources import complaint, lark_of
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.grammar.threads import AdaptiveThreads
@@ -44,9 +48,10 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import texts_bytes
 from guided_plugin.spec.uses import left_out, schemas_of
 
-# An object of n optional properties needs n items in a row: llguidance's own limit of 2,000 would end such
-# requests in the middle. A mask of so many takes 10 ms. Its verbose errors tell what a lexer has spent. They
-# quote a client's schema, too, so only their first line goes anywhere.
+# An object of n optional properties needs n items in a row: llguidance's own limit of
+# 2,000 would end such requests in the middle. A mask of so many takes 10 ms. Its
+# verbose errors tell what a lexer has spent. They quote a client's schema, too, so only
+# their first line goes anywhere.
 _LIMITS: dict[str, Any] = {
     "max_items_in_row": 8_000,
     "step_max_items": 100_000,
@@ -54,20 +59,23 @@ _LIMITS: dict[str, Any] = {
     "verbose_errors": True,
 }
 
-# The check that items are distinct works over bytes, whose masks are small, on a grammar that may have a mark
-# before each name: that makes four items of one.
+# The check that items are distinct works over bytes, whose masks are small, on a
+# grammar that may have a mark before each name: that makes four items of one.
 _ITEMS_WITH_MARKS = 4
 
-# Grammars that clients write may be ambiguous: a row then costs the third power of its items. The limit stops
-# the usual ones before a mask takes 0.2 s; one that has such rows only inside of tokens passes it, and meets
-# the deadline that all of them have. A rule may call itself 500 times at its end.
+# Grammars that clients write may be ambiguous: a row then costs the third power of its
+# items. The limit stops the usual ones before a mask takes 0.2 s; one that has such
+# rows only inside of tokens passes it, and meets the deadline that all of them have. A
+# rule may call itself 500 times at its end.
 _CLIENT_ITEMS = 500
 
-# A grammar of 20,000 characters takes up to 60 ms (nearly all of MaskBench's), one of 100,000 240.
+# A grammar of 20,000 characters takes up to 60 ms (nearly all of MaskBench's), one of
+# 100,000 240.
 _QUICK_CHARACTERS = 20_000
 
-# Text that must follow is looked for while a batch waits, and llguidance goes along all of it at once: 1.2 us
-# for a character. The longest of 1,140 real schemas has 214. Client grammars may have costly rows there.
+# Text that must follow is looked for while a batch waits, and llguidance goes along all
+# of it at once: 1.2 us for a character. The longest of 1,140 real schemas has 214.
+# Client grammars may have costly rows there.
 _MOST_FORCED = 1_000
 
 _CHARACTER = 4
@@ -75,8 +83,9 @@ _CHARACTER = 4
 _CLOSING_SECONDS = 0.5
 """Of processor time, for the shortest output of a grammar."""
 
-# What a grammar takes is not reported. This is 1.0 to 1.4 times what a process grew by with 300 schemas of
-# MaskBench: open and closed, compact and flexible, with llguidance 1.7.6 and 1.9.1.
+# What a grammar takes is not reported. This is 1.0 to 1.4 times what a process grew by
+# with 300 schemas of MaskBench: open and closed, compact and flexible, with llguidance
+# 1.7.6 and 1.9.1.
 _GRAMMAR_BYTES = 1 << 17
 _WORD_BYTES = 500
 _CHARACTER_BYTES = 16
@@ -103,10 +112,13 @@ class _Compiled:
 
 
 class LLGuidanceBackend:
-    """Compiles specs with llguidance and matches them for one vocabulary: a `Backend`."""
+    """Compiles specs with llguidance and matches them for one vocabulary: a
+    `Backend`."""
 
     name = "llguidance"
-    languages = frozenset({"json_schema", "json_object", "regex", "choice", "structural_tag", "lark"})
+    languages = frozenset(
+        {"json_schema", "json_object", "regex", "choice", "structural_tag", "lark"}
+    )
 
     def __init__(self, vocabulary: Vocabulary, config: GuidedConfig) -> None:
         import llguidance
@@ -116,7 +128,9 @@ class LLGuidanceBackend:
         self._unenforced = config.unenforced_keywords
         self._jumps = config.jump_forward
         self._threads = config.thread_count()
-        self._executors: AdaptiveThreads[Any] = AdaptiveThreads(llguidance.LLExecutor, self._threads)
+        self._executors: AdaptiveThreads[Any] = AdaptiveThreads(
+            llguidance.LLExecutor, self._threads
+        )
         self._lexers = LexerPool(self._threads)
         self._learnt = Learnt(self._lexers, config.learnt_bytes)
         self._tokenizers = Tokenizers(vocabulary)
@@ -148,17 +162,22 @@ class LLGuidanceBackend:
         return self._grammar(prepared.spec, lark, first, start, prepared)
 
     def probe(self, grammar: Grammar) -> None:
-        """Raise an UnsupportedSpecError where requests would run out of fuel; a few tokens are tried."""
+        """Raise an UnsupportedSpecError where requests would run out of fuel; a few
+        tokens are tried."""
         self._probe(grammar.spec, grammar.handle.lark)
 
     def _probe(self, spec: OutputSpec, lark: LarkGrammar) -> None:
         limits = self._ll.LLParserLimits(**_LIMITS | FUEL_OF_PROBES)
-        make = partial(self._ll.LLMatcher, self._tokenizers.plain, log_level=0, limits=limits)
+        make = partial(
+            self._ll.LLMatcher, self._tokenizers.plain, log_level=0, limits=limits
+        )
         check_starts(spec, lark, make, self._stops)
 
     def _lark(self, spec: OutputSpec) -> LarkGrammar:
         lark = lark_of(spec, self._tokenizers, self._unenforced)
-        if not self._jumps or (spec.kind != "grammar" and forced_run(lark.text) <= _MOST_FORCED):
+        if not self._jumps or (
+            spec.kind != "grammar" and forced_run(lark.text) <= _MOST_FORCED
+        ):
             return lark
         return replace(lark, forces=False)
 
@@ -166,32 +185,51 @@ class LLGuidanceBackend:
         """Those of `unenforced_keywords` that it asks for."""
         if not self._unenforced:
             return ()
-        schemas = inner_schemas(spec.text) if spec.kind == "grammar" else (s for _, s in schemas_of(spec))
+        schemas = (
+            inner_schemas(spec.text)
+            if spec.kind == "grammar"
+            else (s for _, s in schemas_of(spec))
+        )
         return left_out(schemas, self._unenforced)
 
     def _named(self, spec: OutputSpec, text: str) -> frozenset[int]:
         """The control tokens that a client's grammar or tag names."""
         if spec.kind not in ("grammar", "structural_tag"):
             return frozenset()
-        found = {one for token in tokens_in(text) for one in self._tokenizers.ids(token)}
+        found = {
+            one for token in tokens_in(text) for one in self._tokenizers.ids(token)
+        }
         return frozenset(found & self._tokenizers.controls.keys())
 
-    def _matcher(self, spec: OutputSpec, text: str, tokenizer: Any, times: int = 1) -> Any:
+    def _matcher(
+        self, spec: OutputSpec, text: str, tokenizer: Any, times: int = 1
+    ) -> Any:
         """`times`: how many items of a row it has for one."""
-        most = _CLIENT_ITEMS if spec.kind in ("grammar", "regex") else _LIMITS["max_items_in_row"]
+        most = (
+            _CLIENT_ITEMS
+            if spec.kind in ("grammar", "regex")
+            else _LIMITS["max_items_in_row"]
+        )
         limits = self._ll.LLParserLimits(**_LIMITS | {"max_items_in_row": times * most})
         return self._ll.LLMatcher(tokenizer, text, log_level=0, limits=limits)
 
     def _first(self, spec: OutputSpec, text: str) -> Any:
         """A matcher at the beginning of a grammar that allows something."""
         first = self._matcher(spec, text, self._tokenizers.plain)
-        # Filling once builds the lexer's first states, and shows whether anything is allowed.
-        mask = None if first.is_error() else np.frombuffer(first.compute_bitmask(), np.int32)
+        # Filling once builds the lexer's first states, and shows whether anything is
+        # allowed.
+        mask = (
+            None
+            if first.is_error()
+            else np.frombuffer(first.compute_bitmask(), np.int32)
+        )
         if first.is_error():
             message = first_line(first.get_error())
             if OVER_LIMIT.search(message):
                 raise too_entangled(spec, text, message)
-            raise complaint(first.get_error(), spec.kind, 1 if spec.kind == "grammar" else 0)
+            raise complaint(
+                first.get_error(), spec.kind, 1 if spec.kind == "grammar" else 0
+            )
         if mask is None or not mask.any():
             raise UnsatisfiableSpecError(
                 "allows no output at all",
@@ -201,13 +239,21 @@ class LLGuidanceBackend:
         return first
 
     def _grammar(
-        self, spec: OutputSpec, lark: LarkGrammar, first: Any, start: float, prepared: Prepared | None = None
+        self,
+        spec: OutputSpec,
+        lark: LarkGrammar,
+        first: Any,
+        start: float,
+        prepared: Prepared | None = None,
     ) -> Grammar:
         text = lark.text
 
         def another() -> Any:
-            # With one thread there is no other lexer than the first, and the finer slices may not be there.
-            tokenizer = self._tokenizers.fine if self._threads > 1 else self._tokenizers.plain
+            # With one thread there is no other lexer than the first, and the finer
+            # slices may not be there.
+            tokenizer = (
+                self._tokenizers.fine if self._threads > 1 else self._tokenizers.plain
+            )
             return self._matcher(spec, text, tokenizer)
 
         quick = len(text) <= _QUICK_CHARACTERS
@@ -217,27 +263,51 @@ class LLGuidanceBackend:
         left = self._left_out(spec)
         named = self._named(spec, text)
         bounded = spec.kind != "grammar"
-        size = _GRAMMAR_BYTES + _WORD_BYTES * len(text.split()) + _CHARACTER_BYTES * len(text)
+        size = (
+            _GRAMMAR_BYTES
+            + _WORD_BYTES * len(text.split())
+            + _CHARACTER_BYTES * len(text)
+        )
         # For distinct items there are two grammars.
         size = size * (1 + lark.distinct) + texts_bytes(spec.text)
         compiled = _Compiled(lark, lexers, impossible, distinct, None)
-        made = Grammar(spec, self.name, compiled, size, 0.0, bounded=bounded, unenforced=left, named=named)
+        made = Grammar(
+            spec,
+            self.name,
+            compiled,
+            size,
+            0.0,
+            bounded=bounded,
+            unenforced=left,
+            named=named,
+        )
         if spec.close_before_length:
             endings = Endings(self._tokenizers.spelling, text)
-            shortest, grows = (None, 0) if prepared is None else (prepared.shortest, prepared.growth)
+            shortest, grows = (
+                (None, 0) if prepared is None else (prepared.shortest, prepared.growth)
+            )
             if shortest is None:
-                shortest = endings.shortest(self.start(made, self._stops), _CLOSING_SECONDS)
-                # A character may need a token. One token may make two choices, but then these need fewer.
+                shortest = endings.shortest(
+                    self.start(made, self._stops), _CLOSING_SECONDS
+                )
+                # A character may need a token. One token may make two choices, but then
+                # these need fewer.
                 grows = _CHARACTER + growth(text)
                 if shortest is not None and spec.is_measured:
-                    grows = endings.measured(self.start(made, self._stops), grows, _CLOSING_SECONDS / 2)
+                    grows = endings.measured(
+                        self.start(made, self._stops), grows, _CLOSING_SECONDS / 2
+                    )
             if shortest is None:
                 what = "has no end that can be found in time, so it can't be closed before its token limit"
-                raise UnsupportedSpecError(what, where=spec.kind, hint="set close_before_length to false")
+                raise UnsupportedSpecError(
+                    what, where=spec.kind, hint="set close_before_length to false"
+                )
             ends = marks(text)
             closing = ClosingRules(endings, grows, shortest, ends)
             # Grammars without marks, as those of JSON are, share their plain tokens.
-            size += 4 * MEMO_BYTES + (sum(mask.nbytes for mask in closing.plain.values()) if ends else 0)
+            size += 4 * MEMO_BYTES + (
+                sum(mask.nbytes for mask in closing.plain.values()) if ends else 0
+            )
             made = replace(
                 made,
                 handle=replace(compiled, closing=closing),
@@ -247,38 +317,58 @@ class LLGuidanceBackend:
             )
         return replace(made, seconds=time.perf_counter() - start)
 
-    def ending(self, grammar: Grammar, matcher: LLGuidanceMatcher, seconds: float) -> tuple[int, ...] | None:
-        """The tokens of a short completion, found in so much processor time; the matcher stays where it
-        is."""
-        return Endings(self._tokenizers.spelling, grammar.handle.lark.text).shortest(matcher, seconds)
+    def ending(
+        self, grammar: Grammar, matcher: LLGuidanceMatcher, seconds: float
+    ) -> tuple[int, ...] | None:
+        """The tokens of a short completion, found in so much processor time; the
+        matcher stays where it is."""
+        return Endings(self._tokenizers.spelling, grammar.handle.lark.text).shortest(
+            matcher, seconds
+        )
 
-    def closing(self, grammar: Grammar, room: int, stop_token_ids: tuple[int, ...]) -> Closing:
+    def closing(
+        self, grammar: Grammar, room: int, stop_token_ids: tuple[int, ...]
+    ) -> Closing:
         """What closes one output before its token limit."""
         return Closing(grammar.handle.closing, room, stop_token_ids)
 
     def _distinct_rules(self, spec: OutputSpec) -> DistinctRules:
         text = lark_of(spec, self._tokenizers, self._unenforced, marked=True).text
-        first = self._matcher(spec, text, self._byte_tokenizers.plain, _ITEMS_WITH_MARKS)
+        first = self._matcher(
+            spec, text, self._byte_tokenizers.plain, _ITEMS_WITH_MARKS
+        )
         if first.is_error():
             raise too_entangled(spec, text, first_line(first.get_error()))
         # What the first check would wait for.
-        _ = self._spellings.table(Mode.BETWEEN), self._spellings.opening, self._spellings.spaces
+        _ = (
+            self._spellings.table(Mode.BETWEEN),
+            self._spellings.opening,
+            self._spellings.spaces,
+        )
         controls = frozenset(self._tokenizers.controls)
         is_json = spec.kind == "json_schema"
         return DistinctRules(first.deep_copy, self._spellings, controls, is_json)
 
-    def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> LLGuidanceMatcher:
-        """A matcher at the beginning; it shares the lexer states that others have built."""
+    def start(
+        self, grammar: Grammar, stop_token_ids: tuple[int, ...]
+    ) -> LLGuidanceMatcher:
+        """A matcher at the beginning; it shares the lexer states that others have
+        built."""
         own = stop_token_ids if set(stop_token_ids) != set(self._stops) else ()
         compiled: _Compiled = grammar.handle
         handle, share = compiled.lexers.take()
-        check = DistinctCheck(compiled.distinct) if compiled.distinct is not None else None
+        check = (
+            DistinctCheck(compiled.distinct) if compiled.distinct is not None else None
+        )
         tokenizer = self._tokenizers.plain
         impossible = compiled.impossible_token
-        return LLGuidanceMatcher(handle, share, tokenizer, self._stops, own, impossible, check)
+        return LLGuidanceMatcher(
+            handle, share, tokenizer, self._stops, own, impossible, check
+        )
 
     def warm_up(self) -> None:
-        """Cut the vocabulary into slices now: that stops all other threads for a third of a second."""
+        """Cut the vocabulary into slices now: that stops all other threads for a third
+        of a second."""
         if self._threads > 1:
             _ = self._tokenizers.fine
 
@@ -292,4 +382,6 @@ class LLGuidanceBackend:
 
     def batch(self, matchers: Sequence[Matcher]) -> LLGuidanceBatch:
         own = [cast("LLGuidanceMatcher", matcher) for matcher in matchers]
-        return LLGuidanceBatch(self._executors, own, self._tokenizers.first_texts, self._learnt)
+        return LLGuidanceBatch(
+            self._executors, own, self._tokenizers.first_texts, self._learnt
+        )

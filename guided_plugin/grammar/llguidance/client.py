@@ -1,5 +1,5 @@
-"""Lark as clients write it, as Lark that enforces it: what llguidance would read loosely is written out or
-refused, each with its line.
+"""Lark as clients write it, as Lark that enforces it: what llguidance would read
+loosely is written out or refused, each with its line.
 
     %json {...}          becomes the grammar that the same schema has as a spec of its own
     <|name|>, <[id]>     must not be a token that ends an output: it would end in the middle
@@ -19,7 +19,14 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from guided_plugin.config import no_constant
-from guided_plugin.errors import GrammarError, GuidedError, SpecError, UnsupportedSpecError, place_in, shown
+from guided_plugin.errors import (
+    GrammarError,
+    GuidedError,
+    SpecError,
+    UnsupportedSpecError,
+    place_in,
+    shown,
+)
 from guided_plugin.grammar.llguidance.lark import HEADER, Lowered, lower_schema
 from guided_plugin.grammar.llguidance.lark.emitter import CONTROL
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar
@@ -48,9 +55,14 @@ class _Piece(NamedTuple):
 
 
 def client_lark(
-    spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str] = (), *, marked: bool = False
+    spec: OutputSpec,
+    tokens: Tokenizers,
+    unenforced: Iterable[str] = (),
+    *,
+    marked: bool = False,
 ) -> LarkGrammar:
-    """The grammar that llguidance is given: one line, then a client's own lines, then inner schemas.
+    """The grammar that llguidance is given: one line, then a client's own lines, then
+    inner schemas.
 
     `marked`: with marks, for the check that items are distinct.
     """
@@ -63,12 +75,15 @@ def client_lark(
     uncounted: list[tuple[str, int]] = []
     """What stands in the way of that check, which follows an output by its bytes."""
     # A rule's name that the client doesn't use.
-    prefix = next(name for n in range(len(source)) if (name := f"json{n}-") not in source)
+    prefix = next(
+        name for n in range(len(source)) if (name := f"json{n}-") not in source
+    )
     lines = 0
     for piece in _pieces(source):
         kind, text, start, end, value = piece
         if kind == "other" and text == "\n":
-            # What was on several lines is one name: those behind it stay where they were.
+            # What was on several lines is one name: those behind it stay where they
+            # were.
             text = "\n" * (lines + 1)
             lines = 0
         elif value is not None:
@@ -79,7 +94,13 @@ def client_lark(
         elif text == "%json":
             lowered = _lowered(spec, piece, schemas, unenforced, marked=marked)
             text = f"{prefix}{len(inner)}"
-            body = schemas.lark(lowered.symbol, "", spec.layout, spec.bounds.max_whitespace, marked=marked)
+            body = schemas.lark(
+                lowered.symbol,
+                "",
+                spec.layout,
+                spec.bounds.max_whitespace,
+                marked=marked,
+            )
             inner.append(f"{text}: %lark {{\n{body.text}}}\n")
             distinct |= lowered.distinct
         elif text == "%lark":
@@ -107,7 +128,9 @@ def client_lark(
             if not tokens.controls.keys() >= named:
                 uncounted.append((text, start))
             if marked:
-                text = " | ".join(f'<[{CONTROL}]> "{token};"' for token in sorted(named)).join("()")
+                text = " | ".join(
+                    f'<[{CONTROL}]> "{token};"' for token in sorted(named)
+                ).join("()")
         parts.append(text)
     if distinct and uncounted:
         text, start = uncounted[0]
@@ -121,7 +144,11 @@ def client_lark(
 
 def tokens_in(text: str) -> set[str]:
     """The tokens that a grammar names, as they are written."""
-    return {piece.text for piece in _pieces(text) if piece.kind == "token"} if "<" in text else set()
+    return (
+        {piece.text for piece in _pieces(text) if piece.kind == "token"}
+        if "<" in text
+        else set()
+    )
 
 
 def inner_schemas(source: str) -> Iterator[Any]:
@@ -167,21 +194,37 @@ _DECODER = json.JSONDecoder(parse_constant=no_constant, parse_float=_finite)
 
 
 def _check_options(value: Any, where: str) -> None:
-    other = next((name for name in value if name != "no_forcing"), "") if isinstance(value, dict) else "it"
+    other = (
+        next((name for name in value if name != "no_forcing"), "")
+        if isinstance(value, dict)
+        else "it"
+    )
     if other:
         hint = "leave it out: the grammar alone says what the output looks like"
-        raise UnsupportedSpecError(f"%llguidance: {shown(other)} is not supported", where=where, hint=hint)
+        raise UnsupportedSpecError(
+            f"%llguidance: {shown(other)} is not supported", where=where, hint=hint
+        )
 
 
 def _lowered(
-    spec: OutputSpec, piece: _Piece, grammar: Grammar, unenforced: Iterable[str], *, marked: bool
+    spec: OutputSpec,
+    piece: _Piece,
+    grammar: Grammar,
+    unenforced: Iterable[str],
+    *,
+    marked: bool,
 ) -> Lowered:
     """An inner schema's rules."""
     schema = piece.value
     try:
         check_schema(schema)
         return lower_schema(
-            schema, grammar, closed=spec.closed, bounds=spec.bounds, unenforced=unenforced, marked=marked
+            schema,
+            grammar,
+            closed=spec.closed,
+            bounds=spec.bounds,
+            unenforced=unenforced,
+            marked=marked,
         )
     except GuidedError as error:
         kind = GrammarError if isinstance(error, SpecError) else type(error)

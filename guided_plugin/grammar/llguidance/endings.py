@@ -1,8 +1,10 @@
-"""The shortest ways to end an output: searched with forks of its matcher, spelled with the fewest tokens.
+"""The shortest ways to end an output: searched with forks of its matcher, spelled with
+the fewest tokens.
 
-Most of an ending is forced. Where it is not, a mask of single bytes says what may come: brackets and quotes
-that close are taken first, then the shortest values. What is found is right, as a matcher took it; another
-choice at each place is tried to make it shorter. Depends on the matcher and the vocabulary.
+Most of an ending is forced. Where it is not, a mask of single bytes says what may come:
+brackets and quotes that close are taken first, then the shortest values. What is found
+is right, as a matcher took it; another choice at each place is tried to make it
+shorter. Depends on the matcher and the vocabulary.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ _KNOWN_TEXTS = 4
 _MOST_PADS = 130
 _PADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _LAST_PIECES = 16
-"""So many of an ending's last pieces hold the beginning of a name that is being written."""
+"""So many of an ending's last pieces hold the beginning of a name that is being
+written."""
 _MOST_NAMES = 64
 """So many names are tried for one that is being written."""
 
@@ -84,15 +87,27 @@ class Endings:
         self._texts: Latest[bytes, list[bytes]] = Latest(MEMO_BYTES)
         """Ends of texts, by what may come in front of them."""
         literals = _LITERAL.findall(text)
-        ends = (one.encode() for one in literals if len(one) > 1 and "\\" not in one and not one[0].isalnum())
+        ends = (
+            one.encode()
+            for one in literals
+            if len(one) > 1 and "\\" not in one and not one[0].isalnum()
+        )
         # What an example shows may have begun.
         cut = (
-            (one[:at], one[at:]) for one in examples(text) for at in range(min(len(one), _LONGEST_EXAMPLE))
+            (one[:at], one[at:])
+            for one in examples(text)
+            for at in range(min(len(one), _LONGEST_EXAMPLE))
         )
-        rests = (rest for begun, rest in cut if not (len(begun) - len(begun.rstrip(b"\\"))) % 2)
+        rests = (
+            rest
+            for begun, rest in cut
+            if not (len(begun) - len(begun.rstrip(b"\\"))) % 2
+        )
         found = dict.fromkeys((*itertools.islice(ends, _MOST_LITERALS), *rests))
         self._literals = sorted(itertools.islice(found, _MOST_RESTS), key=len)
-        quoted = (one.replace('\\"', '"').encode() for one in literals if one[:2] == '\\"')
+        quoted = (
+            one.replace('\\"', '"').encode() for one in literals if one[:2] == '\\"'
+        )
         self._values = [*itertools.islice(dict.fromkeys(quoted), _MOST_LITERALS)]
         self._names = sorted(required(text))
         """Names that objects need: where one is chosen, one of these is taken first."""
@@ -107,17 +122,21 @@ class Endings:
         until: float = 0.0,
         tries: int = _TRIES,
     ) -> tuple[int, ...] | None:
-        """Tokens after which a stop token may come, the fewest that were found; None where none were within
-        the processor time. No more of it is used once they are `enough`, or as few as `needed` and it is past
-        `until` (of `time.thread_time`). Other ways are tried so often at most. The matcher stays where it
-        is."""
+        """Tokens after which a stop token may come, the fewest that were found; None
+        where none were within the processor time. No more of it is used once they are
+        `enough`, or as few as `needed` and it is past `until` (of `time.thread_time`).
+        Other ways are tried so often at most. The matcher stays where it is."""
         deadline = time.thread_time() + seconds
         choices: list[_Choice] = []
         best = self._way(matcher.fork(), [], choices, deadline)
         tokens = None if best is None else self.spelled(best)
         if best is None or tokens is None:
             return None
-        waiting = deque((choice, other) for choice in choices for other in choice.others[:_ALTERNATIVES])
+        waiting = deque(
+            (choice, other)
+            for choice in choices
+            for other in choice.others[:_ALTERNATIVES]
+        )
         while waiting and len(tokens) > enough and tries > 0:
             tries -= 1
             if time.thread_time() > (until if len(tokens) <= needed else deadline):
@@ -133,7 +152,9 @@ class Endings:
             shorter = None if way is None else self.spelled(way)
             if shorter is not None and len(shorter) < len(tokens):
                 tokens = shorter
-                waiting.extendleft((one, each) for one in more for each in one.others[:_ALTERNATIVES])
+                waiting.extendleft(
+                    (one, each) for one in more for each in one.others[:_ALTERNATIVES]
+                )
         return tokens
 
     def spelled(self, pieces: list[Piece]) -> tuple[int, ...] | None:
@@ -149,7 +170,9 @@ class Endings:
                 spelled = self.spelling.spelled(text)
                 if spelled is None:
                     return None
-                self._spelled.put(text, spelled, 2 * ENTRY_BYTES + len(text) + 16 * len(spelled))
+                self._spelled.put(
+                    text, spelled, 2 * ENTRY_BYTES + len(text) + 16 * len(spelled)
+                )
             tokens += spelled
             text = b""
             if piece >= 0:
@@ -157,27 +180,37 @@ class Endings:
         return tuple(tokens)
 
     def measured(self, start: LLGuidanceMatcher, most: int, seconds: float) -> int:
-        """Twice the tokens that one random token was seen to add to the shortest ending, `most` or more."""
+        """Twice the tokens that one random token was seen to add to the shortest
+        ending, `most` or more."""
         rng = random.Random(0)
         until = time.thread_time() + seconds
         places = {(b"", 0): start}
         while time.thread_time() < until:
             place = rng.choice([*places.values()]).fork()
-            place.accept_text(place.forced()[:-2])  # a token may begin in forced text and choose behind it
+            # a token may begin in forced text and choose behind it
+            place.accept_text(place.forced()[:-2])
             before = len(self.shortest(place, seconds, tries=0) or ())
             row = place.row()
-            kinds = [allowed for kind in self.spelling.kinds if len(allowed := kind[bits(row, kind)])]
+            kinds = [
+                allowed
+                for kind in self.spelling.kinds
+                if len(allowed := kind[bits(row, kind)])
+            ]
             if kinds and place.accept(int(rng.choice(rng.choice(kinds)))):
                 found = self.shortest(place, 2 * seconds, needed=before + most)
                 if found is not None:
                     most = max(most, 2 * (len(found) - before))
-                    places.setdefault((self.spelling.signature(place.row()), len(found)), place)
+                    places.setdefault(
+                        (self.spelling.signature(place.row()), len(found)), place
+                    )
                 elif before <= most:
                     return 1 << 30  # a dead end: each mask is to leave an ending
         return most
 
     def _move(self, place: LLGuidanceMatcher, piece: Piece) -> bool:
-        return place.accept(piece) if isinstance(piece, int) else place.accept_text(piece)
+        return (
+            place.accept(piece) if isinstance(piece, int) else place.accept_text(piece)
+        )
 
     def _way(
         self,
@@ -187,8 +220,8 @@ class Endings:
         deadline: float,
         most: int = _MOST_BYTES,
     ) -> list[Piece] | None:
-        """The pieces of an ending, after some; `place` moves. Each choice on the way is added to
-        `choices`."""
+        """The pieces of an ending, after some; `place` moves. Each choice on the way is
+        added to `choices`."""
         size = 0
         closed = False
         visits = Counter[bytes]()
@@ -204,20 +237,36 @@ class Endings:
             allowed = self.spelling.bytes_in(row)
             if len(allowed) < _FREE:
                 allowed = [byte for byte in allowed if byte > _SPACE] or allowed
-            options: list[Piece] = [*self.spelling.controls_in(row), *self._name(place, pieces, visits)]
-            is_text = len(allowed) >= _FREE or (len(allowed) > _FEW and not _ENDS.intersection(allowed))
-            if allowed and min(allowed) >= 128 and max(allowed) < 192:  # inside a character
+            options: list[Piece] = [
+                *self.spelling.controls_in(row),
+                *self._name(place, pieces, visits),
+            ]
+            is_text = len(allowed) >= _FREE or (
+                len(allowed) > _FEW and not _ENDS.intersection(allowed)
+            )
+            # inside a character
+            if allowed and min(allowed) >= 128 and max(allowed) < 192:
                 options.append(bytes(allowed[:1]))
             elif not is_text:
                 ordered = _ordered(allowed)
-                # What leads back here again and again is left for others, each four times as often.
+                # What leads back here again and again is left for others, each four
+                # times as often.
                 seen = self.spelling.signature(row)
-                late = visits[seen] - _TURNS * (_TURNS if ordered and ordered[0] in _CLOSERS else 1)
+                late = visits[seen] - _TURNS * (
+                    _TURNS if ordered and ordered[0] in _CLOSERS else 1
+                )
                 late = late if late < len(ordered) else late.bit_length() // 2 - 1
                 turn = max(0, late) % max(1, len(ordered))
-                visits[seen] += not (ordered and ordered[0] in _CLOSERS and len(ordered) < _FEW)
-                if not {*ordered}.intersection(_CLOSERS) and not visits[seen] % 4:  # long ones may be due
-                    fits = [one for one in self._values if place.fits([*(self.spelled([one]) or (-1,))])]
+                visits[seen] += not (
+                    ordered and ordered[0] in _CLOSERS and len(ordered) < _FEW
+                )
+                # long ones may be due
+                if not {*ordered}.intersection(_CLOSERS) and not visits[seen] % 4:
+                    fits = [
+                        one
+                        for one in self._values
+                        if place.fits([*(self.spelled([one]) or (-1,))])
+                    ]
                     options += fits[visits[seen] // 4 % max(1, len(fits)) :][:1]
                 options += [bytes([byte]) for byte in ordered[turn:] + ordered[:turn]]
                 closed = False
@@ -235,7 +284,8 @@ class Endings:
                 closed = False
             before = place.fork() if len(options) > 1 else place
             while options and not self._move(place, options[0]):
-                del options[0]  # a mask of bytes shows more than what fits where items must differ
+                # a mask of bytes shows more than what fits where items must differ
+                del options[0]
             if not options:
                 return None
             if len(options) > 1:
@@ -244,8 +294,11 @@ class Endings:
             size += 1 if isinstance(options[0], int) else len(options[0])
         return None
 
-    def _name(self, place: LLGuidanceMatcher, pieces: list[Piece], visits: Counter[bytes]) -> list[Piece]:
-        """The rest of a name that is needed, where one is being chosen: of one that was chosen seldom."""
+    def _name(
+        self, place: LLGuidanceMatcher, pieces: list[Piece], visits: Counter[bytes]
+    ) -> list[Piece]:
+        """The rest of a name that is needed, where one is being chosen: of one that was
+        chosen seldom."""
         last = b"".join(one for one in pieces[-_LAST_PIECES:] if isinstance(one, bytes))
         start = last.rfind(b'"')
         if start < 0 or not last[:start].rstrip().endswith((b"{", b",")):
@@ -253,46 +306,72 @@ class Endings:
         begun = last[start:]
         single = self.spelling.single
         first = bisect_left(self._names, begun)
-        names = [one for one in self._names[first : first + _MOST_NAMES] if one.startswith(begun)]
+        names = [
+            one
+            for one in self._names[first : first + _MOST_NAMES]
+            if one.startswith(begun)
+        ]
         for name in sorted(names, key=visits.__getitem__):
             rest = name[len(begun) :]
-            if rest and single.keys() >= {*rest} and place.fits([single[byte] for byte in rest]):
+            if (
+                rest
+                and single.keys() >= {*rest}
+                and place.fits([single[byte] for byte in rest])
+            ):
                 visits[name] += 1
                 return [rest]
         return []
 
     def _end_of_text(
-        self, place: LLGuidanceMatcher, row: MaskArray, deadline: float, used: set[tuple[bytes, bytes]]
+        self,
+        place: LLGuidanceMatcher,
+        row: MaskArray,
+        deadline: float,
+        used: set[tuple[bytes, bytes]],
     ) -> bytes | None:
-        """A text with which a free text ends, or after which a quote ends it; none that led back here."""
+        """A text with which a free text ends, or after which a quote ends it; none that
+        led back here."""
         allowed = self.spelling.bytes_in(row)
         quoted = _QUOTE in allowed
         key = self.spelling.signature(row)
         ends: Iterable[bytes]
-        literals = (one for one in self._literals if quoted and time.thread_time() < deadline)
+        literals = (
+            one for one in self._literals if quoted and time.thread_time() < deadline
+        )
         for ends in (
             (one for one in literals if place.ends_with(self.spelled([one]) or ())),
             (bytes([byte]) for byte in _one_of_each(allowed)),
             self._texts.get(key) or [],
             self._literals,
         ):
-            fresh = (one for one in ends if (key, one) not in used and time.thread_time() < deadline)
+            fresh = (
+                one
+                for one in ends
+                if (key, one) not in used and time.thread_time() < deadline
+            )
             found = next((one for one in fresh if self._ends(place, one, quoted)), None)
             if found is not None:
                 return found
-        found = self._padded(place, quoted, allowed, deadline) or self._searched_end(place, quoted, deadline)
+        found = self._padded(place, quoted, allowed, deadline) or self._searched_end(
+            place, quoted, deadline
+        )
         if found is not None:
             known = [found, *(self._texts.get(key) or [])][:_KNOWN_TEXTS]
             self._texts.put(key, known, ENTRY_BYTES + 2 * texts_bytes(*known))
         return found
 
     def _padded(
-        self, place: LLGuidanceMatcher, quoted: bool, allowed: list[int], deadline: float
+        self,
+        place: LLGuidanceMatcher,
+        quoted: bool,
+        allowed: list[int],
+        deadline: float,
     ) -> bytes | None:
         """Such an end with as many other characters as make it long enough."""
         kinds = _one_of_each(allowed)[:2]
         tried: Iterable[tuple[bytes, int]] = itertools.chain(
-            itertools.product((b"",), range(2, _MOST_PADS)), itertools.product(self._literals, _PADS)
+            itertools.product((b"",), range(2, _MOST_PADS)),
+            itertools.product(self._literals, _PADS),
         )
         for text, count in tried:
             if time.thread_time() > deadline:
@@ -307,15 +386,25 @@ class Endings:
         moved = place.fork()
         return moved.accept_text(text) and self._has_ended(moved, moved.row(), quoted)
 
-    def _has_ended(self, place: LLGuidanceMatcher, row: MaskArray, quoted: bool) -> bool:
+    def _has_ended(
+        self, place: LLGuidanceMatcher, row: MaskArray, quoted: bool
+    ) -> bool:
         """Whether a text has ended that was free; `quoted`: a quote did not end it."""
         allowed = self.spelling.bytes_in(row)
         if not quoted and len(allowed) < _FREE and _ENDS.intersection(allowed):
             return True
-        return place.complete or len(allowed) < (_FREE if quoted else 2) or (_QUOTE in allowed and not quoted)
+        return (
+            place.complete
+            or len(allowed) < (_FREE if quoted else 2)
+            or (_QUOTE in allowed and not quoted)
+        )
 
-    def _searched_end(self, place: LLGuidanceMatcher, quoted: bool, deadline: float) -> bytes | None:
-        level: dict[tuple[int, bytes], tuple[LLGuidanceMatcher, bytes]] = {(0, b""): (place, b"")}
+    def _searched_end(
+        self, place: LLGuidanceMatcher, quoted: bool, deadline: float
+    ) -> bytes | None:
+        level: dict[tuple[int, bytes], tuple[LLGuidanceMatcher, bytes]] = {
+            (0, b""): (place, b"")
+        }
         for _ in range(_MOST_BYTES):
             ahead: dict[tuple[int, bytes], tuple[LLGuidanceMatcher, bytes]] = {}
             for (history, mask), (at, text) in list(level.items())[-_WIDTH:]:
@@ -340,20 +429,35 @@ def _ordered(allowed: list[int]) -> list[int]:
     """Bytes, those first that lead to an end soonest; of the digits, the first."""
     known = [byte for byte in _ORDER if byte in allowed]
     digits = [byte for byte in known if 48 <= byte <= 57]
-    others = [byte for byte in allowed if byte not in _ORDER and byte > 32 and byte not in _LAST]
+    others = [
+        byte
+        for byte in allowed
+        if byte not in _ORDER and byte > 32 and byte not in _LAST
+    ]
     last = [byte for byte in _LAST if byte in allowed]
-    return [*(byte for byte in known if byte not in digits[1:]), *others, *digits[1:], *last] or allowed
+    return [
+        *(byte for byte in known if byte not in digits[1:]),
+        *others,
+        *digits[1:],
+        *last,
+    ] or allowed
 
 
 def _one_of_each(allowed: list[int]) -> list[int]:
-    """One byte of each kind of character, without escapes: what differs by letters alone is tried once; of
-    few bytes all are."""
+    """One byte of each kind of character, without escapes: what differs by letters
+    alone is tried once; of few bytes all are."""
     allowed = [byte for byte in allowed if byte != _BACKSLASH] or allowed
     if len(allowed) <= _ALL:
         return allowed
     kinds: dict[object, int] = {}
     for byte in sorted(allowed, key=lambda byte: (byte != 32, not chr(byte).isalnum())):
         letter = chr(byte)
-        kind: object = "digit" if letter.isdigit() else letter.isupper() if letter.isalpha() else byte
+        kind: object = (
+            "digit"
+            if letter.isdigit()
+            else letter.isupper()
+            if letter.isalpha()
+            else byte
+        )
         kinds.setdefault("beyond" if byte >= 128 else kind, byte)
     return list(kinds.values())

@@ -1,9 +1,10 @@
-"""What the text of a grammar tells of the ends of its outputs: how much longer one step can make the
-shortest.
+"""What the text of a grammar tells of the ends of its outputs: how much longer one step
+can make the shortest.
 
-Each part of a grammar derives at least so many characters. Where a choice is open (an alternative, an
-optional part, one more of a repetition), what is chosen may need more than the shortest. The largest such
-difference is what one choice may add. Depends on the regular expressions of spec/ecma.
+Each part of a grammar derives at least so many characters. Where a choice is open (an
+alternative, an optional part, one more of a repetition), what is chosen may need more
+than the shortest. The largest such difference is what one choice may add. Depends on
+the regular expressions of spec/ecma.
 """
 
 from __future__ import annotations
@@ -25,17 +26,21 @@ _TOKEN = re.compile(
     r"|%if (?P<condition>.*?)(?= \| |$)|(?P<mark>[()|&~?*+])"
 )
 _RULE = re.compile(
-    r"^[?!]?(\w+)(?:::_)?(?:\.\d+)?(?:\[[^\]\n]*\])?\s*:(?!:)(.*(?:\n\s*\|.*)*)$", re.MULTILINE
+    r"^[?!]?(\w+)(?:::_)?(?:\.\d+)?(?:\[[^\]\n]*\])?\s*:(?!:)(.*(?:\n\s*\|.*)*)$",
+    re.MULTILINE,
 )
 """A rule or a terminal, and its alternatives, which may stand on lines of their own."""
 _NEEDED = re.compile(r"^(o\d+)t(\w+)::_: .*is_ones\(\[0:(\d+)\]\)", re.MULTILINE)
-_FEWEST = re.compile(r"^(\w+)t(\w*)::_: .*\b(?:bit_count_)?ge\(\[\d+:\d+\], (\d+)\)", re.MULTILINE)
+_FEWEST = re.compile(
+    r"^(\w+)t(\w*)::_: .*\b(?:bit_count_)?ge\(\[\d+:\d+\], (\d+)\)", re.MULTILINE
+)
 _SPACED = re.compile(r"/(?:\[?\\x20[^/]*?)?\\?([\[\]{},:])(?:\[?\\x20[^/]*)?/")
 """Punctuation with the whitespace that may be next to it."""
 _BIT = re.compile(r"bit_clear\((\d+)\)")
 _CODE = re.compile(r"((?<!\\)(?:\\\\)*)\\x\{")
 _UNREAD = 16
-"""Characters of a regular expression in a dialect that is not read here: more than most need."""
+"""Characters of a regular expression in a dialect that is not read here: more than most
+need."""
 _COUNT = re.compile(r"(?<!\\x)\{(\d+)[,}]")
 """How often a part of such an expression is there at least."""
 _MOST_EXAMPLES = 64
@@ -52,7 +57,8 @@ _CLASS = re.compile(r"\[\^?(?:\\.|[^\]\\])+\]")
 _ENDED = re.compile(r"/\(\?s:\.[^/]*?(?:\\x\{(\w+)\}|(\w))/")
 _NEVER = float("inf")
 _ROUNDS = 200
-"""Longer chains of rules that wait for each other are cut: what is left has no end that is short."""
+"""Longer chains of rules that wait for each other are cut: what is left has no end that
+is short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,8 @@ class _Part:
     bit: int = -1
     """Of an alternative: that of the property which it is."""
     unread: int = 0
-    """Characters of a regular expression that is not read here, with its repetitions written out."""
+    """Characters of a regular expression that is not read here, with its repetitions
+    written out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,9 @@ class _Run:
 
 def growth(text: str) -> int:
     """The most characters that one choice may add to the shortest ending."""
-    rules = {name: _read(body) for name, body in _RULE.findall(_SPACED.sub(r'"\1"', text))}
+    rules = {
+        name: _read(body) for name, body in _RULE.findall(_SPACED.sub(r'"\1"', text))
+    }
     needed = _needed(text)
     for name, state, count in _FEWEST.findall(text):
         for rule in {f"{name}s{state}", name}.intersection(rules):
@@ -93,7 +102,8 @@ def growth(text: str) -> int:
     known: dict[str, tuple[float, float]] = dict.fromkeys(rules, (_NEVER, 0.0))
     for _ in range(_ROUNDS):
         before = known.copy()
-        for name, part in reversed(rules.items()):  # most are written before those that they need
+        # most are written before those that they need
+        for name, part in reversed(rules.items()):
             known[name] = _sizes(part, known, needed.get(name, 0))
         if known == before:
             break
@@ -101,7 +111,8 @@ def growth(text: str) -> int:
 
 
 def forced_run(text: str) -> float:
-    """About the most characters that may have to follow each other without a choice; rather too many."""
+    """About the most characters that may have to follow each other without a choice;
+    rather too many."""
     known: dict[str, _Run] = {}
 
     def run(part: _Part) -> _Run:
@@ -121,10 +132,14 @@ def forced_run(text: str) -> float:
             size = part.count * once.first
             if part.count and once.whole:
                 return _Run(True, size, size, size)
-            return replace(once, whole=False, most=max(once.most, once.last + once.first))
+            return replace(
+                once, whole=False, most=max(once.most, once.last + once.first)
+            )
         alike = len({one.first for one in inner}) == 1  # perhaps the same text twice
         whole = any(one.whole for one in inner) and (part.kind == "most" or alike)
-        first, last, most = (max(getattr(one, end) for one in inner) for end in ("first", "last", "most"))
+        first, last, most = (
+            max(getattr(one, end) for one in inner) for end in ("first", "last", "most")
+        )
         return _Run(whole, first, last, most)
 
     try:
@@ -149,12 +164,17 @@ def required(text: str) -> set[bytes]:
     needed = _needed(text)
     text = _SPACED.sub(r'"\1"', text)
     found: set[bytes] = set()
-    waiting = [(_read(body), needed.get(name, 0)) for name, body in _RULE.findall(text) if '":' in body]
+    waiting = [
+        (_read(body), needed.get(name, 0))
+        for name, body in _RULE.findall(text)
+        if '":' in body
+    ]
     while waiting:
         part, bits = waiting.pop()
         if part.kind == "any" and any(one.bit >= 0 for one in part.parts):
             waiting += [(one, 0) for one in part.parts if 0 <= one.bit < bits]
-        elif part.kind == "any":  # of names that may come first, the last one is the first that must
+        # of names that may come first, the last one is the first that must
+        elif part.kind == "any":
             waiting += [(one, 0) for one in part.parts[-1:]]
         elif part.kind != "repeat" or part.count:
             waiting += [(one, 0) for one in part.parts]
@@ -165,9 +185,11 @@ def required(text: str) -> set[bytes]:
 
 
 def _needed(text: str) -> dict[str, int]:
-    """The rules of properties that come in any order, and how many of each must: those with the first
-    bits."""
-    return {f"{name}s{state}": int(count) for name, state, count in _NEEDED.findall(text)}
+    """The rules of properties that come in any order, and how many of each must: those
+    with the first bits."""
+    return {
+        f"{name}s{state}": int(count) for name, state, count in _NEEDED.findall(text)
+    }
 
 
 def _read(body: str) -> _Part:
@@ -176,7 +198,9 @@ def _read(body: str) -> _Part:
         part, _ = _any(tokens, 0)
     except RecursionError:
         what = "nests too many brackets to be closed before its token limit"
-        raise UnsupportedSpecError(what, where="grammar", hint="set close_before_length to false") from None
+        raise UnsupportedSpecError(
+            what, where="grammar", hint="set close_before_length to false"
+        ) from None
     return part
 
 
@@ -213,7 +237,11 @@ def _any(tokens: list[re.Match[str]], at: int) -> tuple[_Part, int]:
             negated = True
         elif mark is not None or token["low"] is not None:
             low = int(token["low"] or (mark == "+"))
-            more = mark in ("*", "+") or (mark is None and token["high"] != token["low"]) or low == 0
+            more = (
+                mark in ("*", "+")
+                or (mark is None and token["high"] != token["low"])
+                or low == 0
+            )
             if row:
                 row[-1] = _Part("repeat", (row[-1],), count=low, more=more)
         elif token["condition"] is not None:
@@ -260,11 +288,15 @@ def _expression(node: ecma.Node) -> _Part:
         return _Part("characters")
     ranges = ecma.complement(node.ranges) if node.negated else node.ranges
     least = min((low for low, _ in ranges), default=0)
-    return _Part("characters", count=len(chr(least).encode(errors="replace")))  # each byte may need a token
+    # each byte may need a token
+    return _Part("characters", count=len(chr(least).encode(errors="replace")))
 
 
-def _sizes(part: _Part, known: dict[str, tuple[float, float]], needed: int) -> tuple[float, float]:
-    """Characters of the shortest text, and the most that a choice adds (0: all are as long)."""
+def _sizes(
+    part: _Part, known: dict[str, tuple[float, float]], needed: int
+) -> tuple[float, float]:
+    """Characters of the shortest text, and the most that a choice adds (0: all are as
+    long)."""
     if part.kind == "characters":
         return part.count, 0
     if part.kind == "rule":  # its choices count where it is defined
@@ -277,22 +309,34 @@ def _sizes(part: _Part, known: dict[str, tuple[float, float]], needed: int) -> t
         return sum(sizes), most
     finite = [size for size in sizes if size < _NEVER] or [0]
     if part.kind == "repeat":
-        return part.count and part.count * sizes[0], max(most, max(finite) if part.more else 0)
+        return part.count and part.count * sizes[0], max(
+            most, max(finite) if part.more else 0
+        )
     if part.kind == "most":
         return max(sizes), most
-    required = sum(size for one, size in zip(part.parts, sizes, strict=True) if 0 <= one.bit < needed)
+    required = sum(
+        size
+        for one, size in zip(part.parts, sizes, strict=True)
+        if 0 <= one.bit < needed
+    )
     return max(min(sizes), required), max(most, max(finite) - min(finite))
 
 
 def examples(text: str) -> list[bytes]:
-    """Short texts that the regular expressions of a grammar match, without quotes: with those a free text may
-    end that must end in some way."""
+    """Short texts that the regular expressions of a grammar match, without quotes: with
+    those a free text may end that must end in some way."""
     found: dict[bytes, None] = {}
     tokens = _TOKEN.finditer(_SPACED.sub(r'"\1"', text))
-    for token in itertools.islice((one for one in tokens if one["regex"]), _MOST_EXAMPLES):
+    for token in itertools.islice(
+        (one for one in tokens if one["regex"]), _MOST_EXAMPLES
+    ):
         with contextlib.suppress(UnsupportedSpecError):
             for example in _examples(_tree(token["regex"])):
-                found[example.encode(errors="replace").removeprefix(b'"').removesuffix(b'"')] = None
+                found[
+                    example.encode(errors="replace")
+                    .removeprefix(b'"')
+                    .removesuffix(b'"')
+                ] = None
     return [example for example in found if 0 < len(example) <= _LONGEST_EXAMPLE]
 
 
@@ -303,24 +347,36 @@ def _examples(node: ecma.Node) -> list[str]:
         case ecma.Sequence(parts):
             known = [_examples(part) for part in parts]
             usual = [examples[0] for examples in known]
-            others = ((at, one) for at, examples in enumerate(known) for one in examples[1:])
-            found = ["".join(usual), *("".join([*usual[:at], one, *usual[at + 1 :]]) for at, one in others)]
+            others = (
+                (at, one) for at, examples in enumerate(known) for one in examples[1:]
+            )
+            found = [
+                "".join(usual),
+                *("".join([*usual[:at], one, *usual[at + 1 :]]) for at, one in others),
+            ]
         case ecma.Alternation(options):
-            found = sorted((one for option in options for one in _examples(option)), key=len)
+            found = sorted(
+                (one for option in options for one in _examples(option)), key=len
+            )
         case ecma.Repeat(part, low, _) if low:
             once = _examples(part)
             found = once if low == 1 else [once[0] * min(low, _LONGEST_EXAMPLE)]
         case ecma.Characters(ranges, _, negated):
             allowed = ecma.complement(ranges) if negated else ranges
-            likely = (code for low, high in allowed for code in _USUAL if low <= code <= high)
+            likely = (
+                code for low, high in allowed for code in _USUAL if low <= code <= high
+            )
             found = [chr(next(likely, allowed[0][0] if allowed else ord("a")))]
     return list(dict.fromkeys(one[: _LONGEST_EXAMPLE + 1] for one in found))[:_WAYS]
 
 
 def marks(text: str) -> frozenset[str]:
-    """Characters with which free text may end, or become another: those that a class of it leaves out, and
-    the last ones of what ends it in a tag. One stands for all beyond ASCII."""
-    found = {int(code, 16) if code else ord(letter) for code, letter in _ENDED.findall(text)}
+    """Characters with which free text may end, or become another: those that a class of
+    it leaves out, and the last ones of what ends it in a tag. One stands for all beyond
+    ASCII."""
+    found = {
+        int(code, 16) if code else ord(letter) for code, letter in _ENDED.findall(text)
+    }
     for one in set(_CLASS.findall(text)):
         with contextlib.suppress(UnsupportedSpecError):
             node = _tree(one)
@@ -329,4 +385,6 @@ def marks(text: str) -> frozenset[str]:
             if not any(low <= code <= high for low, high in out for code in PROBES):
                 for low, high in {*out}.difference(_NO_TEXT):
                     found.update(range(min(low, 128), min(high, 128) + 1))
-    return frozenset(chr(min(code, 128)) for code in found if code > 31 and code not in b'"\\<')
+    return frozenset(
+        chr(min(code, 128)) for code in found if code > 31 and code not in b'"\\<'
+    )

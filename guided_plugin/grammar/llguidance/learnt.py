@@ -1,17 +1,21 @@
-"""Bounds what the lexers of all grammars of a backend have learnt, in bytes. Depends on lexers.
+"""Bounds what the lexers of all grammars of a backend have learnt, in bytes. Depends on
+lexers.
 
 llguidance tells neither its lexers' states nor their bytes. What can be known:
 
-- How far the process has grown since the first mask: all lexers together have learnt that at most.
-- The fuel that a lexer has spent (`lexer_cost`). Measured in a process that fills random masks of one grammar
+- How far the process has grown since the first mask: all lexers together have learnt
+  that at most.
+- The fuel that a lexer has spent (`lexer_cost`). Measured in a process that fills
+  random masks of one grammar
   (a vocabulary of 32,000 tokens), its memory grows by 1.3 to 3 bytes a unit where a pattern has exponentially
   many states, by 15 to 25 where strings have length bounds or patterns, by 150 with 150 such strings. That is
   no size, but it tells which lexers have learnt: one that meets nothing new spends nothing.
 
-So the process is looked at now and then. When it has grown by three fifths of the bound, grammars without
-users give up what they have learnt, those unused for longest first; then those in use do, the largest first,
-and their requests get new matchers as time allows (see grammar/renewal.py). If lexers can't be what has
-grown, the measure starts again from there.
+So the process is looked at now and then. When it has grown by three fifths of the
+bound, grammars without users give up what they have learnt, those unused for longest
+first; then those in use do, the largest first, and their requests get new matchers as
+time allows (see grammar/renewal.py). If lexers can't be what has grown, the measure
+starts again from there.
 """
 
 from __future__ import annotations
@@ -43,15 +47,17 @@ _END = 0.3
 """The part at which they may stop."""
 
 _MOST_A_UNIT = 1000
-"""More bytes than any lexer took for a unit of its fuel. If lexers can't have come near the bound even so,
-something else has grown."""
+"""More bytes than any lexer took for a unit of its fuel. If lexers can't have come near
+the bound even so, something else has grown."""
 
 _LEAST_PART = 1 / 256
-"""A lexer that has spent less than this part of all fuel is left alone: it frees next to nothing."""
+"""A lexer that has spent less than this part of all fuel is left alone: it frees next
+to nothing."""
 
 
 class Learnt:
-    """What the lexers of one pool have learnt. `filled` is called in each step, the rest is in a thread."""
+    """What the lexers of one pool have learnt. `filled` is called in each step, the
+    rest is in a thread."""
 
     def __init__(self, pool: LexerPool, limit_bytes: int) -> None:
         self._pool = pool
@@ -82,7 +88,9 @@ class Learnt:
         self._next = now + _PAUSE
         if self.size_bytes > _BEGIN * self._limit:
             self._working = True
-            threading.Thread(target=self._work, name="guided-learnt", daemon=True).start()
+            threading.Thread(
+                target=self._work, name="guided-learnt", daemon=True
+            ).start()
 
     def _work(self) -> None:
         try:
@@ -106,15 +114,26 @@ class Learnt:
         excess = self.size_bytes - _END * self._limit
         given_up = 0
         # What lexers in use have learnt is freed when their requests have new matchers.
-        in_use_last = sorted(members, key=lambda one: (one.users > 0, -costs[one] if one.users else one.used))
+        in_use_last = sorted(
+            members,
+            key=lambda one: (one.users > 0, -costs[one] if one.users else one.used),
+        )
         for lexers in in_use_last:
-            if excess > 0 and costs[lexers] > _LEAST_PART * total and not lexers.renewing:
+            if (
+                excess > 0
+                and costs[lexers] > _LEAST_PART * total
+                and not lexers.renewing
+            ):
                 given_up += lexers.forget()
                 excess -= self._limit * costs[lexers] / total
         _trim()
         if not given_up and not renewing and self.size_bytes > _BEGIN * self._limit:
             self._base = resident_bytes()  # no lexer is left that could hold it
-        _log.info("cleared the lexer states of %d grammars; %d MiB are left", given_up, self.size_bytes >> 20)
+        _log.info(
+            "cleared the lexer states of %d grammars; %d MiB are left",
+            given_up,
+            self.size_bytes >> 20,
+        )
 
 
 def _trim() -> None:

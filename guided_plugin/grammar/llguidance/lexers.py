@@ -1,10 +1,12 @@
-"""The lexers of one llguidance grammar. Depends on llguidance's matchers by their methods only.
+"""The lexers of one llguidance grammar. Depends on llguidance's matchers by their
+methods only.
 
-All copies of a matcher share one lexer, and its lock: threads that fill masks for them take turns. A lexer
-also learns: the first mask in each of its states costs several times the later ones. So a grammar has as many
-lexers as the requests that use it at the same time need, and a request gets the first of those with the
-fewest users: alone it gets the one that has learned most. What a lexer learns takes some MiB, so all
-grammars together have a bounded number of them besides the first of each.
+All copies of a matcher share one lexer, and its lock: threads that fill masks for them
+take turns. A lexer also learns: the first mask in each of its states costs several
+times the later ones. So a grammar has as many lexers as the requests that use it at the
+same time need, and a request gets the first of those with the fewest users: alone it
+gets the one that has learned most. What a lexer learns takes some MiB, so all grammars
+together have a bounded number of them besides the first of each.
 """
 
 from __future__ import annotations
@@ -23,15 +25,16 @@ from guided_plugin.grammar.native import native
 from guided_plugin.ipc import processors
 
 _MOST = 4
-"""Lexers for each thread, at most: threads take rows from one another, and rows with one lexer then wait for
-each other. Four keep most of them apart."""
+"""Lexers for each thread, at most: threads take rows from one another, and rows with
+one lexer then wait for each other. Four keep most of them apart."""
 
 _FUEL = re.compile(r'"lexer_cost": (\d+)')
 _TOO_MANY = 1 << 30
 """More tokens than any matcher has to take back."""
 
 _RENEWAL_SECONDS = 5.0
-"""What requests have to get matchers with new lexers, before these are given up in turn."""
+"""What requests have to get matchers with new lexers, before these are given up in
+turn."""
 
 _PAUSE = 0.25
 """Seconds until a grammar that found no room for another lexer tries again."""
@@ -47,7 +50,8 @@ class LexerPool:
         self.threads = threads
         self.most = 2 * _MOST * threads
         self.growing = threading.Lock()
-        """Held while a grammar gets more lexers: one grammar at a time, so that they can be counted."""
+        """Held while a grammar gets more lexers: one grammar at a time, so that they
+        can be counted."""
         self._lock = threading.Lock()
         self._members: weakref.WeakSet[Lexers] = weakref.WeakSet()
 
@@ -62,7 +66,8 @@ class LexerPool:
             return list(self._members)
 
     def has_room(self) -> bool:
-        """Whether there may be one more; if necessary another grammar drops one that it doesn't need."""
+        """Whether there may be one more; if necessary another grammar drops one that it
+        doesn't need."""
         members = self.members()
         count = sum(len(member) - 1 for member in members)
         return count < self.most or any(member.drop_spare() for member in members)
@@ -92,7 +97,8 @@ class Share:
         return self.lexers.crowded(self.lexer)
 
     def rebuild_shared(self) -> bool:
-        """Whether the lexer is full; then the grammar gets new ones. No message tells, so it is tried."""
+        """Whether the lexer is full; then the grammar gets new ones. No message tells,
+        so it is tried."""
         copy = self.lexer.base.deep_copy()
         copy.compute_bitmask()
         if not copy.is_error():
@@ -105,12 +111,20 @@ class Share:
 
 
 class Lexers:
-    """Matchers at the beginning of a grammar, each with a lexer of its own. From any thread."""
+    """Matchers at the beginning of a grammar, each with a lexer of its own. From any
+    thread."""
 
     def __init__(
-        self, first: Any, make: Callable[[], Any], pool: LexerPool, *, quick: bool = True, forces: bool = True
+        self,
+        first: Any,
+        make: Callable[[], Any],
+        pool: LexerPool,
+        *,
+        quick: bool = True,
+        forces: bool = True,
     ) -> None:
-        """`quick`: another one is made in some milliseconds, so that a step may wait for it."""
+        """`quick`: another one is made in some milliseconds, so that a step may wait
+        for it."""
         self._lexers = [Lexer(first)]
         self._old_users = 0
         """Requests with lexers that are outdated."""
@@ -128,7 +142,8 @@ class Lexers:
         self._only_one = pool.threads == 1
         self._growing = self._rebuilding = False
         self._paused_until = 0.0
-        # Reentrant: a garbage collection may give a share back while this thread takes one.
+        # Reentrant: a garbage collection may give a share back while this thread takes
+        # one.
         self._lock = threading.RLock()
         pool.join(self)
 
@@ -142,8 +157,9 @@ class Lexers:
         return lexer.base.deep_copy(), Share(self, lexer)
 
     def crowded(self, lexer: Lexer) -> bool:
-        """Whether a request that has this lexer should take another one. Requests that came while there was
-        no room for more lexers all have the same, and would wait for each other to their end."""
+        """Whether a request that has this lexer should take another one. Requests that
+        came while there was no room for more lexers all have the same, and would wait
+        for each other to their end."""
         if lexer.outdated or lexer.users <= _FEW or self.renewing:
             return False
         with self._lock:
@@ -162,34 +178,42 @@ class Lexers:
     @property
     def renewing(self) -> bool:
         """Whether requests that have outdated lexers may soon have others."""
-        return self._old_users > 0 and time.monotonic() - self._forgot < _RENEWAL_SECONDS
+        return (
+            self._old_users > 0 and time.monotonic() - self._forgot < _RENEWAL_SECONDS
+        )
 
     def cost(self) -> int:
         """The fuel that these lexers have spent."""
         return sum(fuel_spent(lexer.base) for lexer in list(self._lexers))
 
     def forget(self) -> bool:
-        """Put a new lexer in place of all that have learnt; whether that was possible. What the old ones
-        learnt is freed with the last request that has one."""
+        """Put a new lexer in place of all that have learnt; whether that was possible.
+        What the old ones learnt is freed with the last request that has one."""
         self._forgot = time.monotonic()
         return self._begin_rebuilding() and self._rebuild()
 
     def rebuild(self, full: Lexer) -> None:
-        """Give new lexers to the requests that come from now on, in place of one that is full."""
+        """Give new lexers to the requests that come from now on, in place of one that
+        is full."""
         if not self._begin_rebuilding(full):
             return
         if self._quick:
             self._rebuild()
         else:
-            # Other requests wait for their masks: better fail those that need the new one before it is made.
-            threading.Thread(target=self._rebuild, name="guided-lexers", daemon=True).start()
+            # Other requests wait for their masks: better fail those that need the new
+            # one before it is made.
+            threading.Thread(
+                target=self._rebuild, name="guided-lexers", daemon=True
+            ).start()
 
     def drop_spare(self) -> bool:
-        """Drop lexers that no request uses or calls for. The last ones are idle first."""
+        """Drop lexers that no request uses or calls for. The last ones are idle
+        first."""
         with self._lock:
             before = len(self._lexers)
             needed = max(1, self._wanted())
-            # One that was just made is idle too, and dropped for another grammar's it would be made again.
+            # One that was just made is idle too, and dropped for another grammar's it
+            # would be made again.
             while len(self._lexers) > needed and self._lexers[-1].users == 0:
                 self._lexers.pop()
             return len(self._lexers) < before
@@ -197,7 +221,9 @@ class Lexers:
     def _wanted(self) -> int:
         """One for two users."""
         users = sum(map(_users, self._lexers))
-        return 1 if self._only_one else min((users + 1) // 2, _MOST * self._pool.threads)
+        return (
+            1 if self._only_one else min((users + 1) // 2, _MOST * self._pool.threads)
+        )
 
     def _give_back(self, lexer: Lexer) -> None:
         with self._lock:
@@ -232,14 +258,21 @@ class Lexers:
             self._rebuilding = False
 
     def _grow_if_wanted(self) -> None:
-        """Have more lexers made, in a thread: each takes milliseconds, and the requests that are here already
-        have one. The lock is not held: a thread that starts may collect garbage, and give a share back."""
+        """Have more lexers made, in a thread: each takes milliseconds, and the requests
+        that are here already have one. The lock is not held: a thread that starts may
+        collect garbage, and give a share back."""
         with self._lock:
-            if self._growing or len(self) >= self._wanted() or time.monotonic() < self._paused_until:
+            if (
+                self._growing
+                or len(self) >= self._wanted()
+                or time.monotonic() < self._paused_until
+            ):
                 return
             self._growing = True
         try:
-            threading.Thread(target=self._grow, name="guided-lexers", daemon=True).start()
+            threading.Thread(
+                target=self._grow, name="guided-lexers", daemon=True
+            ).start()
         except RuntimeError:  # the system has no thread left; those that are there do
             self._pause()
 
@@ -259,8 +292,8 @@ class Lexers:
             raise
 
     def _wants_more(self) -> bool:
-        """Whether the thread that makes lexers goes on. That is decided under the lock, as is whether another
-        one begins."""
+        """Whether the thread that makes lexers goes on. That is decided under the lock,
+        as is whether another one begins."""
         with self._lock:
             self._growing = len(self) < self._wanted()
             return self._growing
@@ -276,8 +309,9 @@ def _users(lexer: Lexer) -> int:
 
 
 def fuel_spent(base: Any) -> int:
-    """The fuel that a lexer has spent; 0 where llguidance does not tell. Only the text of an error tells, as
-    of the matcher's last new mask. So a copy moves on by a token, fills a mask and fails."""
+    """The fuel that a lexer has spent; 0 where llguidance does not tell. Only the text
+    of an error tells, as of the matcher's last new mask. So a copy moves on by a token,
+    fills a mask and fails."""
     copy = base.deep_copy()
     allowed = np.flatnonzero(np.frombuffer(copy.compute_bitmask(), np.uint8))
     if len(allowed):

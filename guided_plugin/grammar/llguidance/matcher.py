@@ -1,7 +1,7 @@
 """Matchers of the llguidance backend, one a request, and batches of them.
 
-llguidance's matchers never raise for a grammar's or a token's fault: they go into an error state, which is
-read here after filling and going back.
+llguidance's matchers never raise for a grammar's or a token's fault: they go into an
+error state, which is read here after filling and going back.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from guided_plugin.grammar.llguidance.learnt import Learnt
 from guided_plugin.grammar.llguidance.lexers import Share
 from guided_plugin.grammar.threads import AdaptiveThreads
 
-# So many tokens are accepted sooner in this thread, which keeps the GIL, than others are woken up for them:
-# each takes 5 us. (Fills release the GIL, and next to a busy thread each of them would wait for it.)
+# So many tokens are accepted sooner in this thread, which keeps the GIL, than others
+# are woken up for them: each takes 5 us. (Fills release the GIL, and next to a busy
+# thread each of them would wait for it.)
 _FEW = 32
 
 _DETAILS = re.compile(r"\s*<(?:state|tokens)>.*", re.DOTALL)
@@ -45,7 +46,8 @@ class LLGuidanceMatcher:
     tokenizer: Any
     usual_stops: tuple[int, ...]
     stop_token_ids: tuple[int, ...]
-    """Stop tokens of this request alone; empty: the vocabulary's, which the tokenizer knows."""
+    """Stop tokens of this request alone; empty: the vocabulary's, which the tokenizer
+    knows."""
     impossible_token: int | None
     """A token that its grammar names and no mask may show."""
     distinct: DistinctCheck | None
@@ -75,11 +77,13 @@ class LLGuidanceMatcher:
         return bool(self.handle.consume_tokens(tokens))
 
     def forced(self) -> bytes:
-        """The bytes that must follow, up to the first control token: llguidance puts 0xff before its name."""
+        """The bytes that must follow, up to the first control token: llguidance puts
+        0xff before its name."""
         return bytes(self.handle.compute_ff_bytes()).partition(b"\xff")[0]
 
     def fits(self, tokens: list[int]) -> bool:
-        """Whether its grammar allows these tokens next. What it can't remember is not asked."""
+        """Whether its grammar allows these tokens next. What it can't remember is not
+        asked."""
         return bool(self.handle.validate_tokens(tokens) == len(tokens))
 
     def row(self) -> MaskArray:
@@ -99,8 +103,9 @@ class LLGuidanceMatcher:
         return self.distinct is None or self.distinct.stays_distinct(tokens)
 
     def mark(self) -> None:
-        """Keep a copy to go back to. One that llguidance rolls back sometimes shows a mask from before: after
-        refused drafts 3 of 860 outputs met one that refused a right token."""
+        """Keep a copy to go back to. One that llguidance rolls back sometimes shows a
+        mask from before: after refused drafts 3 of 860 outputs met one that refused a
+        right token."""
         self.marked = self.handle.deep_copy()
 
     def rollback(self, tokens: int) -> None:
@@ -114,7 +119,9 @@ class LLGuidanceMatcher:
 
     def fork(self) -> LLGuidanceMatcher:
         distinct = self.distinct and self.distinct.fork()
-        return replace(self, handle=self.handle.deep_copy(), distinct=distinct, marked=None)
+        return replace(
+            self, handle=self.handle.deep_copy(), distinct=distinct, marked=None
+        )
 
     def ahead(self) -> LLGuidanceMatcher:
         """A copy that looks ahead without what its grammar can't remember."""
@@ -126,11 +133,13 @@ class LLGuidanceMatcher:
 
     @property
     def forces(self) -> bool:
-        """Whether it is asked what must follow: no one is of its grammar once that has taken long."""
+        """Whether it is asked what must follow: no one is of its grammar once that has
+        taken long."""
         return self.share.lexers.forces
 
     def looked(self, *, long: bool) -> None:
-        """A look at what must follow has ended: the second long one in a row is the last of its grammar."""
+        """A look at what must follow has ended: the second long one in a row is the
+        last of its grammar."""
         lexers = self.share.lexers
         lexers.forces &= not (long and lexers.looked_long)
         lexers.looked_long = long
@@ -141,7 +150,8 @@ class LLGuidanceMatcher:
         return self.share.lexer
 
     def give_up_shared(self) -> object:
-        """Have matchers that start later use another lexer: this one, which it returns, stays locked."""
+        """Have matchers that start later use another lexer: this one, which it returns,
+        stays locked."""
         self.share.lexers.rebuild(self.share.lexer)
         return self.share.lexer
 
@@ -162,11 +172,14 @@ class LLGuidanceMatcher:
     def limit(self) -> str:
         """The limit that its grammar exceeded; empty if none."""
         message = first_line(self.handle.get_error()) if self.handle.is_error() else ""
-        message = message or first_line(self.distinct.limit() if self.distinct is not None else "")
+        message = message or first_line(
+            self.distinct.limit() if self.distinct is not None else ""
+        )
         return message if OVER_LIMIT.search(message) else ""
 
     def fix_stops(self, row: MaskArray) -> None:
-        """Allow this request's own stop tokens where the usual ones are allowed, and not those."""
+        """Allow this request's own stop tokens where the usual ones are allowed, and
+        not those."""
         for token in (*self.usual_stops, *self.stop_token_ids):
             row[token // 32] &= _cleared(token % 32)
         if self.handle.is_accepting():
@@ -187,19 +200,34 @@ class LLGuidanceBatch:
         self._executors = executors
         self._learnt = learnt
         self._matchers = matchers
-        named = [(i, m.impossible_token) for i, m in enumerate(matchers) if m.impossible_token is not None]
+        named = [
+            (i, m.impossible_token)
+            for i, m in enumerate(matchers)
+            if m.impossible_token is not None
+        ]
         # It is one token for all grammars of a backend.
-        self._impossible = ([i for i, _ in named], *divmod(named[0][1], 32)) if named else None
+        self._impossible = (
+            ([i for i, _ in named], *divmod(named[0][1], 32)) if named else None
+        )
         self._texts = first_texts
-        # Matchers of one lexer side by side: threads take neighbours, and then don't wait for each other.
-        self._order = sorted(range(len(matchers)), key=lambda i: id(matchers[i].share.lexer))
-        self._own_stops = [i for i, matcher in enumerate(matchers) if matcher.stop_token_ids]
-        self._distinct = [(i, m.distinct) for i, m in enumerate(matchers) if m.distinct is not None]
+        # Matchers of one lexer side by side: threads take neighbours, and then don't
+        # wait for each other.
+        self._order = sorted(
+            range(len(matchers)), key=lambda i: id(matchers[i].share.lexer)
+        )
+        self._own_stops = [
+            i for i, matcher in enumerate(matchers) if matcher.stop_token_ids
+        ]
+        self._distinct = [
+            (i, m.distinct) for i, m in enumerate(matchers) if m.distinct is not None
+        ]
 
     def accept(self, tokens: list[int]) -> list[bool]:
         start = time.perf_counter()
         if self._own_stops or len(tokens) <= _FEW:
-            accepted = [m.accept(token) for m, token in zip(self._matchers, tokens, strict=True)]
+            accepted = [
+                m.accept(token) for m, token in zip(self._matchers, tokens, strict=True)
+            ]
         else:
             pairs = [(self._matchers[i].handle, tokens[i]) for i in self._order]
             accepted = [False] * len(tokens)
@@ -214,7 +242,9 @@ class LLGuidanceBatch:
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
         if len(rows) == 1:
             row = mask[rows[0]]
-            self._matchers[0].handle.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            self._matchers[0].handle.unsafe_compute_mask_ptr(
+                row.ctypes.data, row.nbytes
+            )
         else:
             self._fill_all(mask, rows)
         self._learnt.filled()
@@ -226,8 +256,9 @@ class LLGuidanceBatch:
             self._matchers[i].fix_stops(mask[rows[i]])
         for i, check in self._distinct:
             check.restrict(mask[rows[i]])
-        # At a dead end or a limit a matcher shows a stop token, as if the output were whole. To ask each
-        # of them costs more than to look for rows that show nothing else.
+        # At a dead end or a limit a matcher shows a stop token, as if the output were
+        # whole. To ask each of them costs more than to look for rows that show nothing
+        # else.
         head = mask[rows, : len(self._texts)] & self._texts
         for i in np.flatnonzero(~head.any(axis=1)).tolist():
             if self._matchers[i].handle.is_error():
@@ -237,7 +268,9 @@ class LLGuidanceBatch:
         pairs = [(self._matchers[i].handle, rows[i]) for i in self._order]
         start = time.perf_counter()
         executor = self._executors.executor
-        executor.unsafe_compute_mask_ptr(pairs, mask.ctypes.data, mask.strides[0], mask.shape[0])
+        executor.unsafe_compute_mask_ptr(
+            pairs, mask.ctypes.data, mask.strides[0], mask.shape[0]
+        )
         self._executors.took(time.perf_counter() - start)
 
 

@@ -1,9 +1,10 @@
-"""Finds, where a spec is admitted, texts that llguidance could not go on with while a request runs.
+"""Finds, where a spec is admitted, texts that llguidance could not go on with while a
+request runs.
 
-A text that must meet several demands at once (patterns, formats, lengths, and the opposites of these) may
-need more work for one mask than the lexer's fuel allows. That request would fail in the middle. So the
-terminals that may come next at one place are tried: a few tokens, with half of the fuel that requests have.
-Depends on spec and lark.
+A text that must meet several demands at once (patterns, formats, lengths, and the
+opposites of these) may need more work for one mask than the lexer's fuel allows. That
+request would fail in the middle. So the terminals that may come next at one place are
+tried: a few tokens, with half of the fuel that requests have. Depends on spec and lark.
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ from typing import Any
 import numpy as np
 
 from guided_plugin.errors import GuidedError, UnsupportedSpecError
-from guided_plugin.grammar.llguidance.lark.patterns import FUEL, also_pattern, pattern, quoted_format
+from guided_plugin.grammar.llguidance.lark.patterns import (
+    FUEL,
+    also_pattern,
+    pattern,
+    quoted_format,
+)
 from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar
 from guided_plugin.grammar.llguidance.matcher import first_line
 from guided_plugin.spec import OutputSpec
@@ -23,19 +29,25 @@ from guided_plugin.spec.schema import pointer, values
 
 FUEL_OF_PROBES = {name: fuel // 2 for name, fuel in FUEL.items()}
 
-# Of 600 schemas with random patterns, six ways of eight tokens find 71 that run out of fuel. One way finds
-# 68; three find 69 and take 1.7 times as long as one.
+# Of 600 schemas with random patterns, six ways of eight tokens find 71 that run out of
+# fuel. One way finds 68; three find 69 and take 1.7 times as long as one.
 _STEPS = 8
 # Schemas have a few; each takes some masks.
 _MOST_GROUPS = 64
 
 
 def check_starts(
-    spec: OutputSpec, grammar: LarkGrammar, matcher: Callable[[str], Any], stops: Iterable[int]
+    spec: OutputSpec,
+    grammar: LarkGrammar,
+    matcher: Callable[[str], Any],
+    stops: Iterable[int],
 ) -> None:
-    """Raise an UnsupportedSpecError where a grammar has such a place. `matcher` makes one of a text."""
+    """Raise an UnsupportedSpecError where a grammar has such a place. `matcher` makes
+    one of a text."""
     texts = sorted(grammar.probes, key=len, reverse=True)
-    if spec.kind in ("regex", "grammar") and ("&" in grammar.text or "~" in grammar.text):
+    if spec.kind in ("regex", "grammar") and (
+        "&" in grammar.text or "~" in grammar.text
+    ):
         texts = [grammar.text]
     for text in texts[:_MOST_GROUPS]:
         reason = _walk(matcher(text), np.array(list(stops)))
@@ -44,7 +56,8 @@ def check_starts(
 
 
 def too_entangled(spec: OutputSpec, text: str, reason: str) -> UnsupportedSpecError:
-    """The refusal of a spec for some of its grammar, which takes more work than a mask may take."""
+    """The refusal of a spec for some of its grammar, which takes more work than a mask
+    may take."""
     schemas = spec.kind in ("json_schema", "structural_tag")
     demands = "patterns, formats and lengths" if schemas else "patterns"
     return UnsupportedSpecError(
@@ -90,7 +103,10 @@ def _place(spec: OutputSpec, text: str) -> str:
 def _parts(node: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """How the grammar writes each pattern and format of a schema."""
     matching = node.get("patternProperties")
-    for source in [node.get("pattern"), *(matching if isinstance(matching, dict) else ())]:
+    for source in [
+        node.get("pattern"),
+        *(matching if isinstance(matching, dict) else ()),
+    ]:
         if isinstance(source, str):
             try:
                 yield pattern(source), also_pattern(source)

@@ -1,8 +1,10 @@
-"""A spec as text for llguidance: always Lark; and llguidance's errors about such a text.
+"""A spec as text for llguidance: always Lark; and llguidance's errors about such a
+text.
 
-JSON Schemas are lowered: llguidance's own reading of them means something else in too many places (patterns,
-formats, numbers, the order of properties). Structural tags become one grammar with their schemas.
-Depends on spec, lark, client and tags. Nothing here compiles.
+JSON Schemas are lowered: llguidance's own reading of them means something else in too
+many places (patterns, formats, numbers, the order of properties). Structural tags
+become one grammar with their schemas. Depends on spec, lark, client and tags. Nothing
+here compiles.
 """
 
 from __future__ import annotations
@@ -10,7 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.errors import (
+    CompileLimitError,
+    GrammarError,
+    UnsatisfiableSpecError,
+    UnsupportedSpecError,
+)
 from guided_plugin.grammar.llguidance.client import client_lark
 from guided_plugin.grammar.llguidance.lark import HEADER, schema_to_lark
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
@@ -21,8 +28,9 @@ from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.spec import OutputSpec
 
 MAX_DEPTH = 2_000
-"""Rules and brackets that a grammar may nest. llguidance reads them recursively: with a stack of 8 MiB,
-versions 1.7.6 and 1.9.1 end the process at 2,700 (measured with chains of rules and of brackets)."""
+"""Rules and brackets that a grammar may nest. llguidance reads them recursively: with a
+stack of 8 MiB, versions 1.7.6 and 1.9.1 end the process at 2,700 (measured with chains
+of rules and of brackets)."""
 
 _PART = re.compile(
     r'"(?:[^"\\\n]++|\\.)*+"|/(?![/*])(?:[^/\\\n]++|\\.)++/|//[^\n]*'
@@ -36,18 +44,45 @@ _REASON = re.compile(r"^error: (.+)$", re.MULTILINE)
 _LIST = re.compile(r"; following (special tokens )?are available: .*")
 
 _HINTS = (
-    ("unknown name", "define it: a rule begins its line with `name:`, a terminal with `NAME:`"),
-    ("unknown special token", "name a token that the model's vocabulary has, or write the text in quotes"),
-    ("unknown common regex", "import common.INT, NUMBER, ESCAPED_STRING, WORD or WS, or write /regex/"),
-    ("no start rule", "the rule of the whole output is named `start`, as in `start: item+`"),
-    ("invalid regex", "write the regex without it: grammars express regular languages only"),
-    ("circular reference", "terminals can't refer to themselves: write it as a rule, in lower case"),
+    (
+        "unknown name",
+        "define it: a rule begins its line with `name:`, a terminal with `NAME:`",
+    ),
+    (
+        "unknown special token",
+        "name a token that the model's vocabulary has, or write the text in quotes",
+    ),
+    (
+        "unknown common regex",
+        "import common.INT, NUMBER, ESCAPED_STRING, WORD or WS, or write /regex/",
+    ),
+    (
+        "no start rule",
+        "the rule of the whole output is named `start`, as in `start: item+`",
+    ),
+    (
+        "invalid regex",
+        "write the regex without it: grammars express regular languages only",
+    ),
+    (
+        "circular reference",
+        "terminals can't refer to themselves: write it as a rule, in lower case",
+    ),
     ("duplicate rule", "keep one of the two, or join them with `|`"),
     ("range end", "write the smaller number first"),
-    ("lexer error", "look for a quote, bracket or slash that is not closed, and for unknown directives"),
-    ("found '='", 'rules are written `name: ...`; for an EBNF grammar (`name ::= ...`) say syntax="ebnf"'),
+    (
+        "lexer error",
+        "look for a quote, bracket or slash that is not closed, and for unknown directives",
+    ),
+    (
+        "found '='",
+        'rules are written `name: ...`; for an EBNF grammar (`name ::= ...`) say syntax="ebnf"',
+    ),
     ("expected token", "look for a bracket that is not closed, or an extra operator"),
-    ("%regex", "write an object with substring_chunks, substring_words or substring_chars after %regex"),
+    (
+        "%regex",
+        "write an object with substring_chunks, substring_words or substring_chars after %regex",
+    ),
     ("too many", "make the grammar smaller"),
     ("too large", "make the grammar smaller"),
     ("fuel", "make the grammar smaller, above all its repetitions and regexes"),
@@ -56,12 +91,16 @@ _HINTS = (
 
 
 def lark_of(
-    spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str] = (), *, marked: bool = False
+    spec: OutputSpec,
+    tokens: Tokenizers,
+    unenforced: Iterable[str] = (),
+    *,
+    marked: bool = False,
 ) -> LarkGrammar:
     """The grammar of a spec; raises a GrammarError where Lark doesn't express it.
 
-    `tokens`: of the vocabulary, for the control tokens that tags and grammars name. `marked`: as the check
-    that items are distinct needs it.
+    `tokens`: of the vocabulary, for the control tokens that tags and grammars name.
+    `marked`: as the check that items are distinct needs it.
     """
     grammar = _written(spec, tokens, unenforced, marked)
     text = grammar.text
@@ -80,8 +119,8 @@ def lark_of(
 
 
 def nesting(text: str) -> int:
-    """How deep the rules and brackets of a Lark grammar are nested as llguidance reads them: from `start`,
-    each rule where it is first named."""
+    """How deep the rules and brackets of a Lark grammar are nested as llguidance reads
+    them: from `start`, each rule where it is first named."""
     rules: dict[str, list[tuple[str, int]]] = {}
     rule: list[tuple[str, int]] = []
     brackets = deepest = 0
@@ -109,7 +148,9 @@ def nesting(text: str) -> int:
     return deepest
 
 
-def _written(spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str], marked: bool) -> LarkGrammar:
+def _written(
+    spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str], marked: bool
+) -> LarkGrammar:
     impossible = None if marked else tokens.impossible_token
     if spec.kind in ("json_schema", "json_object"):
         return schema_to_lark(
@@ -130,7 +171,9 @@ def _written(spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str], ma
         return client_lark(spec, tokens, unenforced, marked=marked)
     if spec.kind == "structural_tag":
         controls = tokens.controls
-        return tag_to_lark(spec, controls, unenforced, impossible_token=impossible, marked=marked)
+        return tag_to_lark(
+            spec, controls, unenforced, impossible_token=impossible, marked=marked
+        )
     raise UnsupportedSpecError(
         "EBNF grammars are not supported by llguidance",
         where=spec.kind,
@@ -146,7 +189,8 @@ def _regex(source: str) -> str:
 
 
 def complaint(message: str, kind: str, own_lines: int) -> GrammarError:
-    """llguidance's error about a text, as one of the package: which line, what is wrong, what to change.
+    """llguidance's error about a text, as one of the package: which line, what is
+    wrong, what to change.
 
     `own_lines`: how many lines come before a client's grammar.
     """
@@ -155,9 +199,15 @@ def complaint(message: str, kind: str, own_lines: int) -> GrammarError:
         hint = "look for an endless recursion, an empty class, or parts that contradict each other"
         return UnsatisfiableSpecError("allows no output at all", where=kind, hint=hint)
     if text.startswith("panic"):
-        what = "needs more symbols than the 65,525 of a grammar of llguidance" if "symbols" in text else text
+        what = (
+            "needs more symbols than the 65,525 of a grammar of llguidance"
+            if "symbols" in text
+            else text
+        )
         return CompileLimitError(
-            what, where=kind, hint="make it smaller: fewer properties, rules or branches"
+            what,
+            where=kind,
+            hint="make it smaller: fewer properties, rules or branches",
         )
     found = _WHERE.match(text)
     where = kind
@@ -167,11 +217,18 @@ def complaint(message: str, kind: str, own_lines: int) -> GrammarError:
         where = f"{kind}, line {line}, column {found[2]}" if line > 0 else kind
     reason = _REASON.search(message)
     if reason is not None:
-        text = f"{text.removesuffix(' regex parse error:').removesuffix(':')}: {reason[1]}"
+        text = (
+            f"{text.removesuffix(' regex parse error:').removesuffix(':')}: {reason[1]}"
+        )
     text = _LIST.sub("", text)
     if "nsatisfiable" in text:
         hint = "change one of the parts that contradict each other"
-        return UnsatisfiableSpecError(f"allows no output at all: {text}", where=where, hint=hint)
+        return UnsatisfiableSpecError(
+            f"allows no output at all: {text}", where=where, hint=hint
+        )
     lower = text.lower()
-    hint = next((hint for part, hint in _HINTS if part in lower), "docs/specs.md describes the syntax")
+    hint = next(
+        (hint for part, hint in _HINTS if part in lower),
+        "docs/specs.md describes the syntax",
+    )
     return GrammarError(text, where=where, hint=hint)

@@ -16,8 +16,9 @@ from guided_plugin.grammar.forced import ids_of
 from guided_plugin.grammar.llguidance.growth import PROBES
 from guided_plugin.grammar.vocabulary import Vocabulary
 
-# Tokens whose masks are precomputed: a state that allows all of a slice adds it as one piece. These are
-# llguidance's but for dots and ends. Fine ones save a third of a bounded string's mask; new states cost more.
+# Tokens whose masks are precomputed: a state that allows all of a slice adds it as one
+# piece. These are llguidance's but for dots and ends. Fine ones save a third of a
+# bounded string's mask; new states cost more.
 _BLANKS = r"[\x20\x0A\x0D\x09]+"
 _STRING = r'[^"\\\x00-\x1F\x7F\x{2028}\x{2029}]'
 _PLAIN_SLICES, _FINE_SLICES = (
@@ -28,7 +29,8 @@ _PLAIN_SLICES, _FINE_SLICES = (
 # llguidance writes this in front of the name of a control token. No text contains it.
 _MARKER = b"\xff"
 
-# A control token's name that a Lark grammar can write. Names with a space are those made here.
+# A control token's name that a Lark grammar can write. Names with a space are those
+# made here.
 _NAME = re.compile(rb"<[^\s<>\xff]+>")
 
 # Most masks show one of the tokens in these words.
@@ -42,7 +44,8 @@ SIZES = (128, 16, 4, 1, 0)
 
 
 class Tokenizers:
-    """The tokenizers of one vocabulary, each built once: that takes long, and stops all other threads."""
+    """The tokenizers of one vocabulary, each built once: that takes long, and stops all
+    other threads."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -60,7 +63,9 @@ class Tokenizers:
             if self._plain is None:
                 wrapper = llguidance.TokenizerWrapper(_Tokens(self._vocabulary))
                 stops = list(self._vocabulary.stop_token_ids)
-                self._plain = llguidance.LLTokenizer(wrapper, eos_token=stops, slices=_PLAIN_SLICES)
+                self._plain = llguidance.LLTokenizer(
+                    wrapper, eos_token=stops, slices=_PLAIN_SLICES
+                )
             return self._plain
 
     @property
@@ -85,10 +90,13 @@ class Tokenizers:
 
     @cached_property
     def controls(self) -> dict[int, str]:
-        """The control tokens that a structural tag may name, with their names; none ends an output."""
+        """The control tokens that a structural tag may name, with their names; none
+        ends an output."""
         vocabulary = self._vocabulary
         ids = sorted(vocabulary.special_ids.difference(vocabulary.stop_token_ids))
-        return {token: vocabulary.tokens[token].decode(errors="replace") for token in ids}
+        return {
+            token: vocabulary.tokens[token].decode(errors="replace") for token in ids
+        }
 
     @property
     def stops(self) -> frozenset[int]:
@@ -96,18 +104,22 @@ class Tokenizers:
         return frozenset(self._vocabulary.stop_token_ids)
 
     def ids(self, token: str) -> frozenset[int]:
-        """What llguidance takes for a token as a grammar writes it; nothing where there is no such token."""
+        """What llguidance takes for a token as a grammar writes it; nothing where there
+        is no such token."""
         import llguidance
 
         matcher = llguidance.LLMatcher(self.plain, f"start: {token}", log_level=0)
         if matcher.is_error():
             return frozenset()
         mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-        return frozenset(np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist())
+        return frozenset(
+            np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist()
+        )
 
     @cached_property
     def impossible_token(self) -> int | None:
-        """A token that no mask may show: padding, else a special token that doesn't stop."""
+        """A token that no mask may show: padding, else a special token that doesn't
+        stop."""
         if 32 * self._vocabulary.words > self._vocabulary.size:
             return self._vocabulary.size
         spare = self._vocabulary.special_ids - set(self._vocabulary.stop_token_ids)
@@ -124,11 +136,19 @@ class Spelling:
         # [256]: of the tokens that begin with a byte.
         self._longest = [0] * 256
         for text in self.ids:
-            self._longest[text[0]] = min(max(self._longest[text[0]], len(text)), _LONGEST)
-        self.single = {text[0]: token for text, token in self.ids.items() if len(text) == 1}
+            self._longest[text[0]] = min(
+                max(self._longest[text[0]], len(text)), _LONGEST
+            )
+        self.single = {
+            text[0]: token for text, token in self.ids.items() if len(text) == 1
+        }
         self._bytes = np.array(sorted(self.single), np.int64)
-        self._single = np.array([self.single[byte] for byte in self._bytes.tolist()], np.int64)
-        self._controls = np.array(sorted(vocabulary.special_ids.difference(self.stops)), np.int64)
+        self._single = np.array(
+            [self.single[byte] for byte in self._bytes.tolist()], np.int64
+        )
+        self._controls = np.array(
+            sorted(vocabulary.special_ids.difference(self.stops)), np.int64
+        )
         both = np.concatenate([self._single, self._controls])
         self._words, self._shifts = both >> 5, (both & 31).astype(np.int32)
         self._sizes = np.zeros(32 * vocabulary.words, np.int32)
@@ -138,20 +158,24 @@ class Spelling:
 
     @cached_property
     def kinds(self) -> tuple[NDArray[np.int64], ...]:
-        """What random walks choose from: the tokens with the most brackets, single bytes, all."""
+        """What random walks choose from: the tokens with the most brackets, single
+        bytes, all."""
         opening = sorted(self.ids, key=lambda text: -sum(map(text.count, b"[({<")))
         texts = np.array([self.ids[text] for text in opening], np.int64)
         return texts[:256], self._single, texts
 
     def spelled(self, text: bytes) -> tuple[int, ...] | None:
-        """A text in as few tokens as possible; None where the vocabulary can't spell it."""
+        """A text in as few tokens as possible; None where the vocabulary can't spell
+        it."""
         ids = self.ids
         size = len(text)
         fewest = [0] + [_NEVER] * size
         steps = [0] * size
         for start in range(size):
             after = fewest[start] + 1
-            for end in range(start + 1, min(size, start + self._longest[text[start]]) + 1):
+            for end in range(
+                start + 1, min(size, start + self._longest[text[start]]) + 1
+            ):
                 if after < fewest[end] and text[start:end] in ids:
                     fewest[end], steps[end - 1] = after, start
         if fewest[size] == _NEVER:
@@ -163,7 +187,8 @@ class Spelling:
         return tuple(reversed(tokens))
 
     def bytes_in(self, row: MaskArray) -> list[int]:
-        """The bytes that a mask allows next, of those that have a token of their own."""
+        """The bytes that a mask allows next, of those that have a token of their
+        own."""
         found: list[int] = self._bytes[bits(row, self._single)].tolist()
         return found
 
@@ -176,14 +201,19 @@ class Spelling:
         """The same as tokens; in a free text without those that are plain."""
         found = [self.single[byte] for byte in self.bytes_in(row)]
         if self.is_free(row):
-            return [token for token in found if not plain[token >> 5] >> (token & 31) & 1]
+            return [
+                token for token in found if not plain[token >> 5] >> (token & 31) & 1
+            ]
         return found
 
     def plain(self, marks: frozenset[str]) -> dict[int, MaskArray]:
-        """Tokens of so many whole characters at most that end no text, as `marks` do, and begin no escape."""
+        """Tokens of so many whole characters at most that end no text, as `marks` do,
+        and begin no escape."""
         if not marks:
             return self._plain
-        classes = (re.escape(one.encode()) if one.isascii() else rb"\x80-\xff" for one in marks)
+        classes = (
+            re.escape(one.encode()) if one.isascii() else rb"\x80-\xff" for one in marks
+        )
         ended = re.compile(rb"[%s]" % b"".join(classes))
         sizes = self._sizes.copy()
         sizes[[i for i, text in enumerate(self.tokens) if ended.search(text)]] = 0
@@ -191,7 +221,9 @@ class Spelling:
 
     def signature(self, row: MaskArray) -> bytes:
         """Which bytes a mask allows next, and which control tokens."""
-        return np.packbits((row[self._words] >> self._shifts & 1).astype(np.uint8)).tobytes()
+        return np.packbits(
+            (row[self._words] >> self._shifts & 1).astype(np.uint8)
+        ).tobytes()
 
     def is_free(self, row: MaskArray) -> bool:
         """Whether a mask is that of a free text."""
@@ -210,7 +242,10 @@ def _plain_size(text: bytes) -> int:
 
 def _by_size(sizes: NDArray[np.int32]) -> dict[int, MaskArray]:
     kept = {most: (sizes > 0) & (sizes <= most) for most in SIZES}
-    return {most: np.packbits(bits, bitorder="little").view(np.int32) for most, bits in kept.items()}
+    return {
+        most: np.packbits(bits, bitorder="little").view(np.int32)
+        for most, bits in kept.items()
+    }
 
 
 def bits(row: MaskArray, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -218,11 +253,14 @@ def bits(row: MaskArray, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class _Tokens:
-    """A vocabulary as llguidance's TokenizerWrapper reads it: padded to whole mask words."""
+    """A vocabulary as llguidance's TokenizerWrapper reads it: padded to whole mask
+    words."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         padding = [b""] * (32 * vocabulary.words - vocabulary.size)
-        tokens = [b"" if _MARKER in token else token for token in vocabulary.text_tokens] + padding
+        tokens = [
+            b"" if _MARKER in token else token for token in vocabulary.text_tokens
+        ] + padding
         for token, name in _control_names(vocabulary).items():
             tokens[token] = name
         self.tokens = tokens
@@ -230,23 +268,33 @@ class _Tokens:
         self.bos_token_id = None
         self.special_token_ids = sorted(vocabulary.special_ids)
         self._by_bytes = {
-            token: i for i, token in enumerate(tokens) if token and i not in vocabulary.special_ids
+            token: i
+            for i, token in enumerate(tokens)
+            if token and i not in vocabulary.special_ids
         }
 
     def __call__(self, text: bytes | str) -> list[int]:
         data = text.encode() if isinstance(text, str) else text
-        return [self._by_bytes[bytes([byte])] for byte in data if bytes([byte]) in self._by_bytes]
+        return [
+            self._by_bytes[bytes([byte])]
+            for byte in data
+            if bytes([byte]) in self._by_bytes
+        ]
 
 
 def _control_names(vocabulary: Vocabulary) -> dict[int, bytes]:
-    """A name for each control token: its own where a grammar can write it, `<...>`, else one made of its id.
+    """A name for each control token: its own where a grammar can write it, `<...>`,
+    else one made of its id.
 
-    llguidance matches names by their bytes and allows each token whose bytes begin the expected name. An
-    empty name begins all others, and `[1` begins the spelling of a token by its id.
+    llguidance matches names by their bytes and allows each token whose bytes begin the
+    expected name. An empty name begins all others, and `[1` begins the spelling of a
+    token by its id.
     """
     own = {token: vocabulary.tokens[token] for token in vocabulary.special_ids}
     times = Counter(own.values())
     return {
-        token: name if _NAME.fullmatch(name) and times[name] == 1 else b"<|control %d|>" % token
+        token: name
+        if _NAME.fullmatch(name) and times[name] == 1
+        else b"<|control %d|>" % token
         for token, name in own.items()
     }

@@ -1,8 +1,9 @@
-"""The xgrammar backend, and the plugin that offers it: the only file that depends on xgrammar.
+"""The xgrammar backend, and the plugin that offers it: the only file that depends on
+xgrammar.
 
-It takes what xgrammar enforces exactly (enforced.py). `auto` gives it EBNF, which llguidance does not read;
-other specs come to it from requests and configurations that name it. xgrammar, and torch with it, is imported
-when a backend is made.
+It takes what xgrammar enforces exactly (enforced.py). `auto` gives it EBNF, which
+llguidance does not read; other specs come to it from requests and configurations that
+name it. xgrammar, and torch with it, is imported when a backend is made.
 """
 
 from __future__ import annotations
@@ -19,8 +20,19 @@ from typing import Any, cast
 import numpy as np
 
 from guided_plugin.config import Bounds, GuidedConfig, Whitespace
-from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
-from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
+from guided_plugin.errors import (
+    CompileLimitError,
+    GrammarError,
+    UnsatisfiableSpecError,
+    UnsupportedSpecError,
+)
+from guided_plugin.grammar.base import (
+    BackendFactory,
+    Grammar,
+    MaskArray,
+    Matcher,
+    Prepared,
+)
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.grammar.xgrammar.enforced import (
     check_schema_enforced,
@@ -40,14 +52,25 @@ _LAYOUTS: Mapping[Whitespace, Mapping[str, Any]] = {
     "flexible": {"any_whitespace": True},
 }
 
-_LOCATION = re.compile(r"^\[[\d:]+\] \S+?:\d+: (?:Check failed: \(.*?\) is false: (?=\S))?")
+_LOCATION = re.compile(
+    r"^\[[\d:]+\] \S+?:\d+: (?:Check failed: \(.*?\) is false: (?=\S))?"
+)
 _EBNF = re.compile(r"^EBNF (?:parser|lexer) error at line (\d+), column (\d+): ")
 _HINTS = (
-    ("unexpected character", 'for a Lark grammar say syntax="lark"; docs/specs.md describes the EBNF syntax'),
-    ("root rule", 'the rule of the whole output is named `root`, as in root ::= "text"'),
+    (
+        "unexpected character",
+        'for a Lark grammar say syntax="lark"; docs/specs.md describes the EBNF syntax',
+    ),
+    (
+        "root rule",
+        'the rule of the whole output is named `root`, as in root ::= "text"',
+    ),
     ("is not defined", "define it on a line of its own: name ::= ..."),
     ("string literal", "close the text with a double quote on the same line"),
-    ("character class", "write the smaller character first, and close the class with ]"),
+    (
+        "character class",
+        "write the smaller character first, and close the class with ]",
+    ),
     ("is greater than", "lower the minimum or raise the maximum"),
 )
 
@@ -63,8 +86,9 @@ _LOADING = threading.Lock()
 
 
 def _loaded() -> Any:
-    """xgrammar. What it imports asks torch whether there is CUDA, after which no process that is forked from
-    this one can use CUDA: vLLM's engine, for one. With this variable torch asks the driver's library."""
+    """xgrammar. What it imports asks torch whether there is CUDA, after which no
+    process that is forked from this one can use CUDA: vLLM's engine, for one. With this
+    variable torch asks the driver's library."""
     asks_nvml = "PYTORCH_NVML_BASED_CUDA_CHECK"
     with _LOADING:
         before = os.environ.get(asks_nvml)
@@ -90,9 +114,11 @@ class XGrammarBackend:
         info = self._xgr.TokenizerInfo(
             list(vocabulary.text_tokens),
             self._xgr.VocabType.RAW,
-            # Up to the end of the last mask word: xgrammar would set the bits there that belong to no token.
+            # Up to the end of the last mask word: xgrammar would set the bits there
+            # that belong to no token.
             vocab_size=32 * vocabulary.words,
-            # Each matcher gets its own. xgrammar would still accept those given here, as empty text.
+            # Each matcher gets its own. xgrammar would still accept those given here,
+            # as empty text.
             stop_token_ids=[],
         )
         # The package's GrammarCompiler caches for all backends, with one bound.
@@ -116,12 +142,20 @@ class XGrammarBackend:
         # A list of texts can't be ambiguous, nor can any object.
         bounded = spec.kind in ("choice", "json_object")
         size = int(compiled.memory_size_bytes) + texts_bytes(spec.text)
-        grammar = Grammar(spec, self.name, compiled, size, time.perf_counter() - start, bounded=bounded)
+        grammar = Grammar(
+            spec,
+            self.name,
+            compiled,
+            size,
+            time.perf_counter() - start,
+            bounded=bounded,
+        )
         self._check_satisfiable(grammar)
         return grammar
 
     def prepare(self, spec: OutputSpec) -> Prepared:
-        """Compile the spec under the limits of a helper: as data, what it made takes too long to read."""
+        """Compile the spec under the limits of a helper: as data, what it made takes
+        too long to read."""
         self.compile(spec)
         return Prepared(spec, self.name, None)
 
@@ -152,7 +186,9 @@ class XGrammarBackend:
                 return self._json({"type": "object"}, spec)
         kind = "a Lark grammar" if spec.kind == "grammar" else "a structural tag"
         raise UnsupportedSpecError(
-            f"{kind} is not enforced by xgrammar", where=spec.kind, hint="use the backend llguidance"
+            f"{kind} is not enforced by xgrammar",
+            where=spec.kind,
+            hint="use the backend llguidance",
         )
 
     def _json(self, document: Any, spec: OutputSpec) -> Any:
@@ -160,7 +196,9 @@ class XGrammarBackend:
         for name, most in asdict(spec.bounds).items():
             if name != "max_whitespace" and most not in (0, getattr(Bounds, name)):
                 hint = "leave it out, or use the backend llguidance"
-                raise UnsupportedSpecError(f"{name} is not enforced by xgrammar", where=name, hint=hint)
+                raise UnsupportedSpecError(
+                    f"{name} is not enforced by xgrammar", where=name, hint=hint
+                )
         made = self._xgr.Grammar.from_json_schema(
             json.dumps(spelt_out(document)),
             strict_mode=True,
@@ -171,7 +209,8 @@ class XGrammarBackend:
         return self._xgr.Grammar.from_ebnf(exact_ebnf(str(made)))
 
     def _check_satisfiable(self, grammar: Grammar) -> None:
-        """Refuse a grammar that derives nothing: xgrammar compiles it, and no token would ever be allowed."""
+        """Refuse a grammar that derives nothing: xgrammar compiles it, and no token
+        would ever be allowed."""
         mask = np.zeros((1, self._vocabulary.words), np.int32)
         matcher = self.start(grammar, self._vocabulary.stop_token_ids)
         matcher.handle.fill_next_token_bitmask(mask)
@@ -182,9 +221,13 @@ class XGrammarBackend:
                 hint="look for an endless recursion, or for parts that contradict each other",
             )
 
-    def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> XGrammarMatcher:
+    def start(
+        self, grammar: Grammar, stop_token_ids: tuple[int, ...]
+    ) -> XGrammarMatcher:
         return XGrammarMatcher(
-            self._xgr.GrammarMatcher(grammar.handle, override_stop_tokens=list(stop_token_ids))
+            self._xgr.GrammarMatcher(
+                grammar.handle, override_stop_tokens=list(stop_token_ids)
+            )
         )
 
     def batch(self, matchers: Sequence[Matcher]) -> XGrammarBatch:
@@ -216,12 +259,16 @@ class XGrammarMatcher:
 
 @dataclass(slots=True, eq=False)
 class XGrammarBatch:
-    """A `MatcherBatch` of xgrammar's matchers, one after the other: most batches have one."""
+    """A `MatcherBatch` of xgrammar's matchers, one after the other: most batches have
+    one."""
 
     _handles: list[Any]
 
     def accept(self, tokens: list[int]) -> list[bool]:
-        return [bool(one.accept_token(token)) for one, token in zip(self._handles, tokens, strict=True)]
+        return [
+            bool(one.accept_token(token))
+            for one, token in zip(self._handles, tokens, strict=True)
+        ]
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
         for handle, row in zip(self._handles, rows, strict=True):
@@ -229,7 +276,8 @@ class XGrammarBatch:
 
 
 def _complaint(message: str, spec: OutputSpec) -> GrammarError:
-    """The error of a spec that xgrammar refuses: it names a C++ file and, in EBNF, a place."""
+    """The error of a spec that xgrammar refuses: it names a C++ file and, in EBNF, a
+    place."""
     lines = message.strip().splitlines()
     text = _LOCATION.sub("", lines[0]) if lines else "no reason given"
     ebnf = _EBNF.match(text)
@@ -238,4 +286,6 @@ def _complaint(message: str, spec: OutputSpec) -> GrammarError:
         text = text[ebnf.end() :]
         where = f"{spec.kind}, line {ebnf[1]}, column {ebnf[2]}"
     hints = (hint for part, hint in _HINTS if part in text.lower())
-    return GrammarError(text, where=where, hint=next(hints, "docs/specs.md describes the syntax"))
+    return GrammarError(
+        text, where=where, hint=next(hints, "docs/specs.md describes the syntax")
+    )

@@ -1,8 +1,10 @@
-"""What xgrammar enforces exactly, as the texts that it reads; everything else is refused with its place.
+"""What xgrammar enforces exactly, as the texts that it reads; everything else is
+refused with its place.
 
-Of schemas that is the list below: xgrammar drops other keywords, or reads them otherwise next to each other.
-Regular expressions are written as EBNF, because xgrammar's own reading of them takes more texts.
-Compared with `jsonschema` and `re` for xgrammar 0.2.8 (tests/grammar/xgrammar). Depends on spec.
+Of schemas that is the list below: xgrammar drops other keywords, or reads them
+otherwise next to each other. Regular expressions are written as EBNF, because
+xgrammar's own reading of them takes more texts. Compared with `jsonschema` and `re` for
+xgrammar 0.2.8 (tests/grammar/xgrammar). Depends on spec.
 """
 
 from __future__ import annotations
@@ -14,7 +16,16 @@ from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError, place_in, shown
 from guided_plugin.keywords import ASSERTIONS
-from guided_plugin.spec.ecma import Alternation, Characters, Node, Ranges, Repeat, Sequence, complement, meet
+from guided_plugin.spec.ecma import (
+    Alternation,
+    Characters,
+    Node,
+    Ranges,
+    Repeat,
+    Sequence,
+    complement,
+    meet,
+)
 from guided_plugin.spec.formats import FORMATS
 from guided_plugin.spec.languages import whole
 from guided_plugin.spec.references import Path
@@ -50,7 +61,8 @@ def check_schema_enforced(document: Any, *, strict: bool) -> None:
         asserted = [
             keyword
             for keyword in node
-            if keyword in ASSERTIONS and (keyword != "format" or node[keyword] in FORMATS)
+            if keyword in ASSERTIONS
+            and (keyword != "format" or node[keyword] in FORMATS)
         ]
         alone = next((keyword for keyword in ALONE if keyword in asserted), None)
         allowed = (alone,) if alone else ("type", *_next_to(node, path))
@@ -65,7 +77,9 @@ def check_schema_enforced(document: Any, *, strict: bool) -> None:
         elif alone == "$ref":
             _check_reference(document, node["$ref"], (*path, "$ref"))
         elif alone != "anyOf":
-            _check_values(node["enum"] if alone == "enum" else [node["const"]], (*path, alone))
+            _check_values(
+                node["enum"] if alone == "enum" else [node["const"]], (*path, alone)
+            )
 
 
 def _next_to(node: Mapping[str, Any], path: Path) -> tuple[str, ...]:
@@ -73,16 +87,23 @@ def _next_to(node: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     if isinstance(named, str):
         return NEXT_TO_TYPE[named]
     if {"array", "object"} & set(named):
-        raise refusal("a list of types with `array` or `object`", (*path, "type"), "use anyOf")
+        raise refusal(
+            "a list of types with `array` or `object`", (*path, "type"), "use anyOf"
+        )
     return ()
 
 
 def _check_object(node: Mapping[str, Any], path: Path, *, strict: bool) -> None:
-    """Refuse arrays and objects whose members xgrammar would write in another way, and bounds it rounds."""
+    """Refuse arrays and objects whose members xgrammar would write in another way, and
+    bounds it rounds."""
     for keyword in NEXT_TO_TYPE["integer"]:
         bound = node.get(keyword, 0)
         if isinstance(bound, bool) or bound % 1 or abs(bound) > _LARGEST:
-            raise refusal(f"`{keyword}` {shown(bound)}", (*path, keyword), "use a whole number below 2^53")
+            raise refusal(
+                f"`{keyword}` {shown(bound)}",
+                (*path, keyword),
+                "use a whole number below 2^53",
+            )
     if node.get("type") == "array":
         if not isinstance(node.get("items"), dict):
             raise refusal("an array without one schema in `items`", path)
@@ -90,13 +111,21 @@ def _check_object(node: Mapping[str, Any], path: Path, *, strict: bool) -> None:
         described = node.get("properties") or {}
         others = node.get("additionalProperties", not (strict and described))
         required = node.get("required", ())
-        missing = [name for name in required if name not in described] if required is not True else [""]
-        if missing and ("additionalProperties" in node or not described or required is True):
+        missing = (
+            [name for name in required if name not in described]
+            if required is not True
+            else [""]
+        )
+        if missing and (
+            "additionalProperties" in node or not described or required is True
+        ):
             what = f"`required` property {shown(missing[0])} that `properties` does not describe"
             raise refusal(what, (*path, "required"), "describe it in `properties`")
         if described and others is not False:
             what = "`properties` next to additional ones"
-            raise refusal(what, (*path, "properties"), "set additionalProperties to false")
+            raise refusal(
+                what, (*path, "properties"), "set additionalProperties to false"
+            )
 
 
 _VALUE = "any value"  # not a name that a reference of a client may have
@@ -107,17 +136,29 @@ _MAP = {"type": "object", "additionalProperties": _ANY}
 
 
 def spelt_out(document: dict[str, Any]) -> dict[str, Any]:
-    """A schema on the list, with its open objects and the names that `required` alone has spelt out: xgrammar
-    drops such names, and its own rule for any value writes ", " whatever the separators are."""
+    """A schema on the list, with its open objects and the names that `required` alone
+    has spelt out: xgrammar drops such names, and its own rule for any value writes ", "
+    whatever the separators are."""
     document = copy.deepcopy(document)
-    objects = [node for _, node in walk(document) if isinstance(node, dict) and node.get("type") == "object"]
+    objects = [
+        node
+        for _, node in walk(document)
+        if isinstance(node, dict) and node.get("type") == "object"
+    ]
     for node in objects:
         if node.get("properties"):
-            lacking = [name for name in node.get("required", ()) if name not in node["properties"]]
+            lacking = [
+                name
+                for name in node.get("required", ())
+                if name not in node["properties"]
+            ]
             node["properties"] |= dict.fromkeys(lacking, _ANY)
         elif node.get("additionalProperties", True) is True:
             node["additionalProperties"] = _ANY
-    document["$defs"] = {**document.get("$defs", {}), _VALUE: {"anyOf": [_SCALAR, _MAP, _LIST]}}
+    document["$defs"] = {
+        **document.get("$defs", {}),
+        _VALUE: {"anyOf": [_SCALAR, _MAP, _LIST]},
+    }
     return document
 
 
@@ -125,7 +166,9 @@ def _check_names(node: Mapping[str, Any], path: Path) -> None:
     """Refuse names with which references may mean another schema."""
     for keyword in ("$id", "id", "$anchor", "$dynamicAnchor"):
         if path and isinstance(node.get(keyword), str):
-            raise refusal(f"`{keyword}` inside a schema", (*path, keyword), "leave it out")
+            raise refusal(
+                f"`{keyword}` inside a schema", (*path, keyword), "leave it out"
+            )
 
 
 def _check_reference(document: Any, reference: Any, path: Path) -> None:
@@ -151,20 +194,28 @@ def _check_values(values: list[Any], path: Path) -> None:
         plain = value is None or isinstance(value, (str, bool)) or type(value) is int
         if not plain or (type(value) is int and abs(value) > _LARGEST):
             raise refusal(
-                f"the value {shown(value)}", path, "list texts, whole numbers, true, false and null"
+                f"the value {shown(value)}",
+                path,
+                "list texts, whole numbers, true, false and null",
             )
-        if isinstance(value, str) and any(0xD800 <= ord(character) <= 0xDFFF for character in value):
+        if isinstance(value, str) and any(
+            0xD800 <= ord(character) <= 0xDFFF for character in value
+        ):
             raise refusal(f"a lone surrogate in {shown(value)}", path)
 
 
 def refusal(what: str, path: Path, hint: str = _OTHERWISE) -> UnsupportedSpecError:
     """The error for something that is not on the list."""
-    return UnsupportedSpecError(f"{what} is not enforced by xgrammar", where=pointer(path), hint=hint)
+    return UnsupportedSpecError(
+        f"{what} is not enforced by xgrammar", where=pointer(path), hint=hint
+    )
 
 
 def choice_ebnf(choices: list[str]) -> str:
     """A grammar of some texts."""
-    texts = ("".join(_code(ord(character)) for character in choice) for choice in choices)
+    texts = (
+        "".join(_code(ord(character)) for character in choice) for choice in choices
+    )
     return "root ::= " + " | ".join(f'"{text}"' for text in texts)
 
 
@@ -180,7 +231,9 @@ def regex_ebnf(source: str) -> str:
         raise UnsupportedSpecError(error.what, where="regex", hint=error.hint) from None
     if text is None:
         hint = "look for an empty class, or for anchors in the middle"
-        raise UnsupportedSpecError(f"no text matches {shown(source)}", where="regex", hint=hint)
+        raise UnsupportedSpecError(
+            f"no text matches {shown(source)}", where="regex", hint=hint
+        )
     return f"root ::= {text}"
 
 
@@ -191,22 +244,32 @@ def _expression(node: Node) -> str | None:
             if node.properties:
                 what = f"\\{node.properties[0]} is not enforced by xgrammar"
                 raise UnsupportedSpecError(what, where="regex", hint=_OTHERWISE)
-            ranges = meet(complement(node.ranges) if node.negated else node.ranges, _TEXT)
+            ranges = meet(
+                complement(node.ranges) if node.negated else node.ranges, _TEXT
+            )
             return (
-                "[" + "".join(f"{_code(low)}-{_code(high)}" for low, high in ranges) + "]" if ranges else None
+                "["
+                + "".join(f"{_code(low)}-{_code(high)}" for low, high in ranges)
+                + "]"
+                if ranges
+                else None
             )
         case Sequence(parts):
             texts = [_expression(part) for part in parts]
             return None if None in texts else " ".join(filter(None, texts)) or '""'
         case Alternation(options):
-            found = [text for option in options if (text := _expression(option)) is not None]
+            found = [
+                text for option in options if (text := _expression(option)) is not None
+            ]
             return f"({' | '.join(found)})" if found else None
         case Repeat(part, low, high):
             text = _expression(part)
             if text is None or high == 0:
                 return None if text is None and low else '""'
             return f"({text}){{{low},{'' if high is None else high}}}"
-    raise UnsupportedSpecError("lookahead is not enforced by xgrammar", where="regex", hint=_OTHERWISE)
+    raise UnsupportedSpecError(
+        "lookahead is not enforced by xgrammar", where="regex", hint=_OTHERWISE
+    )
 
 
 def _code(code: int) -> str:
@@ -221,20 +284,31 @@ _PIECE = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _REFUSED = (
-    ('"', "half of a character has no bytes", "write the whole character, or its code as \\U0001f600"),
+    (
+        '"',
+        "half of a character has no bytes",
+        "write the whole character, or its code as \\U0001f600",
+    ),
     ("Regex", "xgrammar takes more than it says", "write it as texts and classes"),
-    ("", "a token may end the output in the middle", "write the text that it stands for in quotes"),
+    (
+        "",
+        "a token may end the output in the middle",
+        "write the text that it stands for in quotes",
+    ),
 )
 
 
 def client_ebnf(source: str) -> str:
-    """A client's EBNF as xgrammar reads it, with two things that llama.cpp's dialect has: `""` for an empty
-    alternative, and a class for a dot. Some things are refused."""
+    """A client's EBNF as xgrammar reads it, with two things that llama.cpp's dialect
+    has: `""` for an empty alternative, and a class for a dot. Some things are
+    refused."""
     parts: list[str] = []
     before = ""
     last = 0
     for found in [*_PIECE.finditer(source), None]:
-        kind, text = (str(found.lastgroup), found[0]) if found is not None else ("head", "")
+        kind, text = (
+            (str(found.lastgroup), found[0]) if found is not None else ("head", "")
+        )
         if found is not None and kind == "refused":
             why, hint = next(reasons for part, *reasons in _REFUSED if part in text)
             raise UnsupportedSpecError(
@@ -244,7 +318,11 @@ def client_ebnf(source: str) -> str:
             )
         if kind != "skip":
             # An alternative begins after these, and ends before those.
-            if before in ("head", "branch", "open") and kind in ("head", "branch", "close"):
+            if before in ("head", "branch", "open") and kind in (
+                "head",
+                "branch",
+                "close",
+            ):
                 parts[last] += ' ""'
             before = kind
             last = len(parts)
@@ -258,15 +336,17 @@ _RANGE = re.compile(rf"({_UNIT})(?:-({_UNIT}))?", re.DOTALL)
 
 
 def exact_ebnf(source: str) -> str:
-    r"""EBNF that xgrammar reads as it is meant. It would read more than two digits behind `\x`, and classes
-    with surrogates, whose bytes are not UTF-8."""
+    r"""EBNF that xgrammar reads as it is meant. It would read more than two digits
+    behind `\x`, and classes with surrogates, whose bytes are not UTF-8."""
     return _PIECE.sub(_exact, source)
 
 
 def _exact(piece: re.Match[str]) -> str:
     if piece[0][0] not in '"[':
         return piece[0]
-    text = _HEX_CODE.sub(lambda found: rf"\u00{found[1]}" if found[1] else found[0], piece[0])
+    text = _HEX_CODE.sub(
+        lambda found: rf"\u00{found[1]}" if found[1] else found[0], piece[0]
+    )
     if text.startswith("[^"):
         return rf"[^\ud800-\udfff{text[2:]}"
     return text if text[0] == '"' else f"[{_RANGE.sub(_valid_range, text[1:-1])}]"

@@ -1,9 +1,11 @@
-"""Guided requests in a continuous batching manager of transformers. Depends on the pipeline.
+"""Guided requests in a continuous batching manager of transformers. Depends on the
+pipeline.
 
-The manager supports processors with an argument per request. Before each forward pass it calls
-`prepare_tensor_args` with the requests that will get a token, in the order of their rows. Their states hold
-every token sampled so far, so that call ends the last step and plans the next one. Then the manager calls the
-processor with the logits. It does not report that a request has ended: the state of the request tells.
+The manager supports processors with an argument per request. Before each forward pass
+it calls `prepare_tensor_args` with the requests that will get a token, in the order of
+their rows. Their states hold every token sampled so far, so that call ends the last
+step and plans the next one. Then the manager calls the processor with the logits. It
+does not report that a request has ended: the state of the request tells.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ class _BatchedRequest:
 
 
 class GuidedBatching(ContinuousBatchingLogitsProcessor):
-    """Guides what is added through `add_request`. Make it after the manager and before it starts."""
+    """Guides what is added through `add_request`. Make it after the manager and before
+    it starts."""
 
     supported_kwargs = {ARGUMENT: str}  # noqa: RUF012  (the base class declares it so)
     ignored_kwargs: tuple[str, ...] = ()
@@ -74,9 +77,14 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         self._compiler = compiler
         self._device = torch.device(manager.model.device)
         config = manager.continuous_batching_config
-        # Twice as many as fit into a batch: requests that wait for room keep their slot.
-        self._slots = 2 * (getattr(config, "max_requests_per_batch", None) or _MOST_REQUESTS)
-        self.pipeline = StepPipeline(compiler, max_slots=self._slots, device=self._device)
+        # Twice as many as fit into a batch: requests that wait for room keep their
+        # slot.
+        self._slots = 2 * (
+            getattr(config, "max_requests_per_batch", None) or _MOST_REQUESTS
+        )
+        self.pipeline = StepPipeline(
+            compiler, max_slots=self._slots, device=self._device
+        )
         self._lock = threading.RLock()  # plugins that hear a step may ask for errors
         self._numbers = itertools.count()
         self._entries: dict[str, _BatchedRequest] = {}
@@ -91,7 +99,8 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         self._ends: dict[str, tuple[GuidedError | None, bool]] = {}
         """Of requests that failed, and of those that were led to their end."""
         chain = manager.logit_processor
-        # First: a processor that keeps the k likeliest must choose among what the grammar allows.
+        # First: a processor that keeps the k likeliest must choose among what the
+        # grammar allows.
         chain.logits_processor.insert(0, self)
         chain.tensors_required += 1
         chain._retrieve_processors_kwargs()
@@ -99,32 +108,46 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
 
     # For users
 
-    def add_request(self, input_ids: list[int], spec: Any, **options: Any) -> str | None:
-        """`manager.add_request` with a spec, which is compiled first; raises its error."""
+    def add_request(
+        self, input_ids: list[int], spec: Any, **options: Any
+    ) -> str | None:
+        """`manager.add_request` with a spec, which is compiled first; raises its
+        error."""
         parsed = OutputSpec.parse(spec)
         if parsed is not None:
             limit = options.get("max_new_tokens")
-            limit = self._manager.generation_config.max_new_tokens if limit is None else limit
-            check_room(self.pipeline.prepare(parsed).result().least, limit, "max_new_tokens")
+            limit = (
+                self._manager.generation_config.max_new_tokens
+                if limit is None
+                else limit
+            )
+            check_room(
+                self.pipeline.prepare(parsed).result().least, limit, "max_new_tokens"
+            )
             if options.get("eos_token_id") is None:
-                stops = parsed.stop_token_ids or self._compiler.vocabulary.stop_token_ids
+                stops = (
+                    parsed.stop_token_ids or self._compiler.vocabulary.stop_token_ids
+                )
                 options["eos_token_id"] = list(stops)
             options[ARGUMENT] = json.dumps(parsed.to_dict())
         return self._manager.add_request(input_ids, **options)  # type: ignore[no-any-return]
 
     def error(self, request_id: str) -> GuidedError | None:
-        """Why a request failed, as of the last step; None if it didn't. Keeps the newest thousand errors."""
+        """Why a request failed, as of the last step; None if it didn't. Keeps the
+        newest thousand errors."""
         return self._end(request_id)[0]
 
     def closed(self, request_id: str) -> bool:
-        """Whether it ended as it was led to its end before its token limit (`close_before_length`). Kept as
-        errors are."""
+        """Whether it ended as it was led to its end before its token limit
+        (`close_before_length`). Kept as errors are."""
         return self._end(request_id)[1]
 
     def close(self) -> None:
         """End the last step and the pipeline, once the manager has stopped."""
         if self._manager.is_running():
-            raise PipelineError("the manager is still running", hint="call manager.stop() first")
+            raise PipelineError(
+                "the manager is still running", hint="call manager.stop() first"
+            )
         try:
             with self._lock:
                 self._end_step()
@@ -138,7 +161,8 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         int32_tensor.fill_(UNGUIDED)
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> Tensor:
-        """End the last step, then plan and fill the next: its rows are these requests."""
+        """End the last step, then plan and fill the next: its rows are these
+        requests."""
         states = [request.state for request in requests_with_new_token]
         with self._lock:
             self._end_step()
@@ -150,14 +174,17 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
                 self._step = DecodeStep(index, slots)
                 for row, state in enumerate(states):
                     # Plugins hear the tokens of unguided rows too.
-                    rows[row] = rows[row] or _BatchedRequest("", UNGUIDED, state, _length(state))
+                    rows[row] = rows[row] or _BatchedRequest(
+                        "", UNGUIDED, state, _length(state)
+                    )
             self._planned_rows = rows
             self.pipeline.plan(slots)
             self.pipeline.fill_mask()
         return torch.tensor(slots, dtype=torch.int32)
 
     def __call__(self, scores: Tensor, tensor_arg: Tensor) -> Tensor:
-        """Mask the guided rows of [rows, width] scores; rows behind those that were planned are padding."""
+        """Mask the guided rows of [rows, width] scores; rows behind those that were
+        planned are padding."""
         with self._lock:
             self.pipeline.apply_mask(scores)
             self._rows = self._planned_rows
@@ -166,7 +193,8 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
     # Inside
 
     def _end_step(self) -> None:
-        """Give the grammars the tokens of the last step, and tell the plugins that listen."""
+        """Give the grammars the tokens of the last step, and tell the plugins that
+        listen."""
         rows = self._rows
         step = self._step
         self._rows = []
@@ -189,7 +217,8 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
             self._hooks.after_stop_criteria(step)
 
     def _forget(self, coming: set[str]) -> None:
-        """Remove requests that have ended. If the slots run out, also those that wait: they are replayed."""
+        """Remove requests that have ended. If the slots run out, also those that wait:
+        they are replayed."""
         full = len(coming | self._entries.keys()) > self._slots
         for request_id, entry in list(self._entries.items()):
             ended = entry.state.status >= RequestStatus.FINISHED
@@ -213,10 +242,14 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
             spec = OutputSpec.parse(text)
             if spec is None:
                 return None
-            slot = self.pipeline.add_request(name, spec.within(_room(state)), tokens=tokens)
+            slot = self.pipeline.add_request(
+                name, spec.within(_room(state)), tokens=tokens
+            )
         except GuidedError as error:  # its row may stop, and nothing else
             slot = self.pipeline.add_failed(name, OutputSpec.json_object(), error)
-        self._entries[state.request_id] = _BatchedRequest(name, slot, state, len(tokens))
+        self._entries[state.request_id] = _BatchedRequest(
+            name, slot, state, len(tokens)
+        )
         return self._entries[state.request_id]
 
     def _remove(self, request_id: str) -> None:
@@ -251,17 +284,28 @@ def _length(state: Any) -> int:
 
 def _moved(state: Any) -> int:
     """How many of them are in its prompt, as it made room and came back."""
-    return len(state.initial_tokens) - state._true_initial_tokens if state._true_initial_tokens else 0
+    return (
+        len(state.initial_tokens) - state._true_initial_tokens
+        if state._true_initial_tokens
+        else 0
+    )
 
 
 def _room(state: Any) -> int | None:
     """How many tokens a request may produce in all; None where nothing limits them."""
-    return None if state.max_new_tokens is None else state.max_new_tokens + _moved(state)
+    return (
+        None if state.max_new_tokens is None else state.max_new_tokens + _moved(state)
+    )
 
 
 def _tokens(state: Any) -> list[int]:
-    """What a request has produced; after it made room and came back, a part of that is in its prompt."""
-    moved = state.initial_tokens[state._true_initial_tokens :] if state._true_initial_tokens else []
+    """What a request has produced; after it made room and came back, a part of that is
+    in its prompt."""
+    moved = (
+        state.initial_tokens[state._true_initial_tokens :]
+        if state._true_initial_tokens
+        else []
+    )
     return [*moved, *state.generated_tokens]
 
 
@@ -270,7 +314,9 @@ def _refuse(manager: Any) -> None:
     where = "continuous batching"
     if manager.batch_processor is not None or manager.is_running():
         raise PipelineError(
-            "the manager has started", where=where, hint="make the guided batching before start and warmup"
+            "the manager has started",
+            where=where,
+            hint="make the guided batching before start and warmup",
         )
     config = manager.continuous_batching_config
     if config.use_async_batching:
@@ -287,9 +333,17 @@ def _refuse(manager: Any) -> None:
             where=where,
             hint="ContinuousBatchingConfig(use_cuda_graph=False)",
         )
-    if getattr(config, "varlen_compile_config", None) or getattr(config, "decode_compile_config", None):
+    if getattr(config, "varlen_compile_config", None) or getattr(
+        config, "decode_compile_config", None
+    ):
         raise ConfigError(
-            "a compiled step would include the processor", where=where, hint="leave the compile configs out"
+            "a compiled step would include the processor",
+            where=where,
+            hint="leave the compile configs out",
         )
     if getattr(getattr(manager, "distributed_helper", None), "tp_size", 1) > 1:
-        raise ConfigError("tensor parallel models are not supported", where=where, hint="use a single GPU")
+        raise ConfigError(
+            "tensor parallel models are not supported",
+            where=where,
+            hint="use a single GPU",
+        )

@@ -1,16 +1,19 @@
-"""One `generate` call, step by step: the five verbs, called from a logits processor and a stopping criterion.
+"""One `generate` call, step by step: the five verbs, called from a logits processor and
+a stopping criterion.
 
     forward n -> processors: apply_mask(n) -> sample, append
               -> criteria:   schedule_update(n), finish_update(n), plan(n+1), fill_mask(n+1)
               -> stop check -> forward n+1
 
-Launching a forward pass kernel by kernel takes the host as long as it takes the device, so masks that the
-processor asked for would come late. So a worker gets the next plan from the criterion. In inline mode, where
-filling masks blocks the host, and in the first step, the processor plans.
+Launching a forward pass kernel by kernel takes the host as long as it takes the device,
+so masks that the processor asked for would come late. So a worker gets the next plan
+from the criterion. In inline mode, where filling masks blocks the host, and in the
+first step, the processor plans.
 
-`GenerateCall` is what processor, criterion and guide share; a `Run` is one pass of `generate` through it.
-Correctness does not rest on what `surroundings` reads, but for the token limit: a processor and a criterion
-take turns, and each sees the very token ids that the other saw, one column later. Depends on the pipeline.
+`GenerateCall` is what processor, criterion and guide share; a `Run` is one pass of
+`generate` through it. Correctness does not rest on what `surroundings` reads, but for
+the token limit: a processor and a criterion take turns, and each sees the very token
+ids that the other saw, one column later. Depends on the pipeline.
 """
 
 from __future__ import annotations
@@ -30,7 +33,11 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import ConfigError, GuidedError, PipelineError, RequestError
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.hosts.transformers.pool import Loan, PipelinePool
-from guided_plugin.hosts.transformers.surroundings import ONE_BY_ONE, Surroundings, surroundings
+from guided_plugin.hosts.transformers.surroundings import (
+    ONE_BY_ONE,
+    Surroundings,
+    surroundings,
+)
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, DecodeStep
@@ -38,7 +45,9 @@ from guided_plugin.step import UNGUIDED, DecodeStep
 _log = logging.getLogger(__name__)
 _run_numbers = itertools.count()
 
-_ONE_CALL = "make new ones for every generate call, or say reuse=True when you make them"
+_ONE_CALL = (
+    "make new ones for every generate call, or say reuse=True when you make them"
+)
 
 
 class GenerateCall:
@@ -54,9 +63,10 @@ class GenerateCall:
         device: torch.device | None,
         keeps_rows: bool = False,
     ) -> None:
-        """`wanted`: specs as users give them; they are compiled where they will run. `every_row`: the one
-        spec is for all rows. `device`: of the logits, if it is known. `keeps_rows`: a row that can't begin
-        has an error and ends, not the whole call."""
+        """`wanted`: specs as users give them; they are compiled where they will run.
+        `every_row`: the one spec is for all rows. `device`: of the logits, if it is
+        known. `keeps_rows`: a row that can't begin has an error and ends, not the whole
+        call."""
         self._pool = pool
         self._plugins = pool.compiler.plugins
         self.vocabulary = pool.compiler.vocabulary
@@ -70,7 +80,8 @@ class GenerateCall:
         finalizer = weakref.finalize(self, pool.leave, self._loans)
         finalizer.atexit = False
         self.refused: dict[int, GuidedError] = {}
-        """The errors of specs that can't be used, by their place in the list. They have no rows."""
+        """The errors of specs that can't be used, by their place in the list. They have
+        no rows."""
         specs = []
         if device is not None and any(one is not None for one in wanted):
             self._loan_for(device, len(wanted))
@@ -101,10 +112,12 @@ class GenerateCall:
         return run.mask(input_ids, scores)
 
     def append(self, input_ids: Tensor) -> Tensor:
-        """Give the sampled tokens to the grammars. Which rows a stop token of their spec ends: [rows]."""
+        """Give the sampled tokens to the grammars. Which rows a stop token of their
+        spec ends: [rows]."""
         run = self._run
         if run is None or run.appended or self._closed:
-            surroundings(self).check()  # some versions show assisted candidates to criteria first
+            # some versions show assisted candidates to criteria first
+            surroundings(self).check()
             raise PipelineError(
                 "a stopping criterion is called without its logits processor",
                 hint="pass both that generate_kwargs gives, to the same generate call",
@@ -122,7 +135,8 @@ class GenerateCall:
 
     @property
     def errors(self) -> dict[int, GuidedError]:
-        """Rows that failed, as of all that was sampled, and why. Waits for the grammars."""
+        """Rows that failed, as of all that was sampled, and why. Waits for the
+        grammars."""
         if self._run is not None and not self._closed:
             self._run.judge(self._run.requests)
         return {} if self._run is None else dict(self._run.errors)
@@ -142,7 +156,8 @@ class GenerateCall:
         return set() if self._run is None or self._closed else self._run.led()
 
     def close(self) -> None:
-        """Give the pipeline back. The processor and the criterion can't be used afterwards."""
+        """Give the pipeline back. The processor and the criterion can't be used
+        afterwards."""
         self._closed = True
         self._pool.give_back(self._loans)
 
@@ -159,24 +174,40 @@ class GenerateCall:
         run = Run(around, input_ids, specs, loan, self._pool.compiler)
         if run.errors and not self._keeps_rows:
             row, error = min(run.errors.items())
-            raise error if self._every_row else error.under(f"spec {row * len(self.specs) // len(specs)}")
+            raise (
+                error
+                if self._every_row
+                else error.under(f"spec {row * len(self.specs) // len(specs)}")
+            )
         self._run = run
         return run
 
-    def _specs_of(self, rows: int, around: Surroundings, input_ids: Tensor) -> list[OutputSpec | None]:
+    def _specs_of(
+        self, rows: int, around: Surroundings, input_ids: Tensor
+    ) -> list[OutputSpec | None]:
         """The spec of each row; row r belongs to prompt r // num_return_sequences."""
         if self._every_row:
             return list(self.specs) * rows
         count = len(self.specs)
         each, rest = divmod(rows, count)
-        if rest or each == 0 or (around.sequences is not None and each != around.sequences):
+        if (
+            rest
+            or each == 0
+            or (around.sequences is not None and each != around.sequences)
+        ):
             prompts = rows // (around.sequences or 1)
             hint = "one for each prompt, or one for all"
-            raise ConfigError(f"{count} specs for {prompts} prompts", where="specs", hint=hint)
+            raise ConfigError(
+                f"{count} specs for {prompts} prompts", where="specs", hint=hint
+            )
         if around.sequences is None and each > 1:
             groups = input_ids.view(count, each, -1)
             if not bool((groups == groups[:, :1]).all()):
-                raise ConfigError(f"{count} specs for {rows} rows", where="specs", hint="one for each prompt")
+                raise ConfigError(
+                    f"{count} specs for {rows} rows",
+                    where="specs",
+                    hint="one for each prompt",
+                )
         return [spec for spec in self.specs for _ in range(each)]
 
     def _loan_for(self, device: torch.device, slots: int) -> Loan:
@@ -189,7 +220,8 @@ class GenerateCall:
 
 
 class Run:
-    """One run of `generate`, from its first step on: whose turn it is, and the requests of its rows."""
+    """One run of `generate`, from its first step on: whose turn it is, and the requests
+    of its rows."""
 
     def __init__(
         self,
@@ -199,8 +231,8 @@ class Run:
         loan: Loan | None,
         compiler: GrammarCompiler,
     ) -> None:
-        """`prompt`: [rows, columns], on the device of the logits. `specs`: one for each row. `loan`: None
-        where nothing guides."""
+        """`prompt`: [rows, columns], on the device of the logits. `specs`: one for each
+        row. `loan`: None where nothing guides."""
         self._plugins = compiler.plugins
         self._around = around
         self._pipeline = None if loan is None else loan.pipeline
@@ -231,27 +263,42 @@ class Run:
                 self.requests[request_id] = row
                 if keywords := loan.pipeline.unenforced(request_id):
                     self.unenforced[row] = keywords
-        self._step_slots = [UNGUIDED] * len(specs) if self._forced_start else self._slots
+        self._step_slots = (
+            [UNGUIDED] * len(specs) if self._forced_start else self._slots
+        )
         default = compiler.vocabulary.stop_token_ids
-        self._stop_ids = [() if spec is None else spec.stop_token_ids or default for spec in specs]
-        self._host_stops = around.stops.issuperset(itertools.chain.from_iterable(self._stop_ids))
+        self._stop_ids = [
+            () if spec is None else spec.stop_token_ids or default for spec in specs
+        ]
+        self._host_stops = around.stops.issuperset(
+            itertools.chain.from_iterable(self._stop_ids)
+        )
         """Whether `generate` itself stops at all of them."""
         most = max(1, *map(len, self._stop_ids))
         # [rows, most], on the device: filled up with -1, which no token is
         stops = [[*ids, *[-1] * (most - len(ids))] for ids in self._stop_ids]
         self._stops = torch.tensor(stops, device=prompt.device)
         # The same, filled up with the row's first stop token: columns of the logits
-        self._stop_columns = self._stops.where(self._stops >= 0, self._stops[:, :1].clamp(min=0))
+        self._stop_columns = self._stops.where(
+            self._stops >= 0, self._stops[:, :1].clamp(min=0)
+        )
         # [rows, 1], on the device
         self._is_guided = self._stops[:, :1] >= 0
         # [rows, 1], on the device: rows that `_open_stops` had to let stop
         self._opened = torch.zeros_like(self._is_guided)
-        self._none_ended = torch.zeros(len(specs), dtype=torch.bool, device=prompt.device)
+        self._none_ended = torch.zeros(
+            len(specs), dtype=torch.bool, device=prompt.device
+        )
 
-    def _add(self, pipeline: StepPipeline, request_id: str, row: int, spec: OutputSpec) -> int:
-        """The slot of a row's request. One that can't begin has an error, and its row only stops."""
+    def _add(
+        self, pipeline: StepPipeline, request_id: str, row: int, spec: OutputSpec
+    ) -> int:
+        """The slot of a row's request. One that can't begin has an error, and its row
+        only stops."""
         if self._around.max_length is not None:
-            spec = spec.within(self._around.max_length - self.prompt_length - self._forced_start)
+            spec = spec.within(
+                self._around.max_length - self.prompt_length - self._forced_start
+            )
         try:
             return pipeline.add_request(request_id, spec)
         except RequestError as error:
@@ -260,7 +307,8 @@ class Run:
             return pipeline.add_failed(request_id, spec, error)
 
     def mask(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Mask the guided rows: plan and fill_mask, unless `after_sampling` did so already; apply_mask."""
+        """Mask the guided rows: plan and fill_mask, unless `after_sampling` did so
+        already; apply_mask."""
         self.seen = input_ids
         self.appended = False
         pipeline = self._pipeline
@@ -277,7 +325,8 @@ class Run:
         return scores
 
     def after_sampling(self, input_ids: Tensor) -> Tensor:
-        """schedule_update and finish_update; in process mode, plan and fill_mask of the next step too."""
+        """schedule_update and finish_update; in process mode, plan and fill_mask of the
+        next step too."""
         pipeline = self._pipeline
         tokens = input_ids[:, -1]
         listens = self._plugins.listens_to_steps
@@ -289,7 +338,11 @@ class Run:
         self.seen = input_ids
         self.appended = True
         self._index += 1
-        ended = self._none_ended if self._host_stops else (tokens[:, None] == self._stops).any(1)
+        ended = (
+            self._none_ended
+            if self._host_stops
+            else (tokens[:, None] == self._stops).any(1)
+        )
         if pipeline is not None:
             pipeline.finish_update()
             self._step_slots = self._slots
@@ -303,19 +356,31 @@ class Run:
         return ended
 
     def restarts(self, input_ids: Tensor, reuse: bool) -> bool:
-        """Whether another `generate` call begins; raises if the processor is called out of run."""
+        """Whether another `generate` call begins; raises if the processor is called out
+        of run."""
         if threading.get_ident() != self._thread:
-            raise PipelineError("two threads use one generate call's processor", hint=_ONE_CALL)
-        if input_ids is self.seen if self.appended else not self.paired and self._extends(input_ids):
+            raise PipelineError(
+                "two threads use one generate call's processor", hint=_ONE_CALL
+            )
+        if (
+            input_ids is self.seen
+            if self.appended
+            else not self.paired and self._extends(input_ids)
+        ):
             return False
         if reuse:
             return True
         if self.paired and not self.appended:
-            raise PipelineError("the logits processor is called twice in a step", hint=ONE_BY_ONE)
-        raise PipelineError("a logits processor is used by a second generate call", hint=_ONE_CALL)
+            raise PipelineError(
+                "the logits processor is called twice in a step", hint=ONE_BY_ONE
+            )
+        raise PipelineError(
+            "a logits processor is used by a second generate call", hint=_ONE_CALL
+        )
 
     def check_append(self, input_ids: Tensor) -> None:
-        """Raise unless the token ids have the rows that the processor saw, and one more column."""
+        """Raise unless the token ids have the rows that the processor saw, and one more
+        column."""
         rows, columns = self.seen.shape
         if input_ids.shape != (rows, columns + 1):
             raise PipelineError(
@@ -323,19 +388,23 @@ class Run:
                 hint=ONE_BY_ONE,
             )
         if threading.get_ident() != self._thread:
-            raise PipelineError("two threads use one generate call's processor", hint=_ONE_CALL)
+            raise PipelineError(
+                "two threads use one generate call's processor", hint=_ONE_CALL
+            )
 
     def _extends(self, input_ids: Tensor) -> bool:
-        """Without a criterion: whether the token ids are those of the last step and one more column."""
+        """Without a criterion: whether the token ids are those of the last step and one
+        more column."""
         if input_ids.shape != (self.seen.shape[0], self.seen.shape[1] + 1):
             return False
         return torch.equal(input_ids[:, :-1], self.seen)
 
     def _open_stops(self, scores: Tensor) -> None:
-        """Let rows stop in which the processors before this one left none of the grammar's tokens.
+        """Let rows stop in which the processors before this one left none of the
+        grammar's tokens.
 
-        `min_new_tokens` does that to a row whose grammar has ended. A row of -inf would be sampled as
-        token 0, or not at all.
+        `min_new_tokens` does that to a row whose grammar has ended. A row of -inf would
+        be sampled as token 0, or not at all.
         """
         dead = (scores.amax(1, keepdim=True) == -torch.inf) & self._is_guided
         self._opened |= dead
@@ -348,18 +417,28 @@ class Run:
         """For each guided row, whether its output ended as its grammar allows."""
         if self._pipeline is None:
             return {}
-        return {row: self._pipeline.phase(name) is Phase.DONE for name, row in self.requests.items()}
+        return {
+            row: self._pipeline.phase(name) is Phase.DONE
+            for name, row in self.requests.items()
+        }
 
     def led(self) -> set[int]:
         """Rows that were led to their end before their token limit."""
         pipeline = self._pipeline
         done = self.complete()
-        return {row for name, row in self.requests.items() if pipeline and done[row] and pipeline.led(name)}
+        return {
+            row
+            for name, row in self.requests.items()
+            if pipeline and done[row] and pipeline.led(name)
+        }
 
     def judge(self, names: Iterable[str]) -> None:
-        """Log those of these requests that failed, once each, and put them into `errors`."""
+        """Log those of these requests that failed, once each, and put them into
+        `errors`."""
         for name in names:
-            error = None if self._pipeline is None else self._pipeline.request(name).error
+            error = (
+                None if self._pipeline is None else self._pipeline.request(name).error
+            )
             if self._pipeline is None or error is None or name in self._judged:
                 continue
             self._judged.add(name)
@@ -368,13 +447,19 @@ class Run:
             failure = self._failure(row, place, error)
             if failure is not None:
                 self.errors[row] = failure
-                _log.error("request %s: row %d of a generate call: %s", name, row, failure.reason)
+                _log.error(
+                    "request %s: row %d of a generate call: %s",
+                    name,
+                    row,
+                    failure.reason,
+                )
 
     def _failure(self, row: int, place: int, error: GuidedError) -> GuidedError | None:
-        """What to report of a row that failed after so many tokens; None where the token only says that the
-        row had ended."""
+        """What to report of a row that failed after so many tokens; None where the
+        token only says that the row had ended."""
         around = self._around
-        column = self.prompt_length + place + self._forced_start  # no grammar saw a forced token
+        # no grammar saw a forced token
+        column = self.prompt_length + place + self._forced_start
         if "breaks the grammar" not in error.what or column >= self.seen.shape[1]:
             return error
         token = int(self.seen[row, column])

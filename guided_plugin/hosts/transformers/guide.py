@@ -1,4 +1,5 @@
-"""`Guide`: guided output from `generate` of any transformers model. Depends on the pipeline.
+"""`Guide`: guided output from `generate` of any transformers model. Depends on the
+pipeline.
 
     guide = Guide(tokenizer, model=model)
     model.generate(**inputs, **guide.generate_kwargs(spec))
@@ -13,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from guided_plugin.compiling.compiler import shared_compiler
 from guided_plugin.config import GuidedConfig, Mode
@@ -62,7 +68,8 @@ class GuidedCriterion(StoppingCriteria):
 
 
 class GenerateKwargs(dict[str, Any]):
-    """Keyword arguments for one `generate` call; `errors` has the rows that failed in it."""
+    """Keyword arguments for one `generate` call; `errors` has the rows that failed in
+    it."""
 
     def __init__(self, call: GenerateCall, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -75,12 +82,14 @@ class GenerateKwargs(dict[str, Any]):
 
     @property
     def unenforced(self) -> dict[int, tuple[str, ...]]:
-        """By row of the output, keywords of its spec that nothing enforced (`unenforced_keywords`)."""
+        """By row of the output, keywords of its spec that nothing enforced
+        (`unenforced_keywords`)."""
         return self.call.unenforced
 
     @property
     def closed(self) -> set[int]:
-        """Rows of the output that were led to their end before the token limit (`close_before_length`)."""
+        """Rows of the output that were led to their end before the token limit
+        (`close_before_length`)."""
         return self.call.led
 
 
@@ -98,8 +107,9 @@ class Guide:
     ) -> None:
         """`tokenizer`: of transformers, a processor that has one, or a `Vocabulary`.
 
-        `model`: tells the stop tokens (its generation config) and the device, so that specs compile where
-        they will run and bad ones are refused at once. `stop_token_ids`: instead of the model's.
+        `model`: tells the stop tokens (its generation config) and the device, so that
+        specs compile where they will run and bad ones are refused at once.
+        `stop_token_ids`: instead of the model's.
         """
         if model is not None:
             _check_model(model, "Guide(tokenizer, model=model)")
@@ -117,7 +127,9 @@ class Guide:
                 vocabulary.check_width(head.weight.shape[0])
         self.compiler = shared_compiler(vocabulary, config)
         self._pool = PipelinePool(self.compiler, mode)
-        if self._device is not None and (mode == "process" or self._device.type == "cuda"):
+        if self._device is not None and (
+            mode == "process" or self._device.type == "cuda"
+        ):
             # A worker takes seconds to start: let it do so while prompts are made.
             self._pool.give_back([self._pool.borrow(self._device, 1)])
 
@@ -129,26 +141,36 @@ class Guide:
         stopping_criteria: Iterable[Any] = (),
         reuse: bool = False,
     ) -> GenerateKwargs:
-        """Arguments for one `generate` call: `logits_processor` and `stopping_criteria`.
+        """Arguments for one `generate` call: `logits_processor` and
+        `stopping_criteria`.
 
-        `spec`: for all rows, or a list with one for each prompt, None where nothing guides; anything that
-        `OutputSpec.parse` takes, types and functions too. Raises the error of a spec that can't be used.
-        Processors and criteria of your own go first, so that no processor makes likely what was masked.
-        `reuse`: for one call after another, as pipelines make them.
+        `spec`: for all rows, or a list with one for each prompt, None where nothing
+        guides; anything that `OutputSpec.parse` takes, types and functions too. Raises
+        the error of a spec that can't be used. Processors and criteria of your own go
+        first, so that no processor makes likely what was masked. `reuse`: for one call
+        after another, as pipelines make them.
         """
-        return _kwargs(self._checked_call(spec, reuse), logits_processor, stopping_criteria)
+        return _kwargs(
+            self._checked_call(spec, reuse), logits_processor, stopping_criteria
+        )
 
-    def logits_processor(self, spec: Any = (), *, reuse: bool = False) -> GuidedProcessor:
-        """A processor that needs no criterion; each step waits for the tokens of the previous one."""
+    def logits_processor(
+        self, spec: Any = (), *, reuse: bool = False
+    ) -> GuidedProcessor:
+        """A processor that needs no criterion; each step waits for the tokens of the
+        previous one."""
         return GuidedProcessor(self._checked_call(spec, reuse))
 
-    def generate(self, model: Any, inputs: Any, spec: Any = (), **options: Any) -> list[Generated]:
-        """Generate, and read the outputs: text, tokens and the parsed object: of JSON its value, of a type or
-        a function given as the spec an instance or a call.
+    def generate(
+        self, model: Any, inputs: Any, spec: Any = (), **options: Any
+    ) -> list[Generated]:
+        """Generate, and read the outputs: text, tokens and the parsed object: of JSON
+        its value, of a type or a function given as the spec an instance or a call.
 
-        `inputs`: a text, the messages of a chat, a list of these, or what a tokenizer returns. `options` are
-        those of `model.generate`. A row of a list of specs whose own can't be used has an `error`; the others
-        are generated. One spec for all that can't be used raises its error.
+        `inputs`: a text, the messages of a chat, a list of these, or what a tokenizer
+        returns. `options` are those of `model.generate`. A row of a list of specs whose
+        own can't be used has an `error`; the others are generated. One spec for all
+        that can't be used raises its error.
         """
         _check_model(model, "guide.generate(model, inputs, spec)")
         _check_options(model, options)
@@ -157,10 +179,19 @@ class Guide:
         wanted = list(spec) if _listed(spec) else [spec] * count
         if len(wanted) != count:
             what = f"{len(wanted)} specs for {count} prompts"
-            raise ConfigError(what, where="spec", hint="one for each, or one for all; None is free text")
+            raise ConfigError(
+                what,
+                where="spec",
+                hint="one for each, or one for all; None is free text",
+            )
         each = option(model, options, "num_return_sequences") or 1
         call = GenerateCall(
-            self._pool, wanted, every_row=False, reuse=False, device=self._device, keeps_rows=True
+            self._pool,
+            wanted,
+            every_row=False,
+            reuse=False,
+            device=self._device,
+            keeps_rows=True,
         )
         refused = call.refused
         found: list[Generated] = []
@@ -171,27 +202,43 @@ class Guide:
                 processors = options.pop("logits_processor", None) or ()
                 criteria = options.pop("stopping_criteria", None) or ()
                 kwargs = _kwargs(call, processors, criteria)
-                made = model.generate(**without_rows(tensors, refused), **_padding(model, options), **kwargs)
+                made = model.generate(
+                    **without_rows(tensors, refused),
+                    **_padding(model, options),
+                    **kwargs,
+                )
                 given = [one for row, one in enumerate(wanted) if row not in refused]
-                readers = [reader_of(one, spec) for one, spec in zip(given, call.specs, strict=True)]
+                readers = [
+                    reader_of(one, spec)
+                    for one, spec in zip(given, call.specs, strict=True)
+                ]
                 found = outputs(self._tokenizer, made, call, readers, model, options)
         finally:
             call.close()
         made_rows = iter(found)
         return [
-            Generated("", (), False, None, refused[row]) if row in refused else next(made_rows)
+            Generated("", (), False, None, refused[row])
+            if row in refused
+            else next(made_rows)
             for row in range(count)
             for _ in range(each)
         ]
 
-    def stream(self, model: Any, inputs: Any, spec: Any = None, **options: Any) -> Iterator[Piece]:
-        """`generate` for one prompt, in pieces. It runs in a thread from the first piece on, and stops where
-        the iterator is closed. A spec that can't be used raises its error."""
+    def stream(
+        self, model: Any, inputs: Any, spec: Any = None, **options: Any
+    ) -> Iterator[Piece]:
+        """`generate` for one prompt, in pieces. It runs in a thread from the first
+        piece on, and stops where the iterator is closed. A spec that can't be used
+        raises its error."""
         tensors = prompt_tensors(self._tokenizer, inputs, model.device)
         parsed = OutputSpec.parse(spec)
-        rows = next(iter(tensors.values())).shape[0] * (option(model, options, "num_return_sequences") or 1)
+        rows = next(iter(tensors.values())).shape[0] * (
+            option(model, options, "num_return_sequences") or 1
+        )
         if parsed is None or rows != 1 or "streamer" in options:
-            what = "takes one prompt and one spec, with one output and no other streamer"
+            what = (
+                "takes one prompt and one spec, with one output and no other streamer"
+            )
             hint = "call it for each prompt; for free text use a TextIteratorStreamer of transformers"
             raise ConfigError(what, where="stream", hint=hint)
 
@@ -201,7 +248,8 @@ class Guide:
         return pieces(self.compiler.vocabulary, parsed, generate)
 
     def batching(self, manager: Any) -> GuidedBatching:
-        """Guide the requests of a continuous batching manager that has not started yet."""
+        """Guide the requests of a continuous batching manager that has not started
+        yet."""
         from guided_plugin.hosts.transformers.batching import GuidedBatching
 
         return GuidedBatching(self.compiler, manager)
@@ -223,10 +271,14 @@ class Guide:
         wanted = list(spec) if _listed(spec) else [spec]
         if not wanted:
             raise ConfigError(
-                "an empty list", where="spec", hint="one spec for each prompt, None for free text"
+                "an empty list",
+                where="spec",
+                hint="one spec for each prompt, None for free text",
             )
         every_row = not _listed(spec)
-        call = GenerateCall(self._pool, wanted, every_row=every_row, reuse=reuse, device=self._device)
+        call = GenerateCall(
+            self._pool, wanted, every_row=every_row, reuse=reuse, device=self._device
+        )
         if call.refused:
             call.close()
             row, error = min(call.refused.items())
@@ -236,7 +288,9 @@ class Guide:
         return call
 
 
-def _kwargs(call: GenerateCall, processors: Iterable[Any], criteria: Iterable[Any]) -> GenerateKwargs:
+def _kwargs(
+    call: GenerateCall, processors: Iterable[Any], criteria: Iterable[Any]
+) -> GenerateKwargs:
     return GenerateKwargs(
         call,
         logits_processor=LogitsProcessorList([*processors, GuidedProcessor(call)]),
@@ -244,8 +298,14 @@ def _kwargs(call: GenerateCall, processors: Iterable[Any], criteria: Iterable[An
     )
 
 
-def _vocabulary(tokenizer: Any, stop_token_ids: int | Iterable[int] | None) -> Vocabulary:
-    stops = stop_token_ids if stop_token_ids is not None else getattr(tokenizer, "eos_token_id", None)
+def _vocabulary(
+    tokenizer: Any, stop_token_ids: int | Iterable[int] | None
+) -> Vocabulary:
+    stops = (
+        stop_token_ids
+        if stop_token_ids is not None
+        else getattr(tokenizer, "eos_token_id", None)
+    )
     missing = stops is None or (not isinstance(stops, int) and not list(stops))
     if missing and hasattr(tokenizer, "get_vocab"):
         raise ConfigError(
@@ -270,7 +330,10 @@ def _check_options(model: Any, options: Mapping[str, Any]) -> None:
     """Refuse before the first step what can't be guided."""
     if (option(model, options, "num_beams") or 1) > 1:
         Surroundings("beam search").check()
-    if option(model, options, "prompt_lookup_num_tokens") or options.get("assistant_model") is not None:
+    if (
+        option(model, options, "prompt_lookup_num_tokens")
+        or options.get("assistant_model") is not None
+    ):
         Surroundings("assisted generation").check()
     if options.get("cache_implementation") == "paged":
         raise ConfigError(
@@ -281,7 +344,8 @@ def _check_options(model: Any, options: Mapping[str, Any]) -> None:
 
 
 def _padding(model: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The options; without a padding token, with the one that `generate` would take, which it warns about."""
+    """The options; without a padding token, with the one that `generate` would take,
+    which it warns about."""
     eos = option(model, options, "eos_token_id")
     first = eos[0] if isinstance(eos, list | tuple) else eos
     if first is None or option(model, options, "pad_token_id") is not None:

@@ -1,4 +1,5 @@
-"""Reads prompts and outputs: what `Guide.generate` does around `model.generate`. Depends on `call`."""
+"""Reads prompts and outputs: what `Guide.generate` does around `model.generate`.
+Depends on `call`."""
 
 from __future__ import annotations
 
@@ -33,13 +34,15 @@ class Generated:
     tokens: tuple[int, ...]
     """Generated tokens, the stop token left out."""
     complete: bool
-    """Whether it ended as its spec allows; without a spec, with a stop token. If not, it was cut."""
+    """Whether it ended as its spec allows; without a spec, with a stop token. If not,
+    it was cut."""
     parsed: Any = None
-    """Of a complete output to JSON its value; to a type, a function or a compiled regex what `TypedSpec.read`
-    returns."""
+    """Of a complete output to JSON its value; to a type, a function or a compiled regex
+    what `TypedSpec.read` returns."""
     error: GuidedError | None = None
     unenforced: tuple[str, ...] = ()
-    """Keywords of its spec that nothing enforced, as `unenforced_keywords` allows: check it by them."""
+    """Keywords of its spec that nothing enforced, as `unenforced_keywords` allows:
+    check it by them."""
     closed: bool = False
     """Whether it was led to its end before its token limit (`close_before_length`)."""
 
@@ -49,7 +52,8 @@ class Piece(NamedTuple):
 
     text: str
     partial: Any = None
-    """Of an output to JSON the value so far, without what may go on: an open text, a number at the end."""
+    """Of an output to JSON the value so far, without what may go on: an open text, a
+    number at the end."""
     output: Generated | None = None
     """With the last piece, the whole output."""
 
@@ -58,19 +62,28 @@ def option(model: Any, options: Mapping[str, Any], name: str) -> Any:
     """An option of a `generate` call, else of its generation config."""
     if name in options:
         return options[name]
-    return getattr(options.get("generation_config") or model.generation_config, name, None)
+    return getattr(
+        options.get("generation_config") or model.generation_config, name, None
+    )
 
 
 def prompt_tensors(tokenizer: Any, inputs: Any, device: Any) -> dict[str, Tensor]:
-    """Tensors for `generate`: of texts and chats, padded on the left; of a tokenizer's output, as it is."""
+    """Tensors for `generate`: of texts and chats, padded on the left; of a tokenizer's
+    output, as it is."""
     if isinstance(inputs, str) or _is_chat(inputs):
         inputs = [inputs]
     if isinstance(inputs, Tensor):
         inputs = {"input_ids": inputs}
     if isinstance(inputs, Mapping):
         tensors = {name: value for name, value in inputs.items() if value is not None}
-        if not tensors or not all(isinstance(value, Tensor) for value in tensors.values()):
-            raise ConfigError("must hold tensors", where="inputs", hint='tokenizer(..., return_tensors="pt")')
+        if not tensors or not all(
+            isinstance(value, Tensor) for value in tensors.values()
+        ):
+            raise ConfigError(
+                "must hold tensors",
+                where="inputs",
+                hint='tokenizer(..., return_tensors="pt")',
+            )
         return {name: value.to(device) for name, value in tensors.items()}
     listed = isinstance(inputs, Sequence) and bool(inputs)
     if not listed or not all(isinstance(one, str) or _is_chat(one) for one in inputs):
@@ -82,33 +95,47 @@ def prompt_tensors(tokenizer: Any, inputs: Any, device: Any) -> dict[str, Tensor
     ids = [_token_ids(tokenizer, one) for one in inputs]
     width = max(map(len, ids))
     if min(map(len, ids)) == 0:
-        raise ConfigError("an empty prompt", where="inputs", hint="give at least one token")
+        raise ConfigError(
+            "an empty prompt", where="inputs", hint="give at least one token"
+        )
     pad = getattr(tokenizer, "pad_token_id", None) or 0
     return {
-        "input_ids": torch.tensor([[pad] * (width - len(one)) + one for one in ids], device=device),
-        "attention_mask": torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in ids]).to(device),
+        "input_ids": torch.tensor(
+            [[pad] * (width - len(one)) + one for one in ids], device=device
+        ),
+        "attention_mask": torch.tensor(
+            [[0] * (width - len(one)) + [1] * len(one) for one in ids]
+        ).to(device),
     }
 
 
 def _is_chat(prompt: Any) -> bool:
     listed = isinstance(prompt, list | tuple) and bool(prompt)
-    return listed and all(isinstance(message, Mapping) and "role" in message for message in prompt)
+    return listed and all(
+        isinstance(message, Mapping) and "role" in message for message in prompt
+    )
 
 
 def _token_ids(tokenizer: Any, prompt: Any) -> list[int]:
-    """Of a text, or of the messages of a chat, of which an assistant's last one goes on."""
+    """Of a text, or of the messages of a chat, of which an assistant's last one goes
+    on."""
     if isinstance(prompt, str):
         return list(tokenizer(prompt)["input_ids"])
     if not getattr(tokenizer, "chat_template", None):
         hint = "set tokenizer.chat_template, or give texts"
-        raise ConfigError("the tokenizer has no chat template", where="inputs", hint=hint)
+        raise ConfigError(
+            "the tokenizer has no chat template", where="inputs", hint=hint
+        )
     last = prompt[-1]["role"] == "assistant"
     how = {"add_generation_prompt": not last, "continue_final_message": last}
     text = tokenizer.apply_chat_template(list(prompt), tokenize=False, **how)
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])  # the template writes the first ones
+    # the template writes the first ones
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def without_rows(tensors: dict[str, Tensor], refused: Mapping[int, GuidedError]) -> dict[str, Tensor]:
+def without_rows(
+    tensors: dict[str, Tensor], refused: Mapping[int, GuidedError]
+) -> dict[str, Tensor]:
     """The inputs of the rows that are generated."""
     if not refused:
         return tensors
@@ -128,7 +155,8 @@ def outputs(
     model: Any,
     options: Mapping[str, Any],
 ) -> list[Generated]:
-    """Read what `generate` returned. `readers`: what makes the value of an output, of each spec."""
+    """Read what `generate` returned. `readers`: what makes the value of an output, of
+    each spec."""
     sequences: Tensor = made if isinstance(made, Tensor) else made.sequences
     rows = sequences[:, call.prompt_length :].tolist()
     vocabulary = call.vocabulary
@@ -142,8 +170,14 @@ def outputs(
         place = row * len(call.specs) // len(rows)
         spec = call.specs[place]
         read = readers[place]
-        stops = host_stops if spec is None else spec.stop_token_ids or vocabulary.stop_token_ids
-        state = RequestState(vocabulary.triggers(None if spec is None else spec.start_after), stops)
+        stops = (
+            host_stops
+            if spec is None
+            else spec.stop_token_ids or vocabulary.stop_token_ids
+        )
+        state = RequestState(
+            vocabulary.triggers(None if spec is None else spec.start_after), stops
+        )
         state.extend(array("q", tokens))
         done = state.phase is Phase.DONE
         kept = tuple(state.tokens[:-1] if done else state.tokens)
@@ -173,12 +207,18 @@ def _text(vocabulary: Vocabulary, tokens: Sequence[int]) -> str:
 
 
 def _bytes(vocabulary: Vocabulary, tokens: Sequence[int]) -> bytes:
-    return b"".join(vocabulary.tokens[token] for token in tokens if token < vocabulary.size)
+    return b"".join(
+        vocabulary.tokens[token] for token in tokens if token < vocabulary.size
+    )
 
 
-def pieces(vocabulary: Vocabulary, spec: OutputSpec, generate: Callable[[Any], Generated]) -> Iterator[Piece]:
-    """The pieces of the output that `generate`, which takes a streamer, makes in a thread."""
-    steps: SimpleQueue[list[int] | None] = SimpleQueue()  # the tokens of each, the prompt's first
+def pieces(
+    vocabulary: Vocabulary, spec: OutputSpec, generate: Callable[[Any], Generated]
+) -> Iterator[Piece]:
+    """The pieces of the output that `generate`, which takes a streamer, makes in a
+    thread."""
+    # the tokens of each, the prompt's first
+    steps: SimpleQueue[list[int] | None] = SimpleQueue()
     left = threading.Event()
 
     def put(tokens: Tensor) -> None:
@@ -203,7 +243,8 @@ def pieces(vocabulary: Vocabulary, spec: OutputSpec, generate: Callable[[Any], G
                 told = len(kept)
                 if spec.is_json and state.begun:
                     known = _bytes(vocabulary, kept[state.start :])
-                    with contextlib.suppress(ValueError):  # of nothing but an open text or number
+                    # of nothing but an open text or number
+                    with contextlib.suppress(ValueError):
                         known = known if done else known.rstrip(b"0123456789+-.eE")
                         partial = from_json(known, allow_partial=True)
                 if text:

@@ -1,8 +1,10 @@
-"""Pipelines that are lent to one decode loop at a time and kept for the next. Depends on the pipeline.
+"""Pipelines that are lent to one decode loop at a time and kept for the next. Depends
+on the pipeline.
 
-Two loops that run at the same time need a pipeline each, and a worker process is worth keeping. A loan comes
-back when its loop is closed, or from a finalizer. Finalizers run anywhere and must take no lock: the loans
-that nothing uses are in a deque, and what is left to do with them is done by the next one that borrows.
+Two loops that run at the same time need a pipeline each, and a worker process is worth
+keeping. A loan comes back when its loop is closed, or from a finalizer. Finalizers run
+anywhere and must take no lock: the loans that nothing uses are in a deque, and what is
+left to do with them is done by the next one that borrows.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class PipelinePool:
         if self._closed:
             raise PipelineError("the guide is closed", hint="make another one")
         if self._process != os.getpid():
-            raise PipelineError("the guide belongs to another process", hint="make one after the fork")
+            raise PipelineError(
+                "the guide belongs to another process", hint="make one after the fork"
+            )
         found = None
         for loan in self._taken():
             if found is None and loan.pipeline.device == device and loan.slots >= slots:
@@ -64,7 +68,10 @@ class PipelinePool:
         if found is not None:
             return found
         most = max(_LEAST_SLOTS, 1 << (slots - 1).bit_length())
-        return Loan(StepPipeline(self.compiler, max_slots=most, device=device, mode=self._mode), most)
+        return Loan(
+            StepPipeline(self.compiler, max_slots=most, device=device, mode=self._mode),
+            most,
+        )
 
     def give_back(self, loans: list[Loan]) -> None:
         """End the requests of loans, and keep their pipelines for the next."""

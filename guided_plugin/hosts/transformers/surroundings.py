@@ -1,7 +1,8 @@
-"""What a logits processor can read about the `generate` call that it is in. Depends on errors.
+"""What a logits processor can read about the `generate` call that it is in. Depends on
+errors.
 
-`generate` passes token ids and scores, and nothing else. The rest is read from the stack frame of the
-decoding method, once a call.
+`generate` passes token ids and scores, and nothing else. The rest is read from the
+stack frame of the decoding method, once a call.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from torch import Tensor
 from guided_plugin.errors import ConfigError
 
 DECODERS = {"_beam_search": "beam search", "_assisted_decoding": "assisted generation"}
-"""Methods of `GenerationMixin` that call processors out of turn, or on rows that move."""
+"""Methods of `GenerationMixin` that call processors out of turn, or on rows that
+move."""
 
 ONE_BY_ONE = "guide sampling or greedy decoding: num_beams=1, no assistant_model, no prompt_lookup_num_tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What `generate` is about to do. The defaults, for a frame that is not found, are safe for any call."""
+    """What `generate` is about to do. The defaults, for a frame that is not found, are
+    safe for any call."""
 
     unguidable: str = ""
     """A way of decoding that can't be guided."""
@@ -35,20 +38,24 @@ class Surroundings:
     pads: frozenset[int] = frozenset()
     """What it writes into rows that ended."""
     forced_start: bool = False
-    """The token behind a first one, if there is only that, is forced, whatever the grammar says."""
+    """The token behind a first one, if there is only that, is forced, whatever the
+    grammar says."""
     forced_end: int | None = None
     """The column of a last token that is forced."""
     max_length: int | None = None
     """Columns of the token ids at most."""
     keeps_logits: bool = True
-    """The logits are returned as they were before the processors: they must not be masked in place."""
+    """The logits are returned as they were before the processors: they must not be
+    masked in place."""
     first: bool = False
     """No processor has changed the logits before."""
 
     def check(self) -> None:
         """Raise for a way of decoding that can't be guided."""
         if self.unguidable:
-            raise ConfigError(f"{self.unguidable} can't be guided", where="generate", hint=ONE_BY_ONE)
+            raise ConfigError(
+                f"{self.unguidable} can't be guided", where="generate", hint=ONE_BY_ONE
+            )
 
 
 def surroundings(processor: object) -> Surroundings:
@@ -61,7 +68,8 @@ def surroundings(processor: object) -> Surroundings:
             try:
                 return _read(frame.f_code.co_name, local, processor)
             finally:
-                # Up to Python 3.12 the frame keeps this copy, and with it the prompt's logits.
+                # Up to Python 3.12 the frame keeps this copy, and with it the prompt's
+                # logits.
                 if isinstance(local, dict):
                     local.clear()
         frame = frame.f_back
@@ -71,7 +79,10 @@ def surroundings(processor: object) -> Surroundings:
 def _read(decoder: str, local: Mapping[str, Any], processor: object) -> Surroundings:
     config = local["generation_config"]
     chain = list(local["logits_processor"] or ()) if decoder == "_sample" else []
-    forced_end = getattr(config, "forced_eos_token_id", None) is not None and config.max_length is not None
+    forced_end = (
+        getattr(config, "forced_eos_token_id", None) is not None
+        and config.max_length is not None
+    )
     unguidable = DECODERS.get(decoder, "")
     if (getattr(config, "num_beams", None) or 1) > 1:
         unguidable = "beam search"

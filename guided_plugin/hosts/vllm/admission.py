@@ -1,8 +1,10 @@
-"""Admission of guided requests in vLLM's frontend, before an engine sees them. Imports vLLM lazily.
+"""Admission of guided requests in vLLM's frontend, before an engine sees them. Imports
+vLLM lazily.
 
-Nothing whose cost follows from what a client wrote runs on the event loop: specs that compile in milliseconds
-have threads of their own, large forms are read in another one, one after the other, so that they take the
-interpreter from nothing else for long. Callers' SamplingParams are never written to.
+Nothing whose cost follows from what a client wrote runs on the event loop: specs that
+compile in milliseconds have threads of their own, large forms are read in another one,
+one after the other, so that they take the interpreter from nothing else for long.
+Callers' SamplingParams are never written to.
 """
 
 from __future__ import annotations
@@ -54,31 +56,34 @@ from guided_plugin.spec import check_room, packed
 _log = logging.getLogger(__name__)
 
 REASONING = "guided_reasoning"
-"""The key of `extra_args` for what the caller of AsyncLLM says about the reasoning, until `Gate.complete`."""
+"""The key of `extra_args` for what the caller of AsyncLLM says about the reasoning,
+until `Gate.complete`."""
 
 _QUICK_THREADS = 2
 """Threads for specs that are read and compiled in milliseconds."""
 
 _AHEAD = 128
-"""How many prompts of a call of `LLM` are looked at before the first of them is added. The engine runs those
-that were added."""
+"""How many prompts of a call of `LLM` are looked at before the first of them is added.
+The engine runs those that were added."""
 
 _START_SECONDS = 120.0
 """How long a request waits for the first grammar worker of an engine."""
 
 _LARGEST = 1e20
-"""Of a factor or a bias of logits: with temperatures from 0.01 on, logits of up to 1e16 stay finite."""
+"""Of a factor or a bias of logits: with temperatures from 0.01 on, logits of up to 1e16
+stay finite."""
 
 _LIGHT = SpecLimits(max_spec_bytes=1 << 16, max_nodes=4_000)
-"""Forms up to this size are looked up on the event loop and read by the quick threads. To look at that many
-nodes takes 1.1 ms (240,000: 62 ms, on a processor of 2.6 GHz)."""
+"""Forms up to this size are looked up on the event loop and read by the quick threads.
+To look at that many nodes takes 1.1 ms (240,000: 62 ms, on a processor of 2.6 GHz)."""
 
 
 class Gate:
     """The guided requests of one frontend. Thread-safe."""
 
     def __init__(self, vllm_config: Any) -> None:
-        telling.adopt_handlers()  # vLLM sets up its log when it makes an engine's frontend
+        # vLLM sets up its log when it makes an engine's frontend
+        telling.adopt_handlers()
         self.options, sources = settings_of(vllm_config)
         self._told = self.options.told(sources)
         self.unsupported_reason = refused_unseen(vllm_config, self.options)
@@ -87,7 +92,8 @@ class Gate:
         self.health = Health()
         self.specs = Specs(vllm_config, self.options)
         self._ready: threading.Event | None = None
-        """Set when no request waits for what all need; None where nothing was started."""
+        """Set when no request waits for what all need; None where nothing was
+        started."""
         self._quick: Background[Any] = Background(_QUICK_THREADS)
         self._large: Background[Any] = Background(1)
         """Reads large forms."""
@@ -96,7 +102,9 @@ class Gate:
         self._reasoner = "" if outputs.enable_in_reasoning else outputs.reasoning_parser
         self._reasoning: Reasoning | None = None
         if self.unsupported_reason is not None and self.options.take_over:
-            _log.warning("structured outputs are left to vLLM: %s", self.unsupported_reason)
+            _log.warning(
+                "structured outputs are left to vLLM: %s", self.unsupported_reason
+            )
 
     def concerns(self, params: Any) -> bool:
         """Whether a request is guided, or will be."""
@@ -105,22 +113,28 @@ class Gate:
             return True
         if self.unsupported_reason is not None:
             return False
-        return bool(_misspelt(extra)) or (self.options.take_over and constraint(params) is not None)
+        return bool(_misspelt(extra)) or (
+            self.options.take_over and constraint(params) is not None
+        )
 
     def leaves(self, params: Any) -> bool:
-        """Whether a request of no concern would be one if this engine could guide it."""
+        """Whether a request of no concern would be one if this engine could guide
+        it."""
         broken = self.unsupported_reason is not None
         return broken and self.options.take_over and constraint(params) is not None
 
     def asked(self, params: Any, deadline: float | None = None) -> Asked | Admitted:
-        """What a guided request asks for; params that were admitted hold that. Raises GuidedError."""
+        """What a guided request asks for; params that were admitted hold that. Raises
+        GuidedError."""
         if self.unsupported_reason is not None:
             raise self.unsupported_reason
         ours: Any = (params.extra_args or {}).get(GUIDED)
         theirs = constraint(params) if ours is not LEFT else None
         if ours is not None and theirs is not None:
             hint = "use one of the two"
-            raise SpecError("is given together with another constraint", where=GUIDED, hint=hint)
+            raise SpecError(
+                "is given together with another constraint", where=GUIDED, hint=hint
+            )
         if isinstance(ours, Admitted):
             return ours
         if ours is None and (key := _misspelt(params.extra_args)):
@@ -130,17 +144,21 @@ class Gate:
         return Asked(theirs if ours is None else ours, ours is not None, deadline)
 
     def admit(self, params: Any) -> Any:
-        """A copy of the params of a guided request that holds its `Admitted` spec; params that hold one are
-        returned as they are. Waits for a spec that is not remembered. Raises GuidedError."""
+        """A copy of the params of a guided request that holds its `Admitted` spec;
+        params that hold one are returned as they are. Waits for a spec that is not
+        remembered. Raises GuidedError."""
         asked = self.asked(params)
         if isinstance(asked, Admitted):
             return params
         found = self.specs.begin(asked)
-        return self.carry(params, found.result() if isinstance(found, Future) else found)
+        return self.carry(
+            params, found.result() if isinstance(found, Future) else found
+        )
 
     async def admit_async(self, params: Any, deadline: float | None = None) -> Any:
-        """The same on an event loop. Raises BusyError where too many specs wait for helpers, and RequestError
-        where none of `allowed_token_ids` may begin the output: later it may fail by them."""
+        """The same on an event loop. Raises BusyError where too many specs wait for
+        helpers, and RequestError where none of `allowed_token_ids` may begin the
+        output: later it may fail by them."""
         asked = self.asked(params, deadline)
         if isinstance(asked, Admitted):
             return params
@@ -149,12 +167,15 @@ class Gate:
         if found is None:
             reader = self._quick if light else self._large
             # In the context of the request, which knows what the client wrote.
-            begin = partial(copy_context().run, self.specs.begin, asked, self.specs.room)
+            begin = partial(
+                copy_context().run, self.specs.begin, asked, self.specs.room
+            )
             found = await asyncio.wrap_future(reader.submit(begin))
         if isinstance(found, Future):
             waiting = asyncio.wrap_future(found)
             waiting.add_done_callback(_take_error)
-            found = await asyncio.shield(waiting)  # a client that hangs up ends its own wait only
+            # a client that hangs up ends its own wait only
+            found = await asyncio.shield(waiting)
         allowed = params.allowed_token_ids
         if allowed and found is not LEFT and found.spec.start_after is None:
             begins = partial(self.specs.compiler.may_begin, found.spec, allowed)
@@ -167,13 +188,14 @@ class Gate:
         return self.carry(params, found)
 
     def deadline(self) -> float:
-        """Until when a request that has arrived is answered: its spec compiled, and ready in the engine."""
+        """Until when a request that has arrived is answered: its spec compiled, and
+        ready in the engine."""
         return telling.deadline_in(self.patience)
 
     @asynccontextmanager
     async def in_time(self, request_id: str, params: Any) -> AsyncIterator[float]:
-        """A stage in which a request of an event loop waits for its spec, until its deadline. What is raised
-        leaves as vLLM's own error."""
+        """A stage in which a request of an event loop waits for its spec, until its
+        deadline. What is raised leaves as vLLM's own error."""
         deadline = self.deadline()
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
@@ -185,20 +207,28 @@ class Gate:
 
     def late(self) -> BusyError:
         """The error of a request whose spec was not ready in time."""
-        return BusyError(f"the spec was not ready within {self.patience:g} s", hint="try again")
+        return BusyError(
+            f"the spec was not ready within {self.patience:g} s", hint="try again"
+        )
 
     @property
     def patience(self) -> float:
         """How many seconds a request waits until its spec is ready."""
-        return 2 * self.options.compile_seconds if self.specs.engine_started else _START_SECONDS
+        return (
+            2 * self.options.compile_seconds
+            if self.specs.engine_started
+            else _START_SECONDS
+        )
 
     def complete(self, request: Any) -> None:
-        """Write the spec of an admitted request into the engine's own params, as plain data; after which
-        tokens it begins where the output has a reasoning part; and how many it may have where it is closed
-        before that. Raises RequestError where these are too few."""
+        """Write the spec of an admitted request into the engine's own params, as plain
+        data; after which tokens it begins where the output has a reasoning part; and
+        how many it may have where it is closed before that. Raises RequestError where
+        these are too few."""
         params = request.sampling_params
         prompt = request.prompt_token_ids
-        extra = params.extra_args = dict(params.extra_args)  # vLLM's copy may be a shallow one
+        # vLLM's copy may be a shallow one
+        extra = params.extra_args = dict(params.extra_args)
         admitted = extra.pop(GUIDED)
         note = extra.pop(REASONING, None)
         if admitted is LEFT:
@@ -212,7 +242,9 @@ class Gate:
             if self._reasoning is None:
                 self._reasoning = Reasoning(self._reasoner, self._config, vocabulary)
             ends = self._reasoning.ends(note, prompt)
-            text = packed(replace(admitted.spec, start_after=vocabulary.triggers(ends) or None))[0]
+            text = packed(
+                replace(admitted.spec, start_after=vocabulary.triggers(ends) or None)
+            )[0]
         if admitted.spec.close_before_length:
             length = len(request.prompt_embeds if prompt is None else prompt)
             room = self.room(admitted, params, length)
@@ -224,28 +256,37 @@ class Gate:
         extra[GUIDED], extra[ADMITTED] = (text, room, salt), True
 
     def room(self, admitted: Admitted, params: Any, prompt: int) -> int:
-        """How many tokens may follow so many of a prompt. Raises RequestError where that is too few for any
-        output of a spec that is closed before them."""
+        """How many tokens may follow so many of a prompt. Raises RequestError where
+        that is too few for any output of a spec that is closed before them."""
         left: int = self._config.model_config.max_model_len - prompt
         room = left if params.max_tokens is None else min(params.max_tokens, left)
         check_room(admitted.least, room)
         return room
 
     def warm_up(self) -> None:
-        """Read the vocabulary and make backends in the background, where requests are likely to come; else
-        the first one does that."""
+        """Read the vocabulary and make backends in the background, where requests are
+        likely to come; else the first one does that."""
         if self.unsupported_reason is None and self.options.take_over:
             self._ready = in_background(self._warm, "guided-gate")
             return
-        later = "; it starts with the first guided request" if self.unsupported_reason is None else ""
+        later = (
+            "; it starts with the first guided request"
+            if self.unsupported_reason is None
+            else ""
+        )
         line = telling.frontend_line(self.options, self.unsupported_reason, ())
         _log.info("%s; %s%s", line, self._told, later)
 
     def wait_ready(self) -> None:
         """Wait for that, for a bounded time. The engine is there: it has said so."""
         if self.unsupported_reason is None and self._ready is not None:
-            wait_for(self._ready, "the gate of guided requests", "the first requests wait for it")
-            self.specs.engine_started = True  # one that is late says so when it is asked for its health
+            wait_for(
+                self._ready,
+                "the gate of guided requests",
+                "the first requests wait for it",
+            )
+            # one that is late says so when it is asked for its health
+            self.specs.engine_started = True
 
     def _warm(self) -> None:
         try:
@@ -261,25 +302,31 @@ class Gate:
             _log.warning("the gate could not start: %s", printable(repr(error)))
 
     def carry(self, params: Any, admitted: Admitted) -> Any:
-        """The params of a guided request with its spec. Raises RequestError for stop tokens at which vLLM
-        would end an output in the middle, and for numbers that turn logits into infinities."""
+        """The params of a guided request with its spec. Raises RequestError for stop
+        tokens at which vLLM would end an output in the middle, and for numbers that
+        turn logits into infinities."""
         if admitted is not LEFT:
             _check_numbers(params)
         carried = copy.copy(params)
         carried.extra_args = {**(params.extra_args or {}), GUIDED: admitted}
         if admitted is not LEFT:
-            stops = {*(getattr(params, "stop_token_ids", None) or ()), *(admitted.spec.stop_token_ids or ())}
+            stops = {
+                *(getattr(params, "stop_token_ids", None) or ()),
+                *(admitted.spec.stop_token_ids or ()),
+            }
             vocabulary = self.specs.compiler.vocabulary
-            vocabulary.check_stops(stops, where="stop_token_ids", text=False, named=admitted.named)
+            vocabulary.check_stops(
+                stops, where="stop_token_ids", text=False, named=admitted.named
+            )
             telling.tell_unenforced(admitted.unenforced)
             carried.structured_outputs = None
         return carried
 
 
 class Ahead(Sequence[Any]):
-    """The parameters of each prompt, with its spec where that is known. To read those of one begins the specs
-    of the next, so that they compile at the same time, and the engine gets ready what is admitted
-    meanwhile."""
+    """The parameters of each prompt, with its spec where that is known. To read those
+    of one begins the specs of the next, so that they compile at the same time, and the
+    engine gets ready what is admitted meanwhile."""
 
     def __init__(self, gate: Gate, params: Sequence[Any]) -> None:
         self._gate = gate
@@ -287,7 +334,8 @@ class Ahead(Sequence[Any]):
         self._seen = 0
         """The parameters before this one were looked at."""
         self._carried: dict[int, tuple[Any, Any]] = {}
-        """Parameters as they came, and with their spec: many prompts of a call have the same ones."""
+        """Parameters as they came, and with their spec: many prompts of a call have the
+        same ones."""
 
     def __len__(self) -> int:
         return len(self._params)
@@ -298,8 +346,8 @@ class Ahead(Sequence[Any]):
         return self._params[index]
 
     def _look(self, end: int) -> None:
-        """Begin the specs of the next prompts, the largest first. `add_request` raises what is wrong with
-        one."""
+        """Begin the specs of the next prompts, the largest first. `add_request` raises
+        what is wrong with one."""
         new: dict[bytes | None, Asked] = {}
         specs = self._gate.specs
         for place, params in enumerate(self._params[self._seen : end], self._seen):
@@ -307,7 +355,11 @@ class Ahead(Sequence[Any]):
                 self._params[place] = self._carried[id(params)][1]
                 continue
             with suppress(GuidedError):
-                asked = self._gate.asked(params, math.inf) if self._gate.concerns(params) else None
+                asked = (
+                    self._gate.asked(params, math.inf)
+                    if self._gate.concerns(params)
+                    else None
+                )
                 if isinstance(asked, Asked):
                     known = specs.look_up(asked)
                     if known is None:
@@ -316,7 +368,9 @@ class Ahead(Sequence[Any]):
                         self._params[place] = self._gate.carry(params, known)
                         self._carried[id(params)] = params, self._params[place]
         self._seen = max(self._seen, end)
-        for asked in sorted(new.values(), key=lambda asked: len(str(asked.form)), reverse=True):
+        for asked in sorted(
+            new.values(), key=lambda asked: len(str(asked.form)), reverse=True
+        ):
             with suppress(GuidedError):
                 begun = specs.begin(asked)
                 if isinstance(begun, Future):
@@ -329,7 +383,8 @@ class Ahead(Sequence[Any]):
             self._expect(done.result())
 
     def _expect(self, admitted: Admitted) -> None:
-        """Small ones are made ready too: in a call's first step they would compile one after the other."""
+        """Small ones are made ready too: in a call's first step they would compile one
+        after the other."""
         if admitted is not LEFT:
             admitted.prepared = False
             self._gate.specs.expected.append(admitted)
@@ -345,19 +400,27 @@ def gate_of(owner: Any) -> Gate:
 
 
 def _misspelt(extra: Any) -> str:
-    """The key of a request's extra arguments that looks like the plugin's own; of the first few, as clients
-    choose how many there are."""
-    return next((key for key in islice(extra or (), 10) if near_miss(key, (GUIDED,))), "")
+    """The key of a request's extra arguments that looks like the plugin's own; of the
+    first few, as clients choose how many there are."""
+    return next(
+        (key for key in islice(extra or (), 10) if near_miss(key, (GUIDED,))), ""
+    )
 
 
 def _check_numbers(params: Any) -> None:
-    """Refuse what overflows in the 32 bits in which vLLM samples: of infinite logits no mask is left."""
+    """Refuse what overflows in the 32 bits in which vLLM samples: of infinite logits no
+    mask is left."""
     penalty = params.repetition_penalty
     biases = (params.logit_bias or {}).values()
-    for name, factors in (("repetition_penalty", (penalty, 1 / penalty)), ("logit_bias", biases)):
+    for name, factors in (
+        ("repetition_penalty", (penalty, 1 / penalty)),
+        ("logit_bias", biases),
+    ):
         if not all(factor <= _LARGEST for factor in factors):
             what = "makes logits infinite, of which a constraint can take none away"
-            raise RequestError(what, where=name, hint="usual are 1 to 1.5, and biases up to 100")
+            raise RequestError(
+                what, where=name, hint="usual are 1 to 1.5, and biases up to 100"
+            )
 
 
 def _take_error(done: asyncio.Future[Any]) -> None:

@@ -1,14 +1,18 @@
-"""What vLLM's frontend and its engine both need: options, vocabulary, specs. Imports vLLM lazily.
+"""What vLLM's frontend and its engine both need: options, vocabulary, specs. Imports
+vLLM lazily.
 
-Ranks: under tensor parallelism every rank has all logits (they are all-gathered) and samples by itself, in
-both model runners; rank 0's tokens are published. So every rank needs the same masks in the same step. The
-grammars work at rank 0; the others mask with its memory (`worker/ranks`), or on another machine (`--nnodes`)
-with a copy of it, which they hear of at the start, over vLLM's own CPU group. With drafts every rank proposes
-and judges the same ones. Under pipeline parallelism the ranks of the last stage sample, and the others have
-no part in this. Data parallelism needs nothing: each engine has ranks of its own.
+Ranks: under tensor parallelism every rank has all logits (they are all-gathered) and
+samples by itself, in both model runners; rank 0's tokens are published. So every rank
+needs the same masks in the same step. The grammars work at rank 0; the others mask with
+its memory (`worker/ranks`), or on another machine (`--nnodes`) with a copy of it, which
+they hear of at the start, over vLLM's own CPU group. With drafts every rank proposes
+and judges the same ones. Under pipeline parallelism the ranks of the last stage sample,
+and the others have no part in this. Data parallelism needs nothing: each engine has
+ranks of its own.
 
-A request carries its spec in `SamplingParams.extra_args["guided"]`: in a form of clients in the frontend, as
-the gate wrote it in the engine. Everything else follows from vLLM's own configuration.
+A request carries its spec in `SamplingParams.extra_args["guided"]`: in a form of
+clients in the frontend, as the gate wrote it in the engine. Everything else follows
+from vLLM's own configuration.
 """
 
 from __future__ import annotations
@@ -45,23 +49,28 @@ GUIDED = "guided"
 """The key of `extra_args` (and of `vllm_xargs`) that holds a request's spec."""
 
 ADMITTED = "guided_admitted"
-"""Set by the gate, on every guided request: its spec has compiled within the limits, and GUIDED holds the
-`OutputSpec`, packed, and its room."""
+"""Set by the gate, on every guided request: its spec has compiled within the limits,
+and GUIDED holds the `OutputSpec`, packed, and its room."""
 
 REQUEST = "guided_request"
-"""Set by the scheduler, on every guided request: its id, by which a failure of it is told."""
+"""Set by the scheduler, on every guided request: its id, by which a failure of it is
+told."""
 
 MARK = "guided_left"
-"""Set by the gate on each request that is left to vLLM's own manager, so that its engine counts it."""
+"""Set by the gate on each request that is left to vLLM's own manager, so that its
+engine counts it."""
 
 PREPARE = "guided_prepare"
-"""The method of vLLM's workers by which a frontend has a spec compiled before the request comes."""
+"""The method of vLLM's workers by which a frontend has a spec compiled before the
+request comes."""
 
 HEALTH = "guided_health"
-"""The method of vLLM's workers that tells why nothing can be guided now; an empty text if all is well."""
+"""The method of vLLM's workers that tells why nothing can be guided now; an empty text
+if all is well."""
 
 RETRY_AFTER = "guided_retry_after"
-"""The method of vLLM's workers that tells in how many seconds something may be guided again."""
+"""The method of vLLM's workers that tells in how many seconds something may be guided
+again."""
 
 METRICS = "guided_metrics"
 """The method of vLLM's workers that tells the figures of their pipelines."""
@@ -71,7 +80,8 @@ RUST_FRONTEND = "VLLM_USE_RUST_FRONTEND"
 
 
 def settings_of(vllm_config: Any) -> tuple[GuidedConfig, dict[str, str]]:
-    """The options of an engine, and where each is from: GUIDED_PLUGIN and `--additional-config`."""
+    """The options of an engine, and where each is from: GUIDED_PLUGIN and
+    `--additional-config`."""
     return GuidedConfig.read(getattr(vllm_config, "additional_config", None))
 
 
@@ -83,30 +93,44 @@ def options_of(vllm_config: Any) -> GuidedConfig:
 def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError | None:
     """Why this engine can't guide any request, if it can't."""
     if not options.enabled:
-        return RequestError("the plugin is switched off", hint="unset GUIDED_PLUGIN=0, or set enabled")
+        return RequestError(
+            "the plugin is switched off", hint="unset GUIDED_PLUGIN=0, or set enabled"
+        )
     if rust_frontend():
         return RequestError(
             "vLLM's Rust frontend sends requests past the plugin, which is part of the Python frontend",
             hint=f"unset {RUST_FRONTEND}",
         )
     speculative = vllm_config.speculative_config
-    if speculative is not None and not getattr(vllm_config, "use_v2_model_runner", False):
+    if speculative is not None and not getattr(
+        vllm_config, "use_v2_model_runner", False
+    ):
         return RequestError(
             "guided requests can't be served under speculative decoding by vLLM's V1 model runner",
             hint="VLLM_USE_V2_MODEL_RUNNER=1 takes the V2 runner; or start without a speculative config",
         )
     if getattr(speculative, "rejection_sample_method", None) == "synthetic":
         return RequestError(
-            "synthetic acceptance accepts drafts without a check", hint="use another rejection_sample_method"
+            "synthetic acceptance accepts drafts without a check",
+            hint="use another rejection_sample_method",
         )
     if vllm_config.model_config.skip_tokenizer_init:
-        return RequestError("a grammar needs the tokenizer", hint="start without skip_tokenizer_init")
-    return _unsupported_ranks(vllm_config) or broken(Part.SCHEDULER) or _unsupported_scheduler(vllm_config)
+        return RequestError(
+            "a grammar needs the tokenizer", hint="start without skip_tokenizer_init"
+        )
+    return (
+        _unsupported_ranks(vllm_config)
+        or broken(Part.SCHEDULER)
+        or _unsupported_scheduler(vllm_config)
+    )
 
 
 def _unsupported_scheduler(vllm_config: Any) -> RequestError | None:
-    """Why failures could not be reported in an engine of this configuration, if they could not."""
-    choose = getattr(getattr(vllm_config, "scheduler_config", None), "get_scheduler_cls", None)
+    """Why failures could not be reported in an engine of this configuration, if they
+    could not."""
+    choose = getattr(
+        getattr(vllm_config, "scheduler_config", None), "get_scheduler_cls", None
+    )
     known = resolve_name(_SCHEDULER)
     scheduler = known if choose is None else choose()
     if isinstance(scheduler, type) and issubclass(scheduler, known):
@@ -118,18 +142,24 @@ def _unsupported_scheduler(vllm_config: Any) -> RequestError | None:
 
 
 def refused_unseen(vllm_config: Any, options: GuidedConfig) -> GuidedError | None:
-    """Why no guided request may go to an engine of this configuration, as a frontend knows it: what it relies
-    on itself, and what the model runner behind it does."""
+    """Why no guided request may go to an engine of this configuration, as a frontend
+    knows it: what it relies on itself, and what the model runner behind it does."""
     outputs = vllm_config.structured_outputs_config
     reasons = bool(outputs.reasoning_parser) and not outputs.enable_in_reasoning
     drafts = vllm_config.speculative_config is not None
     runner = Part.V2 if getattr(vllm_config, "use_v2_model_runner", False) else Part.V1
-    parts = (Part.FRONTEND, *(Part.REASONING,) * reasons, runner, *(Part.DRAFTS,) * drafts)
+    parts = (
+        Part.FRONTEND,
+        *(Part.REASONING,) * reasons,
+        runner,
+        *(Part.DRAFTS,) * drafts,
+    )
     return unsupported_reason(vllm_config, options) or broken(*parts)
 
 
 def refuse_to_start(options: GuidedConfig) -> None:
-    """Raise ConfigError where requests that the plugin was to take over would come past it."""
+    """Raise ConfigError where requests that the plugin was to take over would come past
+    it."""
     if options.enabled and options.take_over and rust_frontend():
         raise ConfigError(
             f"vLLM's Rust frontend ({RUST_FRONTEND}) sends requests past the plugin",
@@ -150,7 +180,8 @@ def drafts_of(vllm_config: Any) -> int:
 
 
 def vocabulary_of(vllm_config: Any) -> Vocabulary:
-    """The vocabulary of an engine's tokenizer; it ends where the model's own configuration says."""
+    """The vocabulary of an engine's tokenizer; it ends where the model's own
+    configuration says."""
     from vllm.tokenizers import cached_tokenizer_from_config
 
     model = vllm_config.model_config
@@ -158,17 +189,25 @@ def vocabulary_of(vllm_config: Any) -> Vocabulary:
     eos = getattr(tokenizer, "eos_token_id", None)
     stops: set[int] = set() if eos is None else {int(eos)}
     declared = model.try_get_generation_config().get("eos_token_id")
-    stops.update(declared if isinstance(declared, list) else [] if declared is None else [declared])
+    stops.update(
+        declared
+        if isinstance(declared, list)
+        else []
+        if declared is None
+        else [declared]
+    )
     if not stops:
         raise VocabularyError(
-            "the model names no token that ends its output", hint="set eos_token_id in its generation config"
+            "the model names no token that ends its output",
+            hint="set eos_token_id in its generation config",
         )
     return Vocabulary.from_tokenizer(tokenizer, stop_token_ids=sorted(stops))
 
 
 def stop_tokens(params: Any, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """The tokens at which vLLM ends a request: those that its grammar must allow at its end. A stop token
-    that is also text (`stop_token_ids` of a client) may come anywhere, and ends no grammar."""
+    """The tokens at which vLLM ends a request: those that its grammar must allow at its
+    end. A stop token that is also text (`stop_token_ids` of a client) may come
+    anywhere, and ends no grammar."""
     tokens = vocabulary.special_ids & params.all_stop_token_ids
     return tuple(sorted(tokens)) or vocabulary.stop_token_ids
 
@@ -184,7 +223,9 @@ def spec_of(params: Any) -> OutputSpec | None:
     try:
         return unpacked(*value)
     except (AttributeError, TypeError, ValueError) as error:
-        raise SpecError(f"is not what the gate writes: {error}", where=GUIDED, hint=_NOT_OURS) from None
+        raise SpecError(
+            f"is not what the gate writes: {error}", where=GUIDED, hint=_NOT_OURS
+        ) from None
 
 
 def constraint(params: Any) -> dict[str, Any] | None:
@@ -192,11 +233,16 @@ def constraint(params: Any) -> dict[str, Any] | None:
     outputs = getattr(params, "structured_outputs", None)
     if outputs is None or all(getattr(outputs, name) is None for name in CONSTRAINTS):
         return None
-    return {name: value for name in CONSTRAINT_FORM if (value := getattr(outputs, name)) is not None}
+    return {
+        name: value
+        for name in CONSTRAINT_FORM
+        if (value := getattr(outputs, name)) is not None
+    }
 
 
 def is_within(form: Any, limits: SpecLimits) -> bool:
-    """Whether something that a client wrote is small; looks at no more of it than that."""
+    """Whether something that a client wrote is small; looks at no more of it than
+    that."""
     try:
         check_size(form, limits)
     except CompileLimitError:
@@ -215,12 +261,15 @@ def read_spec(form: Any) -> OutputSpec:
     """The spec that a client asks for. Raises SpecError where it can't be read."""
     spec = OutputSpec.parse(form)
     if spec is None:
-        raise SpecError("asks for plain text", where=GUIDED, hint="leave it out instead")
+        raise SpecError(
+            "asks for plain text", where=GUIDED, hint="leave it out instead"
+        )
     return spec
 
 
 def ranks_of(vllm_config: Any) -> RankGroup | None:
-    """The ranks that sample the same tokens as this process; None if there is no other."""
+    """The ranks that sample the same tokens as this process; None if there is no
+    other."""
     if vllm_config.parallel_config.tensor_parallel_size == 1:
         return None
     from vllm.distributed.parallel_state import get_tp_group
@@ -240,10 +289,14 @@ def samples(vllm_config: Any) -> bool:
 
 
 def _unsupported_ranks(vllm_config: Any) -> RequestError | None:
-    """Why the ranks of an engine of this configuration can't be guided, if they can't."""
+    """Why the ranks of an engine of this configuration can't be guided, if they
+    can't."""
     parallel = vllm_config.parallel_config
     if getattr(parallel, "prefill_context_parallel_size", 1) > 1:
-        return _refused("prefill context parallelism is not supported", "use tensor parallelism alone")
+        return _refused(
+            "prefill context parallelism is not supported",
+            "use tensor parallelism alone",
+        )
     if getattr(parallel, "enable_batch_sharded_sampling", False):
         return _refused(
             "batch-sharded sampling is not supported: each rank samples a part of the batch",
@@ -266,9 +319,14 @@ def _unsupported_ranks(vllm_config: Any) -> RequestError | None:
         return None
     device = vllm_config.device_config.device_type
     if device not in ("cpu", "cuda"):
-        return _refused(f"tensor parallelism is supported on CUDA and on the CPU, not on {device!r}", _APART)
+        return _refused(
+            f"tensor parallelism is supported on CUDA and on the CPU, not on {device!r}",
+            _APART,
+        )
     return None
 
 
 def _refused(what: str, hint: str) -> RequestError:
-    return RequestError(what, where="guided requests on several ranks", hint=f"{hint}; {_SUPPORTED}")
+    return RequestError(
+        what, where="guided requests on several ranks", hint=f"{hint}; {_SUPPORTED}"
+    )

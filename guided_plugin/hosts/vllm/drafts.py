@@ -1,14 +1,15 @@
-"""vLLM's V2 model runner under speculative decoding: drafts that masks are filled along, and forced text as
-drafts. Imports torch, and vLLM lazily.
+"""vLLM's V2 model runner under speculative decoding: drafts that masks are filled
+along, and forced text as drafts. Imports torch, and vLLM lazily.
 
-When vLLM's speculator returns its drafts, they and the new tokens go to the grammars. With `jump_forward` the
-worker answers at once with what is verified: text that must follow, in place of guesses. Then it fills masks
-along them, while the model runs.
+When vLLM's speculator returns its drafts, they and the new tokens go to the grammars.
+With `jump_forward` the worker answers at once with what is verified: text that must
+follow, in place of guesses. Then it fills masks along them, while the model runs.
 
-Where no speculator of this process is seen to propose (pipeline stages, or grammars in the host's thread on
-CUDA), all requests are sent in the sampler, with the drafts that it shows. A draft that a mask forbids is
-rejected by vLLM's own sampler, since nothing is left of its probability. A draft that the worker has cut is
-rejected whatever its row says: there are no masks behind it.
+Where no speculator of this process is seen to propose (pipeline stages, or grammars in
+the host's thread on CUDA), all requests are sent in the sampler, with the drafts that
+it shows. A draft that a mask forbids is rejected by vLLM's own sampler, since nothing
+is left of its probability. A draft that the worker has cut is rejected whatever its row
+says: there are no masks behind it.
 """
 
 from __future__ import annotations
@@ -51,16 +52,22 @@ class SentBatch(PlannedBatch):
 
 
 class V2DraftRunner(V2Runner):
-    """The processor behind `GuidedLogitsProcessor` in a V2 runner with a speculative config."""
+    """The processor behind `GuidedLogitsProcessor` in a V2 runner with a speculative
+    config."""
 
     needs: tuple[Part, ...] = (Part.V2, Part.DRAFTS)
 
     def __init__(self, vllm_config: Any, states: Any) -> None:
         most = states.max_num_reqs
         device = states.device
-        # [max requests, drafts + 1] int8, device: 1 where the draft of a position was cut
-        self._cut = torch.zeros(most, drafts_of(vllm_config) + 1, dtype=torch.int8, device=device)
-        self._proposed, self._entered, self._late = self._all = [SentBatch(most, device) for _ in range(3)]
+        # [max requests, drafts + 1] int8, device: 1 where the draft of a position was
+        # cut
+        self._cut = torch.zeros(
+            most, drafts_of(vllm_config) + 1, dtype=torch.int8, device=device
+        )
+        self._proposed, self._entered, self._late = self._all = [
+            SentBatch(most, device) for _ in range(3)
+        ]
         super().__init__(vllm_config, states)
         self._version = 0  # counts changes of what is sent, and for whom
         self._seen: tuple[bytes, int] | None = None
@@ -69,20 +76,29 @@ class V2DraftRunner(V2Runner):
         """What the masks of a batch in the sampler come from."""
         self._missing = NONE  # the indices of its requests that are sent in the sampler
         self._shown = self._proposes = self._offered = False
-        """Whether the sampler was seen to show logits, a speculator to propose, the worker to choose."""
+        """Whether the sampler was seen to show logits, a speculator to propose, the
+        worker to choose."""
         RUNNERS.add(self)
 
     # Before the forward pass
 
     def propose(
-        self, batch: Any, drafts: Tensor, confidences: Tensor | None, *, greedy: bool, verified: bool = True
+        self,
+        batch: Any,
+        drafts: Tensor,
+        confidences: Tensor | None,
+        *,
+        greedy: bool,
+        verified: bool = True,
     ) -> None:
-        """What a speculator proposes for the requests of a batch that was sampled: [requests, drafts], in the
-        order of the batch. Where the worker chooses what is verified, that is written over it.
+        """What a speculator proposes for the requests of a batch that was sampled:
+        [requests, drafts], in the order of the batch. Where the worker chooses what is
+        verified, that is written over it.
 
-        `confidences`: of drafts that are no one's guesses, by index: what is offered gets one, all else none.
-        `greedy`: a guess is a token, and not drawn from a distribution that the sampler knows. `verified`:
-        whether the next step has drafts at all."""
+        `confidences`: of drafts that are no one's guesses, by index: what is offered
+        gets one, all else none. `greedy`: a guess is a token, and not drawn from a
+        distribution that the sampler knows. `verified`: whether the next step has
+        drafts at all."""
         if self.engine.unsupported_reason is not None or self._unseen:
             return
         start = time.perf_counter()
@@ -96,14 +112,26 @@ class V2DraftRunner(V2Runner):
         self.engine.ahead = int(guided)
         offers = guided and self._jumps and greedy and verified and self._shown
         if guided:
-            (self.engine.without.discard if verified else self.engine.without.add)(size_of(count))
+            (self.engine.without.discard if verified else self.engine.without.add)(
+                size_of(count)
+            )
             # Nobody guessed where the speculator is ours.
             none = not verified or (offers and confidences is not None)
             guesses = (None, None) if none else (batch.idx_mapping, drafts)
-            step = self._send(self._proposed, planned, guesses[0], None, guesses[1], offers=offers)
+            step = self._send(
+                self._proposed, planned, guesses[0], None, guesses[1], offers=offers
+            )
             if step.offers is not None:
                 table = self._proposed.table
-                given = step.offers, table, batch.idx_mapping, drafts, confidences, self._cut, len(planned)
+                given = (
+                    step.offers,
+                    table,
+                    batch.idx_mapping,
+                    drafts,
+                    confidences,
+                    self._cut,
+                    len(planned),
+                )
                 self._kernels.take_offers(*given)
         if not offers:
             if self._offered:
@@ -114,7 +142,8 @@ class V2DraftRunner(V2Runner):
         self._spent += time.perf_counter() - start
 
     def apply_staged_writes(self) -> None:
-        """Before a forward pass: send requests that entered since, which have no drafts yet."""
+        """Before a forward pass: send requests that entered since, which have no drafts
+        yet."""
         start = self._begin_step()
         if not self.requests.entered:
             return
@@ -131,14 +160,18 @@ class V2DraftRunner(V2Runner):
     # In the sampler
 
     def invalid_drafts(self, batch: Any, known: Tensor | None) -> Tensor | None:
-        """Which drafts of a batch must not be taken: known ones, and those that the worker cut."""
+        """Which drafts of a batch must not be taken: known ones, and those that the
+        worker cut."""
         if not self._offered:
             return known
-        cut = self._kernels.cut_drafts(self._cut, batch.expanded_idx_mapping, batch.expanded_local_pos)
+        cut = self._kernels.cut_drafts(
+            self._cut, batch.expanded_idx_mapping, batch.expanded_local_pos
+        )
         return cut if known is None else cut | known
 
     def mask_early(self, logits: Tensor, context: Any, *, again: bool = False) -> None:
-        """As in `V2Runner`. Requests that are not sent yet (they skipped a step) are now, and waited for."""
+        """As in `V2Runner`. Requests that are not sent yet (they skipped a step) are
+        now, and waited for."""
         self._shown = True
         super().mask_early(logits, context, again=again)
 
@@ -151,7 +184,9 @@ class V2DraftRunner(V2Runner):
         for sent in self._sources:
             if sent.masks is not None:
                 size = self._pipeline.vocabulary_size
-                self._kernels.mask_rows(logits, sent.masks, indices, sent.table, size, positions, sent.count)
+                self._kernels.mask_rows(
+                    logits, sent.masks, indices, sent.table, size, positions, sent.count
+                )
             sent.forced.close(logits, indices)
 
     def _close(self, logits: Tensor, context: Any) -> None:
@@ -159,24 +194,33 @@ class V2DraftRunner(V2Runner):
             self._spare(sent.forced, sent.masks, logits, context.expanded_idx_mapping)
 
     def _take(self, logits: Tensor, context: Any) -> None:
-        """The masks of a batch, or of a part of it: vLLM may judge large ones part by part."""
+        """The masks of a batch, or of a part of it: vLLM may judge large ones part by
+        part."""
         seen = context.idx_mapping_np.tobytes(), self._version
         if seen != self._seen:
             self._look(context.idx_mapping_np)
             self._seen = seen
-        # Those that were sent first: the rings reuse their places when these are fetched.
+        # Those that were sent first: the rings reuse their places when these are
+        # fetched.
         for sent in (self._proposed, self._entered):
             if sent.step is not None and sent.masks is None:
                 sent.masks = self._pipeline.draft_masks(sent.step, logits)
         self._late.masks = None
         if len(self._missing):
-            rows = context.expanded_idx_mapping, context.expanded_local_pos, context.input_ids
+            rows = (
+                context.expanded_idx_mapping,
+                context.expanded_local_pos,
+                context.input_ids,
+            )
             step = self._send(self._late, self._missing, *rows)
             self._late.masks = self._pipeline.draft_masks(step, logits)
 
     def _look(self, indices: Indices) -> None:
-        """Find where the masks of these requests come from, and which of them need more than that."""
-        self._sources = [one for one in (self._proposed, self._entered) if one.step is not None]
+        """Find where the masks of these requests come from, and which of them need more
+        than that."""
+        self._sources = [
+            one for one in (self._proposed, self._entered) if one.step is not None
+        ]
         rest = indices
         for one in self._sources:
             there = one.members[rest]
@@ -198,11 +242,14 @@ class V2DraftRunner(V2Runner):
         *,
         offers: bool | None = None,
     ) -> DraftStep:
-        """Send the new tokens of requests, and their drafts as `gather_drafts` takes them."""
+        """Send the new tokens of requests, and their drafts as `gather_drafts` takes
+        them."""
         if len(sent.planned) != len(planned) or not sent.members[planned].all():
             self._replan(sent, planned)
         rows = sent.table, indices, positions, proposed, self._pipeline.drafts
-        tokens = self._kernels.gather_drafts(sent.order, *self.requests.histories, *rows)
+        tokens = self._kernels.gather_drafts(
+            sent.order, *self.requests.histories, *rows
+        )
         sent.step = self._pipeline.send_drafts(sent.slots, tokens, offers=offers)
         sent.masks, sent.count = None, len(sent.planned)
         return sent.step
@@ -216,16 +263,26 @@ class V2DraftRunner(V2Runner):
     def _jumps(self) -> bool:
         # Between machines masks are sent, and no drafts.
         alone = getattr(self.engine.config.parallel_config, "nnodes", 1) == 1
-        return alone and self.engine.options.jump_forward and self._pipeline.mode == "process"
+        return (
+            alone
+            and self.engine.options.jump_forward
+            and self._pipeline.mode == "process"
+        )
 
     @property
     def _unseen(self) -> bool:
-        """Whether proposals are not looked at: tokens are accepted in this thread, which would wait for the
-        device, or batches of several pipeline stages take turns."""
-        inline = self._pipeline.mode == "inline" and self.requests.states.device.type == "cuda"
+        """Whether proposals are not looked at: tokens are accepted in this thread,
+        which would wait for the device, or batches of several pipeline stages take
+        turns."""
+        inline = (
+            self._pipeline.mode == "inline"
+            and self.requests.states.device.type == "cuda"
+        )
         return inline or len(self._turns) > 1
 
-    def _warm_up_masks(self, logits: Tensor, mask: Tensor, none: Tensor, first: Tensor) -> None:
+    def _warm_up_masks(
+        self, logits: Tensor, mask: Tensor, none: Tensor, first: Tensor
+    ) -> None:
         size = self._pipeline.vocabulary_size
         table = self._late.table
         self._kernels.mask_rows(logits, mask, none, table, size, first, 1)
@@ -240,5 +297,7 @@ class V2DraftRunner(V2Runner):
         tokens = gather(none, *histories, table, none, None, proposed, drafts)
         confidences = torch.zeros(1, drafts, dtype=torch.float32, device=none.device)
         for given in (None, confidences):
-            self._kernels.take_offers(tokens.data_ptr(), table, none, proposed, given, self._cut, 1)
+            self._kernels.take_offers(
+                tokens.data_ptr(), table, none, proposed, given, self._cut, 1
+            )
         self._kernels.cut_drafts(self._cut, none, first)

@@ -1,8 +1,10 @@
-"""What both model runners of vLLM share: the pipeline, and how a request begins and ends. Imports torch.
+"""What both model runners of vLLM share: the pipeline, and how a request begins and
+ends. Imports torch.
 
-Nothing in here raises for one request. A request that can't be guided is closed: its row allows a stop
-token and nothing else, so that no unconstrained text leaves as constrained, and its failure goes to the
-scheduler with the output of that step, so that it does not look finished.
+Nothing in here raises for one request. A request that can't be guided is closed: its
+row allows a stop token and nothing else, so that no unconstrained text leaves as
+constrained, and its failure goes to the scheduler with the output of that step, so that
+it does not look finished.
 """
 
 from __future__ import annotations
@@ -39,7 +41,13 @@ from guided_plugin.hosts.vllm.failures import AT_ONCE, OWN, Ledger, Left
 from guided_plugin.hosts.vllm.logits import GuidedRequest, StepHooks
 from guided_plugin.hosts.vllm.names import REQUEST_LIMITS, Part, When
 from guided_plugin.hosts.vllm.patches import broken, patch
-from guided_plugin.hosts.vllm.questions import ENGINES, engine_of, in_background, offer_methods, wait_for
+from guided_plugin.hosts.vllm.questions import (
+    ENGINES,
+    engine_of,
+    in_background,
+    offer_methods,
+    wait_for,
+)
 from guided_plugin.metrics import Growth, Times
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.pipeline.runtime import resolve_mode
@@ -53,7 +61,8 @@ from guided_plugin.worker.ranks.group import agree, not_shared
 _log = logging.getLogger(__name__)
 
 _ASKED_SECONDS = 60.0
-"""For how long a compile is kept that no frontend asks for any more: its client has left."""
+"""For how long a compile is kept that no frontend asks for any more: its client has
+left."""
 
 _FIRST = OutputSpec.choice(["a"])
 """A spec that starts the grammar worker."""
@@ -62,12 +71,16 @@ _FIRST = OutputSpec.choice(["a"])
 class Engine:
     """The plugin's part of one vLLM engine."""
 
-    def __init__(self, vllm_config: Any, device: torch.device, max_requests: int, *needs: Part) -> None:
+    def __init__(
+        self, vllm_config: Any, device: torch.device, max_requests: int, *needs: Part
+    ) -> None:
         telling.adopt_handlers()
         self.config = vllm_config
         self.options, sources = settings_of(vllm_config)
         refuse_to_start(self.options)
-        self.unsupported_reason = unsupported_reason(vllm_config, self.options) or broken(Part.WORKER, *needs)
+        self.unsupported_reason = unsupported_reason(
+            vllm_config, self.options
+        ) or broken(Part.WORKER, *needs)
         """Why nothing can be guided here, if nothing can."""
         self._pipeline: StepPipeline | None = None
         self.hooks: StepHooks | None = None
@@ -75,25 +88,28 @@ class Engine:
         self.ahead = 0
         """Steps that are sent for the next output already."""
         self.without: set[int] = set()
-        """Sizes of batches, to a power of two, whose last step was without drafts that it could have had."""
+        """Sizes of batches, to a power of two, whose last step was without drafts that
+        it could have had."""
         self.leads = True
-        """Whether this rank has the grammars, and tells of failures: of several ranks the first, whose output
-        vLLM takes."""
+        """Whether this rank has the grammars, and tells of failures: of several ranks
+        the first, whose output vLLM takes."""
         self._numbers = itertools.count(1)
         self._preparing: dict[str, tuple[Future[Admission], float]] = {}
-        """Specs that frontends ask for again and again until they are there, by what frontends call them, and
-        when each was last asked for."""
+        """Specs that frontends ask for again and again until they are there, by what
+        frontends call them, and when each was last asked for."""
         self._growth = Growth()
         self.seconds = Times()
         """What steps took of vLLM's thread, the runner's part included."""
         self._running: dict[str, GuidedRequest] = {}
         self._max_requests = max_requests
         self.table: Container[str] = ()
-        """V1's own table of requests by id, with those that are in no batch for the moment."""
+        """V1's own table of requests by id, with those that are in no batch for the
+        moment."""
         self.failed = Ledger()
         """Requests that failed, until vLLM knows."""
         self._started = False
-        """Whether a spec has compiled here: the grammar worker takes seconds to start."""
+        """Whether a spec has compiled here: the grammar worker takes seconds to
+        start."""
         self._ready = threading.Event()
         """Set when no request waits for what all need."""
         ENGINES.add(self)
@@ -108,14 +124,21 @@ class Engine:
                     self.hooks = StepHooks(compiler.plugins)
             except GuidedError as error:
                 self.refuse(error)
-        shared = 0 if self._pipeline is None else self._pipeline.metrics().worker.shared_bytes
+        shared = (
+            0
+            if self._pipeline is None
+            else self._pipeline.metrics().worker.shared_bytes
+        )
         mode = "" if self._pipeline is None else self._pipeline.mode
         parts = self.options, self.unsupported_reason, mode, max_requests, shared
-        line = telling.engine_line(*parts, leads=self.leads, drafts=drafts_of(self.config))
+        line = telling.engine_line(
+            *parts, leads=self.leads, drafts=drafts_of(self.config)
+        )
         _log.info("%s; %s", line, self.options.told(sources))
 
     def _start(self, pipeline: StepPipeline) -> None:
-        """Make what the first request would wait for, where requests are likely to come."""
+        """Make what the first request would wait for, where requests are likely to
+        come."""
         if not self.options.take_over or not self.leads:
             self._ready.set()
         elif pipeline.mode == "inline":
@@ -132,15 +155,21 @@ class Engine:
         try:
             # Third parties' hooks are called once, not by each rank.
             disabled = self.options.disabled_plugins
-            plugins = None if self.leads else Plugins(disabled=disabled, entry_points=False)
+            plugins = (
+                None if self.leads else Plugins(disabled=disabled, entry_points=False)
+            )
             vocabulary = vocabulary_of(self.config)
             mode = resolve_mode(self.options.mode, device)
             serves = self.leads and mode != "inline"
-            compiler = GrammarCompiler(vocabulary, config=self.options, plugins=plugins, serves=serves)
+            compiler = GrammarCompiler(
+                vocabulary, config=self.options, plugins=plugins, serves=serves
+            )
             compiler.tells = False  # frontends have told it
         except GuidedError as problem:
             error = problem
-        if ranks is not None and (reason := agree(ranks, "" if error is None else error.reason)):
+        if ranks is not None and (
+            reason := agree(ranks, "" if error is None else error.reason)
+        ):
             error = not_shared(reason)
         if error is not None:
             raise error
@@ -166,10 +195,15 @@ class Engine:
         _log.warning("guided requests will be refused: %s", error)
 
     def begin(
-        self, params: Any, tokens: Iterable[int] = (), *, error: GuidedError | None = None
+        self,
+        params: Any,
+        tokens: Iterable[int] = (),
+        *,
+        error: GuidedError | None = None,
     ) -> GuidedRequest | None:
-        """Start a request, after the output it had already produced. None if nothing guides it. `error`: why
-        its grammar can't go on after that, as this rank sees it."""
+        """Start a request, after the output it had already produced. None if nothing
+        guides it. `error`: why its grammar can't go on after that, as this rank sees
+        it."""
         extra = params.extra_args or {}
         request_id = extra.get(REQUEST) or f"{OWN}{next(self._numbers)}"
         try:
@@ -181,7 +215,8 @@ class Engine:
             if self.unsupported_reason is not None:
                 raise self.unsupported_reason
             older = self._running.get(request_id)
-            if older is not None:  # it was preempted, and its old place was never given to another
+            # it was preempted, and its old place was never given to another
+            if older is not None:
                 self.end(older)
             vocabulary = self.pipeline.compiler.vocabulary
             stops = stop_tokens(params, vocabulary)
@@ -189,20 +224,31 @@ class Engine:
                 spec = _stopping(spec, stops)
             slot = self._take_slot(request_id, spec, tokens, error)
         except GuidedError as problem:
-            self.failed.add(request_id, AT_ONCE, problem.reason)  # not guided at all: it ends as an error
-            return GuidedRequest(request_id, UNGUIDED, min(params.all_stop_token_ids, default=0))
+            # not guided at all: it ends as an error
+            self.failed.add(request_id, AT_ONCE, problem.reason)
+            return GuidedRequest(
+                request_id, UNGUIDED, min(params.all_stop_token_ids, default=0)
+            )
         stop = (spec.stop_token_ids or stops)[0]
-        guided = self._running[request_id] = GuidedRequest(request_id, slot, stop, limits_of(params))
+        guided = self._running[request_id] = GuidedRequest(
+            request_id, slot, stop, limits_of(params)
+        )
         return guided
 
     def _take_slot(
-        self, request_id: str, spec: OutputSpec, tokens: Iterable[int], error: GuidedError | None
+        self,
+        request_id: str,
+        spec: OutputSpec,
+        tokens: Iterable[int],
+        error: GuidedError | None,
     ) -> int:
-        """Raises the request's error, except with several ranks: what one rank alone knows must not change
-        which slots they take."""
+        """Raises the request's error, except with several ranks: what one rank alone
+        knows must not change which slots they take."""
         if error is None or not self.leads:
             # Only what comes before the grammar worker has started waits for it.
-            slot = self.pipeline.add_request(request_id, spec, tokens=tokens, wait=not self._started)
+            slot = self.pipeline.add_request(
+                request_id, spec, tokens=tokens, wait=not self._started
+            )
             self._started = True
             return slot
         if self.pipeline.rank is None:
@@ -215,16 +261,20 @@ class Engine:
         return len(self._running) >= self._max_requests
 
     def prepare(self, key: str, made: tuple[str, bytes | None] | None) -> bool:
-        """Get the spec of a request that will come ready; whether that is done. Never blocks. `made` comes
-        with the first question only: the spec, packed, and what a helper of the frontend made of it."""
+        """Get the spec of a request that will come ready; whether that is done. Never
+        blocks. `made` comes with the first question only: the spec, packed, and what a
+        helper of the frontend made of it."""
         if self._pipeline is None or not self.leads:
             return True
         now = time.monotonic()
         verdict, _ = self._preparing.pop(key, (None, now))
         asked = self._preparing.items()
-        self._preparing = {one: each for one, each in asked if now - each[1] < _ASKED_SECONDS}
+        self._preparing = {
+            one: each for one, each in asked if now - each[1] < _ASKED_SECONDS
+        }
         if verdict is None:
-            if made is None:  # another frontend's question, or an older one, was told that it is done
+            # another frontend's question, or an older one, was told that it is done
+            if made is None:
                 return True
             text, prepared = made
             spec = unpacked(text)
@@ -245,7 +295,8 @@ class Engine:
             guided.slot = UNGUIDED
 
     def watch(self, output: Any) -> Any:
-        """The output of the step that was just sampled. It will carry the failures of the step."""
+        """The output of the step that was just sampled. It will carry the failures of
+        the step."""
         if self.hooks is not None:
             self.hooks.appended()
         if not self.leads or not (self._running or self.failed):
@@ -259,19 +310,29 @@ class Engine:
         if error is None and self._pipeline is not None:
             error = self._pipeline.runtime.refusal()
             if error is None and not self._ready.is_set():
-                error = RequestError(f"{self._what} is still starting", hint="send the request again later")
+                error = RequestError(
+                    f"{self._what} is still starting",
+                    hint="send the request again later",
+                )
         return "" if error is None else error.reason
 
     def retry_after(self) -> float:
-        """In how many seconds a request that is refused now may be served, as far as is known."""
+        """In how many seconds a request that is refused now may be served, as far as is
+        known."""
         if self._pipeline is None or self.unsupported_reason is not None:
             return math.inf  # only a restart helps
         return self._pipeline.runtime.refused_for()
 
     def wait_ready(self) -> None:
         """Wait until guided requests need not, for a bounded time."""
-        if self.unsupported_reason is None and self._pipeline is not None and self.options.take_over:
-            self._started |= wait_for(self._ready, self._what, "guided requests get status 503 until then")
+        if (
+            self.unsupported_reason is None
+            and self._pipeline is not None
+            and self.options.take_over
+        ):
+            self._started |= wait_for(
+                self._ready, self._what, "guided requests get status 503 until then"
+            )
 
     @property
     def _what(self) -> str:
@@ -279,23 +340,28 @@ class Engine:
         return "the engine's grammar backends" if inline else "the grammar worker"
 
     def metrics(self, growth: bool = False) -> dict[str, Any]:
-        """The figures of its pipeline as plain data, for other processes. `growth`: with what its counters
-        and times have grown by since that was last asked for."""
+        """The figures of its pipeline as plain data, for other processes. `growth`:
+        with what its counters and times have grown by since that was last asked for."""
         if self._pipeline is None:
             return {"refused": str(self.unsupported_reason)}
         now = self._pipeline.metrics()
         metrics = dataclasses.asdict(now)
         if growth:
-            metrics["growth"] = self._growth.take(now, host_thread=self.seconds.counts())
+            metrics["growth"] = self._growth.take(
+                now, host_thread=self.seconds.counts()
+            )
         metrics["host_thread"] = self.seconds.median()
         metrics["learnt_limit_bytes"] = self.options.learnt_bytes
         metrics["left_to_vllm"] = Left.requests
         metrics["without_drafts"] = len(self.without)
-        metrics["choices"] = [[*choice, count] for choice, count in metrics["choices"].items()]
+        metrics["choices"] = [
+            [*choice, count] for choice, count in metrics["choices"].items()
+        ]
         return metrics
 
     def close(self) -> None:
-        """End the grammar worker, if there is one. No worker of vLLM answers for this engine any more."""
+        """End the grammar worker, if there is one. No worker of vLLM answers for this
+        engine any more."""
         ENGINES.discard(self)
         if self._pipeline is not None:
             self._pipeline.close()
@@ -320,8 +386,8 @@ def _unnamed() -> GuidedError:
 
 
 def sample_tokens(original: Any) -> Any:
-    """`Worker.sample_tokens`: the output of a step goes by the worker's engine, which attaches its
-    failures."""
+    """`Worker.sample_tokens`: the output of a step goes by the worker's engine, which
+    attaches its failures."""
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         return watch(self, original(self, *args, **kwargs))
@@ -330,7 +396,8 @@ def sample_tokens(original: Any) -> Any:
 
 
 def watch(worker: Any, output: Any) -> Any:
-    """A worker's output of a step goes by its engine, which attaches the failures of that step."""
+    """A worker's output of a step goes by its engine, which attaches the failures of
+    that step."""
     engine = worker.__dict__.get("_guided_engine")
     if engine is None:
         engine = engine_of(worker)

@@ -1,12 +1,14 @@
 """Requests in an engine that must end as errors. Imports torch, and vLLM lazily.
 
-vLLM has no way for a processor to report a failure, so methods are wrapped: failures of a step go with its
-ModelRunnerOutput, and the scheduler ends those requests with FinishReason.ERROR. Where one is not as
-expected, nothing is guided: a failure that is not reported looks like a finished output.
+vLLM has no way for a processor to report a failure, so methods are wrapped: failures of
+a step go with its ModelRunnerOutput, and the scheduler ends those requests with
+FinishReason.ERROR. Where one is not as expected, nothing is guided: a failure that is
+not reported looks like a finished output.
 
-A request that fails gets masks with stop tokens only. That alone looks like a finished output, so its failure
-goes to the scheduler together with the output of the first step that is closed for it, and not before: what
-was sampled earlier is still good, and may have ended the request as it should (`Ledger`).
+A request that fails gets masks with stop tokens only. That alone looks like a finished
+output, so its failure goes to the scheduler together with the output of the first step
+that is closed for it, and not before: what was sampled earlier is still good, and may
+have ended the request as it should (`Ledger`).
 """
 
 from __future__ import annotations
@@ -45,16 +47,18 @@ from guided_plugin.step import LED
 _log = logging.getLogger(__name__)
 
 FAILED = "guided_failed"
-"""The attribute of a ModelRunnerOutput that says which requests failed: reasons by id."""
+"""The attribute of a ModelRunnerOutput that says which requests failed: reasons by
+id."""
 
 _WATCH = "_guided_watch"
 
 _LED = "_guided_led"
-"""The attribute of a scheduler with its requests, by id, whose outputs are led to an end before their
-limit."""
+"""The attribute of a scheduler with its requests, by id, whose outputs are led to an
+end before their limit."""
 
 _UNBEGUN = "_guided_unbegun"
-"""The attribute of a scheduler with its requests, by id, whose constrained part may not have begun."""
+"""The attribute of a scheduler with its requests, by id, whose constrained part may not
+have begun."""
 
 Failures = Callable[[Any], dict[str, str]]
 """The failures that belong to a ModelRunnerOutput, once its tokens are on the host."""
@@ -76,14 +80,16 @@ def attach(output: Any, failures: Failures) -> Any:
     """An output that will carry its failures when its tokens are on the host."""
     kind = _kind_of(output.__class__)
     if kind == "asynchronous":
-        setattr(output, _WATCH, failures)  # not a bound method: that would keep the output's tensors alive
+        # not a bound method: that would keep the output's tensors alive
+        setattr(output, _WATCH, failures)
         return output
     return _with_failures(output, failures) if kind == "complete" else output
 
 
 @cache
 def _kind_of(output: type) -> str:
-    """What a class of output is: `complete`, `asynchronous`, or `other`. Asked in each step."""
+    """What a class of output is: `complete`, `asynchronous`, or `other`. Asked in each
+    step."""
     from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
 
     kind = "complete" if issubclass(output, ModelRunnerOutput) else "other"
@@ -113,7 +119,8 @@ def _with_failures(output: Any, failures: Failures) -> Any:
 
 
 def add_request(original: Any) -> Any:
-    """`Scheduler.add_request`: a guided request carries its id, by which its failure is reported."""
+    """`Scheduler.add_request`: a guided request carries its id, by which its failure is
+    reported."""
 
     def replaced(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         params = getattr(request, "sampling_params", None)
@@ -135,10 +142,15 @@ def add_request(original: Any) -> Any:
 
 
 def update_from_output(original: Any) -> Any:
-    """`Scheduler.update_from_output`. What a step took is noted here too, for `jump_forward`."""
+    """`Scheduler.update_from_output`. What a step took is noted here too, for
+    `jump_forward`."""
 
     def replaced(
-        self: Any, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any
+        self: Any,
+        scheduler_output: Any,
+        model_runner_output: Any,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         failed = getattr(model_runner_output, FAILED, None)
         switch = switch_of(self)
@@ -147,8 +159,14 @@ def update_from_output(original: Any) -> Any:
         unbegun = dict(self.__dict__.get(_UNBEGUN) or ())
         led = set(self.__dict__.get(_LED) or ())
         if not failed and not unbegun and not led:
-            return original(self, scheduler_output, model_runner_output, *args, **kwargs)
-        live = {one: reason for one, reason in (failed or {}).items() if _is_live(self.requests.get(one))}
+            return original(
+                self, scheduler_output, model_runner_output, *args, **kwargs
+            )
+        live = {
+            one: reason
+            for one, reason in (failed or {}).items()
+            if _is_live(self.requests.get(one))
+        }
         for request_id in [one for one, reason in live.items() if reason == LED]:
             del live[request_id]
             led.add(request_id)  # the scheduler may drop the request in this update
@@ -157,7 +175,9 @@ def update_from_output(original: Any) -> Any:
             _log.error("request %s: output cut off: %s", printable(request_id), reason)
             _end_as_error(self, request_id, reason)
         outputs = original(self, scheduler_output, model_runner_output, *args, **kwargs)
-        told = [output for of_client in outputs.values() for output in of_client.outputs]
+        told = [
+            output for of_client in outputs.values() for output in of_client.outputs
+        ]
         if led:
             _tell_led(told, led)
         _correct(told, live)
@@ -170,7 +190,9 @@ def update_from_output(original: Any) -> Any:
 
 def _note(scheduler: Any, name: str, request: Any) -> None:
     """Keep a request by its id, as long as the scheduler does."""
-    vars(scheduler).setdefault(name, weakref.WeakValueDictionary())[request.request_id] = request
+    vars(scheduler).setdefault(name, weakref.WeakValueDictionary())[
+        request.request_id
+    ] = request
 
 
 def _tell_led(outputs: list[Any], led: set[str]) -> None:
@@ -183,7 +205,8 @@ def _tell_led(outputs: list[Any], led: set[str]) -> None:
 
 
 def _ended_too_early(outputs: list[Any], unbegun: dict[str, Any]) -> dict[str, str]:
-    """Reasons by id of requests that stopped before their constrained part began: nothing of them is."""
+    """Reasons by id of requests that stopped before their constrained part began:
+    nothing of them is."""
     from vllm.v1.engine import FinishReason
 
     found = {}
@@ -205,7 +228,8 @@ def _is_live(request: Any) -> bool:
 
 
 def _end_as_error(scheduler: Any, request_id: str, reason: str) -> None:
-    """Have the scheduler end a request at the end of its update, also one without a token in this step."""
+    """Have the scheduler end a request at the end of its update, also one without a
+    token in this step."""
     ending = scheduler.grammar_compile_error_reqs
     if isinstance(ending, dict):  # since 0.33
         ending[request_id] = _error(reason)
@@ -214,7 +238,8 @@ def _end_as_error(scheduler: Any, request_id: str, reason: str) -> None:
 
 
 def _correct(outputs: list[Any], failed: dict[str, str]) -> None:
-    """Turn outputs of failed requests into errors which a stop token ended before the scheduler could."""
+    """Turn outputs of failed requests into errors which a stop token ended before the
+    scheduler could."""
     from vllm.v1.engine import FinishReason
 
     for output in outputs:
@@ -230,32 +255,40 @@ def _correct(outputs: list[Any], failed: dict[str, str]) -> None:
 def _error(reason: str) -> Any:
     from vllm.outputs import RequestError as VLLMRequestError
 
-    return VLLMRequestError(code="guided_request_failed", message=f"guided request failed: {reason}")
+    return VLLMRequestError(
+        code="guided_request_failed", message=f"guided request failed: {reason}"
+    )
 
 
 def preprocess_add_request(original: Any) -> Any:
-    """`EngineCore.preprocess_add_request`. Every request passes it. One with a constraint that this plugin
-    serves and without the gate's mark came past the check at admission: nothing has compiled its spec within
-    the limits, and with `take_over` vLLM's own manager would serve what the operator gave to the plugin. It
-    is refused."""
+    """`EngineCore.preprocess_add_request`. Every request passes it. One with a
+    constraint that this plugin serves and without the gate's mark came past the check
+    at admission: nothing has compiled its spec within the limits, and with `take_over`
+    vLLM's own manager would serve what the operator gave to the plugin. It is
+    refused."""
 
     def replaced(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        params = request.sampling_params  # None where a request is pooled: it has no output to guide
+        # None where a request is pooled: it has no output to guide
+        params = request.sampling_params
         error = None if params is None else passed_by(params, self.vllm_config)
         if error is None:
             return original(self, request, *args, **kwargs)
-        # vLLM's part all the same: its caches of images follow what frontends send. But no grammar is made.
+        # vLLM's part all the same: its caches of images follow what frontends send. But
+        # no grammar is made.
         request.sampling_params = copy.copy(params)
         request.sampling_params.structured_outputs = None
         original(self, request, *args, **kwargs)
-        _log.error("request %s: refused: %s", printable(request.request_id), error.reason)
+        _log.error(
+            "request %s: refused: %s", printable(request.request_id), error.reason
+        )
         raise refusal(error)
 
     return replaced
 
 
 def check_ready(prompt: Any, vllm_config: Any) -> None:
-    """Refuse what a caller gives a frontend as a request that is ready for the engine, if no gate made it."""
+    """Refuse what a caller gives a frontend as a request that is ready for the engine,
+    if no gate made it."""
     params = getattr(prompt, "sampling_params", None)
     error = None if params is None else passed_by(params, vllm_config)
     if error is not None:
@@ -267,7 +300,9 @@ def passed_by(params: Any, vllm_config: Any) -> GuidedError | None:
     extra = params.extra_args
     if extra and extra.get(GUIDED) is not None:
         # Only the gate of a Python frontend makes a mark: any other is a client's.
-        return None if extra.get(ADMITTED) is True and not rust_frontend() else _PASSED_BY
+        return (
+            None if extra.get(ADMITTED) is True and not rust_frontend() else _PASSED_BY
+        )
     if constraint(params) is None:
         return None
     options = options_of(vllm_config)
@@ -284,14 +319,15 @@ _PASSED_BY = RequestError(
 
 
 class Ledger:
-    """Failed requests of one engine by vLLM's id, until an output tells of them. Thread-safe: outputs may be
-    fetched in another thread."""
+    """Failed requests of one engine by vLLM's id, until an output tells of them.
+    Thread-safe: outputs may be fetched in another thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.pending: dict[str, tuple[int, str]] = {}
         self.tells = True
-        """Whether this rank's output is the one that vLLM takes; nothing is noted elsewhere."""
+        """Whether this rank's output is the one that vLLM takes; nothing is noted
+        elsewhere."""
         self._dead: list[DeadRows] = []
         """Of the step that is being sampled."""
 
@@ -299,7 +335,8 @@ class Ledger:
         return bool(self.pending or self._dead)
 
     def add(self, request_id: str, step: int, reason: str) -> None:
-        """A request is closed from a step on, or led. The first reason why it failed stays."""
+        """A request is closed from a step on, or led. The first reason why it failed
+        stays."""
         if self.tells:
             with self._lock:
                 known = self.pending.get(request_id)
@@ -307,22 +344,28 @@ class Ledger:
                     self.pending[request_id] = step, reason
 
     def limited(self, requests: list[GuidedRequest], flags: Tensor) -> None:
-        """Rows of these may be given a stop token in this step; [positions, requests] `flags`, on the device,
-        say where the grammar forbids it."""
+        """Rows of these may be given a stop token in this step; [positions, requests]
+        `flags`, on the device, say where the grammar forbids it."""
         if self.tells:
-            # vLLM waits for the current stream before it reads the tokens of the step: then these are there.
+            # vLLM waits for the current stream before it reads the tokens of the step:
+            # then these are there.
             self._dead.append(DeadRows(requests, flags.to("cpu", non_blocking=True)))
 
     def attach(self, output: Any, runtime: Any, ahead: int = 0) -> Any:
-        """The output of a step. It will carry the failures that belong to it. `runtime`: of the pipeline,
-        which is so many steps ahead of it."""
+        """The output of a step. It will carry the failures that belong to it.
+        `runtime`: of the pipeline, which is so many steps ahead of it."""
         dead = self._dead
         self._dead = []
         newest = AT_ONCE if runtime is None else runtime.newest - ahead
-        return attach(output, lambda complete: self._failed(newest, dead, runtime, complete))
+        return attach(
+            output, lambda complete: self._failed(newest, dead, runtime, complete)
+        )
 
-    def _failed(self, step: int, dead: list[DeadRows], runtime: Any, output: Any) -> dict[str, str]:
-        """Reasons by id. The tokens of the step are on the host, so its masks were complete. Any thread."""
+    def _failed(
+        self, step: int, dead: list[DeadRows], runtime: Any, output: Any
+    ) -> dict[str, str]:
+        """Reasons by id. The tokens of the step are on the host, so its masks were
+        complete. Any thread."""
         for rows in dead:
             for request in rows.cut(output):
                 what = f"{request.limits} leave no token that the grammar allows"
@@ -334,38 +377,54 @@ class Ledger:
         for request_id, reason in due.items():
             if request_id.startswith(OWN) and reason != LED:
                 _log.error(
-                    "request %s: output cut off, and vLLM cannot be told: %s", printable(request_id), reason
+                    "request %s: output cut off, and vLLM cannot be told: %s",
+                    printable(request_id),
+                    reason,
                 )
         return due
 
     def due(self, step: int) -> dict[str, str]:
-        """The reasons of requests that are closed in a step, by id. Each is returned once, or once more where
-        a request that has ended is noticed in another place: the scheduler passes over that."""
+        """The reasons of requests that are closed in a step, by id. Each is returned
+        once, or once more where a request that has ended is noticed in another place:
+        the scheduler passes over that."""
         if not self.pending:
             return {}
         with self._lock:
-            due = {one: reason for one, (first, reason) in self.pending.items() if first <= step}
+            due = {
+                one: reason
+                for one, (first, reason) in self.pending.items()
+                if first <= step
+            }
             for one in due:
                 del self.pending[one]
         return due
 
 
 class DeadRows(NamedTuple):
-    """Requests whose own options may have left a row without a token that the grammar allows: a stop token
-    was put there."""
+    """Requests whose own options may have left a row without a token that the grammar
+    allows: a stop token was put there."""
 
     requests: list[GuidedRequest]
     flags: Tensor
-    """[positions, requests] bool, host: whether the grammar forbids that stop token there."""
+    """[positions, requests] bool, host: whether the grammar forbids that stop token
+    there."""
 
     def cut(self, output: Any) -> list[GuidedRequest]:
-        """Those that ended with such a stop token. `output` is the step's ModelRunnerOutput."""
+        """Those that ended with such a stop token. `output` is the step's
+        ModelRunnerOutput."""
         found = []
         rows = self.flags.tolist()
         for column, request in enumerate(self.requests):
             row = output.req_id_to_index.get(request.request_id)
-            tokens = [] if row is None or not output.sampled_token_ids else output.sampled_token_ids[row]
+            tokens = (
+                []
+                if row is None or not output.sampled_token_ids
+                else output.sampled_token_ids[row]
+            )
             # An accepted draft may be that token, too.
-            if any(token == request.stop and at[column] for token, at in zip(tokens, rows, strict=False)):
+            if any(
+                token == request.stop and at[column]
+                for token, at in zip(tokens, rows, strict=False)
+            ):
                 found.append(request)
         return found

@@ -1,8 +1,10 @@
-"""The plugin's figures in vLLM's `/metrics`. Imports vLLM and prometheus_client, which vLLM needs itself.
+"""The plugin's figures in vLLM's `/metrics`. Imports vLLM and prometheus_client, which
+vLLM needs itself.
 
-vLLM makes `GuidedStatLogger` in each API server (entry point `vllm.stat_logger_plugins`). What happens there
-is counted as it happens (`telling`). What engines know is asked for every few seconds while guided requests
-come, in one call between two steps.
+vLLM makes `GuidedStatLogger` in each API server (entry point
+`vllm.stat_logger_plugins`). What happens there is counted as it happens (`telling`).
+What engines know is asked for every few seconds while guided requests come, in one call
+between two steps.
 """
 
 from __future__ import annotations
@@ -66,8 +68,8 @@ class _Times(Histogram):
     """Times that engines have counted by bucket."""
 
     def inc(self, *grown: float) -> None:
-        """By so many in each bucket; their sum comes last. prometheus_client itself has only a call for each
-        time."""
+        """By so many in each bucket; their sum comes last. prometheus_client itself has
+        only a call for each time."""
         for bucket, count in zip(self._buckets, grown[:-1], strict=True):
             if count:  # where several processes add up, each is a write to a file
                 bucket.inc(count)
@@ -75,22 +77,41 @@ class _Times(Histogram):
 
 
 class _Metrics(telling.Listener):
-    """All metrics of this process; asks engines while guided requests come. A registry takes no name twice,
-    so it is made once."""
+    """All metrics of this process; asks engines while guided requests come. A registry
+    takes no name twice, so it is made once."""
 
     def __init__(self) -> None:
         name = "guided_plugin"
-        self.requests = Counter(f"{name}_requests", "guided requests", ["backend", "outcome"])
-        for outcome in ("refused", "busy", "left", "failed"):  # 0 from the start: the first is a growth too
-            self.requests.labels("none", outcome)
-        self.refusals = Counter(f"{name}_refusals", "guided requests that were refused", ["reason"])
-        self.unenforced = Counter(f"{name}_unenforced", "guided requests by unenforced keyword", ["keyword"])
-        self.compiles = Histogram(
-            f"{name}_compile_seconds", "seconds until a new spec was admitted", ["backend"], buckets=_BUCKETS
+        self.requests = Counter(
+            f"{name}_requests", "guided requests", ["backend", "outcome"]
         )
-        told = {key: (f"{name}_{title}", HELP[key], ["engine"]) for key, title in _TOLD.items()}
-        self.counters = {key: Counter(*one) for key, one in told.items() if key in COUNTERS}
-        self.times = {key: _Times(*one, buckets=BUCKETS) for key, one in told.items() if key in TIMES}
+        # 0 from the start: the first is a growth too
+        for outcome in ("refused", "busy", "left", "failed"):
+            self.requests.labels("none", outcome)
+        self.refusals = Counter(
+            f"{name}_refusals", "guided requests that were refused", ["reason"]
+        )
+        self.unenforced = Counter(
+            f"{name}_unenforced", "guided requests by unenforced keyword", ["keyword"]
+        )
+        self.compiles = Histogram(
+            f"{name}_compile_seconds",
+            "seconds until a new spec was admitted",
+            ["backend"],
+            buckets=_BUCKETS,
+        )
+        told = {
+            key: (f"{name}_{title}", HELP[key], ["engine"])
+            for key, title in _TOLD.items()
+        }
+        self.counters = {
+            key: Counter(*one) for key, one in told.items() if key in COUNTERS
+        }
+        self.times = {
+            key: _Times(*one, buckets=BUCKETS)
+            for key, one in told.items()
+            if key in TIMES
+        }
         self.gauges = {
             key: Gauge(*one, multiprocess_mode="mostrecent")
             for key, one in told.items()
@@ -121,7 +142,8 @@ class _Metrics(telling.Listener):
         self.requests.labels("none", "failed").inc()
 
     def tell(self, engines: Iterable[Mapping[str, Any]]) -> None:
-        """What the engines answered. A server's frontends add up what each was told that grew."""
+        """What the engines answered. A server's frontends add up what each was told
+        that grew."""
         growing = {**self.counters, **self.times}
         for index, found in enumerate(engines):
             figures = {**found.get("worker", {}), **found}
@@ -136,7 +158,9 @@ class _Metrics(telling.Listener):
     def on_loop(self, engine: Any) -> None:
         if self._task is None or self._task.done():
             self._newest = time.monotonic()
-            self._task = asyncio.get_running_loop().create_task(self._ask(weakref.ref(engine)))
+            self._task = asyncio.get_running_loop().create_task(
+                self._ask(weakref.ref(engine))
+            )
 
     async def _ask(self, engine: weakref.ref[Any]) -> None:
         while time.monotonic() - self._newest < _IDLE * SECONDS:
@@ -146,7 +170,8 @@ class _Metrics(telling.Listener):
                 return
             try:
                 answers = await ask_all(asked, METRICS, (True,))
-            except Exception as error:  # an engine that ends; the next request asks again
+            # an engine that ends; the next request asks again
+            except Exception as error:
                 _log.debug("no metrics from the engine: %s", error)
                 return
             self.tell(found for of_worker in answers for found in of_worker)
@@ -157,7 +182,8 @@ _metrics: _Metrics | None = None
 
 
 class GuidedStatLogger(AggregateStatLoggerBase):
-    """Puts the metrics into vLLM's registry. What vLLM records in each step is no concern of it."""
+    """Puts the metrics into vLLM's registry. What vLLM records in each step is no
+    concern of it."""
 
     def __init__(self, vllm_config: Any, engine_indexes: list[int]) -> None:
         global _metrics

@@ -1,9 +1,11 @@
-"""What replaces methods of vLLM's frontends, so that guided requests are admitted before an engine sees them.
+"""What replaces methods of vLLM's frontends, so that guided requests are admitted
+before an engine sees them.
 
-vLLM has no hook for this; `names` says which method each function here wraps and why, and `patches` puts it
-there. A spec that can't be compiled is the client's error: status 400, path and hint. All but small ones are
-made ready in the engine before their requests go there: a step that waited for one would hold up the whole
-batch. Imports vLLM lazily.
+vLLM has no hook for this; `names` says which method each function here wraps and why,
+and `patches` puts it there. A spec that can't be compiled is the client's error: status
+400, path and hint. All but small ones are made ready in the engine before their
+requests go there: a step that waited for one would hold up the whole batch. Imports
+vLLM lazily.
 """
 
 from __future__ import annotations
@@ -32,26 +34,31 @@ from guided_plugin.hosts.vllm.specs import LEFT, Admitted
 from guided_plugin.hosts.vllm.telling import refusal, refused
 
 _PAUSES = 0.001, 0.05
-"""Seconds between the first two questions whether a spec is ready in the engine, and at most."""
+"""Seconds between the first two questions whether a spec is ready in the engine, and at
+most."""
 
 _COMPLETION = "cmpl-"
 """Begins the ids of requests of /v1/completions."""
 
 _made: ContextVar[list[Any] | None] = ContextVar("sampling_params_made", default=None)
-"""The params that a server has made of the request that it begins to stream: one for each prompt."""
+"""The params that a server has made of the request that it begins to stream: one for
+each prompt."""
 
 _REQUEST = "_guided_request"
-"""The attribute of `BeamSearchParams` that holds the HTTP request they were made from."""
+"""The attribute of `BeamSearchParams` that holds the HTTP request they were made
+from."""
 
 _BY_OPTIONS = "leave no token that the grammar allows"
-"""In the reason of a request that failed by options of its own (`Ledger`): the client can change them."""
+"""In the reason of a request that failed by options of its own (`Ledger`): the client
+can change them."""
 
 _UNSET_LEVEL = "auto"
-"""vLLM builds the tag of a request with tools by a strict level, which its server gives to its parsers
-(`--tool-strict-level`). This one says that the start command gives none."""
+"""vLLM builds the tag of a request with tools by a strict level, which its server gives
+to its parsers (`--tool-strict-level`). This one says that the start command gives
+none."""
 _STRICTEST = "parameter"
-"""With it the calls of each tool, named, `required` or `auto`, have the form that the model's parser reads,
-and arguments that satisfy the tool's schema."""
+"""With it the calls of each tool, named, `required` or `auto`, have the form that the
+model's parser reads, and arguments that satisfy the tool's schema."""
 
 
 def install() -> None:
@@ -59,7 +66,8 @@ def install() -> None:
     `vllm.general_plugins`: vLLM calls it in each of its processes."""
     telling.adopt_handlers()
     patch(When.START)
-    offer_methods()  # here, as workers of other stages than the last load no logits processor
+    # here, as workers of other stages than the last load no logits processor
+    offer_methods()
 
 
 def made(original: Any) -> Any:
@@ -108,7 +116,9 @@ def process_inputs(original: Any) -> Any:
             request = original(self, *args, **kwargs)
             gate.complete(request)
         except GuidedError as error:
-            raise refused(error, call.get("request_id", args, kwargs), params) from error
+            raise refused(
+                error, call.get("request_id", args, kwargs), params
+            ) from error
         except Exception as error:  # vLLM's own refusal
             telling.listener.refused(type(error).__name__, "refused")
             raise
@@ -138,13 +148,17 @@ def add_request(original: Any) -> Any:
             while admitted is not LEFT and (specs.expected or not admitted.prepared):
                 wanted = list(dict.fromkeys([admitted, *specs.expected]))
                 questions = [specs.question(one) for one in wanted]
-                if specs.answered(wanted, self.collective_rpc(PREPARE, args=(questions,))):
+                if specs.answered(
+                    wanted, self.collective_rpc(PREPARE, args=(questions,))
+                ):
                     break
                 if time.monotonic() > deadline:
                     raise gate.late()
                 time.sleep(next(pauses))
         except GuidedError as error:
-            raise refused(error, call.get("request_id", args, kwargs), params) from error
+            raise refused(
+                error, call.get("request_id", args, kwargs), params
+            ) from error
         args, kwargs = call.having(carried, args, kwargs)
         return original(self, *args, **kwargs)
 
@@ -168,7 +182,8 @@ def add_request_async(original: Any) -> Any:
             if admitted is not LEFT:
                 telling.listener.on_loop(self)
                 await gate.health.check_async(partial(ask_all, self))
-                # Completions are one text: their reasoning would never be told from the rest.
+                # Completions are one text: their reasoning would never be told from the
+                # rest.
                 whole = request_id.startswith(_COMPLETION)
                 carried.extra_args[REASONING] = Said(
                     True if whole else call.get("reasoning_ended", args, kwargs),
@@ -176,7 +191,9 @@ def add_request_async(original: Any) -> Any:
                 )
             pauses = _pauses()
             while not admitted.prepared:
-                answers = await ask_all(self, PREPARE, ([gate.specs.question(admitted)],))
+                answers = await ask_all(
+                    self, PREPARE, ([gate.specs.question(admitted)],)
+                )
                 if not gate.specs.answered([admitted], answers):
                     await asyncio.sleep(next(pauses))
         telling.stop_waiting()
@@ -195,14 +212,18 @@ def _pauses() -> Iterator[float]:
 
 
 def cleanup(original: Any) -> Any:
-    """`GenerateBaseServing._with_kv_transfer_rejection_cleanup`: chats, completions and responses pass
-    through it, with the coroutine that makes the stream. vLLM calls the engine when that is read, after
-    status 200 was sent."""
+    """`GenerateBaseServing._with_kv_transfer_rejection_cleanup`: chats, completions and
+    responses pass through it, with the coroutine that makes the stream. vLLM calls the
+    engine when that is read, after status 200 was sent."""
 
-    async def with_cleanup(self: Any, awaitable: Any, request: Any, raw_request: Any) -> Any:
+    async def with_cleanup(
+        self: Any, awaitable: Any, request: Any, raw_request: Any
+    ) -> Any:
         note(request)
         # Inside: what cleans up after a refused request sees this refusal too.
-        return await original(self, _admitted(self, awaitable, request), request, raw_request)
+        return await original(
+            self, _admitted(self, awaitable, request), request, raw_request
+        )
 
     return with_cleanup
 
@@ -218,7 +239,8 @@ def serve_tokens(original: Any) -> Any:
 
 
 def to_sampling_params(original: Any) -> Any:
-    """Of chats, completions and responses. The token limit in it is what the prompt leaves."""
+    """Of chats, completions and responses. The token limit in it is what the prompt
+    leaves."""
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         params = original(self, *args, **kwargs)
@@ -230,26 +252,39 @@ def to_sampling_params(original: Any) -> Any:
     return replaced
 
 
-async def _admitted(serving: Any, awaitable: Awaitable[Any], request: Any, known: Sequence[Any] = ()) -> Any:
-    """The answer of an entrance; of a request that is streamed, or goes on in the background, once its spec
-    is admitted, with room for its shortest output. The engine's own look at it finds that remembered.
-    `known`: the params of a request that has some; those of others are made meanwhile."""
+async def _admitted(
+    serving: Any, awaitable: Awaitable[Any], request: Any, known: Sequence[Any] = ()
+) -> Any:
+    """The answer of an entrance; of a request that is streamed, or goes on in the
+    background, once its spec is admitted, with room for its shortest output. The
+    engine's own look at it finds that remembered. `known`: the params of a request that
+    has some; those of others are made meanwhile."""
     made = list(known)
     _made.set(made)
     answer = await awaitable
     engine = getattr(serving, "engine_client", None)
     late = getattr(request, "stream", False) or getattr(request, "background", False)
-    if not late or engine is None or not hasattr(engine, "input_processor") or hasattr(answer, "error"):
+    if (
+        not late
+        or engine is None
+        or not hasattr(engine, "input_processor")
+        or hasattr(answer, "error")
+    ):
         return answer
     gate = gate_of(engine)
-    if made and gate.concerns(made[0]):  # beam searches make none of that kind: `beam_search` looks at them
+    # beam searches make none of that kind: `beam_search` looks at them
+    if made and gate.concerns(made[0]):
         try:
             async with gate.in_time(request.request_id, made[0]) as deadline:
-                admitted: Admitted = (await gate.admit_async(made[0], deadline)).extra_args[GUIDED]
+                admitted: Admitted = (
+                    await gate.admit_async(made[0], deadline)
+                ).extra_args[GUIDED]
                 if admitted is not LEFT:
                     await gate.health.check_async(partial(ask_all, engine))
                     for params in made:
-                        gate.room(admitted, params, len(getattr(request, "token_ids", ())))
+                        gate.room(
+                            admitted, params, len(getattr(request, "token_ids", ()))
+                        )
         except Exception:
             close = getattr(answer, "aclose", None)
             if close is not None:
@@ -269,8 +304,8 @@ def init_entrypoints_middleware(original: Any) -> Any:
 
 
 async def state_of(app: Any) -> dict[str, Any]:
-    """What a server says of the plugin in it. `off`: why nothing is guided; empty where the plugin is on, in
-    this frontend and in each engine behind it, which are asked."""
+    """What a server says of the plugin in it. `off`: why nothing is guided; empty where
+    the plugin is on, in this frontend and in each engine behind it, which are asked."""
     engine = getattr(app.state, "engine_client", None)
     told = {"version": __version__}
     if not hasattr(engine, "input_processor"):
@@ -297,8 +332,14 @@ def process_outputs(original: Any) -> Any:
     passed_on = "error" in EngineCoreOutput.__struct_fields__  # since 0.33
 
     def replaced(self: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        failed = [one for one in engine_core_outputs if one.finish_reason is failure and one.stop_reason]
-        queues = [(self.request_states.get(one.request_id), one.stop_reason) for one in failed]
+        failed = [
+            one
+            for one in engine_core_outputs
+            if one.finish_reason is failure and one.stop_reason
+        ]
+        queues = [
+            (self.request_states.get(one.request_id), one.stop_reason) for one in failed
+        ]
         result = original(self, engine_core_outputs, *args, **kwargs)
         for state, reason in queues:
             telling.listener.failed()
@@ -315,14 +356,17 @@ def process_outputs(original: Any) -> Any:
 
 
 def render_and_add_requests(original: Any) -> Any:
-    """`LLM._render_and_add_requests`, where `LLM` adds its prompts, one after the other."""
+    """`LLM._render_and_add_requests`, where `LLM` adds its prompts, one after the
+    other."""
     call = Call(original)
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         params = call.get("params", args, kwargs)
         if len(params) < 2:  # nothing to look ahead to
             return original(self, *args, **kwargs)
-        args, kwargs = call.having(Ahead(gate_of(self.llm_engine), params), args, kwargs)
+        args, kwargs = call.having(
+            Ahead(gate_of(self.llm_engine), params), args, kwargs
+        )
         return original(self, *args, **kwargs)
 
     return replaced
@@ -330,7 +374,8 @@ def render_and_add_requests(original: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _HttpConstraint:
-    """The constraint of an HTTP request under the names that `SamplingParams` has for it."""
+    """The constraint of an HTTP request under the names that `SamplingParams` has for
+    it."""
 
     request: Any
 
@@ -341,14 +386,16 @@ class _HttpConstraint:
 
     @property
     def structured_outputs(self) -> Any:
-        """`structured_outputs`, `response_format` and what vLLM made of the tools; none for speech."""
+        """`structured_outputs`, `response_format` and what vLLM made of the tools; none
+        for speech."""
         extract = getattr(self.request, "extract_structured_outputs", None)
         return None if extract is None else extract()
 
 
 def to_beam_search_params(original: Any) -> Any:
-    """Of HTTP requests. vLLM's beam search makes a request for each token of each beam, without the
-    constraint of the client's request, and this is the last place that has it."""
+    """Of HTTP requests. vLLM's beam search makes a request for each token of each beam,
+    without the constraint of the client's request, and this is the last place that has
+    it."""
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         params = original(self, *args, **kwargs)
@@ -362,7 +409,8 @@ def beam_search(original: Any) -> Any:
     """`beam_search` of servers and of `LLM`, which has the engine."""
     call = Call(original)
 
-    # No generator, though the original may be one: what is raised here comes before a stream begins.
+    # No generator, though the original may be one: what is raised here comes before a
+    # stream begins.
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         params = call.get("params", args, kwargs)
         request = getattr(params, _REQUEST, None)
@@ -381,8 +429,8 @@ def beam_search(original: Any) -> Any:
 
 
 def get_parser(original: Any) -> Any:
-    """`ParserManager.get_parser`: the parsers of a server hold every tool to its schema, unless the operator
-    set `--tool-strict-level`."""
+    """`ParserManager.get_parser`: the parsers of a server hold every tool to its
+    schema, unless the operator set `--tool-strict-level`."""
 
     def replaced(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("tool_strict_level", _UNSET_LEVEL) == _UNSET_LEVEL:
@@ -395,15 +443,18 @@ def get_parser(original: Any) -> Any:
 def resolve_tool_strictness(original: Any) -> Any:
     """Tools as a request wrote them, where vLLM's level would say something else.
 
-    A tool that says `strict: false` stays free. One without parameters takes an empty object: vLLM reads that
-    as any JSON, `"arguments": false`.
+    A tool that says `strict: false` stays free. One without parameters takes an empty
+    object: vLLM reads that as any JSON, `"arguments": false`.
     """
 
     def replaced(tools: Any, *args: Any, **kwargs: Any) -> Any:
         resolved = original(tools, *args, **kwargs)
         if resolved is None:
             return None
-        return [_as_written(tool, asked) for tool, asked in zip(resolved, tools, strict=True)]
+        return [
+            _as_written(tool, asked)
+            for tool, asked in zip(resolved, tools, strict=True)
+        ]
 
     return replaced
 
@@ -415,8 +466,16 @@ def _as_written(tool: Any, asked: Any) -> Any:
     if getattr(getattr(asked, "function", asked), "strict", None) is False:
         changes["strict"] = False
     if getattr(function, "parameters", {}) is None:
-        changes["parameters"] = {"type": "object", "properties": {}, "additionalProperties": False}
+        changes["parameters"] = {
+            "type": "object",
+            "properties": {},
+            "additionalProperties": False,
+        }
     if not changes:
         return tool
     function = function.model_copy(update=changes)
-    return tool.model_copy(update={"function": function}) if hasattr(tool, "function") else function
+    return (
+        tool.model_copy(update={"function": function})
+        if hasattr(tool, "function")
+        else function
+    )

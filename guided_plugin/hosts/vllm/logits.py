@@ -1,9 +1,11 @@
-"""Rows of logits, and where vLLM's V2 runner shows them. Imports torch, and vLLM lazily.
+"""Rows of logits, and where vLLM's V2 runner shows them. Imports torch, and vLLM
+lazily.
 
-A closed row allows one stop token. Where `allowed_token_ids`, `bad_words`, `min_tokens` or `logit_bias` and
-the grammar together leave no token, a stop token is put there: a row of -inf would break the whole batch. If
-the grammar allows the stop token there, the output is finished; else the request has failed: its output ends
-with a stop token that its mask forbids. That is looked at on the device, and nothing waits for it.
+A closed row allows one stop token. Where `allowed_token_ids`, `bad_words`, `min_tokens`
+or `logit_bias` and the grammar together leave no token, a stop token is put there: a
+row of -inf would break the whole batch. If the grammar allows the stop token there, the
+output is finished; else the request has failed: its output ends with a stop token that
+its mask forbids. That is looked at on the device, and nothing waits for it.
 """
 
 from __future__ import annotations
@@ -33,27 +35,29 @@ class GuidedRequest:
     stop: int
     """A token that ends it."""
     limits: str = ""
-    """Options by which vLLM itself forbids tokens of it: what is left of a row may then be nothing."""
+    """Options by which vLLM itself forbids tokens of it: what is left of a row may then
+    be nothing."""
 
 
 class ForcedRows:
-    """The rows of one batch that need more than a mask, found on the device by the index of their request: of
-    [rows, width] logits, indices[row] says whose row it is. Not changed once it is used: their numbers go to
-    the device once."""
+    """The rows of one batch that need more than a mask, found on the device by the
+    index of their request: of [rows, width] logits, indices[row] says whose row it is.
+    Not changed once it is used: their numbers go to the device once."""
 
     def __init__(self) -> None:
         self.closed: list[tuple[int, int]] = []
         """The indices of closed requests, with their stop tokens."""
         self.fragile: list[tuple[int, int, int]] = []
-        """Those of requests whose options may leave a row nothing, with stop tokens and places: their rows
-        among the masks, with drafts in each block of them."""
+        """Those of requests whose options may leave a row nothing, with stop tokens and
+        places: their rows among the masks, with drafts in each block of them."""
         self.limited: list[GuidedRequest] = []
         """Their requests."""
         self._closed_columns: tuple[Tensor, ...] = ()
         self._fragile_columns: tuple[Tensor, ...] = ()
 
     def add(self, index: int, place: int, request: GuidedRequest) -> None:
-        """A request of the batch: its index, and its row among the masks if it has one."""
+        """A request of the batch: its index, and its row among the masks if it has
+        one."""
         if request.slot == UNGUIDED:
             self.closed.append((index, request.stop))
         elif request.limits:
@@ -63,7 +67,9 @@ class ForcedRows:
     def close(self, logits: Tensor, indices: Tensor) -> None:
         """Leave the rows of closed requests a stop token and nothing else."""
         if self.closed:
-            self._closed_columns = self._closed_columns or _columns(self.closed, logits.device)
+            self._closed_columns = self._closed_columns or _columns(
+                self.closed, logits.device
+            )
             hit, stop = _find(indices, *self._closed_columns)
             logits.masked_fill_(hit, -torch.inf)
             logits.scatter_(1, stop, torch.where(hit, 0.0, logits.gather(1, stop)))
@@ -77,8 +83,8 @@ class ForcedRows:
             logits.scatter_(1, stop, torch.where(dead, 0.0, logits.gather(1, stop)))
 
     def refused_stops(self, mask: Tensor, drafts: int = 0) -> Tensor:
-        """Where masks forbid the stop token that `spare` would put there: [drafts + 1, fragile] bool, on the
-        device. The masks are so many blocks."""
+        """Where masks forbid the stop token that `spare` would put there: [drafts + 1,
+        fragile] bool, on the device. The masks are so many blocks."""
         _, stops, places = self._fragile_on(mask.device)
         words = mask.view(drafts + 1, -1, mask.shape[1])[:, places, stops // 32]
         return (words >> (stops % 32) & 1) == 0
@@ -96,17 +102,22 @@ def _find(indices: Tensor, index: Tensor, stops: Tensor) -> tuple[Tensor, Tensor
 
 def upload(host: Tensor, device: torch.device) -> Tensor:
     """A small tensor of the host on the device; nothing waits for the copy."""
-    return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
+    return (host.pin_memory() if device.type == "cuda" else host).to(
+        device, non_blocking=True
+    )
 
 
 class Uploads:
-    """Small lists of integers for the device, through pinned memory that is used in turn: to pin a new tensor
-    for each takes as long as a few launches."""
+    """Small lists of integers for the device, through pinned memory that is used in
+    turn: to pin a new tensor for each takes as long as a few launches."""
 
     def __init__(self, longest: int, device: torch.device) -> None:
         self._device = device
-        # [uploads, longest] int64. A host is two steps ahead of its device; a step has six of them at most.
-        self._host = torch.zeros(32, longest, dtype=torch.int64, pin_memory=device.type == "cuda")
+        # [uploads, longest] int64. A host is two steps ahead of its device; a step has
+        # six of them at most.
+        self._host = torch.zeros(
+            32, longest, dtype=torch.int64, pin_memory=device.type == "cuda"
+        )
         self._rows = self._host.numpy()
         self._turn = 0
 
@@ -114,7 +125,9 @@ class Uploads:
         """On the device; nothing waits for the copy."""
         self._turn = (self._turn + 1) % len(self._rows)
         self._rows[self._turn, : len(values)] = values
-        return self._host[self._turn, : len(values)].to(self._device, non_blocking=True, copy=True)
+        return self._host[self._turn, : len(values)].to(
+            self._device, non_blocking=True, copy=True
+        )
 
 
 def _columns(rows: list[Any], device: torch.device) -> tuple[Tensor, ...]:
@@ -122,9 +135,10 @@ def _columns(rows: list[Any], device: torch.device) -> tuple[Tensor, ...]:
 
 
 class StepHooks(SafeStepHooks):
-    """Tells the plugins of one engine about its steps: `post_sampling` when the sampler of a model runner
-    returns, `after_stop_criteria` when `Worker.sample_tokens` does. The runner has appended the tokens by
-    then, and what ends a request is checked from there on."""
+    """Tells the plugins of one engine about its steps: `post_sampling` when the sampler
+    of a model runner returns, `after_stop_criteria` when `Worker.sample_tokens` does.
+    The runner has appended the tokens by then, and what ends a request is checked from
+    there on."""
 
     def __init__(self, plugins: Plugins) -> None:
         super().__init__(plugins)
@@ -133,9 +147,12 @@ class StepHooks(SafeStepHooks):
         """Sampled, and not appended yet."""
 
     def sampled(self, slots: Sequence[int], tokens: Tensor) -> None:
-        """The step's tokens are sampled: [rows], or [rows, drafts + 1] under speculative decoding."""
+        """The step's tokens are sampled: [rows], or [rows, drafts + 1] under
+        speculative decoding."""
         missing = tokens.shape[0] - len(slots)
-        step = self._step = DecodeStep(self._index, [*slots, *[UNGUIDED] * missing], tokens)
+        step = self._step = DecodeStep(
+            self._index, [*slots, *[UNGUIDED] * missing], tokens
+        )
         self._index += 1
         self.post_sampling(step)
 
@@ -148,12 +165,14 @@ class StepHooks(SafeStepHooks):
 
 
 def apply_sampling_params(original: Any) -> Any:
-    """V2's `Sampler.apply_sampling_params`: shows our runners the logits before vLLM copies them.
+    """V2's `Sampler.apply_sampling_params`: shows our runners the logits before vLLM
+    copies them.
 
-    A batch in which a request needs a logits processor gets a float32 copy of its logits first: three times
-    the bytes to move, twice the bytes to mask and to sample from. Masks need no copy, as those of vLLM's own
-    structured output don't. So they go on the original, and guided requests ask for no processing. Raw
-    logprobs are taken from the original: they are those of masked logits too.
+    A batch in which a request needs a logits processor gets a float32 copy of its
+    logits first: three times the bytes to move, twice the bytes to mask and to sample
+    from. Masks need no copy, as those of vLLM's own structured output don't. So they go
+    on the original, and guided requests ask for no processing. Raw logprobs are taken
+    from the original: they are those of masked logits too.
     """
 
     def replaced(
@@ -177,14 +196,22 @@ def apply_sampling_params(original: Any) -> Any:
         runners, others = _behind(self)
         for runner in runners:
             runner.mask_early(logits, context, again=others)
-        given = expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos
+        given = (
+            expanded_idx_mapping,
+            idx_mapping,
+            idx_mapping_np,
+            pos,
+            input_ids,
+            expanded_local_pos,
+        )
         return original(self, logits, *given, *args, **kwargs)
 
     return replaced
 
 
 def reject_cut(original: Any) -> Any:
-    """V2's `RejectionSampler`: drafts that a worker cut are invalid, as vLLM's own without a mask are."""
+    """V2's `RejectionSampler`: drafts that a worker cut are invalid, as vLLM's own
+    without a mask are."""
 
     def replaced(
         self: Any,
@@ -209,26 +236,37 @@ def sample(original: Any) -> Any:
         result = original(self, *args, **kwargs)
         for runner in _behind(self.sampler)[0]:
             if runner.engine.hooks is not None:
-                runner.engine.hooks.sampled(runner.slots_of(batch), _tokens(*result[:2]))
+                runner.engine.hooks.sampled(
+                    runner.slots_of(batch), _tokens(*result[:2])
+                )
         return result
 
     return replaced
 
 
 def _behind(sampler: Any) -> tuple[list[Any], bool]:
-    """The runners of this package behind a sampler, and whether there are processors of third parties, which
-    may write what the masks forbid. The sampler keeps it: this is asked in each step."""
+    """The runners of this package behind a sampler, and whether there are processors of
+    third parties, which may write what the masks forbid. The sampler keeps it: this is
+    asked in each step."""
     kept = vars(sampler).get("_guided_runners")
     if kept is None or kept[0] is not sampler.logits_processors:
         ones = sampler.logits_processors
-        runners = [one.runner for one in ones if hasattr(getattr(one, "runner", None), "mask_early")]
-        others = any(not type(one).__module__.startswith(("vllm.", "guided_plugin.")) for one in ones)
+        runners = [
+            one.runner
+            for one in ones
+            if hasattr(getattr(one, "runner", None), "mask_early")
+        ]
+        others = any(
+            not type(one).__module__.startswith(("vllm.", "guided_plugin."))
+            for one in ones
+        )
         kept = vars(sampler)["_guided_runners"] = ones, runners, others
     return kept[1], kept[2]
 
 
 def _tokens(output: Any, counts: Tensor) -> Tensor:
-    """What counts of the sampled tokens. NO_TOKEN for rejected drafts and in the middle of a prompt."""
+    """What counts of the sampled tokens. NO_TOKEN for rejected drafts and in the middle
+    of a prompt."""
     sampled: Tensor = output.sampled_token_ids
     position = torch.arange(sampled.shape[1], device=sampled.device)
     tokens = torch.where(position < counts.unsqueeze(1), sampled, NO_TOKEN)

@@ -6,8 +6,8 @@
       Class has e f                          attributes
         -> WHEN file:function: why  what wraps it, in this folder
 
-`patches` looks at the names and wraps them; `guided-plugin doctor` and docs/vllm-versions.md
-read them too. Imports nothing of vLLM.
+`patches` looks at the names and wraps them; `guided-plugin doctor` and
+docs/vllm-versions.md read them too. Imports nothing of vLLM.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from enum import Enum
 
 
 class Part(Enum):
-    """What relies on a name. A broken part stops what its text says, and nothing else."""
+    """What relies on a name. A broken part stops what its text says, and nothing
+    else."""
 
     FRONTEND = "every guided request"
     REASONING = "guided requests under a reasoning parser"
@@ -33,9 +34,7 @@ class Part(Enum):
     TOGETHER = "compiling the specs of several prompts of one `LLM` at the same time"
     READY = "waiting at a server's start until guided requests can be served"
     HOOKS = "the step hooks of plugins on the V2 model runner"
-    SAMPLER = (
-        "logprobs of the masked distribution, and masks without a copy of the logits, on the V2 model runner"
-    )
+    SAMPLER = "logprobs of the masked distribution, and masks without a copy of the logits, on the V2 model runner"
     TOOLS = "the option tools_strict"
     RANKS = "guided requests under tensor parallelism"
     STAGES = "guided requests under pipeline parallelism"
@@ -51,7 +50,9 @@ class When(Enum):
     LOADED = "the same, where the module is loaded: servers, or programs with an `LLM`"
     TOOLS = "the same, with `tools_strict`"
     ENGINE = "the logits processor is made: workers"
-    OUTPUT = "the first output of a guided batch: workers. Of the class that the runner uses"
+    OUTPUT = (
+        "the first output of a guided batch: workers. Of the class that the runner uses"
+    )
     V1 = "the logits processor is made by a V1 runner that can guide"
     V2 = "the logits processor is made by a V2 runner that can guide"
     SAMPLE = "the same, if a plugin implements a step hook"
@@ -65,15 +66,19 @@ class Name:
     """`module:Class.method`."""
     part: Part
     begins: tuple[str, ...] = ()
-    """Parameters that stand first, in this order: they are passed, or read, by their place."""
+    """Parameters that stand first, in this order: they are passed, or read, by their
+    place."""
     takes: tuple[str, ...] = ()
-    """Parameters that are there, at any place: they are passed, or read, by their name."""
+    """Parameters that are there, at any place: they are passed, or read, by their
+    name."""
     has: tuple[str, ...] = ()
     """Attributes of the class, or of what is made of it."""
     endpoint: bool = False
-    """Whether the module may lack a package that it imports: nothing calls its endpoint then."""
+    """Whether the module may lack a package that it imports: nothing calls its endpoint
+    then."""
     by: str = ""
-    """What makes its wrapper of the original: `file:function` in this folder; empty where nothing does."""
+    """What makes its wrapper of the original: `file:function` in this folder; empty
+    where nothing does."""
     when: When = When.START
     why: str = ""
     """What it is wrapped for."""
@@ -348,7 +353,9 @@ def _parsed(table: str) -> tuple[Name, ...]:
             module, _, endpoint = *line.partition(" ")[:2], line.endswith("(endpoint)")
         elif (wrapped := _WRAPPED.fullmatch(line)) is not None:
             when, by, why = wrapped.groups()
-            found[-1] = replace(found[-1], by=by, when=When[when], why=" ".join(why.split()))
+            found[-1] = replace(
+                found[-1], by=by, when=When[when], why=" ".join(why.split())
+            )
         else:
             name, *words = line.split()
             listed: dict[str, list[str]] = {"begins": [], "takes": [], "has": []}
@@ -366,7 +373,9 @@ _WRAPPED = re.compile(r" +-> (\w+) (\w+:\w+): (.*)")
 
 NAMES = _parsed(_TABLE)
 
-CONSTRAINT_FORM = next(name.has for name in NAMES if name.path.endswith(":StructuredOutputsParams"))
+CONSTRAINT_FORM = next(
+    name.has for name in NAMES if name.path.endswith(":StructuredOutputsParams")
+)
 """What `StructuredOutputsParams` asks for: constraints, and options of them."""
 
 CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")

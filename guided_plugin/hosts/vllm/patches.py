@@ -1,8 +1,9 @@
-"""Looks at the names of vLLM's that `names` lists, and wraps those that say by what. Imports vLLM lazily.
+"""Looks at the names of vLLM's that `names` lists, and wraps those that say by what.
+Imports vLLM lazily.
 
-vLLM's version decides nothing: what needs a broken part is refused by the name of what is missing. Each name
-is wrapped once in a process. docs/vllm-versions.md lists all, with the reasons;
-docs/compatibility.md says how versions are tested.
+vLLM's version decides nothing: what needs a broken part is refused by the name of what
+is missing. Each name is wrapped once in a process. docs/vllm-versions.md lists all,
+with the reasons; docs/compatibility.md says how versions are tested.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ _log = logging.getLogger(__name__)
 _ROOT = "vllm"
 
 _TELL_THEMSELVES = (Part.FRONTEND, Part.READY, Part.HOOKS)
-"""Their names are wrapped also where one is broken: their wrappers refuse or leave out what needs it."""
+"""Their names are wrapped also where one is broken: their wrappers refuse or leave out
+what needs it."""
 
 TESTED = ((0, 31), (0, 34))
-"""Releases from the first of these on, and before the second, were tested. Others are served if the contract
-holds, with a line in the log."""
+"""Releases from the first of these on, and before the second, were tested. Others are
+served if the contract holds, with a line in the log."""
 
 
 def version_text() -> str:
@@ -46,18 +48,26 @@ def version_text() -> str:
 
 
 def is_tested(text: str) -> bool:
-    """Whether a version is of a release that was tested: release candidates and local builds count, builds
-    without a number don't."""
-    numbers = re.match(r"v?(\d+)\.(\d+)", text)  # 0.33.0rc1, 0.33.1.dev5+g123, 0.33.0+cpu
-    return numbers is not None and TESTED[0] <= (int(numbers[1]), int(numbers[2])) < TESTED[1]
+    """Whether a version is of a release that was tested: release candidates and local
+    builds count, builds without a number don't."""
+    # 0.33.0rc1, 0.33.1.dev5+g123, 0.33.0+cpu
+    numbers = re.match(r"v?(\d+)\.(\d+)", text)
+    return (
+        numbers is not None
+        and TESTED[0] <= (int(numbers[1]), int(numbers[2])) < TESTED[1]
+    )
 
 
 @cache
 def note_version() -> None:
-    """One line in the log, the first time, for a version that was not tested and whose contract holds."""
+    """One line in the log, the first time, for a version that was not tested and whose
+    contract holds."""
     text = version_text()
     if not is_tested(text):
-        _log.warning("vLLM %s is not among the tested versions; all names that the plugin uses exist", text)
+        _log.warning(
+            "vLLM %s is not among the tested versions; all names that the plugin uses exist",
+            text,
+        )
 
 
 class Missing(Exception):
@@ -75,11 +85,13 @@ class Declared:
     parameters: tuple[str, ...]
     """Of a function; empty for a class."""
     has: Callable[[str], bool]
-    """Whether a class, or its instances, have an attribute: in its body, or assigned to `self`."""
+    """Whether a class, or its instances, have an attribute: in its body, or assigned to
+    `self`."""
 
 
 def installed(path: str) -> Declared:
-    """The shape of `module:Class.method` in the vLLM of this process; imports the module. Raises Missing."""
+    """The shape of `module:Class.method` in the vLLM of this process; imports the
+    module. Raises Missing."""
     module, _, names = path.partition(":")
     try:
         found: Any = import_module(module)
@@ -89,7 +101,11 @@ def installed(path: str) -> Declared:
         raise Missing(f"no module {module}: {error}") from error
     for name in names.split("."):
         try:
-            found = inspect.getattr_static(found, name) if isinstance(found, type) else getattr(found, name)
+            found = (
+                inspect.getattr_static(found, name)
+                if isinstance(found, type)
+                else getattr(found, name)
+            )
         except AttributeError:
             raise Missing(f"no {path}") from None
     if isinstance(found, type):
@@ -105,11 +121,23 @@ Find = Callable[[str], Declared]
 
 def _has(owner: type, name: str) -> bool:
     declared = ("__dataclass_fields__", "__struct_fields__", "model_fields")
-    if hasattr(owner, name) or any(name in getattr(owner, fields, ()) for fields in declared):
+    if hasattr(owner, name) or any(
+        name in getattr(owner, fields, ()) for fields in declared
+    ):
         return True
-    functions = [value for one in owner.__mro__ for value in vars(one).values() if inspect.isfunction(value)]
+    functions = [
+        value
+        for one in owner.__mro__
+        for value in vars(one).values()
+        if inspect.isfunction(value)
+    ]
     codes = [inspect.unwrap(function).__code__ for function in functions]
-    found = (one for code in codes if name in code.co_names for one in dis.get_instructions(code))
+    found = (
+        one
+        for code in codes
+        if name in code.co_names
+        for one in dis.get_instructions(code)
+    )
     return any(one.opname == "STORE_ATTR" and one.argval == name for one in found)
 
 
@@ -122,7 +150,9 @@ def difference(name: Name, find: Find) -> str | None:
     except Missing as error:
         return str(error)
     if shape.parameters[: len(name.begins)] != name.begins:
-        return f"{name.path} does not begin with the parameters {', '.join(name.begins)}"
+        return (
+            f"{name.path} does not begin with the parameters {', '.join(name.begins)}"
+        )
     for parameter in name.takes:
         if parameter not in shape.parameters:
             return f"no parameter {parameter} of {name.path}"
@@ -153,22 +183,29 @@ def _broken(part: Part) -> RequestError | None:
         f"vLLM {version_text()} is not supported: {found[0]}{more}; refused: {part.value}",
         hint="guided-plugin doctor lists all; docs/compatibility.md#vllm has the versions that are tested",
     )
-    # vLLM 0.31 has no such part, and few miss it: an engine that wants it says so in its first line.
+    # vLLM 0.31 has no such part, and few miss it: an engine that wants it says so in
+    # its first line.
     tell = _log.info if part is Part.JUMP else _log.warning
     tell("%s", error)
     return error
 
 
 def patch(when: When) -> None:
-    """Wrap the names whose time has come, but for those of broken parts. Does nothing the second time."""
+    """Wrap the names whose time has come, but for those of broken parts. Does nothing
+    the second time."""
     for name in NAMES:
-        if name.by and name.when is when and (name.part in _TELL_THEMSELVES or _holds(name)):
+        if (
+            name.by
+            and name.when is when
+            and (name.part in _TELL_THEMSELVES or _holds(name))
+        ):
             for owner in _owners(name):
                 patch_in(owner, name)
 
 
 def patch_in(owner: Any, name: Name) -> None:
-    """Wrap what a class or module has under a name, once; vLLM's modules may have imported it before."""
+    """Wrap what a class or module has under a name, once; vLLM's modules may have
+    imported it before."""
     attribute = name.path.replace(":", ".").rpartition(".")[2]
     original = getattr(owner, attribute, None)
     if original is None or hasattr(original, "_guided_plugin"):
@@ -200,11 +237,14 @@ def _owners(name: Name) -> Iterator[Any]:
     try:
         if name.when is When.WORKERS:
             base = resolve_name("vllm.v1.worker.worker_base:WorkerBase")
-            yield from (kind for kind in _below(base) if inside.rpartition(".")[2] in vars(kind))
+            yield from (
+                kind for kind in _below(base) if inside.rpartition(".")[2] in vars(kind)
+            )
         else:
             yield resolve_name(f"{module}:{owner}") if owner else import_module(module)
     except (ImportError, AttributeError) as error:
-        # A frontend without a server, as `LLM` may be; or what is refused by the name of what is missing.
+        # A frontend without a server, as `LLM` may be; or what is refused by the name
+        # of what is missing.
         _log.debug("%s is not wrapped: %s", name.path, error)
 
 
@@ -216,7 +256,8 @@ def _below(kind: type) -> Iterator[type]:
 
 
 class Call:
-    """The arguments of a wrapped method by name, at a fraction of what `Signature.bind` costs."""
+    """The arguments of a wrapped method by name, at a fraction of what `Signature.bind`
+    costs."""
 
     def __init__(self, original: Any) -> None:
         names = list(inspect.signature(original).parameters)[1:]  # without self

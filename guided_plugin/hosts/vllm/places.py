@@ -1,7 +1,8 @@
 """Where in a client's request a spec is: errors name the place that the client wrote.
 
-vLLM makes one constraint of `response_format`, `structured_outputs` and tools. What the client wrote is in it
-unchanged, so its place is found by comparing values along the path of an error. Imports nothing of vLLM.
+vLLM makes one constraint of `response_format`, `structured_outputs` and tools. What the
+client wrote is in it unchanged, so its place is found by comparing values along the
+path of an error. Imports nothing of vLLM.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from guided_plugin.errors import GrammarError, GuidedError, PluginError, RequestError, SpecError
+from guided_plugin.errors import (
+    GrammarError,
+    GuidedError,
+    PluginError,
+    RequestError,
+    SpecError,
+)
 from guided_plugin.hosts.vllm.common import EXTRA, GUIDED, constraint
 from guided_plugin.hosts.vllm.names import CONSTRAINTS
 from guided_plugin.spec.forms import KINDS, WHOLE, read
@@ -32,7 +39,8 @@ _FIELDS = (
 """Of a request: errors that name one are not about the spec."""
 
 _LONGEST = 1 << 18
-"""Characters of a text that is read on the event loop to find a place: four times as many take 50 ms."""
+"""Characters of a text that is read on the event loop to find a place: four times as
+many take 50 ms."""
 
 
 class _Asking(NamedTuple):
@@ -41,7 +49,8 @@ class _Asking(NamedTuple):
     extra: str = EXTRA
     limit: str = "max_tokens"
     parts: tuple[tuple[str, Any], ...] = ()
-    """What vLLM may make its constraint of, with its place. What vLLM prefers comes first."""
+    """What vLLM may make its constraint of, with its place. What vLLM prefers comes
+    first."""
 
 
 _NO_SERVER = _Asking()
@@ -50,8 +59,8 @@ _asking: ContextVar[_Asking] = ContextVar("asking", default=_NO_SERVER)
 
 
 def note(request: Any) -> None:
-    """Keep what a chat, a completion or a response asks for, before vLLM's parsers replace it. Copies no
-    schema."""
+    """Keep what a chat, a completion or a response asks for, before vLLM's parsers
+    replace it. Copies no schema."""
     fields = vars(request)
     limits = [name for name in _LIMITS if name in fields] or ["max_tokens"]
     limit = next((name for name in limits if fields[name] is not None), limits[-1])
@@ -63,18 +72,25 @@ def note(request: Any) -> None:
         ("response_format.json_schema.schema", getattr(wrapped, "json_schema", None)),
         ("response_format", form),
         ("text.format.schema", getattr(text, "schema_", None)),
-        *((f"structured_outputs.{name}", getattr(outputs, name, None)) for name in CONSTRAINTS),
+        *(
+            (f"structured_outputs.{name}", getattr(outputs, name, None))
+            for name in CONSTRAINTS
+        ),
     ]
     choice = fields.get("tool_choice")
     only = getattr(getattr(choice, "function", choice), "name", None)
     tools = list(_tools(fields.get("tools"), "tools", only))
     parts = [*parts, *tools] if choice in (None, "auto", "none") else tools or parts
-    _asking.set(_Asking("vllm_xargs", limit, tuple(part for part in parts if part[1] is not None)))
+    _asking.set(
+        _Asking(
+            "vllm_xargs", limit, tuple(part for part in parts if part[1] is not None)
+        )
+    )
 
 
 def _tools(tools: Any, field: str, only: str | None) -> Iterator[tuple[str, Any]]:
-    """The parameters of all tools or of one, and their definitions, which vLLM takes out of them: of chats,
-    of Responses and of namespaces."""
+    """The parameters of all tools or of one, and their definitions, which vLLM takes
+    out of them: of chats, of Responses and of namespaces."""
     for at, tool in enumerate(tools or ()):
         function = getattr(tool, "function", tool)
         place = f"{field}[{at}]"
@@ -84,19 +100,25 @@ def _tools(tools: Any, field: str, only: str | None) -> Iterator[tuple[str, Any]
             place += ".parameters" if function is tool else ".function.parameters"
             yield place, _plain(parameters)
             definitions = parameters.get("$defs")
-            for name, value in definitions.items() if isinstance(definitions, dict) else ():
+            for name, value in (
+                definitions.items() if isinstance(definitions, dict) else ()
+            ):
                 yield f"{place}#/$defs/{name}", value
 
 
 def placed(error: GuidedError, params: Any) -> tuple[GuidedError, str | None]:
-    """An error of a request with these params, told with its place in what the client wrote, and the field
-    of that, for `param`; no field where it is not about what the client wrote."""
+    """An error of a request with these params, told with its place in what the client
+    wrote, and the field of that, for `param`; no field where it is not about what the
+    client wrote."""
     form = (getattr(params, "extra_args", None) or {}).get(GUIDED)
     return placed_in(error, form, constraint(params))
 
 
-def placed_in(error: GuidedError, form: Any, theirs: Any) -> tuple[GuidedError, str | None]:
-    """The same for a request that has a `form` of this package, or one of vLLM's own."""
+def placed_in(
+    error: GuidedError, form: Any, theirs: Any
+) -> tuple[GuidedError, str | None]:
+    """The same for a request that has a `form` of this package, or one of vLLM's
+    own."""
     asking = _asking.get()
     where = error.where
     if where == EXTRA:
@@ -114,7 +136,9 @@ def placed_in(error: GuidedError, form: Any, theirs: Any) -> tuple[GuidedError, 
         where = _theirs(asking, theirs, *_inside(theirs, where))
     else:
         return error, None
-    told = type(error)(error.what, where=where, hint=error.hint, request_id=error.request_id)
+    told = type(error)(
+        error.what, where=where, hint=error.hint, request_id=error.request_id
+    )
     return told, re.split(r"\W", where, maxsplit=1)[0]
 
 
@@ -140,29 +164,46 @@ def _theirs(asking: _Asking, form: Mapping[str, Any], key: str, rest: str) -> st
     first, *steps = rest.split("/")
     nodes = [_document(form[key])]
     parts = [(place, _plain(_document(value))) for place, value in asking.parts]
-    with suppress(KeyError):  # the place may be of a schema as rewritten: what is found before that is kept
+    # the place may be of a schema as rewritten: what is found before that is kept
+    with suppress(KeyError):
         if first == "#":
             nodes.extend(node for _, node in pointer_steps(nodes[0], rest[1:]))
     with suppress(RecursionError):
         for at, node in enumerate(map(_plain, nodes)):
             for place, value in parts:
                 if value == node:
-                    tail = "".join(f"/{step}" for step in steps[at:]) if first == "#" else rest
-                    return place + ("#" if tail.startswith("/") and "#" not in place else "") + tail
+                    tail = (
+                        "".join(f"/{step}" for step in steps[at:])
+                        if first == "#"
+                        else rest
+                    )
+                    return (
+                        place
+                        + ("#" if tail.startswith("/") and "#" not in place else "")
+                        + tail
+                    )
     return "tools" if parts[0][0].startswith("tools") else parts[0][0]
 
 
 def _plain(schema: Any) -> Any:
     """A schema without its definitions."""
-    return {key: schema[key] for key in schema if key != "$defs"} if isinstance(schema, dict) else schema
+    return (
+        {key: schema[key] for key in schema if key != "$defs"}
+        if isinstance(schema, dict)
+        else schema
+    )
 
 
 def _document(value: Any) -> Any:
-    """What a JSON text, or one of vLLM's models, says, with null in place of Infinity and NaN, as vLLM writes
-    them; every other value as it is."""
+    """What a JSON text, or one of vLLM's models, says, with null in place of Infinity
+    and NaN, as vLLM writes them; every other value as it is."""
     if hasattr(value, "model_dump"):
         value = value.model_dump(by_alias=True)
     with suppress(ValueError, RecursionError, TypeError):
         text = value if isinstance(value, str) else json.dumps(value)
-        return json.loads(text, parse_constant=lambda name: None) if len(text) <= _LONGEST else value
+        return (
+            json.loads(text, parse_constant=lambda name: None)
+            if len(text) <= _LONGEST
+            else value
+        )
     return value

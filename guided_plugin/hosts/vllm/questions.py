@@ -1,11 +1,13 @@
 """What frontends ask of engines, and waits at a start. Both sides; imports vLLM lazily.
 
-`offer_methods` gives vLLM's workers the methods that others reach through `collective_rpc`: `ask_all` asks
-every engine behind a frontend, `Health` remembers what they say of themselves for a moment.
+`offer_methods` gives vLLM's workers the methods that others reach through
+`collective_rpc`: `ask_all` asks every engine behind a frontend, `Health` remembers what
+they say of themselves for a moment.
 
-A frontend waits at the end of its start for its backends, a worker of vLLM's for the grammar worker. Both
-began before the model was loaded, so they are mostly there by then. The waits are bounded, and a line in
-the log says how long they took. An engine that is not ready refuses guided requests (`Engine.health`).
+A frontend waits at the end of its start for its backends, a worker of vLLM's for the
+grammar worker. Both began before the model was loaded, so they are mostly there by
+then. The waits are bounded, and a line in the log says how long they took. An engine
+that is not ready refuses guided requests (`Engine.health`).
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ _FRESH_SECONDS = 0.25
 
 
 async def ask_all(llm: Any, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
-    """What the workers of all engines answer to one of the plugin's methods, engine by engine."""
+    """What the workers of all engines answer to one of the plugin's methods, engine by
+    engine."""
     client = getattr(llm, "engine_core", None)
     engines = getattr(client, "core_engines", ())
     if client is None or len(engines) < 2:
@@ -48,14 +51,17 @@ async def ask_all(llm: Any, method: str, args: tuple[Any, ...] = ()) -> list[Any
     ask = client._call_utility_async
     # The order of `AsyncMPClient.collective_rpc_async`: method, timeout, arguments.
     answers = await asyncio.gather(
-        *(ask("collective_rpc", method, None, args, None, engine=engine) for engine in engines)
+        *(
+            ask("collective_rpc", method, None, args, None, engine=engine)
+            for engine in engines
+        )
     )
     return [answer for workers in answers for answer in workers]
 
 
 class Health:
-    """The last answers of one engine's workers. `check` is for a caller that may block, `check_async` for an
-    event loop, where concurrent callers share one question."""
+    """The last answers of one engine's workers. `check` is for a caller that may block,
+    `check_async` for an event loop, where concurrent callers share one question."""
 
     def __init__(self) -> None:
         self._refusal = ""
@@ -78,25 +84,37 @@ class Health:
                 self._note_failure(error)
         self._raise()
 
-    async def check_async(self, collective_rpc: Callable[[str], Awaitable[list[Any]]]) -> None:
+    async def check_async(
+        self, collective_rpc: Callable[[str], Awaitable[list[Any]]]
+    ) -> None:
         """The same on an event loop."""
         if not self._is_fresh():
             asking = self._asking
-            if asking is None or asking.done() or asking.get_loop() is not asyncio.get_running_loop():
+            if (
+                asking is None
+                or asking.done()
+                or asking.get_loop() is not asyncio.get_running_loop()
+            ):
                 asking = self._asking = asyncio.ensure_future(self._ask(collective_rpc))
-            await asyncio.shield(asking)  # a client that hangs up ends its own wait only
+            # a client that hangs up ends its own wait only
+            await asyncio.shield(asking)
         self._raise()
 
     async def _ask(self, collective_rpc: Callable[[str], Awaitable[list[Any]]]) -> None:
         self._failures = telling.listener.failures
         try:
             answers = await collective_rpc(HEALTH)
-            self._note(answers, await collective_rpc(RETRY_AFTER) if any(answers) else [])
+            self._note(
+                answers, await collective_rpc(RETRY_AFTER) if any(answers) else []
+            )
         except Exception as error:
             self._note_failure(error)
 
     def _is_fresh(self) -> bool:
-        return telling.listener.failures == self._failures and time.monotonic() - self._asked < _FRESH_SECONDS
+        return (
+            telling.listener.failures == self._failures
+            and time.monotonic() - self._asked < _FRESH_SECONDS
+        )
 
     def _note(self, answers: list[str], seconds: list[float]) -> None:
         self._refusal = next(filter(None, answers), "")
@@ -118,8 +136,8 @@ class Health:
 
 
 def offer_methods() -> None:
-    """Give vLLM's workers the methods that others reach through `collective_rpc`. Once more where workers may
-    have been loaded since."""
+    """Give vLLM's workers the methods that others reach through `collective_rpc`. Once
+    more where workers may have been loaded since."""
     from vllm.v1.worker.worker_base import WorkerBase
 
     def guided_prepare(self: Any, questions: Iterable[tuple[str, Any]]) -> list[bool]:
@@ -133,7 +151,11 @@ def offer_methods() -> None:
     def guided_health(self: Any) -> str:
         engine = engine_of(self)
         if engine is None:
-            return "the engine has not loaded the logits processor" if samples(self.vllm_config) else ""
+            return (
+                "the engine has not loaded the logits processor"
+                if samples(self.vllm_config)
+                else ""
+            )
         return str(engine.health())
 
     def guided_retry_after(self: Any) -> float:
@@ -150,13 +172,15 @@ def offer_methods() -> None:
 def engine_of(worker: Any) -> Any:
     """The engine of one of vLLM's workers."""
     engines = list(ENGINES)
-    own = next((engine for engine in engines if engine.config is worker.vllm_config), None)
+    own = next(
+        (engine for engine in engines if engine.config is worker.vllm_config), None
+    )
     return engines[0] if own is None and len(engines) == 1 else own
 
 
 def wait_ready(original: Any) -> Any:
-    """`compile_or_warm_up_model`: the last method of a worker that vLLM calls before an engine says it is
-    ready."""
+    """`compile_or_warm_up_model`: the last method of a worker that vLLM calls before an
+    engine says it is ready."""
 
     def replaced(self: Any) -> Any:
         times = original(self)
@@ -169,7 +193,8 @@ def wait_ready(original: Any) -> Any:
 
 
 def wait_for(ready: threading.Event, what: str, late: str) -> bool:
-    """Wait until something is ready, for a bounded time; whether it is. `late`: what follows if not."""
+    """Wait until something is ready, for a bounded time; whether it is. `late`: what
+    follows if not."""
     start = time.monotonic()
     if ready.wait(_SECONDS):
         _log.info("%s is ready after %.2f s", what, time.monotonic() - start)
@@ -179,8 +204,8 @@ def wait_for(ready: threading.Event, what: str, late: str) -> bool:
 
 
 def in_background(work: Callable[[], object], name: str) -> threading.Event:
-    """Do some work in a thread; the event says that it is over. A fork waits until then, as vLLM forks its
-    engine meanwhile, and so does the end of the interpreter."""
+    """Do some work in a thread; the event says that it is over. A fork waits until
+    then, as vLLM forks its engine meanwhile, and so does the end of the interpreter."""
     over = threading.Event()
 
     def run() -> None:
@@ -188,7 +213,9 @@ def in_background(work: Callable[[], object], name: str) -> threading.Event:
             try:
                 work()
             except Exception:
-                _log.exception("%s failed; the first request that needs it gets the error", name)
+                _log.exception(
+                    "%s failed; the first request that needs it gets the error", name
+                )
             finally:
                 over.set()
 

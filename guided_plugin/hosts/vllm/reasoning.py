@@ -1,7 +1,9 @@
-"""Where the reasoning part of an output ends, as vLLM's reasoning parsers know it. Imports vLLM lazily.
+"""Where the reasoning part of an output ends, as vLLM's reasoning parsers know it.
+Imports vLLM lazily.
 
-A parser answers for tokens that are there; a grammar has to know the end before it comes. So the ends are
-read from a parser's attributes, and it is asked whether they are ends: one that can't be read is refused.
+A parser answers for tokens that are there; a grammar has to know the end before it
+comes. So the ends are read from a parser's attributes, and it is asked whether they are
+ends: one that can't be read is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from guided_plugin.spec.triggers import Trigger
 
 _MOST_PARSERS = 32
 _SMALL = SpecLimits(max_spec_bytes=4096)
-"""Parsers are kept by their arguments, which come from clients: so many, with arguments so long."""
+"""Parsers are kept by their arguments, which come from clients: so many, with arguments
+so long."""
 
 _SEQUENCES = ("_think_close_ids", "_end_token_ids")
 """Attributes in which parsers keep the tokens of an end that is more than one."""
@@ -38,7 +41,8 @@ class Said:
     """The parser's arguments, such as those of the chat template."""
 
     def __deepcopy__(self, memo: Any) -> Said:
-        return self  # vLLM clones the params of each request, and clients give the arguments
+        # vLLM clones the params of each request, and clients give the arguments
+        return self
 
 
 class Reasoning:
@@ -50,15 +54,22 @@ class Reasoning:
         self._config = vllm_config
         self._vocabulary = vocabulary
         self._parsers: dict[str, tuple[Any, tuple[Trigger, ...] | None]] = {}
-        """By their arguments, each with its ends once they were needed. To make one takes as long as its
-        tokenizer takes to list its vocabulary."""
+        """By their arguments, each with its ends once they were needed. To make one
+        takes as long as its tokenizer takes to list its vocabulary."""
 
-    def ends(self, said: Said | None, prompt_token_ids: list[int] | None) -> tuple[Trigger, ...]:
-        """What ends the reasoning part of an output; empty if it has none. Raises RequestError."""
+    def ends(
+        self, said: Said | None, prompt_token_ids: list[int] | None
+    ) -> tuple[Trigger, ...]:
+        """What ends the reasoning part of an output; empty if it has none. Raises
+        RequestError."""
         ended, kwargs = (None, {}) if said is None else (said.ended, said.kwargs)
         if ended:
             return ()
-        key = json.dumps(kwargs, sort_keys=True, default=repr) if is_within(kwargs, _SMALL) else None
+        key = (
+            json.dumps(kwargs, sort_keys=True, default=repr)
+            if is_within(kwargs, _SMALL)
+            else None
+        )
         known = None if key is None else self._parsers.get(key)
         parser, ends = known or (self._parser(kwargs), None)
         over = ended is None and parser.is_reasoning_end(prompt_token_ids or [])
@@ -128,9 +139,11 @@ class Reasoning:
 
 
 def _is_end(parser: Any, trigger: Trigger) -> bool:
-    """Whether a parser takes these tokens for the end, and nothing before the last of them."""
+    """Whether a parser takes these tokens for the end, and nothing before the last of
+    them."""
     tokens = list(trigger.tokens)
     said = [
-        parser.is_reasoning_end_streaming(tokens[:i], tokens[i - 1 : i]) for i in range(1, len(tokens) + 1)
+        parser.is_reasoning_end_streaming(tokens[:i], tokens[i - 1 : i])
+        for i in range(1, len(tokens) + 1)
     ]
     return bool(said[-1]) and not any(said[:-1])

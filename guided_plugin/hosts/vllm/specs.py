@@ -1,8 +1,9 @@
-"""The specs of vLLM's frontend, each read and compiled once for all requests that ask for it.
+"""The specs of vLLM's frontend, each read and compiled once for all requests that ask
+for it.
 
-`Specs.begin` leads from what was `Asked` to what is `Admitted`, for every caller. The engine gets the
-`OutputSpec` packed, and parses no form; and what a helper process made of the spec, which its worker only
-loads.
+`Specs.begin` leads from what was `Asked` to what is `Admitted`, for every caller. The
+engine gets the `OutputSpec` packed, and parses no form; and what a helper process made
+of the spec, which its worker only loads.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ from guided_plugin.compiling.background import Background
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.compiling.limits import check_size
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import BusyError, CompileLimitError, GrammarError, GuidedError, SpecError
+from guided_plugin.errors import (
+    BusyError,
+    CompileLimitError,
+    GrammarError,
+    GuidedError,
+    SpecError,
+)
 from guided_plugin.grammar.base import least_tokens
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import GUIDED, read_spec, vocabulary_of
@@ -37,10 +44,12 @@ from guided_plugin.spec.output_spec import spec_bytes
 _log = logging.getLogger(__name__)
 
 _SLOW_SECONDS = 0.05
-"""A spec that took longer than this to compile must be ready in the engine before its request goes there."""
+"""A spec that took longer than this to compile must be ready in the engine before its
+request goes there."""
 
 _ADMITTED_BYTES = 16 << 20
-"""What is remembered of admitted specs: their texts, by a digest of what clients wrote."""
+"""What is remembered of admitted specs: their texts, by a digest of what clients
+wrote."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,21 +60,24 @@ class Asked:
     own: bool
     """Whether it is asked with `guided`; else with vLLM's own fields."""
     deadline: float
-    """Of `time.monotonic`: until when the request is answered, whatever it waits for."""
+    """Of `time.monotonic`: until when the request is answered, whatever it waits
+    for."""
     key: bytes | None = None
-    """What the form is remembered by, once it was looked up: a digest, as the client's object may change.
-    None where it is not plain data."""
+    """What the form is remembered by, once it was looked up: a digest, as the client's
+    object may change. None where it is not plain data."""
 
 
 @dataclass(slots=True, eq=False)
 class Admitted:
-    """A spec that has compiled. It replaces the client's form in `extra_args` until `Gate.complete`. It is an
-    object, so no client can send one."""
+    """A spec that has compiled. It replaces the client's form in `extra_args` until
+    `Gate.complete`. It is an object, so no client can send one."""
 
     spec: OutputSpec
-    """Its triggers are token ids: the scheduler has no tokenizer, and no request with it needs one again."""
+    """Its triggers are token ids: the scheduler has no tokenizer, and no request with
+    it needs one again."""
     prepared: bool
-    """Whether its requests may go to the engine at once; else the engine gets it ready first."""
+    """Whether its requests may go to the engine at once; else the engine gets it ready
+    first."""
     told: bool = field(default=False, init=False)
     """Whether the engine was sent the spec for that."""
     backend: str = ""
@@ -89,11 +101,13 @@ class Admitted:
 
 
 LEFT = Admitted(OutputSpec.json_object(), True)
-"""In place of an admitted spec: its requests are left to vLLM's own manager (`refused: "vllm"`)."""
+"""In place of an admitted spec: its requests are left to vLLM's own manager (`refused:
+"vllm"`)."""
 
 
 class Specs:
-    """The specs of one frontend: what is remembered of them, and what is being made. Thread-safe."""
+    """The specs of one frontend: what is remembered of them, and what is being made.
+    Thread-safe."""
 
     def __init__(self, vllm_config: Any, options: GuidedConfig) -> None:
         self._config = vllm_config
@@ -108,21 +122,27 @@ class Specs:
         """Those that do."""
         self._threads: Background[Admitted] = Background(self.room)
         self.engine_started = False
-        """Whether the engine has compiled a spec. Its grammar worker takes seconds to start."""
+        """Whether the engine has compiled a spec. Its grammar worker takes seconds to
+        start."""
         self.expected: list[Admitted] = []
-        """Specs of requests that `LLM` will add next, which the engine does not have ready yet."""
+        """Specs of requests that `LLM` will add next, which the engine does not have
+        ready yet."""
 
     @property
     def compiler(self) -> GrammarCompiler:
-        """The frontend's compiler; made at first use, which takes a second for a large vocabulary."""
+        """The frontend's compiler; made at first use, which takes a second for a large
+        vocabulary."""
         with self._lock:
             if self._compiler is None:
                 vocabulary = vocabulary_of(self._config)
-                self._compiler = GrammarCompiler(vocabulary, config=self._options, serves=True)
+                self._compiler = GrammarCompiler(
+                    vocabulary, config=self._options, serves=True
+                )
             return self._compiler
 
     def look_up(self, asked: Asked) -> Admitted | None:
-        """What is remembered of a form. Raises CompileLimitError for one that is too large, uncopied."""
+        """What is remembered of a form. Raises CompileLimitError for one that is too
+        large, uncopied."""
         check_size(asked.form, self._options)
         asked.key = digest_of(asked.form)
         return self._known(asked)
@@ -134,10 +154,12 @@ class Specs:
             found = self._admitted.get(asked.key)
         return None if found is LEFT and asked.own else found
 
-    def begin(self, asked: Asked, most: float = math.inf) -> Admitted | Future[Admitted]:
-        """The spec that a request asks for, if it is remembered or compiles in milliseconds; else what a
-        thread makes of it, for all requests of the same form. `most`: how many may be made at a time.
-        Raises GuidedError."""
+    def begin(
+        self, asked: Asked, most: float = math.inf
+    ) -> Admitted | Future[Admitted]:
+        """The spec that a request asks for, if it is remembered or compiles in
+        milliseconds; else what a thread makes of it, for all requests of the same form.
+        `most`: how many may be made at a time. Raises GuidedError."""
         found = self.look_up(asked) if asked.key is None else None
         if found is not None:
             return found
@@ -168,17 +190,23 @@ class Specs:
                 running.add_done_callback(lambda _: self._waiting.pop(key, None))
             return running
 
-    def question(self, admitted: Admitted) -> tuple[str, tuple[str, bytes | None] | None]:
-        """What `guided_prepare` is asked about a spec: after the first time its key is enough."""
+    def question(
+        self, admitted: Admitted
+    ) -> tuple[str, tuple[str, bytes | None] | None]:
+        """What `guided_prepare` is asked about a spec: after the first time its key is
+        enough."""
         if admitted.told:
             return admitted.key, None
         admitted.told = True
         made = self.compiler.kept(admitted.spec)
-        return admitted.key, (admitted.packed, None if made is None else pickle.dumps(made))
+        return admitted.key, (
+            admitted.packed,
+            None if made is None else pickle.dumps(made),
+        )
 
     def answered(self, asked: list[Admitted], answers: list[list[bool]]) -> bool:
-        """Note which specs the engine has ready, or has refused; whether the first one is among them. Each
-        of its workers has answered for each spec."""
+        """Note which specs the engine has ready, or has refused; whether the first one
+        is among them. Each of its workers has answered for each spec."""
         for admitted, ready in zip(asked, zip(*answers, strict=True), strict=True):
             if all(ready):
                 admitted.prepared = self.engine_started = True
@@ -189,10 +217,14 @@ class Specs:
     def _read(self, form: Any) -> OutputSpec:
         spec = read_spec(form).settled(self._options)
         vocabulary = self.compiler.vocabulary
-        vocabulary.check_stops(spec.stop_token_ids or (), where=f"{GUIDED}.stop_token_ids", text=False)
+        vocabulary.check_stops(
+            spec.stop_token_ids or (), where=f"{GUIDED}.stop_token_ids", text=False
+        )
         if spec.start_after is None:
             return spec
-        return dataclasses.replace(spec, start_after=vocabulary.triggers(spec.start_after) or None)
+        return dataclasses.replace(
+            spec, start_after=vocabulary.triggers(spec.start_after) or None
+        )
 
     def _compiled(self, asked: Asked, spec: OutputSpec) -> Admitted:
         start = time.monotonic()
@@ -205,12 +237,17 @@ class Specs:
         backend = "" if of is None else of.backend
         telling.listener.compiled(backend, seconds)
         least = 0 if of is None else least_tokens(of.shortest)
-        told = ((), frozenset[int](), 0) if of is None else (of.unenforced, of.named, least)
+        told = (
+            ((), frozenset[int](), 0)
+            if of is None
+            else (of.unenforced, of.named, least)
+        )
         prepared = self.engine_started and made is None and seconds <= _SLOW_SECONDS
         return self._remember(asked, Admitted(spec, prepared, backend, *told))
 
     def _left(self, asked: Asked, error: GuidedError) -> Admitted:
-        """LEFT, where the operator leaves a refused spec to vLLM. Raises the error elsewhere."""
+        """LEFT, where the operator leaves a refused spec to vLLM. Raises the error
+        elsewhere."""
         if asked.own or self._options.refused != "vllm" or not may_leave(error):
             raise error
         with self._lock:  # one line for a spec, though several requests may wait for it
@@ -221,7 +258,11 @@ class Specs:
 
     def _remember(self, asked: Asked, admitted: Admitted) -> Admitted:
         if asked.key is not None:
-            size = 2 * ENTRY_BYTES + spec_bytes(admitted.spec) + texts_bytes(admitted.packed)
+            size = (
+                2 * ENTRY_BYTES
+                + spec_bytes(admitted.spec)
+                + texts_bytes(admitted.packed)
+            )
             with self._lock:
                 known = self._admitted.get(asked.key)
                 if known is not None and known is not LEFT:
@@ -231,9 +272,12 @@ class Specs:
 
 
 def may_leave(error: GuidedError) -> bool:
-    """Whether `refused: "vllm"` leaves a spec that was refused to vLLM: one that is malformed, or that no
-    backend of the plugin enforces. One over a limit is not left: the limits protect the server."""
-    return isinstance(error, GrammarError | SpecError) and not isinstance(error, CompileLimitError)
+    """Whether `refused: "vllm"` leaves a spec that was refused to vLLM: one that is
+    malformed, or that no backend of the plugin enforces. One over a limit is not left:
+    the limits protect the server."""
+    return isinstance(error, GrammarError | SpecError) and not isinstance(
+        error, CompileLimitError
+    )
 
 
 def digest_of(form: Any) -> bytes | None:
@@ -248,4 +292,5 @@ def digest_of(form: Any) -> bytes | None:
 
 
 _NO_REFERENCES = 2
-"""A version of marshal's format whose bytes follow from the value alone, at a tenth of what JSON costs."""
+"""A version of marshal's format whose bytes follow from the value alone, at a tenth of
+what JSON costs."""

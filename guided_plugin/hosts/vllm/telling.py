@@ -1,8 +1,9 @@
-"""What operators and clients are told: the log, metrics where a collector listens, and headers of a server's
-answers. What the `Listener` counts, `figures` shows.
+"""What operators and clients are told: the log, metrics where a collector listens, and
+headers of a server's answers. What the `Listener` counts, `figures` shows.
 
-vLLM's errors carry no headers: each request of a server has a note, and a middleware adds what it says where
-the answer leaves. Answers that vLLM itself gives with status 503 are left as they are. Imports vLLM lazily.
+vLLM's errors carry no headers: each request of a server has a note, and a middleware
+adds what it says where the answer leaves. Answers that vLLM itself gives with status
+503 are left as they are. Imports vLLM lazily.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    MutableMapping,
+)
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -31,8 +39,8 @@ _log = logging.getLogger("guided_plugin.requests")
 LEAST = 1
 """Seconds that a client is told where nothing is known."""
 MOST = 60
-"""Seconds that a client is told where only a restart helps. Clients like `openai` wait no longer for a
-server."""
+"""Seconds that a client is told where only a restart helps. Clients like `openai` wait
+no longer for a server."""
 
 UNENFORCED = "X-Guided-Unenforced"
 """The header that names keywords, separated by commas."""
@@ -47,16 +55,19 @@ _Send = Callable[[_Message], Awaitable[None]]
 
 
 class Listener:
-    """Counts what happens; this one counts failures alone. Called from any thread, but for `on_loop`."""
+    """Counts what happens; this one counts failures alone. Called from any thread, but
+    for `on_loop`."""
 
     failures = 0
     """Requests that failed while they ran."""
 
     def admitted(self, backend: str, unenforced: Iterable[str] = ()) -> None:
-        """A request goes to the engine. `unenforced`: keywords in it that nothing enforces."""
+        """A request goes to the engine. `unenforced`: keywords in it that nothing
+        enforces."""
 
     def refused(self, reason: str, outcome: str) -> None:
-        """A request got an error instead: `refused`, or `busy` where nothing was wrong with it."""
+        """A request got an error instead: `refused`, or `busy` where nothing was wrong
+        with it."""
 
     def left(self) -> None:
         """A request is left to vLLM's own structured output."""
@@ -77,9 +88,10 @@ listener = Listener()
 
 
 def refusal(error: GuidedError, params: Any = None) -> Exception:
-    """The error of a request with these params as vLLM's own, which its server answers with status 400, or
-    503 where there was no room."""
-    if isinstance(error, PipelineError):  # nothing is wrong with the request; a place may be free soon
+    """The error of a request with these params as vLLM's own, which its server answers
+    with status 400, or 503 where there was no room."""
+    # nothing is wrong with the request; a place may be free soon
+    if isinstance(error, PipelineError):
         return unavailable(str(error), LEAST)
     told, field = placed(error, params)
     translated: Exception = _validation_error()(str(told), parameter=field)
@@ -88,28 +100,43 @@ def refusal(error: GuidedError, params: Any = None) -> Exception:
 
 @cache
 def _validation_error() -> Any:
-    """vLLM's class for a message that begins with its place: vLLM's own writes the parameter behind it."""
+    """vLLM's class for a message that begins with its place: vLLM's own writes the
+    parameter behind it."""
     from vllm.exceptions import VLLMValidationError
 
-    return type("GuidedValidationError", (VLLMValidationError,), {"__str__": lambda self: self.args[0]})
+    return type(
+        "GuidedValidationError",
+        (VLLMValidationError,),
+        {"__str__": lambda self: self.args[0]},
+    )
 
 
 def refused(error: GuidedError, request_id: Any, params: Any = None) -> Exception:
     """The same for a frontend's request, noted in its log and its metrics."""
     translated = refusal(error, params)
-    _log.info("request %s: refused: %s", printable(request_id or "without an id", 200), translated)
-    listener.refused(type(error).__name__, "busy" if isinstance(error, PipelineError) else "refused")
+    _log.info(
+        "request %s: refused: %s",
+        printable(request_id or "without an id", 200),
+        translated,
+    )
+    listener.refused(
+        type(error).__name__, "busy" if isinstance(error, PipelineError) else "refused"
+    )
     return translated
 
 
 def left(request_id: Any) -> None:
-    """A request is left to vLLM's own structured output: a line in the log, and counted."""
-    _log.info("request %s: left to vLLM's own structured output", printable(request_id, 200))
+    """A request is left to vLLM's own structured output: a line in the log, and
+    counted."""
+    _log.info(
+        "request %s: left to vLLM's own structured output", printable(request_id, 200)
+    )
     listener.left()
 
 
 def adopt_handlers() -> None:
-    """Write log lines as vLLM does, with time and level, where the program has not set up logging itself."""
+    """Write log lines as vLLM does, with time and level, where the program has not set
+    up logging itself."""
     ours = logging.getLogger("guided_plugin")
     theirs = logging.getLogger("vllm")
     if ours.handlers or logging.getLogger().handlers:
@@ -120,18 +147,24 @@ def adopt_handlers() -> None:
         ours.setLevel(theirs.level)
 
 
-def frontend_line(options: GuidedConfig, error: GuidedError | None, backends: Collection[str]) -> str:
-    """Of a process that takes requests. `error`: why nothing is guided, if nothing is."""
+def frontend_line(
+    options: GuidedConfig, error: GuidedError | None, backends: Collection[str]
+) -> str:
+    """Of a process that takes requests. `error`: why nothing is guided, if nothing
+    is."""
     take_over = f"take_over {'on' if options.take_over else 'off'}"
     if error is not None:
-        return f"guided_plugin {__version__} is off in this frontend: {error}; {take_over}"
+        return (
+            f"guided_plugin {__version__} is off in this frontend: {error}; {take_over}"
+        )
     helpers = f"compiles in at most {options.compile_processes} helper processes"
     if not options.isolate_compiles:
         helpers = "compiles in this process"
     return (
         f"guided_plugin {__version__} is on in this frontend: {take_over}, {helpers}, "
         f"JSON {options.whitespace} and {'strict' if options.strict else 'open'}, "
-        f"backend {options.backend}" + (f" of {_versions(backends)}" if backends else "")
+        f"backend {options.backend}"
+        + (f" of {_versions(backends)}" if backends else "")
     )
 
 
@@ -145,11 +178,14 @@ def engine_line(
     leads: bool = True,
     drafts: int = 0,
 ) -> str:
-    """Of a process that runs an engine. `shared_bytes`: of the memory shared with a grammar worker or with
-    other ranks. `leads`: whether the grammars are this rank's. `drafts`: so many are verified at a time."""
+    """Of a process that runs an engine. `shared_bytes`: of the memory shared with a
+    grammar worker or with other ranks. `leads`: whether the grammars are this rank's.
+    `drafts`: so many are verified at a time."""
     if error is not None:
         return f"guided_plugin {__version__} is off in this engine: {error}"
-    where = "in a process of their own" if mode == "process" else "in the engine's thread"
+    where = (
+        "in a process of their own" if mode == "process" else "in the engine's thread"
+    )
     if not leads:
         where = "at rank 0"
     shared = f"{shared_bytes / 2**20:.1f} MiB of" if shared_bytes else "no"
@@ -191,7 +227,8 @@ class _Note:
     state: Mapping[str, Any] | None = None
     """What the server says of the plugin, where it is asked."""
     deadline: float | None = None
-    """Until when it waits for its spec (of `time.monotonic`); None where it does not."""
+    """Until when it waits for its spec (of `time.monotonic`); None where it does
+    not."""
 
 
 _note: ContextVar[_Note | None] = ContextVar("guided_retry_after", default=None)
@@ -199,7 +236,8 @@ _note: ContextVar[_Note | None] = ContextVar("guided_retry_after", default=None)
 
 
 def deadline_in(seconds: float) -> float:
-    """Until when the request that is served waits for its spec: so many seconds from its first stage on."""
+    """Until when the request that is served waits for its spec: so many seconds from
+    its first stage on."""
     note = _note.get()
     if note is None:
         return time.monotonic() + seconds
@@ -209,14 +247,16 @@ def deadline_in(seconds: float) -> float:
 
 
 def stop_waiting() -> None:
-    """The spec of the request that is served is ready. What else it asks of the engine waits by itself."""
+    """The spec of the request that is served is ready. What else it asks of the engine
+    waits by itself."""
     note = _note.get()
     if note is not None:
         note.deadline = None
 
 
 def unavailable(what: str, seconds: float) -> Exception:
-    """vLLM's error of status 503. `seconds`: until the same request may be served, as far as is known."""
+    """vLLM's error of status 503. `seconds`: until the same request may be served, as
+    far as is known."""
     from vllm.exceptions import GracefulHTTPError
 
     note = _note.get()
@@ -234,33 +274,45 @@ def tell_unenforced(keywords: Collection[str]) -> None:
 
 
 class RetryAfter:
-    """ASGI middleware that adds the headers. What a request costs: a note, and a call for each message.
-    `state`: what to say of the plugin when `/version` is asked for it."""
+    """ASGI middleware that adds the headers. What a request costs: a note, and a call
+    for each message. `state`: what to say of the plugin when `/version` is asked for
+    it."""
 
-    def __init__(self, app: Any, state: Callable[[], Awaitable[Mapping[str, Any]]] | None = None) -> None:
+    def __init__(
+        self, app: Any, state: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
+    ) -> None:
         self._app = app
         self._state = state
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: _Send) -> None:
+    async def __call__(
+        self, scope: MutableMapping[str, Any], receive: Any, send: _Send
+    ) -> None:
         """Serve a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         note = _Note()
-        _note.set(note)  # never reset: a server runs each request in a task, which has a context of its own
+        # never reset: a server runs each request in a task, which has a context of its
+        # own
+        _note.set(note)
 
         def noted(message: _Message) -> Awaitable[None]:
             return send(_with_headers(message, note))
 
-        asked = scope.get("query_string") == STATE_QUERY.encode() and scope["path"].endswith("/version")
+        asked = scope.get("query_string") == STATE_QUERY.encode() and scope[
+            "path"
+        ].endswith("/version")
         if asked and self._state is not None:
             note.state = await self._state()
         await self._app(scope, receive, noted)
 
 
 def _with_headers(message: _Message, note: _Note) -> _Message:
-    """The first message of an answer has what its note says; others are as they were."""
-    if message["type"] != "http.response.start" or not (note.seconds or note.unenforced or note.state):
+    """The first message of an answer has what its note says; others are as they
+    were."""
+    if message["type"] != "http.response.start" or not (
+        note.seconds or note.unenforced or note.state
+    ):
         return message
     told = []
     if note.state:
@@ -270,4 +322,8 @@ def _with_headers(message: _Message, note: _Note) -> _Message:
     if note.unenforced:
         names = ", ".join(quote(one, safe="$") for one in note.unenforced)
         told.append((UNENFORCED.lower().encode(), names.encode()))
-    return {**message, "headers": [*message.get("headers", ()), *told]} if told else message
+    return (
+        {**message, "headers": [*message.get("headers", ()), *told]}
+        if told
+        else message
+    )

@@ -1,15 +1,17 @@
 """vLLM's V1 model runner. Imports vLLM.
 
-Under pipeline parallelism the batches of the stages take turns, and V1 takes the requests of one batch out
-for the next, and puts them back for their next step. They keep their slots meanwhile: the runner's own table
-of requests says which have ended.
+Under pipeline parallelism the batches of the stages take turns, and V1 takes the
+requests of one batch out for the next, and puts them back for their next step. They
+keep their slots meanwhile: the runner's own table of requests says which have ended.
 
-V1 has no hook after sampling, and what it shows of sampled tokens may be placeholders. So `Sampler.forward`
-is wrapped for its result. Which rows of it count shows at the next `update_state`: the output of a request
-has grown by one entry, placeholder or not; in the middle of a prompt it has not.
+V1 has no hook after sampling, and what it shows of sampled tokens may be placeholders.
+So `Sampler.forward` is wrapped for its result. Which rows of it count shows at the next
+`update_state`: the output of a request has grown by one entry, placeholder or not; in
+the middle of a prompt it has not.
 
-Raw logprobs are taken before any processor runs. Where a request asks for them, masks are applied before that
-too, and again in their turn: another processor may have lifted them.
+Raw logprobs are taken before any processor runs. Where a request asks for them, masks
+are applied before that too, and again in their turn: another processor may have lifted
+them.
 """
 
 from __future__ import annotations
@@ -47,12 +49,15 @@ class V1Runner:
     """The processor behind `GuidedLogitsProcessor` in a V1 runner."""
 
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
-        self.engine = Engine(vllm_config, device, vllm_config.scheduler_config.max_num_seqs, Part.V1)
+        self.engine = Engine(
+            vllm_config, device, vllm_config.scheduler_config.max_num_seqs, Part.V1
+        )
         self._rows: dict[int, _Row] = {}
         """By row of the batch."""
         self._takes_turns = vllm_config.parallel_config.pipeline_parallel_size > 1
         self._away: dict[str, _Row] = {}
-        """Requests of the other batches by id, with their slots; the one that left first comes first."""
+        """Requests of the other batches by id, with their slots; the one that left
+        first comes first."""
         self._slots: tuple[int, ...] = ()
         """What is planned."""
         self._planned: list[_Row] = []
@@ -74,7 +79,8 @@ class V1Runner:
                 self._warm_up(vllm_config.model_config.get_vocab_size(), device)
 
     def update_state(self, update: Any) -> None:
-        """Before a forward pass: the last step's tokens, changes of the batch, plan, fill_mask."""
+        """Before a forward pass: the last step's tokens, changes of the batch, plan,
+        fill_mask."""
         if update is None and not self._rows:
             return
         start = time.perf_counter()
@@ -135,12 +141,17 @@ class V1Runner:
         self._settle_lengths()
         grown = {at: len(row.output) - row.length for at, row in self._rows.items()}
         if tokens is not None:
-            pipeline.schedule_update(_counting(tokens, [at for at, new in grown.items() if new == 1]))
+            pipeline.schedule_update(
+                _counting(tokens, [at for at, new in grown.items() if new == 1])
+            )
             pipeline.finish_update()
         for at, row in self._rows.items():
             row.length = len(row.output)
-            if row.guided.slot != UNGUIDED and (grown[at] not in (0, 1) or (tokens is None and grown[at])):
-                # vLLM took some output back (a failed transfer of its cache): begin again after the rest.
+            if row.guided.slot != UNGUIDED and (
+                grown[at] not in (0, 1) or (tokens is None and grown[at])
+            ):
+                # vLLM took some output back (a failed transfer of its cache): begin
+                # again after the rest.
                 self.engine.end(row.guided)
                 row.guided = self._begin(row.params, row.output) or row.guided
         self._rebuild()
@@ -151,8 +162,13 @@ class V1Runner:
         self._steps = 0
 
     def _begin(self, params: Any, output: list[int]) -> GuidedRequest | None:
-        if self._away and self.engine.is_full and params.extra_args.get(GUIDED) is not None:
-            # Some of them were preempted, and will begin again after what they had produced.
+        if (
+            self._away
+            and self.engine.is_full
+            and params.extra_args.get(GUIDED) is not None
+        ):
+            # Some of them were preempted, and will begin again after what they had
+            # produced.
             self.engine.end(self._away.pop(next(iter(self._away))).guided)
         error = _lost() if any(token < 0 for token in output) else None
         return self.engine.begin(params, output, error=error)
@@ -172,7 +188,8 @@ class V1Runner:
                 continue
             row = self._back(params, output) if self._away else None
             if row is None:
-                new.append((at, params, output))  # once those that are back have their slots
+                # once those that are back have their slots
+                new.append((at, params, output))
             else:
                 rows[at] = row
         for at, params, output in new:
@@ -192,7 +209,8 @@ class V1Runner:
         self._rebuild()
 
     def _warm_up(self, width: int, device: torch.device) -> None:
-        """Load the kernel now: the first time takes a tenth of a second and waits for the device."""
+        """Load the kernel now: the first time takes a tenth of a second and waits for
+        the device."""
         vocabulary = self.engine.pipeline.compiler.vocabulary
         mask = torch.zeros(1, vocabulary.words, dtype=torch.int32, device=device)
         row = torch.zeros(1, dtype=torch.int32, device=device)
@@ -203,7 +221,11 @@ class V1Runner:
         if row is None:
             return
         guided = row.guided
-        if self._takes_turns and guided.slot != UNGUIDED and guided.request_id in self.engine.table:
+        if (
+            self._takes_turns
+            and guided.slot != UNGUIDED
+            and guided.request_id in self.engine.table
+        ):
             self._away[guided.request_id] = row
         else:
             self.engine.end(guided)
@@ -235,7 +257,8 @@ class V1Runner:
 
 def _lost() -> RequestError:
     return RequestError(
-        "the request was resumed without its output, so its grammar cannot go on", hint="send it again"
+        "the request was resumed without its output, so its grammar cannot go on",
+        hint="send it again",
     )
 
 
@@ -247,12 +270,18 @@ def _counting(tokens: Tensor, rows: list[int]) -> Tensor:
 
 
 def forward(original: Any) -> Any:
-    """`Sampler.forward`: shows the guided processors of its call what it takes raw logprobs of, and what it
-    sampled."""
+    """`Sampler.forward`: shows the guided processors of its call what it takes raw
+    logprobs of, and what it sampled."""
 
-    def replaced(self: Any, logits: Any, sampling_metadata: Any, *args: Any, **kwargs: Any) -> Any:
+    def replaced(
+        self: Any, logits: Any, sampling_metadata: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         processors = sampling_metadata.logitsprocs.non_argmax_invariant
-        runners = [one.runner for one in processors if isinstance(getattr(one, "runner", None), V1Runner)]
+        runners = [
+            one.runner
+            for one in processors
+            if isinstance(getattr(one, "runner", None), V1Runner)
+        ]
         tokens = getattr(sampling_metadata, "logprob_token_ids", None)
         if sampling_metadata.max_num_logprobs is not None or tokens:
             for runner in runners:

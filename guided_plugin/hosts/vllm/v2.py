@@ -1,10 +1,12 @@
-"""vLLM's V2 model runner, through its official interface; what it shows besides is wrapped in `logits`.
+"""vLLM's V2 model runner, through its official interface; what it shows besides is
+wrapped in `logits`.
 
-V2 never says that a request has ended: its index just stops appearing in batches, until another request gets
-it. So what ran last and what is new is planned; a request that skips a step keeps its state, and is planned
-again when it is back. Under pipeline parallelism as many batches as there are stages take turns: there "last"
-is the last time that it was this batch's turn. Mask rows are in an order of our own: a table on the device
-leads from a request's index to its mask.
+V2 never says that a request has ended: its index just stops appearing in batches, until
+another request gets it. So what ran last and what is new is planned; a request that
+skips a step keeps its state, and is planned again when it is back. Under pipeline
+parallelism as many batches as there are stages take turns: there "last" is the last
+time that it was this batch's turn. Mask rows are in an order of our own: a table on the
+device leads from a request's index to its mask.
 """
 
 from __future__ import annotations
@@ -34,13 +36,15 @@ NONE: Indices = np.zeros(0, np.intp)
 
 
 class IndexedRequests:
-    """The guided requests of a V2 runner by their index in its tables, and their histories there."""
+    """The guided requests of a V2 runner by their index in its tables, and their
+    histories there."""
 
     def __init__(self, engine: Engine, states: Any) -> None:
         self.engine = engine
         self.states = states
         self.entered: dict[int, Any] = {}
-        """Params of requests that came since the last step; None for those that nothing guides."""
+        """Params of requests that came since the last step; None for those that nothing
+        guides."""
         self._running: dict[int, GuidedRequest] = {}
         """Those that ended stay until their index is used again."""
         self._places: dict[str, int] = {}
@@ -49,8 +53,11 @@ class IndexedRequests:
         """Those of them that need more than a mask."""
         self.slots = np.full(states.max_num_reqs, UNGUIDED, np.int32)
         """By index; UNGUIDED where a request has no mask."""
-        # [max requests] int32, device: how long each history was when its last token was taken
-        self._lengths = torch.full((states.max_num_reqs,), NEVER, dtype=torch.int32, device=states.device)
+        # [max requests] int32, device: how long each history was when its last token
+        # was taken
+        self._lengths = torch.full(
+            (states.max_num_reqs,), NEVER, dtype=torch.int32, device=states.device
+        )
         self.upload = Uploads(2 * states.max_num_reqs, states.device)
 
     def __bool__(self) -> bool:
@@ -68,7 +75,8 @@ class IndexedRequests:
         return found
 
     def add(self, index: int, params: Any) -> bool:
-        """A request has come; what had its index before is over. Whether it is guided."""
+        """A request has come; what had its index before is over. Whether it is
+        guided."""
         guided = bool(params.extra_args) and params.extra_args.get(GUIDED) is not None
         if guided or index in self._running or index in self.entered:
             self.entered[index] = params if guided else None
@@ -78,21 +86,29 @@ class IndexedRequests:
         """The histories of what has come begin; its indices, on the device."""
         entered = list(self.entered)
         lengths = [
-            NEVER if self.entered[index] is None else int(self.states.prefill_len.np[index])
+            NEVER
+            if self.entered[index] is None
+            else int(self.states.prefill_len.np[index])
             for index in entered
         ]
         there, values = self.upload([*entered, *lengths]).chunk(2)
-        # Not `lengths[there] = NEVER`: that copies the number to the device, and waits for it.
+        # Not `lengths[there] = NEVER`: that copies the number to the device, and waits
+        # for it.
         self._lengths.index_copy_(0, there, values.to(torch.int32))
         return there
 
     def begin(self) -> Indices:
-        """Begin what has come, end what had its index. The indices that have a mask from now on."""
+        """Begin what has come, end what had its index. The indices that have a mask
+        from now on."""
         entered = self.entered
         self.entered = {}
         for index, params in entered.items():
             self._leave(index)
-            guided = None if params is None else self.engine.begin(params, self._produced(index))
+            guided = (
+                None
+                if params is None
+                else self.engine.begin(params, self._produced(index))
+            )
             if guided is not None:
                 # It was preempted, and its old place was never given to another.
                 self._leave(self._places.get(guided.request_id, index))
@@ -103,9 +119,12 @@ class IndexedRequests:
         return self.masked(np.fromiter(entered, np.intp, len(entered)))
 
     def forced(self, indices: Indices, planned: Indices) -> ForcedRows:
-        """Which of these requests need more than a mask. `planned`: in the order of the mask rows."""
+        """Which of these requests need more than a mask. `planned`: in the order of the
+        mask rows."""
         forced = ForcedRows()
-        for index in self._forced.intersection(indices.tolist()) if self._forced else ():
+        for index in (
+            self._forced.intersection(indices.tolist()) if self._forced else ()
+        ):
             place = np.flatnonzero(planned == index)
             forced.add(index, int(place[0]) if len(place) else -1, self._running[index])
         return forced
@@ -135,21 +154,32 @@ class IndexedRequests:
 
 
 class PlannedBatch:
-    """What is planned for a batch, and what follows from that. Under pipeline parallelism as many batches as
-    there are stages take turns, each with requests of its own; else there is one."""
+    """What is planned for a batch, and what follows from that. Under pipeline
+    parallelism as many batches as there are stages take turns, each with requests of
+    its own; else there is one."""
 
-    __slots__ = ("forced", "order", "planned", "ran", "running", "seen", "slots", "table")
+    __slots__ = (
+        "forced",
+        "order",
+        "planned",
+        "ran",
+        "running",
+        "seen",
+        "slots",
+        "table",
+    )
 
     def __init__(self, max_requests: int, device: torch.device) -> None:
         self.planned = self.running = NONE
-        """Indices, in the order of the mask rows; those of them that were there when it ran last."""
+        """Indices, in the order of the mask rows; those of them that were there when it
+        ran last."""
         self.slots: tuple[int, ...] = ()
         """Those of the planned."""
         self.ran = False
         """Whether it ran since its last plan."""
         self.seen: bytes | None = None
-        """The indices of its requests when it was last looked at; None: look at the next one, whatever it
-        is."""
+        """The indices of its requests when it was last looked at; None: look at the
+        next one, whatever it is."""
         self.forced = ForcedRows()
         """Which of its rows need more than a mask."""
         # [max requests] int32, device: index -> mask row, -1 where there is none
@@ -175,15 +205,19 @@ class V2Runner:
     needs: tuple[Part, ...] = (Part.V2,)
 
     def __init__(self, vllm_config: Any, states: Any) -> None:
-        self.engine = Engine(vllm_config, states.device, states.max_num_reqs, *self.needs)
+        self.engine = Engine(
+            vllm_config, states.device, states.max_num_reqs, *self.needs
+        )
         self.requests = IndexedRequests(self.engine, states)
         self._kernels = indexed_kernels(states.device)
         stages = vllm_config.parallel_config.pipeline_parallel_size
-        self._turns = deque(PlannedBatch(states.max_num_reqs, states.device) for _ in range(stages))
+        self._turns = deque(
+            PlannedBatch(states.max_num_reqs, states.device) for _ in range(stages)
+        )
         """The batches; the first one's turn it is."""
         self._early = False
-        """Whether this runner's sampler was seen to call `mask_early`: guided requests need no processing by
-        vLLM then, and no copy of the logits is made for them."""
+        """Whether this runner's sampler was seen to call `mask_early`: guided requests
+        need no processing by vLLM then, and no copy of the logits is made for them."""
         self._applied = False
         """Whether masks were used since the last plan."""
         self._masks: Tensor | None = None
@@ -205,9 +239,11 @@ class V2Runner:
                 self._warm_up(states)
 
     def add_request(self, index: int, params: Any) -> bool:
-        """A request enters at an index of the runner's tables; what had it before is over. Whether vLLM must
-        call `apply` for it."""
-        return self.requests.add(index, params) and (not self._early or limits_of(params) != "")
+        """A request enters at an index of the runner's tables; what had it before is
+        over. Whether vLLM must call `apply` for it."""
+        return self.requests.add(index, params) and (
+            not self._early or limits_of(params) != ""
+        )
 
     def apply_staged_writes(self) -> None:
         """Before a forward pass: the last step's tokens, plan, fill_mask."""
@@ -230,7 +266,9 @@ class V2Runner:
                 one.running = self.requests.masked(one.running[others[one.running]])
                 one.seen = None
         planned = batch.running if batch.ran else NONE
-        if len(new) or not (planned is batch.planned or np.array_equal(planned, batch.planned)):
+        if len(new) or not (
+            planned is batch.planned or np.array_equal(planned, batch.planned)
+        ):
             batch.plan(np.concatenate([planned, new]), self.requests)
         batch.ran = False
         if batch.slots:
@@ -239,8 +277,9 @@ class V2Runner:
         self._spent += time.perf_counter() - start
 
     def mask_early(self, logits: Tensor, context: Any, *, again: bool = False) -> None:
-        """Mask the guided rows of the batch, or of a part of it, before vLLM copies what needs processing.
-        `again`: `apply` masks too, as other processors come between."""
+        """Mask the guided rows of the batch, or of a part of it, before vLLM copies
+        what needs processing. `again`: `apply` masks too, as other processors come
+        between."""
         self._early = not again
         if not self.requests:
             return
@@ -251,8 +290,8 @@ class V2Runner:
         self._spent += time.perf_counter() - start
 
     def apply(self, logits: Tensor, context: Any) -> Tensor:
-        """Rows that need more than a mask, after what vLLM itself forbids; the masks too where its sampler
-        could not be wrapped."""
+        """Rows that need more than a mask, after what vLLM itself forbids; the masks
+        too where its sampler could not be wrapped."""
         if not self.requests:
             return logits
         start = time.perf_counter()
@@ -292,32 +331,43 @@ class V2Runner:
                 self._masks = self._pipeline.take_masks(logits)
                 self._applied = self._taken = True
             size = self._pipeline.vocabulary_size
-            self._kernels.mask_rows(logits, self._masks, context.expanded_idx_mapping, batch.table, size)
+            self._kernels.mask_rows(
+                logits, self._masks, context.expanded_idx_mapping, batch.table, size
+            )
         batch.forced.close(logits, context.expanded_idx_mapping)
 
     def _close(self, logits: Tensor, context: Any) -> None:
         """Rows that need more than a mask."""
-        self._spare(self._batch.forced, self._masks, logits, context.expanded_idx_mapping)
+        self._spare(
+            self._batch.forced, self._masks, logits, context.expanded_idx_mapping
+        )
 
-    def _spare(self, forced: ForcedRows, masks: Tensor | None, logits: Tensor, indices: Tensor) -> None:
+    def _spare(
+        self, forced: ForcedRows, masks: Tensor | None, logits: Tensor, indices: Tensor
+    ) -> None:
         forced.close(logits, indices)
         forced.spare(logits, indices)
         # Which stop tokens the grammars forbid, of rows that may have been given one.
         if forced.fragile and masks is not None:
-            self.engine.failed.limited(forced.limited, forced.refused_stops(masks, self._pipeline.drafts))
+            self.engine.failed.limited(
+                forced.limited, forced.refused_stops(masks, self._pipeline.drafts)
+            )
 
     def _finish(self) -> None:
         """Hand on the tokens of the last step, where the grammars are."""
         pipeline = self._pipeline
         order = self._batch.order
         if self.engine.leads:
-            tokens = self._kernels.take_tokens(order, *self.requests.histories, pipeline.token_sink())
+            tokens = self._kernels.take_tokens(
+                order, *self.requests.histories, pipeline.token_sink()
+            )
             if tokens is not None:
                 pipeline.schedule_update(tokens)
         pipeline.finish_update()
 
     def _follow(self, indices: Indices) -> None:
-        """Adapt to the requests of a batch, and plan again if one of them is not planned."""
+        """Adapt to the requests of a batch, and plan again if one of them is not
+        planned."""
         batch = self._batch
         running = self.requests.masked(indices)
         back = running[~self.requests.those(batch.planned)[running]]
@@ -329,7 +379,8 @@ class V2Runner:
         batch.running = batch.planned if there.all() else batch.planned[there]
 
     def _warm_up(self, states: Any) -> None:
-        """Load the kernels now: the first time takes a tenth of a second and waits for the device."""
+        """Load the kernels now: the first time takes a tenth of a second and waits for
+        the device."""
         device = states.device
         vocabulary = self._pipeline.compiler.vocabulary
         mask = torch.zeros(1, vocabulary.words, dtype=torch.int32, device=device)
@@ -337,13 +388,20 @@ class V2Runner:
         none = torch.zeros(1, dtype=torch.int64, device=device)
         first = torch.zeros(1, dtype=torch.int32, device=device)
         # The model's logits, and those that vLLM has copied.
-        for kind in {torch.float32, getattr(self.engine.config.model_config, "dtype", torch.float32)}:
+        for kind in {
+            torch.float32,
+            getattr(self.engine.config.model_config, "dtype", torch.float32),
+        }:
             logits = torch.zeros(1, states.vocab_size, dtype=kind, device=device)
             self._warm_up_masks(logits, mask, none, first)
         self._warm_up_tokens(none, first)
 
-    def _warm_up_masks(self, logits: Tensor, mask: Tensor, none: Tensor, first: Tensor) -> None:
-        self._kernels.mask_rows(logits, mask, none, self._batch.table, self._pipeline.vocabulary_size)
+    def _warm_up_masks(
+        self, logits: Tensor, mask: Tensor, none: Tensor, first: Tensor
+    ) -> None:
+        self._kernels.mask_rows(
+            logits, mask, none, self._batch.table, self._pipeline.vocabulary_size
+        )
 
     def _warm_up_tokens(self, none: Tensor, first: Tensor) -> None:
         ring, word = torch.zeros(2, 1, dtype=torch.int64, device=none.device)

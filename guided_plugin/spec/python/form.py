@@ -51,10 +51,14 @@ class PythonForm:
 
 
 def is_python(of: Any) -> bool:
-    """Whether this is a type, a function or a compiled regex, and not a form that clients send."""
-    if isinstance(of, type | types.UnionType | typing.NewType | re.Pattern) or inspect.isroutine(of):
+    """Whether this is a type, a function or a compiled regex, and not a form that
+    clients send."""
+    if isinstance(
+        of, type | types.UnionType | typing.NewType | re.Pattern
+    ) or inspect.isroutine(of):
         return True
-    named = hasattr(of, "__value__") and hasattr(of, "__type_params__")  # `type X = ...`, since Python 3.12
+    # `type X = ...`, since Python 3.12
+    named = hasattr(of, "__value__") and hasattr(of, "__type_params__")
     return of is Any or named or typing.get_origin(of) is not None
 
 
@@ -66,10 +70,13 @@ def form_of(of: Any) -> PythonForm:
 
 
 def json_form(of: Any, *, texts: bool = False) -> PythonForm:
-    """A type, or a call of a function, as JSON. `texts`: an `Enum` or `Literal` of texts is these texts."""
+    """A type, or a call of a function, as JSON. `texts`: an `Enum` or `Literal` of
+    texts is these texts."""
     if isinstance(of, re.Pattern):
         raise SpecError(
-            "a regex is not a JSON Schema", where="json_schema", hint="pass it to OutputSpec.regex"
+            "a regex is not a JSON Schema",
+            where="json_schema",
+            hint="pass it to OutputSpec.regex",
         )
     if inspect.isroutine(of):
         return calls_form([of])
@@ -79,14 +86,23 @@ def json_form(of: Any, *, texts: bool = False) -> PythonForm:
     return PythonForm("json_schema", made.schema, made.read, made.checked)
 
 
-def calls_form(functions: Sequence[Any], *, begin: str = "", end: str = "", many: bool = False) -> PythonForm:
-    """A call of one of several functions between two texts; `many`: free text with any number of calls."""
+def calls_form(
+    functions: Sequence[Any], *, begin: str = "", end: str = "", many: bool = False
+) -> PythonForm:
+    """A call of one of several functions between two texts; `many`: free text with any
+    number of calls."""
     for name, text in (("begin", begin), ("end", end)):
         if not isinstance(text, str):
-            raise SpecError(f"must be a string, not {shown(text)}", where=name, hint='as in "<tool_call>"')
+            raise SpecError(
+                f"must be a string, not {shown(text)}",
+                where=name,
+                hint='as in "<tool_call>"',
+            )
     if many and not begin.strip():
         hint = 'say what a call begins with, as in begin="<tool_call>"'
-        raise SpecError("calls in free text need a text that begins them", where="begin", hint=hint)
+        raise SpecError(
+            "calls in free text need a text that begins them", where="begin", hint=hint
+        )
     named = function_names(functions)
     made = _json_type(call_type(named))
 
@@ -96,20 +112,25 @@ def calls_form(functions: Sequence[Any], *, begin: str = "", end: str = "", many
 
     def whole(text: str) -> ToolCall:
         if not text.startswith(begin) or not text.endswith(end):
-            raise OutputError(f"the output is not between {begin!r} and {end!r}", hint=_CUT)
+            raise OutputError(
+                f"the output is not between {begin!r} and {end!r}", hint=_CUT
+            )
         return call(text[len(begin) : len(text) - len(end)])
 
     def several(text: str) -> list[ToolCall]:
         found = []
         position = text.find(begin)
         while position >= 0:
-            # A string in the arguments may hold what ends a call: the JSON itself tells where it ends.
+            # A string in the arguments may hold what ends a call: the JSON itself tells
+            # where it ends.
             start = position + len(begin)
             start += len(text[start:]) - len(text[start:].lstrip())
             try:
                 _, stop = json.JSONDecoder().raw_decode(text, start)
             except (ValueError, RecursionError) as error:
-                raise OutputError(f"a call in the output is not JSON: {error}", hint=_CUT) from None
+                raise OutputError(
+                    f"a call in the output is not JSON: {error}", hint=_CUT
+                ) from None
             found.append(call(text[start:stop]))
             position = text.find(begin, stop)
         return found
@@ -117,10 +138,17 @@ def calls_form(functions: Sequence[Any], *, begin: str = "", end: str = "", many
     if not begin and not end:
         return PythonForm("json_schema", made.schema, whole, made.checked)
     content = {"type": "json_schema", "json_schema": made.schema}
-    tag: dict[str, Any] = {"type": "tag", "begin": begin, "content": content, "end": end}
+    tag: dict[str, Any] = {
+        "type": "tag",
+        "begin": begin,
+        "content": content,
+        "end": end,
+    }
     if many:
         tag = {"type": "triggered_tags", "triggers": [begin.rstrip()], "tags": [tag]}
-    return PythonForm("structural_tag", {"format": tag}, several if many else whole, made.checked)
+    return PythonForm(
+        "structural_tag", {"format": tag}, several if many else whole, made.checked
+    )
 
 
 _CUT = "only a complete output can be read: check for truncation"
@@ -136,7 +164,8 @@ def _json_type(of: Any) -> JsonType:
 
 
 def _pattern_text(pattern: re.Pattern[Any]) -> str:
-    """The regex of a compiled pattern. Raises SpecError for flags that change what it says."""
+    """The regex of a compiled pattern. Raises SpecError for flags that change what it
+    says."""
     if not isinstance(pattern.pattern, str):
         raise SpecError("is a bytes pattern", where="re.Pattern", hint="compile a str")
     for flag, hint in _WAYS_OUT.items():
@@ -160,8 +189,8 @@ def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
     return found
 
 
-# Functions as types: a call is {"name": "weather", "arguments": {"city": "Oslo"}}, as chat templates show
-# calls to models, and as most models write them.
+# Functions as types: a call is {"name": "weather", "arguments": {"city": "Oslo"}}, as
+# chat templates show calls to models, and as most models write them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,25 +204,45 @@ class ToolCall:
 
 
 def function_names(functions: Sequence[Any]) -> dict[str, Callable[..., Any]]:
-    """Functions by the names that calls use. Raises SpecError for what a model can't call by a name."""
+    """Functions by the names that calls use. Raises SpecError for what a model can't
+    call by a name."""
     found: dict[str, Callable[..., Any]] = {}
     for function in functions:
         name = getattr(function, "__name__", "")
-        if isinstance(function, type) or not callable(function) or not name.isidentifier():
+        if (
+            isinstance(function, type)
+            or not callable(function)
+            or not name.isidentifier()
+        ):
             hint = "give functions that have a name: def weather(city: str) -> str: ..."
-            raise SpecError(f"{name_of(function)} is not a function with a name", where="tools", hint=hint)
+            raise SpecError(
+                f"{name_of(function)} is not a function with a name",
+                where="tools",
+                hint=hint,
+            )
         if name in found:
-            raise SpecError(f"two functions are called {name!r}", where="tools", hint="rename one of them")
+            raise SpecError(
+                f"two functions are called {name!r}",
+                where="tools",
+                hint="rename one of them",
+            )
         found[name] = function
     if not found:
-        raise SpecError("no function is given", where="tools", hint="TypedSpec.tools(weather, search)")
+        raise SpecError(
+            "no function is given",
+            where="tools",
+            hint="TypedSpec.tools(weather, search)",
+        )
     return found
 
 
 def call_type(functions: dict[str, Callable[..., Any]]) -> Any:
     """The type of a call of one of several functions, as JSON has it."""
     calls = [
-        TypedDict(f"call_{name}", {"name": Literal[name], "arguments": _arguments(name, function)})  # type: ignore[operator]
+        TypedDict(
+            f"call_{name}",
+            {"name": Literal[name], "arguments": _arguments(name, function)},
+        )  # type: ignore[operator]
         for name, function in functions.items()
     ]
     return Union[tuple(calls)]  # noqa: UP007  (of a list that is made here)
@@ -212,7 +261,10 @@ def _arguments(name: str, function: Callable[..., Any]) -> Any:
         ) from None
     fields: dict[str, Any] = {}
     for parameter in parameters:
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        if parameter.kind not in (
+            parameter.POSITIONAL_OR_KEYWORD,
+            parameter.KEYWORD_ONLY,
+        ):
             raise SpecError(
                 f"the parameter {str(parameter)!r} cannot be passed by name",
                 where=name,
@@ -220,13 +272,16 @@ def _arguments(name: str, function: Callable[..., Any]) -> Any:
             )
         if parameter.name not in hints:
             what = f"the parameter {parameter.name!r} has no type"
-            raise SpecError(what, where=name, hint=f"write {parameter.name}: str, for example")
+            raise SpecError(
+                what, where=name, hint=f"write {parameter.name}: str, for example"
+            )
         hint = hints[parameter.name]
         given = parameter.default is not parameter.empty
         fields[parameter.name] = NotRequired[hint] if given else hint
     make: Any = TypedDict
     arguments = make(name, fields)
-    arguments.__pydantic_config__ = {"extra": "forbid"}  # also where there are none, which alone says nothing
+    # also where there are none, which alone says nothing
+    arguments.__pydantic_config__ = {"extra": "forbid"}
     return arguments
 
 

@@ -1,7 +1,8 @@
-"""Types as JSON Schema, and JSON as values of them: what pydantic reads. Imports pydantic.
+"""Types as JSON Schema, and JSON as values of them: what pydantic reads. Imports
+pydantic.
 
-What pydantic judges and its JSON Schemas do not say (validators of a model, bounds of a date) is listed: only
-`read` checks it.
+What pydantic judges and its JSON Schemas do not say (validators of a model, bounds of a
+date) is listed: only `read` checks it.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from guided_plugin.errors import OutputError, SpecError, shown
 
 _BOUNDS = ("gt", "ge", "lt", "le")
 _UNSAID: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("date", "datetime", "time", "timedelta"), (*_BOUNDS, "now_op", "tz_constraint")),
+    **dict.fromkeys(
+        ("date", "datetime", "time", "timedelta"), (*_BOUNDS, "now_op", "tz_constraint")
+    ),
     "str": ("strip_whitespace", "to_lower", "to_upper"),
     "url": ("allowed_schemes", "host_required", "max_length"),
     "multi-host-url": ("allowed_schemes", "host_required", "max_length"),
     "uuid": ("version",),
 }
-"""What a schema of pydantic's core may ask for, by its type, and its JSON Schema leaves out."""
+"""What a schema of pydantic's core may ask for, by its type, and its JSON Schema leaves
+out."""
 _SCALARS = {"type": ["string", "number", "boolean", "null"]}
 
 
@@ -42,7 +46,8 @@ class JsonType:
             self.schema: Any = self._adapter.json_schema(schema_generator=_Schemas)
         except SpecError as error:
             raise SpecError(error.what, where=self._name, hint=error.hint) from None
-        except Exception as error:  # of pydantic, and of what types do when they are looked at: many kinds
+        # of pydantic, and of what types do when they are looked at: many kinds
+        except Exception as error:
             raise SpecError(
                 f"pydantic has no JSON Schema of it: {' '.join(str(error).split())}",
                 where=self._name,
@@ -65,10 +70,16 @@ class JsonType:
             return self._adapter.validate_json(text)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            more = f", and {error.error_count() - 1} more" if error.error_count() > 1 else ""
+            more = (
+                f", and {error.error_count() - 1} more"
+                if error.error_count() > 1
+                else ""
+            )
             where = "#" + "".join(f"/{step}" for step in first["loc"])
             hint = "only a complete output can be read; validators are not part of the grammar"
-            raise OutputError(f"is not {self._name}: {first['msg']}{more}", where=where, hint=hint) from error
+            raise OutputError(
+                f"is not {self._name}: {first['msg']}{more}", where=where, hint=hint
+            ) from error
 
     def read_text(self, text: str) -> Any:
         """The value of an `Enum` or `Literal` that a text without quotes stands for."""
@@ -76,12 +87,19 @@ class JsonType:
 
 
 class _Schemas(GenerateJsonSchema):
-    """pydantic's own, but for decimals, which are numbers here, and what no JSON is read as."""
+    """pydantic's own, but for decimals, which are numbers here, and what no JSON is
+    read as."""
 
     def decimal_schema(self, schema: Any) -> dict[str, Any]:
         """A number with the bounds of a decimal; pydantic would take any text too."""
         made: dict[str, Any] = {"type": "number"}
-        names = ("exclusiveMinimum", "minimum", "exclusiveMaximum", "maximum", "multipleOf")
+        names = (
+            "exclusiveMinimum",
+            "minimum",
+            "exclusiveMaximum",
+            "maximum",
+            "multipleOf",
+        )
         for bound, name in zip((*_BOUNDS, "multiple_of"), names, strict=True):
             if schema.get(bound) is not None:
                 made[name] = _number(schema[bound])
@@ -93,10 +111,13 @@ class _Schemas(GenerateJsonSchema):
             if digits is not None:
                 limit = _number(Decimal(1).scaleb(max(digits - places, 0)))
                 more |= {"exclusiveMinimum": -limit, "exclusiveMaximum": limit}
-        return {**made, "allOf": [more]} if made.keys() & more.keys() else {**made, **more}
+        return (
+            {**made, "allOf": [more]} if made.keys() & more.keys() else {**made, **more}
+        )
 
     def literal_schema(self, schema: Any) -> dict[str, Any]:
-        """Refuses values that pydantic does not find again: bytes, members of an Enum that are no texts."""
+        """Refuses values that pydantic does not find again: bytes, members of an Enum
+        that are no texts."""
         _need_forms(schema["expected"])
         return super().literal_schema(schema)
 
@@ -106,10 +127,13 @@ class _Schemas(GenerateJsonSchema):
         return super().enum_schema(schema)
 
     def set_schema(self, schema: Any) -> dict[str, Any]:
-        """Refuses items that Python cannot hash; of a set of anything, items are scalars."""
+        """Refuses items that Python cannot hash; of a set of anything, items are
+        scalars."""
         made = super().set_schema(schema)
         if any(map(_unhashable, _nodes(schema.get("items_schema", {})))):
-            hint = "use a list, or items that Python can hash: frozen dataclasses, tuples"
+            hint = (
+                "use a list, or items that Python can hash: frozen dataclasses, tuples"
+            )
             raise SpecError("the items of a set must be hashable", hint=hint)
         return {**made, "items": made.get("items") or _SCALARS}
 
@@ -163,7 +187,11 @@ def _unsaid(root: Any) -> Iterator[str]:
         for name in _UNSAID.get(kind, ()):
             if node.get(name) not in (None, False):
                 yield f"{name} of {kind}"
-        if kind == "decimal" and node.get("max_digits") is not None and node.get("decimal_places") is None:
+        if (
+            kind == "decimal"
+            and node.get("max_digits") is not None
+            and node.get("decimal_places") is None
+        ):
             yield "max_digits of decimal, without decimal_places"
         if kind in ("model", "dataclass"):
             name = getattr(node.get("cls"), "__qualname__", kind)

@@ -1,9 +1,9 @@
-"""The grammar worker: its process, and its loop, tokens in and masks out, in shared memory. Depends on the
-grammar layer; no CUDA.
+"""The grammar worker: its process, and its loop, tokens in and masks out, in shared
+memory. Depends on the grammar layer; no CUDA.
 
-It never waits for one request on behalf of another: specs compile in threads, and a plan waits for a grammar
-only when that request is in it. What one request does wrong fails that request; what this process does wrong
-ends it, and the engine starts another.
+It never waits for one request on behalf of another: specs compile in threads, and a
+plan waits for a grammar only when that request is in it. What one request does wrong
+fails that request; what this process does wrong ends it, and the engine starts another.
 """
 
 from __future__ import annotations
@@ -33,14 +33,24 @@ from guided_plugin.worker.child.requests import WorkerRequests
 from guided_plugin.worker.child.rings import WorkerRings
 from guided_plugin.worker.child.steps import DraftSteps, PlainSteps, StepPace
 from guided_plugin.worker.layout import Region
-from guided_plugin.worker.messages import Add, Compile, Ends, Hello, Ready, Remove, Sync, Synced
+from guided_plugin.worker.messages import (
+    Add,
+    Compile,
+    Ends,
+    Hello,
+    Ready,
+    Remove,
+    Sync,
+    Synced,
+)
 from guided_plugin.worker.words import Counter
 
 _PAUSES = ((0.005, 20e-6), (1.0, 500e-6), (float("inf"), 5e-3))
 """How long a pause is (second), by how long there was nothing to do (first)."""
 
 _OFFER_PAUSES = ((0.1, 20e-6), *_PAUSES[1:])
-"""The same where the device waits for this worker in each step, however long one takes."""
+"""The same where the device waits for this worker in each step, however long one
+takes."""
 
 _IDLE = 0.1
 """The pause while there is no request at all; a message ends it."""
@@ -50,8 +60,9 @@ _ISOLATION_SECONDS = 1.0
 
 
 _OVERDUE_SECONDS = 60.0
-"""How long an abandoned call may run before its worker is replaced. The call uses a processor; but a new
-worker takes a second to read a large vocabulary, and all rows wait for it."""
+"""How long an abandoned call may run before its worker is replaced. The call uses a
+processor; but a new worker takes a second to read a large vocabulary, and all rows wait
+for it."""
 
 _OVERDUE_BYTES = 1 << 30
 """How much memory the worker may gain meanwhile."""
@@ -85,16 +96,24 @@ class GrammarWorker:
         self._syncs: list[Sync] = []
         self._deferred: deque[Compile] = deque()
         """Compiles that wait until slots are no longer worked on one by one."""
-        self._rings = WorkerRings(region, hello.filled, hello.accepted, hello.isolate_until)
+        self._rings = WorkerRings(
+            region, hello.filled, hello.accepted, hello.isolate_until
+        )
         self._requests = WorkerRequests(compiler, channel, self._rings)
         parts = self._rings, self._requests, StepPace(compiler.chooser.pace)
         self._steps = PlainSteps(*parts)
         if region.shape.drafts:
             forced = ForcedTokens(compiler.vocabulary)
             learnt = LearntDrafts(compiler.vocabulary, forced, region.shape.drafts)
-            offers = Offers(self._rings, self._requests.table, learnt) if config.jump_forward else None
+            offers = (
+                Offers(self._rings, self._requests.table, learnt)
+                if config.jump_forward
+                else None
+            )
             self._steps = DraftSteps(*parts, offers)
-        self._pauses = _OFFER_PAUSES if region.shape.drafts and config.jump_forward else _PAUSES
+        self._pauses = (
+            _OFFER_PAUSES if region.shape.drafts and config.jump_forward else _PAUSES
+        )
         self._overdue = _OverdueWatch(self._requests.table.overdue)
         self._compiler = compiler
         self._spin = config.worker_spin_us / 1e6
@@ -111,10 +130,11 @@ class GrammarWorker:
             self._rest(worked=received or accepted or filled or self._steps.learn())
 
     def _receive(self) -> bool:
-        """Receive the messages that are there; apply those that precede the next plan, or all without one.
+        """Receive the messages that are there; apply those that precede the next plan,
+        or all without one.
 
-        The plan counter is read after the channel: a message sent after a plan can't be taken for one
-        sent before it.
+        The plan counter is read after the channel: a message sent after a plan can't be
+        taken for one sent before it.
         """
         self._inbox.extend(self._channel.receive())
         rings = self._rings
@@ -143,8 +163,9 @@ class GrammarWorker:
             self._syncs.append(message)
 
     def _end_isolation(self) -> bool:
-        """Start the deferred compiles, once the requests that may have ended a worker had their turn: while a
-        spec compiles, the end of a worker can't be attributed to one request."""
+        """Start the deferred compiles, once the requests that may have ended a worker
+        had their turn: while a spec compiles, the end of a worker can't be attributed
+        to one request."""
         rings = self._rings
         had_their_turn = rings.planned <= rings.filled and not self._requests.starting
         late = time.monotonic() - self._begun > _ISOLATION_SECONDS
@@ -156,7 +177,8 @@ class GrammarWorker:
         return True
 
     def _report(self) -> None:
-        """Tell the engine what happened, and that the worker makes progress. May raise WorkerRetires."""
+        """Tell the engine what happened, and that the worker makes progress. May raise
+        WorkerRetires."""
         if self._requests.table.failures:
             self._requests.report_failures()
         for sync in list(self._syncs):
@@ -166,11 +188,14 @@ class GrammarWorker:
         if self._channel.pending:
             self._channel.flush()
         if self._overdue.check(idle=not self._requests):
-            self._rings.region.store(Counter.LEARNT, self._compiler.chooser.learnt_bytes() >> 10)
+            self._rings.region.store(
+                Counter.LEARNT, self._compiler.chooser.learnt_bytes() >> 10
+            )
         self._rings.beat()
 
     def _rest(self, *, worked: bool) -> None:
-        """Poll without a pause after work, later with longer and longer ones; a message ends each pause."""
+        """Poll without a pause after work, later with longer and longer ones; a message
+        ends each pause."""
         now = time.monotonic()
         if worked:
             self._last_work = now
@@ -195,7 +220,8 @@ class _OverdueWatch:
         """The worker's memory when the watch first saw the call that runs now."""
 
     def check(self, *, idle: bool) -> bool:
-        """Raise WorkerRetires if a call costs too much, or if no request would notice. Whether it looked."""
+        """Raise WorkerRetires if a call costs too much, or if no request would notice.
+        Whether it looked."""
         now = time.monotonic()
         if now < self._next:
             return False
@@ -216,7 +242,9 @@ class _OverdueWatch:
         return True
 
 
-def main(built: Chooser | GuidedError, control_fd: int, channel_fd: int, region_fd: int) -> int:
+def main(
+    built: Chooser | GuidedError, control_fd: int, channel_fd: int, region_fd: int
+) -> int:
     """Serve an engine until it hangs up; the exit code."""
     with closing(Channel(socket.socket(fileno=channel_fd))) as channel:
         try:
@@ -232,22 +260,32 @@ def main(built: Chooser | GuidedError, control_fd: int, channel_fd: int, region_
         except BaseException as error:
             if not isinstance(error, GuidedError):
                 traceback.print_exc()
-            channel.send(Ends(str(error) if isinstance(error, GuidedError) else repr(error)))
+            channel.send(
+                Ends(str(error) if isinstance(error, GuidedError) else repr(error))
+            )
             channel.drain(time.monotonic() + 1.0)
     return 1
 
 
-def _serve(channel: Channel, region_fd: int, chooser: Chooser, control_fd: int) -> NoReturn:
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, b"guided-worker", 0, 0, 0)  # what `ps` and `top` show
-    sys.setswitchinterval(5e-4)  # compile threads give way to the step in half a millisecond
-    # Let short sleeps be short: by default the kernel rounds them up by 50 microseconds.
+def _serve(
+    channel: Channel, region_fd: int, chooser: Chooser, control_fd: int
+) -> NoReturn:
+    # what `ps` and `top` show
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, b"guided-worker", 0, 0, 0)
+    # compile threads give way to the step in half a millisecond
+    sys.setswitchinterval(5e-4)
+    # Let short sleeps be short: by default the kernel rounds them up by 50
+    # microseconds.
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
     channel.send(Ready())
     hello, *received = channel.wait()
     with socket.socket(fileno=control_fd) as control:
         built = chooser, Template(MODULE, None, control)
         compiler = GrammarCompiler(
-            chooser.vocabulary, config=chooser.config, plugins=chooser.plugins, built=built
+            chooser.vocabulary,
+            config=chooser.config,
+            plugins=chooser.plugins,
+            built=built,
         )
         with closing(Region(region_fd, hello.shape, hello.identity)) as region:
             GrammarWorker(channel, region, hello, compiler, received).run()

@@ -1,5 +1,5 @@
-"""Drafts that the worker offers: text that must follow, a name that followed earlier or whitespace as outputs
-had it before, and how sure each is.
+"""Drafts that the worker offers: text that must follow, a name that followed earlier or
+whitespace as outputs had it before, and how sure each is.
 
 The device waits for them in each step, so they are looked for in bounded time.
 """
@@ -19,14 +19,15 @@ from guided_plugin.worker.layout import TOKEN_DEPTH
 from guided_plugin.worker.words import Counter, Time
 
 _WORTH = 0.5
-"""For how long the worker looks for drafts of a row: a part of its share of a step. In a simulation of real
-documents 0.36 of the looks found 2.4 drafts each: half a step of a row."""
+"""For how long the worker looks for drafts of a row: a part of its share of a step. In
+a simulation of real documents 0.36 of the looks found 2.4 drafts each: half a step of a
+row."""
 _LONGEST = 0.02
 """Seconds that such a look takes at most."""
 
 _SURE = 0.97
-"""How sure it is that a draft that must follow is taken. A pretrained model took 0.975 of them on average
-where masks allow other spellings too, and all of them greedily."""
+"""How sure it is that a draft that must follow is taken. A pretrained model took 0.975
+of them on average where masks allow other spellings too, and all of them greedily."""
 
 _LEARNT = 0.4
 """How much of the time of the last step counts in what is known of steps."""
@@ -35,29 +36,37 @@ _GUESSES = {
     Followers: (Counter.EARLIER, Counter.EARLIER_TAKEN),
     Layouts: (Counter.LAYOUT, Counter.LAYOUT_TAKEN),
 }
-"""By the source of drafts that need not follow: what counts those that are offered, and those accepted."""
+"""By the source of drafts that need not follow: what counts those that are offered, and
+those accepted."""
 
 
 class Offers:
     """Of the steps of one session."""
 
-    def __init__(self, rings: WorkerRings, table: GrammarTable, learnt: LearntDrafts) -> None:
+    def __init__(
+        self, rings: WorkerRings, table: GrammarTable, learnt: LearntDrafts
+    ) -> None:
         self._rings = rings
         self._table = table
         self._learnt = learnt
         self._most = rings.region.shape.drafts
-        self._found: dict[int, Found] = {}  # by row: what is offered in this step, and what for
-        self._guesses: dict[int, Found] = {}  # by slot: drafts it was offered that need not follow
-        self._lookups: list[int] = []  # slots that are looked at when there is nothing else to do, for later
+        # by row: what is offered in this step, and what for
+        self._found: dict[int, Found] = {}
+        # by slot: drafts it was offered that need not follow
+        self._guesses: dict[int, Found] = {}
+        # slots that are looked at when there is nothing else to do, for later
+        self._lookups: list[int] = []
         self._unread: list[int] = []  # those whose outputs are read then
         self._gap = _LONGEST  # seconds between steps, lately
         self._last = 0.0  # when the last one came
-        self._turn = 0  # the row that is looked at first, since there was no time for it
+        # the row that is looked at first, since there was no time for it
+        self._turn = 0
 
     def seen(self, plan: Plan, blocks: list[list[int]], *, whole: bool) -> None:
-        """The tokens of a step are there: say which drafts are verified, if any, before a grammar sees them.
-        Only rows of which nothing is known are moved past their tokens first; those leave the blocks. Rows it
-        comes too late for keep what was proposed. `whole`: all of its requests run."""
+        """The tokens of a step are there: say which drafts are verified, if any, before
+        a grammar sees them. Only rows of which nothing is known are moved past their
+        tokens first; those leave the blocks. Rows it comes too late for keep what was
+        proposed. `whole`: all of its requests run."""
         self._lookups.clear()
         self._unread.clear()
         if not plan.offers:
@@ -88,13 +97,14 @@ class Offers:
         self._unread.extend(plan.slots)
 
     def settle(self, plan: Plan) -> None:
-        """Its masks are filled now: what was proposed stands, if a worker before this took the tokens in."""
+        """Its masks are filled now: what was proposed stands, if a worker before this
+        took the tokens in."""
         if not self._rings.region.offered(plan.step):
             self._publish(plan)
 
     def learn(self) -> bool:
-        """Look at a place that there was no time for, for those that come there later, or read an output.
-        Whether there was one left."""
+        """Look at a place that there was no time for, for those that come there later,
+        or read an output. Whether there was one left."""
         requests = self._table.requests
         if self._lookups:
             slot = self._lookups.pop()
@@ -148,22 +158,37 @@ class Offers:
             rows = list(self._found)
             found = self._found.values()
             none = (NO_TOKEN,) * self._most
-            tokens[:, rows] = np.array([(*one.tokens, *none[len(one.tokens) :]) for one in found]).T
+            tokens[:, rows] = np.array(
+                [(*one.tokens, *none[len(one.tokens) :]) for one in found]
+            ).T
             sure[:, rows] = np.where(tokens[:, rows] < 0, 0.0, _SURE)
-            sure[0, rows] = [_SURE if one.source is None else one.source.sure for one in found]
+            sure[0, rows] = [
+                _SURE if one.source is None else one.source.sure for one in found
+            ]
 
     def _count(self, plan: Plan) -> None:
         """Count the tokens and the drafts of a step."""
         count = len(plan.slots)
         rings = self._rings
-        self._add(Counter.DRAFTS, sum(len(found.tokens) for found in self._found.values()))
-        sampled = rings.region.tokens[plan.step % TOKEN_DEPTH, : count * (self._most + 1)] >= 0
+        self._add(
+            Counter.DRAFTS, sum(len(found.tokens) for found in self._found.values())
+        )
+        sampled = (
+            rings.region.tokens[plan.step % TOKEN_DEPTH, : count * (self._most + 1)]
+            >= 0
+        )
         self._add(Counter.TOKENS, int(np.count_nonzero(sampled)))
         self._add(Counter.FORWARDS, int(np.count_nonzero(sampled[:count])))
         found = self._found.items()
-        self._guesses = {plan.slots[row]: one for row, one in found if one.source is not None}
+        self._guesses = {
+            plan.slots[row]: one for row, one in found if one.source is not None
+        }
         for kind, (offered, _) in _GUESSES.items():
-            sizes = (len(one.tokens) for one in self._guesses.values() if type(one.source) is kind)
+            sizes = (
+                len(one.tokens)
+                for one in self._guesses.values()
+                if type(one.source) is kind
+            )
             self._add(offered, sum(sizes))
 
     def _add(self, counter: Counter, more: int) -> None:

@@ -1,4 +1,5 @@
-"""The requests of a worker, by slot. Their grammars are compiled in threads, never in its loop."""
+"""The requests of a worker, by slot. Their grammars are compiled in threads, never in
+its loop."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ from guided_plugin.worker.messages import Add, Compile, Failed, Verdict
 from guided_plugin.worker.words import Counter
 
 _QUICK_THREADS = max(2, min(4, processors.count() // 4))
-"""Threads for specs that take milliseconds, half of that in native code. Others, which wait for helper
-processes or take long to load, have threads of their own."""
+"""Threads for specs that take milliseconds, half of that in native code. Others, which
+wait for helper processes or take long to load, have threads of their own."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,12 +41,15 @@ class _Starting:
 class WorkerRequests:
     """The requests of one session. What one request does wrong fails that request."""
 
-    def __init__(self, compiler: GrammarCompiler, channel: Channel, rings: WorkerRings) -> None:
+    def __init__(
+        self, compiler: GrammarCompiler, channel: Channel, rings: WorkerRings
+    ) -> None:
         config = compiler.config
         self.table = GrammarTable(
             compiler.vocabulary,
             config.row_ms / 1e3,
-            # The supervisor must not take a worker that waits for one row for a hung one.
+            # The supervisor must not take a worker that waits for one row for a hung
+            # one.
             min(5 * config.row_ms, config.worker_step_ms / 2) / 1e3,
             progress=rings.beat,
         )
@@ -78,14 +82,19 @@ class WorkerRequests:
     def remove(self, slot: int) -> None:
         """A slot is free."""
         self._version += 1
-        if self.starting.pop(slot, None) is None and self._closed.pop(slot, None) is None:
+        if (
+            self.starting.pop(slot, None) is None
+            and self._closed.pop(slot, None) is None
+        ):
             self.table.remove(slot)
         del self._serials[slot]
         self._rings.vacate(slot)
 
     def start_compiled(self) -> bool:
         """Start the requests whose grammars are there."""
-        done = [slot for slot, starting in self.starting.items() if starting.grammar.done()]
+        done = [
+            slot for slot, starting in self.starting.items() if starting.grammar.done()
+        ]
         for slot in done:
             self._version += 1
             starting = self.starting.pop(slot)
@@ -94,7 +103,9 @@ class WorkerRequests:
                 try:
                     grammar = starting.grammar.result()
                     backend = self._compiler.backend(grammar.backend)
-                    self.table.add(slot, add.request_id, add.spec, grammar, backend, add.tokens)
+                    self.table.add(
+                        slot, add.request_id, add.spec, grammar, backend, add.tokens
+                    )
                 except Exception as error:
                     with contextlib.suppress(GuidedError):
                         self.table.remove(slot)
@@ -103,7 +114,8 @@ class WorkerRequests:
         return bool(done)
 
     def all_started(self, slots: tuple[int, ...]) -> bool:
-        """Whether no slot of a plan waits for its grammar; a request that waits for too long fails closed."""
+        """Whether no slot of a plan waits for its grammar; a request that waits for too
+        long fails closed."""
         if not self.starting:
             return True
         now = time.monotonic()
@@ -143,7 +155,8 @@ class WorkerRequests:
         self._grammar(message).add_done_callback(partial(self._send_verdict, message))
 
     def publish_failures(self) -> None:
-        """Write into the shared memory which requests are closed, or led, from the next filled step on."""
+        """Write into the shared memory which requests are closed, or led, from the next
+        filled step on."""
         for slot, error in self.table.failures:
             self._publish(slot, error.reason)
         table = self.table
@@ -151,7 +164,9 @@ class WorkerRequests:
         for slot in table.led:
             self._publish(slot, LED)
         region.store(Counter.LED, region.load(Counter.LED) + len(table.led))
-        region.store(Counter.LED_TOKENS, region.load(Counter.LED_TOKENS) + table.tokens_led)
+        region.store(
+            Counter.LED_TOKENS, region.load(Counter.LED_TOKENS) + table.tokens_led
+        )
         table.led = []
         table.tokens_led = 0
 
@@ -161,7 +176,9 @@ class WorkerRequests:
         failures = self.table.failures
         self.table.failures = []
         for slot, error in failures:
-            self._channel.send(Failed(self._serials[slot], error, len(self.table.tokens(slot))))
+            self._channel.send(
+                Failed(self._serials[slot], error, len(self.table.tokens(slot)))
+            )
 
     def _grammar(self, message: Add | Compile) -> Future[Grammar]:
         """The grammar of a message's spec."""
@@ -172,7 +189,9 @@ class WorkerRequests:
         if grammar is None:
             threads = self._quick if self._compiler.is_quick(spec) else self._slow
             # How long a request waits is for its engine to say.
-            return threads.submit(partial(self._compiler.compile, spec, deadline=math.inf))
+            return threads.submit(
+                partial(self._compiler.compile, spec, deadline=math.inf)
+            )
         cached: Future[Grammar] = Future()
         cached.set_result(grammar)
         return cached
@@ -188,13 +207,17 @@ class WorkerRequests:
         self._channel.send(Verdict(message.key, done.result().admission(), made))
 
     def _publish(self, slot: int, reason: str) -> None:
-        self._rings.region.write_closure(slot, self._serials[slot], self._rings.filled + 1, reason)
+        self._rings.region.write_closure(
+            slot, self._serials[slot], self._rings.filled + 1, reason
+        )
 
     def _close(self, add: Add, error: GuidedError) -> None:
         """Fail a request that has no grammar to fail in."""
         self._closed[add.slot] = self._stops(add.spec)
         self._publish(add.slot, error.reason)
-        self._channel.send(Failed(add.serial, error.for_request(add.request_id), len(add.tokens)))
+        self._channel.send(
+            Failed(add.serial, error.for_request(add.request_id), len(add.tokens))
+        )
 
     def _stops(self, spec: OutputSpec) -> tuple[int, ...]:
         return spec.stop_token_ids or self._compiler.vocabulary.stop_token_ids
@@ -204,4 +227,6 @@ def as_guided_error(error: BaseException) -> GuidedError:
     """What a compile or a start raised, as an error for its request."""
     if isinstance(error, GuidedError):
         return error
-    return RequestError(f"the grammar worker could not use its spec: {error!r}", where="grammar worker")
+    return RequestError(
+        f"the grammar worker could not use its spec: {error!r}", where="grammar worker"
+    )

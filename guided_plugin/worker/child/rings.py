@@ -1,4 +1,5 @@
-"""The worker's view of the shared memory: plans, masks and tokens by step, and its own progress."""
+"""The worker's view of the shared memory: plans, masks and tokens by step, and its own
+progress."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Plan:
     slots: tuple[int, ...]
     """UNGUIDED where the request has left since."""
     offers: bool | None
-    """Of a step that is sent before the model runs: whether its drafts are the worker's to choose."""
+    """Of a step that is sent before the model runs: whether its drafts are the worker's
+    to choose."""
     checked: int = -1
     """The version of the requests for which `whole` holds."""
     whole: bool = False
@@ -36,18 +38,22 @@ class Plan:
 class WorkerRings:
     """Steps by number, without bounds; only what is in the region wraps."""
 
-    def __init__(self, region: Region, filled: int, accepted: int, isolate_until: int) -> None:
+    def __init__(
+        self, region: Region, filled: int, accepted: int, isolate_until: int
+    ) -> None:
         self.region = region
         self.filled = filled
         """Masks up to this step are in the ring."""
         self.accepted = accepted
         """Tokens up to this step were seen by the grammars."""
         self.applied = 0
-        """How many messages of this session took effect. A plan says how many precede it."""
+        """How many messages of this session took effect. A plan says how many precede
+        it."""
         self.isolate_until = isolate_until
         """Up to this step slots are worked on one by one."""
         self._plans: dict[int, Plan] = {}
-        # Filled by the worker before and not yet accepted: their tokens come to this one.
+        # Filled by the worker before and not yet accepted: their tokens come to this
+        # one.
         for step in range(max(accepted, filled - PLAN_DEPTH) + 1, filled + 1):
             self.plan(step)
 
@@ -68,7 +74,11 @@ class WorkerRings:
             record = self.region.plans[step % PLAN_DEPTH]
             head: list[int] = record[: PlanField.SLOTS].tolist()
             before = self._plans.get(step - 1)
-            if before is not None and before.plan_id == head[PlanField.PLAN_ID] and before.checked >= 0:
+            if (
+                before is not None
+                and before.plan_id == head[PlanField.PLAN_ID]
+                and before.checked >= 0
+            ):
                 slots = before.slots
                 checked = before.checked
                 whole = before.whole
@@ -80,29 +90,49 @@ class WorkerRings:
             follows = unwrap(head[PlanField.FOLLOWS], step)
             messages = head[PlanField.MESSAGES]
             offers = (None, False, True)[head[PlanField.OFFERS]]
-            plan = Plan(step, follows, messages, head[PlanField.PLAN_ID], slots, offers, checked, whole)
+            plan = Plan(
+                step,
+                follows,
+                messages,
+                head[PlanField.PLAN_ID],
+                slots,
+                offers,
+                checked,
+                whole,
+            )
             self._plans[step] = plan
         return plan
 
     def masks(self, plan: Plan) -> MaskArray:
-        """The masks of a plan's slots; with drafts a block of them for each position."""
-        return self.region.masks[plan.step % PLAN_DEPTH, : len(plan.slots) * self.region.shape.positions]
+        """The masks of a plan's slots; with drafts a block of them for each
+        position."""
+        return self.region.masks[
+            plan.step % PLAN_DEPTH, : len(plan.slots) * self.region.shape.positions
+        ]
 
     def tokens(self, plan: Plan) -> list[list[int]]:
-        """The tokens that were sampled for a plan's slots, for each position that has any."""
+        """The tokens that were sampled for a plan's slots, for each position that has
+        any."""
         count = len(plan.slots)
         positions = self.region.shape.positions
-        values = self.region.tokens[plan.step % TOKEN_DEPTH, : count * positions].reshape(positions, count)
+        values = self.region.tokens[
+            plan.step % TOKEN_DEPTH, : count * positions
+        ].reshape(positions, count)
         if positions > 1:
-            values = values[: 1 + np.count_nonzero((values[1:] != NO_TOKEN).any(axis=1))]
+            values = values[
+                : 1 + np.count_nonzero((values[1:] != NO_TOKEN).any(axis=1))
+            ]
         blocks: list[list[int]] = values.tolist()
         return blocks
 
     def vacate(self, slot: int) -> None:
-        """A request left. Tokens on their way for it must not reach the slot's next request."""
+        """A request left. Tokens on their way for it must not reach the slot's next
+        request."""
         for plan in self._plans.values():
             if plan.step <= self.filled and slot in plan.slots:
-                plan.slots = tuple(UNGUIDED if other == slot else other for other in plan.slots)
+                plan.slots = tuple(
+                    UNGUIDED if other == slot else other for other in plan.slots
+                )
                 plan.checked = -1
 
     def forget(self, step: int) -> None:
@@ -120,7 +150,10 @@ class WorkerRings:
 
     @contextmanager
     def blame_scope(self, slot: int) -> Iterator[None]:
-        """Around work for one slot. If the worker ends in here, the engine attributes that to its request."""
+        """Around work for one slot. If the worker ends in here, the engine attributes
+        that to its request."""
         self.region.store(Counter.DOING, slot + 1)
-        yield  # not in a `try`: after an exception the worker ends, and the counter must still tell
+        # not in a `try`: after an exception the worker ends, and the counter must still
+        # tell
+        yield
         self.region.store(Counter.DOING, 0)

@@ -1,7 +1,9 @@
-"""Accepts the tokens that landed and fills the masks that are due. Steps with drafts have their own class.
+"""Accepts the tokens that landed and fills the masks that are due. Steps with drafts
+have their own class.
 
-Usually all slots of a plan are worked on together. Where one is closed, or where the worker before ended,
-they are worked on one by one, so that the end of a worker can be attributed to one request.
+Usually all slots of a plan are worked on together. Where one is closed, or where the
+worker before ended, they are worked on one by one, so that the end of a worker can be
+attributed to one request.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from guided_plugin.worker.layout import PLAN_DEPTH
 from guided_plugin.worker.words import Counter, Time
 
 _PACE_EVERY = 16
-"""Steps after which backends are told the time between them; a quarter of these times were shorter."""
+"""Steps after which backends are told the time between them; a quarter of these times
+were shorter."""
 
 
 class PlainSteps:
@@ -26,14 +29,17 @@ class PlainSteps:
     ahead = 0
     """By how many steps tokens come before masks."""
 
-    def __init__(self, rings: WorkerRings, requests: WorkerRequests, pace: StepPace) -> None:
+    def __init__(
+        self, rings: WorkerRings, requests: WorkerRequests, pace: StepPace
+    ) -> None:
         self._rings = rings
         self._requests = requests
         self._table = requests.table
         self._pace = pace
 
     def accept(self) -> bool:
-        """Move the grammars past the tokens that landed since. Whether there were any."""
+        """Move the grammars past the tokens that landed since. Whether there were
+        any."""
         rings = self._rings
         worked = False
         for step in self._sampled_steps():
@@ -47,12 +53,14 @@ class PlainSteps:
             rings.mark(step, Time.ACCEPTED)
             rings.accepted = step
             rings.region.store(Counter.ACCEPTED, step)
-            rings.forget(step - self.ahead)  # if tokens come first, the step's masks are still to be filled
+            # if tokens come first, the step's masks are still to be filled
+            rings.forget(step - self.ahead)
             worked = True
         return worked
 
     def fill(self) -> bool:
-        """Fill the masks of the next plan, once the tokens before it are accepted. Whether that was done."""
+        """Fill the masks of the next plan, once the tokens before it are accepted.
+        Whether that was done."""
         rings = self._rings
         if rings.planned <= rings.filled:
             return False
@@ -70,14 +78,17 @@ class PlainSteps:
         return True
 
     def learn(self) -> bool:
-        """There is nothing else to do: learn from what came, for a while. Whether there was anything left."""
+        """There is nothing else to do: learn from what came, for a while. Whether there
+        was anything left."""
         return False
 
     def _see(self, plan: Plan, blocks: list[list[int]]) -> None:
-        """The tokens of a step are there. Those of rows that take them in here leave the blocks."""
+        """The tokens of a step are there. Those of rows that take them in here leave
+        the blocks."""
 
     def _needs(self, plan: Plan) -> int:
-        """The step whose tokens must be accepted before the masks of a plan are filled."""
+        """The step whose tokens must be accepted before the masks of a plan are
+        filled."""
         return plan.follows
 
     def _fill(self, plan: Plan) -> None:
@@ -87,10 +98,13 @@ class PlainSteps:
         if self._together(plan):
             self._table.fill(plan.slots, mask)
         else:
-            self._fill_one_by_one(plan, lambda row, slot: self._table.fill((slot,), mask[row::count]))
+            self._fill_one_by_one(
+                plan, lambda row, slot: self._table.fill((slot,), mask[row::count])
+            )
 
     def _sampled_steps(self) -> list[int]:
-        """The steps that were sampled since and filled here, in order: not every plan is sampled."""
+        """The steps that were sampled since and filled here, in order: not every plan
+        is sampled."""
         rings = self._rings
         step = rings.sampled
         steps = []
@@ -101,8 +115,11 @@ class PlainSteps:
         return steps[::-1]
 
     def _ready(self, plan: Plan) -> bool:
-        """Whether the messages before a plan took effect, and its requests have their grammars."""
-        return plan.messages <= self._rings.applied and self._requests.all_started(plan.slots)
+        """Whether the messages before a plan took effect, and its requests have their
+        grammars."""
+        return plan.messages <= self._rings.applied and self._requests.all_started(
+            plan.slots
+        )
 
     def _together(self, plan: Plan) -> bool:
         return self._requests.all_run(plan) and plan.step > self._rings.isolate_until
@@ -119,7 +136,8 @@ class PlainSteps:
                     self._table.accept_more((slot,), [[token] for token in tokens[1:]])
 
     def _fill_one_by_one(self, plan: Plan, fill: Callable[[int, int], None]) -> None:
-        """Call `fill` with the row and slot of each running request; close the other rows."""
+        """Call `fill` with the row and slot of each running request; close the other
+        rows."""
         for row, slot in enumerate(plan.slots):
             if self._requests.runs(slot):
                 with self._rings.blame_scope(slot):
@@ -130,12 +148,17 @@ class PlainSteps:
 
 
 class DraftSteps(PlainSteps):
-    """Steps of speculative decoding: sampled tokens and drafts come first, then the masks."""
+    """Steps of speculative decoding: sampled tokens and drafts come first, then the
+    masks."""
 
     ahead = 1
 
     def __init__(
-        self, rings: WorkerRings, requests: WorkerRequests, pace: StepPace, offers: Offers | None
+        self,
+        rings: WorkerRings,
+        requests: WorkerRequests,
+        pace: StepPace,
+        offers: Offers | None,
     ) -> None:
         """`offers`: what chooses the drafts of plans that say so."""
         super().__init__(rings, requests, pace)
@@ -159,7 +182,8 @@ class DraftSteps(PlainSteps):
         drafts = self._rings.region.drafts(plan.step, count)[:, :, 0].tolist()
         if self._together(plan):
             filled = fill_with_drafts(self._table, plan.slots, mask, drafts)
-            if plan.offers is not None:  # else its masks are due at once, or its requests only enter
+            # else its masks are due at once, or its requests only enter
+            if plan.offers is not None:
                 self._pace.step(time.perf_counter(), filled / count)
             return
 
@@ -183,6 +207,7 @@ class StepPace:
         self._gaps.append((now - self._last) / fills)
         self._last = now
         if len(self._gaps) == _PACE_EVERY:
-            # Not the shortest: a host may plan a step again that it had planned otherwise.
+            # Not the shortest: a host may plan a step again that it had planned
+            # otherwise.
             self._tell(sorted(self._gaps)[_PACE_EVERY // 4])
             self._gaps.clear()

@@ -18,9 +18,11 @@ def make_buffers(
     *,
     follows: bool = False,
 ) -> Buffers:
-    """`free` returns when no other rank uses the masks of a step any more, `wait` when they are filled; None
-    where they are filled before they are uploaded. `follows`: the region is that of rank 0."""
-    used = free if region.shape.followers else None  # a step without other ranks doesn't ask for them
+    """`free` returns when no other rank uses the masks of a step any more, `wait` when
+    they are filled; None where they are filled before they are uploaded. `follows`: the
+    region is that of rank 0."""
+    # a step without other ranks doesn't ask for them
+    used = free if region.shape.followers else None
     if device.type != "cuda":
         return Buffers(HostMasks(region, wait, used), HostTokens(region), lambda: None)
     from guided_plugin.worker.device.cuda import cuda_buffers

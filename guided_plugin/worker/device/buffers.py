@@ -1,7 +1,9 @@
-"""The way between the shared memory and the logits, by step number: masks up, tokens down.
+"""The way between the shared memory and the logits, by step number: masks up, tokens
+down.
 
-The classes here are the CPU twins of those in `cuda` and `cuda_masks`: the same calls on the same
-rings, with the host itself waiting for a mask and raising the flag of its tokens.
+The classes here are the CPU twins of those in `cuda` and `cuda_masks`: the same calls
+on the same rings, with the host itself waiting for a mask and raising the flag of its
+tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class Waits:
         self._margins = Recent(16)
 
     def add(self, margin: float) -> None:
-        """In one step the masks had been there for so long before the logits; negative: they were late."""
+        """In one step the masks had been there for so long before the logits; negative:
+        they were late."""
         self.times.add(max(0.0, -margin))
         self._margins.add(margin)
 
@@ -50,18 +53,20 @@ class MaskUploads(Protocol):
         """Make sure that a step's place in the ring may be filled."""
 
     def upload(self, step: int, count: int) -> None:
-        """Bring the first `count` masks of a step to the device once they are filled."""
+        """Bring the first `count` masks of a step to the device once they are
+        filled."""
 
     def fetch(self, step: int, count: int) -> Tensor:
         """[count, words] int32: the masks; what is launched next sees them complete."""
 
     def read(self, step: int) -> bool:
-        """Whether the masks of one of the last PLAN_DEPTH steps have been read from the ring, not only
-        asked for."""
+        """Whether the masks of one of the last PLAN_DEPTH steps have been read from the
+        ring, not only asked for."""
 
 
 class TokenWrites(Protocol):
-    """Which logits rows are guided; their sampled tokens, from the device to the ring."""
+    """Which logits rows are guided; their sampled tokens, from the device to the
+    ring."""
 
     rows: Tensor
     """[guided rows] int32, device."""
@@ -70,18 +75,21 @@ class TokenWrites(Protocol):
         """The logits rows that are guided from this step on."""
 
     def write(self, step: int, tokens: Tensor) -> None:
-        """Bring the guided rows' sampled tokens to the ring, then say that they are there."""
+        """Bring the guided rows' sampled tokens to the ring, then say that they are
+        there."""
 
     def sink(self, step: int) -> TokenSink | None:
         """Where a kernel may write the tokens itself."""
 
     def offered(self, step: int, count: int) -> OfferedDrafts:
-        """The drafts of a step's `count` requests, once they are final: what is launched next sees them."""
+        """The drafts of a step's `count` requests, once they are final: what is
+        launched next sees them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """Both ways of one pipeline. A rank that follows may not write the region, and writes no tokens."""
+    """Both ways of one pipeline. A rank that follows may not write the region, and
+    writes no tokens."""
 
     masks: MaskUploads
     tokens: TokenWrites
@@ -93,7 +101,10 @@ class HostMasks:
     """`MaskUploads` on the CPU."""
 
     def __init__(
-        self, region: Region, wait: Callable[[int], None] | None, free: Callable[[int], None] | None = None
+        self,
+        region: Region,
+        wait: Callable[[int], None] | None,
+        free: Callable[[int], None] | None = None,
     ) -> None:
         self.waits = Waits()
         self._wait = wait
@@ -120,7 +131,8 @@ class HostMasks:
         return self._masks[step % PLAN_DEPTH, :count]
 
     def read(self, step: int) -> bool:
-        """They have been if they are not of the newest three steps, which drafts need at the same time."""
+        """They have been if they are not of the newest three steps, which drafts need
+        at the same time."""
         return step <= self._claimed - 3
 
 
@@ -144,7 +156,9 @@ class HostTokens:
 
     def write(self, step: int, tokens: Tensor) -> None:
         """Write the tokens and raise the flag."""
-        self._region.tokens[step % TOKEN_DEPTH, : len(self._index)] = tokens.numpy()[self._index]
+        self._region.tokens[step % TOKEN_DEPTH, : len(self._index)] = tokens.numpy()[
+            self._index
+        ]
         self._region.store(Counter.SAMPLED, step)
 
     def sink(self, step: int) -> TokenSink | None:
@@ -153,6 +167,7 @@ class HostTokens:
 
     def offered(self, step: int, count: int) -> OfferedDrafts:
         """The drafts themselves, when they are final."""
-        while not self._region.offered(step):  # the supervisor sees to it that this ends
+        # the supervisor sees to it that this ends
+        while not self._region.offered(step):
             time.sleep(2e-5)
         return torch.from_numpy(self._region.drafts(step, count))

@@ -1,6 +1,8 @@
-"""Masks from the shared memory to a CUDA device, on a side stream. No host waits for a step that runs.
+"""Masks from the shared memory to a CUDA device, on a side stream. No host waits for a
+step that runs.
 
-With several ranks, a place in the rings may be used again when all have read it: see `worker/layout`.
+With several ranks, a place in the rings may be used again when all have read it: see
+`worker/layout`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from guided_plugin.worker.layout import PLAN_DEPTH, Region
 from guided_plugin.worker.words import Counter
 
 _SAMPLE_EVERY = 17
-"""Steps between looks at waits: timed events cost more than plain ones. Odd: a forward pass may have two."""
+"""Steps between looks at waits: timed events cost more than plain ones. Odd: a forward
+pass may have two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +37,13 @@ class DeviceRegion:
     current: Callable[[], Any]
     """The stream that the host's calls go to now."""
     waits: bool
-    """Whether streams wait for masks to be filled, which may be after they were asked for."""
+    """Whether streams wait for masks to be filled, which may be after they were asked
+    for."""
 
 
 class MaskCopies:
-    """Copies of masks to the device, and the streams that wait for them. When a place in the rings may be
-    used again, those know which derive from it."""
+    """Copies of masks to the device, and the streams that wait for them. When a place
+    in the rings may be used again, those know which derive from it."""
 
     def __init__(self, mapped: DeviceRegion) -> None:
         region = mapped.region
@@ -51,19 +55,25 @@ class MaskCopies:
         shape = region.shape
         masks = shape.max_slots * shape.positions
         # [PLAN_DEPTH, masks, words] int32, device
-        self._mask_dev = torch.zeros(PLAN_DEPTH, masks, shape.words, dtype=torch.int32, device=device)
+        self._mask_dev = torch.zeros(
+            PLAN_DEPTH, masks, shape.words, dtype=torch.int32, device=device
+        )
         self._uploaded = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
         self._views: dict[tuple[int, int], Tensor] = {}
         self._launched = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
-        """Of the main stream; what was launched before has used what is copied over after."""
+        """Of the main stream; what was launched before has used what is copied over
+        after."""
         self._drafts = shape.drafts > 0
-        """Masks of the two steps before may be used yet then, when a step is planned."""
+        """Masks of the two steps before may be used yet then, when a step is
+        planned."""
         self._timed: Any = None
         self._margin: tuple[Any, Any] | None = None
         # Bound to their addresses once: every attribute that a step looks up counts.
         self._wait_filled: Callable[[int], None] | None = None
         if mapped.waits:
-            self._wait_filled = partial(ops.wait, mapped.base + region.counter_offset(Counter.FILLED))
+            self._wait_filled = partial(
+                ops.wait, mapped.base + region.counter_offset(Counter.FILLED)
+            )
         self._row_bytes = 4 * shape.words
         self._copies = [
             partial(
@@ -104,7 +114,8 @@ class MaskCopies:
         self._uploaded[entry].record(self.side_stream)
 
     def _wait_for_main(self, entry: int) -> None:
-        """What the side stream does next comes after what was launched on the main stream."""
+        """What the side stream does next comes after what was launched on the main
+        stream."""
         self._launched[entry].record(self._current())
         self.side_stream.wait_event(self._launched[entry])
 
@@ -113,7 +124,8 @@ class MaskCopies:
         return bool(self._uploaded[step % PLAN_DEPTH].query())
 
     def _read_margin(self) -> None:
-        """What the step that was looked at last waited for; the device is long past it."""
+        """What the step that was looked at last waited for; the device is long past
+        it."""
         if self._margin is None:
             return
         logits_there, masks_there = self._margin
@@ -125,45 +137,53 @@ class MaskCopies:
 class CudaMasks(MaskCopies):
     """`MaskUploads` on CUDA, where the device writes tokens too."""
 
-    def __init__(self, mapped: DeviceRegion, free: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self, mapped: DeviceRegion, free: Callable[[int], None] | None = None
+    ) -> None:
         """`free` returns when no other rank uses the masks of a step any more."""
         super().__init__(mapped)
         self._free = free
         self._sampled_word = mapped.region.word(Counter.SAMPLED)
         self._sampled = -1
-        """As far as SAMPLED was seen to have come. Masks are used before their step's tokens are written
-        or, with drafts, before the next step's."""
+        """As far as SAMPLED was seen to have come. Masks are used before their step's
+        tokens are written or, with drafts, before the next step's."""
         self._round = PLAN_DEPTH - (2 if mapped.region.shape.drafts else 0)
-        """So many steps after tokens that were written, the masks that were in a step's place have been
-        copied."""
+        """So many steps after tokens that were written, the masks that were in a step's
+        place have been copied."""
 
     def claim(self, step: int) -> None:
-        """Make sure that the last copy out of a step's place in the ring is done, at all ranks."""
+        """Make sure that the last copy out of a step's place in the ring is done, at
+        all ranks."""
         if self._free is not None:
             self._free(step - PLAN_DEPTH)
         used = step - self._round
         if self._sampled < used:
-            ahead = (self._sampled_word[0] - used) & 0xFFFFFFFF  # 32 bits, by signed difference
+            # 32 bits, by signed difference
+            ahead = (self._sampled_word[0] - used) & 0xFFFFFFFF
             self._sampled = used + ahead - (ahead >> 31 << 32)
             if self._sampled < used:
                 event = self._uploaded[step % PLAN_DEPTH]
                 if not event.query():
-                    event.synchronize()  # only a host that plans without sampling gets that far ahead
+                    # only a host that plans without sampling gets that far ahead
+                    event.synchronize()
 
     def upload(self, step: int, count: int) -> None:
         if self._sampled < step - self._round and not self._drafts:
-            # The kernel that read this place on the device may still run: no tokens came after it.
+            # The kernel that read this place on the device may still run: no tokens
+            # came after it.
             self._wait_for_main(step % PLAN_DEPTH)
         super().upload(step, count)
 
     def settle(self, seconds: float) -> bool:
-        """Wait for all that was launched; every flag that a stream waits for has been raised."""
+        """Wait for all that was launched; every flag that a stream waits for has been
+        raised."""
         torch.cuda.synchronize(self._mask_dev.device)
         return True
 
 
 class FollowedMasks(MaskCopies):
-    """Another rank. The tokens of its device are written nowhere, so its own events tell what it has used."""
+    """Another rank. The tokens of its device are written nowhere, so its own events
+    tell what it has used."""
 
     def __init__(self, mapped: DeviceRegion) -> None:
         super().__init__(mapped)
@@ -171,11 +191,12 @@ class FollowedMasks(MaskCopies):
         """The newest step whose copy was seen to be done."""
 
     def claim(self, step: int) -> None:
-        """Make sure that the last copy out of a step's place in the ring is done, and that no copy to the
-        device comes before the kernels that use what is there."""
+        """Make sure that the last copy out of a step's place in the ring is done, and
+        that no copy to the device comes before the kernels that use what is there."""
         entry = step % PLAN_DEPTH
         if entry == 0 and not self._drafts:
-            # All that used what the next PLAN_DEPTH copies replace was launched before this step.
+            # All that used what the next PLAN_DEPTH copies replace was launched before
+            # this step.
             self._wait_for_main(entry)
         if self._read < step - PLAN_DEPTH and not self._uploaded[entry].query():
             self._uploaded[entry].synchronize()
@@ -198,13 +219,15 @@ class FollowedMasks(MaskCopies):
 
 
 class CurrentStream:
-    """The stream that the host's calls go to now. `torch.cuda.current_stream` makes an object each time,
-    which costs more than all driver calls of a step."""
+    """The stream that the host's calls go to now. `torch.cuda.current_stream` makes an
+    object each time, which costs more than all driver calls of a step."""
 
     def __init__(self, device: torch.device, index: int) -> None:
         self._device = device
         self._index = index
-        self._handle: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self._handle: Callable[[int], int] | None = getattr(
+            torch._C, "_cuda_getCurrentRawStream", None
+        )
         self._streams: dict[int, Any] = {}
 
     def __call__(self) -> Any:

@@ -1,6 +1,7 @@
 """Stream memory operations: a CUDA stream waits for a word of host memory. No tensors.
 
-The calls are those of the driver library itself, through ctypes; those of a step enqueue and return.
+The calls are those of the driver library itself, through ctypes; those of a step
+enqueue and return.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _PORTABLE_MAPPED = 3
 _READ_ONLY = 8
 """Needed where the host may not write the memory either."""
 
-# Their numbers in CUdevice_attribute: the operations as of CUDA 11.7, and their first version.
+# Their numbers in CUdevice_attribute: the operations as of CUDA 11.7, and their first
+# version.
 _CAN_USE_64_BIT_MEM_OPS = 122
 _CAN_USE_MEM_OPS_V1 = 92
 
@@ -27,10 +29,12 @@ _U32 = 0xFFFFFFFF
 
 
 class StreamOps(NamedTuple):
-    """The driver calls of a step, on one stream. `device` addresses are the device's."""
+    """The driver calls of a step, on one stream. `device` addresses are the
+    device's."""
 
     wait: Callable[[int, int], None]
-    """wait(device address, value): what follows in the stream runs once the word has come that far."""
+    """wait(device address, value): what follows in the stream runs once the word has
+    come that far."""
     copy_up: Callable[[int, int, int], None]
     """copy_up(device address, host address, bytes)."""
 
@@ -41,15 +45,20 @@ def _driver() -> Any:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise PipelineError(
-            f"the driver library can't be loaded: {error}", where="CUDA", hint="use mode='inline'"
+            f"the driver library can't be loaded: {error}",
+            where="CUDA",
+            hint="use mode='inline'",
         ) from error
 
 
 def _function(name: str, *kinds: Any) -> Callable[..., int]:
-    """A driver call that returns a status; `kinds` are the ctypes types of its arguments."""
+    """A driver call that returns a status; `kinds` are the ctypes types of its
+    arguments."""
     function: Any = getattr(_driver(), name, None)
     if function is None:
-        raise PipelineError(f"the driver has no {name}", where="CUDA", hint="CUDA 11.7 or later has it")
+        raise PipelineError(
+            f"the driver has no {name}", where="CUDA", hint="CUDA 11.7 or later has it"
+        )
     function.argtypes = list(kinds)
     function.restype = ctypes.c_int
     found: Callable[..., int] = function
@@ -72,12 +81,14 @@ def supported(device: int) -> bool:
 
 
 def _raw_wait() -> Callable[..., int]:
-    return _function("cuStreamWaitValue32_v2", _STREAM, _ADDRESS, ctypes.c_uint32, ctypes.c_uint)
+    return _function(
+        "cuStreamWaitValue32_v2", _STREAM, _ADDRESS, ctypes.c_uint32, ctypes.c_uint
+    )
 
 
 def load_wait() -> Callable[[int, int, int], None]:
-    """A function (stream, address, value): what follows in the stream with this handle runs once the word at
-    a device address is that far."""
+    """A function (stream, address, value): what follows in the stream with this handle
+    runs once the word at a device address is that far."""
     raw_wait = _raw_wait()
 
     def wait_on(stream: int, address: int, value: int) -> None:
@@ -93,8 +104,8 @@ def load_stream_ops(stream: int) -> StreamOps:
     raw_wait = _raw_wait()
     raw_up = _function("cuMemcpyHtoDAsync_v2", _ADDRESS, _POINTER, _SIZE, _STREAM)
 
-    # Each is one function and no more: between two steps a host has forgotten them all, and what a call
-    # costs is how much code there is to fetch again.
+    # Each is one function and no more: between two steps a host has forgotten them all,
+    # and what a call costs is how much code there is to fetch again.
     def wait(address: int, value: int) -> None:
         status = raw_wait(stream, address, value & _U32, _WAIT_GEQ)
         if status:
@@ -109,13 +120,23 @@ def load_stream_ops(stream: int) -> StreamOps:
 
 
 def register_host(address: int, size: int, *, read_only: bool = False) -> int:
-    """Make host memory the device's to read and write, or to read alone; its address there. Needs a current
-    context."""
+    """Make host memory the device's to read and write, or to read alone; its address
+    there. Needs a current context."""
     flags = _PORTABLE_MAPPED | (_READ_ONLY if read_only else 0)
-    _call("cuMemHostRegister_v2", (_POINTER, address), (_SIZE, size), (ctypes.c_uint, flags))
+    _call(
+        "cuMemHostRegister_v2",
+        (_POINTER, address),
+        (_SIZE, size),
+        (ctypes.c_uint, flags),
+    )
     found = ctypes.c_uint64()
     there = ctypes.addressof(found)
-    _call("cuMemHostGetDevicePointer_v2", (_POINTER, there), (_POINTER, address), (ctypes.c_uint, 0))
+    _call(
+        "cuMemHostGetDevicePointer_v2",
+        (_POINTER, there),
+        (_POINTER, address),
+        (ctypes.c_uint, 0),
+    )
     return found.value
 
 
@@ -126,10 +147,14 @@ def unregister_host(address: int) -> None:
 
 def _call(name: str, *arguments: tuple[Any, int]) -> None:
     """A driver call with arguments of these ctypes types."""
-    status = _function(name, *(kind for kind, _ in arguments))(*(value for _, value in arguments))
+    status = _function(name, *(kind for kind, _ in arguments))(
+        *(value for _, value in arguments)
+    )
     if status:
         raise _failed(name, status)
 
 
 def _failed(call: str, status: int) -> PipelineError:
-    return PipelineError(f"{call} failed with error {status}", where="CUDA", hint="use mode='inline'")
+    return PipelineError(
+        f"{call} failed with error {status}", where="CUDA", hint="use mode='inline'"
+    )

@@ -1,4 +1,5 @@
-"""Which specs are known to compile, and whose verdict is awaited. No processes here; its client locks."""
+"""Which specs are known to compile, and whose verdict is awaited. No processes here;
+its client locks."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from guided_plugin.step import Admission
 from guided_plugin.worker.messages import Compile, Verdict
 
 _KNOWN_BYTES = 8 << 20
-"""What is remembered of specs that the worker is known to have compiled, by digest: a request with one of
-them need not wait for the verdict."""
+"""What is remembered of specs that the worker is known to have compiled, by digest: a
+request with one of them need not wait for the verdict."""
 
 
 @dataclass(slots=True)
@@ -28,7 +29,8 @@ class _Ticket:
 
 
 class Admissions:
-    """Verdicts by spec; what belongs to a request alone (stop tokens, triggers) makes no other spec."""
+    """Verdicts by spec; what belongs to a request alone (stop tokens, triggers) makes
+    no other spec."""
 
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
@@ -69,7 +71,9 @@ class Admissions:
         if isinstance(answer, GuidedError):
             ticket.verdict.set_exception(answer)
             return
-        size = 2 * ENTRY_BYTES + texts_bytes(answer.reason, answer.warnings, answer.unenforced)
+        size = 2 * ENTRY_BYTES + texts_bytes(
+            answer.reason, answer.warnings, answer.unenforced
+        )
         self._known.put(key, ticket.verdict, size)
         if message.prepared is not None:
             self._compiler.keep(ticket.spec, message.prepared)
@@ -84,7 +88,8 @@ class Admissions:
         self._known = Latest(_KNOWN_BYTES)
 
     def blame(self, error: GuidedError) -> bool:
-        """A worker died, maybe of one of these. Gives up those that saw it twice; whether there were any."""
+        """A worker died, maybe of one of these. Gives up those that saw it twice;
+        whether there were any."""
         found = False
         for key, ticket in list(self._tickets.items()):
             ticket.deaths += 1

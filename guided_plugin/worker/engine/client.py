@@ -1,8 +1,9 @@
-"""The requests of one engine, and what a grammar worker is told of them. Never waits for the worker in a
-step.
+"""The requests of one engine, and what a grammar worker is told of them. Never waits
+for the worker in a step.
 
-What is true of the requests is kept here; messages only tell a worker what changed. So a session can end
-at any moment, and the next one is told everything again (`session.py`).
+What is true of the requests is kept here; messages only tell a worker what changed. So
+a session can end at any moment, and the next one is told everything again
+(`session.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from guided_plugin.worker.words import Counter, End
 
 
 class WorkerClient:
-    """What the host's thread calls, whichever worker serves it. The supervisor's thread calls it too."""
+    """What the host's thread calls, whichever worker serves it. The supervisor's thread
+    calls it too."""
 
     def __init__(
         self,
@@ -47,7 +49,9 @@ class WorkerClient:
     ) -> None:
         self.compiler = compiler
         self.vocabulary = dataclasses.replace(compiler.vocabulary, encode=None)
-        self.region = Region.create(Shape(max_slots, compiler.vocabulary.words, drafts, followers))
+        self.region = Region.create(
+            Shape(max_slots, compiler.vocabulary.words, drafts, followers)
+        )
         self.steps = StepRing(self.region, first_step)
         self.times = StepTimes(self.region, self.steps)
         self.requests = LiveRequests(self.region, self.steps)
@@ -58,7 +62,8 @@ class WorkerClient:
         """Tells the supervisor that there is something to do."""
         self.numbers = itertools.count(1)
         self.ready = threading.Event()
-        """Set when the first worker has made its backends, or when none will: requests wait for neither."""
+        """Set when the first worker has made its backends, or when none will: requests
+        wait for neither."""
         self.channel: Channel | None = None
         """To the worker, while there is one."""
         self.undelivered = False
@@ -94,9 +99,11 @@ class WorkerClient:
         self.wake()
         return verdict
 
-    def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
-        """Start a request in a slot; never blocks. A grammar that isn't there yet is waited for by the
-        first step that has the request in it."""
+    def add(
+        self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]
+    ) -> None:
+        """Start a request in a slot; never blocks. A grammar that isn't there yet is
+        waited for by the first step that has the request in it."""
         spec = _normal(spec, self.vocabulary)
         stops = spec.stop_token_ids or self.vocabulary.stop_token_ids
         with self.steps.lock:
@@ -108,12 +115,16 @@ class WorkerClient:
             alone = not self.requests
             self.requests[slot] = request
             self.send(self.add_message(request), later=not alone)
-        # To wake the supervisor's thread costs more than all of this; next to other requests it is awake.
+        # To wake the supervisor's thread costs more than all of this; next to other
+        # requests it is awake.
         if alone or self.channel is None:
             self.wake()
 
-    def add_failed(self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError) -> None:
-        """A request takes a slot, but can't begin: its rows are closed. Never blocks."""
+    def add_failed(
+        self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError
+    ) -> None:
+        """A request takes a slot, but can't begin: its rows are closed. Never
+        blocks."""
         stops = self.vocabulary.usable_stops(spec.stop_token_ids)
         # Its triggers and its stop tokens may be what is wrong with it.
         spec = dataclasses.replace(spec, start_after=None, stop_token_ids=stops)
@@ -137,7 +148,8 @@ class WorkerClient:
             self.steps.publish(next(self.numbers), array("i", plan.slots), requests)
 
     def request(self, slot: int) -> LiveRequest:
-        """The request in a slot, once everything that happened to it so far is known. Waits for that."""
+        """The request in a slot, once everything that happened to it so far is known.
+        Waits for that."""
         self._settle()
         self.steps.harvest()
         with self.steps.lock:
@@ -146,20 +158,22 @@ class WorkerClient:
 
     @property
     def busy(self) -> bool:
-        """Whether anything waits for the worker: a request, or a device that needs masks."""
+        """Whether anything waits for the worker: a request, or a device that needs
+        masks."""
         waiting = self.steps.filled < self.steps.planned
         return waiting or bool(self.requests or self.admissions or self.syncs)
 
     # Refusals
 
     def refuse(self, error: GuidedError, seconds: float) -> None:
-        """Fail every request, and refuse new ones and specs for a while. What is planned gets closed masks at
-        once."""
+        """Fail every request, and refuse new ones and specs for a while. What is
+        planned gets closed masks at once."""
         with self.steps.lock:
             self._refusal, self._refused_until = error, time.monotonic() + seconds
             self._suspended = False
             self.steps.refusing = True
-            with contextlib.ExitStack() as end:  # all of it happens, whatever a part raises
+            # all of it happens, whatever a part raises
+            with contextlib.ExitStack() as end:
                 for future, _ in self.syncs.values():
                     end.callback(future.set_result, None)
                 end.callback(self.syncs.clear)
@@ -168,8 +182,8 @@ class WorkerClient:
                 self.close_outstanding(error)
 
     def suspend(self, error: GuidedError, seconds: float) -> None:
-        """Fail every request, and refuse new ones until `resume`, which is likely to come within so many
-        seconds. Specs wait for their verdicts."""
+        """Fail every request, and refuse new ones until `resume`, which is likely to
+        come within so many seconds. Specs wait for their verdicts."""
         with self.steps.lock:
             if self._refusal is None:
                 self._refusal, self._refused_until = error, time.monotonic() + seconds
@@ -204,14 +218,20 @@ class WorkerClient:
             return self._refusal
 
     def refused_for(self) -> float:
-        """For how many more seconds, at least; infinite where it is for good. From any thread."""
+        """For how many more seconds, at least; infinite where it is for good. From any
+        thread."""
         if self.steps.forked:
             return math.inf
         with self.steps.lock:
-            return 0.0 if self.refusal() is None else max(0.0, self._refused_until - time.monotonic())
+            return (
+                0.0
+                if self.refusal() is None
+                else max(0.0, self._refused_until - time.monotonic())
+            )
 
     def close_outstanding(self, error: GuidedError) -> None:
-        """Fail the rows of the steps that are not filled, and let the device go on. No worker may run."""
+        """Fail the rows of the steps that are not filled, and let the device go on. No
+        worker may run."""
         with self.steps.lock:
             try:
                 self.steps.harvest()
@@ -225,7 +245,9 @@ class WorkerClient:
         """No more steps are planned: let go what waits, on the device or here."""
         if self.steps.forked:
             return
-        closed = PipelineError("is closed", where="pipeline", hint="make a new StepPipeline")
+        closed = PipelineError(
+            "is closed", where="pipeline", hint="make a new StepPipeline"
+        )
         self.refuse(closed, float("inf"))
         self.region.store(Counter.ENDED, End.CLOSED)
         self.ready.set()
@@ -234,8 +256,8 @@ class WorkerClient:
     # Messages
 
     def send(self, message: object, *, later: bool = False) -> None:
-        """Tell the worker, if there is one; `later`: with the next message or plan. The next worker is told
-        what is true then."""
+        """Tell the worker, if there is one; `later`: with the next message or plan. The
+        next worker is told what is true then."""
         self._changes += 1
         if self.channel is not None:
             self.steps.messages += 1
@@ -254,7 +276,13 @@ class WorkerClient:
     def add_message(self, request: LiveRequest) -> Add:
         """What starts a request in a worker, from where it is now."""
         return Add(
-            *(request.serial, request.slot, request.request_id, request.spec, request.counted()),
+            *(
+                request.serial,
+                request.slot,
+                request.request_id,
+                request.spec,
+                request.counted(),
+            ),
             error=request.error,
             prepared=self.admissions.news(request.spec),
         )
@@ -262,7 +290,8 @@ class WorkerClient:
     # Inside
 
     def _settle(self) -> None:
-        """Wait until the worker has dealt with all there is so far; nothing, if it said so before."""
+        """Wait until the worker has dealt with all there is so far; nothing, if it said
+        so before."""
         steps = self.steps
         while not steps.forked:
             with steps.lock:
@@ -285,7 +314,9 @@ def _normal(spec: OutputSpec, vocabulary: Vocabulary) -> OutputSpec:
     vocabulary.check_stops(spec.stop_token_ids or (), where="stop_token_ids")
     if spec.start_after is None:
         return spec
-    return dataclasses.replace(spec, start_after=vocabulary.triggers(spec.start_after) or None)
+    return dataclasses.replace(
+        spec, start_after=vocabulary.triggers(spec.start_after) or None
+    )
 
 
 _clients: weakref.WeakSet[WorkerClient] = weakref.WeakSet()

@@ -1,9 +1,10 @@
-"""The guided requests of one engine: which run, which failed, and from which step on they are closed. Not
-locked: the client is.
+"""The guided requests of one engine: which run, which failed, and from which step on
+they are closed. Not locked: the client is.
 
-A host reports a failure together with the output of the first closed step, so it must know of the failure as
-soon as the masks of that step are there. A worker therefore writes its failures into the shared memory before
-it raises FILLED; the engine's own failures are added before FILLED is raised for them.
+A host reports a failure together with the output of the first closed step, so it must
+know of the failure as soon as the masks of that step are there. A worker therefore
+writes its failures into the shared memory before it raises FILLED; the engine's own
+failures are added before FILLED is raised for them.
 """
 
 from __future__ import annotations
@@ -42,8 +43,11 @@ class LiveRequests(dict[int, LiveRequest]):
         """Whether a request still has its slot."""
         return self.get(request.slot) is request
 
-    def fail(self, request: LiveRequest, error: GuidedError, count: int | None = None) -> None:
-        """A request fails closed, after `count` tokens or after all that are known. The first error stays."""
+    def fail(
+        self, request: LiveRequest, error: GuidedError, count: int | None = None
+    ) -> None:
+        """A request fails closed, after `count` tokens or after all that are known. The
+        first error stays."""
         if request.error is None:
             request.state.fail(count)
             request.error = error.for_request(request.request_id)
@@ -57,7 +61,8 @@ class LiveRequests(dict[int, LiveRequest]):
             self.fail(request, error)
 
     def take_failures(self) -> list[tuple[int, GuidedError]]:
-        """Slots of the requests that failed since the last call, without those that have left."""
+        """Slots of the requests that failed since the last call, without those that
+        have left."""
         found = []
         while self.failures:
             request = self.failures.popleft()
@@ -66,8 +71,8 @@ class LiveRequests(dict[int, LiveRequest]):
         return found
 
     def take_closed(self) -> list[Closure]:
-        """The requests that were closed since the last call, those that have left included. From any thread.
-        Complete for every step whose masks are there."""
+        """The requests that were closed since the last call, those that have left
+        included. From any thread. Complete for every step whose masks are there."""
         if self._word[0] != self._seen:
             with self._steps.lock:
                 self.read_closures()

@@ -1,7 +1,8 @@
-"""`WorkerRuntime`: the grammars of a pipeline work in a process of their own. A client, and the device.
+"""`WorkerRuntime`: the grammars of a pipeline work in a process of their own. A client,
+and the device.
 
-Nothing that a step calls here waits for the worker on CUDA. `tokens` and `phase` do: they answer as of all
-steps that were enqueued before.
+Nothing that a step calls here waits for the worker on CUDA. `tokens` and `phase` do:
+they answer as of all steps that were enqueued before.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from guided_plugin.worker.words import Counter
 
 
 class WorkerRuntime(WorkerClient, GrammarRuntime):
-    """A `GrammarRuntime` over one worker at a time. A step goes from here straight to the rings and the
-    device."""
+    """A `GrammarRuntime` over one worker at a time. A step goes from here straight to
+    the rings and the device."""
 
     mode: Mode = "process"
 
@@ -39,12 +40,20 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         first_step: int = 0,
         followers: int = 0,
     ) -> None:
-        """`followers`: how many other ranks mask with the same memory. They are invited before the first
-        step."""
-        super().__init__(compiler, max_slots, drafts=drafts, first_step=first_step, followers=followers)
+        """`followers`: how many other ranks mask with the same memory. They are invited
+        before the first step."""
+        super().__init__(
+            compiler,
+            max_slots,
+            drafts=drafts,
+            first_step=first_step,
+            followers=followers,
+        )
         self.followers = Followers(self.region, first_step)
         try:
-            self.buffers = make_buffers(self.region, device, self.followers.wait, self.steps.wait_filled)
+            self.buffers = make_buffers(
+                self.region, device, self.followers.wait, self.steps.wait_filled
+            )
         except BaseException:
             self.end()
             raise
@@ -58,7 +67,8 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         """Masks of the planned step."""
 
     def remove(self, slot: int) -> None:
-        """Free a slot. Tokens on their way count for the request that leaves: plans name requests."""
+        """Free a slot. Tokens on their way count for the request that leaves: plans
+        name requests."""
         self._plan = None
         super().remove(slot)
 
@@ -84,7 +94,9 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         return self._masks.fetch(step, count), self._tokens.rows
 
     def offered(self) -> OfferedDrafts:
-        return self._tokens.offered(self._step, self._count // self.region.shape.positions)
+        return self._tokens.offered(
+            self._step, self._count // self.region.shape.positions
+        )
 
     def sampled(self, tokens: Tensor) -> None:
         self.steps.scheduled(self._step)

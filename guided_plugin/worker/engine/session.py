@@ -1,5 +1,5 @@
-"""One worker after the other, from a client's point of view: what a new worker is told, and what workers
-answer. The supervisor's thread calls this.
+"""One worker after the other, from a client's point of view: what a new worker is told,
+and what workers answer. The supervisor's thread calls this.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ class Session:
         self.client = client
 
     def begin(self, channel: Channel, *, isolate: bool) -> None:
-        """Tell a new worker everything: the live requests, the steps in flight. With `isolate` it works on
-        the rows of those steps one by one.
+        """Tell a new worker everything: the live requests, the steps in flight. With
+        `isolate` it works on the rows of those steps one by one.
 
-        The plans of those steps are rewritten before the `Hello`: a worker reads them as soon as it has that,
-        and a plan of the session before says how many messages that one had.
+        The plans of those steps are rewritten before the `Hello`: a worker reads them
+        as soon as it has that, and a plan of the session before says how many messages
+        that one had.
         """
         client = self.client
         region = client.region
@@ -41,10 +42,15 @@ class Session:
             client.channel, steps.messages = channel, len(news)
             for step, published in list(steps.in_flight(min(filled, accepted))):
                 # All requests are told; some that were planned have left since.
-                slots = [r.slot if client.requests.runs(r) else UNGUIDED for r in published.requests]
+                slots = [
+                    r.slot if client.requests.runs(r) else UNGUIDED
+                    for r in published.requests
+                ]
                 steps.rewrite(step, slots, next(client.numbers))
             isolate_until = steps.planned + 1 if isolate else min(filled, accepted)
-            channel.send(Hello(region.shape, region.identity, filled, accepted, isolate_until))
+            channel.send(
+                Hello(region.shape, region.identity, filled, accepted, isolate_until)
+            )
             for message in news:
                 channel.send(message)
 
@@ -75,7 +81,9 @@ class Session:
                 client.admissions.judge(message)
             elif isinstance(message, Failed):
                 running = client.requests.values()
-                request = next((one for one in running if one.serial == message.serial), None)
+                request = next(
+                    (one for one in running if one.serial == message.serial), None
+                )
                 if request is not None:
                     client.requests.fail(request, message.error, message.count)
                     if isinstance(message.error, BudgetError):
@@ -88,11 +96,13 @@ class Session:
                 client.ready.set()
 
     def blame(self, slot: int | None, reason: str, *, hung: bool = False) -> str:
-        """Attribute a worker's end to a request or to a spec: which one explains it, or nothing. `slot` is
-        the request that the worker worked on alone, if there is one; else it may have been compiling.
+        """Attribute a worker's end to a request or to a spec: which one explains it, or
+        nothing. `slot` is the request that the worker worked on alone, if there is one;
+        else it may have been compiling.
 
-        A request that a worker hangs on is to blame at once. One that a worker dies on may merely have been
-        next when the machine ended the worker: it is to blame the second time.
+        A request that a worker hangs on is to blame at once. One that a worker dies on
+        may merely have been next when the machine ended the worker: it is to blame the
+        second time.
         """
         client = self.client
         with client.steps.lock:
@@ -100,7 +110,11 @@ class Session:
             if request is not None:
                 request.deaths += 1
                 if request.deaths >= 2 or hung:
-                    error = _hung_on(reason) if hung else _deadly("working on this request", reason)
+                    error = (
+                        _hung_on(reason)
+                        if hung
+                        else _deadly("working on this request", reason)
+                    )
                     client.requests.fail(request, error)
                     client.compiler.quarantine(request.spec, error)
                     return f"request {printable(request.request_id)}"

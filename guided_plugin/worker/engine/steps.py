@@ -1,6 +1,8 @@
-"""The engine's side of the rings: announces steps, remembers what is in flight, reads journals out.
+"""The engine's side of the rings: announces steps, remembers what is in flight, reads
+journals out.
 
-A step of the host goes through `announce` and `scheduled` alone; its lock is the client's too.
+A step of the host goes through `announce` and `scheduled` alone; its lock is the
+client's too.
 """
 
 from __future__ import annotations
@@ -23,7 +25,14 @@ from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.metrics import Times
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import NO_TOKEN
-from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, TOKEN_DEPTH, Region, fence, unwrap
+from guided_plugin.worker.layout import (
+    FENCED,
+    PLAN_DEPTH,
+    TOKEN_DEPTH,
+    Region,
+    fence,
+    unwrap,
+)
 from guided_plugin.worker.words import Counter, PlanField, Time
 
 # Looked up here once: members of an enumeration cost as much as the store they are for.
@@ -43,11 +52,11 @@ _HALF = 0x80000000
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """A request from its slot's taking to its giving back: what starts it again in another worker. Its spec's
-    triggers are given as tokens.
+    """A request from its slot's taking to its giving back: what starts it again in
+    another worker. Its spec's triggers are given as tokens.
 
-    Its state has the tokens that were sampled for it, as the token ring showed them. A worker therefore never
-    has to send its journals, and losing a worker loses none.
+    Its state has the tokens that were sampled for it, as the token ring showed them. A
+    worker therefore never has to send its journals, and losing a worker loses none.
     """
 
     serial: int
@@ -89,19 +98,30 @@ class StepRing:
         self.messages = 0
         """Messages to the worker of this session."""
         self.refusing = self.forked = False
-        """Whether the rows of every step are closed; whether this is a copy in a forked process."""
+        """Whether the rows of every step are closed; whether this is a copy in a forked
+        process."""
         self._region = region
         self._planned_word = region.word(Counter.PLANNED)
         self._filled_word = region.word(Counter.FILLED)
         self.planned = self.follows = first_step
         """The newest step that was announced, and the newest that was sampled."""
-        for counter in (Counter.PLANNED, Counter.SAMPLED, Counter.OFFERED, Counter.FILLED, Counter.ACCEPTED):
+        for counter in (
+            Counter.PLANNED,
+            Counter.SAMPLED,
+            Counter.OFFERED,
+            Counter.FILLED,
+            Counter.ACCEPTED,
+        ):
             region.store(counter, first_step)
         self._published = nothing = Published(0, array("i"), ())
         # What each place in the plan ring holds: step, the step it follows, its plan.
         self._entries = [(first_step, first_step, nothing)] * PLAN_DEPTH
-        self._heads = [memoryview(plan.data).cast("B").cast("I") for plan in region.plans]
-        self._slots = [memoryview(plan.data).cast("B").cast("i")[_SLOTS:] for plan in region.plans]
+        self._heads = [
+            memoryview(plan.data).cast("B").cast("I") for plan in region.plans
+        ]
+        self._slots = [
+            memoryview(plan.data).cast("B").cast("i")[_SLOTS:] for plan in region.plans
+        ]
         self._times = memoryview(region.times.data).cast("B").cast("q")
         self._seen = first_step
         """As far as FILLED was seen to have come."""
@@ -120,7 +140,8 @@ class StepRing:
 
     @property
     def owed(self) -> Published | None:
-        """The plan of the next step to be filled, once a worker has all that it needs for it."""
+        """The plan of the next step to be filled, once a worker has all that it needs
+        for it."""
         filled = self.filled
         if filled >= self.planned:
             return None
@@ -128,13 +149,16 @@ class StepRing:
         needed = filled + 1 if self._region.shape.drafts else follows
         return published if self.landed >= needed else None
 
-    def publish(self, plan_id: int, slots: array[int], requests: tuple[LiveRequest, ...]) -> None:
+    def publish(
+        self, plan_id: int, slots: array[int], requests: tuple[LiveRequest, ...]
+    ) -> None:
         """Have the steps from now on announce this plan."""
         self._published = Published(plan_id, slots, requests)
 
     def announce(self, *, offers: bool | None = None) -> int:
-        """Write the plan of the next step and raise its flag; the step's number. Waits only for a host
-        that is ahead by as many steps as rings are deep. `offers`: see `PlanField`."""
+        """Write the plan of the next step and raise its flag; the step's number. Waits
+        only for a host that is ahead by as many steps as rings are deep. `offers`: see
+        `PlanField`."""
         if self.forked:
             raise forked()
         step = self.planned + 1
@@ -167,7 +191,8 @@ class StepRing:
         return step
 
     def scheduled(self, step: int) -> None:
-        """The step is sampled, and its tokens will be written. Call it before they can be."""
+        """The step is sampled, and its tokens will be written. Call it before they can
+        be."""
         with self.lock:
             self.follows = step
             self._unread.append((step, self._entries[step % PLAN_DEPTH][2]))
@@ -180,8 +205,9 @@ class StepRing:
                 self._unread.pop()
 
     def harvest(self, landed: int | None = None) -> None:
-        """Take the tokens that are there into the journals, or those that were there up to a step. All steps
-        at once: where requests come and go, each has a plan of its own."""
+        """Take the tokens that are there into the journals, or those that were there up
+        to a step. All steps at once: where requests come and go, each has a plan of its
+        own."""
         with self.lock:
             landed = self.landed if landed is None else landed
             ready = [*itertools.takewhile(lambda one: one[0] <= landed, self._unread)]
@@ -195,15 +221,23 @@ class StepRing:
                 places = [step % TOKEN_DEPTH for step, _ in steps]
                 count = len(plan.slots)
                 # [steps, positions, requests], requests in the order of the plan
-                block = self._region.tokens[places, : positions * count].reshape(-1, positions, count)
-                rows.append(np.arange(len(whose), len(whose) + count).repeat(len(places) * positions))
+                block = self._region.tokens[places, : positions * count].reshape(
+                    -1, positions, count
+                )
+                rows.append(
+                    np.arange(len(whose), len(whose) + count).repeat(
+                        len(places) * positions
+                    )
+                )
                 blocks.append(block.transpose(2, 0, 1).reshape(-1))
                 whose += plan.requests
             row = np.concatenate(rows)
             tokens = np.concatenate(blocks)
             row = row[tokens != NO_TOKEN]
             tokens = tokens[tokens != NO_TOKEN]
-            serials = np.fromiter(map(operator.attrgetter("serial"), whose), np.int64, len(whose))[row]
+            serials = np.fromiter(
+                map(operator.attrgetter("serial"), whose), np.int64, len(whose)
+            )[row]
             if len(rows) > 1:
                 order = np.argsort(serials, kind="stable")
                 row = row[order]
@@ -212,8 +246,11 @@ class StepRing:
             begins = np.flatnonzero(np.diff(serials, prepend=-1))
             written = tokens.tobytes()
             ends = [*(8 * begins).tolist(), len(written)]
-            # All or none of these steps are in the journals: a request replayed without some would go wrong.
-            for at, begin, end in zip(row[begins].tolist(), ends, ends[1:], strict=False):
+            # All or none of these steps are in the journals: a request replayed without
+            # some would go wrong.
+            for at, begin, end in zip(
+                row[begins].tolist(), ends, ends[1:], strict=False
+            ):
                 whose[at].state.extend(array("q", written[begin:end]))
             for _ in ready:
                 self._unread.popleft()
@@ -239,16 +276,20 @@ class StepRing:
         self._entries[at] = step, follows, dataclasses.replace(published)
 
     def close_rows(self, step: int) -> None:
-        """Fill a step's masks with stop tokens alone, and raise its flag. No worker may run."""
+        """Fill a step's masks with stop tokens alone, and raise its flag. No worker may
+        run."""
         published = self._entries[step % PLAN_DEPTH][2]
         for row, request in enumerate(published.requests):
-            self._region.close_row(step, row, len(published.requests), request.stop_token_ids)
+            self._region.close_row(
+                step, row, len(published.requests), request.stop_token_ids
+            )
         if self._region.shape.drafts and not self._region.offered(step):
             self._region.offer_nothing(step, len(published.requests))
         self._region.store(Counter.FILLED, step)
 
     def wait_filled(self, step: int) -> None:
-        """Wait on the host for the masks of a step; the supervisor sees to it that this ends."""
+        """Wait on the host for the masks of a step; the supervisor sees to it that this
+        ends."""
         tries = 0
         # By signed difference of 32 bits: up to _HALF it is behind, above it is ahead.
         while 0 < (behind := (step - self._filled_word[0]) & _U32) < _HALF:
@@ -266,17 +307,21 @@ class StepRing:
 
 
 class StepTimes:
-    """What steps took: of all whose masks are filled and whose tokens are accepted. From any thread."""
+    """What steps took: of all whose masks are filled and whose tokens are accepted.
+    From any thread."""
 
     def __init__(self, region: Region, steps: StepRing) -> None:
-        self.seconds = {name: Times() for name in ("plan_to_mask", "accept", "fill", "answer")}
+        self.seconds = {
+            name: Times() for name in ("plan_to_mask", "accept", "fill", "answer")
+        }
         self._region = region
         self._steps = steps
         self._lock = threading.Lock()
         self._seen = steps.planned
 
     def read(self, least: int = 1) -> None:
-        """Read the ring, where at least so many steps have ended since. To be called before it is full."""
+        """Read the ring, where at least so many steps have ended since. To be called
+        before it is full."""
         with self._lock:
             accepted = unwrap(self._region.load(Counter.ACCEPTED), self._steps.planned)
             newest = min(self._steps.filled, accepted)
@@ -285,20 +330,25 @@ class StepTimes:
             times = step_times(self._region, newest)
             inputs = np.maximum(times[:, Time.PLANNED], times[:, Time.ACCEPT])
             ways = {
-                "plan_to_mask": (inputs if self._region.shape.drafts else _inputs_there(times), Time.FILLED),
+                "plan_to_mask": (
+                    inputs if self._region.shape.drafts else _inputs_there(times),
+                    Time.FILLED,
+                ),
                 "accept": (times[:, Time.ACCEPT], Time.ACCEPTED),
                 "fill": (times[:, Time.FILL], Time.FILLED),
                 "answer": (inputs, Time.OFFERED),
             }
             new = times[:, Time.STEP] > self._seen
             for name, (begin, end) in ways.items():
-                ended = new & (times[:, end] >= times[:, Time.PLANNED])  # else it is of an older step
+                # else it is of an older step
+                ended = new & (times[:, end] >= times[:, Time.PLANNED])
                 self.seconds[name].extend((times[:, end] - begin)[ended] / 1e9)
             self._seen = newest
 
 
 def step_times(region: Region, newest: int) -> NDArray[np.int64]:
-    """The rows of the ring whose step was planned and filled, oldest first; columns as in `Time`."""
+    """The rows of the ring whose step was planned and filled, oldest first; columns as
+    in `Time`."""
     times = np.array(region.times)
     times = times[(times[:, Time.PLANNED] > 0) & (times[:, Time.STEP] <= newest)]
     times = times[times[:, Time.FILLED] >= times[:, Time.PLANNED]]
@@ -310,7 +360,8 @@ def _inputs_there(times: NDArray[np.int64]) -> NDArray[np.int64]:
     inputs = times[:, Time.PLANNED].copy()
     follows = times[1:, Time.STEP] == times[:-1, Time.STEP] + 1
     before = np.where(follows, times[:-1, Time.ACCEPT], 0)
-    # Tokens that were accepted after this step was filled belong to an older user of their row.
+    # Tokens that were accepted after this step was filled belong to an older user of
+    # their row.
     before = np.where(before <= times[1:, Time.FILL], before, 0)
     inputs[1:] = np.maximum(inputs[1:], before)
     return inputs

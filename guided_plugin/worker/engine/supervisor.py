@@ -1,11 +1,14 @@
-"""Watches over the worker of one client: starts it, reads from it, replaces it. A thread of the engine.
+"""Watches over the worker of one client: starts it, reads from it, replaces it. A
+thread of the engine.
 
-A dead worker is noticed at once, by its channel. A hung one is noticed by its heartbeat: without a beat for
-`worker_step_ms` it is killed, which makes sure that it writes no more, the rows it owed fail closed, and the
-device goes on. One that was stopped from outside is noticed by its state, within a third of a second, and
-killed too. The next worker, forked from the compiler's template, takes over the steps of one that died. Where
-the template has ended too, the next one takes a second: the requests that run fail at once, so that no row
-waits for it, and new ones are refused until it is there.
+A dead worker is noticed at once, by its channel. A hung one is noticed by its
+heartbeat: without a beat for `worker_step_ms` it is killed, which makes sure that it
+writes no more, the rows it owed fail closed, and the device goes on. One that was
+stopped from outside is noticed by its state, within a third of a second, and killed
+too. The next worker, forked from the compiler's template, takes over the steps of one
+that died. Where the template has ended too, the next one takes a second: the requests
+that run fail at once, so that no row waits for it, and new ones are refused until it is
+there.
 """
 
 from __future__ import annotations
@@ -38,21 +41,23 @@ WINDOW_SECONDS = 60.0
 """So many deaths within this time, and guided requests are refused until it is over."""
 
 _AGAIN_SECONDS = 2.0
-"""What a request that is refused meanwhile is told: a template starts within this time."""
+"""What a request that is refused meanwhile is told: a template starts within this
+time."""
 
 _ROLE = "guided_plugin.worker.child.loop"
 
 _PAUSE = 0.5
-"""Seconds after a start that failed, and after a failure of the supervisor while requests are refused."""
+"""Seconds after a start that failed, and after a failure of the supervisor while
+requests are refused."""
 
 
 class Pulse:
-    """Whether a worker makes progress, and how long steps have waited for one; looked at every `tick` seconds
-    while anything waits.
+    """Whether a worker makes progress, and how long steps have waited for one; looked
+    at every `tick` seconds while anything waits.
 
-    A worker that shows no heartbeat for `worker_step_ms` hangs; one that is still starting gets
-    `START_SECONDS`, until a step waits for it. One that was stopped from outside is found long before that,
-    by its state."""
+    A worker that shows no heartbeat for `worker_step_ms` hangs; one that is still
+    starting gets `START_SECONDS`, until a step waits for it. One that was stopped from
+    outside is found long before that, by its state."""
 
     def __init__(self, client: WorkerClient) -> None:
         self.limit = client.compiler.config.worker_step_ms / 1e3
@@ -83,7 +88,8 @@ class Pulse:
         return now - self._owed_at >= self.limit
 
     def stopped(self) -> bool:
-        """Whether the worker was stopped from outside, and stays so. Ask before `hangs`."""
+        """Whether the worker was stopped from outside, and stays so. Ask before
+        `hangs`."""
         if self._stop_watch is None:
             return False
         if self._client.region.load(Counter.HEARTBEAT) != self._beat:
@@ -97,7 +103,8 @@ class Pulse:
         self._looked_at = now
         beat = self._client.region.load(Counter.HEARTBEAT)
         if beat != self._beat or late:
-            # Late: this thread did not run either. Both were stopped, or nothing waited for the worker.
+            # Late: this thread did not run either. Both were stopped, or nothing waited
+            # for the worker.
             self._beat = beat
             self._alive_at = now
         limit = self.limit if self.owes_too_long() or self.warm else START_SECONDS
@@ -123,7 +130,9 @@ class Supervisor:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_lock = threading.RLock()
         client.wake = self.wake
-        self.thread = threading.Thread(target=self._run, name="guided-supervisor", daemon=True)
+        self.thread = threading.Thread(
+            target=self._run, name="guided-supervisor", daemon=True
+        )
         self.thread.start()
 
     @property
@@ -139,18 +148,21 @@ class Supervisor:
                 os.eventfd_write(self._wake, 1)
 
     def close(self) -> bool:
-        """End the worker, and what still waits for it. False in a fork of the process it belongs to."""
+        """End the worker, and what still waits for it. False in a fork of the process
+        it belongs to."""
         if os.getpid() != self._pid:
             return False
         self._closing = True
         self.wake()
         self.thread.join()
-        self._client.wake = lambda: None  # no circle keeps the compiler, and with it the template
+        # no circle keeps the compiler, and with it the template
+        self._client.wake = lambda: None
         return True
 
     def _run(self) -> None:
         step = self._begin
-        with contextlib.ExitStack() as end:  # each of these runs, whatever the others raise
+        # each of these runs, whatever the others raise
+        with contextlib.ExitStack() as end:
             end.callback(self._close_wake)
             end.callback(self._client.end)
             end.callback(self._end_worker)
@@ -170,8 +182,8 @@ class Supervisor:
         self._start(isolate=False)
 
     def _recover(self, error: BaseException) -> None:
-        """Replace the worker after a step of this thread raised `error`. A step that keeps failing counts as
-        deaths do, so that requests are refused."""
+        """Replace the worker after a step of this thread raised `error`. A step that
+        keeps failing counts as deaths do, so that requests are refused."""
         if self._client.refusing:
             time.sleep(_PAUSE)  # a step that fails at once must not fill the log
         reason = f"was ended, because its supervisor failed: {error!r}"
@@ -191,7 +203,9 @@ class Supervisor:
             self._client.ready.set()
         while not self._closing and not self._client.refusing:
             try:
-                self._worker = self._template.fork(_ROLE, self._client.region.fd, given_up=self._no_longer)
+                self._worker = self._template.fork(
+                    _ROLE, self._client.region.fd, given_up=self._no_longer
+                )
                 self._channel = Channel(self._worker.sock, from_worker)
                 self._last_words = None
                 self._pulse.begin(self._worker.pid)
@@ -206,11 +220,12 @@ class Supervisor:
                     self._client.refuse(error, math.inf)  # its compiler was closed
                 elif not self._closing:
                     self._count_death(f"could not be started: {error}")
-                    time.sleep(_PAUSE)  # what lacks, like descriptors, may be there again
+                    # what lacks, like descriptors, may be there again
+                    time.sleep(_PAUSE)
 
     def _no_longer(self) -> bool:
-        """Asked while a worker starts: whether it is not needed any more. What waits for one whose template
-        has to start first is let go."""
+        """Asked while a worker starts: whether it is not needed any more. What waits
+        for one whose template has to start first is let go."""
         if self.restarts and not self._template.alive:
             self._client.suspend(
                 RequestError(
@@ -238,7 +253,9 @@ class Supervisor:
         except ChannelClosedError:
             words = self._last_words
             if words is not None and words.blameless:
-                tell = partial(_log.warning, "the grammar worker is replaced: %s", words.reason)
+                tell = partial(
+                    _log.warning, "the grammar worker is replaced: %s", words.reason
+                )
                 self._replace(tell, isolate=False)
             else:
                 self._died(self._reason())
@@ -250,7 +267,8 @@ class Supervisor:
         self._client.times.read(RECENT)  # a quarter of their ring
         if self._pulse.stopped():
             reason = "was stopped from outside (SIGSTOP or a debugger), and was ended"
-            self._replace(partial(self._count_death, reason), isolate=False)  # no request is to blame
+            # no request is to blame
+            self._replace(partial(self._count_death, reason), isolate=False)
         elif self._pulse.hangs():
             # The next worker fills the rows one by one, and shows which of them hangs.
             self._died(f"made no progress for {self._pulse.limit:g} s", hung=True)
@@ -259,7 +277,10 @@ class Supervisor:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if self._channel is not None:
-            poll.register(self._channel, select.POLLIN | (select.POLLOUT if self._channel.pending else 0))
+            poll.register(
+                self._channel,
+                select.POLLIN | (select.POLLOUT if self._channel.pending else 0),
+            )
         poll.poll(None if timeout is None else timeout * 1e3)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
@@ -277,8 +298,8 @@ class Supervisor:
             self._session.received(message)
 
     def _replace(self, settle: Callable[[], None], *, isolate: bool) -> None:
-        """Start another worker in place of this one. `settle`, called between the two, says what the end of
-        this one means."""
+        """Start another worker in place of this one. `settle`, called between the two,
+        says what the end of this one means."""
         self._pulse.owed_from_now()
         try:
             self._end_worker()  # no worker may write while rows are closed
@@ -289,12 +310,16 @@ class Supervisor:
             self._start(isolate=isolate)
 
     def _died(self, reason: str, *, hung: bool = False) -> None:
-        """Attribute the death to a request or a spec, if that is possible, and start another worker."""
+        """Attribute the death to a request or a spec, if that is possible, and start
+        another worker."""
 
         def blame() -> None:
             doing = self._client.region.load(Counter.DOING)
-            if cause := self._session.blame(doing - 1 if doing else None, reason, hung=hung):
-                # That explains the earlier deaths too: they say nothing about the next worker.
+            if cause := self._session.blame(
+                doing - 1 if doing else None, reason, hung=hung
+            ):
+                # That explains the earlier deaths too: they say nothing about the next
+                # worker.
                 self._deaths.clear()
                 _log.warning("%s: ended the grammar worker, which %s", cause, reason)
             else:
@@ -330,7 +355,8 @@ class Supervisor:
         self._worker = None
         channel = self._channel
         self._channel = None
-        with contextlib.ExitStack() as end:  # each of these runs, whatever the others raise
+        # each of these runs, whatever the others raise
+        with contextlib.ExitStack() as end:
             if channel is not None:
                 end.callback(channel.close)
             if worker is not None:

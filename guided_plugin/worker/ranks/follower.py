@@ -1,7 +1,9 @@
-"""`FollowerRuntime`: a rank without grammars, which masks with the memory of rank 0. Imports torch.
+"""`FollowerRuntime`: a rank without grammars, which masks with the memory of rank 0.
+Imports torch.
 
-It makes the same steps as rank 0 and waits for the same flag, on CUDA in a stream. What became of a request,
-rank 0 knows: one that failed there has masks with stop tokens only, here too.
+It makes the same steps as rank 0 and waits for the same flag, on CUDA in a stream. What
+became of a request, rank 0 knows: one that failed there has masks with stop tokens
+only, here too.
 """
 
 from __future__ import annotations
@@ -22,9 +24,22 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission, OfferedDrafts, StepPlan
 from guided_plugin.worker.device import make_buffers
 from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, Region, fence
-from guided_plugin.worker.ranks.group import Machines, RankAnswer, RankGroup, RegionOffer, not_shared
+from guided_plugin.worker.ranks.group import (
+    Machines,
+    RankAnswer,
+    RankGroup,
+    RegionOffer,
+    not_shared,
+)
 from guided_plugin.worker.ranks.leader import Mirror
-from guided_plugin.worker.ranks.peers import PATIENCE, LeaderWatch, Peer, left_alone, wait_until, why_gone
+from guided_plugin.worker.ranks.peers import (
+    PATIENCE,
+    LeaderWatch,
+    Peer,
+    left_alone,
+    wait_until,
+    why_gone,
+)
 from guided_plugin.worker.runtime import GrammarRuntime, RequestSoFar
 from guided_plugin.worker.words import PlanField, RankWord
 
@@ -49,7 +64,9 @@ class FollowerRuntime(GrammarRuntime):
         self._leader = leader
         self._line = line
         self._mirror = mirror
-        self._buffers = make_buffers(region, device, None, self._wait_filled, follows=True)
+        self._buffers = make_buffers(
+            region, device, None, self._wait_filled, follows=True
+        )
         self._masks = self._buffers.masks
         self._tokens = self._buffers.tokens
         self._watch: LeaderWatch | None = None
@@ -73,10 +90,14 @@ class FollowerRuntime(GrammarRuntime):
         verdict.set_result(Admission("", 0.0))
         return verdict
 
-    def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
+    def add(
+        self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]
+    ) -> None:
         """Its grammar runs at rank 0."""
 
-    def add_failed(self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError) -> None:
+    def add_failed(
+        self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError
+    ) -> None:
         """Its rows are closed at rank 0."""
 
     def remove(self, slot: int) -> None:
@@ -94,7 +115,10 @@ class FollowerRuntime(GrammarRuntime):
         self._step = step
         if plan is not self._plan:
             self._tokens.set_rows(self._region.shape.ring_rows(plan.rows))
-            self._plan, self._count = plan, len(plan.rows) * self._region.shape.positions
+            self._plan, self._count = (
+                plan,
+                len(plan.rows) * self._region.shape.positions,
+            )
             self._new_slots = plan.slots
 
     def fill(self) -> None:
@@ -111,7 +135,9 @@ class FollowerRuntime(GrammarRuntime):
         return masks, self._tokens.rows
 
     def offered(self) -> OfferedDrafts:
-        return self._tokens.offered(self._step, self._count // self._region.shape.positions)
+        return self._tokens.offered(
+            self._step, self._count // self._region.shape.positions
+        )
 
     def sampled(self, tokens: Tensor) -> None:
         """Rank 0 has sampled the same."""
@@ -139,8 +165,9 @@ class FollowerRuntime(GrammarRuntime):
             self._mirror.close()
 
     def _tell_taken(self, step: int) -> None:
-        """Before a step is planned: all that this rank will ever read of the steps before it is asked for.
-        The last of them is not looked at, as its masks are hardly there yet: that is one look a step."""
+        """Before a step is planned: all that this rank will ever read of the steps
+        before it is asked for. The last of them is not looked at, as its masks are
+        hardly there yet: that is one look a step."""
         taken = self._taken
         while taken < step - 2 and self._masks.read(taken + 1):
             taken += 1
@@ -157,22 +184,30 @@ class FollowerRuntime(GrammarRuntime):
         def goes_on(late: bool) -> bool:
             gone = why_gone(self._region, self._leader, step)
             if gone or late:
-                raise left_alone(gone or f"has not filled the masks of step {step} for {PATIENCE:g} s")
+                raise left_alone(
+                    gone
+                    or f"has not filled the masks of step {step} for {PATIENCE:g} s"
+                )
             return True
 
         wait_until(lambda: self._region.filled(step), goes_on)
 
     def _compare(self, newest: int) -> None:
-        """Refuse masks of other rows than this rank has planned, in the steps up to one that is filled.
-        Where the host has waited for the masks that is before they are used. Where a stream waits for them it
-        is before rank 0 may go on by PLAN_DEPTH steps."""
+        """Refuse masks of other rows than this rank has planned, in the steps up to one
+        that is filled. Where the host has waited for the masks that is before they are
+        used. Where a stream waits for them it is before rank 0 may go on by PLAN_DEPTH
+        steps."""
         while self._uncompared and self._uncompared[0][0] <= newest:
             step, own = self._uncompared.popleft()
             record = self._region.plans[step % PLAN_DEPTH]
             count = int(record[PlanField.COUNT])
-            slots = record[PlanField.SLOTS : PlanField.SLOTS + count].view("int32").tolist()
+            slots = (
+                record[PlanField.SLOTS : PlanField.SLOTS + count].view("int32").tolist()
+            )
             # A worker that took over is told no slot of a request that has left since.
-            same = count == len(own) and all(a in (b, UNGUIDED) for a, b in zip(slots, own, strict=True))
+            same = count == len(own) and all(
+                a in (b, UNGUIDED) for a, b in zip(slots, own, strict=True)
+            )
             if int(record[PlanField.STEP]) != step & 0xFFFFFFFF or not same:
                 self._line[RankWord.TROUBLE] = 1
                 raise PipelineError(
@@ -182,9 +217,11 @@ class FollowerRuntime(GrammarRuntime):
                 )
 
 
-def follow(group: RankGroup, machines: Machines, device: torch.device) -> FollowerRuntime:
-    """Map the region that rank 0 offers, or the copy of it on this machine. Raises PipelineError if a rank
-    can't share."""
+def follow(
+    group: RankGroup, machines: Machines, device: torch.device
+) -> FollowerRuntime:
+    """Map the region that rank 0 offers, or the copy of it on this machine. Raises
+    PipelineError if a rank can't share."""
     offer: RegionOffer | str | None = group.gather(None)[0]
     if isinstance(offer, str):
         raise not_shared(offer)
@@ -197,10 +234,13 @@ def follow(group: RankGroup, machines: Machines, device: torch.device) -> Follow
             try:
                 mirror = Mirror(offer, machines.ranks(first))
                 undo.callback(mirror.close)
-            except Exception as problem:  # the others wait for the answer, whatever it is
+            # the others wait for the answer, whatever it is
+            except Exception as problem:
                 error = f"cannot copy the memory of rank 0: {problem}"
         if machines.others:
-            offers: list[RegionOffer | None] = group.gather(mirror.offer if mirror is not None else None)
+            offers: list[RegionOffer | None] = group.gather(
+                mirror.offer if mirror is not None else None
+            )
             offer = offers[first] if first else offer
         if offer is not None:
             try:
@@ -218,11 +258,15 @@ def follow(group: RankGroup, machines: Machines, device: torch.device) -> Follow
     return runtime
 
 
-def _accept(offer: RegionOffer, index: int, device: torch.device, mirror: Mirror | None) -> FollowerRuntime:
+def _accept(
+    offer: RegionOffer, index: int, device: torch.device, mirror: Mirror | None
+) -> FollowerRuntime:
     leader = Peer(offer.pid)
     region = _open(offer)
     try:
-        return FollowerRuntime(region, leader, region.rank_line(index), offer, device, mirror)
+        return FollowerRuntime(
+            region, leader, region.rank_line(index), offer, device, mirror
+        )
     except BaseException:
         region.close()
         raise
@@ -240,5 +284,7 @@ def _open(offer: RegionOffer) -> Region:
 
 def _not_here(what: str) -> PipelineError:
     return PipelineError(
-        f"{what} is known only at rank 0", where="tensor parallelism", hint="ask the pipeline of rank 0"
+        f"{what} is known only at rank 0",
+        where="tensor parallelism",
+        hint="ask the pipeline of rank 0",
     )

@@ -1,4 +1,5 @@
-"""The ranks of one model: where they are, and how they find each other's memory at the start. Imports torch.
+"""The ranks of one model: where they are, and how they find each other's memory at the
+start. Imports torch.
 
     agree    every rank says whether it can take part; all hear the same
     machine  every rank says where it is
@@ -7,8 +8,8 @@
     answers  every other rank says whether it has mapped the one of its machine
     verdict  rank 0 says whether all have: then they share, else none does
 
-On one machine these are the only messages between ranks. They go over the group that the host has already, as
-do the masks for other machines.
+On one machine these are the only messages between ranks. They go over the group that
+the host has already, as do the masks for other machines.
 """
 
 from __future__ import annotations
@@ -43,15 +44,16 @@ class RankGroup(Protocol):
         """What each rank passed, in order. Each call is made by all."""
 
     def send(self, tensor: Tensor, rank: int, tag: int) -> None:
-        """Send a tensor on the CPU; waits until it may be changed. In a thread of its own, to another
-        machine."""
+        """Send a tensor on the CPU; waits until it may be changed. In a thread of its
+        own, to another machine."""
 
     def receive(self, tensor: Tensor, rank: int, tag: int) -> None:
         """Wait for what a rank sends with this tag, in the order in which it does."""
 
 
 class TorchRanks:
-    """The ranks of a group of `torch.distributed` whose backend takes objects on the CPU, as gloo does."""
+    """The ranks of a group of `torch.distributed` whose backend takes objects on the
+    CPU, as gloo does."""
 
     def __init__(self, group: Any = None) -> None:
         """`group`: a ProcessGroup, or None for that of all processes."""
@@ -75,7 +77,8 @@ class TorchRanks:
 
 
 def machine() -> str:
-    """This machine, as far as its processes see each other: two containers of one machine are two."""
+    """This machine, as far as its processes see each other: two containers of one
+    machine are two."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -84,14 +87,16 @@ def machine() -> str:
 
 
 class Machines:
-    """Which ranks can map each other's memory: those of one machine. Made by all ranks of a group."""
+    """Which ranks can map each other's memory: those of one machine. Made by all ranks
+    of a group."""
 
     def __init__(self, group: RankGroup) -> None:
         names: list[str] = group.gather(machine())
         self._first = [names.index(name) for name in names]
 
     def first(self, rank: int) -> int:
-        """The first rank of this one's machine, which has the memory that the others of it map."""
+        """The first rank of this one's machine, which has the memory that the others of
+        it map."""
         return self._first[rank]
 
     def ranks(self, first: int) -> list[int]:
@@ -127,7 +132,8 @@ class RankAnswer:
 
 
 def agree(group: RankGroup, reason: str) -> str:
-    """Every rank says why it can't take part, or an empty text. The first reason of any of them."""
+    """Every rank says why it can't take part, or an empty text. The first reason of any
+    of them."""
     reasons: list[str] = group.gather(reason)
     return next((f"rank {rank}: {one}" for rank, one in enumerate(reasons) if one), "")
 

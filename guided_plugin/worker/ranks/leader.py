@@ -1,5 +1,5 @@
-"""Memory that the ranks of a machine mask with: rank 0's own, and its copy on another machine. Depends on the
-layout."""
+"""Memory that the ranks of a machine mask with: rank 0's own, and its copy on another
+machine. Depends on the layout."""
 
 from __future__ import annotations
 
@@ -17,9 +17,22 @@ from numpy.typing import NDArray
 from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
 from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, Region, fence, unwrap
-from guided_plugin.worker.ranks.group import Machines, RankAnswer, RankGroup, RegionOffer, not_shared
+from guided_plugin.worker.ranks.group import (
+    Machines,
+    RankAnswer,
+    RankGroup,
+    RegionOffer,
+    not_shared,
+)
 from guided_plugin.worker.ranks.peers import PATIENCE, Peer, wait_until
-from guided_plugin.worker.ranks.sender import CLOSE_SECONDS, ENDED, IDLE, Head, Incoming, Sender
+from guided_plugin.worker.ranks.sender import (
+    CLOSE_SECONDS,
+    ENDED,
+    IDLE,
+    Head,
+    Incoming,
+    Sender,
+)
 from guided_plugin.worker.words import Counter, End, PlanField, RankWord
 
 _log = logging.getLogger(__name__)
@@ -30,11 +43,15 @@ _TAGS = itertools.count()
 class Followers:
     """The ranks that mask with a region, as the process that has it sees them."""
 
-    def __init__(self, region: Region, first_step: int, ranks: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, region: Region, first_step: int, ranks: Sequence[int] | None = None
+    ) -> None:
         """`ranks`: those that are waited for; None: all but rank 0."""
         self._region = region
         self._first_step = first_step
-        self._ranks = list(range(1, region.shape.followers + 1) if ranks is None else ranks)
+        self._ranks = list(
+            range(1, region.shape.followers + 1) if ranks is None else ranks
+        )
         self._alive: list[Callable[[], bool] | None] = []
         """None: it has ended, and masks nothing any more."""
         self._lines = [region.rank_line(rank - 1) for rank in self._ranks]
@@ -44,16 +61,33 @@ class Followers:
         """Where ranks are on other machines."""
 
     def invite(self, group: RankGroup, machines: Machines, mode: Mode) -> None:
-        """Offer the region of rank 0 to the other ranks. Raises PipelineError if one of them can't map it."""
+        """Offer the region of rank 0 to the other ranks. Raises PipelineError if one of
+        them can't map it."""
         region = self._region
-        tag = 0x67750000 + next(_TAGS) % 2**16  # not that of another pipeline or of the host
+        # not that of another pipeline or of the host
+        tag = 0x67750000 + next(_TAGS) % 2**16
         group.gather(
-            RegionOffer(os.getpid(), region.fd, region.shape, region.identity, self._first_step, mode, tag)
+            RegionOffer(
+                os.getpid(),
+                region.fd,
+                region.shape,
+                region.identity,
+                self._first_step,
+                mode,
+                tag,
+            )
         )
         if machines.others:
             group.gather(None)
         answers: list[RankAnswer] = group.gather(RankAnswer(os.getpid()))
-        reason = next((f"rank {rank}: {one.error}" for rank, one in enumerate(answers) if one.error), "")
+        reason = next(
+            (
+                f"rank {rank}: {one.error}"
+                for rank, one in enumerate(answers)
+                if one.error
+            ),
+            "",
+        )
         try:
             if not reason:
                 self._reach(group, machines, answers, tag)
@@ -66,11 +100,13 @@ class Followers:
             self.sender.start()
 
     def watch(self, alive: Sequence[Callable[[], bool]]) -> None:
-        """Whether each rank's process runs, in order: one that has ended is not waited for."""
+        """Whether each rank's process runs, in order: one that has ended is not waited
+        for."""
         self._alive = list(alive)
 
     def plan(self, step: int, slots: tuple[int, ...] | NDArray[np.int64]) -> None:
-        """Where this process fills the masks: write what is planned, once its place is free."""
+        """Where this process fills the masks: write what is planned, once its place is
+        free."""
         if not self._lines:
             return
         record = self._region.plans[step % PLAN_DEPTH]
@@ -111,11 +147,17 @@ class Followers:
         self.close()
         self._region.close()
 
-    def _reach(self, group: RankGroup, machines: Machines, answers: list[RankAnswer], tag: int) -> None:
+    def _reach(
+        self, group: RankGroup, machines: Machines, answers: list[RankAnswer], tag: int
+    ) -> None:
         here = machines.ranks(0)
         alive = {rank: Peer(answers[rank].pid).alive for rank in here[1:]}
         if machines.others:
-            far = [line for rank, line in zip(self._ranks, self._lines, strict=True) if rank not in here]
+            far = [
+                line
+                for rank, line in zip(self._ranks, self._lines, strict=True)
+                if rank not in here
+            ]
             self.sender = Sender(group, tag, machines.others, self._region, far)
             alive = dict.fromkeys(self._ranks, self.sender.alive) | alive
         self.watch([alive[rank] for rank in self._ranks])
@@ -136,7 +178,9 @@ class Followers:
     def _runs(self, index: int) -> bool:
         alive = self._alive[index]
         if alive is not None and not alive():
-            _log.warning("rank %d has ended; rank 0 stops waiting for it", self._ranks[index])
+            _log.warning(
+                "rank %d has ended; rank 0 stops waiting for it", self._ranks[index]
+            )
             self._alive[index] = alive = None
         return alive is not None
 
@@ -144,8 +188,8 @@ class Followers:
 class Mirror:
     """The memory of rank 0 on another machine: written from its messages, in a thread.
 
-    It belongs to the first rank there. All ranks there map it, as those of rank 0's machine map that of
-    rank 0.
+    It belongs to the first rank there. All ranks there map it, as those of rank 0's
+    machine map that of rank 0.
     """
 
     def __init__(self, offer: RegionOffer, ranks: list[int]) -> None:
@@ -157,17 +201,25 @@ class Mirror:
         self._thread: threading.Thread | None = None
         self._here = True
         """Whether this rank uses the memory."""
-        self.offer = replace(offer, pid=os.getpid(), fd=self._region.fd, identity=self._region.identity)
+        self.offer = replace(
+            offer, pid=os.getpid(), fd=self._region.fd, identity=self._region.identity
+        )
         """For the ranks of this machine."""
 
     def start(self, group: RankGroup, pids: list[int]) -> None:
-        """Write what comes. `pids` are the processes of the ranks, that of this one first."""
-        self._followers.watch([lambda: self._here, *(Peer(pid).alive for pid in pids[1:])])
-        self._thread = threading.Thread(target=self._run, args=(group,), name="guided-mirror", daemon=True)
+        """Write what comes. `pids` are the processes of the ranks, that of this one
+        first."""
+        self._followers.watch(
+            [lambda: self._here, *(Peer(pid).alive for pid in pids[1:])]
+        )
+        self._thread = threading.Thread(
+            target=self._run, args=(group,), name="guided-mirror", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
-        """This rank uses the memory no more. The others of its machine do, as long as rank 0 sends."""
+        """This rank uses the memory no more. The others of its machine do, as long as
+        rank 0 sends."""
         self._here = False
         if self._thread is None:
             self._followers.end(End.LOST)
@@ -199,13 +251,16 @@ class Mirror:
         return step
 
     def _take(self, group: RankGroup) -> bool:
-        """Write a step, when no rank uses the masks in its place any more. False after the last one."""
+        """Write a step, when no rank uses the masks in its place any more. False after
+        the last one."""
         message = self._in
         step = self._hear(group)
         if step in (ENDED, IDLE):
             return step == IDLE
         self._followers.wait(step - PLAN_DEPTH)
         self._followers.plan(step, message.slots())
-        message.read(self._region.masks[step % PLAN_DEPTH, : int(message.head[Head.MASKS])])
+        message.read(
+            self._region.masks[step % PLAN_DEPTH, : int(message.head[Head.MASKS])]
+        )
         self._followers.filled(step)
         return True

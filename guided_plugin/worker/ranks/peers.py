@@ -1,4 +1,5 @@
-"""Other processes of this machine: whether they run, and waiting for what they do. Depends on the layout."""
+"""Other processes of this machine: whether they run, and waiting for what they do.
+Depends on the layout."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from guided_plugin.worker.words import Counter, End
 _log = logging.getLogger(__name__)
 
 PATIENCE = 300.0
-"""Seconds that one rank waits for another which runs; as long as vLLM waits for a step."""
+"""Seconds that one rank waits for another which runs; as long as vLLM waits for a
+step."""
 
 _SPINS = 50
 """Tries before the first pause: mostly the other process is about to be done."""
@@ -29,18 +31,20 @@ _LOOK_EVERY = 2000
 _WATCH_SECONDS = 0.1
 
 _FAR = 2**30
-"""Steps by which FILLED is raised for a device that must not wait any more: it compares by signed
-difference."""
+"""Steps by which FILLED is raised for a device that must not wait any more: it compares
+by signed difference."""
 
 
 def wait_until(done: Callable[[], bool], goes_on: Callable[[bool], bool]) -> None:
-    """Wait for what another process does. `goes_on` is asked now and then whether to wait any longer, and is
-    told whether the time is up; it may raise."""
+    """Wait for what another process does. `goes_on` is asked now and then whether to
+    wait any longer, and is told whether the time is up; it may raise."""
     end = time.monotonic() + PATIENCE
     tries = 0
     while not done():
         tries += 1
-        if (tries == _SPINS or tries % _LOOK_EVERY == 0) and not goes_on(time.monotonic() > end):
+        if (tries == _SPINS or tries % _LOOK_EVERY == 0) and not goes_on(
+            time.monotonic() > end
+        ):
             return
         if tries > _SPINS:
             time.sleep(_PAUSE)
@@ -56,7 +60,8 @@ class Peer:
         self._handle = os.pidfd_open(pid)
 
     def alive(self) -> bool:
-        """Whether it runs. One that has ended, and that its parent has not reaped, does not."""
+        """Whether it runs. One that has ended, and that its parent has not reaped, does
+        not."""
         poll = select.poll()
         poll.register(self._handle, select.POLLIN)
         return not poll.poll(0)
@@ -67,13 +72,19 @@ class Peer:
 
 
 def why_gone(region: Region, leader: Peer, step: int) -> str:
-    """Why the masks of a step will never be filled; empty if they are, or still may be."""
+    """Why the masks of a step will never be filled; empty if they are, or still may
+    be."""
     if not leader.alive():
         return "has ended"
-    # ENDED is raised after FILLED of the last step: in this order no filled step is missed.
+    # ENDED is raised after FILLED of the last step: in this order no filled step is
+    # missed.
     end = region.load(Counter.ENDED)
     if end and not region.filled(step):
-        return "has closed its pipeline" if end == End.CLOSED else "has ended, or cannot be reached any more"
+        return (
+            "has closed its pipeline"
+            if end == End.CLOSED
+            else "has ended, or cannot be reached any more"
+        )
     return ""
 
 
@@ -89,9 +100,10 @@ def left_alone(what: str) -> PipelineError:
 class LeaderWatch:
     """A thread that watches rank 0 for a rank whose device waits for its masks.
 
-    A host that waits can look at the other process now and then; a stream of a device cannot. So a thread
-    does, and if rank 0 has gone it lets the stream go on: what is sampled then is published by nothing, as
-    rank 0 alone publishes, and the next plan of this rank raises an error.
+    A host that waits can look at the other process now and then; a stream of a device
+    cannot. So a thread does, and if rank 0 has gone it lets the stream go on: what is
+    sampled then is published by nothing, as rank 0 alone publishes, and the next plan
+    of this rank raises an error.
     """
 
     def __init__(self, region: Region, leader: Peer, first_step: int) -> None:
@@ -102,7 +114,9 @@ class LeaderWatch:
         self._region = region
         self._leader = leader
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="guided-leader-watch", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="guided-leader-watch", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -123,9 +137,15 @@ class LeaderWatch:
                 if self.gone and waits:
                     _log.error("%s", left_alone(self.gone))
             if self.gone and waits:
-                # Again and again: a worker that outlives rank 0 for a moment may still raise FILLED.
+                # Again and again: a worker that outlives rank 0 for a moment may still
+                # raise FILLED.
                 self._region.force_filled(wanted + _FAR)
             elif now > late_at:
-                # The other ranks may be served yet, so nothing is let go: the host's own limits end this.
-                _log.error("rank 0 has not filled the masks of step %d for %g s", wanted, PATIENCE)
+                # The other ranks may be served yet, so nothing is let go: the host's
+                # own limits end this.
+                _log.error(
+                    "rank 0 has not filled the masks of step %d for %g s",
+                    wanted,
+                    PATIENCE,
+                )
                 late_at = now + PATIENCE

@@ -1,10 +1,12 @@
 """Sends the masks of rank 0 to other machines, in a thread. Depends on the layout.
 
-The host's thread of rank 0 says which step is planned, and goes on. The sender's thread waits for the masks,
-as a device of this machine does, and has used them when they are sent.
+The host's thread of rank 0 says which step is planned, and goes on. The sender's thread
+waits for the masks, as a device of this machine does, and has used them when they are
+sent.
 
-Most masks of a step were there in one of the steps before, at one row or another. So both sides keep a table
-of masks, and rank 0, which alone decides what is in it, sends the place of each mask and those that are new:
+Most masks of a step were there in one of the steps before, at one row or another. So
+both sides keep a table of masks, and rank 0, which alone decides what is in it, sends
+the place of each mask and those that are new:
 
     head     int64               as `Head`; then the slots, then the place of each mask
     masks    [new, words] int32  to be put at the places that are written as ~place, in this order
@@ -42,7 +44,8 @@ _DEEP = 4
 """Masks of how many full steps the table holds."""
 
 _IDLE_SECONDS = 10.0
-"""After which other machines are told that rank 0 is there: who waits for a message has a limit of time."""
+"""After which other machines are told that rank 0 is there: who waits for a message has
+a limit of time."""
 
 CLOSE_SECONDS = 2.0
 """For which a pipeline that closes waits for its thread."""
@@ -65,7 +68,9 @@ class _Table:
         self.shape = shape
         self.most = shape.max_slots * shape.positions
         self.masks: MaskArray = np.zeros((_DEEP * self.most, shape.words), np.int32)
-        self.head: NDArray[np.int64] = np.zeros(Head.REST + shape.max_slots + self.most, np.int64)
+        self.head: NDArray[np.int64] = np.zeros(
+            Head.REST + shape.max_slots + self.most, np.int64
+        )
         self.head_tensor = torch.from_numpy(self.head)
 
     def places(self) -> NDArray[np.int64]:
@@ -84,7 +89,9 @@ class Outgoing(_Table):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
         # A key says where a mask may be; whether it is the same is compared.
-        self._weights = np.random.default_rng(1).integers(1, 2**32, shape.words, dtype=np.uint32)
+        self._weights = np.random.default_rng(1).integers(
+            1, 2**32, shape.words, dtype=np.uint32
+        )
         self._found: dict[int, int] = {}
         self._keys = [-1] * len(self.masks)
         self._used = [-1] * len(self.masks)
@@ -109,7 +116,8 @@ class Outgoing(_Table):
         return torch.from_numpy(self.masks[new])
 
     def _put(self, key: int, mask: MaskArray, step: int) -> int:
-        """A place that no mask of this step uses: there are more places than masks of a step."""
+        """A place that no mask of this step uses: there are more places than masks of a
+        step."""
         while self._used[self._next] == step:
             self._next = (self._next + 1) % len(self.masks)
         place = self._next
@@ -146,17 +154,30 @@ class Sender:
     """Where the masks of a region go over the group."""
 
     def __init__(
-        self, group: RankGroup, tag: int, to: Sequence[int], region: Region, lines: Sequence[memoryview]
+        self,
+        group: RankGroup,
+        tag: int,
+        to: Sequence[int],
+        region: Region,
+        lines: Sequence[memoryview],
     ) -> None:
         """`to`: the first rank of each machine. `lines`: those of all ranks there."""
-        self._group, self._tag, self._to, self._region, self._lines = group, tag, list(to), region, lines
+        self._group, self._tag, self._to, self._region, self._lines = (
+            group,
+            tag,
+            list(to),
+            region,
+            lines,
+        )
         self._out = Outgoing(region.shape)
         self._steps: SimpleQueue[int | None] = SimpleQueue()
         self._closing = self._over = False
         self._sent_at = 0.0
         self.sent_bytes = 0
         """To each machine."""
-        self._thread = threading.Thread(target=self._run, name="guided-sender", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="guided-sender", daemon=True
+        )
 
     def start(self) -> None:
         """When all ranks have agreed."""
@@ -168,7 +189,8 @@ class Sender:
             self._steps.put(step)
 
     def alive(self) -> bool:
-        """Whether masks are sent: what ranks of other machines have used is what was sent."""
+        """Whether masks are sent: what ranks of other machines have used is what was
+        sent."""
         return not self._over
 
     def close(self) -> None:
@@ -185,8 +207,12 @@ class Sender:
                     self._say(IDLE)
                 else:
                     self._send_step(step)
-        except Exception as error:  # a thread that ends without a word would leave all waiting
-            _log.error("the masks of this engine are no longer sent to other machines: %s", error)
+        # a thread that ends without a word would leave all waiting
+        except Exception as error:
+            _log.error(
+                "the masks of this engine are no longer sent to other machines: %s",
+                error,
+            )
         finally:
             self._over = True
             self._say(ENDED)
@@ -200,7 +226,9 @@ class Sender:
     def _send_step(self, step: int) -> None:
         def goes_on(late: bool) -> bool:
             if late:
-                raise PipelineError(f"the masks of step {step} were not filled for {PATIENCE:g} s")
+                raise PipelineError(
+                    f"the masks of step {step} were not filled for {PATIENCE:g} s"
+                )
             if time.monotonic() > self._sent_at + _IDLE_SECONDS:
                 self._say(IDLE)
             return not self._closing
@@ -212,7 +240,11 @@ class Sender:
         record = region.plans[step % PLAN_DEPTH]
         count = int(record[PlanField.COUNT])
         slots = record[PlanField.SLOTS : PlanField.SLOTS + count]
-        new = self._out.write(step, slots, region.masks[step % PLAN_DEPTH, : count * region.shape.positions])
+        new = self._out.write(
+            step,
+            slots,
+            region.masks[step % PLAN_DEPTH, : count * region.shape.positions],
+        )
         if FENCED:
             fence()
         for line in self._lines:
@@ -234,4 +266,8 @@ class Sender:
             except Exception as error:  # of the group's backend
                 self._to.remove(rank)
                 if not self._closing:
-                    _log.warning("no more masks are sent to the machine of rank %d: %s", rank, error)
+                    _log.warning(
+                        "no more masks are sent to the machine of rank %d: %s",
+                        rank,
+                        error,
+                    )

@@ -11,27 +11,54 @@ from llguidance_specs import END, OTHER_END, PERSON, VOCABULARY, allowed, takes
 
 from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.errors import (
+    CompileLimitError,
+    GrammarError,
+    UnsatisfiableSpecError,
+    UnsupportedSpecError,
+)
 from guided_plugin.grammar.forced import ForcedTokens
 
 
 @pytest.mark.parametrize(
     ("spec", "good", "bad"),
     [
-        (OutputSpec.json_schema(PERSON), ['{"name":"x"}', '{"name": "x"}'], ['{"name":"x","y":1}', "{}"]),
-        (OutputSpec.json_schema(PERSON, whitespace="compact"), ['{"name":"x"}'], ['{"name": "x"}']),
-        (OutputSpec.json_schema(PERSON, whitespace="flexible"), ['{"name": "x"}'], ['{"name": 1}']),
-        (OutputSpec.json_schema(PERSON, strict=False), ['{"name":"x","y":1}'], ['{"y":1}']),
+        (
+            OutputSpec.json_schema(PERSON),
+            ['{"name":"x"}', '{"name": "x"}'],
+            ['{"name":"x","y":1}', "{}"],
+        ),
+        (
+            OutputSpec.json_schema(PERSON, whitespace="compact"),
+            ['{"name":"x"}'],
+            ['{"name": "x"}'],
+        ),
+        (
+            OutputSpec.json_schema(PERSON, whitespace="flexible"),
+            ['{"name": "x"}'],
+            ['{"name": 1}'],
+        ),
+        (
+            OutputSpec.json_schema(PERSON, strict=False),
+            ['{"name":"x","y":1}'],
+            ['{"y":1}'],
+        ),
         (OutputSpec.json_schema(True), ["1", "{}", "null"], ["", "x"]),
         (
-            OutputSpec.json_schema({"type": "string", "pattern": '^"[a-z]+$', "maxLength": 3}),
+            OutputSpec.json_schema(
+                {"type": "string", "pattern": '^"[a-z]+$', "maxLength": 3}
+            ),
             ['"\\"ab"'],
             ['"\\"abc"', '"ab"', '""ab"'],
         ),
         (OutputSpec.json_object(), ["{}", '{"a":[1,{}]}'], ["[]", "1"]),
         (OutputSpec.regex("[a-z]{2,3}"), ["ab", "abc"], ["a", "abcd", "a1"]),
         (OutputSpec.choice(["yes", 'n"o\n', "é"]), ["yes", 'n"o\n', "é"], ["no", "ye"]),
-        (OutputSpec.choice([f"no {i}" for i in range(9_000)]), ["no 8999", "no 1"], ["no 9000", "no "]),
+        (
+            OutputSpec.choice([f"no {i}" for i in range(9_000)]),
+            ["no 8999", "no 1"],
+            ["no 9000", "no "],
+        ),
         (OutputSpec.grammar('start: "a" start | "b"', "lark"), ["b", "aab"], ["aa"]),
     ],
     ids=lambda value: value.summary() if isinstance(value, OutputSpec) else "",
@@ -62,13 +89,26 @@ _TAG = {"type": "tag", "begin": "ab<", "content": {"type": "any_text"}, "end": "
         (OutputSpec.regex("abc{3}[a-z]{60000}"), True, False),
         (OutputSpec.regex(r"ab(\p{Lu}|c{50}){50}"), True, False),
         (OutputSpec.regex(r"ab\p{Lu}"), True, True),
-        (OutputSpec.json_schema({"$defs": _TWICE, "$ref": "#/$defs/T8"}, whitespace="compact"), True, False),
-        (OutputSpec.json_schema({"$defs": _TWICE, "$ref": "#/$defs/T1"}, whitespace="compact"), True, True),
+        (
+            OutputSpec.json_schema(
+                {"$defs": _TWICE, "$ref": "#/$defs/T8"}, whitespace="compact"
+            ),
+            True,
+            False,
+        ),
+        (
+            OutputSpec.json_schema(
+                {"$defs": _TWICE, "$ref": "#/$defs/T1"}, whitespace="compact"
+            ),
+            True,
+            True,
+        ),
         (OutputSpec.grammar('start: "abc"', "lark"), True, False),
         (OutputSpec.grammar('start: "abc"', "lark"), False, True),
         (
             OutputSpec.json_schema(
-                {"type": "array", "items": {"const": "ab" * 40}, "minItems": 20}, whitespace="compact"
+                {"type": "array", "items": {"const": "ab" * 40}, "minItems": 20},
+                whitespace="compact",
             ),
             True,
             False,
@@ -77,8 +117,12 @@ _TAG = {"type": "tag", "begin": "ab<", "content": {"type": "any_text"}, "end": "
         (OutputSpec.structural_tag({"format": _TAG}), True, True),
     ],
 )
-def test_long_text_that_must_follow_is_not_looked_for_while_others_wait(spec, jumps, looks):
-    backend = GrammarCompiler(VOCABULARY, config=GuidedConfig(jump_forward=jumps)).backend("llguidance")
+def test_long_text_that_must_follow_is_not_looked_for_while_others_wait(
+    spec, jumps, looks
+):
+    backend = GrammarCompiler(
+        VOCABULARY, config=GuidedConfig(jump_forward=jumps)
+    ).backend("llguidance")
     for grammar in (backend.compile(spec), backend.load(backend.prepare(spec))):
         matcher = backend.start(grammar, (END,))
         assert b"ab" in matcher.forced()
@@ -89,7 +133,11 @@ def test_long_text_that_must_follow_is_not_looked_for_while_others_wait(spec, ju
     ("spec", "error", "says"),
     [
         (OutputSpec.json_schema(False), UnsatisfiableSpecError, "no output"),
-        (OutputSpec.json_schema({"$ref": "#"}), UnsupportedSpecError, "refers to itself"),
+        (
+            OutputSpec.json_schema({"$ref": "#"}),
+            UnsupportedSpecError,
+            "refers to itself",
+        ),
         (
             OutputSpec.json_schema({"items": {"not": {"uniqueItems": True}}}),
             UnsupportedSpecError,
@@ -98,7 +146,11 @@ def test_long_text_that_must_follow_is_not_looked_for_while_others_wait(spec, ju
         (OutputSpec.regex("a(?<=b)"), UnsupportedSpecError, "lookbehind"),
         (OutputSpec.regex("["), GrammarError, "regex"),
         (OutputSpec.grammar('root ::= "a"'), UnsupportedSpecError, "EBNF"),
-        (OutputSpec.structural_tag({"format": {}}), UnsupportedSpecError, "#/format: a format of type None"),
+        (
+            OutputSpec.structural_tag({"format": {}}),
+            UnsupportedSpecError,
+            "#/format: a format of type None",
+        ),
     ],
 )
 def test_refusals_are_one_line(backend, spec, error, says):
@@ -109,10 +161,19 @@ def test_refusals_are_one_line(backend, spec, error, says):
 
 
 def test_a_forced_text_may_be_spelt_with_any_tokens():
-    tokens = [*(bytes([byte]) for byte in range(256)), b"</s>", b'{"', b'{"na', b'name":']
+    tokens = [
+        *(bytes([byte]) for byte in range(256)),
+        b"</s>",
+        b'{"',
+        b'{"na',
+        b'name":',
+    ]
     wide = Vocabulary.from_tokens(tokens, [END])
     forced = OutputSpec.json_schema({**PERSON, "required": ["name"]})
-    for backend in GrammarCompiler(wide).backend("llguidance"), GrammarCompiler(wide).backend("xgrammar"):
+    for backend in (
+        GrammarCompiler(wide).backend("llguidance"),
+        GrammarCompiler(wide).backend("xgrammar"),
+    ):
         mask = np.zeros((1, wide.words), np.int32)
         matcher = backend.start(backend.compile(forced), (END,))
         backend.batch([matcher]).fill(mask, [0])
@@ -146,7 +207,15 @@ def test_a_batch_tells_which_matchers_refused(backend, count):
 
 
 @pytest.mark.parametrize(
-    "text", [*map(chr, range(33)), "\x7f", 'say "hi"', "\\n \\u0041", "é 世界 👋\U0010ffff", "/[a-z]*/"]
+    "text",
+    [
+        *map(chr, range(33)),
+        "\x7f",
+        'say "hi"',
+        "\\n \\u0041",
+        "é 世界 👋\U0010ffff",
+        "/[a-z]*/",
+    ],
 )
 def test_every_choice_comes_out_as_it_went_in(backend, text):
     spec = OutputSpec.choice([f"a{text}b", "ab"])
@@ -163,7 +232,9 @@ def test_keywords_may_be_left_unenforced():
     spec = OutputSpec.json_schema(schema)
     assert takes(backend, spec, '["a","a"]')
     assert (
-        compiler.compile(spec).unenforced == backend.compile(spec).admission().unenforced == ("uniqueItems",)
+        compiler.compile(spec).unenforced
+        == backend.compile(spec).admission().unenforced
+        == ("uniqueItems",)
     )
     prepared = backend.prepare(spec)
     assert prepared.unenforced == backend.load(prepared).unenforced == ("uniqueItems",)
@@ -173,7 +244,9 @@ def test_keywords_may_be_left_unenforced():
         "content": {"type": "json_schema", "json_schema": schema},
         "end": "",
     }
-    assert compiler.compile(OutputSpec.structural_tag({"format": tag})).unenforced == ("uniqueItems",)
+    assert compiler.compile(OutputSpec.structural_tag({"format": tag})).unenforced == (
+        "uniqueItems",
+    )
 
 
 @pytest.mark.parametrize(
@@ -184,18 +257,25 @@ def test_keywords_may_be_left_unenforced():
         ({"type": "string", "uniqueItems": True}, ()),
         ({"enum": ["uniqueItems"]}, ()),
         ({"properties": {"pattern": {"pattern": "^a$", "maxLength": 2}}}, ("pattern",)),
-        ({"anyOf": [{"format": "date"}, {"type": "array", "uniqueItems": True}]}, ("format", "uniqueItems")),
+        (
+            {"anyOf": [{"format": "date"}, {"type": "array", "uniqueItems": True}]},
+            ("format", "uniqueItems"),
+        ),
         ({"type": "string", "format": "colour"}, ()),
     ],
 )
 def test_only_keywords_that_would_count_are_left_unenforced(schema, left):
-    config = GuidedConfig(unenforced_keywords=("uniqueItems", "pattern", "format"), isolate_compiles=False)
+    config = GuidedConfig(
+        unenforced_keywords=("uniqueItems", "pattern", "format"), isolate_compiles=False
+    )
     compiler = GrammarCompiler(VOCABULARY, config=config)
     assert compiler.compile(OutputSpec.json_schema(schema)).unenforced == left
 
 
 def test_a_pattern_that_meets_a_length_is_taken_to_its_end(backend):
-    spec = OutputSpec.json_schema({"pattern": r"^(?:\S+\s+){0,49}\S+$", "maxLength": 500, "type": "string"})
+    spec = OutputSpec.json_schema(
+        {"pattern": r"^(?:\S+\s+){0,49}\S+$", "maxLength": 500, "type": "string"}
+    )
     text = '"' + "word " * 49 + "x"
     matcher = backend.start(backend.compile(spec), VOCABULARY.stop_token_ids)
     for byte in text.encode():
@@ -224,7 +304,9 @@ def _properties(count, **keywords):
 
 def _chain(count):
     rules = (f'a{i}: ("x" a{i + 1})?\n' for i in range(count))
-    return OutputSpec.grammar("start: a0\n" + "".join(rules) + f'a{count}: "y"\n', "lark")
+    return OutputSpec.grammar(
+        "start: a0\n" + "".join(rules) + f'a{count}: "y"\n', "lark"
+    )
 
 
 @pytest.mark.parametrize(
@@ -232,22 +314,35 @@ def _chain(count):
     [
         _properties,
         lambda count: _properties(count, required=[f"p{i}" for i in range(count)]),
-        lambda count: _properties(count, minProperties=1, anyOf=[{"required": ["p0"]}, {"required": ["p1"]}]),
+        lambda count: _properties(
+            count, minProperties=1, anyOf=[{"required": ["p0"]}, {"required": ["p1"]}]
+        ),
         lambda count: _chain(count // 2),
     ],
     ids=["optional", "required", "alternatives", "lark"],
 )
-def test_a_grammar_nested_too_deep_for_llguidances_stack_is_refused_before_it(backend, make):
-    """Just below the bound llguidance reads it, also in a thread; 2,700 rules end the process."""
+def test_a_grammar_nested_too_deep_for_llguidances_stack_is_refused_before_it(
+    backend, make
+):
+    """Just below the bound llguidance reads it, also in a thread; 2,700 rules end the
+    process."""
     with ThreadPoolExecutor(1) as thread:
-        assert thread.submit(backend.compile, make(1_990)).result().backend == "llguidance"
-    with pytest.raises(CompileLimitError, match=r"nests \d+ rules .* llguidance supports at most 2000"):
+        assert (
+            thread.submit(backend.compile, make(1_990)).result().backend == "llguidance"
+        )
+    with pytest.raises(
+        CompileLimitError, match=r"nests \d+ rules .* llguidance supports at most 2000"
+    ):
         backend.compile(make(2_010))
 
 
 def _either(count):
     properties = {f"p{i}": {"type": "null"} for i in range(count)}
-    return {"type": "object", "properties": properties, "anyOf": [{"required": ["p0"]}, {"required": ["p1"]}]}
+    return {
+        "type": "object",
+        "properties": properties,
+        "anyOf": [{"required": ["p0"]}, {"required": ["p1"]}],
+    }
 
 
 @pytest.mark.parametrize(
@@ -255,15 +350,23 @@ def _either(count):
     [
         (_either, "#/properties"),
         (lambda count: {"items": _either(count)}, "#/items/properties"),
-        (lambda count: {"enum": [{"p1": i, "p2": None} for i in range(count // 2)]}, "#/enum"),
+        (
+            lambda count: {"enum": [{"p1": i, "p2": None} for i in range(count // 2)]},
+            "#/enum",
+        ),
     ],
 )
-def test_more_properties_in_any_order_than_a_row_holds_are_refused_before_a_request(backend, schema, where):
-    """Just below the bound an object can begin; above it llguidance would stop at the brace."""
+def test_more_properties_in_any_order_than_a_row_holds_are_refused_before_a_request(
+    backend, schema, where
+):
+    """Just below the bound an object can begin; above it llguidance would stop at the
+    brace."""
     text = '{"p1":1,"p2":null}' if where == "#/enum" else '{"p1":null}'
     text = f"[{text}]" if "items" in where else text
     assert takes(backend, OutputSpec.json_schema(schema(3_900), strict=False), text)
-    with pytest.raises(CompileLimitError, match="properties in any order may come at one place") as caught:
+    with pytest.raises(
+        CompileLimitError, match="properties in any order may come at one place"
+    ) as caught:
         backend.compile(OutputSpec.json_schema(schema(5_000), strict=False))
     assert caught.value.where == where
 
@@ -314,7 +417,11 @@ print(sum(one.size_bytes for one in kept), grown() - before)
 def test_the_size_of_a_grammar_is_about_what_it_takes():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, "-c", GROWTH], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", GROWTH],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     said, grown = map(int, done.stdout.split())
     assert grown < said < 1.6 * grown

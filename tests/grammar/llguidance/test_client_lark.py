@@ -1,5 +1,5 @@
-"""Lark of clients: inner schemas are compiled as `json_schema` compiles them; switches and stop tokens are
-refused with their line."""
+"""Lark of clients: inner schemas are compiled as `json_schema` compiles them; switches
+and stop tokens are refused with their line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from stopping import Walker
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import GrammarError, GuidedError, RequestError, UnsupportedSpecError
+from guided_plugin.errors import (
+    GrammarError,
+    GuidedError,
+    RequestError,
+    UnsupportedSpecError,
+)
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.plugins import Plugins
@@ -31,7 +36,9 @@ def compiler() -> GrammarCompiler:
     tokens = [*(bytes([byte]) for byte in range(256)), *NAMES]
     vocabulary = Vocabulary(tuple(tokens), (END, TURN), frozenset({THINK, THOUGHT}))
     config = GuidedConfig(threads=1, isolate_compiles=False, max_nodes=100_000)
-    return GrammarCompiler(vocabulary, config=config, plugins=Plugins(entry_points=False))
+    return GrammarCompiler(
+        vocabulary, config=config, plugins=Plugins(entry_points=False)
+    )
 
 
 def lark(source: str, **options: str) -> OutputSpec:
@@ -40,8 +47,15 @@ def lark(source: str, **options: str) -> OutputSpec:
 
 def taken(compiler: GrammarCompiler, spec: OutputSpec, texts: list[str]) -> list[str]:
     grammar = compiler.compile(spec)
-    matchers = [(text, compiler.backend(grammar.backend).start(grammar, (END, TURN))) for text in texts]
-    return [text for text, matcher in matchers if matcher.accept_text(text.encode()) and matcher.complete]
+    matchers = [
+        (text, compiler.backend(grammar.backend).start(grammar, (END, TURN)))
+        for text in texts
+    ]
+    return [
+        text
+        for text, matcher in matchers
+        if matcher.accept_text(text.encode()) and matcher.complete
+    ]
 
 
 SCHEMAS = [
@@ -49,41 +63,77 @@ SCHEMAS = [
         {"type": "object", "properties": {"a": {"minimum": 3, "type": "integer"}}},
         ['{"a":3}', '{"a":2}', "{}"],
     ),
-    ({"type": "array", "items": {"not": {"const": 1}, "type": "integer"}}, ["[2]", "[1]", "[]"]),
-    ({"if": {"type": "integer"}, "then": {"minimum": 2}, "else": {"const": "x"}}, ["2", "1", '"x"', '"y"']),
-    ({"oneOf": [{"type": "integer"}, {"minimum": 2, "type": "number"}]}, ["1", "2", "2.5", "1.5"]),
-    ({"dependentRequired": {"a": ["b"]}, "properties": {"a": {}, "b": {}}}, ['{"a":1}', '{"a":1,"b":1}']),
-    ({"type": "string", "pattern": "^[{}]+$", "maxLength": 2}, ['"{}"', '"{}}"', '"x"']),
-    ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "items": {"$ref": "#"}}}}, ["[[],[[]]]", "[1]"]),
+    (
+        {"type": "array", "items": {"not": {"const": 1}, "type": "integer"}},
+        ["[2]", "[1]", "[]"],
+    ),
+    (
+        {"if": {"type": "integer"}, "then": {"minimum": 2}, "else": {"const": "x"}},
+        ["2", "1", '"x"', '"y"'],
+    ),
+    (
+        {"oneOf": [{"type": "integer"}, {"minimum": 2, "type": "number"}]},
+        ["1", "2", "2.5", "1.5"],
+    ),
+    (
+        {"dependentRequired": {"a": ["b"]}, "properties": {"a": {}, "b": {}}},
+        ['{"a":1}', '{"a":1,"b":1}'],
+    ),
+    (
+        {"type": "string", "pattern": "^[{}]+$", "maxLength": 2},
+        ['"{}"', '"{}}"', '"x"'],
+    ),
+    (
+        {
+            "$ref": "#/$defs/a",
+            "$defs": {"a": {"type": "array", "items": {"$ref": "#"}}},
+        },
+        ["[[],[[]]]", "[1]"],
+    ),
     (
         {"type": "object", "properties": {"k": {"const": "v"}}},
         ['{"k":"v","l":1}', '{"k":"v"}', '{ "k" : "v" }'],
     ),
     (
-        {"type": "array", "items": {"uniqueItems": True, "items": {"type": ["integer", "string"]}}},
+        {
+            "type": "array",
+            "items": {"uniqueItems": True, "items": {"type": ["integer", "string"]}},
+        },
         ["[[1,2],[1]]", "[[1,1]]", '[{"a":1}]', '[["a","a"]]'],
     ),
     (
-        {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 2},
+        {
+            "type": "object",
+            "additionalProperties": {"type": "integer"},
+            "minProperties": 2,
+        },
         ['{"a":1,"b":1}', '{"a":1}', '{"a":1,"a":2}', '{"a":1,"b":1,"a":3}'],
     ),
 ]
-UNIQUE = json.dumps({"type": "array", "items": {"type": "integer"}, "uniqueItems": True})
+UNIQUE = json.dumps(
+    {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+)
 
 
 class TestInnerSchemas:
     @pytest.mark.parametrize(
-        "options", [{}, {"whitespace": "spaced"}, {"whitespace": "flexible"}, {"strict": False}], ids=str
+        "options",
+        [{}, {"whitespace": "spaced"}, {"whitespace": "flexible"}, {"strict": False}],
+        ids=str,
     )
-    @pytest.mark.parametrize(("schema", "texts"), SCHEMAS, ids=lambda value: json.dumps(value)[:30])
+    @pytest.mark.parametrize(
+        ("schema", "texts"), SCHEMAS, ids=lambda value: json.dumps(value)[:30]
+    )
     def test_take_what_json_schema_takes(self, compiler, schema, texts, options):
-        texts = [*dict.fromkeys([*texts, *(laid_out(text, "spaced") for text in texts)])]
+        texts = [
+            *dict.fromkeys([*texts, *(laid_out(text, "spaced") for text in texts)])
+        ]
         alone = taken(compiler, OutputSpec.json_schema(schema, **options), texts)
         assert 0 < len(alone) <= len(texts)
         source = f'start: "<" x ">"\nx: %json {json.dumps(schema, indent=1)}'
-        assert taken(compiler, lark(source, **options), [f"<{text}>" for text in texts]) == [
-            f"<{text}>" for text in alone
-        ]
+        assert taken(
+            compiler, lark(source, **options), [f"<{text}>" for text in texts]
+        ) == [f"<{text}>" for text in alone]
 
     def test_have_distinct_items_next_to_text_and_control_tokens(self, compiler):
         source = f'start: "[" <think> a <[258-259]> ("," b)? "[1,1]"\na: %json {UNIQUE}\nb: %json {UNIQUE}\n'
@@ -96,27 +146,44 @@ class TestInnerSchemas:
         ):
             for control in (THINK, THOUGHT):
                 tokens = [*b"[", THINK, *(text[:5]), control, *(text[5:]), *b"[1,1]"]
-                walk = Walker(compiler).walk(grammar, tokens, whole=lambda _: True, named={THINK, THOUGHT})
+                walk = Walker(compiler).walk(
+                    grammar, tokens, whole=lambda _: True, named={THINK, THOUGHT}
+                )
                 assert (walk.accepted, walk.early, walk.leaks) == (taken, [], [])
 
     def test_have_distinct_items_behind_text_that_began_like_some(self, compiler):
         anything = json.dumps(
-            {"type": "array", "items": {"type": ["integer", "string"]}, "uniqueItems": True}
+            {
+                "type": "array",
+                "items": {"type": ["integer", "string"]},
+                "uniqueItems": True,
+            }
         )
-        source = f'start: (a | "[\\"x;") ";" b\na: %json {anything}\nb: %json {anything}'
+        source = (
+            f'start: (a | "[\\"x;") ";" b\na: %json {anything}\nb: %json {anything}'
+        )
         texts = ['["x;;[1,2]', '["x;;[1,1]', '["x;;["[","a"]', '["x;;["[","["]']
         assert taken(compiler, lark(source), texts) == texts[::2]
 
     def test_leave_out_what_the_operator_does_not_want_enforced(self, compiler):
-        config = GuidedConfig(threads=1, isolate_compiles=False, unenforced_keywords=("uniqueItems",))
-        other = GrammarCompiler(compiler.vocabulary, config=config, plugins=Plugins(entry_points=False))
+        config = GuidedConfig(
+            threads=1, isolate_compiles=False, unenforced_keywords=("uniqueItems",)
+        )
+        other = GrammarCompiler(
+            compiler.vocabulary, config=config, plugins=Plugins(entry_points=False)
+        )
         source = lark(f"start: %json {UNIQUE}")
         assert taken(other, source, ["[1,1]"]) == ["[1,1]"]
         assert other.compile(source).unenforced == ("uniqueItems",)
-        assert (taken(compiler, source, ["[1,1]"]), compiler.compile(source).unenforced) == ([], ())
+        assert (
+            taken(compiler, source, ["[1,1]"]),
+            compiler.compile(source).unenforced,
+        ) == ([], ())
 
     def test_begin_alike(self, compiler):
-        source = 'start: a | b "!"\na: %json {"const":{"k":1}}\nb: %json {"const":{"k":12}}'
+        source = (
+            'start: a | b "!"\na: %json {"const":{"k":1}}\nb: %json {"const":{"k":12}}'
+        )
         texts = ['{"k":1}', '{"k":12}!', '{"k":12}', '{"k":1}!']
         assert taken(compiler, lark(source), texts) == texts[:2]
 
@@ -128,7 +195,11 @@ class TestInnerSchemas:
         ("schema", "where", "says"),
         [
             ({"minimum": "a"}, "#/minimum", "must be a number"),
-            ({"x-guidance": {"lenient": True}}, "#/x-guidance", "how one backend reads"),
+            (
+                {"x-guidance": {"lenient": True}},
+                "#/x-guidance",
+                "how one backend reads",
+            ),
             ({"$ref": "other:#x"}, "#/$ref", "never fetched"),
         ],
     )
@@ -138,15 +209,21 @@ class TestInnerSchemas:
             compiler.compile(lark(source))
         assert caught.value.where == f"grammar, line 3, column 8, {where}"
 
-    @pytest.mark.parametrize("text", ["", "{", "{'a': 1}", '{"const": NaN}', "[" * 5000])
+    @pytest.mark.parametrize(
+        "text", ["", "{", "{'a': 1}", '{"const": NaN}', "[" * 5000]
+    )
     def test_must_be_json(self, compiler, text):
-        with pytest.raises(GrammarError, match="what follows %json is not JSON") as caught:
+        with pytest.raises(
+            GrammarError, match="what follows %json is not JSON"
+        ) as caught:
             compiler.compile(lark(f"\nstart: %json {text}"))
         assert caught.value.where == "grammar, line 2, column 8"
 
     def test_errors_behind_one_keep_their_line(self, compiler):
         with pytest.raises(GrammarError, match="unknown name") as caught:
-            compiler.compile(lark('start: %json {\n"type":\n"null"\n} x\n  | "b"\nx: y\n'))
+            compiler.compile(
+                lark('start: %json {\n"type":\n"null"\n} x\n  | "b"\nx: y\n')
+            )
         assert caught.value.where == "grammar, line 6, column 4"
 
 
@@ -193,20 +270,33 @@ class TestStopTokens:
         ],
         ids=["name", "range", "tag"],
     )
-    def test_of_a_request_are_refused_where_the_grammar_names_them(self, compiler, spec):
+    def test_of_a_request_are_refused_where_the_grammar_names_them(
+        self, compiler, spec
+    ):
         assert THINK in compiler.compile(spec).named
         own = dataclasses.replace(spec, stop_token_ids=(THINK,))
         with StepPipeline(compiler, max_slots=2, mode="inline") as pipeline:
             pipeline.add_request("fine", spec)
-            with pytest.raises(RequestError, match="named in the grammar, and would end the output there"):
+            with pytest.raises(
+                RequestError,
+                match="named in the grammar, and would end the output there",
+            ):
                 pipeline.add_request("own", own)
 
 
 @pytest.mark.parametrize(
     ("source", "line", "says"),
     [
-        ('%llguidance {"allow_invalid_utf8": true}\nstart: "a"', 1, "'allow_invalid_utf8'"),
-        ('start: "a"\n%llguidance {"allow_initial_skip": true}', 2, "'allow_initial_skip'"),
+        (
+            '%llguidance {"allow_invalid_utf8": true}\nstart: "a"',
+            1,
+            "'allow_invalid_utf8'",
+        ),
+        (
+            'start: "a"\n%llguidance {"allow_initial_skip": true}',
+            2,
+            "'allow_initial_skip'",
+        ),
         ('%llguidance [1]\nstart: "a"', 1, "'it'"),
         ('start: a "b"\na[stop=""]: /a/', 2, "`stop=`"),
         ('start: a "b"\na[capture, stop = "c"]: /a*/', 2, "`stop =`"),
@@ -220,9 +310,13 @@ def test_switches_of_llguidance_are_refused(compiler, source, line, says):
     assert caught.value.where.startswith(f"grammar, line {line}, column ")
 
 
-@pytest.mark.parametrize("options", ["{}", '{"no_forcing": false}', '{\n"no_forcing":\ntrue}'])
+@pytest.mark.parametrize(
+    "options", ["{}", '{"no_forcing": false}', '{\n"no_forcing":\ntrue}']
+)
 def test_what_every_grammar_has_may_be_said(compiler, options):
-    assert taken(compiler, lark(f'%llguidance {options}\nstart: "ab"'), ["ab"]) == ["ab"]
+    assert taken(compiler, lark(f'%llguidance {options}\nstart: "ab"'), ["ab"]) == [
+        "ab"
+    ]
     with pytest.raises(GrammarError, match="unknown name") as caught:
         compiler.compile(lark(f"%llguidance {options}\nstart: x"))
     assert caught.value.where == f"grammar, line {2 + options.count(chr(10))}, column 8"
@@ -236,6 +330,13 @@ def test_too_many_symbols_is_a_limit_with_its_reason(compiler):
 
     members = {f"p{n}": member(n) for n in range(4000)}
     with pytest.raises(GuidedError) as caught:
-        compiler.compile(OutputSpec.json_schema({"type": "object", "properties": members}, strict=False))
-    assert (type(caught.value).__name__, caught.value.where) == ("CompileLimitError", "#")
+        compiler.compile(
+            OutputSpec.json_schema(
+                {"type": "object", "properties": members}, strict=False
+            )
+        )
+    assert (type(caught.value).__name__, caught.value.where) == (
+        "CompileLimitError",
+        "#",
+    )
     assert "65,525" in caught.value.what

@@ -1,4 +1,5 @@
-"""Items and names that must be distinct: no mask leads to a repeated one, or to where nothing is left."""
+"""Items and names that must be distinct: no mask leads to a repeated one, or to where
+nothing is left."""
 
 from __future__ import annotations
 
@@ -34,7 +35,10 @@ DRAFT4 = "http://json-schema.org/draft-04/schema#"
 CLOSED = closed()
 
 
-LISTS = {"type": "array", "items": {"type": ["number", "array"], "items": {"type": "number"}}}
+LISTS = {
+    "type": "array",
+    "items": {"type": ["number", "array"], "items": {"type": "number"}},
+}
 POINT = closed("x", "y", x={"type": "integer"}, y={"type": "integer"})
 
 
@@ -161,7 +165,11 @@ def with_space_everywhere(text: str) -> str:
     inside = False
     for before, char in zip(" " + text, text, strict=False):
         inside ^= char == '"' and before != "\\"
-        found += char if inside else {",": " ,\n ", ":": " : ", "]": "\n]", "[": "[ "}.get(char, char)
+        found += (
+            char
+            if inside
+            else {",": " ,\n ", ":": " : ", "]": "\n]", "[": "[ "}.get(char, char)
+        )
     return found
 
 
@@ -203,31 +211,68 @@ OBJECTS = [
 KINDS = [
     {"items": either(matching("^a$"), {"type": "integer"})},
     {"items": either(matching("^ab?$"), BOOLEAN, {"type": "integer"})},
-    {"items": either(matching("^a{0,2}$"), {"type": "array", "maxItems": 1, "items": BOOLEAN})},
+    {
+        "items": either(
+            matching("^a{0,2}$"), {"type": "array", "maxItems": 1, "items": BOOLEAN}
+        )
+    },
     {"items": either(closed(), {"type": "integer"}, matching("^$"))},
-    {"items": either({"type": "array", "maxItems": 1, "items": matching("^a$")}, {"type": "integer"})},
-    {"items": either(closed(a=ONE), closed("b", b=matching("^a$")), {"type": "integer"})},
-    {"prefixItems": [{"type": "integer"}], "items": either(matching("^a$"), {"const": -1})},
+    {
+        "items": either(
+            {"type": "array", "maxItems": 1, "items": matching("^a$")},
+            {"type": "integer"},
+        )
+    },
+    {
+        "items": either(
+            closed(a=ONE), closed("b", b=matching("^a$")), {"type": "integer"}
+        )
+    },
+    {
+        "prefixItems": [{"type": "integer"}],
+        "items": either(matching("^a$"), {"const": -1}),
+    },
     {"prefixItems": [{"type": "string"}], "items": matching("^[ab]$")},
 ]
 
 
 LEAVING = [
-    {"prefixItems": [matching("^[ab]$"), matching("^a$")], "items": {"type": "integer"}},
+    {
+        "prefixItems": [matching("^[ab]$"), matching("^a$")],
+        "items": {"type": "integer"},
+    },
     {"prefixItems": [{"type": "string"}], "items": matching("^[ab]$")},
-    {"prefixItems": [BOOLEAN, {"type": "integer"}, BOOLEAN], "items": False, "minItems": 1},
+    {
+        "prefixItems": [BOOLEAN, {"type": "integer"}, BOOLEAN],
+        "items": False,
+        "minItems": 1,
+    },
 ]
 
 UNIONS = [
     {"items": {"enum": [{"a": 1, "b": 2}, {}]}},
     {"items": {"enum": [[1, 2], {}, "ab", 1, [], {"a": [1]}]}},
-    {"items": either(closed("user_id", "user_name", user_id=ONE, user_name=matching("^a?$")), POINT)},
-    {"items": either(POINT, closed("x", "w", x={"type": "integer"}, w=BOOLEAN))},
-    {"items": either({**UNIQUE, "items": matching("^[ab]$")}, {**UNIQUE, "items": BOOLEAN, "maxItems": 1})},
-    {"items": {**UNIQUE, "items": {"type": "integer", "minimum": 0, "maximum": 1}}, "minItems": 3},
     {
         "items": either(
-            matching("^[a-c]{1,2}$"), {"type": "array", "items": matching("^[ab]$"), "maxItems": 3}
+            closed("user_id", "user_name", user_id=ONE, user_name=matching("^a?$")),
+            POINT,
+        )
+    },
+    {"items": either(POINT, closed("x", "w", x={"type": "integer"}, w=BOOLEAN))},
+    {
+        "items": either(
+            {**UNIQUE, "items": matching("^[ab]$")},
+            {**UNIQUE, "items": BOOLEAN, "maxItems": 1},
+        )
+    },
+    {
+        "items": {**UNIQUE, "items": {"type": "integer", "minimum": 0, "maximum": 1}},
+        "minItems": 3,
+    },
+    {
+        "items": either(
+            matching("^[a-c]{1,2}$"),
+            {"type": "array", "items": matching("^[ab]$"), "maxItems": 3},
         )
     },
     {
@@ -249,19 +294,25 @@ WALKED += [{**UNIQUE, **schema} for schema in (*KINDS, *LEAVING, *UNIONS)]
 @pytest.mark.parametrize("whitespace", ["compact", "spaced", "flexible"])
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @pytest.mark.parametrize("schema", WALKED)
-def test_no_walk_repeats_a_value_or_ends_without_a_token(schema, vocabulary, whitespace):
+def test_no_walk_repeats_a_value_or_ends_without_a_token(
+    schema, vocabulary, whitespace
+):
     ended = 0
     for seed in range(4):
         spec = spec_of(schema, strict=bool(seed % 2), whitespace=whitespace)
         text = wander(vocabulary, spec, Random(seed))
         if text is not None:
             ended += 1
-            assert repeats(json.loads(text, object_pairs_hook=Members), schema) == [], text
+            assert repeats(json.loads(text, object_pairs_hook=Members), schema) == [], (
+                text
+            )
     assert ended or whitespace == "flexible"
 
 
 @pytest.mark.parametrize("whitespace", ["spaced", "flexible"])
-@pytest.mark.parametrize("schema", [*FINITE, *({**UNIQUE, **schema} for schema in UNIONS)])
+@pytest.mark.parametrize(
+    "schema", [*FINITE, *({**UNIQUE, **schema} for schema in UNIONS)]
+)
 def test_going_back_and_forking_leave_no_trace(schema, whitespace):
     compiler, _ = walker("crossing")
     vocabulary = VOCABULARIES["crossing"]
@@ -269,7 +320,9 @@ def test_going_back_and_forking_leave_no_trace(schema, whitespace):
     grammar = compiler.compile(spec_of(schema, whitespace=whitespace))
 
     def choose(ids):
-        likely = [token for token in ids if set(vocabulary.tokens[token]) <= set(b'",]}:01a')]
+        likely = [
+            token for token in ids if set(vocabulary.tokens[token]) <= set(b'",]}:01a')
+        ]
         return chance.choice(likely or ids)
 
     leaves_no_trace(
@@ -280,7 +333,9 @@ def test_going_back_and_forking_leave_no_trace(schema, whitespace):
         steps=120,
         forth=0.8,
         most_back=9,
-        ids_of=lambda allowed: [token for token in allowed if vocabulary.tokens[token].strip()],
+        ids_of=lambda allowed: [
+            token for token in allowed if vocabulary.tokens[token].strip()
+        ],
         choose=choose,
     )
 
@@ -298,7 +353,9 @@ def test_a_repeated_value_is_refused_by_every_way_in():
 
 
 def test_many_rows_are_checked_in_threads():
-    compiler = GrammarCompiler(BYTES, config=GuidedConfig(threads=2, isolate_compiles=False))
+    compiler = GrammarCompiler(
+        BYTES, config=GuidedConfig(threads=2, isolate_compiles=False)
+    )
     checked = {**UNIQUE, "items": {"type": "string"}}
     plain = {"type": "array", "items": {"type": "string"}}
     grammars = [compiler.compile(spec_of(schema)) for schema in (checked, plain)]
@@ -318,14 +375,25 @@ def test_drafts_and_replay():
     compiler, _ = walker("bytes")
     grammar = compiler.compile(spec_of({**UNIQUE, "items": {"type": "string"}}))
     drafts = (b',"a"', b',"ba', b',"c","c"', b',"c"]', b',"aa","aa')
-    drafts_see_what_replays_see(compiler.backend(grammar.backend), grammar, BYTES, b'["a","b"', drafts)
+    drafts_see_what_replays_see(
+        compiler.backend(grammar.backend), grammar, BYTES, b'["a","b"', drafts
+    )
 
 
 @pytest.mark.parametrize(
     ("items", "enough", "values"),
     [
         ({"type": "integer", "minimum": 0, "maximum": 59}, 60, 60),
-        ({"type": "integer", "exclusiveMinimum": -70, "maximum": 70, "multipleOf": 10}, 14, 14),
+        (
+            {
+                "type": "integer",
+                "exclusiveMinimum": -70,
+                "maximum": 70,
+                "multipleOf": 10,
+            },
+            14,
+            14,
+        ),
         ({"type": "number", "minimum": 0, "maximum": 6, "multipleOf": 0.1}, 61, 61),
         ({"type": "array", "items": BOOLEAN, "maxItems": 2}, 3, 7),
         (closed("a", a=BOOLEAN, b={"enum": [1, 2, 3]}), 8, 8),
@@ -335,11 +403,29 @@ def test_drafts_and_replay():
         (matching("^[a-c]?$"), 4, 4),
         ({"type": "string", "maxLength": 1, "pattern": "^(a|b|cc)*$"}, 3, 3),
         ({"anyOf": [matching("^[ab]$"), matching("^[bc]$")]}, 3, 3),
-        ({"anyOf": [{"type": "integer", "minimum": 0, "maximum": 3}, {"enum": [2, 3, 4]}]}, 5, 5),
+        (
+            {
+                "anyOf": [
+                    {"type": "integer", "minimum": 0, "maximum": 3},
+                    {"enum": [2, 3, 4]},
+                ]
+            },
+            5,
+            5,
+        ),
         ({**UNIQUE, "items": BOOLEAN}, 3, 5),
         ({"type": "array", "prefixItems": [BOOLEAN], "items": False}, 3, 3),
         ({**OBJECTS[0], "properties": {"a": BOOLEAN}}, 1, 6),
-        ({"type": "array", "items": matching("^[ab]$"), "minItems": 1, "maxItems": 1}, 2, 2),
+        (
+            {
+                "type": "array",
+                "items": matching("^[ab]$"),
+                "minItems": 1,
+                "maxItems": 1,
+            },
+            2,
+            2,
+        ),
     ],
 )
 def test_more_items_than_values_are_refused_at_admission(items, enough, values):
@@ -356,21 +442,39 @@ OPEN = [
     {"type": "object", "propertyNames": matching("^[ab]$")},
     {**CLOSED, "patternProperties": {"^[ab]$": ONE}},
     {**CLOSED, "patternProperties": {"^b$": ONE}, "properties": {"a": ONE}},
-    {"patternProperties": {"^b$": ONE}, "additionalProperties": False, "type": "object"},
+    {
+        "patternProperties": {"^b$": ONE},
+        "additionalProperties": False,
+        "type": "object",
+    },
     {"type": "object", "required": ["a"]},
 ]
 COUNTED = [
     {**closed(a=BOOLEAN, b=ONE), "minProperties": 1},
     {**closed(a=BOOLEAN, b=ONE, c=ONE), "maxProperties": 2},
 ]
-ANY = [{}, {"type": "array"}, {"type": ["array", "integer"]}, {"not": {"type": "object"}}, {"minLength": 2}]
-ANY += [closed(a={}), {"type": "array", "prefixItems": [{"type": "integer"}]}, {"title": "Any"}]
+ANY = [
+    {},
+    {"type": "array"},
+    {"type": ["array", "integer"]},
+    {"not": {"type": "object"}},
+    {"minLength": 2},
+]
+ANY += [
+    closed(a={}),
+    {"type": "array", "prefixItems": [{"type": "integer"}]},
+    {"title": "Any"},
+]
 INSIDE = {
     "itself": lambda item: item,
     "union": lambda item: either({"type": "integer"}, closed(z=ONE), item),
     "one type of several": lambda item: {"oneOf": [{"type": "null"}, item]},
     "array": lambda item: {"type": "array", "items": item},
-    "tuple": lambda item: {"type": "array", "prefixItems": [{"type": "string"}, item], "items": False},
+    "tuple": lambda item: {
+        "type": "array",
+        "prefixItems": [{"type": "string"}, item],
+        "items": False,
+    },
     "property": lambda item: closed("q", q=item),
     "unique array": lambda item: {**UNIQUE, "items": item},
     "reference": lambda item: {"$ref": "#/properties/b/$defs/one"},
@@ -379,8 +483,12 @@ WANTED = [("names", OPEN), ("counted", COUNTED), ("any type", ANY)]
 
 
 @pytest.mark.parametrize("inside", INSIDE)
-@pytest.mark.parametrize(("says", "item"), [(says, item) for says, some in WANTED for item in some])
-def test_items_whose_equals_may_have_other_texts_are_refused_with_their_place(says, item, inside):
+@pytest.mark.parametrize(
+    ("says", "item"), [(says, item) for says, some in WANTED for item in some]
+)
+def test_items_whose_equals_may_have_other_texts_are_refused_with_their_place(
+    says, item, inside
+):
     """There are other arrays of distinct items before and after, which are fine."""
     fine = {**UNIQUE, "items": {"type": "integer"}}
     wrong = {**UNIQUE, "items": INSIDE[inside](item)}
@@ -390,19 +498,31 @@ def test_items_whose_equals_may_have_other_texts_are_refused_with_their_place(sa
         walker("bytes")[0].compile(spec_of(schema, strict=True))
     assert caught.value.where == "#/properties/b/uniqueItems", str(caught.value)
     assert says in caught.value.what
-    for harmless in ({**wrong, "maxItems": 1}, {**wrong, "uniqueItems": False}) * (inside != "unique array"):
-        walker("bytes")[0].compile(spec_of(closed("a", "b", a=fine, b=harmless), strict=True))
+    for harmless in ({**wrong, "maxItems": 1}, {**wrong, "uniqueItems": False}) * (
+        inside != "unique array"
+    ):
+        walker("bytes")[0].compile(
+            spec_of(closed("a", "b", a=fine, b=harmless), strict=True)
+        )
 
 
 def test_the_place_is_that_of_the_keyword_where_others_apply_with_it():
     fine = {**UNIQUE, "items": {"type": "integer"}}
     item = {"items": {"type": "object"}, "type": "array"}
     for wrong, place in (
-        ({"allOf": [{"uniqueItems": True}, item]}, "#/properties/b/allOf/0/uniqueItems"),
-        ({**item, "anyOf": [{"minItems": 2}, {"uniqueItems": True}]}, "#/properties/b/anyOf/1/uniqueItems"),
+        (
+            {"allOf": [{"uniqueItems": True}, item]},
+            "#/properties/b/allOf/0/uniqueItems",
+        ),
+        (
+            {**item, "anyOf": [{"minItems": 2}, {"uniqueItems": True}]},
+            "#/properties/b/anyOf/1/uniqueItems",
+        ),
         ({"$ref": "#/$defs/a"}, "#/$defs/a/uniqueItems"),
     ):
-        schema = closed("a", "b", a={"allOf": [fine]}, b=wrong) | {"$defs": {"a": {**UNIQUE, **item}}}
+        schema = closed("a", "b", a={"allOf": [fine]}, b=wrong) | {
+            "$defs": {"a": {**UNIQUE, **item}}
+        }
         with pytest.raises(UnsupportedSpecError) as caught:
             walker("bytes")[0].compile(spec_of(schema, strict=True))
         assert caught.value.where == place
@@ -412,7 +532,9 @@ def test_without_strict_objects_must_say_that_they_are_closed():
     items = {"type": "object", "properties": {"a": ONE}}
     compiler, _ = walker("bytes")
     compiler.compile(spec_of({**UNIQUE, "items": items}, strict=True))
-    compiler.compile(spec_of({**UNIQUE, "items": {**items, "additionalProperties": False}}))
+    compiler.compile(
+        spec_of({**UNIQUE, "items": {**items, "additionalProperties": False}})
+    )
     with pytest.raises(UnsupportedSpecError, match="additionalProperties: false"):
         compiler.compile(spec_of({**UNIQUE, "items": items}))
 
@@ -422,7 +544,11 @@ def test_without_strict_objects_must_say_that_they_are_closed():
     [
         {"items": {"type": "string"}, "contains": {"const": "a"}},
         {"items": {"enum": ["a", 1]}, "contains": {"const": "a"}},
-        {"prefixItems": [{"type": "integer"}], "items": {"type": "string"}, "contains": {"const": "a"}},
+        {
+            "prefixItems": [{"type": "integer"}],
+            "items": {"type": "string"},
+            "contains": {"const": "a"},
+        },
     ],
 )
 def test_contains_next_to_unique_items_is_refused(schema):
@@ -433,7 +559,10 @@ def test_contains_next_to_unique_items_is_refused(schema):
 COMPETING = [
     {"prefixItems": [matching("^[ab]$"), matching("^a$")], "minItems": 2},
     {"prefixItems": [{"enum": ["a", "b", "c"]}, {"enum": ["a"]}], "minItems": 2},
-    {"prefixItems": [{"type": "string"}, matching("^a$"), matching("^b$")], "minItems": 3},
+    {
+        "prefixItems": [{"type": "string"}, matching("^a$"), matching("^b$")],
+        "minItems": 3,
+    },
     {"prefixItems": [{"type": "string"}], "items": matching("^[ab]$"), "minItems": 3},
 ]
 
@@ -449,20 +578,31 @@ def test_items_that_may_take_the_values_of_later_ones_are_refused(schema):
 def test_tokens_and_bytes_allow_the_same(schema):
     compiler, _ = walker("crossing")
     for seed in range(2):
-        grammar = compiler.compile(spec_of(schema, strict=True, whitespace=["compact", "flexible"][seed]))
+        grammar = compiler.compile(
+            spec_of(schema, strict=True, whitespace=["compact", "flexible"][seed])
+        )
         tokens_fit_bytes(compiler, grammar, Random(seed), 30)
 
 
 def test_other_grammars_have_no_check():
     compiler, _ = walker("bytes")
-    for schema in ({**UNIQUE, "items": {"enum": [1, 2]}}, {**UNIQUE, "maxItems": 1}, {"type": "array"}):
+    for schema in (
+        {**UNIQUE, "items": {"enum": [1, 2]}},
+        {**UNIQUE, "maxItems": 1},
+        {"type": "array"},
+    ):
         grammar = compiler.compile(spec_of(schema))
-        assert compiler.backend("llguidance").start(grammar, BYTES.stop_token_ids).distinct is None
+        assert (
+            compiler.backend("llguidance").start(grammar, BYTES.stop_token_ids).distinct
+            is None
+        )
 
 
 def test_a_client_grammar_is_not_checked_for_what_its_comment_says():
     compiler, walks = walker("bytes")
-    grammar = compiler.compile(OutputSpec.grammar('start: "a" "a"\n// distinct\n', syntax="lark"))
+    grammar = compiler.compile(
+        OutputSpec.grammar('start: "a" "a"\n// distinct\n', syntax="lark")
+    )
     assert walks.walk(grammar, "aa", whole=lambda text: text == b"aa").accepted
 
 
@@ -484,7 +624,9 @@ def test_items_that_nothing_can_be_are_counted_as_none(item):
 def test_a_fork_replays_nothing_and_goes_its_own_way(monkeypatch):
     """Searches for an end make a thousand of them."""
     compiler, _ = walker("bytes")
-    grammar = compiler.compile(spec_of({**UNIQUE, "items": {**UNIQUE, "items": {"type": "integer"}}}))
+    grammar = compiler.compile(
+        spec_of({**UNIQUE, "items": {**UNIQUE, "items": {"type": "integer"}}})
+    )
     matcher = compiler.backend("llguidance").start(grammar, BYTES.stop_token_ids)
     assert matcher.accept_text(b"[[1,2],[3,")
     with monkeypatch.context() as patched:

@@ -1,4 +1,5 @@
-"""Items and names that must be distinct, inside structural tags: as outside, and in each JSON by itself."""
+"""Items and names that must be distinct, inside structural tags: as outside, and in
+each JSON by itself."""
 
 from __future__ import annotations
 
@@ -10,7 +11,19 @@ import numpy as np
 import pytest
 from distinct_walks import UNIQUE, Members, key, leaves_no_trace
 from stopping import Walker
-from tag_walks import FLAGS, FORMS, FREE, NAMES, NUMBERS, STRINGS, VOCABULARY, json_of, spec_of, tag, texts_of
+from tag_walks import (
+    FLAGS,
+    FORMS,
+    FREE,
+    NAMES,
+    NUMBERS,
+    STRINGS,
+    VOCABULARY,
+    json_of,
+    spec_of,
+    tag,
+    texts_of,
+)
 
 from guided_plugin import GuidedConfig
 from guided_plugin.compiling.compiler import GrammarCompiler
@@ -23,12 +36,16 @@ SPECIAL = VOCABULARY.special_ids
 @functools.cache
 def compiler():
     config = GuidedConfig(threads=1, isolate_compiles=False, backend="llguidance")
-    return GrammarCompiler(VOCABULARY, config=config, plugins=Plugins(entry_points=False))
+    return GrammarCompiler(
+        VOCABULARY, config=config, plugins=Plugins(entry_points=False)
+    )
 
 
 @functools.cache
 def compiled(name, *, strict=False, whitespace="compact"):
-    return compiler().compile(spec_of(FORMS[name].form, strict=strict, whitespace=whitespace))
+    return compiler().compile(
+        spec_of(FORMS[name].form, strict=strict, whitespace=whitespace)
+    )
 
 
 def started(grammar):
@@ -39,13 +56,17 @@ def started(grammar):
 
 def accepted(form, text, **options):
     grammar = compiler().compile(spec_of(form, **options))
-    walk = Walker(compiler()).walk(grammar, text, whole=lambda _: True, named=SPECIAL - set(STOPS))
+    walk = Walker(compiler()).walk(
+        grammar, text, whole=lambda _: True, named=SPECIAL - set(STOPS)
+    )
     assert walk.early == [] == walk.leaks
     return walk.accepted
 
 
 def allowed_in(row):
-    return set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist())
+    return set(
+        np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
+    )
 
 
 def plain(value):
@@ -58,7 +79,9 @@ def repeated(value):
     """Names that an object has twice."""
     if isinstance(value, Members):
         names = [name for name, _ in value]
-        return len(set(names)) < len(names) or any(repeated(member) for _, member in value)
+        return len(set(names)) < len(names) or any(
+            repeated(member) for _, member in value
+        )
     return isinstance(value, list) and any(map(repeated, value))
 
 
@@ -66,7 +89,8 @@ LETTERS = set(b'abntrue012",:[]{}<>/sfxo\n ')
 
 
 def wander(name, chance, steps=120, **options):
-    """A random output, which ends once few tokens are left to it, and the tokens of it."""
+    """A random output, which ends once few tokens are left to it, and the tokens of
+    it."""
     grammar = compiled(name, **options)
     _, batch = started(grammar)
     row = np.zeros((1, VOCABULARY.words), np.int32)
@@ -77,9 +101,15 @@ def wander(name, chance, steps=120, **options):
         allowed = allowed_in(row)
         assert allowed, b"".join(VOCABULARY.tokens[token] for token in tokens)
         ids = sorted(allowed - set(STOPS))
-        if not ids or (allowed & set(STOPS) and (step > steps or chance.random() < 0.02)):
+        if not ids or (
+            allowed & set(STOPS) and (step > steps or chance.random() < 0.02)
+        ):
             return tokens
-        token = planned.pop() if planned and planned[-1] in allowed else chosen(ids, chance, step > steps)
+        token = (
+            planned.pop()
+            if planned and planned[-1] in allowed
+            else chosen(ids, chance, step > steps)
+        )
         if not planned and chance.random() < 0.2:
             form = FORMS[name]
             begins = [begin for begin, _, _ in form.parts] if form.spelled else []
@@ -90,11 +120,14 @@ def wander(name, chance, steps=120, **options):
 
 
 def chosen(ids, chance, late):
-    """Control tokens, and what ends or crosses something, come more often than others."""
+    """Control tokens, and what ends or crosses something, come more often than
+    others."""
     control = [token for token in ids if token in SPECIAL]
     if control and chance.random() < 0.3:
         return chance.choice(control)
-    likely = [i for i in ids if i not in SPECIAL and LETTERS.issuperset(VOCABULARY.tokens[i])] or ids
+    likely = [
+        i for i in ids if i not in SPECIAL and LETTERS.issuperset(VOCABULARY.tokens[i])
+    ] or ids
     long = [token for token in likely if len(VOCABULARY.tokens[token]) > 1]
     ending = [token for token in ids if set(VOCABULARY.tokens[token]) <= set(b']}"')]
     quick = ending if late else long
@@ -102,7 +135,8 @@ def chosen(ids, chance, late):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"strict": True}, {"whitespace": "spaced"}, {"whitespace": "flexible"}]
+    "options",
+    [{}, {"strict": True}, {"whitespace": "spaced"}, {"whitespace": "flexible"}],
 )
 @pytest.mark.parametrize("name", FORMS)
 def test_each_json_of_a_random_output_keeps_its_schema(name, options):
@@ -164,7 +198,8 @@ def test_texts(name):
 
 @pytest.mark.parametrize("name", FORMS)
 def test_tokens_and_bytes_allow_the_same(name):
-    """A token is allowed where its bytes are, and where what is behind them has a way on."""
+    """A token is allowed where its bytes are, and where what is behind them has a way
+    on."""
     for seed in range(2):
         tokens = wander(name, Random(100 + seed), steps=40)
         if tokens is None:
@@ -199,7 +234,9 @@ def test_going_back_and_forking_leave_no_trace(name):
     grammar = compiled(name)
 
     def choose(ids):
-        likely = [i for i in ids if i in SPECIAL or LETTERS.issuperset(VOCABULARY.tokens[i])]
+        likely = [
+            i for i in ids if i in SPECIAL or LETTERS.issuperset(VOCABULARY.tokens[i])
+        ]
         long = [token for token in likely if len(VOCABULARY.tokens[token]) > 1]
         return chance.choice(long if long and chance.random() < 0.6 else likely or ids)
 
@@ -219,7 +256,12 @@ def test_going_back_and_forking_leave_no_trace(name):
 @pytest.mark.parametrize("first", [STRINGS, FREE])
 def test_schemas_behind_one_begin_all_count(first):
     """Which schema it is shows later, or never: as with `anyOf` outside."""
-    form = {"type": "or", "elements": [tag("<f>", json_of(each), "</f>") for each in (first, NUMBERS, FLAGS)]}
+    form = {
+        "type": "or",
+        "elements": [
+            tag("<f>", json_of(each), "</f>") for each in (first, NUMBERS, FLAGS)
+        ],
+    }
     assert accepted(form, '<f>{"n":[1,2]}</f>')
     assert not accepted(form, '<f>{"n":[1,1]}</f>')
     assert accepted(form, '<f>[{"a":true,"b":1},{"a":true,"b":2}]</f>')
@@ -229,19 +271,27 @@ def test_schemas_behind_one_begin_all_count(first):
 def test_values_of_xml_elements():
     schema = {
         "type": "object",
-        "properties": {"t": {"type": "string"}, "n": {**UNIQUE, "items": {"type": "integer"}}, "o": NAMES},
+        "properties": {
+            "t": {"type": "string"},
+            "n": {**UNIQUE, "items": {"type": "integer"}},
+            "o": NAMES,
+        },
         "required": ["t", "n"],
         "additionalProperties": False,
     }
     form = tag("<f>", json_of(schema, style="qwen_xml"), "</f>")
-    text = '<f><parameter=t>[1,1] ["a","a"]</parameter>\n<parameter=n>{}</parameter></f>'
+    text = (
+        '<f><parameter=t>[1,1] ["a","a"]</parameter>\n<parameter=n>{}</parameter></f>'
+    )
     assert accepted(form, text.format("[1,2]"), strict=True)
     assert not accepted(form, text.format("[1,1]"), strict=True)
 
 
 def test_control_tokens_begin_and_end_json():
     grammar = compiled("control tokens")
-    call, end = (VOCABULARY.tokens.index(name) for name in (b"<tool_call>", b"</tool_call>"))
+    call, end = (
+        VOCABULARY.tokens.index(name) for name in (b"<tool_call>", b"</tool_call>")
+    )
     for inner, fine in ((b'["a","b"]', True), (b'["a","a"]', False), (b'["a"]', True)):
         matcher, _ = started(grammar)
         tokens = [*b"so ", call, *b'["a"]', end, call, *inner, end]

@@ -1,4 +1,5 @@
-"""llguidance's lexers learn states until they are full: then requests go on with new ones."""
+"""llguidance's lexers learn states until they are full: then requests go on with new
+ones."""
 
 import string
 import threading
@@ -22,7 +23,9 @@ from guided_plugin.grammar.table import GrammarTable, Phase
 
 END = 256
 LONG_TOKEN = 257
-VOCABULARY = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>", b"777"], [END])
+VOCABULARY = Vocabulary.from_tokens(
+    [*(bytes([byte]) for byte in range(256)), b"</s>", b"777"], [END]
+)
 LETTERS = string.ascii_lowercase
 SPEC = OutputSpec.regex("|".join(f"{letter}[0-9{letter}]{{60}}" for letter in LETTERS))
 """Each letter has 61 states of its own, with which no other output begins."""
@@ -54,7 +57,8 @@ def patient(monkeypatch):
 
 
 def output(letter):
-    """Some of it in tokens of several bytes: a lexer that gets full inside of one says something else."""
+    """Some of it in tokens of several bytes: a lexer that gets full inside of one says
+    something else."""
     return [ord(letter), *[LONG_TOKEN, *b"77", LONG_TOKEN, *b"7777"] * 5, END]
 
 
@@ -88,7 +92,10 @@ def test_side_by_side_they_all_end(made, threads, states):
     table, slots = side_by_side(backend, grammar)
     for tokens in zip(*map(output, LETTERS), strict=True):
         rows = masks(table, slots)
-        assert all(row[token // 32] >> (token % 32) & 1 for row, token in zip(rows, tokens, strict=True))
+        assert all(
+            row[token // 32] >> (token % 32) & 1
+            for row, token in zip(rows, tokens, strict=True)
+        )
         table.accept(slots, list(tokens))
     assert table.failures == []
     assert {table.phase(slot) for slot in slots} == {Phase.DONE}
@@ -102,7 +109,9 @@ def test_one_that_is_too_much_for_any_lexer_fails_alone(made):
     table.add(1, "small", other.spec, other, backend)
     for token in output("a")[:41]:
         masks(table, (0, 1))
-        table.accept((0, 1), [token if table.phase(0) is Phase.ACTIVE else END, ord("5")])
+        table.accept(
+            (0, 1), [token if table.phase(0) is Phase.ACTIVE else END, ord("5")]
+        )
     (failure,) = table.failures
     assert failure[0] == 0
     assert "is exhausted" in str(failure[1])
@@ -167,7 +176,11 @@ def test_replays_take_a_bounded_time(made, monkeypatch):
     for tokens in zip(*map(output, LETTERS), strict=True):
         masks(table, slots)
         table.accept(
-            slots, [t if table.phase(i) is Phase.ACTIVE else END for i, t in zip(slots, tokens, strict=True)]
+            slots,
+            [
+                t if table.phase(i) is Phase.ACTIVE else END
+                for i, t in zip(slots, tokens, strict=True)
+            ],
         )
     assert {table.phase(slot) for slot in slots} == {Phase.FAILED}
     assert all("is exhausted after" in str(error) for _, error in table.failures)
@@ -182,9 +195,13 @@ def test_replays_take_a_bounded_time(made, monkeypatch):
 def test_right_outputs_are_not_called_wrong(monkeypatch):
     monkeypatch.setitem(module._LIMITS, "max_lexer_states", ENOUGH)
     spec = OutputSpec.regex(SPEC.text, backend="llguidance")
-    compiler = GrammarCompiler(VOCABULARY, config=GuidedConfig(isolate_compiles=False, threads=1))
+    compiler = GrammarCompiler(
+        VOCABULARY, config=GuidedConfig(isolate_compiles=False, threads=1)
+    )
     assert compiler.compile(spec).backend == "llguidance"
-    assert [refused_at(compiler, spec, output(letter)) for letter in LETTERS] == [None] * len(LETTERS)
+    assert [refused_at(compiler, spec, output(letter)) for letter in LETTERS] == [
+        None
+    ] * len(LETTERS)
     assert refused_at(compiler, spec, [*output("a")[:5], ord("b")]) == 5
 
 

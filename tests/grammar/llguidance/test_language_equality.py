@@ -1,6 +1,8 @@
-"""Grammars take exactly what their schemas allow: small schemas with every keyword, against the oracle.
+"""Grammars take exactly what their schemas allow: small schemas with every keyword,
+against the oracle.
 
-What is refused and needn't be is listed here, with why; and of strict schemas, what is closed and ordered.
+What is refused and needn't be is listed here, with why; and of strict schemas, what is
+closed and ordered.
 """
 
 from __future__ import annotations
@@ -17,7 +19,11 @@ from schema_families import FAMILIES
 from subjects import Finding, Outcome, Subject
 
 from guided_plugin import OutputSpec
-from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.errors import (
+    GrammarError,
+    UnsatisfiableSpecError,
+    UnsupportedSpecError,
+)
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.llguidance.lark import schema_to_lark
 
@@ -36,7 +42,9 @@ def found(family: str, name: str) -> Outcome | None:
     case = FAMILIES[family][name]
     outcome = Outcome()
     try:
-        Subject(case.schema).compare(near(case.schema, case.seeds, count=300), Random(name), outcome)
+        Subject(case.schema).compare(
+            near(case.schema, case.seeds, count=300), Random(name), outcome
+        )
     except GrammarError:
         return None
     return outcome
@@ -75,36 +83,56 @@ def test_which_schemas_are_refused(family):
 
 
 def _reasons(case: str, text: str) -> list[tuple[str, str, str]]:
-    return [reason for reason in NARROWER if re.search(reason[0], case) and re.search(reason[1], text)]
+    return [
+        reason
+        for reason in NARROWER
+        if re.search(reason[0], case) and re.search(reason[1], text)
+    ]
 
 
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_the_instances_are_of_both_kinds(family, name):
     outcome = found(family, name)
     everything = FAMILIES[family][name].schema in (True, {}) or name == "if in draft 6"
-    assert outcome is None or (outcome.valid >= 2 and (everything or outcome.invalid >= 5))
+    assert outcome is None or (
+        outcome.valid >= 2 and (everything or outcome.invalid >= 5)
+    )
 
 
 def test_a_wrong_grammar_is_found():
-    subject = Subject({"type": ["integer", "object"], "maximum": 10, "properties": {"a": {}, "b": {}}})
+    subject = Subject(
+        {"type": ["integer", "object"], "maximum": 10, "properties": {"a": {}, "b": {}}}
+    )
     subject.valid = oracle({"type": ["integer", "string"], "minimum": 4})
     outcome = Outcome()
-    subject.compare([1, 5, 20, "x", {"b": 1, "a": 2}, {"a": 1, "b": 2}], Random(0), outcome)
-    for kind, text in (("wrong accept", "1"), ("wrong accept", '{"a":1,"b":2}'), ("wrong refusal", '"x"')):
+    subject.compare(
+        [1, 5, 20, "x", {"b": 1, "a": 2}, {"a": 1, "b": 2}], Random(0), outcome
+    )
+    for kind, text in (
+        ("wrong accept", "1"),
+        ("wrong accept", '{"a":1,"b":2}'),
+        ("wrong refusal", '"x"'),
+    ):
         assert Finding(kind, text) in outcome.findings
     assert "5" not in {finding.text for finding in outcome.findings}
 
 
 def test_instances_are_the_same_for_the_same_seed():
     schema = {"type": "object", "properties": {"a": {"pattern": "^x+$"}}}
-    texts = [[json.dumps(value) for value in near(schema, [{"a": "x"}], seed=seed)] for seed in (1, 1, 2)]
+    texts = [
+        [json.dumps(value) for value in near(schema, [{"a": "x"}], seed=seed)]
+        for seed in (1, 1, 2)
+    ]
     assert texts[0] == texts[1] != texts[2]
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ({"é": [1.0, 1e-7, 1e20, -0.0]}, '{"é":[1.0,0.0000001,100000000000000000000,-0.0]}'),
+        (
+            {"é": [1.0, 1e-7, 1e20, -0.0]},
+            '{"é":[1.0,0.0000001,100000000000000000000,-0.0]}',
+        ),
         ('"\n\x7f', '"\\"\\n\x7f"'),
         ([True, None, {}], "[true,null,{}]"),
     ],
@@ -121,7 +149,9 @@ def test_other_spellings_say_the_same(value):
     assert all(json.loads(text) == value and text != text_of(value) for text in texts)
 
 
-@pytest.mark.parametrize("schema", [{"type": 5}, {"$ref": "http://elsewhere.test/x"}, {"pattern": "("}])
+@pytest.mark.parametrize(
+    "schema", [{"type": 5}, {"$ref": "http://elsewhere.test/x"}, {"pattern": "("}]
+)
 def test_the_oracle_says_what_it_cannot_judge(schema):
     with pytest.raises(OracleError):
         oracle(schema)("x")
@@ -133,10 +163,22 @@ def test_the_oracle_says_what_it_cannot_judge(schema):
         ({"multipleOf": 0.01}, [19.99, 0.07], [0.001]),
         ({"pattern": "^a$"}, ["a"], ["a\n"]),
         ({"pattern": r"^[^]\d\s"}, ["\n1\ufeff"], ["a٣ ", "a1\x1c"]),
-        ({"uniqueItems": True}, [[1, True], [[1], [True]]], [[1, 1.0], [[1], [True], [1]]]),
-        ({"items": [{"type": "null"}], "additionalItems": False}, [[], [None]], [[1], [None, 1]]),
+        (
+            {"uniqueItems": True},
+            [[1, True], [[1], [True]]],
+            [[1, 1.0], [[1], [True], [1]]],
+        ),
+        (
+            {"items": [{"type": "null"}], "additionalItems": False},
+            [[], [None]],
+            [[1], [None, 1]],
+        ),
         ({"dependencies": {"a": ["b"]}}, [{"b": 1}, {"a": 1, "b": 1}], [{"a": 1}]),
-        ({"format": "uuid", "$schema": "http://json-schema.org/draft-07/schema#"}, [1], ["x"]),
+        (
+            {"format": "uuid", "$schema": "http://json-schema.org/draft-07/schema#"},
+            [1],
+            ["x"],
+        ),
     ],
 )
 def test_the_oracle_reads_as_the_standard_does(schema, valid, invalid):
@@ -149,7 +191,12 @@ def test_the_oracle_reads_as_the_standard_does(schema, valid, invalid):
     ("schema", "good", "bad"),
     [
         (
-            {"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {"type": "integer"}}}]},
+            {
+                "allOf": [
+                    {"properties": {"a": {}}},
+                    {"properties": {"b": {"type": "integer"}}},
+                ]
+            },
             ['{"a":1,"b":2}', '{"b":2}', "{}", "[]"],
             ['{"b":2,"a":1}', '{"c":1}', '{"a":1,}', '{"b":1.0}'],
         ),
@@ -168,11 +215,17 @@ def test_the_oracle_reads_as_the_standard_does(schema, valid, invalid):
 def test_strict_closes_and_orders(backend, schema, good, bad):
     spec = OutputSpec.json_schema(schema)
     grammar = backend.load(
-        Prepared(spec, "llguidance", schema_to_lark(schema, strict=True, whitespace="compact").packed())
+        Prepared(
+            spec,
+            "llguidance",
+            schema_to_lark(schema, strict=True, whitespace="compact").packed(),
+        )
     )
     for text in [*good, *bad]:
         matcher = backend.start(grammar, (256,))
-        assert (matcher.accept_text(text.encode()) and matcher.complete) is (text in good), text
+        assert (matcher.accept_text(text.encode()) and matcher.complete) is (
+            text in good
+        ), text
 
 
 @pytest.mark.parametrize(

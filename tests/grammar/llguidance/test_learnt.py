@@ -25,8 +25,13 @@ def words(count):
     source = random.Random(0)
     tokens = {bytes([byte]): None for byte in range(256)}
     while len(tokens) < count:
-        syllables = (source.choice("bcdfghjklmnprstvwz") + source.choice("aeiou") for _ in range(9))
-        word = " " * (source.random() < 0.6) + "".join(syllables)[: source.randint(1, 8)]
+        syllables = (
+            source.choice("bcdfghjklmnprstvwz") + source.choice("aeiou")
+            for _ in range(9)
+        )
+        word = (
+            " " * (source.random() < 0.6) + "".join(syllables)[: source.randint(1, 8)]
+        )
         tokens[word.encode()] = None
     return Vocabulary.from_tokens([*tokens, b"</s>"], [len(tokens)], [len(tokens)])
 
@@ -41,7 +46,8 @@ def allowed(row):
 
 
 def run(backend, vocabulary, steps, count=12):
-    """Random outputs of hostile patterns; the most that the process grew, and the outputs."""
+    """Random outputs of hostile patterns; the most that the process grew, and the
+    outputs."""
     grammars = [backend.compile(hostile(number)) for number in range(count)]
     table = GrammarTable(vocabulary)
     source = random.Random(1)
@@ -61,7 +67,9 @@ def run(backend, vocabulary, steps, count=12):
             outputs[slot].append(token)
             if table.phase(slot) is not Phase.ACTIVE or len(outputs[slot]) == 300:
                 table.remove(slot)
-                table.add(slot, f"{slot} {step}", grammars[slot].spec, grammars[slot], backend)
+                table.add(
+                    slot, f"{slot} {step}", grammars[slot].spec, grammars[slot], backend
+                )
                 outputs[slot] = []
     table.fill(slots, mask)
     assert table.failures == []
@@ -129,7 +137,8 @@ def test_what_a_lexer_spends_can_be_read():
 
 @pytest.fixture
 def pool(monkeypatch):
-    """Grammars whose lexers hold what `costs` says, in a process that holds nothing else."""
+    """Grammars whose lexers hold what `costs` says, in a process that holds nothing
+    else."""
     costs = {}
 
     class Told(Base):
@@ -246,7 +255,10 @@ def test_requests_get_their_new_matchers_as_time_allows(monkeypatch):
     for _ in range(20):
         table.fill(slots, mask)
     assert not grammar.handle.lexers.renewing
-    assert [request.matcher.outdated for request in table.requests.values()] == [False, False]
+    assert [request.matcher.outdated for request in table.requests.values()] == [
+        False,
+        False,
+    ]
     table.accept(slots, [ord("c"), ord("d")])
     assert table.failures == []
     assert table.tokens(0) == (ord("a"), ord("c"))

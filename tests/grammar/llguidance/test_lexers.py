@@ -91,7 +91,9 @@ def test_a_grammar_may_grow_again_after_a_lexer_could_not_be_made(monkeypatch):
 
 @pytest.mark.parametrize(("threads", "there"), [(1, False), (2, True)])
 def test_slices_are_cut_before_requests_come(threads, there):
-    compiler = GrammarCompiler(VOCABULARY, config=GuidedConfig(threads=threads, isolate_compiles=False))
+    compiler = GrammarCompiler(
+        VOCABULARY, config=GuidedConfig(threads=threads, isolate_compiles=False)
+    )
     compiler.warm_up()
     assert (compiler.backend("llguidance")._tokenizers._fine is not None) == there
 
@@ -108,7 +110,12 @@ def test_all_grammars_together_have_a_bounded_number_of_lexers():
     del first[4:]
     grammars[2]._paused_until = 0.0
     third += taken(grammars[2], 1)
-    assert [len(grammar) for grammar in grammars] == [len({share.lexer for share in first}), 8, 8, 1]
+    assert [len(grammar) for grammar in grammars] == [
+        len({share.lexer for share in first}),
+        8,
+        8,
+        1,
+    ]
     del second[:]
     fourth = taken(grammars[3], 16)
     assert len(grammars[3]) == 8
@@ -119,11 +126,14 @@ def test_all_grammars_together_have_a_bounded_number_of_lexers():
 
 def test_requests_that_came_while_there_was_no_room_get_lexers_later():
     backend = LLGuidanceBackend(VOCABULARY, GuidedConfig(threads=2))
-    bounded = backend.compile(OutputSpec.json_schema({"type": "string", "maxLength": 50}))
+    bounded = backend.compile(
+        OutputSpec.json_schema({"type": "string", "maxLength": 50})
+    )
     lexers = bounded.handle.lexers
     table = GrammarTable(VOCABULARY)
     slots = tuple(range(48))
-    # No room, as while requests of another grammar, which are about to leave, have all lexers.
+    # No room, as while requests of another grammar, which are about to leave, have all
+    # lexers.
     lexers._paused_until = float("inf")
     for slot in slots:
         table.add(slot, str(slot), bounded.spec, bounded, backend)
@@ -151,7 +161,8 @@ def test_requests_that_came_while_there_was_no_room_get_lexers_later():
 
 
 def crowd(pool, users):
-    """A grammar whose requests all came while there was no room, and shares of its lexer."""
+    """A grammar whose requests all came while there was no room, and shares of its
+    lexer."""
     lexers = Lexers(Base(), Base, pool)
     lexers._paused_until = float("inf")
     return lexers, [lexers.take()[1] for _ in range(users)]
@@ -167,7 +178,10 @@ def test_a_crowded_lexer_calls_for_others_and_is_crowded_no_more_when_they_are_u
         shares[0] = None  # as when its request gets a new matcher
         shares.append(lexers.take()[1])
         del shares[0]
-    assert max(users(lexers)) <= 2 * (min(users(lexers)) + 1) or max(users(lexers)) <= module._FEW
+    assert (
+        max(users(lexers)) <= 2 * (min(users(lexers)) + 1)
+        or max(users(lexers)) <= module._FEW
+    )
 
 
 def test_a_lexer_that_was_given_up_is_not_crowded():
@@ -225,7 +239,11 @@ def test_a_request_that_can_not_be_moved_is_tried_once(monkeypatch):
     tried = []
     table.add(0, "one", grammar.spec, grammar, backend)
     monkeypatch.setattr(type(table.requests[0].matcher), "crowded", True)
-    monkeypatch.setattr(type(table.requests[0]), "replayed", lambda one: tried.append(one) or (None, False))
+    monkeypatch.setattr(
+        type(table.requests[0]),
+        "replayed",
+        lambda one: tried.append(one) or (None, False),
+    )
     table.accept((0,), [ord("x")])
     mask = np.zeros((1, VOCABULARY.words), np.int32)
     for _ in range(5):

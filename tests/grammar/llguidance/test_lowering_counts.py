@@ -1,4 +1,5 @@
-"""Counts of items and properties: exact, and never a position from which nothing leads to an end."""
+"""Counts of items and properties: exact, and never a position from which nothing leads
+to an end."""
 
 import itertools
 import json
@@ -105,7 +106,9 @@ def walk(backend, grammar, text):
     return matcher.complete
 
 
-@pytest.mark.parametrize(("schema", "good", "bad"), CASES, ids=lambda case: json.dumps(case)[:60])
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"), CASES, ids=lambda case: json.dumps(case)[:60]
+)
 def test_counts_are_exact_and_lead_nowhere_dead(backend, schema, good, bad):
     grammar = backend.compile(OutputSpec.json_schema(schema, strict=False))
     for text in [*good, *bad]:
@@ -118,14 +121,26 @@ def test_counts_are_exact_and_lead_nowhere_dead(backend, schema, good, bad):
         {**OBJECT, "required": ["a", "b"], "maxProperties": 1},
         {**OBJECT, "required": ["a"], "propertyNames": {"maxLength": 0}},
         {**OBJECT, "minProperties": 3, "propertyNames": {"pattern": "^[ab]$"}},
-        {**OBJECT, "minProperties": 1, "propertyNames": {"pattern": "^a", "not": {"pattern": "a"}}},
-        {**OBJECT, "minProperties": 1, "patternProperties": {"^[^a]*$": False, "a": False}},
+        {
+            **OBJECT,
+            "minProperties": 1,
+            "propertyNames": {"pattern": "^a", "not": {"pattern": "a"}},
+        },
+        {
+            **OBJECT,
+            "minProperties": 1,
+            "patternProperties": {"^[^a]*$": False, "a": False},
+        },
         {
             **OBJECT,
             "required": ["a"],
             "properties": {"a": {"type": "string", "pattern": "^a$", "maxLength": 0}},
         },
-        {**OBJECT, "required": ["a"], "properties": {"a": {"type": "array", "minItems": 2, "maxItems": 1}}},
+        {
+            **OBJECT,
+            "required": ["a"],
+            "properties": {"a": {"type": "array", "minItems": 2, "maxItems": 1}},
+        },
         {"type": "array", "contains": False},
         {"type": "array", **ONE, "items": {"const": 2}},
         {"type": "array", "prefixItems": [{}, False], "minItems": 2},
@@ -154,10 +169,17 @@ def test_large_counts(backend):
     assert takes(backend, spec, '{"a":1}')
 
 
-NAMES = {"properties": {name: {"const": 1} for name in "abc"}, "additionalProperties": False}
-# A property that nothing satisfies, which is found out only when the grammar is written.
+NAMES = {
+    "properties": {name: {"const": 1} for name in "abc"},
+    "additionalProperties": False,
+}
+# A property that nothing satisfies, which is found out only when the grammar is
+# written.
 IMPOSSIBLE = {"type": "string", "pattern": "^a", "format": "ipv4"}
-NEVER = {"properties": {"a": {"const": 1}, "b": IMPOSSIBLE}, "additionalProperties": False}
+NEVER = {
+    "properties": {"a": {"const": 1}, "b": IMPOSSIBLE},
+    "additionalProperties": False,
+}
 
 
 @pytest.mark.parametrize(
@@ -169,22 +191,38 @@ NEVER = {"properties": {"a": {"const": 1}, "b": IMPOSSIBLE}, "additionalProperti
         ({**OBJECT, **NAMES, "maxProperties": 2}, '{"b":1,"c":1', False),
         ({**OBJECT, **NAMES, "required": ["c"], "maxProperties": 2}, '{"b":1', True),
         ({**OBJECT, **NAMES, "required": ["c"], "maxProperties": 2}, '{"c":1', True),
-        ({**OBJECT, **NAMES, "required": ["c"], "maxProperties": 2}, '{"b":1,"c":1', False),
+        (
+            {**OBJECT, **NAMES, "required": ["c"], "maxProperties": 2},
+            '{"b":1,"c":1',
+            False,
+        ),
         ({**OBJECT, "required": ["c"], "maxProperties": 1}, '{"c":1', False),
         ({**OBJECT, **NEVER}, '{"a":1', False),
     ],
 )
-def test_a_comma_comes_only_before_a_property_that_is_possible(backend, schema, text, more):
+def test_a_comma_comes_only_before_a_property_that_is_possible(
+    backend, schema, text, more
+):
     spec = OutputSpec.json_schema(schema, strict=False)
     matcher = backend.start(backend.compile(spec), VOCABULARY.stop_token_ids)
     assert matcher.accept_text(text.encode())
     shown = {VOCABULARY.tokens[token] for token in allowed(backend, [matcher])[0]}
-    assert (b"," in shown, b"}" in shown) == (more, '"c"' in text or "required" not in schema)
+    assert (b"," in shown, b"}" in shown) == (
+        more,
+        '"c"' in text or "required" not in schema,
+    )
 
 
 def _naming(demanded, described):
-    demands = [{"not": {"patternProperties": {source: {"not": value}}}} for source, value in demanded.items()]
-    closed = {"type": "object", "patternProperties": described, "additionalProperties": False}
+    demands = [
+        {"not": {"patternProperties": {source: {"not": value}}}}
+        for source, value in demanded.items()
+    ]
+    closed = {
+        "type": "object",
+        "patternProperties": described,
+        "additionalProperties": False,
+    }
     return {**closed, "maxProperties": 1, "allOf": demands}
 
 
@@ -193,7 +231,10 @@ def _naming(demanded, described):
     [
         (dict.fromkeys(("a", "b", "cd"), True), dict.fromkeys("abcdef", True)),
         (dict.fromkeys(("a", "b", "cd"), True), {"f": {"type": "integer"}, "b": True}),
-        ({key: {"type": "integer"} for key in "abcde"}, dict.fromkeys(("^[a-f]+$", "f", "a"), True)),
+        (
+            {key: {"type": "integer"} for key in "abcde"},
+            dict.fromkeys(("^[a-f]+$", "f", "a"), True),
+        ),
     ],
 )
 def test_one_name_may_have_to_match_many_patterns(backend, demanded, described):
@@ -204,11 +245,17 @@ def test_one_name_may_have_to_match_many_patterns(backend, demanded, described):
     assert valid({"abcdef": 1})
     for length in range(1, 7):
         for letters in itertools.combinations("abcdef", length):
-            for value in ({"".join(letters): 1}, {"".join(letters): "x"}, {"".join(reversed(letters)): 1}):
+            for value in (
+                {"".join(letters): 1},
+                {"".join(letters): "x"},
+                {"".join(reversed(letters)): 1},
+            ):
                 verdicts.add(valid(value))
                 matcher = backend.start(grammar, VOCABULARY.stop_token_ids)
                 text = json.dumps(value, separators=(",", ":"))
-                assert (matcher.accept_text(text.encode()) and matcher.complete) == valid(value), value
+                assert (
+                    matcher.accept_text(text.encode()) and matcher.complete
+                ) == valid(value), value
     assert verdicts == {True, False}
 
 

@@ -1,6 +1,7 @@
 """Formats: nothing is taken that their standards forbid.
 
-Under `not`, `if` and `oneOf`, what any reading of a standard calls valid counts as valid.
+Under `not`, `if` and `oneOf`, what any reading of a standard calls valid counts as
+valid.
 """
 
 import json
@@ -22,11 +23,22 @@ from guided_plugin.spec import formats
 
 # Valid by some reading, though not by the one that is enforced.
 MORE = {
-    "date-time": ["2020-01-01 00:00:00Z", "0000-02-29T00:00:00Z", "2016-12-31t12:34:60.5+05:17"],
+    "date-time": [
+        "2020-01-01 00:00:00Z",
+        "0000-02-29T00:00:00Z",
+        "2016-12-31t12:34:60.5+05:17",
+    ],
     "date": ["0000-01-01", "0000-02-29"],
     "time": ["12:34:60Z", "23:59:60+00:07", "00:00:60z"],
     "duration": ["P1Y2D", "PT1H2S", "PT0.5S", "PT0,5S", "-P1D", "P1Y2W"],
-    "email": ['"a b"@c', '"a@\\"b"@c.d', "é@ü.de", "a@[x:y]", "a" * 70 + "@b", "a@ab--cd"],
+    "email": [
+        '"a b"@c',
+        '"a@\\"b"@c.d',
+        "é@ü.de",
+        "a@[x:y]",
+        "a" * 70 + "@b",
+        "a@ab--cd",
+    ],
     "hostname": ["ab--cd", "xn--9n2bp8q.xn--9t4b11yi5a", "XN--a", "example."],
     "ipv4": ["01.2.3.4", "001.002.003.255"],
     "ipv6": ["::ffff:01.2.3.4"],
@@ -59,7 +71,9 @@ def mutated(name, seed, count):
         text = source.choice(SAMPLES[name] + MORE[name])
         for _ in range(source.choice((0, 1, 1, 2))):
             at = source.randint(0, len(text))
-            piece = source.choice((source.choice(string.printable + "é"), "", "-", "--", ":", "60"))
+            piece = source.choice(
+                (source.choice(string.printable + "é"), "", "-", "--", ":", "60")
+            )
             text = text[:at] + piece + text[at + source.choice((0, 1)) :]
         yield text
 
@@ -96,7 +110,9 @@ ALLOWED = {
 def test_formats_allow_ordinary_texts_and_nothing_that_their_rfc_forbids(name):
     right = [*SAMPLES[name], *ALLOWED.get(name, [])]
     assert [text for text in right if not patterns.matches_format(name, text)] == []
-    taken = [text for text in mutated(name, 3, 6000) if patterns.matches_format(name, text)]
+    taken = [
+        text for text in mutated(name, 3, 6000) if patterns.matches_format(name, text)
+    ]
     assert [text for text in taken if not FORMATS[name](text)] == []
     assert len(taken) > 300
     wrong = [*MORE[name], *NEVER[name], *FORBIDDEN.get(name, [])]
@@ -112,7 +128,12 @@ def test_leap_seconds_are_taken_exactly_where_utc_has_them(name):
     for sign in "+-":
         for offset in range(0, 1440, 15):
             shift = offset if sign == "+" else -offset
-            for minute in {(1439 + shift) % 1440, 1439, (1439 - shift) % 1440, (1438 + shift) % 1440}:
+            for minute in {
+                (1439 + shift) % 1440,
+                1439,
+                (1439 - shift) % 1440,
+                (1438 + shift) % 1440,
+            }:
                 clock = f"{minute // 60:02}:{minute % 60:02}:60{sign}{offset // 60:02}:{offset % 60:02}"
                 right = minute == (1439 + shift) % 1440
                 assert patterns.matches_format(name, day + clock) == right, clock
@@ -121,8 +142,16 @@ def test_leap_seconds_are_taken_exactly_where_utc_has_them(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_wide_form_takes_what_is_valid_by_any_reading(name):
     texts = [*SAMPLES[name], *MORE[name], *mutated(name, 0, 3000)]
-    valid = [text for text in texts if FORMATS[name](text) or patterns.matches_format(name, text)]
-    assert [text for text in [*valid, *MORE[name]] if not patterns.matches(formats.WIDE[name], text)] == []
+    valid = [
+        text
+        for text in texts
+        if FORMATS[name](text) or patterns.matches_format(name, text)
+    ]
+    assert [
+        text
+        for text in [*valid, *MORE[name]]
+        if not patterns.matches(formats.WIDE[name], text)
+    ] == []
     assert len(valid) > 300
     assert not any(patterns.matches(formats.WIDE[name], text) for text in NEVER[name])
 
@@ -153,12 +182,20 @@ def test_negated_formats_take_only_what_no_reading_calls_valid(name):
         subject = Subject(schema)
         for text in texts:
             taken = subject.takes(written(text))
-            assert taken == (not patterns.matches(formats.WIDE[name], text)), (schema, text)
+            assert taken == (not patterns.matches(formats.WIDE[name], text)), (
+                schema,
+                text,
+            )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_between_the_readings_neither_branch_of_a_condition_is_taken(name):
-    schema = {"if": {"format": name}, "then": {"minLength": 1}, "else": {"maxLength": 60}, "type": "string"}
+    schema = {
+        "if": {"format": name},
+        "then": {"minLength": 1},
+        "else": {"maxLength": 60},
+        "type": "string",
+    }
     subject = Subject(schema)
     for text in [*SAMPLES[name][:4], *MORE[name], *NEVER[name]]:
         strict = patterns.matches_format(name, text)
@@ -170,10 +207,22 @@ def test_between_the_readings_neither_branch_of_a_condition_is_taken(name):
 @pytest.mark.parametrize(
     ("schema", "wrong", "right"),
     [
-        ({"if": {"format": "time"}, "then": {"pattern": "{"}}, ["00:00:00z", "12:34:60Z"], ["{", "a"]),
+        (
+            {"if": {"format": "time"}, "then": {"pattern": "{"}},
+            ["00:00:00z", "12:34:60Z"],
+            ["{", "a"],
+        ),
         # `b` is the only one that is surely one of both.
-        ({"oneOf": [{"enum": ["ab--cd", "a_b"]}, {"format": "hostname"}]}, ["ab--cd"], ["a_b", "b"]),
-        ({"oneOf": [{"format": "time"}, {"pattern": "^12:34:60Z$"}]}, ["12:34:60Z"], ["12:34:59Z"]),
+        (
+            {"oneOf": [{"enum": ["ab--cd", "a_b"]}, {"format": "hostname"}]},
+            ["ab--cd"],
+            ["a_b", "b"],
+        ),
+        (
+            {"oneOf": [{"format": "time"}, {"pattern": "^12:34:60Z$"}]},
+            ["12:34:60Z"],
+            ["12:34:59Z"],
+        ),
         (
             {"oneOf": [{"format": "ipv4"}, {"format": "hostname"}]},
             ["01.2.3.4", "1.2.3.4"],
@@ -184,10 +233,22 @@ def test_between_the_readings_neither_branch_of_a_condition_is_taken(name):
             ["0000-01-01", "2020-01-01"],
             ["a"],
         ),
-        ({"not": {"allOf": [{"format": "date"}, {"pattern": "^0"}]}}, ["0000-01-01", "0001-01-01"], ["a"]),
+        (
+            {"not": {"allOf": [{"format": "date"}, {"pattern": "^0"}]}},
+            ["0000-01-01", "0001-01-01"],
+            ["a"],
+        ),
         ({"not": {"not": {"format": "date"}}}, ["0000-01-01", "a"], ["2020-01-01"]),
-        ({"not": {"not": {"not": {"format": "date"}}}}, ["0000-01-01", "2020-01-01"], ["a"]),
-        ({"anyOf": [{"not": {"format": "date"}}, {"maxLength": 3}]}, ["0000-01-01"], ["abcd"]),
+        (
+            {"not": {"not": {"not": {"format": "date"}}}},
+            ["0000-01-01", "2020-01-01"],
+            ["a"],
+        ),
+        (
+            {"anyOf": [{"not": {"format": "date"}}, {"maxLength": 3}]},
+            ["0000-01-01"],
+            ["abcd"],
+        ),
     ],
 )
 def test_strings_between_the_readings(schema, wrong, right):
@@ -204,10 +265,16 @@ NO_DATE = "x"
 @pytest.mark.parametrize(
     ("schema", "values"),
     [
-        ({"not": {"properties": {"a": {"format": "date"}}}}, [{"a": NOT_QUITE}, {"a": A_DATE}]),
+        (
+            {"not": {"properties": {"a": {"format": "date"}}}},
+            [{"a": NOT_QUITE}, {"a": A_DATE}],
+        ),
         ({"not": {"propertyNames": {"format": "date"}}}, [{NOT_QUITE: 1}, {A_DATE: 1}]),
         ({"not": {"items": {"format": "date"}}}, [[NOT_QUITE], [A_DATE, NOT_QUITE]]),
-        ({"not": {"contains": {"format": "date"}}}, [[NOT_QUITE, NOT_QUITE], [NOT_QUITE, 1]]),
+        (
+            {"not": {"contains": {"format": "date"}}},
+            [[NOT_QUITE, NOT_QUITE], [NOT_QUITE, 1]],
+        ),
         (
             {
                 "oneOf": [
@@ -221,7 +288,10 @@ NO_DATE = "x"
             {
                 "not": {
                     "anyOf": [
-                        {"properties": {"a": {"format": "date", "const": NOT_QUITE}}, "required": ["a"]},
+                        {
+                            "properties": {"a": {"format": "date", "const": NOT_QUITE}},
+                            "required": ["a"],
+                        },
                         {"properties": {"b": True}, "required": ["b"]},
                     ],
                 }
@@ -240,7 +310,11 @@ NO_DATE = "x"
 )
 def test_values_between_the_readings(schema, values):
     subject = Subject(schema)
-    assert [value for value in values if subject.takes(json.dumps(value, separators=(",", ":")))] == []
+    assert [
+        value
+        for value in values
+        if subject.takes(json.dumps(value, separators=(",", ":")))
+    ] == []
 
 
 def test_a_format_and_its_negation_have_nothing_in_common(backend):
@@ -258,8 +332,15 @@ def test_the_wide_form_is_written_with_the_escapes_of_json(name):
         assert terminal_takes(terminal, written(text)) == right, text
 
 
-DOUBTFUL = [("date", "0000-01-01"), ("hostname", "ab--cd"), ("ipv4", "01.2.3.4"), ("time", "12:34:60Z")]
-SAID = [text for name, doubtful in DOUBTFUL for text in (doubtful, SAMPLES[name][0])] + ["-"]
+DOUBTFUL = [
+    ("date", "0000-01-01"),
+    ("hostname", "ab--cd"),
+    ("ipv4", "01.2.3.4"),
+    ("time", "12:34:60Z"),
+]
+SAID = [
+    text for name, doubtful in DOUBTFUL for text in (doubtful, SAMPLES[name][0])
+] + ["-"]
 
 
 class Schemas:
@@ -315,11 +396,16 @@ class Schemas:
 
 def judges(schema):
     """Checkers that read formats as narrowly and as widely as can be."""
-    for has in (patterns.matches_format, lambda name, text: patterns.matches(formats.WIDE[name], text)):
+    for has in (
+        patterns.matches_format,
+        lambda name, text: patterns.matches(formats.WIDE[name], text),
+    ):
         checker = jsonschema.FormatChecker(formats=())
         for name in NAMES:
             checker.checks(name)(
-                lambda text, name=name, has=has: not isinstance(text, str) or has(name, text)
+                lambda text, name=name, has=has: (
+                    not isinstance(text, str) or has(name, text)
+                )
             )
         yield jsonschema.Draft202012Validator(schema, format_checker=checker)
 

@@ -1,4 +1,5 @@
-"""Patterns as regular expressions over JSON literals, against the oracle on texts made to nearly fit."""
+"""Patterns as regular expressions over JSON literals, against the oracle on texts made
+to nearly fit."""
 
 import json
 import random
@@ -17,44 +18,145 @@ from guided_plugin.grammar.llguidance.lark import patterns, schema_to_lark
 from guided_plugin.spec import ecma, languages
 
 PATTERNS = [
-    *("", r"^\+?[0-9 ()-]{7,}$", "a", "^a", "a$", "^a$", "^$", "$", "^", "a|b", "^a|b$", "(^a|b$)"),
-    *("(?:^|x)y", "(a|)b?$", "^(a$|b)", "a*", "^a*$", "^(ab)+$", "^a{2}$", "^a{2,}$", "^a{1,3}b?$"),
-    *("^(a{1,2}){2}$", "x{", "x{}", "x{a}", "a]", "^a+?b*?$", ".", "^.$", "^.*$", "^.+x.*$", "^[^a]*$"),
-    *("[^a-c]", "^[a-cx-z]$", "^[-a]$", "^[a-]$", "^[^]$", r"\d", r"^\d+\.\d{2}$", r"^\w+$", r"^\W$"),
-    *(r"^\s*$", r"^\S+$", r"^\D$", r"^[\d_]+$", r"^[^\d]$", r"^[\W]$", r"^[\w.-]+@[\w-]+$", '^"[^"]*"$'),
-    *(r"^\\", r"^[\\\"]$", r"\/", r"^\t\n\r$", r"^[\t-\r]$", r"^\x41B$", r"^\u0061\u00e9$", r"^\u{1F600}$"),
-    *(r"^\cJ$", r"^\0$", "^é+$", "^[à-ü]$", "^😀?$", "^(?!a)", "^(?!ab$)[ab]+$", "^(?=.*b)[ab]+$"),
-    *("^(?=a)(?!ab)", "^(?<n>a)(?:b)$", "(?P<n>a)", "^(?:a|ab)(?:c|bc)$", "^[&~|]$", "^[a&&b]$", "^[[]$"),
-    *("^[a^]$", r"^\$\^$", "^[$^.]$", r"^\p{L}+$", r"^\P{L}$", r"^[\p{Lu}\d]+$", r"^-?\d+$"),
+    *(
+        "",
+        r"^\+?[0-9 ()-]{7,}$",
+        "a",
+        "^a",
+        "a$",
+        "^a$",
+        "^$",
+        "$",
+        "^",
+        "a|b",
+        "^a|b$",
+        "(^a|b$)",
+    ),
+    *(
+        "(?:^|x)y",
+        "(a|)b?$",
+        "^(a$|b)",
+        "a*",
+        "^a*$",
+        "^(ab)+$",
+        "^a{2}$",
+        "^a{2,}$",
+        "^a{1,3}b?$",
+    ),
+    *(
+        "^(a{1,2}){2}$",
+        "x{",
+        "x{}",
+        "x{a}",
+        "a]",
+        "^a+?b*?$",
+        ".",
+        "^.$",
+        "^.*$",
+        "^.+x.*$",
+        "^[^a]*$",
+    ),
+    *(
+        "[^a-c]",
+        "^[a-cx-z]$",
+        "^[-a]$",
+        "^[a-]$",
+        "^[^]$",
+        r"\d",
+        r"^\d+\.\d{2}$",
+        r"^\w+$",
+        r"^\W$",
+    ),
+    *(
+        r"^\s*$",
+        r"^\S+$",
+        r"^\D$",
+        r"^[\d_]+$",
+        r"^[^\d]$",
+        r"^[\W]$",
+        r"^[\w.-]+@[\w-]+$",
+        '^"[^"]*"$',
+    ),
+    *(
+        r"^\\",
+        r"^[\\\"]$",
+        r"\/",
+        r"^\t\n\r$",
+        r"^[\t-\r]$",
+        r"^\x41B$",
+        r"^\u0061\u00e9$",
+        r"^\u{1F600}$",
+    ),
+    *(
+        r"^\cJ$",
+        r"^\0$",
+        "^é+$",
+        "^[à-ü]$",
+        "^😀?$",
+        "^(?!a)",
+        "^(?!ab$)[ab]+$",
+        "^(?=.*b)[ab]+$",
+    ),
+    *(
+        "^(?=a)(?!ab)",
+        "^(?<n>a)(?:b)$",
+        "(?P<n>a)",
+        "^(?:a|ab)(?:c|bc)$",
+        "^[&~|]$",
+        "^[a&&b]$",
+        "^[[]$",
+    ),
+    *(
+        "^[a^]$",
+        r"^\$\^$",
+        "^[$^.]$",
+        r"^\p{L}+$",
+        r"^\P{L}$",
+        r"^[\p{Lu}\d]+$",
+        r"^-?\d+$",
+    ),
     *(r"^[A-Z]{3}-\d{4}$", "^(https?)://", "^#[0-9a-fA-F]{6}$", "(a|b)*c"),
 ]
 CHARACTERS = [*'abcxA09_- \t\n\r\x00\x1f"\\/é😀\u2028\xa0\x7f^$[]&|~.@\ufeff٣}{']
 
 
 def texts(pattern, count=250):
-    """Texts that a pattern may match, edits of them, and short texts of awkward characters."""
+    """Texts that a pattern may match, edits of them, and short texts of awkward
+    characters."""
     source = random.Random(pattern)
     values = near({"type": "string", "pattern": pattern}, ["", "ab"], count=count)
     made = [value for value in values if isinstance(value, str)]
     made += CHARACTERS
-    made += ["".join(source.choices(CHARACTERS, k=source.randint(1, 5))) for _ in range(count)]
+    made += [
+        "".join(source.choices(CHARACTERS, k=source.randint(1, 5)))
+        for _ in range(count)
+    ]
     # No token holds a lone surrogate.
-    return [text for text in dict.fromkeys(made) if not re.search("[\ud800-\udfff]", text)]
+    return [
+        text for text in dict.fromkeys(made) if not re.search("[\ud800-\udfff]", text)
+    ]
 
 
 def quoted_takes(pattern, text):
     """Whether the terminal over JSON literals allows a text."""
-    return terminal_takes(patterns.pattern(pattern), json.dumps(text, ensure_ascii=False))
+    return terminal_takes(
+        patterns.pattern(pattern), json.dumps(text, ensure_ascii=False)
+    )
 
 
 def _compiled(body):
     """Rust's syntax in Python's: code points in braces."""
     return re.compile(
-        re.sub(r"\\x\{([0-9A-F]+)\}", lambda found: f"\\U{int(found[1], 16):08x}", body), re.DOTALL
+        re.sub(
+            r"\\x\{([0-9A-F]+)\}", lambda found: f"\\U{int(found[1], 16):08x}", body
+        ),
+        re.DOTALL,
     )
 
 
-@pytest.mark.parametrize("pattern", [p for p in PATTERNS if "\\p" not in p and "\\P" not in p])
+@pytest.mark.parametrize(
+    "pattern", [p for p in PATTERNS if "\\p" not in p and "\\P" not in p]
+)
 def test_literals_and_texts_agree_with_the_oracle(pattern):
     expected = oracle({"pattern": pattern})
     verdicts = set()
@@ -82,7 +184,9 @@ def test_nullable(pattern):
     assert languages.nullable(node) == oracle({"pattern": pattern})("")
 
 
-@pytest.mark.parametrize("text", ["", "abc", 'say "hi"\\', "\x00\x1f\x7f", "é😀\u2028", "a.b*c[d]", "/"])
+@pytest.mark.parametrize(
+    "text", ["", "abc", 'say "hi"\\', "\x00\x1f\x7f", "é😀\u2028", "a.b*c[d]", "/"]
+)
 def test_literal_matches_its_text_alone(text):
     body = _compiled(f'"{patterns.literal(text)}"')
     assert body.fullmatch(json.dumps(text, ensure_ascii=False))
@@ -90,7 +194,9 @@ def test_literal_matches_its_text_alone(text):
     assert not body.fullmatch(json.dumps(text[:-1] + "\x01", ensure_ascii=False))
 
 
-@pytest.mark.parametrize("char", [*map(chr, range(0x30)), '"', "\\", "\x7f", "é", "\u2028", "😀"])
+@pytest.mark.parametrize(
+    "char", [*map(chr, range(0x30)), '"', "\\", "\x7f", "é", "\u2028", "😀"]
+)
 def test_any_character_has_every_legal_spelling(char):
     body = _compiled(patterns.ANY_CHARACTER)
     assert body.fullmatch(json.dumps(char, ensure_ascii=False)[1:-1])
@@ -104,7 +210,22 @@ def test_free_strings_take_what_json_reads_in_every_spelling():
     for code in range(0x10000):
         text = f"\\u{code:04x}" if source.random() < 0.5 else f"\\u{code:04X}"
         assert bool(body.fullmatch(text)) == (not 0xD800 <= code < 0xE000), text
-    pieces = [r"\ud83d", r"\uDE00", r"\u00e9", "\\", "/", "u", "d", "0", "é", '"', "n", "\x1f", "😀", "'"]
+    pieces = [
+        r"\ud83d",
+        r"\uDE00",
+        r"\u00e9",
+        "\\",
+        "/",
+        "u",
+        "d",
+        "0",
+        "é",
+        '"',
+        "n",
+        "\x1f",
+        "😀",
+        "'",
+    ]
     verdicts = set()
     for _ in range(20_000):
         text = "".join(source.choices(pieces, k=source.randint(1, 4)))
@@ -121,11 +242,25 @@ def test_an_escape_counts_as_one_character(backend):
     spec = OutputSpec.json_schema({"type": "string", "minLength": 2, "maxLength": 3})
     for text in (r"\u0041\/", r"\ud83d\ude00\uD83D\uDE00", r"a\u00e9\n", "é😀/"):
         assert takes(backend, spec, f'"{text}"'), text
-    for text in (r"\u0041", r"\ud83d\ude00", r"\ud83da", r"\/\/\/\/", r"\u00e9\u00e9\u00e9\ud83d\ude00"):
+    for text in (
+        r"\u0041",
+        r"\ud83d\ude00",
+        r"\ud83da",
+        r"\/\/\/\/",
+        r"\u00e9\u00e9\u00e9\ud83d\ude00",
+    ):
         assert not takes(backend, spec, f'"{text}"'), text
 
 
-SPECIAL = [*map(chr, range(256)), "\ud7ff", "\ue000", "\ufdd0", "\ufeff", "\uffff", *"\u2028\u2029😀"]
+SPECIAL = [
+    *map(chr, range(256)),
+    "\ud7ff",
+    "\ue000",
+    "\ufdd0",
+    "\ufeff",
+    "\uffff",
+    *"\u2028\u2029😀",
+]
 SPECIAL += ["\U00010000", "\U000e0001", "\U0010ffff"]
 
 
@@ -142,13 +277,25 @@ def _tag(chars):
     ("make", "write"),
     [
         (lambda chars: OutputSpec.json_schema({"enum": chars}), _quoted),
-        (lambda chars: OutputSpec.json_schema({"anyOf": [{"const": char} for char in chars]}), _quoted),
         (
-            lambda chars: OutputSpec.json_schema({"properties": {char: {"const": 0} for char in chars}}),
+            lambda chars: OutputSpec.json_schema(
+                {"anyOf": [{"const": char} for char in chars]}
+            ),
+            _quoted,
+        ),
+        (
+            lambda chars: OutputSpec.json_schema(
+                {"properties": {char: {"const": 0} for char in chars}}
+            ),
             lambda char: f"{{{_quoted(char)}:0}}",
         ),
         (OutputSpec.choice, str),
-        (lambda chars: OutputSpec.regex("[" + "".join(f"\\u{{{ord(c):x}}}" for c in chars) + "]"), str),
+        (
+            lambda chars: OutputSpec.regex(
+                "[" + "".join(f"\\u{{{ord(c):x}}}" for c in chars) + "]"
+            ),
+            str,
+        ),
         (lambda chars: OutputSpec.regex("|".join(map(re.escape, chars))), str),
         (_tag, str),
     ],
@@ -162,7 +309,9 @@ def test_every_character_can_be_written_where_a_spec_names_it(backend, make, wri
         assert matcher.accept(END), ascii(char)
 
 
-@pytest.mark.parametrize("pattern", ["[]", "a[]", "x[]+y", r"[^\s\S]", "\ud800", "(?:a[]|[])b"])
+@pytest.mark.parametrize(
+    "pattern", ["[]", "a[]", "x[]+y", r"[^\s\S]", "\ud800", "(?:a[]|[])b"]
+)
 def test_a_pattern_with_an_empty_class_allows_nothing(backend, pattern):
     schema = {
         "type": "object",
@@ -172,7 +321,9 @@ def test_a_pattern_with_an_empty_class_allows_nothing(backend, pattern):
     with pytest.raises(UnsatisfiableSpecError):
         backend.compile(OutputSpec.json_schema(schema))
     assert takes(backend, OutputSpec.json_schema(schema | {"required": []}), "{}")
-    grammar = backend.compile(OutputSpec.json_schema({"type": "string", "pattern": f"{pattern}|^b$"}))
+    grammar = backend.compile(
+        OutputSpec.json_schema({"type": "string", "pattern": f"{pattern}|^b$"})
+    )
     matcher = backend.start(grammar, VOCABULARY.stop_token_ids)
     mask = np.zeros((1, VOCABULARY.words), np.int32)
     assert matcher.accept_text(b'"')
@@ -183,15 +334,22 @@ def test_a_pattern_with_an_empty_class_allows_nothing(backend, pattern):
 
 @pytest.mark.parametrize("char", ["\x0b", "\x0e", "\x1a", "\x1f"])
 def test_a_name_that_is_described_has_no_second_spelling(backend, char):
-    schema = {"properties": {char: False}, "patternProperties": {f"^{char}a$": {"type": "null"}}}
-    spec = OutputSpec.json_schema({"type": "object", "additionalProperties": True, **schema}, strict=False)
+    schema = {
+        "properties": {char: False},
+        "patternProperties": {f"^{char}a$": {"type": "null"}},
+    }
+    spec = OutputSpec.json_schema(
+        {"type": "object", "additionalProperties": True, **schema}, strict=False
+    )
     for code in (f"\\u{ord(char):04x}", f"\\u{ord(char):04X}"):
         assert not takes(backend, spec, f'{{"{code}":1}}')
         assert not takes(backend, spec, f'{{"{code}a":1}}')
     assert takes(backend, spec, f'{{"\\u{ord(char):04x}a":null}}')
 
 
-@pytest.mark.parametrize("pattern", ["^(a+)+$", "^(a|aa|a*)*$", "^(?=(a+)+$)", "(.*)*(.*)*(.*)*b"])
+@pytest.mark.parametrize(
+    "pattern", ["^(a+)+$", "^(a|aa|a*)*$", "^(?=(a+)+$)", "(.*)*(.*)*(.*)*b"]
+)
 def test_names_and_values_are_compared_with_patterns_in_linear_time(pattern) -> None:
     text = "a" * 20_000 + "!"
     start = time.process_time()
@@ -208,7 +366,10 @@ def test_names_and_values_are_compared_with_patterns_in_linear_time(pattern) -> 
 
 @pytest.mark.parametrize("whitespace", ["compact", "spaced", "flexible"])
 def test_whitespace_between_parts_is_none_of_a_text(backend, whitespace) -> None:
-    """Nor where the mask of a text is cheap because it leads to a token that is never sampled."""
-    spec = OutputSpec.json_schema({"pattern": ".*(?:[ab]{0,2})?$", "type": "string"}, whitespace=whitespace)
+    """Nor where the mask of a text is cheap because it leads to a token that is never
+    sampled."""
+    spec = OutputSpec.json_schema(
+        {"pattern": ".*(?:[ab]{0,2})?$", "type": "string"}, whitespace=whitespace
+    )
     matcher = backend.start(backend.compile(spec), (END,))
     assert [matcher.accept(byte) for byte in b'":\t'] == [True, True, False]

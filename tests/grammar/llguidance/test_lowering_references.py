@@ -35,26 +35,41 @@ CASES = [
     (
         {
             "$ref": "#/$defs/a",
-            "$defs": {"a": {"$id": "x.json", "$ref": "#/$defs/b", "$defs": {"b": INTEGER}}, "b": STRING},
+            "$defs": {
+                "a": {"$id": "x.json", "$ref": "#/$defs/b", "$defs": {"b": INTEGER}},
+                "b": STRING,
+            },
         },
         ["1"],
         ['"a"'],
     ),
-    ({"$id": "urn:x:1", "$ref": "urn:x:1#/$defs/a", "$defs": {"a": INTEGER}}, ["1"], ['"a"']),
+    (
+        {"$id": "urn:x:1", "$ref": "urn:x:1#/$defs/a", "$defs": {"a": INTEGER}},
+        ["1"],
+        ['"a"'],
+    ),
     (
         {
             "$ref": "x.json#here",
-            "$defs": {"a": {"$id": "x.json", "$defs": {"b": {"$anchor": "here"} | INTEGER}}},
+            "$defs": {
+                "a": {"$id": "x.json", "$defs": {"b": {"$anchor": "here"} | INTEGER}}
+            },
         },
         ["1"],
         ['""'],
     ),
     # A dynamic anchor is an ordinary one to `$ref`.
-    ({"$ref": "#here", "$defs": {"a": {"$dynamicAnchor": "here"} | INTEGER}}, ["1"], ['""']),
+    (
+        {"$ref": "#here", "$defs": {"a": {"$dynamicAnchor": "here"} | INTEGER}},
+        ["1"],
+        ['""'],
+    ),
 ]
 
 
-@pytest.mark.parametrize(("schema", "good", "bad"), CASES, ids=lambda case: json.dumps(case)[:60])
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"), CASES, ids=lambda case: json.dumps(case)[:60]
+)
 def test_references_lead_where_the_standard_says(backend, schema, good, bad):
     spec = OutputSpec.json_schema(schema, strict=False)
     for text in [*good, *bad]:
@@ -64,13 +79,19 @@ def test_references_lead_where_the_standard_says(backend, schema, good, bad):
 @pytest.mark.parametrize(
     ("schema", "where"),
     [
-        ({"$dynamicRef": "#a", "$defs": {"a": {"$dynamicAnchor": "a"}}}, "#/$dynamicRef"),
+        (
+            {"$dynamicRef": "#a", "$defs": {"a": {"$dynamicAnchor": "a"}}},
+            "#/$dynamicRef",
+        ),
         ({"items": {"unevaluatedProperties": False}}, "#/items/unevaluatedProperties"),
         ({"unevaluatedItems": {"type": "string"}}, "#/unevaluatedItems"),
         ({"contains": {}, "minContains": 2}, "#/minContains"),
         ({"allOf": [{"contains": {}, "maxContains": 2}]}, "#/allOf/0/maxContains"),
         (
-            {"$schema": "https://json-schema.org/draft/2019-09/schema", "$recursiveRef": "#"},
+            {
+                "$schema": "https://json-schema.org/draft/2019-09/schema",
+                "$recursiveRef": "#",
+            },
             "#/$recursiveRef",
         ),
     ],
@@ -83,7 +104,10 @@ def test_what_hardly_any_schema_has_is_refused_with_its_place(schema, where):
 
 
 def test_where_they_decide_nothing_they_are_no_trouble(backend):
-    for schema in ({"type": "string", "unevaluatedProperties": False}, {"items": {}, "maxContains": 2}):
+    for schema in (
+        {"type": "string", "unevaluatedProperties": False},
+        {"items": {}, "maxContains": 2},
+    ):
         assert takes(backend, OutputSpec.json_schema(schema, strict=False), '"a"')
 
 

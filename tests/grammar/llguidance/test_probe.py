@@ -1,4 +1,5 @@
-"""Texts that must meet several demands at once: each output can be ended, or the spec is refused."""
+"""Texts that must meet several demands at once: each output can be ended, or the spec
+is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +12,11 @@ from schemas import entangled_schema
 from subjects import COMPILER, WALKER, Subject
 
 from guided_plugin.compiling.limits import is_small
-from guided_plugin.errors import GuidedError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.errors import (
+    GuidedError,
+    UnsatisfiableSpecError,
+    UnsupportedSpecError,
+)
 from guided_plugin.grammar.llguidance.lark import schema_to_lark
 from guided_plugin.spec import OutputSpec
 
@@ -72,7 +77,10 @@ def test_opposites_of_patterns_next_to_formats_are_enforced(name, demand) -> Non
         ({"pattern": '^(?!.*(\\\\|"))x'}, ["x", "x\\", 'x"', "y", "xn", 'x\\"']),
         ({"not": {"pattern": "n"}}, ["\n", "n", "\\n", "", '"', "\\"]),
         ({"not": {"pattern": "b$"}, "pattern": "^a"}, ["a", "ab", "abc", "a\nb", "b"]),
-        ({"allOf": [{"pattern": "a"}, {"pattern": "b"}, {"pattern": '"$'}]}, ['ab"', 'ba"', 'a"', "ab"]),
+        (
+            {"allOf": [{"pattern": "a"}, {"pattern": "b"}, {"pattern": '"$'}]},
+            ['ab"', 'ba"', 'a"', "ab"],
+        ),
         ({"pattern": "^(?:(?!x).)*$", "minLength": 2}, ["ab", "ax", "a", "xx", "éé"]),
     ],
 )
@@ -103,13 +111,22 @@ def test_what_runs_out_of_fuel_is_refused_with_its_place() -> None:
 
 
 def test_patterns_with_lookahead_compile_where_they_are_tried() -> None:
-    for spec in (OutputSpec.regex("a(?!b).*"), OutputSpec.json_schema({"pattern": "^(?=a)"})):
+    for spec in (
+        OutputSpec.regex("a(?!b).*"),
+        OutputSpec.json_schema({"pattern": "^(?=a)"}),
+    ):
         assert not is_small(spec, "llguidance")
     assert is_small(OutputSpec.regex("ab.*"), "llguidance")
 
 
 def test_grammars_without_intersections_are_not_probed() -> None:
-    schema = {"properties": {"a": {"format": "hostname"}, "b": {"pattern": "x"}, "c": {"maxLength": 9}}}
+    schema = {
+        "properties": {
+            "a": {"format": "hostname"},
+            "b": {"pattern": "x"},
+            "c": {"maxLength": 9},
+        }
+    }
     for strict in (False, True):
         assert not schema_to_lark(schema, strict=strict, whitespace="compact").probes
     entangled = {"properties": {"a": {"format": "hostname", "pattern": "x"}}}
@@ -127,5 +144,7 @@ def test_grammars_without_intersections_are_not_probed() -> None:
     ],
 )
 def test_only_what_must_meet_several_demands_is_tried(schema, tried):
-    grammar = schema_to_lark({"type": "string", **schema}, strict=True, whitespace="compact")
+    grammar = schema_to_lark(
+        {"type": "string", **schema}, strict=True, whitespace="compact"
+    )
     assert bool(grammar.probes) == tried

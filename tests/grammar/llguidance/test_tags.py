@@ -1,4 +1,5 @@
-"""Structural tags as one grammar: the texts that xgrammar takes, and schemas as they are outside."""
+"""Structural tags as one grammar: the texts that xgrammar takes, and schemas as they
+are outside."""
 
 import time
 from random import Random
@@ -7,7 +8,17 @@ import numpy as np
 import pytest
 from raw_xgrammar import RAW, compiler_with_raw
 from stopping import Walker, special_vocabulary
-from tag_forms import CALL, FORMS, VOCABULARY, const, follows, grown, json_of, tag, triggered
+from tag_forms import (
+    CALL,
+    FORMS,
+    VOCABULARY,
+    const,
+    follows,
+    grown,
+    json_of,
+    tag,
+    triggered,
+)
 
 from guided_plugin.errors import SpecError, UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.tags import tag_to_lark
@@ -20,7 +31,9 @@ def compiler():
 
 
 def compiled(compiler, form, backend="llguidance", **options):
-    return compiler.compile(OutputSpec.structural_tag({"format": form}, backend=backend, **options))
+    return compiler.compile(
+        OutputSpec.structural_tag({"format": form}, backend=backend, **options)
+    )
 
 
 def takes(compiler, form, text, **options):
@@ -38,23 +51,39 @@ class TestSameAsXgrammar:
         grammars = ours, compiled(compiler, form, RAW, whitespace="flexible")
         controls = CALL in str(form) or "257" in str(form)
         texts = grown(compiler, grammars, name, 150)
-        # xgrammar reads control tokens as text; here they are only where a begin or an end names them.
-        judged = [(t, ours, theirs) for t, ours, theirs in texts if "\x01" not in t or (controls and ours[0])]
+        # xgrammar reads control tokens as text; here they are only where a begin or an
+        # end names them.
+        judged = [
+            (t, ours, theirs)
+            for t, ours, theirs in texts
+            if "\x01" not in t or (controls and ours[0])
+        ]
         assert [found for found in judged if found[1] != found[2]] == []
         assert any(ours[0] for _, ours, _ in judged)
 
     def test_the_older_form(self, compiler):
-        schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+        schema = {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}},
+            "required": ["a"],
+        }
         older = {
-            "structures": [{"begin": f"<f={name}>", "schema": schema, "end": "</f>"} for name in "ab"],
+            "structures": [
+                {"begin": f"<f={name}>", "schema": schema, "end": "</f>"}
+                for name in "ab"
+            ],
             "triggers": ["<f="],
         }
         grammars = [
-            compiler.compile(OutputSpec.structural_tag(older, backend=backend, whitespace="flexible"))
+            compiler.compile(
+                OutputSpec.structural_tag(older, backend=backend, whitespace="flexible")
+            )
             for backend in ("llguidance", RAW)
         ]
         texts = grown(compiler, tuple(grammars), "older", 150)
-        judged = [(text, ours, theirs) for text, ours, theirs in texts if "\x01" not in text]
+        judged = [
+            (text, ours, theirs) for text, ours, theirs in texts if "\x01" not in text
+        ]
         assert [found for found in judged if found[1] != found[2]] == []
         assert any(ours[1] for _, ours, _ in judged)
 
@@ -76,16 +105,24 @@ class TestControlTokens:
                 assert not bits[258:].any()
                 assert bool(bits[256]) == matcher.complete
                 seen |= bool(bits[257])
-                allowed = [token for token in np.flatnonzero(bits).tolist() if token != 256]
+                allowed = [
+                    token for token in np.flatnonzero(bits).tolist() if token != 256
+                ]
                 if not allowed:
                     break
-                token = 257 if bits[257] and chance.random() < 0.7 else chance.choice(allowed)
+                token = (
+                    257
+                    if bits[257] and chance.random() < 0.7
+                    else chance.choice(allowed)
+                )
                 assert batch.accept([token]) == [True]
         assert seen
 
     @pytest.mark.parametrize("text", ["\x01", CALL])
     def test_are_also_taken_as_text(self, compiler, text):
-        form = triggered(tag(f"{CALL}f:", json_of({"type": "null"}), CALL), triggers=(CALL,))
+        form = triggered(
+            tag(f"{CALL}f:", json_of({"type": "null"}), CALL), triggers=(CALL,)
+        )
         assert takes(compiler, form, f"so {text}f:null{text} and {text}f:null\x01.")
         assert not takes(compiler, form, f"so {text}g:null{text}")
 
@@ -100,12 +137,17 @@ class TestSchemas:
         ("schema", "place"),
         [
             ({"not": {"type": "array", "uniqueItems": True}}, "/not/uniqueItems"),
-            ({"properties": {"a": {"type": "string", "pattern": "(a)\\1"}}}, "/properties/a/pattern"),
+            (
+                {"properties": {"a": {"type": "string", "pattern": "(a)\\1"}}},
+                "/properties/a/pattern",
+            ),
             ({"not": {"pattern": "a(?<=b)"}}, "/not/pattern"),
         ],
     )
     def test_a_refusal_names_its_place_in_the_whole_tag(self, compiler, schema, place):
-        form = triggered(tag("<f=", json_of(True), "<"), tag("<f=g", json_of(schema), "<"))
+        form = triggered(
+            tag("<f=", json_of(True), "<"), tag("<f=g", json_of(schema), "<")
+        )
         with pytest.raises(UnsupportedSpecError) as caught:
             compiled(compiler, form)
         assert caught.value.where == f"#/format/tags/1/content/json_schema{place}"
@@ -118,15 +160,25 @@ class TestSchemas:
 
     def test_one_that_allows_nothing_is_refused(self, compiler):
         with pytest.raises(UnsatisfiableSpecError) as caught:
-            compiled(compiler, tag("<f>", json_of({"type": "integer", "not": {}}), "</f>"), "auto")
+            compiled(
+                compiler,
+                tag("<f>", json_of({"type": "integer", "not": {}}), "</f>"),
+                "auto",
+            )
         assert caught.value.where == "#/format/content/json_schema/not"
 
     def test_many_in_one_grammar_keep_apart(self, compiler):
         schemas = [
-            {"type": "object", "properties": {"a": {"enum": [value]}, "b": {}}, "required": ["a"]}
+            {
+                "type": "object",
+                "properties": {"a": {"enum": [value]}, "b": {}},
+                "required": ["a"],
+            }
             for value in ("x", "y", 3)
         ]
-        form = triggered(*(tag(f"<f={i}>", json_of(s), "</f>") for i, s in enumerate(schemas)))
+        form = triggered(
+            *(tag(f"<f={i}>", json_of(s), "</f>") for i, s in enumerate(schemas))
+        )
         for i, value in enumerate(('"x"', '"y"', "3")):
             for other in ('"x"', '"y"', "3"):
                 text = f'<f={i}>{{"a":{other},"b":[1,{{"c":null}}]}}</f>'
@@ -143,13 +195,27 @@ class TestSchemas:
         turned = '<{"b":1,"a":1}>'
         more = '<{"a":1,"c":1}>'
         fewer = '<{"b":1}>'
-        assert [takes(compiler, form, text) for text in (turned, more, fewer)] == [False, False, False]
-        assert [takes(compiler, free, text) for text in (turned, more, fewer)] == [True, False, False]
-        open_ones = [takes(compiler, form, text, strict=False) for text in (turned, more, fewer)]
+        assert [takes(compiler, form, text) for text in (turned, more, fewer)] == [
+            False,
+            False,
+            False,
+        ]
+        assert [takes(compiler, free, text) for text in (turned, more, fewer)] == [
+            True,
+            False,
+            False,
+        ]
+        open_ones = [
+            takes(compiler, form, text, strict=False) for text in (turned, more, fewer)
+        ]
         assert open_ones == [True, True, False]
 
     def test_whitespace(self, compiler):
-        form = tag("{", {"type": "json_schema", "json_schema": {"items": {"type": "integer"}}}, "}")
+        form = tag(
+            "{",
+            {"type": "json_schema", "json_schema": {"items": {"type": "integer"}}},
+            "}",
+        )
         spaced = '{{ "a" :\n[ 1 ,2 ] }}'
         assert not takes(compiler, form, spaced, whitespace="compact")
         assert takes(compiler, form, spaced)
@@ -164,9 +230,13 @@ class TestSchemas:
             '{{"a": [1, 2 ]}}',
             '{{"a": [1, 2]} }',
         )
-        assert [text for text in layouts if takes(compiler, form, text, whitespace="spaced")] == [as_dumped]
+        assert [
+            text for text in layouts if takes(compiler, form, text, whitespace="spaced")
+        ] == [as_dumped]
         for outside in ('{ {"a":1}}', '{{"a":1} }', ' {{"a":1}}', '{"a b"}'):
-            assert takes(compiler, form, outside, whitespace="flexible") == (outside == '{"a b"}')
+            assert takes(compiler, form, outside, whitespace="flexible") == (
+                outside == '{"a b"}'
+            )
 
 
 NUMBER = json_of({"type": "integer"})
@@ -200,9 +270,21 @@ class TestWhatIsRefused:
             (pair(NUMBER, const("0;")), "JSON before a text"),
             (pair(NUMBER, ANY), "JSON before a text"),
             (pair(regex("[a-z]+"), const("end")), "the regex"),
-            (pair({"type": "or", "elements": [const("a"), const("ab")]}, const("b")), "'a' next to 'ab'"),
-            ({"type": "or", "elements": [pair(const("<a>"), NUMBER), ANY]}, "'<a>' next to free text"),
-            ({"type": "or", "elements": [regex("[0-9]+,"), pair(NUMBER, const(";"))]}, "next to"),
+            (
+                pair({"type": "or", "elements": [const("a"), const("ab")]}, const("b")),
+                "'a' next to 'ab'",
+            ),
+            (
+                {"type": "or", "elements": [pair(const("<a>"), NUMBER), ANY]},
+                "'<a>' next to free text",
+            ),
+            (
+                {
+                    "type": "or",
+                    "elements": [regex("[0-9]+,"), pair(NUMBER, const(";"))],
+                },
+                "next to",
+            ),
             (pair(ANY, const("x")), "free text before"),
             ({"type": "star", "content": ANY}, "free text"),
             ({"type": "any_text", "max_chars": 3}, "`max_chars`"),
@@ -235,15 +317,22 @@ def test_walks_have_no_dead_ends_and_end_complete(padded):
     named = compiler.vocabulary.tokens.index(b"<tool_call>")
     schema = {
         "type": "object",
-        "properties": {"a": {"type": "string", "maxLength": 4}, "b": {"type": "integer"}},
+        "properties": {
+            "a": {"type": "string", "maxLength": 4},
+            "b": {"type": "integer"},
+        },
         "required": ["a"],
     }
     call = tag("<tool_call>\n", json_of(schema), "</tool_call>")
-    form = triggered(call, triggers=("<tool_call>",), stop_after_first=True, at_least_one=True)
+    form = triggered(
+        call, triggers=("<tool_call>",), stop_after_first=True, at_least_one=True
+    )
     closing = compiler.vocabulary.tokens.index(b"</tool_call>")
     grammar = compiled(compiler, form)
     for seed in range(15):
-        walk = walker.wander(grammar, Random(seed), 200, whole=lambda _: True, named=[named, closing])
+        walk = walker.wander(
+            grammar, Random(seed), 200, whole=lambda _: True, named=[named, closing]
+        )
         assert walk.accepted, seed
         assert walk.early == walk.leaks == []
 
@@ -254,10 +343,17 @@ class TestOverlaps:
     @pytest.mark.parametrize("exclude", ["<f=", "f=", "="])
     def test_a_trigger_that_is_excluded_is_refused(self, compiler, exclude):
         with pytest.raises(UnsupportedSpecError, match="never reached"):
-            compiled(compiler, triggered(tag("<f=", NUMBER, ">"), triggers=("<f=",), excludes=[exclude]))
+            compiled(
+                compiler,
+                triggered(
+                    tag("<f=", NUMBER, ">"), triggers=("<f=",), excludes=[exclude]
+                ),
+            )
 
     def test_an_excluded_text_that_ends_with_a_trigger(self, compiler):
-        form = triggered(tag("<f=", NUMBER, ">"), triggers=("<f=",), excludes=["no <f="])
+        form = triggered(
+            tag("<f=", NUMBER, ">"), triggers=("<f=",), excludes=["no <f="]
+        )
         assert takes(compiler, form, "so <f=1> no")
         assert follows(compiler, compiled(compiler, form), "no <f=") == (False, False)
 
@@ -269,10 +365,31 @@ class TestOverlaps:
     @pytest.mark.parametrize(
         "loop",
         [
-            {"type": "repeat", "min": 0, "max": 9, "content": {"type": "star", "content": const("ab")}},
-            {"type": "star", "content": {"type": "repeat", "min": 0, "max": 9, "content": const("ab")}},
-            {"type": "repeat", "min": 2, "max": 9, "content": {"type": "optional", "content": const("ab")}},
-            pair({"type": "star", "content": const("ab")}, {"type": "plus", "content": const("ab")}),
+            {
+                "type": "repeat",
+                "min": 0,
+                "max": 9,
+                "content": {"type": "star", "content": const("ab")},
+            },
+            {
+                "type": "star",
+                "content": {
+                    "type": "repeat",
+                    "min": 0,
+                    "max": 9,
+                    "content": const("ab"),
+                },
+            },
+            {
+                "type": "repeat",
+                "min": 2,
+                "max": 9,
+                "content": {"type": "optional", "content": const("ab")},
+            },
+            pair(
+                {"type": "star", "content": const("ab")},
+                {"type": "plus", "content": const("ab")},
+            ),
         ],
     )
     def test_repetitions_in_several_ways_are_refused(self, compiler, loop):

@@ -1,4 +1,5 @@
-"""Schemas inside structural tags and outside mean the same: the official test suite, both ways."""
+"""Schemas inside structural tags and outside mean the same: the official test suite,
+both ways."""
 
 import pytest
 from instances import laid_out
@@ -12,7 +13,8 @@ from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
 pytestmark = pytest.mark.skipif(
-    not ARCHIVE.is_file(), reason="the JSON Schema Test Suite is not in ../shared/jsonschema-suite"
+    not ARCHIVE.is_file(),
+    reason="the JSON Schema Test Suite is not in ../shared/jsonschema-suite",
 )
 
 BEGIN = "so <f>"
@@ -22,7 +24,11 @@ END = "</f>."
 def tag_with(schema, **options):
     tag = {"type": "tag", "begin": "<f>", "end": "</f>"}
     content = {"type": "json_schema", "json_schema": schema}
-    form = {"type": "triggered_tags", "triggers": ["<f>"], "tags": [{**tag, "content": content}]}
+    form = {
+        "type": "triggered_tags",
+        "triggers": ["<f>"],
+        "tags": [{**tag, "content": content}],
+    }
     return OutputSpec.structural_tag({"format": form}, **options)
 
 
@@ -30,7 +36,9 @@ def tag_with(schema, **options):
 def compiler():
     config = GuidedConfig(threads=1, isolate_compiles=False, backend="llguidance")
     return GrammarCompiler(
-        special_vocabulary(padded=True), config=config, plugins=Plugins(entry_points=False)
+        special_vocabulary(padded=True),
+        config=config,
+        plugins=Plugins(entry_points=False),
     )
 
 
@@ -61,6 +69,9 @@ def test_the_same_verdicts_inside_and_outside(compiler, draft, whitespace):
             text = laid_out(compact, whitespace)
             verdict = walker.walk(outside, text).accepted
             walk = walker.walk(inside, BEGIN + text + END, whole=lambda _: True)
-            assert (walk.accepted, walk.early, walk.leaks) == (verdict, [], []), (group.name, text)
+            assert (walk.accepted, walk.early, walk.leaks) == (verdict, [], []), (
+                group.name,
+                text,
+            )
             seen.add(verdict)
     assert seen == {True, False}

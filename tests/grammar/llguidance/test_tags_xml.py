@@ -1,4 +1,5 @@
-"""Schemas in tags whose properties are XML elements: part of what xgrammar takes, with the same values."""
+"""Schemas in tags whose properties are XML elements: part of what xgrammar takes, with
+the same values."""
 
 import json
 from random import Random
@@ -19,8 +20,14 @@ STYLES = {
     "qwen_xml": ("<parameter=KEY>", "</parameter>"),
     "minimax_xml": ('<parameter name="KEY">', "</parameter>"),
     "glm_xml": ("<arg_key>KEY</arg_key>\n<arg_value>", "</arg_value>"),
-    "deepseek_xml": ('<｜DSML｜parameter name="KEY" string="RAW">', "</｜DSML｜parameter>"),
-    "deepseek_v4_1_xml": ('<｜DSML｜ parameter name="KEY" string="RAW">', "</｜DSML｜ parameter>"),
+    "deepseek_xml": (
+        '<｜DSML｜parameter name="KEY" string="RAW">',
+        "</｜DSML｜parameter>",
+    ),
+    "deepseek_v4_1_xml": (
+        '<｜DSML｜ parameter name="KEY" string="RAW">',
+        "</｜DSML｜ parameter>",
+    ),
 }
 SCHEMA = {
     "type": "object",
@@ -40,9 +47,13 @@ def compiler():
     return compiler_with_raw(VOCABULARY)
 
 
-def compiled(compiler, style, schema=SCHEMA, backend="llguidance", end="\n</f>", **options):
+def compiled(
+    compiler, style, schema=SCHEMA, backend="llguidance", end="\n</f>", **options
+):
     form = tag("<f>\n", json_of(schema, style=style), end)
-    return compiler.compile(OutputSpec.structural_tag({"format": form}, backend=backend, **options))
+    return compiler.compile(
+        OutputSpec.structural_tag({"format": form}, backend=backend, **options)
+    )
 
 
 def written(style, *pairs, end="\n</f>"):
@@ -50,7 +61,11 @@ def written(style, *pairs, end="\n</f>"):
     begin, close = STYLES[style]
     parts = []
     for key, value, raw in pairs:
-        parts.append(begin.replace("KEY", key).replace("RAW", "true" if raw else "false") + value + close)
+        parts.append(
+            begin.replace("KEY", key).replace("RAW", "true" if raw else "false")
+            + value
+            + close
+        )
     return "<f>\n" + "\n".join(parts) + end
 
 
@@ -60,8 +75,19 @@ UNIT = ("unit", "Fx", True)
 MORE = ("more", '{"s":"x"}', False)
 RIGHT = [(N,), (CITY, N), (CITY, N, UNIT, MORE), (N, MORE)]
 WRONG = [
-    *((), (CITY,), (N, CITY), (N, N), (N, ("other", "1", False)), (("n", '"12"', False),)),
-    *((N, ("unit", "D", True)), (N, ("more", '{"s":1}', False)), (N, ("more", '{"t":"x"}', False))),
+    *(
+        (),
+        (CITY,),
+        (N, CITY),
+        (N, N),
+        (N, ("other", "1", False)),
+        (("n", '"12"', False),),
+    ),
+    *(
+        (N, ("unit", "D", True)),
+        (N, ("more", '{"s":1}', False)),
+        (N, ("more", '{"t":"x"}', False)),
+    ),
 ]
 
 
@@ -72,9 +98,14 @@ class TestStyles:
         for backend in ("llguidance", RAW):
             grammar = compiled(compiler, style, backend=backend, end=end)
             for pairs in RIGHT:
-                assert follows(compiler, grammar, written(style, *pairs, end=end))[1], (backend, pairs)
+                assert follows(compiler, grammar, written(style, *pairs, end=end))[1], (
+                    backend,
+                    pairs,
+                )
             for pairs in WRONG:
-                assert not follows(compiler, grammar, written(style, *pairs, end=end))[1], (backend, pairs)
+                assert not follows(compiler, grammar, written(style, *pairs, end=end))[
+                    1
+                ], (backend, pairs)
 
     def test_xgrammar_takes_whatever_is_written(self, compiler, style, end):
         grammar = compiled(compiler, style, end=end)
@@ -93,11 +124,19 @@ def wandered(compiler, grammar, chance):
     text = bytearray()
     for _ in range(250):
         batch.fill(mask, [0])
-        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+        allowed = np.flatnonzero(
+            np.unpackbits(mask.view(np.uint8), bitorder="little")
+        ).tolist()
         assert allowed
         assert (256 in allowed) == matcher.complete
-        likely = [token for token in allowed if token < 128 and chr(token) in '</>parmetvlu_g\n"}1']
-        if matcher.complete or not (likely := likely or [token for token in allowed if token < 256]):
+        likely = [
+            token
+            for token in allowed
+            if token < 128 and chr(token) in '</>parmetvlu_g\n"}1'
+        ]
+        if matcher.complete or not (
+            likely := likely or [token for token in allowed if token < 256]
+        ):
             break
         token = chance.choice(likely)
         text.append(token)
@@ -117,7 +156,10 @@ def wandered(compiler, grammar, chance):
         {"type": "object", "properties": {}, "minProperties": 1},
         {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}},
         {"type": "object", "properties": {"a": {"type": ["string", "null"]}}},
-        {"type": "object", "properties": {"a": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}},
+        {
+            "type": "object",
+            "properties": {"a": {"anyOf": [{"type": "string"}, {"type": "integer"}]}},
+        },
         {"type": "object", "properties": {"a": {}}},
         {"type": "object", "properties": {"a>b": {"type": "integer"}}},
         {"type": "object", "properties": {}, "required": ["a"]},
@@ -136,7 +178,10 @@ def test_open_objects_have_no_form_in_xml(compiler):
 @pytest.mark.parametrize("style", STYLES)
 def test_values_that_are_json_are_laid_out_as_asked(compiler, style):
     value = {"s": "x: y, z", "t": [1, 2]}
-    more = {"type": "object", "properties": {"s": {"type": "string"}, "t": {"items": {"type": "integer"}}}}
+    more = {
+        "type": "object",
+        "properties": {"s": {"type": "string"}, "t": {"items": {"type": "integer"}}},
+    }
     schema = {**SCHEMA, "$defs": {"more": more}}
     layouts = {"compact": (",", ":"), "spaced": (", ", ": ")}
     for whitespace in layouts:
@@ -150,24 +195,36 @@ def test_values_that_are_json_are_laid_out_as_asked(compiler, style):
 
 
 def test_places_in_definitions(compiler):
-    schema = {**SCHEMA, "$defs": {"more": {"not": {"type": "array", "uniqueItems": True}}}}
+    schema = {
+        **SCHEMA,
+        "$defs": {"more": {"not": {"type": "array", "uniqueItems": True}}},
+    }
     with pytest.raises(UnsupportedSpecError) as caught:
         compiled(compiler, "qwen_xml", schema)
-    assert caught.value.where == "#/format/content/json_schema/$defs/more/not/uniqueItems"
+    assert (
+        caught.value.where == "#/format/content/json_schema/$defs/more/not/uniqueItems"
+    )
 
 
 def test_a_control_token_in_the_middle_of_an_end():
     vocabulary = Vocabulary.from_tokens(
-        [*(bytes([byte]) for byte in range(256)), b"</s>", "｜DSML｜".encode()], [256], [257]
+        [*(bytes([byte]) for byte in range(256)), b"</s>", "｜DSML｜".encode()],
+        [256],
+        [257],
     )
     config = GuidedConfig(threads=1, isolate_compiles=False)
-    compiler = GrammarCompiler(vocabulary, config=config, plugins=Plugins(entry_points=False))
+    compiler = GrammarCompiler(
+        vocabulary, config=config, plugins=Plugins(entry_points=False)
+    )
     grammar = compiled(compiler, "deepseek_xml")
     for name in ("\x01", "｜DSML｜"):
-        text = f'<f>\n<{name}parameter name="n" string="false">1</{name}parameter>\n</f>'
+        text = (
+            f'<f>\n<{name}parameter name="n" string="false">1</{name}parameter>\n</f>'
+        )
         assert follows(compiler, grammar, text)[1]
         text = text.replace(
-            "<f>\n", f'<f>\n<{name}parameter name="city" string="true">a</b</{name}parameter>\n'
+            "<f>\n",
+            f'<f>\n<{name}parameter name="city" string="true">a</b</{name}parameter>\n',
         )
         assert follows(compiler, grammar, text)[1]
         assert not follows(compiler, grammar, text.replace("</b</", "</b"))[1]

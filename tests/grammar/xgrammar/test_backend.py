@@ -1,4 +1,5 @@
-"""The xgrammar backend: what each kind of spec accepts, and what is refused instead of ignored."""
+"""The xgrammar backend: what each kind of spec accepts, and what is refused instead of
+ignored."""
 
 from __future__ import annotations
 
@@ -12,10 +13,17 @@ from xgrammar_specs import PERSON, accepts
 from guided_plugin.spec import OutputSpec
 
 
-@pytest.mark.parametrize("text", ["{}", '{"a":1}', '{"a":[1,null,{"b":[[]]}],"c":{"d":"x"}}', '{"":-1.5e+9}'])
+@pytest.mark.parametrize(
+    "text", ["{}", '{"a":1}', '{"a":[1,null,{"b":[[]]}],"c":{"d":"x"}}', '{"":-1.5e+9}']
+)
 def test_any_object(byte_backend, text):
     assert accepts(byte_backend, OutputSpec.json_object(), text)
-    for broken in (text[1:], text[:-1], f"{text},", text.replace(":", ":0") if ":" in text else "[]"):
+    for broken in (
+        text[1:],
+        text[:-1],
+        f"{text},",
+        text.replace(":", ":0") if ":" in text else "[]",
+    ):
         assert not accepts(byte_backend, OutputSpec.json_object(), broken), broken
 
 
@@ -33,9 +41,13 @@ class TestChoice:
 
     def test_every_text_comes_out_as_it_went_in(self, byte_backend):
         spec = OutputSpec.choice(self.TEXTS)
-        assert [text for text in self.TEXTS if not accepts(byte_backend, spec, text)] == []
+        assert [
+            text for text in self.TEXTS if not accepts(byte_backend, spec, text)
+        ] == []
 
-    @pytest.mark.parametrize("text", ["back\\slash \n A", 'say \\"hi\\"', "tab\\t", "x", "é ß 世"])
+    @pytest.mark.parametrize(
+        "text", ["back\\slash \n A", 'say \\"hi\\"', "tab\\t", "x", "é ß 世"]
+    )
     def test_escapes_are_not_read_twice(self, byte_backend, text):
         assert not accepts(byte_backend, OutputSpec.choice(self.TEXTS), text)
 
@@ -43,22 +55,42 @@ class TestChoice:
 class TestJson:
     @pytest.mark.parametrize(
         "text",
-        ['{"name": "a"}', '{ "name":"a"}', '{"name":"a" }', '{"name":"a",\n\t"age":1}', '{"name" :"a"}'],
+        [
+            '{"name": "a"}',
+            '{ "name":"a"}',
+            '{"name":"a" }',
+            '{"name":"a",\n\t"age":1}',
+            '{"name" :"a"}',
+        ],
     )
     def test_whitespace_between_tokens_is_for_flexible_only(self, byte_backend, text):
-        assert not accepts(byte_backend, OutputSpec.json_schema(PERSON, whitespace="compact"), text)
-        assert accepts(byte_backend, OutputSpec.json_schema(PERSON, whitespace="flexible"), text)
+        assert not accepts(
+            byte_backend, OutputSpec.json_schema(PERSON, whitespace="compact"), text
+        )
+        assert accepts(
+            byte_backend, OutputSpec.json_schema(PERSON, whitespace="flexible"), text
+        )
 
-    @pytest.mark.parametrize("text", ['{"a":[1, 2]}', '{"a":{"b":1, "c":2}}', '{"a":1, "b":2}', '{"a": 1}'])
+    @pytest.mark.parametrize(
+        "text", ['{"a":[1, 2]}', '{"a":{"b":1, "c":2}}', '{"a":1, "b":2}', '{"a": 1}']
+    )
     def test_any_object_is_compact_at_every_depth(self, byte_backend, text):
         compact = OutputSpec.json_object(whitespace="compact")
         assert not accepts(byte_backend, compact, text)
         assert accepts(byte_backend, compact, text.replace(" ", ""))
-        assert accepts(byte_backend, OutputSpec.json_object(whitespace="flexible"), text)
+        assert accepts(
+            byte_backend, OutputSpec.json_object(whitespace="flexible"), text
+        )
 
-    @pytest.mark.parametrize("text", [b'"\n"', b'"\x00"', b'"\xff"', b'"\\x"', b'"\\u12"', b'"a"b"'])
-    def test_strings_hold_no_raw_control_characters_bad_escapes_or_bad_utf8(self, byte_backend, text):
-        assert not accepts(byte_backend, OutputSpec.json_schema({"type": "string"}), text)
+    @pytest.mark.parametrize(
+        "text", [b'"\n"', b'"\x00"', b'"\xff"', b'"\\x"', b'"\\u12"', b'"a"b"']
+    )
+    def test_strings_hold_no_raw_control_characters_bad_escapes_or_bad_utf8(
+        self, byte_backend, text
+    ):
+        assert not accepts(
+            byte_backend, OutputSpec.json_schema({"type": "string"}), text
+        )
 
 
 LOADED_BY_FOUR = """
@@ -84,9 +116,12 @@ print(found, os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK"))
 
 
 @pytest.mark.parametrize("before", [None, "0"])
-def test_loading_xgrammar_leaves_cuda_to_processes_that_are_forked_later(before, tmp_path):
-    """It asks `torch.cuda.is_available`, which takes CUDA from them unless the variable is 1: vLLM's engine
-    would not start. Several threads may load it at the same time; each puts the environment back."""
+def test_loading_xgrammar_leaves_cuda_to_processes_that_are_forked_later(
+    before, tmp_path
+):
+    """It asks `torch.cuda.is_available`, which takes CUDA from them unless the variable
+    is 1: vLLM's engine would not start. Several threads may load it at the same time;
+    each puts the environment back."""
     name = "PYTORCH_NVML_BASED_CUDA_CHECK"
     (tmp_path / "xgrammar.py").write_text(
         f"import os, time\ntime.sleep(0.1)\nchecked = os.environ.get({name!r})\n"
@@ -96,6 +131,10 @@ def test_loading_xgrammar_leaves_cuda_to_processes_that_are_forked_later(before,
     if before is not None:
         environment[name] = before
     done = subprocess.run(
-        [sys.executable, "-c", LOADED_BY_FOUR], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", LOADED_BY_FOUR],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.stderr, done.stdout.strip()) == ("", f"{['1'] * 4} {before}")

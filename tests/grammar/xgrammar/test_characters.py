@@ -1,6 +1,8 @@
-"""Characters of all planes, in EBNF, regexes, and the names and values of schemas, judged by `re` and `json`.
+"""Characters of all planes, in EBNF, regexes, and the names and values of schemas,
+judged by `re` and `json`.
 
-Texts reach the matchers in single bytes and in tokens of several bytes that begin and end anywhere.
+Texts reach the matchers in single bytes and in tokens of several bytes that begin and
+end anywhere.
 """
 
 from __future__ import annotations
@@ -18,7 +20,23 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
 from guided_plugin.spec import OutputSpec
 
-ENDS = (0, 0x1F, 0x20, 0x7F, 0x80, 0x9F, 0xA0, 0xFF, 0x100, 0x7FF, 0x800, 0xFCBE, 0xD7FF, 0xE000, 0xFFFF)
+ENDS = (
+    0,
+    0x1F,
+    0x20,
+    0x7F,
+    0x80,
+    0x9F,
+    0xA0,
+    0xFF,
+    0x100,
+    0x7FF,
+    0x800,
+    0xFCBE,
+    0xD7FF,
+    0xE000,
+    0xFFFF,
+)
 HIGH = (0x10000, 0x1F600, 0xE0001, 0x10FFFF)
 CHARACTERS = [*map(chr, (*ENDS, *HIGH)), *"\t\n\r\"\\]-^'/#|.09afxAFzéüßà"]
 HEXADECIMAL = "09afAF"
@@ -35,12 +53,16 @@ def backend() -> XGrammarBackend:
     return XGrammarBackend(vocabulary, GuidedConfig(threads=1))
 
 
-def takes(backend: XGrammarBackend, spec: OutputSpec, text: str, chance: random.Random) -> bool:
+def takes(
+    backend: XGrammarBackend, spec: OutputSpec, text: str, chance: random.Random
+) -> bool:
     """Whether a text is a whole output, in tokens taken at random."""
     rest = text.encode()
     matcher = backend.start(backend.compile(spec), stops_of(backend))
     while rest:
-        token = chance.choice([i for i, token in enumerate(TOKENS) if rest.startswith(token)])
+        token = chance.choice(
+            [i for i, token in enumerate(TOKENS) if rest.startswith(token)]
+        )
         if not matcher.accept(token):
             return False
         rest = rest[len(TOKENS[token]) :]
@@ -61,29 +83,44 @@ def spelt(character: str, special: str, chance: random.Random) -> str:
 
 
 def random_texts(chance: random.Random) -> tuple[str, str, str, str]:
-    """Some texts and classes as EBNF, as a regex of this package, as one of Python, and a text of them."""
+    """Some texts and classes as EBNF, as a regex of this package, as one of Python, and
+    a text of them."""
     ebnf = "root ::="
     regex = ""
     python = ""
     sample = ""
     for _ in range(chance.randint(1, 4)):
         if chance.random() < 0.5:
-            text = "".join(chance.choices(CHARACTERS, k=chance.randint(1, 3))) + chance.choice(HEXADECIMAL)
-            ebnf += ' "' + "".join(spelt(each, '"\\\0\n\r', chance) for each in text) + '"'
+            text = "".join(
+                chance.choices(CHARACTERS, k=chance.randint(1, 3))
+            ) + chance.choice(HEXADECIMAL)
+            ebnf += (
+                ' "' + "".join(spelt(each, '"\\\0\n\r', chance) for each in text) + '"'
+            )
             regex += "".join(f"\\u{{{ord(each):x}}}" for each in text)
             python += re.escape(text)
             sample += text
             continue
-        ends = [sorted(chance.choices(CHARACTERS, k=2)) for _ in range(chance.randint(0, 2))]
-        ends += [[one, one] for one in (chance.choice(CHARACTERS), chance.choice(HEXADECIMAL))]
+        ends = [
+            sorted(chance.choices(CHARACTERS, k=2)) for _ in range(chance.randint(0, 2))
+        ]
+        ends += [
+            [one, one]
+            for one in (chance.choice(CHARACTERS), chance.choice(HEXADECIMAL))
+        ]
         # None is left where a negated one has all characters up to the last.
         all_told = any(first != last == HIGH[-1] for first, last in ends)
         negated = "" if all_told else chance.choice(["", "", "^"])
         ebnf += f" [{negated}" + "".join(
-            "-".join(spelt(each, "\\]^-\0\n\r", chance) for each in pair) for pair in ends
+            "-".join(spelt(each, "\\]^-\0\n\r", chance) for each in pair)
+            for pair in ends
         )
-        regex += f"[{negated}" + "".join("-".join(f"\\u{{{ord(each):x}}}" for each in pair) for pair in ends)
-        python += f"[{negated}" + "".join("-".join(f"\\U{ord(each):08x}" for each in pair) for pair in ends)
+        regex += f"[{negated}" + "".join(
+            "-".join(f"\\u{{{ord(each):x}}}" for each in pair) for pair in ends
+        )
+        python += f"[{negated}" + "".join(
+            "-".join(f"\\U{ord(each):08x}" for each in pair) for pair in ends
+        )
         ebnf = ebnf + "]"
         regex = regex + "]"
         python = python + "]"
@@ -103,7 +140,11 @@ def test_ebnf_and_regexes_take_what_python_takes(backend, seed):
     for _ in range(5):
         ebnf, regex, python, sample = random_texts(chance)
         specs = [OutputSpec.grammar(ebnf), OutputSpec.regex(regex)]
-        for text in [sample, sample[:-1], *(changed(sample, chance) for _ in range(12))]:
+        for text in [
+            sample,
+            sample[:-1],
+            *(changed(sample, chance) for _ in range(12)),
+        ]:
             expected = re.fullmatch(python, text) is not None
             for spec in specs:
                 assert takes(backend, spec, text, chance) == expected, (spec.text, text)
@@ -112,8 +153,14 @@ def test_ebnf_and_regexes_take_what_python_takes(backend, seed):
 @pytest.mark.parametrize("character", CHARACTERS, ids=ascii)
 def test_names_and_values_are_the_text_that_they_were(backend, character):
     for text in (character + digit for digit in HEXADECIMAL):
-        schema = {"type": "object", "properties": {text: {"enum": [text]}}, "required": [text]}
-        matcher = backend.start(backend.compile(OutputSpec.json_schema(schema)), stops_of(backend))
+        schema = {
+            "type": "object",
+            "properties": {text: {"enum": [text]}},
+            "required": [text],
+        }
+        matcher = backend.start(
+            backend.compile(OutputSpec.json_schema(schema)), stops_of(backend)
+        )
         output = b""
         while not matcher.complete:
             token = min(allowed(backend, matcher))
@@ -139,7 +186,9 @@ def test_a_character_before_a_hexadecimal_digit(backend, source, good, bad):
     assert [text for text in bad.split() if accepts(backend, spec, text)] == []
 
 
-@pytest.mark.parametrize("source", [r"[\ud800-\udfff]", r"[\ud83d\ude00a]", r"[\udc00-\U0010ffff]", "[^b]"])
+@pytest.mark.parametrize(
+    "source", [r"[\ud800-\udfff]", r"[\ud83d\ude00a]", r"[\udc00-\U0010ffff]", "[^b]"]
+)
 def test_no_class_takes_a_surrogate(backend, source):
     spec = OutputSpec.grammar(f'root ::= "a" | {source}')
     assert accepts(backend, spec, "a")
@@ -154,10 +203,17 @@ def test_an_error_has_its_place_in_the_clients_text(backend):
 
 
 @pytest.mark.parametrize(
-    ("source", "column"), [(r'"a\\\ud83d\ude00"', 10), (r'[a] "\uDFFF"', 14), (r'Regex("[^a]")', 10)]
+    ("source", "column"),
+    [(r'"a\\\ud83d\ude00"', 10), (r'[a] "\uDFFF"', 14), (r'Regex("[^a]")', 10)],
 )
 def test_what_would_take_a_surrogate_is_refused(backend, source, column):
-    with pytest.raises(UnsupportedSpecError, match=r"is not supported: (half of|xgrammar takes)") as caught:
+    with pytest.raises(
+        UnsupportedSpecError, match=r"is not supported: (half of|xgrammar takes)"
+    ) as caught:
         backend.compile(OutputSpec.grammar(f"root ::= {source}"))
     assert caught.value.where == f"grammar, line 1, column {column}"
-    assert accepts(backend, OutputSpec.grammar(r'root ::= "\\ud83d" "Regex(" [\u0041]'), "\\ud83dRegex(A")
+    assert accepts(
+        backend,
+        OutputSpec.grammar(r'root ::= "\\ud83d" "Regex(" [\u0041]'),
+        "\\ud83dRegex(A",
+    )

@@ -39,7 +39,13 @@ ws ::= | " " | "\n" [ \t]{0,20}
 
 
 @pytest.mark.parametrize(
-    "text", ["{}", '{ "a": 1}', '{"a":[1,2.5e3,{"b":"x\\n\\u00e9"}], "é":null}', '{\n  "a":true\n}']
+    "text",
+    [
+        "{}",
+        '{ "a": 1}',
+        '{"a":[1,2.5e3,{"b":"x\\n\\u00e9"}], "é":null}',
+        '{\n  "a":true\n}',
+    ],
 )
 def test_the_grammar_of_json_takes_json(byte_backend, text):
     json.loads(text)
@@ -47,7 +53,8 @@ def test_the_grammar_of_json_takes_json(byte_backend, text):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"a":01}', '{"a":"\\x"}', '{"a\x01":1}', '{"a":1,}', '{  "a":1}']
+    "text",
+    ["", "[]", '{"a":01}', '{"a":"\\x"}', '{"a\x01":1}', '{"a":1,}', '{  "a":1}'],
 )
 def test_the_grammar_of_json_takes_nothing_else(byte_backend, text):
     assert not accepts(byte_backend, OutputSpec.grammar(JSON), text)
@@ -88,7 +95,9 @@ def test_other_grammars_stay_as_they_are():
     ],
 )
 def test_tokens_are_refused_with_their_place(byte_backend, source, where):
-    with pytest.raises(UnsupportedSpecError, match="may end the output in the middle") as caught:
+    with pytest.raises(
+        UnsupportedSpecError, match="may end the output in the middle"
+    ) as caught:
         byte_backend.compile(OutputSpec.grammar(source))
     assert caught.value.where == f"grammar, {where}"
 
@@ -98,7 +107,9 @@ def test_the_name_of_a_token_in_quotes_is_a_text(byte_backend):
     assert accepts(byte_backend, spec, "Token(256)T")
 
 
-@pytest.mark.parametrize("source", ["root ::= [^x]", "root ::= .", r"root ::= [\u0100-\U0010ffff]"])
+@pytest.mark.parametrize(
+    "source", ["root ::= [^x]", "root ::= .", r"root ::= [\u0100-\U0010ffff]"]
+)
 @pytest.mark.parametrize("code", [0xD800, 0xDBFF, 0xDC00, 0xDFFF])
 def test_a_class_takes_no_surrogate(byte_backend, source, code):
     spec = OutputSpec.grammar(source)

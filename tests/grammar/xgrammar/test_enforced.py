@@ -1,4 +1,5 @@
-"""What xgrammar is trusted with: it takes no text that a schema or a regex forbids. All else is refused."""
+"""What xgrammar is trusted with: it takes no text that a schema or a regex forbids. All
+else is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ TREE = {
     "$defs": {
         "Node": {
             "type": "object",
-            "properties": {"v": {"type": "integer", "minimum": -20}, "l": NODE, "é\"'": {"const": "x/\n"}},
+            "properties": {
+                "v": {"type": "integer", "minimum": -20},
+                "l": NODE,
+                "é\"'": {"const": "x/\n"},
+            },
             "required": ["v"],
         }
     },
@@ -46,7 +51,9 @@ TREE = {
 )  # fmt: skip
 def test_enforced(byte_backend, schema, good, bad):
     spec = OutputSpec.json_schema(schema)
-    assert [text for text in good.split() if not accepts(byte_backend, spec, text)] == []
+    assert [
+        text for text in good.split() if not accepts(byte_backend, spec, text)
+    ] == []
     assert [text for text in bad.split() if accepts(byte_backend, spec, text)] == []
 
 
@@ -89,7 +96,9 @@ def test_enforced(byte_backend, schema, good, bad):
     ids=str,
 )  # fmt: skip
 def test_refused_with_its_place(byte_backend, schema, where):
-    with pytest.raises(UnsupportedSpecError, match="is not enforced by xgrammar") as caught:
+    with pytest.raises(
+        UnsupportedSpecError, match="is not enforced by xgrammar"
+    ) as caught:
         byte_backend.compile(OutputSpec.json_schema(schema, backend="xgrammar"))
     assert caught.value.where == where
     assert caught.value.hint
@@ -99,7 +108,9 @@ def test_objects_must_be_closed_where_specs_do_not_close_them(byte_backend):
     schema = {"type": "object", "properties": {"a": {"const": 1}}}
     with pytest.raises(UnsupportedSpecError, match="next to additional ones"):
         byte_backend.compile(OutputSpec.json_schema(schema, strict=False))
-    closed = OutputSpec.json_schema({**schema, "additionalProperties": False}, strict=False)
+    closed = OutputSpec.json_schema(
+        {**schema, "additionalProperties": False}, strict=False
+    )
     assert accepts(byte_backend, closed, '{"a":1}')
     assert not accepts(byte_backend, closed, '{"a":1,"b":1}')
 
@@ -125,22 +136,37 @@ def random_schema(chance: random.Random, depth: int = 0):
             low = chance.randint(-150, 120)
             bounds = {
                 chance.choice(["minimum", "exclusiveMinimum"]): low,
-                chance.choice(["maximum", "exclusiveMaximum"]): low + chance.randint(2, 130),
+                chance.choice(["maximum", "exclusiveMaximum"]): low
+                + chance.randint(2, 130),
             }
-            return {"type": "integer", **dict(chance.sample(list(bounds.items()), chance.randint(0, 2)))}
+            return {
+                "type": "integer",
+                **dict(chance.sample(list(bounds.items()), chance.randint(0, 2))),
+            }
         case "string":
             return {"type": "string"}
         case "scalar":
             return {"type": chance.sample(["null", "boolean", "number", "string"], 2)}
         case "enum":
-            return {"enum": chance.sample(["a", 'q"\\/', "é", "\x01", 0, -5, 17, True, None], 3)}
+            return {
+                "enum": chance.sample(
+                    ["a", 'q"\\/', "é", "\x01", 0, -5, 17, True, None], 3
+                )
+            }
         case "array":
             low = chance.randint(0, 2)
             counts = {"minItems": low, "maxItems": low + chance.randint(0, 2)}
             counts = dict(chance.sample(list(counts.items()), chance.randint(0, 2)))
-            return {"type": "array", "items": random_schema(chance, depth + 1), **counts}
+            return {
+                "type": "array",
+                "items": random_schema(chance, depth + 1),
+                **counts,
+            }
         case "map":
-            return {"type": "object", "additionalProperties": random_schema(chance, depth + 1)}
+            return {
+                "type": "object",
+                "additionalProperties": random_schema(chance, depth + 1),
+            }
         case "object":
             names = chance.sample(["a", "b c", 'x"', "é", "/~"], chance.randint(1, 3))
             properties = {name: random_schema(chance, depth + 1) for name in names}
@@ -169,7 +195,8 @@ def test_random_schemas_agree_with_the_oracle(byte_backend, block):
                 continue
             matcher = byte_backend.start(grammar, stops_of(byte_backend))
             taken = matcher.accept_text(text) and matcher.complete
-            # Where a text of an enum is spelt in another way, or names in another order, it is refused.
+            # Where a text of an enum is spelt in another way, or names in another
+            # order, it is refused.
             assert taken <= judge(value), (schema, text)
             valid += taken
     assert valid > 300
@@ -180,11 +207,15 @@ def overlapping(chance):
     options = [random_pattern(chance, 2, False) for _ in range(chance.randint(2, 3))]
     return tuple(
         f"{start}(?:{'|'.join(side)}){end}"
-        for side, start, end in zip(zip(*options, strict=True), ("^", r"\A"), ("$", r"\Z"), strict=True)
+        for side, start, end in zip(
+            zip(*options, strict=True), ("^", r"\A"), ("$", r"\Z"), strict=True
+        )
     )
 
 
-@pytest.mark.parametrize("make", [lambda chance: random_pattern(chance, 3, False), overlapping])
+@pytest.mark.parametrize(
+    "make", [lambda chance: random_pattern(chance, 3, False), overlapping]
+)
 def test_random_regexes_agree_with_re(byte_backend, make):
     compiled = 0
     for seed in range(120):
@@ -222,15 +253,26 @@ def test_a_regex_means_what_the_dialect_says(byte_backend, pattern, good, bad):
     assert [char for char in bad if accepts(byte_backend, spec, char)] == []
 
 
-@pytest.mark.parametrize("pattern", [".", "[^a]", r"\W", r"[\x80-\u{10ffff}]", "^(?:.|a)$"])
 @pytest.mark.parametrize(
-    "data", [b"\xe0\x84\xb5", b"\xf0\x89\x8c\xbe", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80"]
+    "pattern", [".", "[^a]", r"\W", r"[\x80-\u{10ffff}]", "^(?:.|a)$"]
+)
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xe0\x84\xb5",
+        b"\xf0\x89\x8c\xbe",
+        b"\xed\xa0\x80",
+        b"\xc0\x80",
+        b"\xf4\x90\x80\x80",
+    ],
 )
 def test_bytes_that_are_not_utf_8(byte_backend, pattern, data):
     assert not accepts(byte_backend, OutputSpec.regex(pattern), data)
 
 
-@pytest.mark.parametrize("pattern", ["(?=a)a", "a(?!b)", "[]", r"\p{L}", r"[^a\P{L}]", "a^b"])
+@pytest.mark.parametrize(
+    "pattern", ["(?=a)a", "a(?!b)", "[]", r"\p{L}", r"[^a\P{L}]", "a^b"]
+)
 def test_regexes_that_are_refused(byte_backend, pattern):
     with pytest.raises(UnsupportedSpecError) as caught:
         byte_backend.compile(OutputSpec.regex(pattern))

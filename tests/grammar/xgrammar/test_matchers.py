@@ -10,26 +10,48 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
 from guided_plugin.spec import OutputSpec
 
-TOKENS = (b'"', b"a", b"<tool>", b"</s>", b"", b"<s>", b"\n", b"b", b'"}', b"<", b"tool>")
-QUOTE, LETTER_A, TOOL, END, UNUSED, BEGIN, NEWLINE, LETTER_B, CLOSE, LESS, REST = range(len(TOKENS))
+TOKENS = (
+    b'"',
+    b"a",
+    b"<tool>",
+    b"</s>",
+    b"",
+    b"<s>",
+    b"\n",
+    b"b",
+    b'"}',
+    b"<",
+    b"tool>",
+)
+QUOTE, LETTER_A, TOOL, END, UNUSED, BEGIN, NEWLINE, LETTER_B, CLOSE, LESS, REST = range(
+    len(TOKENS)
+)
 
 
 @pytest.fixture(scope="module")
 def backend() -> XGrammarBackend:
     """A vocabulary with control tokens, the stop token `</s>` and an unused id."""
-    return XGrammarBackend(Vocabulary.from_tokens(TOKENS, [END], [TOOL, BEGIN]), GuidedConfig(threads=1))
+    return XGrammarBackend(
+        Vocabulary.from_tokens(TOKENS, [END], [TOOL, BEGIN]), GuidedConfig(threads=1)
+    )
 
 
 class TestControlTokens:
     def test_are_no_text_inside_a_string(self, backend):
-        matcher = backend.start(backend.compile(OutputSpec.json_schema({"type": "string"})), (END,))
+        matcher = backend.start(
+            backend.compile(OutputSpec.json_schema({"type": "string"})), (END,)
+        )
         assert allowed(backend, matcher) == {QUOTE, CLOSE}
         assert matcher.accept(QUOTE)
         assert allowed(backend, matcher) == {QUOTE, LETTER_A, LETTER_B, LESS, REST}
-        assert [token for token in (TOOL, END, UNUSED, BEGIN) if matcher.accept(token)] == []
+        assert [
+            token for token in (TOOL, END, UNUSED, BEGIN) if matcher.accept(token)
+        ] == []
 
     def test_their_text_may_still_be_written_out(self, backend):
-        matcher = backend.start(backend.compile(OutputSpec.json_schema({"type": "string"})), (END,))
+        matcher = backend.start(
+            backend.compile(OutputSpec.json_schema({"type": "string"})), (END,)
+        )
         assert all(matcher.accept(token) for token in (QUOTE, LESS, REST, QUOTE))
         assert matcher.complete
 
@@ -56,7 +78,9 @@ class TestStopTokens:
         assert not matcher.accept(LETTER_B)
 
     def test_an_override_takes_the_place_of_the_vocabularys_own(self, backend):
-        matcher = backend.start(backend.compile(OutputSpec.regex("ab?")), (NEWLINE, BEGIN))
+        matcher = backend.start(
+            backend.compile(OutputSpec.regex("ab?")), (NEWLINE, BEGIN)
+        )
         assert matcher.accept(LETTER_A)
         assert allowed(backend, matcher) == {LETTER_B, NEWLINE, BEGIN}
         assert not matcher.accept(END)

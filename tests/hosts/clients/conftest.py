@@ -1,7 +1,9 @@
-"""Servers on the CPU for all clients: vLLM from its own venv, with the shipped model, then with a real one.
+"""Servers on the CPU for all clients: vLLM from its own venv, with the shipped model,
+then with a real one.
 
-The clients' venv has neither torch nor this package. `VLLM_PYTHON` names the interpreter of the servers; by
-default it is the one that `make vllm-test` uses. Tests with the mark `real_model` run against both servers.
+The clients' venv has neither torch nor this package. `VLLM_PYTHON` names the
+interpreter of the servers; by default it is the one that `make vllm-test` uses. Tests
+with the mark `real_model` run against both servers.
 """
 
 import importlib.util
@@ -13,7 +15,8 @@ import pytest
 from benchmarks.answers.models import model_folder
 from benchmarks.server.launch import MODEL, Launch, started
 
-if importlib.util.find_spec("instructor") is None:  # make clients-test installs the clients
+# make clients-test installs the clients
+if importlib.util.find_spec("instructor") is None:
     collect_ignore_glob = ["test_*.py"]
 else:
     from client_wire import Wire
@@ -21,16 +24,23 @@ else:
     WIRE = Wire()
 
 ROOT = pathlib.Path(__file__).parents[3]
-PYTHON = pathlib.Path(os.environ.get("VLLM_PYTHON", ROOT / ".venv-vllm" / "bin" / "python"))
-# That tools are held is the default: instructor sends none as `strict`, and refuses other calls. The tiny
-# model would fill its answers with whitespace.
-OPTIONS = {"whitespace": "compact", "worker_step_ms": 60_000, "worker_grammar_ms": 60_000}
+PYTHON = pathlib.Path(
+    os.environ.get("VLLM_PYTHON", ROOT / ".venv-vllm" / "bin" / "python")
+)
+# That tools are held is the default: instructor sends none as `strict`, and refuses
+# other calls. The tiny model would fill its answers with whitespace.
+OPTIONS = {
+    "whitespace": "compact",
+    "worker_step_ms": 60_000,
+    "worker_grammar_ms": 60_000,
+}
 REAL_MODEL = os.environ.get("CLIENTS_MODEL", "smollm2-135m")
 """Empty: only the shipped one."""
 
 
 def pytest_generate_tests(metafunc):
-    """Give a test its servers. Those of one server run together, so that one server runs at a time."""
+    """Give a test its servers. Those of one server run together, so that one server
+    runs at a time."""
     if "base_url" in metafunc.fixturenames:
         real = metafunc.definition.get_closest_marker("real_model")
         models = [MODEL, REAL_MODEL] if real and REAL_MODEL else [MODEL]
@@ -41,7 +51,8 @@ def launch_of(model):
     """What the server of a model is started with."""
     if model == MODEL:
         return Launch(python=str(PYTHON), sequences=8, plugin=OPTIONS)
-    # As README's command starts it: `take_over`, all else by default, and the model's own chat template.
+    # As README's command starts it: `take_over`, all else by default, and the model's
+    # own chat template.
     folder = model_folder(model)
     template = f"--chat-template {folder / 'chat_template.jinja'}"
     return Launch(
@@ -57,7 +68,9 @@ def launch_of(model):
 @pytest.fixture(scope="session")
 def base_url(request, tmp_path_factory):
     """The address of a server that is ready, and still runs when all tests are over."""
-    assert PYTHON.exists(), f"{PYTHON} is missing: make clients-test makes it, or set VLLM_PYTHON"
+    assert PYTHON.exists(), (
+        f"{PYTHON} is missing: make clients-test makes it, or set VLLM_PYTHON"
+    )
     launch = launch_of(request.param)
     log = tmp_path_factory.mktemp("server") / "log"
     try:
@@ -77,7 +90,8 @@ def wire():
 
 @pytest.fixture(scope="session")
 def whole():
-    """Calls until an answer is whole, a bounded number of times; the end of the run tells how many."""
+    """Calls until an answer is whole, a bounded number of times; the end of the run
+    tells how many."""
     return WIRE.whole
 
 

@@ -1,4 +1,5 @@
-"""Examples that are clients, run against the server of these tests. `make newcomer` runs the other ones."""
+"""Examples that are clients, run against the server of these tests. `make newcomer`
+runs the other ones."""
 
 import json
 import re
@@ -32,9 +33,14 @@ def test_tools(run):
         },
         "required": ["guests", "day"],
     }
-    order = {"properties": {"order_id": {"pattern": "^ORD-[0-9]{5}$"}}, "required": ["order_id"]}
+    order = {
+        "properties": {"order_id": {"pattern": "^ORD-[0-9]{5}$"}},
+        "required": ["order_id"],
+    }
     calls = [line.split(" ", 1) for line in run("tools").splitlines()]
     assert len(calls) >= 2
     assert calls[-1][0] == "BookTable"
     for name, arguments in calls:
-        jsonschema.validate(json.loads(arguments), {"BookTable": table, "CancelOrder": order}[name])
+        jsonschema.validate(
+            json.loads(arguments), {"BookTable": table, "CancelOrder": order}[name]
+        )

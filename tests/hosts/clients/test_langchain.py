@@ -1,4 +1,5 @@
-"""langchain-openai: structured output by JSON Schema and by function calling, tools, streams."""
+"""langchain-openai: structured output by JSON Schema and by function calling, tools,
+streams."""
 
 import json
 
@@ -25,11 +26,15 @@ def model(base_url, wire):
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
 @pytest.mark.parametrize("schema", [Person, SCHEMA], ids=["pydantic", "JSON Schema"])
 def test_structured_output(model, whole, method, schema):
-    asked = model.with_structured_output(schema, method=method, strict=True, include_raw=True)
+    asked = model.with_structured_output(
+        schema, method=method, strict=True, include_raw=True
+    )
     answer = whole(lambda: asked.invoke("Write a record"))
     assert answer["parsing_error"] is None
     parsed = answer["parsed"]
-    check(parsed.model_dump_json() if isinstance(parsed, Person) else json.dumps(parsed))
+    check(
+        parsed.model_dump_json() if isinstance(parsed, Person) else json.dumps(parsed)
+    )
 
 
 def test_a_stream_of_structured_output(model, whole):

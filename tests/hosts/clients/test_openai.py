@@ -1,4 +1,5 @@
-"""The `openai` package: chat, completions, parse, tools in every choice, streams, responses."""
+"""The `openai` package: chat, completions, parse, tools in every choice, streams,
+responses."""
 
 import json
 import re
@@ -7,20 +8,29 @@ import openai
 import pytest
 from client_schemas import ASKING, SAVE, SCHEMA, Person, check
 
-FORM = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+FORM = {
+    "type": "json_schema",
+    "json_schema": {"name": "person", "schema": SCHEMA, "strict": True},
+}
 
 
 @pytest.fixture(scope="module")
 def client(base_url, wire):
     with openai.OpenAI(
-        base_url=base_url, api_key="none", max_retries=0, timeout=240, http_client=wire.client()
+        base_url=base_url,
+        api_key="none",
+        max_retries=0,
+        timeout=240,
+        http_client=wire.client(),
     ) as made:
         yield made
 
 
 def chat(client, **options):
     options = {"max_tokens": 250, **options}
-    return client.chat.completions.create(model="demo", messages=ASKING, **options).choices[0]
+    return client.chat.completions.create(
+        model="demo", messages=ASKING, **options
+    ).choices[0]
 
 
 @pytest.mark.real_model
@@ -32,19 +42,29 @@ def test_a_chat_with_a_response_format(client, whole):
 def test_a_chat_that_is_streamed(client, whole):
     def stream():
         parts = client.chat.completions.create(
-            model="demo", messages=ASKING, response_format=FORM, max_tokens=250, stream=True
+            model="demo",
+            messages=ASKING,
+            response_format=FORM,
+            max_tokens=250,
+            stream=True,
         )
-        return "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
+        return "".join(
+            part.choices[0].delta.content or "" for part in parts if part.choices
+        )
 
     check(whole(stream))
 
 
 def test_a_completion(client):
     structured = {"structured_outputs": {"regex": "[a-f]{4}-[0-9]{2}"}}
-    answer = client.completions.create(model="demo", prompt="x", max_tokens=40, extra_body=structured)
+    answer = client.completions.create(
+        model="demo", prompt="x", max_tokens=40, extra_body=structured
+    )
     assert re.fullmatch("[a-f]{4}-[0-9]{2}", answer.choices[0].text)
     guided = {"vllm_xargs": {"guided": json.dumps({"choice": ["red", "green"]})}}
-    answer = client.completions.create(model="demo", prompt="x", max_tokens=40, extra_body=guided)
+    answer = client.completions.create(
+        model="demo", prompt="x", max_tokens=40, extra_body=guided
+    )
     assert answer.choices[0].text in ("red", "green")
 
 
@@ -76,7 +96,11 @@ def test_parse_of_a_tool(client, whole):
     tool = openai.pydantic_function_tool(Person, name="save")
     answer = whole(
         lambda: client.chat.completions.parse(
-            model="demo", messages=ASKING, tools=[tool], tool_choice="required", max_tokens=250
+            model="demo",
+            messages=ASKING,
+            tools=[tool],
+            tool_choice="required",
+            max_tokens=250,
         )
     )
     for call in answer.choices[0].message.tool_calls:
@@ -93,13 +117,18 @@ def test_tools(client, wire, chosen, stream):
     options = {"tools": [SAVE], "tool_choice": chosen}
 
     def streamed(**more):
-        parts = client.chat.completions.create(model="demo", messages=ASKING, stream=True, **options, **more)
+        parts = client.chat.completions.create(
+            model="demo", messages=ASKING, stream=True, **options, **more
+        )
         calls = {}
         for choice in (part.choices[0] for part in parts if part.choices):
             for delta in choice.delta.tool_calls or []:
                 calls.setdefault(delta.index, []).append(delta.function)
         return [
-            ("".join(one.name or "" for one in deltas), "".join(one.arguments or "" for one in deltas))
+            (
+                "".join(one.name or "" for one in deltas),
+                "".join(one.arguments or "" for one in deltas),
+            )
             for deltas in calls.values()
         ]
 
@@ -108,7 +137,8 @@ def test_tools(client, wire, chosen, stream):
         return [(call.function.name, call.function.arguments) for call in calls]
 
     ask = streamed if stream else at_once
-    if chosen in ("auto", "none"):  # free text, which may reach its limit, within a call too
+    # free text, which may reach its limit, within a call too
+    if chosen in ("auto", "none"):
         wire.reasons.clear()
         calls = ask(max_tokens=40)
         assert chosen == "auto" or calls == []
@@ -127,7 +157,10 @@ def test_responses(client, whole):
 
     def ask():
         return client.responses.create(
-            model="demo", input="Write a record", text={"format": form}, max_output_tokens=250
+            model="demo",
+            input="Write a record",
+            text={"format": form},
+            max_output_tokens=250,
         )
 
     check(whole(ask).output_text)
@@ -136,7 +169,10 @@ def test_responses(client, whole):
 def test_parse_of_responses(client, whole):
     def ask():
         return client.responses.parse(
-            model="demo", input="Write a record", text_format=Person, max_output_tokens=250
+            model="demo",
+            input="Write a record",
+            text_format=Person,
+            max_output_tokens=250,
         )
 
     answer = whole(ask)
@@ -144,7 +180,10 @@ def test_parse_of_responses(client, whole):
 
 
 BAD = {"type": "object", "properties": {"age": {"type": "text"}}}
-ASKED = {"tools": [SAVE, openai.pydantic_function_tool(Person, name="other")], "tool_choice": "required"}
+ASKED = {
+    "tools": [SAVE, openai.pydantic_function_tool(Person, name="other")],
+    "tool_choice": "required",
+}
 ASKED["tools"][1]["function"]["parameters"]["not"] = {}
 FORMAT = {"type": "json_schema", "name": "x", "schema": BAD}
 
@@ -168,7 +207,9 @@ def test_a_refused_request_names_the_field_and_the_place_that_the_client_wrote(
 ):
     def ask():
         if "text" in options:
-            return client.responses.create(model="demo", input="x", stream=stream, **options)
+            return client.responses.create(
+                model="demo", input="x", stream=stream, **options
+            )
         return chat(client, stream=stream, **options)
 
     with pytest.raises(openai.BadRequestError) as caught:

@@ -1,4 +1,5 @@
-"""What the other tests here rest on: an answer is asked for again only if the server says that it was cut."""
+"""What the other tests here rest on: an answer is asked for again only if the server
+says that it was cut."""
 
 import json
 
@@ -7,11 +8,17 @@ from client_wire import Wire, reason
 
 
 def chat(*reasons):
-    return {"object": "chat.completion", "choices": [{"finish_reason": one} for one in reasons]}
+    return {
+        "object": "chat.completion",
+        "choices": [{"finish_reason": one} for one in reasons],
+    }
 
 
 def events(*documents):
-    return "".join(f"data: {json.dumps(one)}\n\n" for one in documents).encode() + b"data: [DONE]\n\n"
+    return (
+        "".join(f"data: {json.dumps(one)}\n\n" for one in documents).encode()
+        + b"data: [DONE]\n\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,20 +55,29 @@ def asking(wire, *answers):
 
 def test_answers_that_were_cut_are_asked_for_again_and_counted():
     wire = Wire()
-    assert asking(wire, (["length"], "{"), (["length"], ValueError("half")), (["stop"], "{}"))() == "{}"
+    assert (
+        asking(
+            wire, (["length"], "{"), (["length"], ValueError("half")), (["stop"], "{}")
+        )()
+        == "{}"
+    )
     assert (wire.finished, wire.cut) == (1, 2)
     with pytest.raises(AssertionError, match="in a row were cut off"):
         asking(wire, *[(["length"], "{")] * 20)()
     assert wire.cut == 10
 
 
-@pytest.mark.parametrize("found", [["stop"], ["tool_calls"], [None], [], ["length", "length"]], ids=str)
+@pytest.mark.parametrize(
+    "found", [["stop"], ["tool_calls"], [None], [], ["length", "length"]], ids=str
+)
 def test_what_a_client_raises_otherwise_is_raised(found):
     with pytest.raises(ValueError, match="invalid"):
         asking(Wire(), (found, ValueError("invalid")), (["stop"], "{}"))()
 
 
-@pytest.mark.parametrize("found", [["error"], [None], [], ["stop", "stop"], ["length", "stop"]], ids=str)
+@pytest.mark.parametrize(
+    "found", [["error"], [None], [], ["stop", "stop"], ["length", "stop"]], ids=str
+)
 def test_an_answer_that_ended_otherwise_is_none(found):
     with pytest.raises(AssertionError):
         asking(Wire(), (found, "{}"))()

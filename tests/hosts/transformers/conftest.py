@@ -27,16 +27,20 @@ def model(tokenizer):
 
 @pytest.fixture
 def make_guide(tokenizer):
-    """Makes guides and closes them. Their specs are small: no helper process is worth its start. A random
-    model writes all the whitespace that it may."""
+    """Makes guides and closes them. Their specs are small: no helper process is worth
+    its start. A random model writes all the whitespace that it may."""
     made = []
 
     def make(model=None, **options):
         options = {
-            "config": gp.GuidedConfig(threads=2, isolate_compiles=False, whitespace="compact"),
+            "config": gp.GuidedConfig(
+                threads=2, isolate_compiles=False, whitespace="compact"
+            ),
             **options,
         }
-        made.append(gp.Guide(options.pop("tokenizer", tokenizer), model=model, **options))
+        made.append(
+            gp.Guide(options.pop("tokenizer", tokenizer), model=model, **options)
+        )
         return made[-1]
 
     yield make
@@ -51,13 +55,18 @@ def guide(make_guide, model):
 
 @pytest.fixture
 def run(tokenizer, vocabulary, model, guide):
-    """Makes a `generate` call, and has a fresh matcher judge every guided row: the rows, which of them have
-    ended, and the errors."""
+    """Makes a `generate` call, and has a fresh matcher judge every guided row: the
+    rows, which of them have ended, and the errors."""
 
     def run(specs, *, guide=guide, model=model, prompts=PROMPTS, seed=0, **options):
-        own = {name: options.pop(name, ()) for name in ("logits_processor", "stopping_criteria")}
+        own = {
+            name: options.pop(name, ())
+            for name in ("logits_processor", "stopping_criteria")
+        }
         kwargs = guide.generate_kwargs(specs, **own)
-        rows = generate(model, encoded(tokenizer, prompts), seed=seed, **options, **kwargs)
+        rows = generate(
+            model, encoded(tokenizer, prompts), seed=seed, **options, **kwargs
+        )
         if model.config.is_encoder_decoder:
             rows = rows[:, 1:]
         listed = specs if isinstance(specs, list) else [specs]

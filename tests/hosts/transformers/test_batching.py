@@ -1,4 +1,5 @@
-"""Continuous batching: every guided request is what its spec says, however the manager moves it."""
+"""Continuous batching: every guided request is what its spec says, however the manager
+moves it."""
 
 import json
 import threading
@@ -29,13 +30,21 @@ def managed(model):
     made = []
 
     def make(generation=None, **options):
-        options = {"num_blocks": 64, "max_batch_tokens": 64, "max_requests_per_batch": 4, **options}
+        options = {
+            "num_blocks": 64,
+            "max_batch_tokens": 64,
+            "max_requests_per_batch": 4,
+            **options,
+        }
         if generation is None:
             generation = {"do_sample": False}
-        config = model.generation_config.__class__(eos_token_id=STOP, pad_token_id=2, **generation)
+        config = model.generation_config.__class__(
+            eos_token_id=STOP, pad_token_id=2, **generation
+        )
         made.append(
             model.init_continuous_batching(
-                generation_config=config, continuous_batching_config=ContinuousBatchingConfig(**options)
+                generation_config=config,
+                continuous_batching_config=ContinuousBatchingConfig(**options),
             )
         )
         return made[-1]
@@ -77,7 +86,9 @@ def collect(manager, wanted, seconds=120):
     """So many results, or those of these requests, among others."""
     found = {}
     end = time.monotonic() + seconds
-    while len(found) < wanted if isinstance(wanted, int) else not found.keys() >= wanted:
+    while (
+        len(found) < wanted if isinstance(wanted, int) else not found.keys() >= wanted
+    ):
         assert manager.is_running(), "the manager's loop has died"
         assert time.monotonic() < end, f"{len(found)} of {wanted} requests came"
         result = manager.get_result(timeout=0.2)
@@ -93,7 +104,8 @@ def check(guide, spec, result):
 
 
 @pytest.mark.parametrize(
-    "generation", [{"do_sample": False}, {"do_sample": True, "top_k": 20, "temperature": 1.2}]
+    "generation",
+    [{"do_sample": False}, {"do_sample": True, "top_k": 20, "temperature": 1.2}],
 )
 def test_requests_of_all_kinds(prompt, guide, managed, started, generation):
     free_manager = managed(generation)
@@ -128,7 +140,10 @@ def test_a_small_cache_moves_requests_out_and_in_again(demo_tokenizer, guide, st
     batching.pipeline.add_request = spy
     spec = gp.OutputSpec.regex("[a-c]{45,50}")
     prompt = demo_tokenizer.encode("x")
-    names = [batching.add_request([*prompt, 20 + n], spec, max_new_tokens=60) for n in range(4)]
+    names = [
+        batching.add_request([*prompt, 20 + n], spec, max_new_tokens=60)
+        for n in range(4)
+    ]
     found = collect(manager, 4)
     assert all(check(guide, spec, found[name]) for name in names)
     assert max(replayed) > 0, "nothing was moved: the cache is too large for this test"
@@ -141,7 +156,10 @@ def test_a_plugin_hears_each_step_once(demo_tokenizer, guide, started):
     try:
         spec = gp.OutputSpec.regex("[a-c]{45,50}")
         prompt = demo_tokenizer.encode("x")
-        guided = [batching.add_request([*prompt, 20 + n], spec, max_new_tokens=60) for n in range(3)]
+        guided = [
+            batching.add_request([*prompt, 20 + n], spec, max_new_tokens=60)
+            for n in range(3)
+        ]
         free = batching.add_request(prompt, None, max_new_tokens=30)
         found = collect(manager, 4)
         manager.stop()
@@ -162,7 +180,9 @@ def test_a_plugin_hears_each_step_once(demo_tokenizer, guide, started):
     assert unguided == found[free].generated_tokens
 
 
-def test_a_hook_that_raises_is_named_once_and_ends_no_request(prompt, guide, started, caplog):
+def test_a_hook_that_raises_is_named_once_and_ends_no_request(
+    prompt, guide, started, caplog
+):
     class Clumsy:
         @gp.hookimpl
         def post_sampling(self, step):
@@ -176,7 +196,9 @@ def test_a_hook_that_raises_is_named_once_and_ends_no_request(prompt, guide, sta
         assert check(guide, SPECS[2], collect(manager, 1)[name])
     finally:
         guide.compiler.plugins.unregister(clumsy)
-    (told,) = [record.message for record in caplog.records if "step hooks" in record.message]
+    (told,) = [
+        record.message for record in caplog.records if "step hooks" in record.message
+    ]
     assert "'clumsy'" in told
     assert "oops" in told
 
@@ -199,8 +221,13 @@ def test_several_sequences_of_a_request(prompt, guide, started):
 def test_cancelled_requests_leave_the_others_alone(prompt, guide, started):
     manager, batching = started()
     long = gp.OutputSpec.regex("[a-z]{300,400}")
-    leaving = [batching.add_request([*prompt, 30 + n], long, max_new_tokens=350) for n in range(2)]
-    staying = batching.add_request(prompt, gp.OutputSpec.regex("[a-c]{60,70}"), max_new_tokens=100)
+    leaving = [
+        batching.add_request([*prompt, 30 + n], long, max_new_tokens=350)
+        for n in range(2)
+    ]
+    staying = batching.add_request(
+        prompt, gp.OutputSpec.regex("[a-c]{60,70}"), max_new_tokens=100
+    )
     time.sleep(0.3)
     for name in leaving:
         manager.cancel_request(name)
@@ -218,7 +245,9 @@ def test_a_bad_spec_is_an_error_of_its_own_request(prompt, guide, started):
     # The manager checks no spec: its row fails closed.
     bad = manager.add_request(prompt, max_new_tokens=20, guided="no JSON")
     worse = manager.add_request(prompt, max_new_tokens=20, guided='{"regex": "a(?=b)"}')
-    good = manager.add_request(prompt, max_new_tokens=20, guided='{"choice": ["yes", "no"]}')
+    good = manager.add_request(
+        prompt, max_new_tokens=20, guided='{"choice": ["yes", "no"]}'
+    )
     found = collect(manager, 3)
     assert found[bad].generated_tokens == found[worse].generated_tokens == [STOP]
     assert check(guide, gp.OutputSpec.choice(["yes", "no"]), found[good])
@@ -242,7 +271,10 @@ def test_a_specs_own_stop_tokens_end_its_request(prompt, started):
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [({"use_async_batching": True}, "asynchronous"), ({"default_compile_level": 1}, "compiled")],
+    [
+        ({"use_async_batching": True}, "asynchronous"),
+        ({"default_compile_level": 1}, "compiled"),
+    ],
 )
 def test_what_its_interface_can_not_do_is_refused(guide, managed, options, says):
     with pytest.raises(ConfigError, match=says) as caught:
@@ -283,7 +315,9 @@ def test_a_manager_that_has_begun_is_refused(guide, started):
         batching.close()
 
 
-def test_a_step_whose_forward_pass_failed_is_not_handed_over(prompt, guide, started, model, monkeypatch):
+def test_a_step_whose_forward_pass_failed_is_not_handed_over(
+    prompt, guide, started, model, monkeypatch
+):
     def fail(*given, **options):
         raise RuntimeError("out of memory")
 
@@ -333,17 +367,23 @@ def test_requests_are_closed_before_their_limit(demo_tokenizer, started, options
         kind = ["schema", "regex", "choice"][number % 3]
         least = least_of(batching.pipeline, CASES[kind])
         room = [least, 2 * least, 3 * least, None][number // 3]
-        name = batching.add_request([*start, 20 + number], CASES[kind], max_new_tokens=room)
+        name = batching.add_request(
+            [*start, 20 + number], CASES[kind], max_new_tokens=room
+        )
         wanted[name] = kind, room or 33
     found = collect(manager, {*wanted})
     for name, (kind, room) in wanted.items():
         *tokens, last = found[name].generated_tokens
         assert (batching.error(name), last, len(tokens) < room) == (None, STOP, True)
         vocabulary = batching.pipeline.compiler.vocabulary
-        assert is_valid(kind, b"".join(vocabulary.tokens[token] for token in tokens).decode())
+        assert is_valid(
+            kind, b"".join(vocabulary.tokens[token] for token in tokens).decode()
+        )
     assert 3 < sum(batching.closed(name) for name in wanted) < len(wanted)
     assert {room for _, room in rooms} == {room for _, room in wanted.values()}
-    assert not options or max(rooms)[0], "nothing was moved: the cache is too large for this test"
+    assert not options or max(rooms)[0], (
+        "nothing was moved: the cache is too large for this test"
+    )
 
 
 def test_too_little_room_is_refused(prompt, started):
@@ -351,8 +391,12 @@ def test_too_little_room_is_refused(prompt, started):
     spec = CASES["schema"]
     least = least_of(batching.pipeline, CASES["schema"])
     for room in (least - 1, None):  # the manager's own config has no limit
-        with pytest.raises(RequestError, match=f"takes {least}" if room else "does not give"):
+        with pytest.raises(
+            RequestError, match=f"takes {least}" if room else "does not give"
+        ):
             batching.add_request(prompt, spec, max_new_tokens=room)
-    bad = manager.add_request(prompt, max_new_tokens=least - 1, guided=json.dumps(spec.to_dict()))
+    bad = manager.add_request(
+        prompt, max_new_tokens=least - 1, guided=json.dumps(spec.to_dict())
+    )
     assert collect(manager, {bad})[bad].generated_tokens == [STOP]
     assert f"takes {least}" in batching.error(bad).what

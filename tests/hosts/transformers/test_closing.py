@@ -1,4 +1,5 @@
-"""`close_before_length` with `generate`: what has room enough ends valid, whatever limits the call."""
+"""`close_before_length` with `generate`: what has room enough ends valid, whatever
+limits the call."""
 
 import pytest
 import torch
@@ -17,10 +18,18 @@ CALLS = {
     "max_new_tokens": lambda room, _: {"max_new_tokens": room},
     "process": lambda room, _: {"max_new_tokens": room},
     "max_length": lambda room, width: {"max_length": room + width},
-    "a config": lambda room, width: {"generation_config": GenerationConfig(max_length=room + width)},
+    "a config": lambda room, width: {
+        "generation_config": GenerationConfig(max_length=room + width)
+    },
     "a least length": lambda room, _: {"max_new_tokens": room, "min_new_tokens": room},
-    "three of each": lambda room, _: {"max_new_tokens": room, "num_return_sequences": 3},
-    "a forced last token": lambda room, _: {"max_new_tokens": room, "forced_eos_token_id": STOP},
+    "three of each": lambda room, _: {
+        "max_new_tokens": room,
+        "num_return_sequences": 3,
+    },
+    "a forced last token": lambda room, _: {
+        "max_new_tokens": room,
+        "forced_eos_token_id": STOP,
+    },
 }
 
 
@@ -30,9 +39,14 @@ def least_in(guide, spec):
 
 @pytest.mark.parametrize(
     ("how", "kind"),
-    [*((how, "schema") for how in CALLS), *(("max_new_tokens", kind) for kind in CASES if kind != "schema")],
+    [
+        *((how, "schema") for how in CALLS),
+        *(("max_new_tokens", kind) for kind in CASES if kind != "schema"),
+    ],
 )
-def test_every_output_ends_valid_and_rows_beside_are_untouched(tokenizer, model, make_guide, how, kind):
+def test_every_output_ends_valid_and_rows_beside_are_untouched(
+    tokenizer, model, make_guide, how, kind
+):
     guide = make_guide(model, mode="process" if how == "process" else "inline")
     spec = CASES[kind]
     inputs = encoded(tokenizer, PROMPTS)
@@ -52,7 +66,11 @@ def test_every_output_ends_valid_and_rows_beside_are_untouched(tokenizer, model,
                 assert same_until_stop(torch.tensor(output.tokens), tokens)
                 assert not output.closed
                 continue
-            assert (output.error, output.complete, len(output.tokens) < room) == (None, True, True)
+            assert (output.error, output.complete, len(output.tokens) < room) == (
+                None,
+                True,
+                True,
+            )
             assert is_valid(kind, output.text), output.text
             closed += output.closed
     assert closed or kind == "choice"
@@ -64,7 +82,9 @@ def test_decoders_with_forced_tokens(tokenizer, make_guide, kind, forced):
     guide = make_guide(model)
     least = least_in(guide, SCHEMA)
     for room in (least, 2 * least):
-        options = {"forced_bos_token_id": 9, "forced_eos_token_id": STOP} if forced else {}
+        options = (
+            {"forced_bos_token_id": 9, "forced_eos_token_id": STOP} if forced else {}
+        )
         kwargs = guide.generate_kwargs(SCHEMA)
         options |= {"max_new_tokens": room + forced, "do_sample": True, **kwargs}
         rows = generate(model, encoded(tokenizer, PROMPTS), **options)[:, 1:]
@@ -73,23 +93,38 @@ def test_decoders_with_forced_tokens(tokenizer, make_guide, kind, forced):
 
 
 def test_a_first_token_is_forced_behind_a_single_one_only(tokenizer, model, guide):
-    options = {"do_sample": True, "forced_bos_token_id": 9, **guide.generate_kwargs(SPECS)}
-    recheck(guide.compiler.vocabulary, SPECS, generate(model, encoded(tokenizer, PROMPTS), **options))
+    options = {
+        "do_sample": True,
+        "forced_bos_token_id": 9,
+        **guide.generate_kwargs(SPECS),
+    }
+    recheck(
+        guide.compiler.vocabulary,
+        SPECS,
+        generate(model, encoded(tokenizer, PROMPTS), **options),
+    )
 
 
-def test_too_little_room_is_an_error_with_its_place(tokenizer, model, guide, monkeypatch):
+def test_too_little_room_is_an_error_with_its_place(
+    tokenizer, model, guide, monkeypatch
+):
     inputs = encoded(tokenizer, PROMPTS)
     least = least_in(guide, SCHEMA)
     specs = [None, SCHEMA, SPECS[2]]
     few = {"max_new_tokens": least - 1, "num_return_sequences": 2, "do_sample": True}
     found = guide.generate(model, inputs, specs, **few)
     assert [type(output.error) for output in found[2:4]] == [RequestError] * 2
-    assert [(output.tokens, output.closed) for output in found[2:4]] == [((), False)] * 2
+    assert [(output.tokens, output.closed) for output in found[2:4]] == [
+        ((), False)
+    ] * 2
     assert [output.error for output in found[:2] + found[4:]] == [None] * 4
     assert all(output.complete for output in found[4:])
     with pytest.raises(RequestError, match=f"takes {least}") as caught:
         generate(model, inputs, **few, **guide.generate_kwargs(specs))
-    assert (caught.value.where[:8], f"at least {least}" in caught.value.hint) == ("spec 1: ", True)
+    assert (caught.value.where[:8], f"at least {least}" in caught.value.hint) == (
+        "spec 1: ",
+        True,
+    )
     kwargs = guide.generate_kwargs(specs)
     generate(model, inputs, **{**few, "max_new_tokens": least}, **kwargs)
     assert (kwargs.errors, kwargs.closed) == ({}, {2, 3})
@@ -102,9 +137,18 @@ def test_too_little_room_is_an_error_with_its_place(tokenizer, model, guide, mon
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_as_the_configuration_says_without_a_criterion(tokenizer, model, make_guide, wanted):
-    guide = make_guide(model, config=gp.GuidedConfig(isolate_compiles=False, close_before_length=wanted))
+def test_as_the_configuration_says_without_a_criterion(
+    tokenizer, model, make_guide, wanted
+):
+    guide = make_guide(
+        model,
+        config=gp.GuidedConfig(isolate_compiles=False, close_before_length=wanted),
+    )
     spec = gp.OutputSpec.json_schema(SCHEMA.text)
-    options = {"max_new_tokens": 40, "do_sample": True, "logits_processor": [guide.logits_processor(spec)]}
+    options = {
+        "max_new_tokens": 40,
+        "do_sample": True,
+        "logits_processor": [guide.logits_processor(spec)],
+    }
     rows = generate(model, encoded(tokenizer, PROMPTS), **options)
     assert all(recheck(guide.compiler.vocabulary, [spec] * 3, rows)) == wanted

@@ -1,4 +1,5 @@
-"""`Guide.generate_kwargs`: what comes out of `generate` is what the specs say, whatever the call is like."""
+"""`Guide.generate_kwargs`: what comes out of `generate` is what the specs say, whatever
+the call is like."""
 
 import dataclasses
 import json
@@ -20,8 +21,16 @@ HOW = {
     "greedy": {"do_sample": False},
     "sampling": {"do_sample": True, "temperature": 1.3, "top_k": 50, "top_p": 0.95},
     "min_p": {"do_sample": True, "min_p": 0.02, "top_k": 0},
-    "penalties": {"do_sample": True, "repetition_penalty": 1.2, "no_repeat_ngram_size": 6},
-    "watched": {"do_sample": True, "renormalize_logits": True, "remove_invalid_values": True},
+    "penalties": {
+        "do_sample": True,
+        "repetition_penalty": 1.2,
+        "no_repeat_ngram_size": 6,
+    },
+    "watched": {
+        "do_sample": True,
+        "renormalize_logits": True,
+        "remove_invalid_values": True,
+    },
     "static cache": {"do_sample": True, "cache_implementation": "static"},
 }
 
@@ -39,9 +48,16 @@ def bare(tokenizer, model):
 
 # What `generate` does with its options is the same in both modes.
 @pytest.mark.parametrize(
-    ("mode", "how"), [*(("inline", how) for how in HOW), ("process", "sampling"), ("process", "static cache")]
+    ("mode", "how"),
+    [
+        *(("inline", how) for how in HOW),
+        ("process", "sampling"),
+        ("process", "static cache"),
+    ],
 )
-def test_guided_rows_are_valid_and_unguided_ones_untouched(run, bare, model, make_guide, mode, how):
+def test_guided_rows_are_valid_and_unguided_ones_untouched(
+    run, bare, model, make_guide, mode, how
+):
     guide = make_guide(model, mode=mode)
     finished = 0
     for seed in range(3):
@@ -55,19 +71,27 @@ def test_guided_rows_are_valid_and_unguided_ones_untouched(run, bare, model, mak
 
 
 @pytest.mark.parametrize("mode", ["inline", "process"])
-def test_rows_that_do_not_say_are_laid_out_as_configured(tokenizer, vocabulary, model, make_guide, mode):
-    config = gp.GuidedConfig(threads=2, isolate_compiles=False, whitespace="spaced", strict=False)
+def test_rows_that_do_not_say_are_laid_out_as_configured(
+    tokenizer, vocabulary, model, make_guide, mode
+):
+    config = gp.GuidedConfig(
+        threads=2, isolate_compiles=False, whitespace="spaced", strict=False
+    )
     guide = make_guide(model, config=config, mode=mode)
     closed = dataclasses.replace(SPECS[0], strict=True)
     said = dataclasses.replace(closed, whitespace="compact")
     # Closed, it would have no instances.
-    opened = gp.OutputSpec.json_schema({"type": "object", "properties": {"a": False}, "minProperties": 1})
+    opened = gp.OutputSpec.json_schema(
+        {"type": "object", "properties": {"a": False}, "minProperties": 1}
+    )
     settled = [dataclasses.replace(closed, whitespace="spaced"), said]
     settled.append(dataclasses.replace(opened, whitespace="spaced", strict=False))
     ended = [0, 0]
     for seed in range(3):
         kwargs = guide.generate_kwargs([closed, said, opened])
-        rows = generate(model, encoded(tokenizer, PROMPTS), seed=seed, do_sample=True, **kwargs)
+        rows = generate(
+            model, encoded(tokenizer, PROMPTS), seed=seed, do_sample=True, **kwargs
+        )
         assert kwargs.errors == {}
         done = recheck(vocabulary, settled, rows)
         texts = [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
@@ -84,8 +108,15 @@ def test_compiled_forward(run, bare):
     torch._dynamo.reset()
     compiled = CompileConfig(backend="eager", mode=None, fullgraph=False)
     compiled._compile_all_devices = True
-    options = {"cache_implementation": "static", "compile_config": compiled, "max_new_tokens": 12}
-    assert same_until_stop(run(MIXED, do_sample=True, **options).rows[1], bare(do_sample=True, **options)[1])
+    options = {
+        "cache_implementation": "static",
+        "compile_config": compiled,
+        "max_new_tokens": 12,
+    }
+    assert same_until_stop(
+        run(MIXED, do_sample=True, **options).rows[1],
+        bare(do_sample=True, **options)[1],
+    )
     torch._dynamo.reset()
 
 
@@ -118,8 +149,14 @@ def test_forced_first_and_last_tokens(tokenizer, vocabulary, make_guide):
     # As BART checkpoints have them. Neither is the grammar's business, nor its failure.
     model = random_model(len(tokenizer), kind="bart")
     kwargs = make_guide(model).generate_kwargs(SPECS[0])
-    options = {"forced_bos_token_id": 9, "forced_eos_token_id": STOP, "max_new_tokens": 8}
-    rows = generate(model, encoded(tokenizer, PROMPTS), do_sample=True, **options, **kwargs)[:, 1:]
+    options = {
+        "forced_bos_token_id": 9,
+        "forced_eos_token_id": STOP,
+        "max_new_tokens": 8,
+    }
+    rows = generate(
+        model, encoded(tokenizer, PROMPTS), do_sample=True, **options, **kwargs
+    )[:, 1:]
     assert rows[:, 0].tolist() == [9] * 3
     assert rows[:, -1].tolist() == [STOP] * 3
     recheck(vocabulary, [SPECS[0]] * 3, rows[:, :-1], after=1)
@@ -141,7 +178,13 @@ def test_every_stop_token_of_the_model_may_end_a_row(run, tokenizer, make_guide)
     assert stops == (STOP, 7, 300)
     seen = set()
     for seed in range(12):
-        made = run(gp.OutputSpec.choice(["a", "b"]), model=model, guide=guide, seed=seed, do_sample=True)
+        made = run(
+            gp.OutputSpec.choice(["a", "b"]),
+            model=model,
+            guide=guide,
+            seed=seed,
+            do_sample=True,
+        )
         assert all(made.ended)
         seen |= {token for row in made.rows.tolist() for token in row if token in stops}
     assert len(seen) >= 2
@@ -150,16 +193,23 @@ def test_every_stop_token_of_the_model_may_end_a_row(run, tokenizer, make_guide)
 def test_a_specs_own_stop_tokens_end_its_row(run):
     spec = gp.OutputSpec.choice(["yes"], stop_token_ids=[44])
     assert run([spec, None, SPECS[2]]).ended == [True, False, True]
-    # `generate` knows nothing of token 44: without the criterion's word it would sample on and on.
+    # `generate` knows nothing of token 44: without the criterion's word it would sample
+    # on and on.
     alone = run(spec, prompts=PROMPTS[:1]).rows
     assert alone.shape[1] <= 4
     assert alone[0, -1] == 44
 
 
-def test_a_model_without_stop_token_ends_where_the_tokenizer_does(tokenizer, vocabulary, make_guide):
+def test_a_model_without_stop_token_ends_where_the_tokenizer_does(
+    tokenizer, vocabulary, make_guide
+):
     model = random_model(len(tokenizer), eos_token_id=None)
     assert model.generation_config.eos_token_id is None
-    rows = generate(model, encoded(tokenizer, PROMPTS), **make_guide(model).generate_kwargs(SPECS[2]))
+    rows = generate(
+        model,
+        encoded(tokenizer, PROMPTS),
+        **make_guide(model).generate_kwargs(SPECS[2]),
+    )
     assert all(recheck(vocabulary, [SPECS[2]] * 3, rows, pads=(STOP,)))
     assert rows.shape[1] < 10
 
@@ -183,15 +233,29 @@ def test_a_grammar_that_has_ended_wins_over_a_least_length(run, tokenizer, optio
         assert (made.ended, made.errors) == ([True, False, True], {})
     # Where the grammar can go on, it must: nothing may end before its time.
     rows = run(gp.OutputSpec.regex("[a-c]*"), do_sample=True, **options).rows
-    least = options.get("min_new_tokens", 60 - encoded(tokenizer, PROMPTS)["input_ids"].shape[1])
+    least = options.get(
+        "min_new_tokens", 60 - encoded(tokenizer, PROMPTS)["input_ids"].shape[1]
+    )
     assert all(STOP not in row[:least] for row in rows.tolist())
 
 
-def test_processors_that_forbid_all_that_the_grammar_allows(tokenizer, vocabulary, model, guide, caplog):
-    letters = [[token] for token, data in enumerate(vocabulary.tokens) if data[:1] in (b"y", b"Y")]
+def test_processors_that_forbid_all_that_the_grammar_allows(
+    tokenizer, vocabulary, model, guide, caplog
+):
+    letters = [
+        [token]
+        for token, data in enumerate(vocabulary.tokens)
+        if data[:1] in (b"y", b"Y")
+    ]
     kwargs = guide.generate_kwargs([gp.OutputSpec.choice(["yes"]), None, SPECS[1]])
     with caplog.at_level(logging.ERROR, "guided_plugin"):
-        rows = generate(model, encoded(tokenizer, PROMPTS), do_sample=True, bad_words_ids=letters, **kwargs)
+        rows = generate(
+            model,
+            encoded(tokenizer, PROMPTS),
+            do_sample=True,
+            bad_words_ids=letters,
+            **kwargs,
+        )
     assert rows[0, 0] == STOP
     assert list(kwargs.errors) == [0]
     assert "forbid every token" in kwargs.errors[0].what
@@ -200,12 +264,15 @@ def test_processors_that_forbid_all_that_the_grammar_allows(tokenizer, vocabular
     name = re.escape(kwargs.errors[0].request_id)
     (said,) = caplog.messages
     assert re.fullmatch(
-        rf"request {name}: row 0 of a generate call: row 0, token 0: .* forbid every .*", said
+        rf"request {name}: row 0 of a generate call: row 0, token 0: .* forbid every .*",
+        said,
     )
     recheck(vocabulary, [None, None, SPECS[1]], rows)
 
 
-def test_a_row_that_another_criterion_ends_has_not_failed(tokenizer, vocabulary, model, guide, caplog):
+def test_a_row_that_another_criterion_ends_has_not_failed(
+    tokenizer, vocabulary, model, guide, caplog
+):
     class AfterFour(StoppingCriteria):
         def __call__(self, input_ids, scores, **kwargs):
             done = torch.zeros(input_ids.shape[0], dtype=torch.bool)
@@ -227,7 +294,14 @@ def test_a_row_that_another_criterion_ends_has_not_failed(tokenizer, vocabulary,
 def test_stop_strings(tokenizer, vocabulary, model, guide):
     kwargs = guide.generate_kwargs(SPECS[0])
     inputs = encoded(tokenizer, PROMPTS)
-    rows = generate(model, inputs, tokenizer=tokenizer, stop_strings=['"kind"'], do_sample=True, **kwargs)
+    rows = generate(
+        model,
+        inputs,
+        tokenizer=tokenizer,
+        stop_strings=['"kind"'],
+        do_sample=True,
+        **kwargs,
+    )
     for row in rows.tolist():
         kept = row[: row.index(PAD)] if PAD in row else row
         recheck(vocabulary, [SPECS[0]], torch.tensor([kept]))
@@ -249,20 +323,32 @@ def test_processors_of_the_user_go_first_and_one_behind_the_guide_is_found_out(
 ):
     assert run(SPECS, logits_processor=[Shift()]).errors == {}
     kwargs = guide.generate_kwargs(SPECS, logits_processor=[Shift()])
-    assert [type(one).__name__ for one in kwargs["logits_processor"]] == ["Shift", "GuidedProcessor"]
+    assert [type(one).__name__ for one in kwargs["logits_processor"]] == [
+        "Shift",
+        "GuidedProcessor",
+    ]
     kwargs["logits_processor"].append(Shift())
     with caplog.at_level(logging.ERROR, "guided_plugin"):
         generate(model, encoded(tokenizer, PROMPTS), max_new_tokens=4, **kwargs)
     assert sorted(kwargs.errors) == [0, 1, 2]
-    assert all("breaks the grammar" in error.what and error.hint for error in kwargs.errors.values())
+    assert all(
+        "breaks the grammar" in error.what and error.hint
+        for error in kwargs.errors.values()
+    )
     assert len(caplog.records) == 3
 
 
 def test_logits_are_returned_as_the_model_made_them(tokenizer, model, guide):
     inputs = encoded(tokenizer, PROMPTS)
-    options = {"return_dict_in_generate": True, "output_logits": True, "output_scores": True}
+    options = {
+        "return_dict_in_generate": True,
+        "output_logits": True,
+        "output_scores": True,
+    }
     bare = model.generate(**inputs, max_new_tokens=3, **options)
-    made = model.generate(**inputs, max_new_tokens=3, **options, **guide.generate_kwargs(SPECS))
+    made = model.generate(
+        **inputs, max_new_tokens=3, **options, **guide.generate_kwargs(SPECS)
+    )
     assert torch.equal(made.logits[0], bare.logits[0])
     assert not torch.isinf(made.logits[0]).any()
     assert torch.isinf(made.scores[0]).any()
@@ -272,11 +358,15 @@ def test_streamers(run, tokenizer, capsys):
     streamer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
     made = run(SPECS[1], prompts=PROMPTS[:1], streamer=streamer, do_sample=True)
     assert made.ended == [True]
-    assert capsys.readouterr().out.strip() == tokenizer.decode(made.rows[0], skip_special_tokens=True)
+    assert capsys.readouterr().out.strip() == tokenizer.decode(
+        made.rows[0], skip_special_tokens=True
+    )
 
 
 def test_only_generated_tokens_are_the_grammars(run):
-    assert run(SPECS[2], prompts=['{"name":"half of an answer'], do_sample=True).ended == [True]
+    assert run(
+        SPECS[2], prompts=['{"name":"half of an answer'], do_sample=True
+    ).ended == [True]
 
 
 # Without the criterion
@@ -288,10 +378,21 @@ def test_a_processor_alone_is_correct_and_says_once_how_to_be_faster(
     transformers_step._warn_once.cache_clear()
     guide = make_guide(model, mode=mode)
     for seed in range(3):
-        alone = {"logits_processor": [guide.logits_processor(MIXED)], "do_sample": True, "seed": seed}
+        alone = {
+            "logits_processor": [guide.logits_processor(MIXED)],
+            "do_sample": True,
+            "seed": seed,
+        }
         paired = run(MIXED, guide=guide, do_sample=True, seed=seed).rows
-        assert generate(model, encoded(tokenizer, PROMPTS), **alone).tolist() == paired.tolist()
-    said = [record for record in caplog.records if "without its stopping criterion" in record.message]
+        assert (
+            generate(model, encoded(tokenizer, PROMPTS), **alone).tolist()
+            == paired.tolist()
+        )
+    said = [
+        record
+        for record in caplog.records
+        if "without its stopping criterion" in record.message
+    ]
     assert len(said) == 1
     assert "generate_kwargs" in said[0].message
 
@@ -336,7 +437,11 @@ def test_as_many_specs_as_prompts(run, count):
 def test_wire_forms_and_no_spec_at_all(run, bare, tokenizer, model, guide):
     kwargs = guide.generate_kwargs({"choice": ["yes", "no"]})
     rows = generate(model, encoded(tokenizer, PROMPTS), **kwargs)
-    assert all(recheck(guide.compiler.vocabulary, [gp.OutputSpec.choice(["yes", "no"])] * 3, rows))
+    assert all(
+        recheck(
+            guide.compiler.vocabulary, [gp.OutputSpec.choice(["yes", "no"])] * 3, rows
+        )
+    )
     free = run(None, do_sample=True)
     assert free.rows.tolist() == bare(do_sample=True).tolist()
     assert free.errors == {}

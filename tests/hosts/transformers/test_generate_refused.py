@@ -31,10 +31,14 @@ def test_what_moves_rows_is_refused(tokenizer, model, guide, how, way, monkeypat
     taken = []
     refused = ConfigError
     if way == "the stack tells nothing":
-        monkeypatch.setattr(transformers_step, "surroundings", lambda processor: Surroundings())
+        monkeypatch.setattr(
+            transformers_step, "surroundings", lambda processor: Surroundings()
+        )
         refused = PipelineError
     else:  # before the first step
-        monkeypatch.setattr(transformers_step.Run, "after_sampling", lambda *given: taken.append(given))
+        monkeypatch.setattr(
+            transformers_step.Run, "after_sampling", lambda *given: taken.append(given)
+        )
     with pytest.raises(refused) as caught:
         generate(model, encoded(tokenizer, PROMPTS[:1]), **options, **kwargs)
     assert caught.value.hint
@@ -42,11 +46,15 @@ def test_what_moves_rows_is_refused(tokenizer, model, guide, how, way, monkeypat
     assert taken == []
 
 
-def test_what_the_stack_does_not_tell_changes_no_token(tokenizer, vocabulary, model, guide, monkeypatch):
+def test_what_the_stack_does_not_tell_changes_no_token(
+    tokenizer, vocabulary, model, guide, monkeypatch
+):
     inputs = encoded(tokenizer, PROMPTS)
     options = {"do_sample": True, "num_return_sequences": 2, "min_new_tokens": 9}
     seen = generate(model, inputs, **options, **guide.generate_kwargs(MIXED))
-    monkeypatch.setattr(transformers_step, "surroundings", lambda processor: Surroundings())
+    monkeypatch.setattr(
+        transformers_step, "surroundings", lambda processor: Surroundings()
+    )
     blind = generate(model, inputs, **options, **guide.generate_kwargs(MIXED))
     assert seen.tolist() == blind.tolist()
     doubled = encoded(tokenizer, [*PROMPTS, "other", "prompts", "here"])
@@ -55,7 +63,8 @@ def test_what_the_stack_does_not_tell_changes_no_token(tokenizer, vocabulary, mo
 
 
 def test_the_prompts_logits_are_not_kept(tokenizer, model, guide):
-    # Up to Python 3.12, reading a frame's variables leaves references to all of them in the frame.
+    # Up to Python 3.12, reading a frame's variables leaves references to all of them in
+    # the frame.
     import gc
     import weakref
 
@@ -69,10 +78,15 @@ def test_the_prompts_logits_are_not_kept(tokenizer, model, guide):
     class Look(StoppingCriteria):
         def __call__(self, input_ids, scores, **kwargs):
             gc.collect()
-            alive.append(sum(isinstance(one, weakref.ref) and one() is not None for one in alive))
+            alive.append(
+                sum(isinstance(one, weakref.ref) and one() is not None for one in alive)
+            )
             return torch.zeros(input_ids.shape[0], dtype=torch.bool)
 
-    kwargs = guide.generate_kwargs(SPECS, logits_processor=[Watch()], stopping_criteria=[Look()])
+    kwargs = guide.generate_kwargs(
+        SPECS, logits_processor=[Watch()], stopping_criteria=[Look()]
+    )
     generate(model, encoded(tokenizer, PROMPTS), max_new_tokens=3, **kwargs)
-    # The loop's own variable is one; the first step's logits must be gone in the second.
+    # The loop's own variable is one; the first step's logits must be gone in the
+    # second.
     assert [one for one in alive if isinstance(one, int)][1:] == [1, 1]

@@ -36,7 +36,9 @@ def test_reuse(tokenizer, vocabulary, model, guide, alone):
     for seed in range(4):
         rows = generate(model, inputs, seed=seed, do_sample=True, **kwargs)
         recheck(vocabulary, MIXED, rows)
-        fresh = generate(model, inputs, seed=seed, do_sample=True, **guide.generate_kwargs(MIXED))
+        fresh = generate(
+            model, inputs, seed=seed, do_sample=True, **guide.generate_kwargs(MIXED)
+        )
         assert rows.tolist() == fresh.tolist()
 
 
@@ -73,7 +75,9 @@ def test_pipelines_are_kept_and_never_shared(tokenizer, model, guide):
 
 def test_more_rows_than_slots(tokenizer, vocabulary, model, guide):
     prompts = [f"prompt {n}" for n in range(70)]
-    rows = generate(model, encoded(tokenizer, prompts), **guide.generate_kwargs(SPECS[2]))
+    rows = generate(
+        model, encoded(tokenizer, prompts), **guide.generate_kwargs(SPECS[2])
+    )
     assert all(recheck(vocabulary, [SPECS[2]] * 70, rows))
 
 
@@ -86,8 +90,12 @@ def test_threads(tokenizer, vocabulary, model, make_guide, mode):
         try:
             inputs = encoded(tokenizer, PROMPTS)
             for _ in range(3):
-                rows = model.generate(**inputs, max_new_tokens=40, **guide.generate_kwargs(MIXED))
-                found.setdefault(number, []).append(rows[:, inputs["input_ids"].shape[1] :])
+                rows = model.generate(
+                    **inputs, max_new_tokens=40, **guide.generate_kwargs(MIXED)
+                )
+                found.setdefault(number, []).append(
+                    rows[:, inputs["input_ids"].shape[1] :]
+                )
         except BaseException as error:
             errors.append(error)
 
@@ -143,7 +151,10 @@ def test_a_worker_killed_in_a_step(tokenizer, vocabulary, model, make_guide, whe
     def kill():
         steps.append(None)
         if len(steps) in (2, 5):
-            os.kill(kwargs.call._loans[0].pipeline.runtime.supervisor.worker_pid, signal.SIGKILL)
+            os.kill(
+                kwargs.call._loans[0].pipeline.runtime.supervisor.worker_pid,
+                signal.SIGKILL,
+            )
 
     class Killer(LogitsProcessor):
         def __call__(self, input_ids, scores):
@@ -168,13 +179,16 @@ def test_a_worker_killed_in_a_step(tokenizer, vocabulary, model, make_guide, whe
     assert same_until_stop(rows[1], generate(model, inputs, do_sample=True)[1])
 
 
-def test_masks_are_asked_for_before_the_forward_pass(tokenizer, vocabulary, model, make_guide):
+def test_masks_are_asked_for_before_the_forward_pass(
+    tokenizer, vocabulary, model, make_guide
+):
     guide = make_guide(model, mode="process")
     kwargs = guide.generate_kwargs(SPECS)
     ahead = []
 
     class Watch(LogitsProcessor):
-        """The first processor: nothing but the forward pass is between the criteria and this."""
+        """The first processor: nothing but the forward pass is between the criteria and
+        this."""
 
         def __call__(self, input_ids, scores):
             if kwargs.call._run:
@@ -192,4 +206,6 @@ def test_failures_are_seen_by_plugins_and_pads_are_none(tokenizer, model, guide)
     kwargs = guide.generate_kwargs(SPECS)
     generate(model, encoded(tokenizer, PROMPTS), **kwargs)
     pipeline = kwargs.call._run._pipeline
-    assert all(pipeline.phase(name) is not Phase.FAILED for name in kwargs.call._run.requests)
+    assert all(
+        pipeline.phase(name) is not Phase.FAILED for name in kwargs.call._run.requests
+    )

@@ -1,6 +1,8 @@
-"""What the host relies on in transformers. When one of these fails, a new version has changed under it.
+"""What the host relies on in transformers. When one of these fails, a new version has
+changed under it.
 
-The version range is in pyproject.toml; docs/compatibility.md says which versions these tests were run with.
+The version range is in pyproject.toml; docs/compatibility.md says which versions these
+tests were run with.
 """
 
 import inspect
@@ -10,7 +12,12 @@ import pytest
 import torch
 import transformers
 from generating import random_model
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+)
 from transformers.generation import utils
 
 from guided_plugin.hosts.transformers.surroundings import DECODERS, surroundings
@@ -52,7 +59,13 @@ INPUTS = {
 @pytest.mark.parametrize("sample", [False, True])
 def test_processor_and_criterion_take_turns_on_the_same_token_ids(model, sample):
     recorder = Recorder()
-    out = model.generate(**INPUTS, max_new_tokens=4, do_sample=sample, eos_token_id=None, **recorder.pair())
+    out = model.generate(
+        **INPUTS,
+        max_new_tokens=4,
+        do_sample=sample,
+        eos_token_id=None,
+        **recorder.pair(),
+    )
     assert [call[0] for call in recorder.calls] == ["processor", "criterion"] * 4
     for step in range(3):
         assert recorder.calls[2 * step + 1][1] is recorder.calls[2 * step + 2][1]
@@ -86,7 +99,13 @@ def test_scores_are_a_copy_of_the_models_logits(model):
 
 def test_rows_of_a_prompt_are_neighbours(model):
     recorder = Recorder()
-    model.generate(**INPUTS, max_new_tokens=1, do_sample=True, num_return_sequences=3, **recorder.pair())
+    model.generate(
+        **INPUTS,
+        max_new_tokens=1,
+        do_sample=True,
+        num_return_sequences=3,
+        **recorder.pair(),
+    )
     first = recorder.calls[0][1]
     assert first[:, -1].tolist() == [6, 6, 6, 9, 9, 9]
     assert recorder.calls[0][3].sequences == 3
@@ -98,11 +117,20 @@ def test_users_processors_come_before_the_warpers_and_after_the_rest(model):
             return scores
 
     config = GenerationConfig(
-        do_sample=True, temperature=0.5, top_k=5, top_p=0.9, min_p=0.1, repetition_penalty=1.2, eos_token_id=1
+        do_sample=True,
+        temperature=0.5,
+        top_k=5,
+        top_p=0.9,
+        min_p=0.1,
+        repetition_penalty=1.2,
+        eos_token_id=1,
     )
     config._eos_token_tensor = torch.tensor([1])
     chain = model._get_logits_processor(
-        config, input_ids_seq_length=3, logits_processor=LogitsProcessorList([Mine()]), device="cpu"
+        config,
+        input_ids_seq_length=3,
+        logits_processor=LogitsProcessorList([Mine()]),
+        device="cpu",
     )
     names = [type(one).__name__ for one in chain]
     assert names[0] == "RepetitionPenaltyLogitsProcessor"
@@ -131,7 +159,12 @@ def test_finished_rows_get_padding(model):
 def test_the_frame_of_a_decoding_method_tells_its_config(model):
     recorder = Recorder()
     model.generate(
-        **INPUTS, max_new_tokens=1, eos_token_id=[3, 4], pad_token_id=2, do_sample=True, **recorder.pair()
+        **INPUTS,
+        max_new_tokens=1,
+        eos_token_id=[3, 4],
+        pad_token_id=2,
+        do_sample=True,
+        **recorder.pair(),
     )
     found = recorder.calls[0][3]
     assert found.stops == {3, 4}
@@ -146,11 +179,17 @@ def test_the_decoding_methods_that_are_refused_have_these_names(model):
         if hasattr(utils, "GENERATION_MODES_MAPPING")
         else {"_sample", "_beam_search", "_assisted_decoding"}
     )
-    own = {name for name in methods if name.startswith("_") and hasattr(utils.GenerationMixin, name)}
+    own = {
+        name
+        for name in methods
+        if name.startswith("_") and hasattr(utils.GenerationMixin, name)
+    }
     assert {"_sample", *DECODERS} <= own
     for name in ("_sample", *DECODERS):
         parameters = inspect.signature(getattr(utils.GenerationMixin, name)).parameters
-        assert {"logits_processor", "stopping_criteria", "generation_config"} <= set(parameters)
+        assert {"logits_processor", "stopping_criteria", "generation_config"} <= set(
+            parameters
+        )
     # A decoding method that is new here has not been looked at.
     assert own - {"_sample", *DECODERS} <= {
         "_contrastive_search",
@@ -164,18 +203,33 @@ def test_beam_search_shows_criteria_other_rows_than_processors(model):
     # The second line of defence, behind the frame.
     recorder = Recorder()
     model.generate(
-        **INPUTS, max_new_tokens=2, num_beams=3, do_sample=False, eos_token_id=79, **recorder.pair()
+        **INPUTS,
+        max_new_tokens=2,
+        num_beams=3,
+        do_sample=False,
+        eos_token_id=79,
+        **recorder.pair(),
     )
     kinds = {call[0]: call[1].shape[0] for call in recorder.calls}
     assert kinds["processor"] == 6
     assert kinds["criterion"] != 6
-    assert all(call[3].unguidable == "beam search" for call in recorder.calls if call[0] == "processor")
+    assert all(
+        call[3].unguidable == "beam search"
+        for call in recorder.calls
+        if call[0] == "processor"
+    )
 
 
 def test_assisted_generation_calls_processors_out_of_turn(model):
     recorder = Recorder()
     one = {name: value[1:] for name, value in INPUTS.items()}
-    model.generate(**one, max_new_tokens=8, prompt_lookup_num_tokens=2, do_sample=False, **recorder.pair())
+    model.generate(
+        **one,
+        max_new_tokens=8,
+        prompt_lookup_num_tokens=2,
+        do_sample=False,
+        **recorder.pair(),
+    )
     told = {call[3].unguidable for call in recorder.calls if call[0] == "processor"}
     assert told == {"assisted generation"}
 
@@ -193,11 +247,17 @@ def test_the_version_is_in_the_published_range():
 
 
 def test_continuous_batching_keeps_its_contract(model):
-    processors = pytest.importorskip("transformers.generation.continuous_batching.cb_logits_processors")
+    processors = pytest.importorskip(
+        "transformers.generation.continuous_batching.cb_logits_processors"
+    )
     from transformers.generation.continuous_batching import requests
 
     base = processors.ContinuousBatchingLogitsProcessor
-    assert {"fill_defaults", "prepare_tensor_args", "__call__"} == base.__abstractmethods__
+    assert {
+        "fill_defaults",
+        "prepare_tensor_args",
+        "__call__",
+    } == base.__abstractmethods__
     chain = processors.ContinuousBatchingLogitsProcessorList(LogitsProcessorList())
     assert (chain.tensors_required, chain.do_processing) == (0, False)
     chain._retrieve_processors_kwargs()
@@ -209,7 +269,8 @@ def test_continuous_batching_keeps_its_contract(model):
     state.generated_tokens += [4, 5]
     state.max_new_tokens = 9
     assert state.status < requests.RequestStatus.FINISHED
-    # One that made room and comes back: what it had produced is a part of its prompt, with the same id.
+    # One that made room and comes back: what it had produced is a part of its prompt,
+    # with the same id.
     again = state.create_equivalent_initial_request()
     assert (again.request_id, again.max_new_tokens) == ("r", 7)
     assert again.initial_tokens[again._true_initial_tokens :] == [4, 5]

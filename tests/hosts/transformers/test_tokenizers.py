@@ -20,25 +20,39 @@ pytestmark = pytest.mark.slow
 def parts(name: str) -> Any:
     vocabulary, width = VOCABULARIES[name]()
     assert vocabulary.size <= width
-    model = random_model(width, eos_token_id=list(vocabulary.stop_token_ids), pad_token_id=0)
+    model = random_model(
+        width, eos_token_id=list(vocabulary.stop_token_ids), pad_token_id=0
+    )
     return vocabulary, model
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_every_row_is_accepted_by_a_fresh_matcher(name):
     vocabulary, model = parts(name)
-    # A text of several scripts, and a schema; one row unguided; twice each, as several sequences have it.
+    # A text of several scripts, and a schema; one row unguided; twice each, as several
+    # sequences have it.
     specs = [SPECS[0], None, SPECS[1], gp.OutputSpec.choice(["Grüße, 世界!", "नमस्ते"])]
-    prompts = torch.tensor([[0, 0, 300, 301], [0, 302, 303, 304], [305, 306, 307, 308], [0, 0, 0, 309]])
+    prompts = torch.tensor(
+        [[0, 0, 300, 301], [0, 302, 303, 304], [305, 306, 307, 308], [0, 0, 0, 309]]
+    )
     attention = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1], [1, 1, 1, 1], [0, 0, 0, 1]])
     stops = vocabulary.stop_token_ids
-    options = {"max_new_tokens": 60, "do_sample": True, "num_return_sequences": 2, "pad_token_id": stops[0]}
+    options = {
+        "max_new_tokens": 60,
+        "do_sample": True,
+        "num_return_sequences": 2,
+        "pad_token_id": stops[0],
+    }
     with gp.Guide(
-        vocabulary, model=model, config=gp.GuidedConfig(threads=2, isolate_compiles=False)
+        vocabulary,
+        model=model,
+        config=gp.GuidedConfig(threads=2, isolate_compiles=False),
     ) as guide:
         set_seed(1)
         kwargs = guide.generate_kwargs(specs)
-        rows = model.generate(prompts, attention_mask=attention, **options, **kwargs)[:, 4:]
+        rows = model.generate(prompts, attention_mask=attention, **options, **kwargs)[
+            :, 4:
+        ]
         assert kwargs.errors == {}
     set_seed(1)
     bare = model.generate(prompts, attention_mask=attention, **options)[:, 4:]
@@ -46,5 +60,8 @@ def test_every_row_is_accepted_by_a_fresh_matcher(name):
     assert ended[6:] == [True, True]
     for row in (2, 3):
         assert same_until_stop(rows[row], bare[row], stops)
-    spelled = [b"".join(vocabulary.tokens[t] for t in row if t not in stops) for row in rows[6:].tolist()]
+    spelled = [
+        b"".join(vocabulary.tokens[t] for t in row if t not in stops)
+        for row in rows[6:].tolist()
+    ]
     assert {text.decode() for text in spelled} <= {"Grüße, 世界!", "नमस्ते"}

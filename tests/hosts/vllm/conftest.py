@@ -1,4 +1,5 @@
-"""Fixtures of the tests with vLLM: one engine in this process and one server, for all of them."""
+"""Fixtures of the tests with vLLM: one engine in this process and one server, for all
+of them."""
 
 import asyncio
 import os
@@ -7,9 +8,11 @@ import pathlib
 import pytest
 
 SHORT_WINDOW = pathlib.Path(__file__).parents[2] / "support" / "short_window"
-"""Of a server that refuses guided requests for 20 s after three deaths of its worker, not for a minute."""
+"""Of a server that refuses guided requests for 20 s after three deaths of its worker,
+not for a minute."""
 
-# Before vLLM is imported: engines of this process, quiet. A server that a test starts says what it needs.
+# Before vLLM is imported: engines of this process, quiet. A server that a test starts
+# says what it needs.
 os.environ.update(
     VLLM_CPU_KVCACHE_SPACE="1",
     VLLM_CPU_OMP_THREADS_BIND="nobind",
@@ -20,19 +23,24 @@ os.environ.update(
 
 @pytest.fixture
 def byte_tokenizer(monkeypatch):
-    """Engines without a model: the vocabulary of `vllm_support` in place of a tokenizer's."""
+    """Engines without a model: the vocabulary of `vllm_support` in place of a
+    tokenizer's."""
     from vllm_support import VOCABULARY
 
-    monkeypatch.setattr("guided_plugin.hosts.vllm.engine.vocabulary_of", lambda config: VOCABULARY)
+    monkeypatch.setattr(
+        "guided_plugin.hosts.vllm.engine.vocabulary_of", lambda config: VOCABULARY
+    )
 
 
 @pytest.fixture(scope="session")
 def started():
-    """An engine in this process with everything switched on, and what its first guided request started: the
-    methods of its workers that were called, and the processes that compile.
+    """An engine in this process with everything switched on, and what its first guided
+    request started: the methods of its workers that were called, and the processes that
+    compile.
 
-    Small cache blocks force preemption, a small batch limit splits prompts. In float32 the best token leads
-    by more than the shape of a batch can change, so that outputs can be compared.
+    Small cache blocks force preemption, a small batch limit splits prompts. In float32
+    the best token leads by more than the shape of a batch can change, so that outputs
+    can be compared.
     """
     from vllm import LLM, envs
     from vllm_support import PATIENT, params_of, runner
@@ -52,9 +60,15 @@ def started():
         max_num_batched_tokens=32,
         num_gpu_blocks_override=7,
         disable_log_stats=False,
-        structured_outputs_config={"backend": "xgrammar", "disable_any_whitespace": True},
-        logits_processors=[GuidedLogitsProcessor],  # installed and passed at once: one of them works
-        additional_config={"guided_plugin": {"take_over": True, "mode": "process", **PATIENT}},
+        structured_outputs_config={
+            "backend": "xgrammar",
+            "disable_any_whitespace": True,
+        },
+        # installed and passed at once: one of them works
+        logits_processors=[GuidedLogitsProcessor],
+        additional_config={
+            "guided_plugin": {"take_over": True, "mode": "process", **PATIENT}
+        },
     )
     envs.disable_envs_cache()  # another engine of this process may want other variables
     called = []
@@ -85,14 +99,17 @@ def reconfigured(llm, monkeypatch):
         config = llm.llm_engine.vllm_config
         options = {**config.additional_config["guided_plugin"], **options}
         monkeypatch.setitem(config.additional_config, "guided_plugin", options)
-        monkeypatch.setattr(llm.llm_engine.input_processor, "_guided_gate", Gate(config))
+        monkeypatch.setattr(
+            llm.llm_engine.input_processor, "_guided_gate", Gate(config)
+        )
 
     return change
 
 
 @pytest.fixture(scope="session")
 def async_llm():
-    """An AsyncLLM with grammars inline and its core in another process, and what runs coroutines with it."""
+    """An AsyncLLM with grammars inline and its core in another process, and what runs
+    coroutines with it."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm_support import PATIENT
@@ -108,10 +125,18 @@ def async_llm():
         max_num_batched_tokens=32,
         enable_lora=True,
         max_lora_rank=1,
-        # On the CPU, vLLM gives rows without an adapter that of the last slot if any row of a step has one.
-        # With a single slot the adapter would change them too; with two, the last one is empty.
+        # On the CPU, vLLM gives rows without an adapter that of the last slot if any
+        # row of a step has one. With a single slot the adapter would change them too;
+        # with two, the last one is empty.
         max_loras=2,
-        additional_config={"guided_plugin": {"take_over": True, "mode": "inline", "threads": 1, **PATIENT}},
+        additional_config={
+            "guided_plugin": {
+                "take_over": True,
+                "mode": "inline",
+                "threads": 1,
+                **PATIENT,
+            }
+        },
     )
 
     async def make():
@@ -125,12 +150,16 @@ def async_llm():
 
 @pytest.fixture(scope="session")
 def expected(llm):
-    """What one rank makes of the requests that several ranks get. Two at a time: no prompt with a seed may
-    come in parts, as vLLM cannot wind back its generator on the CPU."""
+    """What one rank makes of the requests that several ranks get. Two at a time: no
+    prompt with a seed may come in parts, as vLLM cannot wind back its generator on the
+    CPU."""
     from vllm_ranks import requests
 
     prompts, params = requests()
-    batches = [llm.generate(prompts[at : at + 2], params[at : at + 2], use_tqdm=False) for at in (0, 2, 4, 6)]
+    batches = [
+        llm.generate(prompts[at : at + 2], params[at : at + 2], use_tqdm=False)
+        for at in (0, 2, 4, 6)
+    ]
     return [output.outputs[0].token_ids for batch in batches for output in batch]
 
 
@@ -145,11 +174,12 @@ def server(tmp_path_factory):
         "worker_grammar_ms": 60_000,
         "compile_seconds": 60.0,
     }
-    arguments = (
-        "--dtype float32 --enable-log-requests --enable-scale-out --served-model-name demo path/to/model"
-    )
+    arguments = "--dtype float32 --enable-log-requests --enable-scale-out --served-model-name demo path/to/model"
     with serving(
-        tmp_path_factory.mktemp("server"), options, *arguments.split(), paths=[SHORT_WINDOW]
+        tmp_path_factory.mktemp("server"),
+        options,
+        *arguments.split(),
+        paths=[SHORT_WINDOW],
     ) as running:
         yield running
 
@@ -158,5 +188,7 @@ def server(tmp_path_factory):
 def client(server):
     import openai
 
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300) as made:
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300
+    ) as made:
         yield made

@@ -1,4 +1,5 @@
-"""What a frontend asks its engines; with several of them, what any says counts. With vLLM's own client."""
+"""What a frontend asks its engines; with several of them, what any says counts. With
+vLLM's own client."""
 
 import asyncio
 from types import SimpleNamespace
@@ -50,7 +51,12 @@ def frontend(kind, answers):
 FIGURES = [[{"growth": {"steps": (3,)}}], []], [[{"growth": {"steps": (5,)}}]]
 ANSWERS = {
     b"0": {HEALTH: [""], PREPARE: [True], METRICS: FIGURES[0], RETRY_AFTER: [0.0]},
-    b"1": {HEALTH: ["no grammar worker"], PREPARE: [False], METRICS: FIGURES[1], RETRY_AFTER: [7.0]},
+    b"1": {
+        HEALTH: ["no grammar worker"],
+        PREPARE: [False],
+        METRICS: FIGURES[1],
+        RETRY_AFTER: [7.0],
+    },
 }
 
 
@@ -59,7 +65,10 @@ def test_vllm_itself_passes_on_one_answer_and_we_all():
     assert asyncio.run(llm.collective_rpc(HEALTH)) == [""]
     assert asyncio.run(ask_all(llm, HEALTH)) == ["", "no grammar worker"]
     assert not all(asyncio.run(ask_all(llm, PREPARE, ("key", None))))
-    assert asked.asked[-2:] == [(b"0", PREPARE, ("key", None)), (b"1", PREPARE, ("key", None))]
+    assert asked.asked[-2:] == [
+        (b"0", PREPARE, ("key", None)),
+        (b"1", PREPARE, ("key", None)),
+    ]
 
 
 def test_one_engine_is_asked_as_ever():
@@ -102,7 +111,9 @@ def test_the_figures_name_each_engine(monkeypatch):
 
 
 def test_a_client_that_has_changed_is_told(monkeypatch):
-    monkeypatch.setattr(questions, "broken", lambda part: RequestError(f"no {part.value}"))
+    monkeypatch.setattr(
+        questions, "broken", lambda part: RequestError(f"no {part.value}")
+    )
     llm, _ = frontend(DPLBAsyncMPClient, ANSWERS)
     with pytest.raises(RequestError, match="data-parallel front"):
         asyncio.run(ask_all(llm, HEALTH))
@@ -135,10 +146,15 @@ def test_the_engine_is_asked_whether_it_can_guide_a_few_times_a_second(monkeypat
 
 
 def test_after_a_failure_the_engine_is_asked_again(monkeypatch):
-    """With the worker of its request others can have ended: their errors would come after status 200."""
+    """With the worker of its request others can have ended: their errors would come
+    after status 200."""
     monkeypatch.setattr(telling, "listener", telling.Listener())
-    output = EngineCoreOutput("one", [], finish_reason=FinishReason.ERROR, stop_reason="the worker ended")
-    stopped = EngineCoreOutput("two", [], finish_reason=FinishReason.STOP, stop_reason=7)
+    output = EngineCoreOutput(
+        "one", [], finish_reason=FinishReason.ERROR, stop_reason="the worker ended"
+    )
+    stopped = EngineCoreOutput(
+        "two", [], finish_reason=FinishReason.STOP, stop_reason=7
+    )
     process = process_outputs(lambda self, outputs: "processed")
     asked = []
     health = Health()
@@ -156,15 +172,25 @@ def test_after_a_failure_the_engine_is_asked_again(monkeypatch):
 
 @pytest.mark.parametrize(
     ("reason", "status"),
-    [("bad_words leave no token that the grammar allows (change them)", 400), ("the worker ended", 500)],
+    [
+        ("bad_words leave no token that the grammar allows (change them)", 400),
+        ("the worker ended", 500),
+    ],
 )
-def test_a_failure_by_options_of_the_request_is_the_clients(monkeypatch, reason, status):
+def test_a_failure_by_options_of_the_request_is_the_clients(
+    monkeypatch, reason, status
+):
     monkeypatch.setattr(telling, "listener", telling.Listener())
     put = []
     state = SimpleNamespace(queue=SimpleNamespace(put=put.append))
-    output = EngineCoreOutput("one", [], finish_reason=FinishReason.ERROR, stop_reason=reason)
-    process_outputs(lambda self, outputs: None)(SimpleNamespace(request_states={"one": state}), [output])
-    passed_on = "error" in EngineCoreOutput.__struct_fields__  # since 0.33, which gives the answer
+    output = EngineCoreOutput(
+        "one", [], finish_reason=FinishReason.ERROR, stop_reason=reason
+    )
+    process_outputs(lambda self, outputs: None)(
+        SimpleNamespace(request_states={"one": state}), [output]
+    )
+    # since 0.33, which gives the answer
+    passed_on = "error" in EngineCoreOutput.__struct_fields__
     assert [error.http_status for error in put] == [status] * (not passed_on)
 
 
@@ -178,7 +204,8 @@ def test_callers_on_an_event_loop_share_a_question():
 
     async def many(health):
         return await asyncio.gather(
-            *(health.check_async(collective_rpc) for _ in range(9)), return_exceptions=True
+            *(health.check_async(collective_rpc) for _ in range(9)),
+            return_exceptions=True,
         )
 
     errors = asyncio.run(many(Health()))

@@ -1,4 +1,5 @@
-"""What of a beam search is refused, without an engine; tests of server and engine ask them."""
+"""What of a beam search is refused, without an engine; tests of server and engine ask
+them."""
 
 import inspect
 import pathlib
@@ -22,7 +23,10 @@ from guided_plugin.hosts.vllm.names import NAMES, When
 from guided_plugin.hosts.vllm.patches import patch
 
 MESSAGES = [{"role": "user", "content": "Write"}]
-FORM = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "integer"}}}
+FORM = {
+    "type": "json_schema",
+    "json_schema": {"name": "a", "schema": {"type": "integer"}},
+}
 GUIDED = {"vllm_xargs": {"guided": '{"regex": "a"}'}}
 
 
@@ -35,10 +39,14 @@ def search(request, options):
     """Begin the request's beam search as a server does; nothing of it runs."""
 
     class Serving(BeamSearchOnlineMixin):
-        engine_client = SimpleNamespace(input_processor=SimpleNamespace(vllm_config=config(options)))
+        engine_client = SimpleNamespace(
+            input_processor=SimpleNamespace(vllm_config=config(options))
+        )
 
     params = request.to_beam_search_params(5, {})
-    return Serving().beam_search(prompt={"type": "token"}, request_id="r", params=params)
+    return Serving().beam_search(
+        prompt={"type": "token"}, request_id="r", params=params
+    )
 
 
 def speech(kind, **options):
@@ -54,7 +62,9 @@ def speech(kind, **options):
 
 
 def chat(**options):
-    return ChatCompletionRequest(model="m", messages=MESSAGES, use_beam_search=True, **options)
+    return ChatCompletionRequest(
+        model="m", messages=MESSAGES, use_beam_search=True, **options
+    )
 
 
 def completion(**options):
@@ -65,14 +75,22 @@ def test_every_way_to_a_beam_search_is_wrapped():
     root = pathlib.Path(vllm.__file__).parent
     found = {"to_beam_search_params": set(), "beam_search": set()}
     for file in (root / "entrypoints").rglob("*.py"):
-        for name in re.findall(r"def (to_beam_search_params|beam_search)\(", file.read_text()):
-            found[name].add(".".join(file.relative_to(root.parent).with_suffix("").parts))
+        for name in re.findall(
+            r"def (to_beam_search_params|beam_search)\(", file.read_text()
+        ):
+            found[name].add(
+                ".".join(file.relative_to(root.parent).with_suffix("").parts)
+            )
     for name, modules in found.items():
-        assert modules == {one.path.partition(":")[0] for one in NAMES if one.by == f"gate:{name}"}
+        assert modules == {
+            one.path.partition(":")[0] for one in NAMES if one.by == f"gate:{name}"
+        }
 
 
 @pytest.mark.parametrize("make", [chat, completion])
-@pytest.mark.parametrize("theirs", [{"response_format": FORM}, {"structured_outputs": {"choice": ["a"]}}])
+@pytest.mark.parametrize(
+    "theirs", [{"response_format": FORM}, {"structured_outputs": {"choice": ["a"]}}]
+)
 def test_vllms_own_constraint_is_refused_where_it_is_taken_over(make, theirs):
     with pytest.raises(VLLMValidationError, match="beam search can't be guided"):
         search(make(**theirs), TAKES_OVER)

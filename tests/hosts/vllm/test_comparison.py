@@ -1,6 +1,8 @@
-"""`take_over` next to vLLM's own structured output: every difference is in the table of docs/vllm.md.
+"""`take_over` next to vLLM's own structured output: every difference is in the table of
+docs/vllm.md.
 
-A part of the requests, to both servers; `make compare` sends all of them (GUIDED_COMPARE=all).
+A part of the requests, to both servers; `make compare` sends all of them
+(GUIDED_COMPARE=all).
 """
 
 import os
@@ -28,7 +30,9 @@ def test_the_table_in_the_docs_has_every_known_difference():
 
 def test_the_page_says_what_differs():
     script = load_script("scripts/compare_vllm.py")
-    assert DOCS.with_name("vllm-compared.md").read_text() == script.render(), "run: make compare"
+    assert DOCS.with_name("vllm-compared.md").read_text() == script.render(), (
+        "run: make compare"
+    )
 
 
 def test_requests_have_names_of_their_own():
@@ -39,12 +43,20 @@ def test_requests_have_names_of_their_own():
 @pytest.mark.parametrize(
     ("ours", "theirs", "fields"),
     [
-        ({"status": 200, "finish": ["stop"], "valid": ["wrong"]}, {"status": 200, "valid": []}, ["valid"]),
+        (
+            {"status": 200, "finish": ["stop"], "valid": ["wrong"]},
+            {"status": 200, "valid": []},
+            ["valid"],
+        ),
         ({"status": 500}, {"status": 200}, ["status"]),
         ({"status": 400}, {"status": 200}, ["status"]),
         ({"status": 200}, {"status": 400}, ["status"]),
         ({"status": 200, "shape": ["a"]}, {"status": 200, "shape": []}, ["shape"]),
-        ({"status": 200, "logprobs": [[1]]}, {"status": 200, "logprobs": [[2]]}, ["logprobs"]),
+        (
+            {"status": 200, "logprobs": [[1]]},
+            {"status": 200, "logprobs": [[2]]},
+            ["logprobs"],
+        ),
         (
             {"status": 200, "finish": ["length"], "text": [['{"a":1', []]]},
             {"status": 200, "finish": ["stop"], "text": [['{"a": 1}', []]]},
@@ -67,9 +79,15 @@ def test_every_difference_is_in_the_table(server, tmp_path):
         found = list(compared([server.url, theirs.url], asks))
     for ask, ours, theirs, fields in found:
         if fields:
-            print(f"{explained(ask, ours, theirs, fields)}: {ask.name}: {', '.join(sorted(fields))}")
+            print(
+                f"{explained(ask, ours, theirs, fields)}: {ask.name}: {', '.join(sorted(fields))}"
+            )
     unexplained = [
-        (ask.name, {name: (ours.get(name), theirs.get(name)) for name in fields}, ours.get("message"))
+        (
+            ask.name,
+            {name: (ours.get(name), theirs.get(name)) for name in fields},
+            ours.get("message"),
+        )
         for ask, ours, theirs, fields in found
         if fields and explained(ask, ours, theirs, fields) is None
     ]

@@ -1,4 +1,5 @@
-"""The contract names everything that is touched in vLLM, and holds in the vLLM of this process.
+"""The contract names everything that is touched in vLLM, and holds in the vLLM of this
+process.
 
 `make vllm-next-test` runs this with the Python files of other releases.
 """
@@ -63,7 +64,9 @@ def test_every_name_that_is_imported_from_vllm_is_in_the_contract():
         for alias in node.names
     ]
     assert len(imported) > 12
-    assert [path for path in imported if not covered(path)] == ["vllm.outputs:RequestError"]
+    assert [path for path in imported if not covered(path)] == [
+        "vllm.outputs:RequestError"
+    ]
     # Of 0.32 and later: `_error` is made only where vLLM's scheduler keeps errors.
 
 
@@ -87,10 +90,15 @@ def test_nothing_is_wrapped_elsewhere_and_every_wrapper_is_used():
         f"{file.removesuffix('.py')}:{node.name}"
         for file, tree in TREES.items()
         for node in tree.body
-        if isinstance(node, ast.FunctionDef) and [one.arg for one in node.args.args] == ["original"]
+        if isinstance(node, ast.FunctionDef)
+        and [one.arg for one in node.args.args] == ["original"]
     }
     assert wrappers == {name.by for name in NAMES if name.by}
-    assigns = [file for file, tree in TREES.items() if "_guided_plugin = True" in ast.unparse(tree)]
+    assigns = [
+        file
+        for file, tree in TREES.items()
+        if "_guided_plugin = True" in ast.unparse(tree)
+    ]
     assert assigns == ["patches.py"]
 
 
@@ -108,7 +116,11 @@ def test_every_attribute_of_an_object_of_vllms_is_in_the_contract():
             if not isinstance(node, ast.Attribute):
                 continue
             value = node.value
-            root = value.id if isinstance(value, ast.Name) else getattr(value, "attr", None)
+            root = (
+                value.id
+                if isinstance(value, ast.Name)
+                else getattr(value, "attr", None)
+            )
             if root in ROOTS:
                 seen += 1
                 if node.attr not in attributes[ROOTS[root]]:
@@ -141,7 +153,9 @@ def test_the_contract_holds_in_the_installed_vllm():
     if patches.version_text().startswith("0.31."):
         parts.remove(Part.JUMP)
         assert differences(installed, Part.JUMP)
-    assert {part.name: differences(installed, part) for part in parts} == {part.name: [] for part in parts}
+    assert {part.name: differences(installed, part) for part in parts} == {
+        part.name: [] for part in parts
+    }
     for name in NAMES:
         for other in worse(name):
             assert difference(other, installed) is not None, other
@@ -150,8 +164,18 @@ def test_the_contract_holds_in_the_installed_vllm():
 @pytest.mark.parametrize(
     ("text", "tested"),
     [
-        *(("0.31.0", True), ("0.33.0rc1", True), ("0.33rc1", True), ("0.33.1.dev5+g123", True)),
-        *(("0.33.0+cpu", True), ("0.31.post1", True), ("v0.32.1", True), ("0.30.9", False)),
+        *(
+            ("0.31.0", True),
+            ("0.33.0rc1", True),
+            ("0.33rc1", True),
+            ("0.33.1.dev5+g123", True),
+        ),
+        *(
+            ("0.33.0+cpu", True),
+            ("0.31.post1", True),
+            ("v0.32.1", True),
+            ("0.30.9", False),
+        ),
         *(("0.34.0", False), ("1.0", False), ("dev", False)),
     ],
 )
@@ -183,7 +207,9 @@ def test_a_broken_part_is_refused_by_name_and_stops_no_other(monkeypatch, caplog
             error = broken(other)
             assert (error is not None) is (other is part)
             if error is not None:
-                assert "no vllm.sampling_params:SamplingParams.no_such_method" in str(error)
+                assert "no vllm.sampling_params:SamplingParams.no_such_method" in str(
+                    error
+                )
                 assert part.value in str(error)
                 assert "guided-plugin doctor" in str(error)
     assert len(caplog.records) == len(Part)

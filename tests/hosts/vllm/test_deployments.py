@@ -21,14 +21,27 @@ from guided_plugin.config import ENVIRONMENT_VARIABLE, GuidedConfig
 from guided_plugin.diagnose.server import SECONDS
 
 COMPOSE = yaml.safe_load((ROOT / "examples/compose.yaml").read_text())
-VALUES = yaml.safe_load((ROOT / "examples/helm-values.yaml").read_text())["servingEngineSpec"]
-MODEL = {"name", "repository", "tag", "modelURL", "replicaCount", "requestCPU", "requestMemory", "requestGPU"}
+VALUES = yaml.safe_load((ROOT / "examples/helm-values.yaml").read_text())[
+    "servingEngineSpec"
+]
+MODEL = {
+    "name",
+    "repository",
+    "tag",
+    "modelURL",
+    "replicaCount",
+    "requestCPU",
+    "requestMemory",
+    "requestGPU",
+}
 MODEL |= {"shmSize", "vllmConfig", "env"}
-"""Keys of the chart's `modelSpec` that are used. The chart ignores a key that it does not know."""
+"""Keys of the chart's `modelSpec` that are used. The chart ignores a key that it does
+not know."""
 
 
 def served(arguments):
-    """What vLLM's server reads from a command line. It exits at a flag that does not exist."""
+    """What vLLM's server reads from a command line. It exits at a flag that does not
+    exist."""
     return make_arg_parser(FlexibleArgumentParser()).parse_args(arguments)
 
 
@@ -43,7 +56,9 @@ def options(name, value):
 def test_the_server_of_compose_is_the_image_of_the_repository_with_flags_that_exist():
     server = COMPOSE["services"]["vllm"]
     assert (ROOT / "examples" / server["build"] / "Dockerfile").is_file()
-    found = served([one.replace("${MODEL:?set MODEL}", "a/model") for one in server["command"]])
+    found = served(
+        [one.replace("${MODEL:?set MODEL}", "a/model") for one in server["command"]]
+    )
     assert (found.model, found.max_num_seqs) == ("a/model", 256)
     assert server["ports"] == [f"{found.port}:{found.port}"]
     ((name, value),) = server["environment"].items()
@@ -54,7 +69,9 @@ def test_the_server_of_compose_is_healthy_when_doctor_says_so():
     check = COMPOSE["services"]["vllm"]["healthcheck"]
     kind, program, command, *arguments = check["test"]
     assert (kind, program) == ("CMD", app.info.name)
-    context = typer.main.get_command(app).commands[command].make_context(command, arguments)
+    context = (
+        typer.main.get_command(app).commands[command].make_context(command, arguments)
+    )
     assert context.params["server"] == f"http://localhost:{served([]).port}"
     assert int(check["timeout"].removesuffix("s")) > SECONDS
 
@@ -65,9 +82,13 @@ def test_prometheus_of_compose_has_the_rules_and_asks_the_server():
     rules, target, mode = volume.split(":")
     assert (ROOT / "examples" / rules).is_file()
     assert mode == "ro"
-    ((source, place),) = [(one["source"], one["target"]) for one in prometheus["configs"]]
+    ((source, place),) = [
+        (one["source"], one["target"]) for one in prometheus["configs"]
+    ]
     read = yaml.safe_load(COMPOSE["configs"][source]["content"])
-    assert [f"{place.rsplit('/', 1)[0]}/{name}" for name in read["rule_files"]] == [target]
+    assert [f"{place.rsplit('/', 1)[0]}/{name}" for name in read["rule_files"]] == [
+        target
+    ]
     (job,) = read["scrape_configs"]
     (asked,) = job["static_configs"][0]["targets"]
     name, port = asked.split(":")
@@ -78,13 +99,29 @@ def test_prometheus_of_compose_has_the_rules_and_asks_the_server():
 def test_values_of_helm_have_keys_of_the_chart_and_flags_that_exist():
     (model,) = VALUES["modelSpec"]
     assert set(model) == MODEL
-    assert set(VALUES) == {"containerPort", "modelSpec", "startupProbe", "serviceMonitor"}
+    assert set(VALUES) == {
+        "containerPort",
+        "modelSpec",
+        "startupProbe",
+        "serviceMonitor",
+    }
     assert set(model["vllmConfig"]) == {"tensorParallelSize", "extraArgs"}
-    assert set(VALUES["startupProbe"]) == {"httpGet", "periodSeconds", "failureThreshold"}
+    assert set(VALUES["startupProbe"]) == {
+        "httpGet",
+        "periodSeconds",
+        "failureThreshold",
+    }
     assert VALUES["serviceMonitor"] == {"enabled": True}
-    assert model["tag"] == (ROOT / "Dockerfile").read_text().partition("VLLM=")[2].split()[0]
+    assert (
+        model["tag"]
+        == (ROOT / "Dockerfile").read_text().partition("VLLM=")[2].split()[0]
+    )
     found = served(model["vllmConfig"]["extraArgs"])
     assert found.max_num_seqs == 256
-    assert VALUES["containerPort"] == VALUES["startupProbe"]["httpGet"]["port"] == found.port
+    assert (
+        VALUES["containerPort"]
+        == VALUES["startupProbe"]["httpGet"]["port"]
+        == found.port
+    )
     ((name, value),) = [(one["name"], one["value"]) for one in model["env"]]
     options(name, value)

@@ -1,4 +1,5 @@
-"""The real vLLM on the CPU: what comes out is checked with fresh matchers of the spec that was asked for."""
+"""The real vLLM on the CPU: what comes out is checked with fresh matchers of the spec
+that was asked for."""
 
 import copy
 import dataclasses
@@ -29,7 +30,11 @@ TAG = {
         "type": "triggered_tags",
         "triggers": ["<call>"],
         "tags": [
-            {"begin": "<call>", "content": {"type": "json_schema", "json_schema": SCHEMA}, "end": "</call>"}
+            {
+                "begin": "<call>",
+                "content": {"type": "json_schema", "json_schema": SCHEMA},
+                "end": "</call>",
+            }
         ],
     }
 }
@@ -60,7 +65,9 @@ def checker(llm):
     def check(form, completion):
         spec = gp.OutputSpec.parse(form)
         grammar = compiler.compile(spec)
-        matcher = compiler.backend(grammar.backend).start(grammar, vocabulary.stop_token_ids)
+        matcher = compiler.backend(grammar.backend).start(
+            grammar, vocabulary.stop_token_ids
+        )
         tokens = completion.token_ids
         accepted = [matcher.accept(token) for token in tokens]
         assert all(accepted), (form, completion.text)
@@ -87,12 +94,17 @@ def figures(llm):
 
 
 def finish(llm, meanwhile=lambda step: None):
-    """The completions of all requests that were added, by id. `meanwhile` is called after each step."""
+    """The completions of all requests that were added, by id. `meanwhile` is called
+    after each step."""
     engine = llm.llm_engine
     done = {}
     step = 0
     while engine.has_unfinished_requests():
-        done |= {output.request_id: output.outputs[0] for output in engine.step() if output.finished}
+        done |= {
+            output.request_id: output.outputs[0]
+            for output in engine.step()
+            if output.finished
+        }
         meanwhile(step)
         step += 1
     return done
@@ -108,17 +120,33 @@ def test_an_engine_is_ready_when_it_is_made(started):
     assert (called, processes) == (["guided_health"], [])
 
 
-def test_requests_that_do_not_say_are_laid_out_as_the_operator_set(llm, checker, reconfigured):
+def test_requests_that_do_not_say_are_laid_out_as_the_operator_set(
+    llm, checker, reconfigured
+):
     """The engine itself has other options: it gets specs that are settled."""
     reconfigured(whitespace="spaced", strict=False)
-    call = {"type": "structural_tag", "format": TAG["format"]["tags"][0] | {"type": "tag"}}
+    call = {
+        "type": "structural_tag",
+        "format": TAG["format"]["tags"][0] | {"type": "tag"},
+    }
     closed = {**OURS[0], "strict": True}
     said = {**OURS[0], "whitespace": "compact", "strict": True}
-    asked = [(OURS[3], False), (THEIRS[0], True), ({"structural_tag": json.dumps(call)}, True)]
-    every = [params_of(form, theirs=theirs) for form, theirs in [*asked, (closed, False), (said, False)]]
-    *outputs, last, compact = (output.outputs[0] for output in llm.generate(["x"] * 5, every, use_tqdm=False))
+    asked = [
+        (OURS[3], False),
+        (THEIRS[0], True),
+        ({"structural_tag": json.dumps(call)}, True),
+    ]
+    every = [
+        params_of(form, theirs=theirs)
+        for form, theirs in [*asked, (closed, False), (said, False)]
+    ]
+    *outputs, last, compact = (
+        output.outputs[0] for output in llm.generate(["x"] * 5, every, use_tqdm=False)
+    )
     for (form, _), completion in zip(asked, outputs, strict=True):
-        settled = dataclasses.replace(gp.OutputSpec.parse(form), whitespace="spaced", strict=False)
+        settled = dataclasses.replace(
+            gp.OutputSpec.parse(form), whitespace="spaced", strict=False
+        )
         checker(settled, completion)
         assert '": ' in completion.text
     checker({**closed, "whitespace": "spaced"}, last)
@@ -155,14 +183,32 @@ def test_outputs_are_complete_at_their_limit(llm, reconfigured):
     """Whatever form asks; preempted, in chunks, several of a prompt."""
     reconfigured(close_before_length=True)
     schema = {"type": "array", "items": {"type": "string"}, "minItems": 1}
-    tag = {"type": "tag", "begin": "<f>", "content": {"type": "json_schema", "json_schema": schema}}
-    tag = {"structural_tag": json.dumps({"type": "structural_tag", "format": {**tag, "end": "</f>"}})}
-    forms = [({"json": schema, "close_before_length": True}, False), ({"json": schema}, True), (tag, True)]
-    with pytest.raises(VLLMValidationError, match=r"leaves 4 tokens; .* takes \d+") as refused:
+    tag = {
+        "type": "tag",
+        "begin": "<f>",
+        "content": {"type": "json_schema", "json_schema": schema},
+    }
+    tag = {
+        "structural_tag": json.dumps(
+            {"type": "structural_tag", "format": {**tag, "end": "</f>"}}
+        )
+    }
+    forms = [
+        ({"json": schema, "close_before_length": True}, False),
+        ({"json": schema}, True),
+        (tag, True),
+    ]
+    with pytest.raises(
+        VLLMValidationError, match=r"leaves 4 tokens; .* takes \d+"
+    ) as refused:
         llm.generate(["x"], params_of(tag, theirs=True, max_tokens=4), use_tqdm=False)
     least = int(re.search(r"takes (\d+)", str(refused.value))[1])
     rooms = [least, least + 2, 40, 80]
-    every = [params_of(form, theirs=own, max_tokens=room, n=2) for room in rooms for form, own in forms]
+    every = [
+        params_of(form, theirs=own, max_tokens=room, n=2)
+        for room in rooms
+        for form, own in forms
+    ]
     prompts = ["Write down who it is: " * (6 + at % 6) for at in range(len(every))]
     outputs = llm.generate(prompts, every, use_tqdm=False)
     ended = [completion for output in outputs for completion in output.outputs]
@@ -179,7 +225,9 @@ def test_other_parameters_keep_working(llm, checker):
     asked = [
         params_of(form, n=3),
         params_of(form, logprobs=2),
-        params_of(form, presence_penalty=0.5, frequency_penalty=0.5, repetition_penalty=1.2),
+        params_of(
+            form, presence_penalty=0.5, frequency_penalty=0.5, repetition_penalty=1.2
+        ),
         params_of(form, top_k=5, top_p=0.9, min_p=0.05),
         params_of(form, temperature=0.0),
         params_of(form, bad_words=["zq"]),
@@ -207,13 +255,19 @@ def test_other_parameters_keep_working(llm, checker):
             {"extra_args": {"guided": {"json_schema": {"type": "nonsense"}}}},
             r"extra_args\.guided\.json_schema#/type: unknown type",
         ),
-        ({"extra_args": {"guided": "[a-z"}}, r"extra_args\.guided: a text must be JSON"),
+        (
+            {"extra_args": {"guided": "[a-z"}},
+            r"extra_args\.guided: a text must be JSON",
+        ),
         (
             {"structured_outputs": StructuredOutputsParams(json={"type": 3})},
             r"structured_outputs\.json#/type",
         ),
         (
-            {"extra_args": {"guided": YES}, "structured_outputs": StructuredOutputsParams(regex="b")},
+            {
+                "extra_args": {"guided": YES},
+                "structured_outputs": StructuredOutputsParams(regex="b"),
+            },
             r"extra_args\.guided: is given together with another",
         ),
     ],
@@ -229,7 +283,9 @@ def test_requests_that_are_aborted_leave_nothing_behind(llm, serves):
     engine = llm.llm_engine
     names = [f"gone-{number}" for number in range(6)]
     for name in names:
-        engine.add_request(name, "Once ", params_of({"regex": "[a-z]{200}"}, max_tokens=150))
+        engine.add_request(
+            name, "Once ", params_of({"regex": "[a-z]{200}"}, max_tokens=150)
+        )
     for _ in range(6):
         engine.step()
     engine.abort_request(names)
@@ -258,7 +314,9 @@ def test_what_separates_cached_prefixes_separates_what_outputs_teach(llm, monkey
     assert not {"mine", "yours"} & {mine, yours}
 
 
-def test_a_spec_that_compiles_slowly_is_ready_before_its_request(llm, serves, monkeypatch):
+def test_a_spec_that_compiles_slowly_is_ready_before_its_request(
+    llm, serves, monkeypatch
+):
     called = []
     original = type(llm.llm_engine).collective_rpc
 
@@ -277,11 +335,16 @@ def test_a_worker_that_dies_takes_no_request_with_it(llm, checker):
     form = {"regex": "[a-d]{60}"}
     before = metrics().worker.restarts
     for number in range(4):
-        llm.llm_engine.add_request(f"kept-{number}", "Once ", params_of(form, max_tokens=80))
+        llm.llm_engine.add_request(
+            f"kept-{number}", "Once ", params_of(form, max_tokens=80)
+        )
 
     def kill(step):
         if step == 8:
-            os.kill(runner(llm).engine.pipeline.runtime.supervisor.worker_pid, signal.SIGKILL)
+            os.kill(
+                runner(llm).engine.pipeline.runtime.supervisor.worker_pid,
+                signal.SIGKILL,
+            )
 
     done = finish(llm, kill)
     assert len(done) == 4
@@ -291,22 +354,33 @@ def test_a_worker_that_dies_takes_no_request_with_it(llm, checker):
     assert metrics().worker.restarts == before + 1
 
 
-def test_a_request_whose_options_leave_no_token_ends_as_an_error(llm, checker, serves, caplog):
+def test_a_request_whose_options_leave_no_token_ends_as_an_error(
+    llm, checker, serves, caplog
+):
     token = llm.get_tokenizer().encode("q", add_special_tokens=False)[-1]
     cut = params_of(YES, allowed_token_ids=[token], n=2)
     fine = params_of(YES, min_tokens=20)
-    outputs = llm.generate(["x", "x", "x"], [fine, cut, params_of(None, max_tokens=9)], use_tqdm=False)
+    outputs = llm.generate(
+        ["x", "x", "x"], [fine, cut, params_of(None, max_tokens=9)], use_tqdm=False
+    )
     assert [one.finish_reason for one in outputs[1].outputs] == ["error", "error"]
-    assert "allowed_token_ids leave no token that the grammar allows" in outputs[1].outputs[0].stop_reason
+    assert (
+        "allowed_token_ids leave no token that the grammar allows"
+        in outputs[1].outputs[0].stop_reason
+    )
     assert outputs[0].outputs[0].finish_reason == "stop"
     checker(YES, outputs[0].outputs[0])
     assert outputs[2].outputs[0].finish_reason in ("stop", "length")
-    assert re.search(rf"request 0_{outputs[1].request_id}-\S*: output cut off: ", caplog.text)
+    assert re.search(
+        rf"request 0_{outputs[1].request_id}-\S*: output cut off: ", caplog.text
+    )
     assert caplog.text.count("output cut off") == 2
     serves(min_tokens=20)
 
 
-def test_a_request_that_its_grammar_fails_ends_as_an_error(llm, checker, caplog, monkeypatch):
+def test_a_request_that_its_grammar_fails_ends_as_an_error(
+    llm, checker, caplog, monkeypatch
+):
     """Something changes its tokens after they were sampled from the mask."""
     pipeline = runner(llm).engine.pipeline
     given = pipeline.schedule_update
@@ -315,7 +389,11 @@ def test_a_request_that_its_grammar_fails_ends_as_an_error(llm, checker, caplog,
 
     def spoil(tokens):
         calls.append(tokens)
-        guided = [row for row, request in runner(llm)._rows.items() if request.guided.request_id[:3] == "bad"]
+        guided = [
+            row
+            for row, request in runner(llm)._rows.items()
+            if request.guided.request_id[:3] == "bad"
+        ]
         tokens = tokens.clone()
         if guided and len(calls) > 4:
             tokens[guided[0]] = ord("?")
@@ -333,13 +411,17 @@ def test_a_request_that_its_grammar_fails_ends_as_an_error(llm, checker, caplog,
     assert re.search(r"request bad-\S*: output cut off: ", caplog.text)
 
 
-def test_while_nothing_can_be_guided_running_requests_fail_and_new_ones_get_503(llm, serves):
+def test_while_nothing_can_be_guided_running_requests_fail_and_new_ones_get_503(
+    llm, serves
+):
     supervisor = runner(llm).engine.pipeline.runtime.supervisor
     client = runner(llm).engine.pipeline.runtime
     supervisor._deaths.clear()  # of other tests
     for number in range(3):
         form = {"regex": "[a-d]{400}"}
-        llm.llm_engine.add_request(f"cut-{number}", "Once ", params_of(form, max_tokens=450))
+        llm.llm_engine.add_request(
+            f"cut-{number}", "Once ", params_of(form, max_tokens=450)
+        )
     llm.llm_engine.add_request("free", "Once ", params_of(None, max_tokens=60))
     killed = set()
 
@@ -354,17 +436,24 @@ def test_while_nothing_can_be_guided_running_requests_fail_and_new_ones_get_503(
     assert "guided requests are refused" in done["cut-0"].stop_reason
     assert done["free"].finish_reason in ("stop", "length")
     time.sleep(vllm_health._FRESH_SECONDS)
-    with pytest.raises(GracefulHTTPError, match=r"cannot be served now.*refused") as caught:
+    with pytest.raises(
+        GracefulHTTPError, match=r"cannot be served now.*refused"
+    ) as caught:
         llm.generate(["x"], params_of(YES), use_tqdm=False)
     assert caught.value.http_status == 503
-    assert llm.generate(["x"], params_of(None), use_tqdm=False)[0].outputs[0].finish_reason != "error"
+    assert (
+        llm.generate(["x"], params_of(None), use_tqdm=False)[0].outputs[0].finish_reason
+        != "error"
+    )
     client._refused_until = time.monotonic()  # the minute is over
     time.sleep(vllm_health._FRESH_SECONDS)
     serves()
     assert llm.collective_rpc("guided_health") == [""]
 
 
-def test_requests_that_begin_in_every_second_step_at_most_have_the_same_outputs(llm, checker, monkeypatch):
+def test_requests_that_begin_in_every_second_step_at_most_have_the_same_outputs(
+    llm, checker, monkeypatch
+):
     """Also next to preempted requests and prompts in parts; nothing waits for ever."""
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
     schedule = type(scheduler).schedule
@@ -377,14 +466,18 @@ def test_requests_that_begin_in_every_second_step_at_most_have_the_same_outputs(
 
     monkeypatch.setattr(type(scheduler), "schedule", note)
     forms = [YES, None, OURS[0], THEIRS[2], {"regex": "[ab]{2,5}"}] * 8
-    asked = [params_of(form, temperature=0.0, theirs=form is THEIRS[2]) for form in forms]
+    asked = [
+        params_of(form, temperature=0.0, theirs=form is THEIRS[2]) for form in forms
+    ]
     prompts = ["x" * (3 + 29 * (at % 7 == 0)) for at in range(len(forms))]
     adjacent = []
     texts = []
     for switch in (None, NoDrafts(7)):
         monkeypatch.setattr(scheduler, "dynamic_sd_lookup", switch)
         begun.clear()
-        outputs = [output.outputs[0] for output in llm.generate(prompts, asked, use_tqdm=False)]
+        outputs = [
+            output.outputs[0] for output in llm.generate(prompts, asked, use_tqdm=False)
+        ]
         texts.append([output.text for output in outputs])
         adjacent.append(sum(one and other for one, other in itertools.pairwise(begun)))
     assert texts[0] == texts[1]

@@ -1,4 +1,5 @@
-"""Every way in which a request reaches an engine: what comes out is constrained, or refused, never free.
+"""Every way in which a request reaches an engine: what comes out is constrained, or
+refused, never free.
 
 AsyncLLM with its core in another process, and LLM in this one. The endpoints are in
 `test_entrances_server.py`; docs/compatibility.md lists all entrances.
@@ -15,7 +16,11 @@ pytest.importorskip("vllm")
 from vllm import PoolingParams, SamplingParams
 from vllm.engine.protocol import StreamingInput
 from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import BeamSearchParams, RequestOutputKind, StructuredOutputsParams
+from vllm.sampling_params import (
+    BeamSearchParams,
+    RequestOutputKind,
+    StructuredOutputsParams,
+)
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm_support import TAKES_OVER, config, runner_config
@@ -33,13 +38,18 @@ MESSAGES = [{"role": "user", "content": "Write"}]
 
 def ours(**options):
     return SamplingParams(
-        max_tokens=30, temperature=1.0, extra_args={"guided": {"regex": PATTERN}}, **options
+        max_tokens=30,
+        temperature=1.0,
+        extra_args={"guided": {"regex": PATTERN}},
+        **options,
     )
 
 
 def theirs(**options):
     asked = StructuredOutputsParams(regex=PATTERN)
-    return SamplingParams(max_tokens=30, temperature=1.0, structured_outputs=asked, **options)
+    return SamplingParams(
+        max_tokens=30, temperature=1.0, structured_outputs=asked, **options
+    )
 
 
 KINDS = {"ours": ours(), "theirs": theirs(), "free": SamplingParams(max_tokens=9)}
@@ -67,7 +77,8 @@ def ready(params, name):
 
 
 async def past(engine, request):
-    """The outputs of a request that is sent as a frontend without the plugin sends it."""
+    """The outputs of a request that is sent as a frontend without the plugin sends
+    it."""
     engine.input_processor.assign_request_id(request)
     queue = RequestOutputCollector(request.params.output_kind, request.request_id)
     engine._run_output_handler()
@@ -93,14 +104,17 @@ def entrances_of(engine, params, name):
     return {
         "generate": engine.generate("Write: ", params, name),
         "in parts": engine.generate(in_parts(streamed), streamed, f"parts {name}"),
-        "ready": engine.generate(ready(params, f"ready {name}"), params, f"ready {name}"),
+        "ready": engine.generate(
+            ready(params, f"ready {name}"), params, f"ready {name}"
+        ),
         "past": past(engine, ready(params, f"past {name}")),
     }
 
 
 @pytest.fixture(scope="module")
 def asynchronous(async_llm):
-    """What the ways into an AsyncLLM answer, one after the other: the outputs, or the error."""
+    """What the ways into an AsyncLLM answer, one after the other: the outputs, or the
+    error."""
     engine, run = async_llm
     answers = {}
 
@@ -108,7 +122,9 @@ def asynchronous(async_llm):
         for name, params in KINDS.items():
             for entrance, outputs in entrances_of(engine, params, name).items():
                 try:
-                    answers[entrance, name] = [output.outputs[0] async for output in outputs]
+                    answers[entrance, name] = [
+                        output.outputs[0] async for output in outputs
+                    ]
                 except Exception as error:
                     answers[entrance, name] = error
 
@@ -124,7 +140,8 @@ def test_async_llm_guides(asynchronous, name):
         texts[-1] += output.text
         if output.finish_reason == "stop":
             texts.append("")
-    assert [guided(text) for text in texts] == [True, True, False]  # one for each part, and nothing after
+    # one for each part, and nothing after
+    assert [guided(text) for text in texts] == [True, True, False]
     assert texts[-1] == ""
 
 
@@ -141,11 +158,15 @@ def test_what_comes_past_the_gate_is_refused_by_the_engine(asynchronous, name):
     if isinstance(answer, Exception):  # since 0.33
         assert "without the plugin's check" in str(answer)
     else:
-        assert [(output.finish_reason, list(output.token_ids)) for output in answer] == [("error", [])]
+        assert [
+            (output.finish_reason, list(output.token_ids)) for output in answer
+        ] == [("error", [])]
 
 
 @pytest.mark.parametrize("entrance", ["generate", "in parts", "ready", "past"])
-def test_requests_without_a_constraint_are_served_after_those_that_were_refused(asynchronous, entrance):
+def test_requests_without_a_constraint_are_served_after_those_that_were_refused(
+    asynchronous, entrance
+):
     assert asynchronous[entrance, "free"][-1].finish_reason in ("length", "stop")
 
 
@@ -160,13 +181,21 @@ def test_offline_entrances_guide(llm, make):
     beams = BeamSearchParams(beam_width=2, max_tokens=6)
     (output,) = llm.beam_search([{"prompt": "Write: "}], beams)
     assert len(output.sequences) == 2
-    beams.extra_args, beams.structured_outputs = make().extra_args, make().structured_outputs
-    with pytest.raises(VLLMValidationError, match=r"^beam_search: beam search can't be guided.*leave out"):
+    beams.extra_args, beams.structured_outputs = (
+        make().extra_args,
+        make().structured_outputs,
+    )
+    with pytest.raises(
+        VLLMValidationError,
+        match=r"^beam_search: beam search can't be guided.*leave out",
+    ):
         llm.beam_search([{"prompt": "Write: "}], beams)
 
 
 @pytest.mark.parametrize("make", [ours, theirs])
-def test_an_engine_in_the_same_process_refuses_what_was_never_admitted(llm, make, monkeypatch):
+def test_an_engine_in_the_same_process_refuses_what_was_never_admitted(
+    llm, make, monkeypatch
+):
     engine = llm.llm_engine
     compiled = []
     manager = engine.engine_core.engine_core.structured_output_manager
@@ -181,19 +210,29 @@ def test_an_engine_in_the_same_process_refuses_what_was_never_admitted(llm, make
 
 def test_bench_measures_an_engine(llm):
     (figure,) = bench_vllm(llm, Plan([2], ["plain"], 16, 1))["figures"]
-    assert (figure["rows"], figure["schema"], figure["backend"]) == (2, "plain", "llguidance")
+    assert (figure["rows"], figure["schema"], figure["backend"]) == (
+        2,
+        "plain",
+        "llguidance",
+    )
     assert figure["unguided_ms"] > 0
-    assert figure["ratio"] == pytest.approx(figure["guided_ms"] / figure["unguided_ms"], rel=2e-3)
+    assert figure["ratio"] == pytest.approx(
+        figure["guided_ms"] / figure["unguided_ms"], rel=2e-3
+    )
 
 
 def test_a_pooled_request_has_nothing_to_guide(monkeypatch):
-    assert not Gate(config({"take_over": True, "enabled": False})).concerns(PoolingParams())
+    assert not Gate(config({"take_over": True, "enabled": False})).concerns(
+        PoolingParams()
+    )
 
 
 @pytest.mark.usefixtures("byte_tokenizer")
 def test_with_the_rust_frontend_nothing_is_silent(monkeypatch):
     monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
-    with pytest.raises(gp.GuidedError, match=r"take_over.*Rust frontend.*unset VLLM_USE_RUST_FRONTEND"):
+    with pytest.raises(
+        gp.GuidedError, match=r"take_over.*Rust frontend.*unset VLLM_USE_RUST_FRONTEND"
+    ):
         Engine(runner_config(take_over=True), None, 4)
     reason = Engine(runner_config(), None, 4).unsupported_reason
     assert "Rust frontend" in str(reason)

@@ -1,4 +1,5 @@
-"""Every endpoint of two API servers of one engine: what comes out is constrained or refused, never free."""
+"""Every endpoint of two API servers of one engine: what comes out is constrained or
+refused, never free."""
 
 import json
 import re
@@ -20,9 +21,12 @@ MESSAGES = [{"role": "user", "content": "Write"}]
 
 
 def post(server, path, body):
-    """The answer's status and text. Each call is a connection of its own: either server may get it."""
+    """The answer's status and text. Each call is a connection of its own: either server
+    may get it."""
     data = json.dumps({"model": "demo", **body}).encode()
-    request = urllib.request.Request(server.url + path, data, {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        server.url + path, data, {"Content-Type": "application/json"}
+    )
     try:
         with urllib.request.urlopen(request, timeout=240) as answer:
             return answer.status, answer.read().decode()
@@ -64,7 +68,9 @@ ENTRANCES = {
         "/v1/responses",
         {"input": "Write", "max_output_tokens": 30},
         lambda answer: "".join(
-            part["text"] for item in answer["output"] for part in item.get("content") or ()
+            part["text"]
+            for item in answer["output"]
+            for part in item.get("content") or ()
         ),
     ),
     "message": (
@@ -80,7 +86,12 @@ def schema(regex):
 
 
 def response_format(regex):
-    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema(regex)}}}
+    return {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": schema(regex)},
+        }
+    }
 
 
 def xargs(regex):
@@ -90,12 +101,16 @@ def xargs(regex):
 FORMS = {
     **{(name, "vllm_xargs"): xargs for name in ENTRANCES},
     **{
-        (name, "structured_outputs"): lambda regex: {"structured_outputs": {"regex": regex}}
+        (name, "structured_outputs"): lambda regex: {
+            "structured_outputs": {"regex": regex}
+        }
         for name in ("chat", "completion", "response")
     },
     **{(name, "response_format"): response_format for name in ("chat", "completion")},
     ("response", "text.format"): lambda regex: {
-        "text": {"format": {"type": "json_schema", "name": "x", "schema": schema(regex)}}
+        "text": {
+            "format": {"type": "json_schema", "name": "x", "schema": schema(regex)}
+        }
     },
     ("message", "output_config"): lambda regex: {
         "output_config": {"format": {"type": "json_schema", "schema": schema(regex)}}
@@ -108,7 +123,12 @@ FORMS = {
 def test_endpoints_guide_or_refuse(server, entrance, form):
     (path, body, text_of), make = ENTRANCES[entrance], FORMS[entrance, form]
     with ThreadPoolExecutor(2) as pool:
-        texts = [text_of(one) for one in pool.map(lambda _: served(server, path, body | make(PATTERN)), "12")]
+        texts = [
+            text_of(one)
+            for one in pool.map(
+                lambda _: served(server, path, body | make(PATTERN)), "12"
+            )
+        ]
     if form not in ("vllm_xargs", "structured_outputs"):
         texts = [json.loads(text) for text in texts]
     assert all(map(guided, texts)), texts
@@ -123,7 +143,9 @@ LED = '"close_before_length"'
 
 
 @pytest.mark.parametrize("entrance", ENTRANCES)
-def test_outputs_are_complete_at_their_limit_or_refused_before_the_first_byte(server, entrance):
+def test_outputs_are_complete_at_their_limit_or_refused_before_the_first_byte(
+    server, entrance
+):
     path, body, text_of = ENTRANCES[entrance]
     form = json.dumps({"json_schema": CLOSED, "close_before_length": True})
     limit = next(name for name in body if name.startswith("max_"))
@@ -136,23 +158,40 @@ def test_outputs_are_complete_at_their_limit_or_refused_before_the_first_byte(se
         answer = served(server, path, {**asked, limit: room})
         jsonschema.validate(json.loads(text_of(answer)), CLOSED)
         status, text = post(server, path, {**asked, limit: room, "stream": True})
-        assert (status, "error" in text, "length" in text.replace(LED, "")) == (200, False, False), text
+        assert (status, "error" in text, "length" in text.replace(LED, "")) == (
+            200,
+            False,
+            False,
+        ), text
         if room == least and entrance != "response":  # responses have no place for it
-            assert [LED in one for one in (text, json.dumps(answer))] == [True, True], (text, answer)
+            assert [LED in one for one in (text, json.dumps(answer))] == [True, True], (
+                text,
+                answer,
+            )
 
 
 def test_a_prompt_that_leaves_too_little_room_is_refused_before_the_first_byte(server):
     with urllib.request.urlopen(f"{server.url}/v1/models") as models:
         long = [5] * (json.load(models)["data"][0]["max_model_len"] - 3)
     form = {"json_schema": CLOSED, "close_before_length": True}
-    body = {"prompt": long, "max_tokens": 100, "vllm_xargs": {"guided": json.dumps(form)}}
+    body = {
+        "prompt": long,
+        "max_tokens": 100,
+        "vllm_xargs": {"guided": json.dumps(form)},
+    }
     refuses(server, "/v1/completions", body, "leaves 3 tokens")
-    body = {"token_ids": long, "sampling_params": {"max_tokens": 100, "extra_args": {"guided": form}}}
+    body = {
+        "token_ids": long,
+        "sampling_params": {"max_tokens": 100, "extra_args": {"guided": form}},
+    }
     refuses(server, "/inference/v1/generate", body, "leaves 3 tokens")
 
 
 BEAMS = {"use_beam_search": True, "n": 2, "temperature": 0.0, "max_tokens": 8}
-TOOL = {"type": "function", "function": {"name": "save", "parameters": {}, "strict": True}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "save", "parameters": {}, "strict": True},
+}
 CALLS = [{"type": "function", "function": {"name": "save"}}, "required"]
 
 
@@ -167,7 +206,9 @@ def test_beam_searches_are_refused_if_they_are_guided(server, entrance):
             status, text = post(server, path, body | one | BEAMS | {"stream": stream})
             assert status == 400, text
             # vLLM itself streams no beams of completions
-            assert (entrance == "completion" and stream) or "beam search can't be guided" in text
+            assert (
+                entrance == "completion" and stream
+            ) or "beam search can't be guided" in text
     for plain in ({}, {"response_format": {"type": "text"}}):
         assert len(served(server, path, body | plain | BEAMS)["choices"]) == 2
 
@@ -176,7 +217,10 @@ def test_a_batch_of_chats_is_guided_or_refused(server):
     path = "/v1/chat/completions/batch"
     body = {"messages": [MESSAGES, MESSAGES], "max_tokens": 30}
     answer = served(server, path, {**body, "structured_outputs": {"regex": PATTERN}})
-    assert [guided(choice["message"]["content"]) for choice in answer["choices"]] == [True, True]
+    assert [guided(choice["message"]["content"]) for choice in answer["choices"]] == [
+        True,
+        True,
+    ]
     status, text = post(server, path, {**body, "structured_outputs": {"regex": BROKEN}})
     assert (status, REASON in text) == (400, True), text
 
@@ -192,30 +236,58 @@ def test_a_batch_of_chats_is_guided_or_refused(server):
 def test_tokens_in_tokens_out_is_guided_or_refused(server, asked):
     path = "/inference/v1/generate"
     prompt = {"token_ids": [5, 6]}
-    answer = served(server, path, {**prompt, "sampling_params": {"max_tokens": 30, **asked(PATTERN)}})
+    answer = served(
+        server,
+        path,
+        {**prompt, "sampling_params": {"max_tokens": 30, **asked(PATTERN)}},
+    )
     tokens = answer["choices"][0]["token_ids"]
-    assert guided(served(server, "/detokenize", {"tokens": tokens[:-1]})["prompt"]), answer
-    refuses(server, path, {**prompt, "sampling_params": {"max_tokens": 30, **asked(BROKEN)}})
+    assert guided(served(server, "/detokenize", {"tokens": tokens[:-1]})["prompt"]), (
+        answer
+    )
+    refuses(
+        server, path, {**prompt, "sampling_params": {"max_tokens": 30, **asked(BROKEN)}}
+    )
 
 
 def test_tools_are_named_in_refusals(server):
-    broken = {"type": "object", "properties": {}, "required": ["zz"], "additionalProperties": False}
-    tool = {"type": "function", "function": {"name": "save_it", "parameters": broken, "strict": True}}
+    broken = {
+        "type": "object",
+        "properties": {},
+        "required": ["zz"],
+        "additionalProperties": False,
+    }
+    tool = {
+        "type": "function",
+        "function": {"name": "save_it", "parameters": broken, "strict": True},
+    }
     path, body, _ = ENTRANCES["chat"]
     for choice in ("required", {"type": "function", "function": {"name": "save_it"}}):
         refuses(server, path, {**body, "tools": [tool], "tool_choice": choice}, "zz")
-    assert "save_it" in post(server, path, {**body, "tools": [tool], "tool_choice": "required"})[1]
+    assert (
+        "save_it"
+        in post(server, path, {**body, "tools": [tool], "tool_choice": "required"})[1]
+    )
 
 
 def test_a_background_response_is_refused_before_it_is_queued(server):
     path, body, _ = ENTRANCES["response"]
-    assert post(server, path, body | xargs(BROKEN) | {"background": True, "store": True})[0] == 400
+    assert (
+        post(server, path, body | xargs(BROKEN) | {"background": True, "store": True})[
+            0
+        ]
+        == 400
+    )
 
 
 def test_both_servers_guide_and_refuse(server):
     def servers(said):
         """The API servers whose log lines have a text."""
-        return set(re.findall(rf"^\(?(ApiServer_\d).*{said}", server.log.read_text(), re.MULTILINE))
+        return set(
+            re.findall(
+                rf"^\(?(ApiServer_\d).*{said}", server.log.read_text(), re.MULTILINE
+            )
+        )
 
     path, body, _ = ENTRANCES["completion"]
     asked = [{**body, **xargs(regex)} for regex in (PATTERN, BROKEN)] * 2
@@ -226,4 +298,6 @@ def test_both_servers_guide_and_refuse(server):
         with ThreadPoolExecutor(4) as pool:
             answers = list(pool.map(lambda one: post(server, path, one), asked))
         assert [status for status, _ in answers] == [200, 400, 200, 400]
-        assert all(guided(json.loads(text)["choices"][0]["text"]) for _, text in answers[::2])
+        assert all(
+            guided(json.loads(text)["choices"][0]["text"]) for _, text in answers[::2]
+        )

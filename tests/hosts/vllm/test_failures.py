@@ -1,4 +1,5 @@
-"""How a failed request reaches vLLM's scheduler: both model runners with vLLM's own types, no engine."""
+"""How a failed request reaches vLLM's scheduler: both model runners with vLLM's own
+types, no engine."""
 
 import pickle
 from types import SimpleNamespace
@@ -39,7 +40,9 @@ ALL_BUT_A = [token for token in range(WIDTH) if token != ord("a")]
 
 
 @pytest.mark.parametrize("kind", RUNNERS)
-def test_a_row_that_its_own_options_leave_nothing_of_fails_and_a_finished_one_does_not(kind, mode):
+def test_a_row_that_its_own_options_leave_nothing_of_fails_and_a_finished_one_does_not(
+    kind, mode
+):
     names = ["cut", "over", "free"]
     cut = params_of("cut", allowed_token_ids=[97])
     over = params_of("over", min_tokens=9)
@@ -47,7 +50,8 @@ def test_a_row_that_its_own_options_leave_nothing_of_fails_and_a_finished_one_do
     runner.forbidden = {0: ALL_BUT_A, 1: [END]}
     failed = {}
     for _ in range(4):
-        failed = getattr(runner.step(), FAILED, {}) | failed  # the scheduler ends it at the first
+        # the scheduler ends it at the first
+        failed = getattr(runner.step(), FAILED, {}) | failed
     assert list(failed) == ["cut"]
     assert "allowed_token_ids leave no token that the grammar allows" in failed["cut"]
     assert runner.tokens[0][:2] == [ord("a"), END]
@@ -69,7 +73,8 @@ def test_outputs_that_are_led_are_told_and_a_failure_of_theirs_wins(kind, mode):
         for name, reason in getattr(runner.step(), FAILED, {}).items():
             told.setdefault(name, []).append(reason)
     assert told["led"] == [LED]
-    failed = next(reason for reason in told["cut"] if reason != LED)  # the scheduler ends it then
+    # the scheduler ends it then
+    failed = next(reason for reason in told["cut"] if reason != LED)
     assert "allowed_token_ids leave no token" in failed
     assert told.keys() == {"led", "cut"}
     assert runner.tokens[0][:6] == [*b"aaaab", END]
@@ -80,7 +85,11 @@ def test_outputs_that_are_led_are_told_and_a_failure_of_theirs_wins(kind, mode):
 @pytest.mark.parametrize("kind", RUNNERS)
 def test_what_is_not_guided_at_all_is_told_with_the_first_output(kind):
     lookahead = gp.OutputSpec.regex("(?<=a)b")
-    runner = kind(runner_config(), ["bad", "good"], [params_of("bad", lookahead), params_of("good")])
+    runner = kind(
+        runner_config(),
+        ["bad", "good"],
+        [params_of("bad", lookahead), params_of("good")],
+    )
     output = runner.step()
     assert list(getattr(output, FAILED)) == ["bad"]
     assert "ook" in getattr(output, FAILED)["bad"]
@@ -88,11 +97,14 @@ def test_what_is_not_guided_at_all_is_told_with_the_first_output(kind):
     assert not hasattr(runner.step(), FAILED)
 
 
-def test_a_failure_goes_with_the_first_closed_step_though_outputs_are_fetched_later(mode):
+def test_a_failure_goes_with_the_first_closed_step_though_outputs_are_fetched_later(
+    mode,
+):
     names = ["bad", "good"]
     runner = V1(runner_config(mode), names, [params_of(name) for name in names])
     assert not hasattr(runner.step(), FAILED)
-    runner.guide.runner.sampled(torch.tensor([[ord("q")], [ord("a")]]))  # not what the mask allows
+    # not what the mask allows
+    runner.guide.runner.sampled(torch.tensor([[ord("q")], [ord("a")]]))
     second = runner.step(later=True)
     third = runner.step(later=True)
     assert runner.tokens[0][1:] == [END, END]
@@ -144,7 +156,9 @@ def test_one_whose_scheduler_does_not_name_requests_guides_nothing(caplog):
 
 
 def test_a_step_without_a_token_keeps_vllms_shared_output_as_it_was():
-    failed = vllm_failures.attach(EMPTY_MODEL_RUNNER_OUTPUT, lambda output: {"one": "why"})
+    failed = vllm_failures.attach(
+        EMPTY_MODEL_RUNNER_OUTPUT, lambda output: {"one": "why"}
+    )
     assert getattr(pickle.loads(pickle.dumps(failed)), FAILED) == {"one": "why"}
     assert not hasattr(EMPTY_MODEL_RUNNER_OUTPUT, FAILED)
 
@@ -156,7 +170,11 @@ def test_guided_requests_carry_their_ids_in_params_of_their_own(monkeypatch):
     plain = SamplingParams(extra_args={"other": 1})
     for name, params in (("0_a", shared), ("1_a", shared), ("b", plain), ("c", None)):
         add(None, SimpleNamespace(request_id=name, sampling_params=params))
-    assert [one.sampling_params.extra_args.get(REQUEST) for one in seen[:3]] == ["0_a", "1_a", None]
+    assert [one.sampling_params.extra_args.get(REQUEST) for one in seen[:3]] == [
+        "0_a",
+        "1_a",
+        None,
+    ]
     assert REQUEST not in shared.extra_args
     assert seen[0].sampling_params.all_stop_token_ids == {END}
     assert seen[2].sampling_params is plain
@@ -179,10 +197,18 @@ def test_failed_requests_end_as_errors_whatever_else_ended_them(collection):
     )
     update = vllm_failures.update_from_output(lambda self, scheduled, output: {0: core})
     if collection is dict:
-        pytest.importorskip("vllm.outputs").__dict__.setdefault("RequestError", SimpleNamespace)
-    output = SimpleNamespace(**{FAILED: dict.fromkeys(["stopped", "goes-on", "over", "unknown"], "why")})
+        pytest.importorskip("vllm.outputs").__dict__.setdefault(
+            "RequestError", SimpleNamespace
+        )
+    output = SimpleNamespace(
+        **{FAILED: dict.fromkeys(["stopped", "goes-on", "over", "unknown"], "why")}
+    )
     assert update(scheduler, None, output) == {0: core}
-    assert [one.finish_reason for one in core.outputs] == [FinishReason.ERROR, None, FinishReason.STOP]
+    assert [one.finish_reason for one in core.outputs] == [
+        FinishReason.ERROR,
+        None,
+        FinishReason.STOP,
+    ]
     assert core.outputs[0].stop_reason == "why"
     assert set(scheduler.grammar_compile_error_reqs) == {"stopped", "goes-on"}
 
@@ -190,9 +216,13 @@ def test_failed_requests_end_as_errors_whatever_else_ended_them(collection):
 def test_only_outputs_that_were_led_to_their_end_say_so():
     names = ["led", "last", "cut", "free", "bad"]
     requests = {name: SimpleRequest(name, None, []) for name in names}
-    scheduler = SimpleNamespace(requests=dict(requests), grammar_compile_error_reqs=set())
+    scheduler = SimpleNamespace(
+        requests=dict(requests), grammar_compile_error_reqs=set()
+    )
     requests.clear()
-    every = [EngineCoreOutput(name, [END], finish_reason=FinishReason.STOP) for name in names]
+    every = [
+        EngineCoreOutput(name, [END], finish_reason=FinishReason.STOP) for name in names
+    ]
     every[2].finish_reason = FinishReason.LENGTH
     every[3].stop_reason = 7
     steps = [[EngineCoreOutput("led", [97])], every]
@@ -204,9 +234,14 @@ def test_only_outputs_that_were_led_to_their_end_say_so():
 
     wrapped = vllm_failures.update_from_output(update)
     told = [dict.fromkeys(["led", "cut", "bad"], LED), {"last": LED, "bad": "why"}]
-    made = [wrapped(scheduler, None, SimpleNamespace(**{FAILED: one}))[0].outputs for one in told]
+    made = [
+        wrapped(scheduler, None, SimpleNamespace(**{FAILED: one}))[0].outputs
+        for one in told
+    ]
     assert [(one.finish_reason, one.stop_reason) for one in made[0]] == [(None, None)]
-    assert {one.request_id: (one.finish_reason, one.stop_reason) for one in made[1]} == {
+    assert {
+        one.request_id: (one.finish_reason, one.stop_reason) for one in made[1]
+    } == {
         "led": (FinishReason.STOP, LED),
         "last": (FinishReason.STOP, LED),
         "cut": (FinishReason.LENGTH, None),
@@ -219,9 +254,12 @@ def test_only_outputs_that_were_led_to_their_end_say_so():
 
 @pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
 @pytest.mark.parametrize(
-    ("tokens", "begun"), [([5, 6], False), ([5, 7, 6], True), ([7, 8], True), ([], False)]
+    ("tokens", "begun"),
+    [([5, 6], False), ([5, 7, 6], True), ([7, 8], True), ([], False)],
 )
-def test_a_request_that_stops_before_its_constrained_part_began_is_an_error(reason, tokens, begun):
+def test_a_request_that_stops_before_its_constrained_part_began_is_an_error(
+    reason, tokens, begun
+):
     spec = gp.OutputSpec.choice(["ab"], start_after=[[7], [8, 7]])
     params = SimpleNamespace(extra_args={"guided": packed(spec), ADMITTED: True})
     request = SimpleRequest("one", params, tokens)
@@ -265,6 +303,9 @@ def test_a_vllm_in_which_failures_could_not_be_told_guides_nothing(monkeypatch):
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, lambda other: None)
             engine = V1(runner_config(), [], []).engine
-        assert f"{owner.__name__}.{name} does not begin with the parameters" in engine.health()
+        assert (
+            f"{owner.__name__}.{name} does not begin with the parameters"
+            in engine.health()
+        )
         assert engine.retry_after() == float("inf")
     looked_at.cache_clear()

@@ -67,7 +67,9 @@ class SilentParser(Parser):
 def parts(monkeypatch):
     monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
     monkeypatch.setattr(vllm_specs, "vocabulary_of", lambda config: VOCABULARY)
-    monkeypatch.setattr("vllm.tokenizers.cached_tokenizer_from_config", lambda model_config: None)
+    monkeypatch.setattr(
+        "vllm.tokenizers.cached_tokenizer_from_config", lambda model_config: None
+    )
     parsers = {"tags": Parser, "text": TextParser, "silent": SilentParser}
     find = classmethod(lambda cls, name: parsers[name])
     monkeypatch.setattr(ReasoningParserManager, "get_reasoning_parser", find)
@@ -116,7 +118,10 @@ class Colour(enum.Enum):
 
 def test_types_and_typed_specs_are_specs():
     typed = gp.TypedSpec(list[Colour])
-    for given, spec in ((Colour, gp.OutputSpec.choice(["red", "blue"])), (typed, typed.spec)):
+    for given, spec in (
+        (Colour, gp.OutputSpec.choice(["red", "blue"])),
+        (typed, typed.spec),
+    ):
         params = params_of(given).clone()
         assert spec_in(Gate(config(SMALL)).admit(params)) == spec.settled(SETTLED)
 
@@ -124,7 +129,9 @@ def test_types_and_typed_specs_are_specs():
 def test_what_an_operator_leaves_unenforced_goes_with_the_request(monkeypatch):
     told = []
     monkeypatch.setattr(telling, "tell_unenforced", told.append)
-    monkeypatch.setattr(telling.listener, "admitted", lambda backend, keywords: told.append(keywords))
+    monkeypatch.setattr(
+        telling.listener, "admitted", lambda backend, keywords: told.append(keywords)
+    )
     gate = Gate(config({**SMALL, "unenforced_keywords": ["uniqueItems"]}))
     for schema in ({"type": "array", "uniqueItems": True}, {"type": "boolean"}):
         params = params_of({"json_schema": schema})
@@ -138,7 +145,10 @@ def test_what_an_operator_leaves_unenforced_goes_with_the_request(monkeypatch):
     ("theirs", "ours"),
     [
         ({"json": {"type": "integer"}}, gp.OutputSpec.json_schema({"type": "integer"})),
-        ({"json": '{"type": "integer"}'}, gp.OutputSpec.json_schema({"type": "integer"})),
+        (
+            {"json": '{"type": "integer"}'},
+            gp.OutputSpec.json_schema({"type": "integer"}),
+        ),
         ({"json_object": True}, gp.OutputSpec.json_object()),
         ({"regex": "a+"}, gp.OutputSpec.regex("a+")),
         ({"choice": ["x", "y"]}, gp.OutputSpec.choice(["x", "y"])),
@@ -146,7 +156,9 @@ def test_what_an_operator_leaves_unenforced_goes_with_the_request(monkeypatch):
         ({"grammar": 'start: "a"'}, gp.OutputSpec.grammar('start: "a"', "lark")),
         (
             {"structural_tag": '{"format": {"type": "const_string", "value": "a"}}'},
-            gp.OutputSpec.structural_tag({"format": {"type": "const_string", "value": "a"}}),
+            gp.OutputSpec.structural_tag(
+                {"format": {"type": "const_string", "value": "a"}}
+            ),
         ),
     ],
 )
@@ -160,20 +172,28 @@ def test_every_constraint_of_vllm_is_taken_over(theirs, ours):
 
 
 @pytest.mark.parametrize(
-    ("token", "complaint"), [(10**9, "outside"), (-1, "outside"), (ord("a"), "is text: b'a'")]
+    ("token", "complaint"),
+    [(10**9, "outside"), (-1, "outside"), (ord("a"), "is text: b'a'")],
 )
 def test_stop_tokens_and_triggers_that_no_output_has_are_refused(token, complaint):
-    """Outside the vocabulary they break the row that a failure closes; as text they cut the output off."""
+    """Outside the vocabulary they break the row that a failure closes; as text they cut
+    the output off."""
     gate = Gate(config(SMALL))
     guided = {"guided": {"regex": "[ab]+"}}
     for _ in range(2):  # the second time its spec is remembered
-        with pytest.raises(gp.GuidedError, match=f"^stop_token_ids: stop token {token} .*{complaint}"):
+        with pytest.raises(
+            gp.GuidedError, match=f"^stop_token_ids: stop token {token} .*{complaint}"
+        ):
             gate.admit(SamplingParams(extra_args=guided, stop_token_ids=[END, token]))
-        assert gate.admit(SamplingParams(extra_args=guided, stop_token_ids=[END, THINK_END]))
+        assert gate.admit(
+            SamplingParams(extra_args=guided, stop_token_ids=[END, THINK_END])
+        )
     own = {"regex": "[ab]+", "stop_token_ids": [token] if token >= 0 else [END, 258]}
     with pytest.raises(gp.GuidedError, match=r"^guided\.stop_token_ids: stop token"):
         gate.admit(params_of(own))
-    with pytest.raises(gp.GuidedError, match=r"start_after: token 258 is outside the vocabulary"):
+    with pytest.raises(
+        gp.GuidedError, match=r"start_after: token 258 is outside the vocabulary"
+    ):
         gate.admit(params_of({"regex": "a", "start_after": [THINK_END, 258]}))
 
 
@@ -182,7 +202,9 @@ def test_no_client_can_claim_that_its_spec_was_admitted():
     fields = {"kind": "regex", "text": "(a"}
     forged_text = [f"{json.dumps({'kind': 'regex'})}\0(a", None]
     for claim in (json.dumps({"regex": "(a"}), fields, json.dumps(fields), forged_text):
-        forged = SamplingParams(extra_args={"guided": claim, vllm_common.ADMITTED: True})
+        forged = SamplingParams(
+            extra_args={"guided": claim, vllm_common.ADMITTED: True}
+        )
         with pytest.raises(gp.GuidedError):
             gate.admit(forged)
         assert gate.specs.look_up(gate.asked(forged)) is None
@@ -220,7 +242,8 @@ def test_the_engines_params_are_completed_without_writing_to_what_they_share():
 
 
 def reasoned(reasoning, tokens, note=None, too=False, **spec):
-    """Where the constrained part begins. `too`: the reasoning is constrained as well."""
+    """Where the constrained part begins. `too`: the reasoning is constrained as
+    well."""
     outputs = SimpleNamespace(enable_in_reasoning=too, reasoning_parser=reasoning)
     gate = Gate(config(SMALL, structured_outputs_config=outputs))
     carried = gate.admit(params_of({"regex": "[ab]+", **spec}))
@@ -250,20 +273,36 @@ def test_a_spec_begins_after_the_reasoning():
 @pytest.mark.parametrize("theirs", [False, True])
 def test_the_engine_is_told_how_many_tokens_an_output_may_have(theirs, reasoning):
     """Within `max_tokens` and what the prompt leaves of 200."""
-    form = {"regex": "[ab]{20}"} if theirs else {"regex": "[ab]{20}", "close_before_length": True}
-    gate = Gate(config({**TAKES_OVER, "close_before_length": theirs}, reasoning=reasoning))
+    form = (
+        {"regex": "[ab]{20}"}
+        if theirs
+        else {"regex": "[ab]{20}", "close_before_length": True}
+    )
+    gate = Gate(
+        config({**TAKES_OVER, "close_before_length": theirs}, reasoning=reasoning)
+    )
 
     def room(limit, prompt, embeds=None):
         params = gate.admit(params_of(form, theirs=theirs, max_tokens=limit))
         gate.complete(engine_request(params, prompt, embeds))
         spec = spec_in(params)
-        assert (spec.close_before_length, spec.start_after is not None) == (True, reasoning != "")
+        assert (spec.close_before_length, spec.start_after is not None) == (
+            True,
+            reasoning != "",
+        )
         return spec.room
 
-    assert [room(70, [1] * 10), room(195, [1] * 10), room(195, None, [[0.5]] * 40)] == [70, 190, 160]
+    assert [room(70, [1] * 10), room(195, [1] * 10), room(195, None, [[0.5]] * 40)] == [
+        70,
+        190,
+        160,
+    ]
     assert [room(21, [1]), room(70, [1] * 179)] == [21, 21]
     for limit, prompt in ((20, [1]), (70, [1] * 180)):
-        with pytest.raises(gp.GuidedError, match=r"^max_tokens: leaves 20 .* takes 21, .*allow at least 21"):
+        with pytest.raises(
+            gp.GuidedError,
+            match=r"^max_tokens: leaves 20 .* takes 21, .*allow at least 21",
+        ):
             room(limit, prompt)
 
 
@@ -274,32 +313,44 @@ def test_the_engine_is_told_how_many_tokens_an_output_may_have(theirs, reasoning
         ({"speculative_config": SimpleNamespace()}, "V1 model runner"),
         (
             {
-                "speculative_config": SimpleNamespace(rejection_sample_method="synthetic"),
+                "speculative_config": SimpleNamespace(
+                    rejection_sample_method="synthetic"
+                ),
                 "use_v2_model_runner": True,
             },
             "synthetic",
         ),
-        ({"parallel_config": parallel(prefill_context_parallel_size=2)}, "prefill context"),
+        (
+            {"parallel_config": parallel(prefill_context_parallel_size=2)},
+            "prefill context",
+        ),
         ({"model_config": SimpleNamespace(skip_tokenizer_init=True)}, "tokenizer"),
     ],
 )
-def test_what_an_engine_cannot_serve_is_refused_and_their_own_is_left_to_vllm(parts, says):
+def test_what_an_engine_cannot_serve_is_refused_and_their_own_is_left_to_vllm(
+    parts, says
+):
     gate = Gate(config(**{"options": {**TAKES_OVER}, **parts}))
     with pytest.raises(gp.GuidedError, match=says):
         gate.admit(params_of({"regex": "a"}))
     assert not gate.concerns(SamplingParams(structured_outputs=THEIRS))
-    assert gate.leaves(SamplingParams(structured_outputs=THEIRS)) == gate.options.take_over
+    assert (
+        gate.leaves(SamplingParams(structured_outputs=THEIRS)) == gate.options.take_over
+    )
     assert not gate.leaves(SamplingParams())
 
 
-def test_a_vllm_that_lacks_something_is_refused_by_its_name_and_its_own_is_left_to_it(monkeypatch):
+def test_a_vllm_that_lacks_something_is_refused_by_its_name_and_its_own_is_left_to_it(
+    monkeypatch,
+):
     gone = Name("vllm.v1.engine.async_llm:AsyncLLM.gone", Part.FRONTEND)
     monkeypatch.setattr(vllm_contract, "NAMES", (*vllm_contract.NAMES, gone))
     vllm_contract._broken.cache_clear()
     gate = Gate(config(TAKES_OVER))
     vllm_contract._broken.cache_clear()
     with pytest.raises(
-        gp.GuidedError, match=r"is not supported: no vllm\.v1\.engine\.async_llm:AsyncLLM\.gone"
+        gp.GuidedError,
+        match=r"is not supported: no vllm\.v1\.engine\.async_llm:AsyncLLM\.gone",
     ):
         gate.admit(params_of({"regex": "a"}))
     assert not gate.concerns(SamplingParams(structured_outputs=THEIRS))
@@ -313,7 +364,9 @@ def test_options_come_from_the_flag_or_the_environment(monkeypatch):
     assert options_of(config()).take_over is True
     assert options_of(config({"threads": 3})).take_over is True
     assert options_of(config({"take_over": False})).take_over is False
-    with pytest.raises(gp.GuidedError, match=r"unknown option 'takeover'.*did you mean 'take_over'"):
+    with pytest.raises(
+        gp.GuidedError, match=r"unknown option 'takeover'.*did you mean 'take_over'"
+    ):
         options_of(config({"takeover": True}))
     with pytest.raises(gp.GuidedError, match=r"additional_config\.guided_plugin"):
         options_of(config("yes"))
@@ -323,15 +376,26 @@ def test_options_come_from_the_flag_or_the_environment(monkeypatch):
         options_of(config({"unenforced_keywords": ["uniqeItems"]}))
 
 
-def test_a_request_that_misspells_the_key_is_refused_and_other_keys_are_not_ours(monkeypatch):
+def test_a_request_that_misspells_the_key_is_refused_and_other_keys_are_not_ours(
+    monkeypatch,
+):
     gate = Gate(config(SMALL))
     asked = SamplingParams(extra_args={"other": 1, "giuded": '{"regex": "a"}'})
     assert gate.concerns(asked)
-    with pytest.raises(gp.GuidedError, match=r"^extra_args: unknown key 'giuded' \(did you mean 'guided'"):
+    with pytest.raises(
+        gp.GuidedError,
+        match=r"^extra_args: unknown key 'giuded' \(did you mean 'guided'",
+    ):
         gate.admit(asked)
-    for other in ({"guided_json": 1}, {"guidance": 1}, dict.fromkeys(map(str, range(99))) | {"giuded": 1}):
+    for other in (
+        {"guided_json": 1},
+        {"guidance": 1},
+        dict.fromkeys(map(str, range(99))) | {"giuded": 1},
+    ):
         assert not gate.concerns(SamplingParams(extra_args=other))
-    assert gate.admit(SamplingParams(extra_args={"giuded": 1, "guided": {"regex": "a"}}))
+    assert gate.admit(
+        SamplingParams(extra_args={"giuded": 1, "guided": {"regex": "a"}})
+    )
     monkeypatch.setenv("GUIDED_PLUGIN", "0")
     assert not Gate(config(SMALL)).concerns(asked)
 
@@ -341,22 +405,38 @@ def test_a_misspelt_keyword_of_a_schema_is_told_once_in_the_log_of_the_frontend(
     schema = {"type": "object", "propertes": {"a": {}}}
     for _ in range(2):
         gate.admit(params_of({"json": schema}, theirs=True))
-    assert caplog.text.count("#/propertes: unknown keyword, ignored (did you mean 'properties'?)") == 1
-    with pytest.raises(gp.GuidedError, match=r"no keyword of JSON Schema.*did you mean 'properties'"):
+    assert (
+        caplog.text.count(
+            "#/propertes: unknown keyword, ignored (did you mean 'properties'?)"
+        )
+        == 1
+    )
+    with pytest.raises(
+        gp.GuidedError, match=r"no keyword of JSON Schema.*did you mean 'properties'"
+    ):
         gate.admit(params_of({"json_schema": {"propertes": {"a": {}}}}))
 
 
-def test_the_kill_switch_leaves_all_to_vllm_and_the_start_line_says_so(monkeypatch, caplog):
+def test_the_kill_switch_leaves_all_to_vllm_and_the_start_line_says_so(
+    monkeypatch, caplog
+):
     caplog.set_level("INFO")
     Gate(config({"threads": 3})).warm_up()
-    assert "; threads = 3 (additional_config.guided_plugin); it starts with the first" in caplog.text
+    assert (
+        "; threads = 3 (additional_config.guided_plugin); it starts with the first"
+        in caplog.text
+    )
     monkeypatch.setenv("GUIDED_PLUGIN", "0")
     gate = Gate(config(TAKES_OVER))
     assert not gate.concerns(SamplingParams(structured_outputs=THEIRS))
-    with pytest.raises(gp.GuidedError, match=r"switched off \(unset GUIDED_PLUGIN=0, or set enabled\)"):
+    with pytest.raises(
+        gp.GuidedError, match=r"switched off \(unset GUIDED_PLUGIN=0, or set enabled\)"
+    ):
         gate.admit(params_of({"regex": "a"}))
     gate.warm_up()
-    assert caplog.text.strip().endswith("take_over off; enabled = false (GUIDED_PLUGIN=0)")
+    assert caplog.text.strip().endswith(
+        "take_over off; enabled = false (GUIDED_PLUGIN=0)"
+    )
 
 
 def test_a_processor_for_an_unknown_runner_says_so():
@@ -373,7 +453,9 @@ def test_compiles_that_nobody_asks_for_any_more_are_forgotten(monkeypatch):
         return answers.setdefault(spec.text, Future())
 
     clock = [0.0]
-    monkeypatch.setattr(vllm_engine, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(
+        vllm_engine, "time", SimpleNamespace(monotonic=lambda: clock[0])
+    )
     engine = object.__new__(vllm_engine.Engine)
     engine._pipeline = SimpleNamespace(compiler=SimpleNamespace(), prepare=prepare)
     engine._preparing = {}
@@ -401,4 +483,6 @@ def test_compiles_that_nobody_asks_for_any_more_are_forgotten(monkeypatch):
 def test_refused_specs_are_left_and_limits_and_troubles_of_the_server_are_not():
     left = errors.GrammarError, errors.SpecError, errors.UnsupportedSpecError
     kept = errors.CompileLimitError, errors.PipelineError, errors.VocabularyError
-    assert [may_leave(kind("no")) for kind in (*left, *kept)] == [True] * 3 + [False] * 3
+    assert [may_leave(kind("no")) for kind in (*left, *kept)] == [True] * 3 + [
+        False
+    ] * 3

@@ -48,7 +48,8 @@ class Listener:
 
 @pytest.fixture
 def install(monkeypatch):
-    """Installs a plugin as third parties' are, and vLLM's methods that say what the test gives them."""
+    """Installs a plugin as third parties' are, and vLLM's methods that say what the
+    test gives them."""
     sampled = SimpleNamespace(tokens=None, counts=None)
 
     def forward(self, logits, sampling_metadata):
@@ -79,7 +80,9 @@ def end_step(guide):
 def v1_sample(guide, tokens, sampled):
     sampled.tokens = torch.tensor(tokens, dtype=torch.int32).view(-1, 1)
     processors = SimpleNamespace(non_argmax_invariant=[guide])
-    Sampler.forward(None, None, SimpleNamespace(logitsprocs=processors, max_num_logprobs=None))
+    Sampler.forward(
+        None, None, SimpleNamespace(logitsprocs=processors, max_num_logprobs=None)
+    )
 
 
 def test_v1_fires_after_the_sampler_and_after_the_worker(install):
@@ -99,8 +102,13 @@ def test_v1_fires_after_the_sampler_and_after_the_worker(install):
         guide.update_state(None)
     assert len(listener.heard) == 6
     assert [step.slots for step in listener.steps] == [[slot, UNGUIDED]] * 3
-    assert [step.tokens.tolist() for step in listener.steps] == [[ord("a"), index] for index in range(3)]
-    assert guide.runner.engine.pipeline.tokens(guide.runner._rows[0].guided.request_id) == (ord("a"),) * 3
+    assert [step.tokens.tolist() for step in listener.steps] == [
+        [ord("a"), index] for index in range(3)
+    ]
+    assert (
+        guide.runner.engine.pipeline.tokens(guide.runner._rows[0].guided.request_id)
+        == (ord("a"),) * 3
+    )
 
 
 @pytest.fixture
@@ -123,10 +131,15 @@ def v2_step(guide, indices):
     guide.apply_staged_writes()
     mapping = torch.tensor(indices)
     guide.apply(
-        torch.zeros(len(indices), WIDTH), LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4)
+        torch.zeros(len(indices), WIDTH),
+        LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4),
     )
-    runner = SimpleNamespace(sampler=SimpleNamespace(logits_processors=[object(), guide]))
-    GPUModelRunner.sample(runner, None, SimpleNamespace(idx_mapping_np=mapping.numpy()), None)
+    runner = SimpleNamespace(
+        sampler=SimpleNamespace(logits_processors=[object(), guide])
+    )
+    GPUModelRunner.sample(
+        runner, None, SimpleNamespace(idx_mapping_np=mapping.numpy()), None
+    )
 
 
 def test_v2_fires_after_the_sampler_and_after_the_worker(install, v2):
@@ -146,7 +159,9 @@ def test_v2_fires_after_the_sampler_and_after_the_worker(install, v2):
     slot = guide.runner.requests.slots[3]
     assert [step.slots for step in listener.steps] == [[UNGUIDED, slot, UNGUIDED]] * 3
     # The last row is in the middle of its prompt.
-    assert [step.tokens.tolist() for step in listener.steps] == [[7, ord("b"), NO_TOKEN]] * 3
+    assert [step.tokens.tolist() for step in listener.steps] == [
+        [7, ord("b"), NO_TOKEN]
+    ] * 3
 
 
 def test_v2_rejected_drafts_are_no_tokens(install, v2):

@@ -1,5 +1,6 @@
-"""What the package relies on in vLLM beyond names, which `test_contract.py` looks at: what they do. What is
-changed in vLLM stands in the table of names, and so in docs/vllm-versions.md."""
+"""What the package relies on in vLLM beyond names, which `test_contract.py` looks at:
+what they do. What is changed in vLLM stands in the table of names, and so in
+docs/vllm-versions.md."""
 
 import ast
 import importlib
@@ -40,7 +41,11 @@ def test_the_installed_version_is_tested():
 
 
 def test_processors_are_called_as_they_are_here():
-    assert list(inspect.signature(LogitsProcessor.apply).parameters) == ["self", "logits", "ctx"]
+    assert list(inspect.signature(LogitsProcessor.apply).parameters) == [
+        "self",
+        "logits",
+        "ctx",
+    ]
     assert set(MoveDirectionality.__members__) == {"SWAP", "UNIDIRECTIONAL"}
     assert issubclass(VLLMValidationError, VLLMClientError)
 
@@ -48,32 +53,49 @@ def test_processors_are_called_as_they_are_here():
 def test_constraints_are_those_that_are_read():
     """Another one would pass the gate as no constraint."""
     theirs = {
-        name for name in inspect.signature(StructuredOutputsParams).parameters if not name.startswith("_")
+        name
+        for name in inspect.signature(StructuredOutputsParams).parameters
+        if not name.startswith("_")
     }
     assert theirs == set(CONSTRAINT_FORM)
 
 
 def test_ways_to_judge_drafts_are_those_that_were_looked_at():
-    """Every one but `synthetic` takes a draft only where the masked logits leave it a probability."""
-    assert set(get_args(RejectionSampleMethod)) <= {"standard", "block", "synthetic", "fly"}
+    """Every one but `synthetic` takes a draft only where the masked logits leave it a
+    probability."""
+    assert set(get_args(RejectionSampleMethod)) <= {
+        "standard",
+        "block",
+        "synthetic",
+        "fly",
+    }
 
 
 def test_requests_reach_an_engine_in_the_ways_that_were_looked_at():
-    """All make them in `process_inputs`, which has the gate, or abort them at once; and all pass
-    `preprocess_add_request`, where what came another way is refused."""
+    """All make them in `process_inputs`, which has the gate, or abort them at once; and
+    all pass `preprocess_add_request`, where what came another way is refused."""
     makers = {
-        path.relative_to(VLLM).as_posix(): len(MADE.findall(path.read_text())) for path in VLLM.rglob("*.py")
+        path.relative_to(VLLM).as_posix(): len(MADE.findall(path.read_text()))
+        for path in VLLM.rglob("*.py")
     }
     assert {name: count for name, count in makers.items() if count} == {
         "v1/engine/async_llm.py": 1,
         "v1/engine/input_processor.py": 1,
     }
     assert "abort_immediately=True" in MADE.split(inspect.getsource(async_llm))[1][:900]
-    assert "def process_inputs(" in inspect.getsource(input_processor).split("return EngineCoreRequest(")[0]
-    assert "process_inputs_async = make_async(\n            self.process_inputs," in inspect.getsource(
-        input_processor
+    assert (
+        "def process_inputs("
+        in inspect.getsource(input_processor).split("return EngineCoreRequest(")[0]
     )
-    senders = [path.relative_to(VLLM).as_posix() for path in VLLM.rglob("*.py") if sends(path.read_text())]
+    assert (
+        "process_inputs_async = make_async(\n            self.process_inputs,"
+        in inspect.getsource(input_processor)
+    )
+    senders = [
+        path.relative_to(VLLM).as_posix()
+        for path in VLLM.rglob("*.py")
+        if sends(path.read_text())
+    ]
     assert sorted(senders) == [
         "v1/engine/async_llm.py",
         "v1/engine/core_client.py",
@@ -93,7 +115,8 @@ def sends(source):
 
 
 class Output(AsyncModelRunnerOutput):
-    """As that of a model runner: its `get_output` is wrapped when the first one passes."""
+    """As that of a model runner: its `get_output` is wrapped when the first one
+    passes."""
 
     def get_output(self):
         raise NotImplementedError
@@ -107,7 +130,9 @@ def is_wrapper(value):
 
 
 def test_every_method_that_is_wrapped_is_in_the_table():
-    for module in {name.path.partition(":")[0] for name in NAMES if name.when is When.LOADED}:
+    for module in {
+        name.path.partition(":")[0] for name in NAMES if name.when is When.LOADED
+    }:
         importlib.import_module(module)
     gate.install()
     for when in When:
@@ -121,20 +146,32 @@ def test_every_method_that_is_wrapped_is_in_the_table():
         for value in list(vars(module).values())
     ]
     classes = {Output} | {
-        value for value in values if isinstance(value, type) and value.__module__.split(".")[0] == "vllm"
+        value
+        for value in values
+        if isinstance(value, type) and value.__module__.split(".")[0] == "vllm"
     }
-    changed = {value.__name__ for value in values if inspect.isfunction(value) and is_wrapper(value)} | {
+    changed = {
+        value.__name__
+        for value in values
+        if inspect.isfunction(value) and is_wrapper(value)
+    } | {
         f"{(AsyncModelRunnerOutput if issubclass(owner, AsyncModelRunnerOutput) else owner).__name__}.{name}"
         for owner in classes
         for name, value in list(vars(owner).items())
         if is_wrapper(value)
     }
-    wanted = {name.path.partition(":")[2] for name in NAMES if name.by and broken(name.part) is None} | {
-        "CPUWorker.compile_or_warm_up_model"
-    }
+    wanted = {
+        name.path.partition(":")[2]
+        for name in NAMES
+        if name.by and broken(name.part) is None
+    } | {"CPUWorker.compile_or_warm_up_model"}
     assert changed == wanted
     added = {name for name in vars(WorkerBase) if name.startswith("guided_")}
-    assert added == {name for name in re.findall(r"`(guided_\w+)` \(", PAGE) if name in vars(WorkerBase)}
+    assert added == {
+        name
+        for name in re.findall(r"`(guided_\w+)` \(", PAGE)
+        if name in vars(WorkerBase)
+    }
     assert len(added) == 4
 
 
@@ -155,8 +192,16 @@ def test_arguments_are_found_wherever_they_stand():
         raise NotImplementedError
 
     call = Call(method)
-    assert call.get("params", ("r", "p"), {}) == call.get("params", ("r",), {"params": "p"}) == "p"
-    assert call.get("priority", ("r", "p"), {}) is call.get("unheard", ("r", "p"), {}) is None
+    assert (
+        call.get("params", ("r", "p"), {})
+        == call.get("params", ("r",), {"params": "p"})
+        == "p"
+    )
+    assert (
+        call.get("priority", ("r", "p"), {})
+        is call.get("unheard", ("r", "p"), {})
+        is None
+    )
     assert call.having("q", ("r", "p", 3), {}) == (("r", "q", 3), {})
     assert call.having("q", ("r",), {"params": "p"}) == (("r",), {"params": "q"})
 

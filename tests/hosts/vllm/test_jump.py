@@ -1,4 +1,5 @@
-"""Drafts that the grammars see when they are proposed, and forced text as drafts, in vLLM's V2 runner.
+"""Drafts that the grammars see when they are proposed, and forced text as drafts, in
+vLLM's V2 runner.
 
 Every output is compared with that of a loop without drafts.
 """
@@ -32,8 +33,12 @@ pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
 @pytest.mark.parametrize("drawn", [False, True])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize(("mode", "jumps"), [("inline", False), ("process", False), ("process", True)])
-def test_drafts_of_others_with_masks_along_them_or_forced_text_in_their_place(mode, jumps, seed, drawn):
+@pytest.mark.parametrize(
+    ("mode", "jumps"), [("inline", False), ("process", False), ("process", True)]
+)
+def test_drafts_of_others_with_masks_along_them_or_forced_text_in_their_place(
+    mode, jumps, seed, drawn
+):
     game = V2ProposeGame(runner_config(mode, jump_forward=jumps), seed, drawn=drawn)
     played(game, 200)
     assert game.taken > 50
@@ -47,7 +52,8 @@ def test_proposals_alone_tell_the_worker_that_there_is_time_and_how_much(monkeyp
     monkeypatch.setattr(runtime, "plan", plan)
     played(game, steps)
     said = [call.kwargs["offers"] for call in plan.call_args_list]
-    assert set(said) == {None, False, True}  # of requests that enter; where no drafts are asked for; else
+    # of requests that enter; where no drafts are asked for; else
+    assert set(said) == {None, False, True}
     assert sum(one is not None for one in said) <= steps
 
 
@@ -81,12 +87,16 @@ def _logged(caplog):
 
 def arguments(**changes):
     """An engine's, as far as they count here."""
-    given = {"speculative_config": None, "additional_config": {"guided_plugin": {"jump_forward": True}}}
+    given = {
+        "speculative_config": None,
+        "additional_config": {"guided_plugin": {"jump_forward": True}},
+    }
     return SimpleNamespace(**{**given, **changes})
 
 
 def configured(given, *, v2=True, device="cuda", nodes=1, sharded=None, error=None):
-    """The configurations that vLLM is asked to make of these arguments: the last one is the engine's."""
+    """The configurations that vLLM is asked to make of these arguments: the last one is
+    the engine's."""
     asked = []
 
     def create(arguments):
@@ -96,7 +106,9 @@ def configured(given, *, v2=True, device="cuda", nodes=1, sharded=None, error=No
         return SimpleNamespace(
             use_v2_model_runner=v2,
             device_config=SimpleNamespace(device_type=device),
-            parallel_config=SimpleNamespace(nnodes=nodes, enable_batch_sharded_sampling=sharded),
+            parallel_config=SimpleNamespace(
+                nnodes=nodes, enable_batch_sharded_sampling=sharded
+            ),
         )
 
     jump.create_engine_config(create)(given)
@@ -119,10 +131,15 @@ def test_an_engine_without_a_drafter_gets_one():
         ("needs CUDA, and the model runs on 'cpu'", {"device": "cpu"}),
         ("several machines", {"nodes": 2}),
         ("each rank samples a part of the batch", {"sharded": True}),
-        ("no adaptive verification with LoRA", {"error": "no adaptive verification with LoRA"}),
+        (
+            "no adaptive verification with LoRA",
+            {"error": "no adaptive verification with LoRA"},
+        ),
     ],
 )
-def test_where_it_cannot_be_the_engine_runs_without_and_the_log_says_why(caplog, why, options):
+def test_where_it_cannot_be_the_engine_runs_without_and_the_log_says_why(
+    caplog, why, options
+):
     given = arguments()
     asked = configured(given, **options)
     assert asked[-1] is given
@@ -136,7 +153,11 @@ def test_where_it_cannot_be_the_engine_runs_without_and_the_log_says_why(caplog,
     [
         {"speculative_config": {"method": "ngram_gpu", "num_speculative_tokens": 3}},
         {"additional_config": {}},
-        {"additional_config": {"guided_plugin": {"jump_forward": True, "enabled": False}}},
+        {
+            "additional_config": {
+                "guided_plugin": {"jump_forward": True, "enabled": False}
+            }
+        },
         {"additional_config": {"guided_plugin": {"jump_forward": "perhaps"}}},
     ],
 )
@@ -148,7 +169,9 @@ def test_other_engines_are_left_alone(caplog, changes):
 
 def test_vllms_own_arguments_where_it_cannot_be(caplog, monkeypatch):
     monkeypatch.setenv("GUIDED_PLUGIN", '{"jump_forward": true}')
-    config = EngineArgs(str(MODEL_DIR), load_format="dummy", enforce_eager=True).create_engine_config()
+    config = EngineArgs(
+        str(MODEL_DIR), load_format="dummy", enforce_eager=True
+    ).create_engine_config()
     assert config.speculative_config is None
     assert "jump_forward stays off" in caplog.text
     assert "V2 runner on CUDA" in caplog.text
@@ -156,15 +179,19 @@ def test_vllms_own_arguments_where_it_cannot_be(caplog, monkeypatch):
 
 
 def trial(cost, gain, steps, seed=0):
-    """A size of batches for so many steps; the part of them with drafts, and the time of a token beside that
-    without."""
+    """A size of batches for so many steps; the part of them with drafts, and the time
+    of a token beside that without."""
     chance = random.Random(seed)
     one = jump.SizeTrial()
     spent = tokens = drafted = 0
     ways = deque(maxlen=5)
     for _ in range(steps):
         got = 1 + (chance.random() < 2 * gain) / 2 if one.on else 1
-        took = (cost if one.on else 1.0) * chance.uniform(0.98, 1.02) * (5 if chance.random() < 0.1 else 1)
+        took = (
+            (cost if one.on else 1.0)
+            * chance.uniform(0.98, 1.02)
+            * (5 if chance.random() < 0.1 else 1)
+        )
         drafted += one.on
         spent = spent + took
         tokens = tokens + got
@@ -184,7 +211,8 @@ def test_a_size_that_is_faster_with_drafts_keeps_them(cost, gain):
 @pytest.mark.parametrize(("cost", "gain"), [(1.2, 0.05), (1.05, 0.0)])
 def test_a_size_that_is_slower_with_drafts_goes_without_and_tries_again(cost, gain):
     drafted, took, one = trial(cost, gain, 20_000)
-    assert 0.002 < drafted * (cost / (1 + gain) - 1) < 0.006  # trials cost so much of the time
+    # trials cost so much of the time
+    assert 0.002 < drafted * (cost / (1 + gain) - 1) < 0.006
     assert took < 1.01
     assert one.worse
     # What is drafted pays from now on.
@@ -198,7 +226,9 @@ class Batches:
 
     def __init__(self, monkeypatch, *guided):
         config = SimpleNamespace(additional_config={"guided_plugin_jump": True})
-        self.scheduler = SimpleNamespace(dynamic_sd_lookup=[0, 7, 7], vllm_config=config)
+        self.scheduler = SimpleNamespace(
+            dynamic_sd_lookup=[0, 7, 7], vllm_config=config
+        )
         self.switch = jump.switch_of(self.scheduler)
         self.now = 0.0
         self.switch.guided.update(guided)
@@ -211,7 +241,9 @@ class Batches:
         """How many drafts a row of the next one has."""
         self.now += seconds
         step = SimpleNamespace(
-            num_scheduled_tokens=dict.fromkeys(range(rows), 100 if prompts == "part" else 8),
+            num_scheduled_tokens=dict.fromkeys(
+                range(rows), 100 if prompts == "part" else 8
+            ),
             finished_req_ids=set(finished),
             scheduled_new_reqs=[None] * (prompts == "new"),
         )
@@ -239,7 +271,9 @@ def test_the_drafts_of_another_speculative_config_are_its_own():
         assert scheduler.dynamic_sd_lookup == lookup
 
 
-def test_a_size_that_is_slower_with_drafts_has_none_and_the_log_says_so(monkeypatch, caplog):
+def test_a_size_that_is_slower_with_drafts_has_none_and_the_log_says_so(
+    monkeypatch, caplog
+):
     """About 64 rows take twice as long with drafts; others are faster with them."""
     batches = Batches(monkeypatch, "a")
     counts = {3: 0, 63: 0, 64: 0, 128: 0}
@@ -249,14 +283,17 @@ def test_a_size_that_is_slower_with_drafts_has_none_and_the_log_says_so(monkeypa
         drafts = batches.drafts(rows) > 0
         pays = rows in (3, 128)
         counts[rows] += drafts
-        batches.run(rows, 2.0 if drafts and not pays else 1.0, 2 if drafts and pays else 1)
+        batches.run(
+            rows, 2.0 if drafts and not pays else 1.0, 2 if drafts and pays else 1
+        )
     assert min(counts[3], counts[128]) > 3900
     assert counts[63] + counts[64] < 150
     assert "batches of about 64 requests have no drafts from now on" in caplog.text
 
 
 def test_steps_between_batches_of_other_ways_say_nothing(monkeypatch):
-    """Of two sizes in turn one has no drafts; where steps follow it, the other one gets none in time."""
+    """Of two sizes in turn one has no drafts; where steps follow it, the other one gets
+    none in time."""
     batches = Batches(monkeypatch, "a")
     for _ in range(600):
         batches.run(8, 2.0 if batches.drafts(8) else 1.0, 1)
@@ -269,8 +306,9 @@ def test_steps_between_batches_of_other_ways_say_nothing(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["new", "part"])
 def test_steps_with_prompts_are_not_compared_with_others(monkeypatch, kind):
-    """New ones, or parts of long ones: they take four times as long, and come in bursts. A trial may have
-    other steps than what it is compared with; one that has only such says nothing."""
+    """New ones, or parts of long ones: they take four times as long, and come in
+    bursts. A trial may have other steps than what it is compared with; one that has
+    only such says nothing."""
     batches = Batches(monkeypatch, "a")
     drafted = 0
     for turn in range(6000):
@@ -282,9 +320,12 @@ def test_steps_with_prompts_are_not_compared_with_others(monkeypatch, kind):
     assert drafted > 5800
 
 
-@pytest.mark.parametrize(("more", "each", "rests"), [(0.4, 0, 3), (0.2, 0, 1), (0, 0, 0), (0, 0.05, 0)])
+@pytest.mark.parametrize(
+    ("more", "each", "rests"), [(0.4, 0, 3), (0.2, 0, 1), (0, 0, 0), (0, 0.05, 0)]
+)
 def test_requests_begin_in_fewer_steps_where_that_pays(monkeypatch, more, each, rests):
-    """Four of 64 end in each step; a pause leaves them without a successor for so many more."""
+    """Four of 64 end in each step; a pause leaves them without a successor for so many
+    more."""
     batches = Batches(monkeypatch)
     waiting = 0
     pauses = 0
@@ -294,20 +335,28 @@ def test_requests_begin_in_fewer_steps_where_that_pays(monkeypatch, more, each, 
     batches.switch.guided.add("a")
     for turn in range(24_000):
         quiet = turn % 300 >= 200  # none end, and nothing is learnt of pauses
-        begun, waiting = (0, waiting + 4) if quiet or batches.switch.pauses(64) else (waiting + 4, 0)
+        begun, waiting = (
+            (0, waiting + 4) if quiet or batches.switch.pauses(64) else (waiting + 4, 0)
+        )
         waiting = waiting * (not quiet)
         pauses = pauses + (not begun and not quiet)
         batches.switch.scheduled(64, 8 * begun, queue=queue)
-        batches.run(64 - waiting, 1 + more * (begun > 0) + each * begun, prompts="new" if begun else "")
+        batches.run(
+            64 - waiting,
+            1 + more * (begun > 0) + each * begun,
+            prompts="new" if begun else "",
+        )
     assert rests / (rests + 1) - 0.05 < pauses / 16_000 < rests / (rests + 1) + 0.08
-    for begun in (0, 64 * 8 + 1):  # none, for longer than a pause; prompts that take longer than drafts
+    # none, for longer than a pause; prompts that take longer than drafts
+    for begun in (0, 64 * 8 + 1):
         for _ in range(4):
             batches.switch.scheduled(64, begun, queue=True)
         assert not batches.switch.pauses(64)
 
 
 def test_neither_trial_waits_for_the_other(monkeypatch):
-    """Where one of pauses began, and no request does any more; where they do in one of drafts."""
+    """Where one of pauses began, and no request does any more; where they do in one of
+    drafts."""
     batches = Batches(monkeypatch, "a")
     begun = 8
     drafted = 0
@@ -337,8 +386,14 @@ def test_a_pause_between_requests_is_not_the_time_of_a_step(monkeypatch):
 
 
 @pytest.mark.parametrize("since_033", [False, True])
-def test_drafts_are_placed_where_vllm_places_them_as_many_as_pay(monkeypatch, since_033):
-    monkeypatch.setattr(adaptive, "_assign_draft_token_budget_compiled", adaptive._assign_draft_token_budget)
+def test_drafts_are_placed_where_vllm_places_them_as_many_as_pay(
+    monkeypatch, since_033
+):
+    monkeypatch.setattr(
+        adaptive,
+        "_assign_draft_token_budget_compiled",
+        adaptive._assign_draft_token_budget,
+    )
     requests, drafts = size = 40, 7
     rng = random.Random(1)
     _ = torch.manual_seed(1)
@@ -353,12 +408,17 @@ def test_drafts_are_placed_where_vllm_places_them_as_many_as_pay(monkeypatch, si
         made.num_speculative_steps = drafts
         made.num_bonus_tokens = 1
         made._max_total_logits = 180
-        made.query_start_loc, made._cu_num_logits, made._num_non_draft_tokens, made._batch_draft_capacity = (
-            torch.full((requests + 1,), -7, dtype=torch.int32) for _ in range(4)
-        )
+        (
+            made.query_start_loc,
+            made._cu_num_logits,
+            made._num_non_draft_tokens,
+            made._batch_draft_capacity,
+        ) = (torch.full((requests + 1,), -7, dtype=torch.int32) for _ in range(4))
         made._confidence_probs = torch.zeros(size)
         made._stale_idx = 0
-        made._stale_confidences = [CpuGpuBuffer(*size, dtype=torch.float32, device="cpu") for _ in "12"]
+        made._stale_confidences = [
+            CpuGpuBuffer(*size, dtype=torch.float32, device="cpu") for _ in "12"
+        ]
         made._copy_events = [Mock(), Mock()]
         made.cost_tables = np.full(requests + 1, 0.5), 6.6 + 0.05 * np.arange(1000)
         made.req_states = states
@@ -380,7 +440,11 @@ def test_drafts_are_placed_where_vllm_places_them_as_many_as_pay(monkeypatch, si
         ours._copy_events[1 - at % 2].synchronize.assert_called_with()
         ours._copy_events[at % 2].record.assert_called_with()
         batch = rng.sample(names, rng.randint(1, requests))
-        places = {name: ["?"] * rng.choice([1, drafts]) for name in batch if rng.random() < 0.9}
+        places = {
+            name: ["?"] * rng.choice([1, drafts])
+            for name in batch
+            if rng.random() < 0.9
+        }
         places = places or {batch[0]: ["?"]}
         others = {name: rng.randint(1, 7) for name in batch}
         tokens = {name: others[name] + len(places.get(name, ())) for name in batch}
@@ -388,19 +452,32 @@ def test_drafts_are_placed_where_vllm_places_them_as_many_as_pay(monkeypatch, si
         lately = [*lately[1:], (before[rows] > 0).sum().item() / len(rows)]
         most = min(sum(map(len, places.values())), 180 - len(batch))
         least = sum(others.values())
-        samples = sum(5 + others[name] >= (5, 8)[states.req_id_to_index[name] % 2] for name in batch)
+        samples = sum(
+            5 + others[name] >= (5, 8)[states.req_id_to_index[name] % 2]
+            for name in batch
+        )
         counts = np.ceil(np.array(lately) * len(rows) - 1e-9)
         worth = [
-            (samples + np.minimum(counts, budget).mean()) / (7.1 + 0.05 * (least + budget))
+            (samples + np.minimum(counts, budget).mean())
+            / (7.1 + 0.05 * (least + budget))
             for budget in range(most + 1)
         ]
         found = ours.get_num_tokens(tokens, places) - least
         assert worth[found] == pytest.approx(max(worth))
-        ours._confidence_probs = theirs._confidence_probs = torch.rand(size)  # no two alike
-        theirs._batch_budget = {name: len(places.get(name, ())) for name in batch}, others, found
+        # no two alike
+        ours._confidence_probs = theirs._confidence_probs = torch.rand(size)
+        theirs._batch_budget = (
+            {name: len(places.get(name, ())) for name in batch},
+            others,
+            found,
+        )
         order = rng.sample(batch, len(batch))
         indices = torch.tensor([states.req_id_to_index[name] for name in order])
-        placed, expected = (each.reallocate_drafts(order, indices) for each in (ours, theirs))
-        assert [one.tolist() for one in placed[:2]] == [one.tolist() for one in expected[:2]]
+        placed, expected = (
+            each.reallocate_drafts(order, indices) for each in (ours, theirs)
+        )
+        assert [one.tolist() for one in placed[:2]] == [
+            one.tolist() for one in expected[:2]
+        ]
         assert placed[2:] == ((found, None) if since_033 else (found,))
         before = offered

@@ -1,4 +1,5 @@
-"""Bounded parts of `make soak` and `make chaos`: a server under mixed load, and under attack."""
+"""Bounded parts of `make soak` and `make chaos`: a server under mixed load, and under
+attack."""
 
 import pytest
 
@@ -11,7 +12,8 @@ from benchmarks.server.runs import chaos, invalid, soak
 
 @pytest.fixture(scope="module")
 def loaded_server(tmp_path_factory):
-    """A server for load and attacks. On a busy machine nothing may be lost to a time limit."""
+    """A server for load and attacks. On a busy machine nothing may be lost to a time
+    limit."""
     launch = Launch(
         sequences=16,
         kv_tokens=1024,
@@ -37,7 +39,9 @@ def test_every_answer_under_mixed_load_is_right_and_none_is_lost(loaded_server):
         assert found["processes"][role]["memory_mb"]["peak"] > 0
 
 
-@pytest.mark.parametrize("attack", ["kill-all", "mask-bombs", "big-bodies", "many-schemas"])
+@pytest.mark.parametrize(
+    "attack", ["kill-all", "mask-bombs", "big-bodies", "many-schemas"]
+)
 def test_an_attack_costs_ordinary_clients_no_answer(loaded_server, attack):
     found = chaos(loaded_server, attack, clients=6, seconds=8, quiet=2)
     assert found["server_alive"]
@@ -49,9 +53,12 @@ def test_an_attack_costs_ordinary_clients_no_answer(loaded_server, attack):
         assert found[part]["unguided_lost"] == 0, part
         lost = found[part]["lost"]
         if attack == "kill-all" and part == "attacked":
-            # Guided requests that run then fail, and new ones are refused until the next template is there.
+            # Guided requests that run then fail, and new ones are refused until the
+            # next template is there.
             lost = {
-                why: count for why, count in lost.items() if "have ended, and are being started" not in why
+                why: count
+                for why, count in lost.items()
+                if "have ended, and are being started" not in why
             }
             assert found[part]["back_ms"]["count"] == found[part]["kills"] > 0
         assert lost == {}, part

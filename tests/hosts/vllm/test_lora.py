@@ -1,6 +1,8 @@
-"""LoRA in the real vLLM on the CPU: rows with and without an adapter, guided and not, in one batch.
+"""LoRA in the real vLLM on the CPU: rows with and without an adapter, guided and not,
+in one batch.
 
-In float32 the best token leads by more than the shape of a batch can change, so that outputs can be compared.
+In float32 the best token leads by more than the shape of a batch can change, so that
+outputs can be compared.
 """
 
 import asyncio
@@ -21,7 +23,8 @@ from vllm_support import params_of
 import guided_plugin as gp
 from guided_plugin.demo import MODEL_DIR
 
-# A model that the adapter confuses writes all the whitespace that it may, and comes to no end.
+# A model that the adapter confuses writes all the whitespace that it may, and comes to
+# no end.
 SPECS = [dataclasses.replace(spec, whitespace="compact") for spec in ANY_SPACE]
 ROWS = [
     (prompt, spec, with_adapter)
@@ -33,7 +36,8 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory):
-    """Rank one and random, on every projection, large enough to change what the model writes."""
+    """Rank one and random, on every projection, large enough to change what the model
+    writes."""
     folder = tmp_path_factory.mktemp("adapter")
     generator = torch.Generator().manual_seed(0)
     tensors = {}
@@ -41,8 +45,12 @@ def adapter(tmp_path_factory):
         if name.endswith("_proj.weight"):
             height, width = weight.shape
             module = "base_model.model." + name.removesuffix(".weight")
-            tensors[module + ".lora_A.weight"] = 0.3 * torch.randn(1, width, generator=generator)
-            tensors[module + ".lora_B.weight"] = 0.3 * torch.randn(height, 1, generator=generator)
+            tensors[module + ".lora_A.weight"] = 0.3 * torch.randn(
+                1, width, generator=generator
+            )
+            tensors[module + ".lora_B.weight"] = 0.3 * torch.randn(
+                height, 1, generator=generator
+            )
     save_file(tensors, folder / "adapter_model.safetensors")
     modules = sorted({name.split(".")[-3] for name in tensors})
     options = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": modules}
@@ -64,7 +72,9 @@ def generate(async_llm, adapter, *, guided):
         return last.outputs[0]
 
     async def answers():
-        return await asyncio.gather(*(one(number, *row) for number, row in enumerate(ROWS)))
+        return await asyncio.gather(
+            *(one(number, *row) for number, row in enumerate(ROWS))
+        )
 
     return run(answers())
 
@@ -77,10 +87,15 @@ def test_guided_rows_are_valid_and_unguided_ones_as_they_were(async_llm, adapter
         if spec is None:
             assert after.token_ids == before.token_ids, after.text
         else:
-            assert recheck(vocabulary, [spec], torch.tensor([after.token_ids])) == [True]
+            assert recheck(vocabulary, [spec], torch.tensor([after.token_ids])) == [
+                True
+            ]
             assert after.finish_reason == "stop"
     # Each row with the adapter stands before the same one without it.
     pairs = range(0, len(ROWS), 2)
     assert all(plain[at].token_ids != plain[at + 1].token_ids for at in pairs)
-    changed = [ROWS[at][1] for at in pairs if mixed[at].token_ids != mixed[at + 1].token_ids]
-    assert {SPECS[0], SPECS[1], None} <= set(changed)  # a choice leaves little to change
+    changed = [
+        ROWS[at][1] for at in pairs if mixed[at].token_ids != mixed[at + 1].token_ids
+    ]
+    # a choice leaves little to change
+    assert {SPECS[0], SPECS[1], None} <= set(changed)

@@ -1,6 +1,7 @@
-"""`whitespace` and `strict` as an operator sets them for a server: what they make of requests that don't say.
-Each goes through vLLM's own protocol and tool parsers, and through the gate, to the fields that its engine
-gets; these are judged by a fresh matcher of a compiler that has no options, on texts of `json.dumps`."""
+"""`whitespace` and `strict` as an operator sets them for a server: what they make of
+requests that don't say. Each goes through vLLM's own protocol and tool parsers, and
+through the gate, to the fields that its engine gets; these are judged by a fresh
+matcher of a compiler that has no options, on texts of `json.dumps`."""
 
 import json
 
@@ -19,7 +20,10 @@ from guided_plugin.hosts.vllm import specs as vllm_specs
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import spec_of
 
-AT = {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "integer"}}}}
+AT = {
+    "type": "object",
+    "properties": {"x": {"type": "array", "items": {"type": "integer"}}},
+}
 SCHEMA = {
     "type": "object",
     "properties": {"at": {**AT, "required": ["x"]}, "on": {"type": "boolean"}},
@@ -27,7 +31,11 @@ SCHEMA = {
 }
 DATA = {"at": {"x": [1, 2]}, "on": True}
 MORE = {**DATA, "z": {"y": 1}}
-LAYOUTS = {"compact": {"separators": (",", ":")}, "spaced": {}, "flexible": {"indent": 1}}
+LAYOUTS = {
+    "compact": {"separators": (",", ":")},
+    "spaced": {},
+    "flexible": {"indent": 1},
+}
 MESSAGES = [{"role": "user", "content": "?"}]
 NAMED = {"type": "function", "function": {"name": "weather"}}
 FORMAT = {"name": "x", "schema": SCHEMA}
@@ -47,18 +55,27 @@ def parts(monkeypatch):
 
 @pytest.fixture(scope="module")
 def compiler():
-    return gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(threads=1, isolate_compiles=False))
+    return gp.GrammarCompiler(
+        VOCABULARY, config=gp.GuidedConfig(threads=1, isolate_compiles=False)
+    )
 
 
 def chat(**options):
-    return ChatCompletionRequest(messages=MESSAGES, **options).to_sampling_params(70, {})
+    return ChatCompletionRequest(messages=MESSAGES, **options).to_sampling_params(
+        70, {}
+    )
 
 
 def tool_call(parser, choice):
     """A request with a tool, as a server with this parser changes it."""
-    tool = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA, "strict": True}}
+    tool = {
+        "type": "function",
+        "function": {"name": "weather", "parameters": SCHEMA, "strict": True},
+    }
     request = ChatCompletionRequest(messages=MESSAGES, tools=[tool], tool_choice=choice)
-    made = ParserManager.get_parser(parser, enable_auto_tools=True)(ParserTokenizer(), request.tools)
+    made = ParserManager.get_parser(parser, enable_auto_tools=True)(
+        ParserTokenizer(), request.tools
+    )
     return made.adjust_request(request).to_sampling_params(70, {})
 
 
@@ -73,15 +90,25 @@ def call(text):
 def xml_call(text):
     """Each value of the object in an element, in the same layout."""
     value = json.loads(text)
-    layout = next(each for each in LAYOUTS.values() if json.dumps(value, **each) == text)
+    layout = next(
+        each for each in LAYOUTS.values() if json.dumps(value, **each) == text
+    )
     elements = [
-        f"<parameter={key}>{json.dumps(inner, **layout)}</parameter>\n" for key, inner in value.items()
+        f"<parameter={key}>{json.dumps(inner, **layout)}</parameter>\n"
+        for key, inner in value.items()
     ]
-    return "<tool_call>\n<function=weather>\n" + "".join(elements) + "</function>\n</tool_call>"
+    return (
+        "<tool_call>\n<function=weather>\n"
+        + "".join(elements)
+        + "</function>\n</tool_call>"
+    )
 
 
 JSON = {
-    "response_format": (lambda: chat(response_format={"type": "json_schema", "json_schema": FORMAT}), str),
+    "response_format": (
+        lambda: chat(response_format={"type": "json_schema", "json_schema": FORMAT}),
+        str,
+    ),
     "json_object": (lambda: chat(response_format={"type": "json_object"}), str),
     "structured_outputs": (lambda: chat(structured_outputs={"json": SCHEMA}), str),
     "completion": (
@@ -109,13 +136,17 @@ JSON = {
     "tool named": (lambda: tool_call("hermes", NAMED), call),
 }
 XML = {
-    f"xml tool {choice}": (lambda choice=choice: tool_call("qwen3_coder", choice), xml_call)
+    f"xml tool {choice}": (
+        lambda choice=choice: tool_call("qwen3_coder", choice),
+        xml_call,
+    )
     for choice in ("auto", "required")
 }
 
 
 def takes_of(compiler, params, **options):
-    """What answers whether an engine takes a text for a request, if an operator has set these options."""
+    """What answers whether an engine takes a text for a request, if an operator has set
+    these options."""
     gate = Gate(config({**TAKES_OVER, **options}))
     assert gate.concerns(params)
     carried = gate.admit(params)
@@ -123,8 +154,12 @@ def takes_of(compiler, params, **options):
     grammar = compiler.compile(spec_of(carried))
 
     def takes(text):
-        matcher = compiler.backend(grammar.backend).start(grammar, VOCABULARY.stop_token_ids)
-        return all(matcher.accept(token) for token in text.encode()) and matcher.complete
+        matcher = compiler.backend(grammar.backend).start(
+            grammar, VOCABULARY.stop_token_ids
+        )
+        return (
+            all(matcher.accept(token) for token in text.encode()) and matcher.complete
+        )
 
     return takes
 
@@ -134,7 +169,11 @@ def takes_of(compiler, params, **options):
 def test_whitespace_of_requests_that_do_not_say(compiler, form, whitespace):
     make, wrapped = JSON[form]
     takes = takes_of(compiler, make(), whitespace=whitespace)
-    taken = [name for name, layout in LAYOUTS.items() if takes(wrapped(json.dumps(DATA, **layout)))]
+    taken = [
+        name
+        for name, layout in LAYOUTS.items()
+        if takes(wrapped(json.dumps(DATA, **layout)))
+    ]
     assert taken == ([*LAYOUTS] if whitespace == "flexible" else [whitespace])
 
 
@@ -143,14 +182,20 @@ def test_whitespace_of_requests_that_do_not_say(compiler, form, whitespace):
 def test_whitespace_of_values_in_xml(compiler, form, whitespace):
     make, wrapped = XML[form]
     takes = takes_of(compiler, make(), whitespace=whitespace)
-    taken = [name for name, layout in LAYOUTS.items() if takes(wrapped(json.dumps(DATA, **layout)))]
+    taken = [
+        name
+        for name, layout in LAYOUTS.items()
+        if takes(wrapped(json.dumps(DATA, **layout)))
+    ]
     assert taken == ([*LAYOUTS] if whitespace == "flexible" else [whitespace])
     assert not takes(wrapped(json.dumps({**DATA, "on": 1}, **LAYOUTS[whitespace])))
 
 
 @pytest.mark.parametrize("form", XML)
 def test_calls_in_xml_need_strict(compiler, form):
-    with pytest.raises(gp.GuidedError, match=r"qwen_xml.*in tool 'weather' \(use strict: true"):
+    with pytest.raises(
+        gp.GuidedError, match=r"qwen_xml.*in tool 'weather' \(use strict: true"
+    ):
         takes_of(compiler, XML[form][0](), strict=False)
 
 
@@ -177,7 +222,10 @@ def test_every_form_is_closed_before_its_limit_where_an_operator_says_so(form):
     carried.max_tokens = least
     few.max_tokens = least - 1
     gate.complete(engine_request(carried, [1]))
-    assert (spec_of(carried).close_before_length, spec_of(carried).room) == (True, least)
+    assert (spec_of(carried).close_before_length, spec_of(carried).room) == (
+        True,
+        least,
+    )
     with pytest.raises(gp.GuidedError, match=f"takes {least}"):
         gate.complete(engine_request(few, [1]))
 
@@ -187,16 +235,36 @@ def test_every_form_is_closed_before_its_limit_where_an_operator_says_so(form):
     [
         (lambda: guided(json_schema=SCHEMA, whitespace="compact"), "compact", True),
         (lambda: guided(json_schema=SCHEMA, strict=True), "spaced", False),
-        (lambda: guided(type="json_schema", json_schema={**FORMAT, "strict": True}), "spaced", False),
-        (lambda: chat(structured_outputs={"json": SCHEMA, "disable_any_whitespace": True}), "compact", True),
         (
-            lambda: chat(structured_outputs={"json": SCHEMA, "disable_additional_properties": True}),
+            lambda: guided(type="json_schema", json_schema={**FORMAT, "strict": True}),
+            "spaced",
+            False,
+        ),
+        (
+            lambda: chat(
+                structured_outputs={"json": SCHEMA, "disable_any_whitespace": True}
+            ),
+            "compact",
+            True,
+        ),
+        (
+            lambda: chat(
+                structured_outputs={
+                    "json": SCHEMA,
+                    "disable_additional_properties": True,
+                }
+            ),
             "spaced",
             False,
         ),
         # vLLM drops it.
         (
-            lambda: chat(response_format={"type": "json_schema", "json_schema": {**FORMAT, "strict": True}}),
+            lambda: chat(
+                response_format={
+                    "type": "json_schema",
+                    "json_schema": {**FORMAT, "strict": True},
+                }
+            ),
             "spaced",
             True,
         ),
@@ -205,5 +273,7 @@ def test_every_form_is_closed_before_its_limit_where_an_operator_says_so(form):
 )
 def test_what_a_request_says_wins(compiler, make, layout, is_open):
     takes = takes_of(compiler, make(), whitespace="spaced", strict=False)
-    assert [name for name, each in LAYOUTS.items() if takes(json.dumps(DATA, **each))] == [layout]
+    assert [
+        name for name, each in LAYOUTS.items() if takes(json.dumps(DATA, **each))
+    ] == [layout]
     assert takes(json.dumps(MORE, **LAYOUTS[layout])) == is_open

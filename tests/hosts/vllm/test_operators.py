@@ -1,4 +1,5 @@
-"""What operators see of vLLM's server: the log, `/metrics`, and answers that name what nothing enforced."""
+"""What operators see of vLLM's server: the log, `/metrics`, and answers that name what
+nothing enforced."""
 
 import json
 import re
@@ -23,7 +24,9 @@ def guided(spec):
 
 
 def completion(client, **options):
-    return client.completions.create(model="demo", prompt="Someone: ", max_tokens=40, **options)
+    return client.completions.create(
+        model="demo", prompt="Someone: ", max_tokens=40, **options
+    )
 
 
 def form(document):
@@ -38,14 +41,18 @@ def chat(client, document, **options):
 def values(server, name):
     """The values of a metric, by its labels."""
     pattern = re.compile(rf"^guided_plugin_{name}(?:\{{(.*?)\}})? (\S+)$", re.MULTILINE)
-    return {found[1] or "": float(found[2]) for found in pattern.finditer(metrics_of(server))}
+    return {
+        found[1] or "": float(found[2])
+        for found in pattern.finditer(metrics_of(server))
+    }
 
 
 TIMED = ("engine_pipeline", "engine_thread", "mask", "mask_wait")
 
 
 def untimed(server):
-    """How many steps have no time of each name, once that changes no more; and how many steps there were."""
+    """How many steps have no time of each name, once that changes no more; and how many
+    steps there were."""
     deadline = time.monotonic() + 120
     before = None
     now = {}
@@ -53,9 +60,15 @@ def untimed(server):
         assert time.monotonic() < deadline
         time.sleep(5.5)
         steps = values(server, "engine_steps_total")['engine="0"']
-        counts = {name: values(server, f"{name}_seconds_count").get('engine="0"', 0) for name in TIMED}
+        counts = {
+            name: values(server, f"{name}_seconds_count").get('engine="0"', 0)
+            for name in TIMED
+        }
         before = now
-        now = {"steps": steps, **{name: steps - count for name, count in counts.items()}}
+        now = {
+            "steps": steps,
+            **{name: steps - count for name, count in counts.items()},
+        }
     return now
 
 
@@ -67,30 +80,47 @@ def test_metrics(server, client):
         chat(client, {"type": "text"})
     after = values(server, "requests_total")
     more = {labels: after[labels] - before.get(labels, 0) for labels in after}
-    assert sum(count for labels, count in more.items() if 'outcome="admitted"' in labels) == 2
+    assert (
+        sum(count for labels, count in more.items() if 'outcome="admitted"' in labels)
+        == 2
+    )
     assert more['backend="none",outcome="refused"'] == 1
     assert values(server, "refusals_total")['reason="SpecError"'] >= 1
-    assert any('backend="llguidance"' in labels for labels in values(server, "compile_seconds_count"))
+    assert any(
+        'backend="llguidance"' in labels
+        for labels in values(server, "compile_seconds_count")
+    )
     deadline = time.monotonic() + 120
     while values(server, "engine_requests_total").get('engine="0"', 0) < 2:
         assert time.monotonic() < deadline
         assert completion(client, extra_body=guided({"regex": "[ab]{3}"})).choices
         time.sleep(1)
-    admitted = {n: c for n, c in values(server, "requests_total").items() if 'outcome="admitted"' in n}
-    while values(server, "engine_requests_total")['engine="0"'] < sum(admitted.values()):  # of both frontends
+    admitted = {
+        n: c
+        for n, c in values(server, "requests_total").items()
+        if 'outcome="admitted"' in n
+    }
+    # of both frontends
+    while values(server, "engine_requests_total")['engine="0"'] < sum(
+        admitted.values()
+    ):
         assert time.monotonic() < deadline
         time.sleep(1)
-    assert values(server, "engine_requests_total")['engine="0"'] == sum(admitted.values())
+    assert values(server, "engine_requests_total")['engine="0"'] == sum(
+        admitted.values()
+    )
     assert values(server, "engine_steps_total")['engine="0"'] >= 2
     assert values(server, "worker_memory_bytes")['engine="0"'] > 10e6
     assert values(server, "shared_memory_bytes")['engine="0"'] > 0
     for name in ("worker_restarts_total", "worker_learnt_bytes"):
         assert 'engine="0"' in values(server, name)
 
-    # Each step has its times once, in one of the buckets, though two frontends ask for them; but the newest,
-    # which may not be over. Steps whose requests failed or were aborted may have none.
+    # Each step has its times once, in one of the buckets, though two frontends ask for
+    # them; but the newest, which may not be over. Steps whose requests failed or were
+    # aborted may have none.
     before = untimed(server)
-    assert completion(client, extra_body=guided({"regex": "[qx]{9}"})).choices  # letters that no token joins
+    # letters that no token joins
+    assert completion(client, extra_body=guided({"regex": "[qx]{9}"})).choices
     after = untimed(server)
     assert after["steps"] >= before["steps"] + 9
     for name in TIMED:
@@ -104,7 +134,10 @@ def test_metrics(server, client):
 
 def test_the_server_says_that_the_plugin_is_on(server):
     found = ask(server.url)
-    assert (found.status, "is on, in the frontend and in each engine" in found.what) == ("ok", True), found
+    assert (
+        found.status,
+        "is on, in the frontend and in each engine" in found.what,
+    ) == ("ok", True), found
 
 
 def test_the_log(server, client):
@@ -115,24 +148,43 @@ def test_the_log(server, client):
             extra_headers={"X-Request-Id": "mine-1"},
         )
     log = server.log.read_text()
-    lines = [line for line in log.splitlines() if "guided_plugin" in line and "is on in this" in line]
+    lines = [
+        line
+        for line in log.splitlines()
+        if "guided_plugin" in line and "is on in this" in line
+    ]
     frontends = [line for line in lines if "frontend" in line]
     (engine,) = [line for line in lines if "engine" in line]
     assert len(frontends) == 2
     for frontend in frontends:
         assert re.search(
-            r"INFO \d\d-\d\d \d\d:\d\d:\d\d .*take_over on.*xgrammar \d.*llguidance \d", frontend
+            r"INFO \d\d-\d\d \d\d:\d\d:\d\d .*take_over on.*xgrammar \d.*llguidance \d",
+            frontend,
         )
-    assert re.search(r"INFO \d\d-\d\d \d\d:\d\d:\d\d .*mode process.*MiB of shared memory.*threads", engine)
-    (refused,) = [line for line in log.splitlines() if "mine-1" in line and "refused" in line]
+    assert re.search(
+        r"INFO \d\d-\d\d \d\d:\d\d:\d\d .*mode process.*MiB of shared memory.*threads",
+        engine,
+    )
+    (refused,) = [
+        line for line in log.splitlines() if "mine-1" in line and "refused" in line
+    ]
     assert re.search(r"INFO \d\d-\d\d \d\d:\d\d:\d\d ", refused)
     assert "\\n" in refused
     assert "\x1b[31mt" not in refused.replace("\x1b[0;36m", "")
 
 
 def test_each_answer_names_what_nothing_enforced(client, server):
-    holds = {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3, "contains": {"const": "a"}}
-    loose = {"type": "object", "properties": {"tags": {**holds, "maxContains": 1}}, "required": ["tags"]}
+    holds = {
+        "type": "array",
+        "items": {"enum": ["a", "b"]},
+        "maxItems": 3,
+        "contains": {"const": "a"},
+    }
+    loose = {
+        "type": "object",
+        "properties": {"tags": {**holds, "maxContains": 1}},
+        "required": ["tags"],
+    }
     before = values(server, "unenforced_total")
     raw = client.with_raw_response
     for schema, told in ((loose, "maxContains"), (FINE, None), (loose, "maxContains")):
@@ -146,17 +198,31 @@ def test_each_answer_names_what_nothing_enforced(client, server):
     assert UNENFORCED not in completion(raw).headers
     for keyword, count in {"maxContains": 4, "dependentSchemas": 1}.items():
         labels = f'keyword="{keyword}"'
-        assert values(server, "unenforced_total")[labels] == before.get(labels, 0) + count
+        assert (
+            values(server, "unenforced_total")[labels] == before.get(labels, 0) + count
+        )
     assert "because of unenforced_keywords: maxContains" in server.log.read_text()
 
 
 def test_near_misses_are_told_to_clients_and_in_the_log(client, server):
     for stream in (False, True):
-        with pytest.raises(openai.BadRequestError, match=r"unknown key 'giuded'.*did you mean 'guided'"):
-            completion(client, extra_body={"vllm_xargs": {"giuded": '{"regex": "a"}'}}, stream=stream)
-        with pytest.raises(openai.BadRequestError, match=r"no keyword of JSON Schema.*'properties'"):
+        with pytest.raises(
+            openai.BadRequestError, match=r"unknown key 'giuded'.*did you mean 'guided'"
+        ):
+            completion(
+                client,
+                extra_body={"vllm_xargs": {"giuded": '{"regex": "a"}'}},
+                stream=stream,
+            )
+        with pytest.raises(
+            openai.BadRequestError, match=r"no keyword of JSON Schema.*'properties'"
+        ):
             chat(client, {"propertes": {}}, stream=stream)
     assert chat(client, {**FINE, "propertes": {}}).choices
     log = server.log.read_text()
-    assert log.count("#/propertes: unknown keyword, ignored (did you mean 'properties'?)") == 1
-    assert log.count("worker_step_ms = 60000 (GUIDED_PLUGIN)") == 3  # two frontends, one engine
+    assert (
+        log.count("#/propertes: unknown keyword, ignored (did you mean 'properties'?)")
+        == 1
+    )
+    # two frontends, one engine
+    assert log.count("worker_step_ms = 60000 (GUIDED_PLUGIN)") == 3

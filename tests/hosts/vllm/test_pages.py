@@ -1,4 +1,5 @@
-"""The pages' blocks and the example that need vLLM, with the engine and the server of all tests."""
+"""The pages' blocks and the example that need vLLM, with the engine and the server of
+all tests."""
 
 from __future__ import annotations
 
@@ -23,12 +24,15 @@ from vllm.engine.arg_utils import EngineArgs
 from guided_plugin import GuidedConfig
 
 ALL = {page.relative_to(ROOT).as_posix(): blocks(page) for page in PAGES}
-THERE = [name for name, found in ALL.items() if any(block.needs_vllm for block in found)]
+THERE = [
+    name for name, found in ALL.items() if any(block.needs_vllm for block in found)
+]
 
 
 @pytest.fixture
 def engine(llm):
-    """In place of `vllm.LLM`: reads the options that it is given, and gives the engine of all tests."""
+    """In place of `vllm.LLM`: reads the options that it is given, and gives the engine
+    of all tests."""
 
     def made(model, **options):
         EngineArgs(model, **options)
@@ -49,7 +53,11 @@ def test_blocks_run(name, server, engine, tmp_path: Path, monkeypatch):
         if (
             block.needs_vllm
             or block.language in DATA
-            or (block.language == "text" and session.ran is not None and session.ran.needs_vllm)
+            or (
+                block.language == "text"
+                and session.ran is not None
+                and session.ran.needs_vllm
+            )
         ):
             session.run(block)
         elif block.language in ("python", "sh"):

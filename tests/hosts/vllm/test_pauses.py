@@ -1,4 +1,5 @@
-"""What a request of 1 MB costs the others: how long the event loop of a frontend stands still for it."""
+"""What a request of 1 MB costs the others: how long the event loop of a frontend stands
+still for it."""
 
 import asyncio
 import contextlib
@@ -28,7 +29,12 @@ MIB = 1 << 20
 END = 256
 THINK_END = 257
 VOCABULARY = gp.Vocabulary(
-    (*(bytes([byte]) for byte in range(256)), b"</s>", b"</think>", *(b"<%d>" % i for i in range(1000))),
+    (
+        *(bytes([byte]) for byte in range(256)),
+        b"</s>",
+        b"</think>",
+        *(b"<%d>" % i for i in range(1000)),
+    ),
     (END,),
     frozenset(range(END, END + 1002)),
     encode=lambda text: list(text.encode()),
@@ -36,16 +42,27 @@ VOCABULARY = gp.Vocabulary(
 TINY = {"enum": [1] * (MIB // 2)}
 EMPTY = {"anyOf": [{}] * (MIB // 3)}
 LONG = {"enum": ["x" * (MIB - 100)]}
-NESTED = {"properties": {f"p{i}": {"type": "string", "maxLength": 5} for i in range(MIB // 40)}}
-MANY = {"properties": {f"p{i}": {"type": "string", "enum": ["x" * 170]} for i in range(4_900)}}
+NESTED = {
+    "properties": {
+        f"p{i}": {"type": "string", "maxLength": 5} for i in range(MIB // 40)
+    }
+}
+MANY = {
+    "properties": {
+        f"p{i}": {"type": "string", "enum": ["x" * 170]} for i in range(4_900)
+    }
+}
 """Within all limits."""
-TAG_TEXT = json.dumps({"format": {"type": "or", "elements": [{"type": "any_text"}] * 40_000}})
+TAG_TEXT = json.dumps(
+    {"format": {"type": "or", "elements": [{"type": "any_text"}] * 40_000}}
+)
 TAG = {"format": {"type": "const_string", "value": "x" * MIB}}
 DEEP = "[" * MIB
 
 
 def seconds_to_read(text):
-    """What `json` takes for a text, which holds the interpreter meanwhile, in whatever thread."""
+    """What `json` takes for a text, which holds the interpreter meanwhile, in whatever
+    thread."""
     start = time.process_time()
     json.loads(text)
     return time.process_time() - start
@@ -53,8 +70,8 @@ def seconds_to_read(text):
 
 READING = min(seconds_to_read(TAG_TEXT) for _ in range(5))
 LONGEST = max(0.05, 1.5 * READING) * (1 if sys.gettrace() is None else 2)
-"""Seconds: little more than the server of vLLM takes to read the body of such a request in any case; twice
-as many where lines are counted."""
+"""Seconds: little more than the server of vLLM takes to read the body of such a request
+in any case; twice as many where lines are counted."""
 
 KINDS = {
     **{
@@ -87,7 +104,9 @@ OWN = {
     "triggers": {"start_after": [f"{number}" for number in range(105_000)]},
     "trigger": {"start_after": "x" * MIB},
     "ids": {"start_after": [3] * (MIB // 2)},
-    "kept": {"start_after": [{"text": f"{number}", "kept": True} for number in range(40_000)]},
+    "kept": {
+        "start_after": [{"text": f"{number}", "kept": True} for number in range(40_000)]
+    },
     "lists": {"start_after": [[number % 200, 1] for number in range(100_000)]},
     "stops": {"stop_token_ids": [END] * (MIB // 4)},
     "text stops": {"stop_token_ids": [65] * (MIB // 4)},
@@ -113,19 +132,31 @@ class Engine:
 
     async def add(self, params, **rest):
         """What vLLM does with a request, as far as the plugin has a part in it."""
-        process = gate.process_inputs(lambda processor, prompt, params: request_of(params.clone()))
+        process = gate.process_inputs(
+            lambda processor, prompt, params: request_of(params.clone())
+        )
 
         async def add_request(self, prompt, params, request_id=None, **rest):
             return process(self.input_processor, prompt, params)
 
-        names = {"reasoning_ended": None, "reasoning_parser_kwargs": None, "request_id": "one", **rest}
+        names = {
+            "reasoning_ended": None,
+            "reasoning_parser_kwargs": None,
+            "request_id": "one",
+            **rest,
+        }
         made = gate.add_request_async(with_names(add_request))
         return await made(self, None, params, **names)
 
 
 def with_names(call):
     async def add_request(
-        self, prompt, params, request_id=None, reasoning_ended=None, reasoning_parser_kwargs=None
+        self,
+        prompt,
+        params,
+        request_id=None,
+        reasoning_ended=None,
+        reasoning_parser_kwargs=None,
     ):
         return await call(self, prompt, params, request_id)
 
@@ -155,13 +186,20 @@ def engine():
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("GUIDED_PLUGIN", raising=False)
         patch.setattr(specs, "vocabulary_of", lambda config: VOCABULARY)
-        patch.setattr("vllm.tokenizers.cached_tokenizer_from_config", lambda model_config: None)
-        patch.setattr(ReasoningParserManager, "get_reasoning_parser", classmethod(lambda cls, name: Parser))
+        patch.setattr(
+            "vllm.tokenizers.cached_tokenizer_from_config", lambda model_config: None
+        )
+        patch.setattr(
+            ReasoningParserManager,
+            "get_reasoning_parser",
+            classmethod(lambda cls, name: Parser),
+        )
         made = Engine({"threads": 1, "compile_seconds": 1.0})
         made.gate.warm_up()
         made.gate.wait_ready()
         gc.collect()
-        gc.freeze()  # as vLLM does: no collection looks at all that these tests have made
+        # as vLLM does: no collection looks at all that these tests have made
+        gc.freeze()
         yield made
         gc.unfreeze()
         made.gate.specs.compiler.close()
@@ -183,7 +221,8 @@ async def longest_pause(work):
     looking = asyncio.ensure_future(look())
     await asyncio.sleep(0.005)
     pauses.clear()
-    with contextlib.suppress(VLLMValidationError, GracefulHTTPError):  # refused, or late
+    # refused, or late
+    with contextlib.suppress(VLLMValidationError, GracefulHTTPError):
         await work
     await asyncio.sleep(0.005)
     looking.cancel()
@@ -191,7 +230,8 @@ async def longest_pause(work):
 
 
 def clocks():
-    """Other processes take from the first, threads without the interpreter's lock add to the second."""
+    """Other processes take from the first, threads without the interpreter's lock add
+    to the second."""
     return time.perf_counter(), time.process_time()
 
 
@@ -203,30 +243,55 @@ def check(engine, make):
 
 @pytest.mark.parametrize("form", THEIRS.values(), ids=THEIRS.keys())
 def test_no_constraint_of_vllms_own_stops_the_loop(engine, form):
-    check(engine, lambda: engine.add(SamplingParams(structured_outputs=StructuredOutputsParams(**form))))
+    check(
+        engine,
+        lambda: engine.add(
+            SamplingParams(structured_outputs=StructuredOutputsParams(**form))
+        ),
+    )
 
 
 @pytest.mark.parametrize("form", KINDS.values(), ids=KINDS.keys())
 def test_no_guided_form_stops_the_loop(engine, form):
     for given in (form, json.dumps(form)):
-        check(engine, lambda given=given: engine.add(SamplingParams(extra_args={"guided": given})))
+        check(
+            engine,
+            lambda given=given: engine.add(
+                SamplingParams(extra_args={"guided": given})
+            ),
+        )
 
 
 @pytest.mark.parametrize("options", OWN.values(), ids=OWN.keys())
 def test_no_option_of_a_spec_stops_the_loop(engine, options):
-    form = {"grammar": 'root ::= "a"', **options} if "syntax" in options else {"regex": "a", **options}
+    form = (
+        {"grammar": 'root ::= "a"', **options}
+        if "syntax" in options
+        else {"regex": "a", **options}
+    )
     for given in (form, json.dumps(form)):
-        check(engine, lambda given=given: engine.add(SamplingParams(extra_args={"guided": given})))
+        check(
+            engine,
+            lambda given=given: engine.add(
+                SamplingParams(extra_args={"guided": given})
+            ),
+        )
 
 
-@pytest.mark.parametrize("stops", [[END] * (MIB // 4), list(range(END, END + 1000)) * 200, [65] * (MIB // 3)])
+@pytest.mark.parametrize(
+    "stops", [[END] * (MIB // 4), list(range(END, END + 1000)) * 200, [65] * (MIB // 3)]
+)
 def test_no_stop_tokens_of_a_request_stop_the_loop(engine, stops):
     params = SamplingParams(extra_args={"guided": {"regex": "a"}}, stop_token_ids=stops)
     check(engine, lambda: engine.add(params))
 
 
 def test_no_arguments_of_a_chat_template_stop_the_loop(engine):
-    for kwargs in ({"a": ["x"] * (MIB // 5)}, {"a": "x" * MIB}, {f"k{i}": 1 for i in range(MIB // 10)}):
+    for kwargs in (
+        {"a": ["x"] * (MIB // 5)},
+        {"a": "x" * MIB},
+        {f"k{i}": 1 for i in range(MIB // 10)},
+    ):
         params = SamplingParams(extra_args={"guided": {"regex": "a"}})
         check(
             engine,
@@ -236,15 +301,34 @@ def test_no_arguments_of_a_chat_template_stop_the_loop(engine):
         )
 
 
-TOOL = {"type": "function", "function": {"name": "f", "strict": True, "parameters": MANY}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "strict": True, "parameters": MANY},
+}
 CHATS = {
-    "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": MANY}}},
-    "tiny": {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": TINY}}},
+    "schema": {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "n", "schema": MANY},
+        }
+    },
+    "tiny": {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "n", "schema": TINY},
+        }
+    },
     "tag": {"response_format": {"type": "structural_tag", **TAG}},
     "own": {"structured_outputs": {"regex": "a" * MIB}},
     "guided": {"vllm_xargs": {"guided": json.dumps({"regex": "a", **OWN["triggers"]})}},
-    "tools": {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}},
-    "stops": {"structured_outputs": {"regex": "a"}, "stop_token_ids": [END] * (MIB // 4)},
+    "tools": {
+        "tools": [TOOL],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+    },
+    "stops": {
+        "structured_outputs": {"regex": "a"},
+        "stop_token_ids": [END] * (MIB // 4),
+    },
 }
 
 

@@ -1,5 +1,6 @@
-"""What a client reads of a refused request: the place that it wrote, and `param`. vLLM's own requests,
-parsers and error JSON around the plugin's gate; tests/hosts/clients has the same from a server."""
+"""What a client reads of a refused request: the place that it wrote, and `param`.
+vLLM's own requests, parsers and error JSON around the plugin's gate;
+tests/hosts/clients has the same from a server."""
 
 import asyncio
 import contextvars
@@ -15,7 +16,9 @@ from vllm import SamplingParams
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
-from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+from vllm.entrypoints.serve.exception_handling.error_response import (
+    create_error_response,
+)
 from vllm.exceptions import VLLMValidationError
 from vllm.parser.parser_manager import ParserManager
 from vllm.sampling_params import StructuredOutputsParams
@@ -26,15 +29,27 @@ from guided_plugin import OutputSpec
 from guided_plugin.errors import RequestError
 from guided_plugin.hosts.vllm import specs, telling
 from guided_plugin.hosts.vllm.admission import Gate
-from guided_plugin.hosts.vllm.gate import add_request_async, cleanup, process_inputs, serve_tokens
+from guided_plugin.hosts.vllm.gate import (
+    add_request_async,
+    cleanup,
+    process_inputs,
+    serve_tokens,
+)
 from guided_plugin.hosts.vllm.places import note
 from guided_plugin.hosts.vllm.telling import refusal
 
 FINE = {"type": "object", "properties": {"a": {"type": "string"}}}
 BAD = {"type": "object", "properties": {"age": {"type": "text"}}}
-DEFINED = {**FINE, "$defs": {"d": {"type": "text"}}, "properties": {"a": {"$ref": "#/$defs/d"}}}
+DEFINED = {
+    **FINE,
+    "$defs": {"d": {"type": "text"}},
+    "properties": {"a": {"$ref": "#/$defs/d"}},
+}
 NOTHING = {"type": "json_schema", "json_schema": {"not": {}}}
-TAGGED = {"type": "structural_tag", "format": {"type": "tag", "begin": "<", "content": NOTHING, "end": ">"}}
+TAGGED = {
+    "type": "structural_tag",
+    "format": {"type": "tag", "begin": "<", "content": NOTHING, "end": ">"},
+}
 NAMED = {"type": "function", "function": {"name": "save"}}
 
 
@@ -43,20 +58,25 @@ def engine(monkeypatch):
     monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
     monkeypatch.setattr(specs, "vocabulary_of", lambda config: VOCABULARY)
     return SimpleNamespace(
-        input_processor=SimpleNamespace(_guided_gate=Gate(config(TAKES_OVER))), vllm_config=config(TAKES_OVER)
+        input_processor=SimpleNamespace(_guided_gate=Gate(config(TAKES_OVER))),
+        vllm_config=config(TAKES_OVER),
     )
 
 
 def error_of(engine, request, parser="hermes"):
-    """The error in vLLM's answer to a request, which a server with this engine and these parsers gets."""
+    """The error in vLLM's answer to a request, which a server with this engine and
+    these parsers gets."""
 
     async def added(self, request_id, prompt, params):
         raise AssertionError("nothing was refused")
 
     async def create(serving, request, raw_request=None):
-        """As vLLM's serving: parsers write their constraint into the request, which becomes params."""
+        """As vLLM's serving: parsers write their constraint into the request, which
+        becomes params."""
         if getattr(request, "tools", None):
-            made = ParserManager.get_parser(parser, enable_auto_tools=True, tool_strict_level="parameter")
+            made = ParserManager.get_parser(
+                parser, enable_auto_tools=True, tool_strict_level="parameter"
+            )
             request = made(ParserTokenizer(), request.tools).adjust_request(request)
         own = getattr(request, "sampling_params", None)
         params = request.to_sampling_params(20, {}) if own is None else own
@@ -79,11 +99,18 @@ def tool(parameters, name="save"):
 
 
 def xargs(form):
-    return {"vllm_xargs": {"guided": form if isinstance(form, str) else json.dumps(form)}}
+    return {
+        "vllm_xargs": {"guided": form if isinstance(form, str) else json.dumps(form)}
+    }
 
 
 def formatted(schema):
-    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+    return {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": schema},
+        }
+    }
 
 
 def spoken(place, tools, choice="required", **more):
@@ -92,7 +119,9 @@ def spoken(place, tools, choice="required", **more):
 
 
 def chat(**fields):
-    return ChatCompletionRequest(model="demo", messages=[{"role": "user", "content": "?"}], **fields)
+    return ChatCompletionRequest(
+        model="demo", messages=[{"role": "user", "content": "?"}], **fields
+    )
 
 
 def completion(**fields):
@@ -107,14 +136,32 @@ def tokens(**fields):
     return SimpleNamespace(sampling_params=SamplingParams(**fields), request_id="one")
 
 
-FUNCTION = {"type": "function", "name": "save", "parameters": {"not": {}}, "strict": None}
+FUNCTION = {
+    "type": "function",
+    "name": "save",
+    "parameters": {"not": {}},
+    "strict": None,
+}
 SPACE = {"type": "namespace", "name": "s", "description": "", "tools": [FUNCTION]}
-SPACES = hasattr(utils, "get_function_tools")  # vLLM 0.31 constrains no tool of a namespace
+# vLLM 0.31 constrains no tool of a namespace
+SPACES = hasattr(utils, "get_function_tools")
 CASES = [
-    (chat, formatted(BAD), "response_format.json_schema.schema#/properties/age/type: unknown type"),
+    (
+        chat,
+        formatted(BAD),
+        "response_format.json_schema.schema#/properties/age/type: unknown type",
+    ),
     (chat, formatted({"not": {}}), "response_format.json_schema.schema#/not: allows"),
-    (chat, {"response_format": TAGGED}, "response_format#/format/content/json_schema/not: allows"),
-    (completion, formatted(BAD), "response_format.json_schema.schema#/properties/age/type: "),
+    (
+        chat,
+        {"response_format": TAGGED},
+        "response_format#/format/content/json_schema/not: allows",
+    ),
+    (
+        completion,
+        formatted(BAD),
+        "response_format.json_schema.schema#/properties/age/type: ",
+    ),
     (
         response,
         {"text": {"format": {"type": "json_schema", "name": "x", "schema": BAD}}},
@@ -129,8 +176,14 @@ CASES = [
             ({"regex": "(a"}, "regex: a ( without"),
             ({"choice": []}, "choice: an empty list"),
             ({"grammar": "start: nope"}, "grammar, line 1, column 8: unknown name"),
-            ({"structural_tag": json.dumps(TAGGED)}, "structural_tag#/format/content/json_schema/not: "),
-            ({"json": FINE, "whitespace_pattern": " +"}, "whitespace_pattern: requires"),
+            (
+                {"structural_tag": json.dumps(TAGGED)},
+                "structural_tag#/format/content/json_schema/not: ",
+            ),
+            (
+                {"json": FINE, "whitespace_pattern": " +"},
+                "whitespace_pattern: requires",
+            ),
             ({"json_object": False}, "json_object: must be true"),
         ]
     ),
@@ -138,17 +191,29 @@ CASES = [
         (chat, xargs(form), f"vllm_xargs.guided{says}")
         for form, says in [
             ({"json_schema": BAD}, ".json_schema#/properties/age/type: unknown type"),
-            (formatted({"not": {}})["response_format"], ".json_schema.schema#/not: allows"),
-            ({"format": {"type": "json_schema", "schema": BAD}}, ".format.schema#/properties/age/type: "),
+            (
+                formatted({"not": {}})["response_format"],
+                ".json_schema.schema#/not: allows",
+            ),
+            (
+                {"format": {"type": "json_schema", "schema": BAD}},
+                ".format.schema#/properties/age/type: ",
+            ),
             ({"type": "json", "value": {"not": {}}}, ".value#/not: "),
             ({"guided_regex": "(a"}, ".guided_regex: a ( without"),
             ({"json": BAD}, ".json#/properties/age/type: "),
             ({"choice": ["a", 1]}, ".choice[1]: must be a string"),
             ({"regex": "a", "max_digits": -1}, ".max_digits: must be a whole number"),
-            ({"regex": "a", "stop_token_ids": [999]}, ".stop_token_ids: stop token 999 is outside"),
+            (
+                {"regex": "a", "stop_token_ids": [999]},
+                ".stop_token_ids: stop token 999 is outside",
+            ),
             ({"regex": "a", "stop_token_ids": "a"}, ".stop_token_ids: must"),
             ({"regex": "a", "backend": "nope"}, ".backend: no backend named 'nope'"),
-            ({"regex": "a", "choice": ["b"]}, ": more than one constraint: regex, choice"),
+            (
+                {"regex": "a", "choice": ["b"]},
+                ": more than one constraint: regex, choice",
+            ),
             ({"type": "json_schema", "x": {}}, ": response_format: unknown key 'x'"),
             ("[a-z]+", ": a text must be JSON"),
         ]
@@ -159,11 +224,30 @@ CASES = [
         xargs({"regex": "a"}) | {"response_format": {"type": "json_object"}},
         "vllm_xargs.guided: is given together with another constraint",
     ),
-    (chat, xargs({"regex": "a"}) | {"stop_token_ids": [97]}, "stop_token_ids: stop token 97 is text"),
-    spoken("tools[1].function.parameters#/not: allows", [tool(FINE, "a"), tool({"not": {}})]),
-    spoken("tools[1].function.parameters#/properties/age/type: ", [tool(FINE, "a"), tool(BAD)], "auto"),
-    spoken("tools[1].function.parameters#/properties/age/type: ", [tool(BAD, "a"), tool(BAD)], NAMED),
-    spoken("tools[0].function.parameters#/not: ", [tool({"not": {}})], **formatted({"not": {}})),
+    (
+        chat,
+        xargs({"regex": "a"}) | {"stop_token_ids": [97]},
+        "stop_token_ids: stop token 97 is text",
+    ),
+    spoken(
+        "tools[1].function.parameters#/not: allows",
+        [tool(FINE, "a"), tool({"not": {}})],
+    ),
+    spoken(
+        "tools[1].function.parameters#/properties/age/type: ",
+        [tool(FINE, "a"), tool(BAD)],
+        "auto",
+    ),
+    spoken(
+        "tools[1].function.parameters#/properties/age/type: ",
+        [tool(BAD, "a"), tool(BAD)],
+        NAMED,
+    ),
+    spoken(
+        "tools[0].function.parameters#/not: ",
+        [tool({"not": {}})],
+        **formatted({"not": {}}),
+    ),
     spoken(
         "structured_outputs.json#/not: ",
         [tool(FINE)],
@@ -171,14 +255,29 @@ CASES = [
         structured_outputs={"json": {"type": "string", "not": {}}},
     ),
     *(
-        (response, {"tools": [{**FUNCTION, "parameters": FINE}, one], "tool_choice": "required"}, says)
+        (
+            response,
+            {
+                "tools": [{**FUNCTION, "parameters": FINE}, one],
+                "tool_choice": "required",
+            },
+            says,
+        )
         for one, says in [
             (FUNCTION, "tools[1].parameters#/not: "),
             *[(SPACE, "tools[1].tools[0].parameters#/not: ")] * SPACES,
         ]
     ),
-    (tokens, {"extra_args": {"guided": {"regex": "(a"}}}, "extra_args.guided.regex: a ( "),
-    (tokens, {"extra_args": {"guided": OutputSpec.regex("(a")}}, "extra_args.guided: a ( "),
+    (
+        tokens,
+        {"extra_args": {"guided": {"regex": "(a"}}},
+        "extra_args.guided.regex: a ( ",
+    ),
+    (
+        tokens,
+        {"extra_args": {"guided": OutputSpec.regex("(a")}},
+        "extra_args.guided: a ( ",
+    ),
     (
         tokens,
         {"structured_outputs": StructuredOutputsParams(json=BAD)},
@@ -196,16 +295,38 @@ def test_an_error_has_the_place_that_the_client_wrote(engine, make, fields, says
 
 
 WRONG = [
-    *[("maxLength", value) for value in (None, "5", {}, 1.5, float("inf"), float("nan"))],
-    *[(keyword, None) for keyword in ("pattern", "anyOf", "minItems", "required", "$ref", "uniqueItems")],
-    *[("pattern", 5), ("anyOf", 3), ("type", "int"), ("enum", "a"), ("properties", []), ("minimum", "1")],
+    *[
+        ("maxLength", value)
+        for value in (None, "5", {}, 1.5, float("inf"), float("nan"))
+    ],
+    *[
+        (keyword, None)
+        for keyword in (
+            "pattern",
+            "anyOf",
+            "minItems",
+            "required",
+            "$ref",
+            "uniqueItems",
+        )
+    ],
+    *[
+        ("pattern", 5),
+        ("anyOf", 3),
+        ("type", "int"),
+        ("enum", "a"),
+        ("properties", []),
+        ("minimum", "1"),
+    ],
 ]
 
 
 @pytest.mark.parametrize("parser", ["hermes", "qwen3_coder", "xlam"])
 def test_a_keyword_of_the_wrong_type_in_a_tool_has_its_place(engine, parser):
     # As servers are set up: small specs compile in the frontend, others in helpers.
-    gate = engine.input_processor._guided_gate = Gate(config({"take_over": True, "threads": 1}))
+    gate = engine.input_processor._guided_gate = Gate(
+        config({"take_over": True, "threads": 1})
+    )
     for keyword, value in WRONG:
         bad = {"type": "object", "properties": {"a": {keyword: value}}}
         for choice in ("required", "auto", NAMED):
@@ -214,7 +335,9 @@ def test_a_keyword_of_the_wrong_type_in_a_tool_has_its_place(engine, parser):
             request = chat(tools=[tool(FINE, "a"), tool(bad)], tool_choice=choice)
             error = error_of(engine, request, parser)
             assert error.code == 400
-            assert error.message.startswith(f"tools[1].function.parameters#/properties/a/{keyword}: ")
+            assert error.message.startswith(
+                f"tools[1].function.parameters#/properties/a/{keyword}: "
+            )
     gate.specs.compiler.close()
 
 
@@ -225,10 +348,16 @@ def test_a_keyword_of_the_wrong_type_in_a_tool_has_its_place(engine, parser):
         (NAMED, BAD, "tools[1].function.parameters#/properties/age/type: "),
         ("required", DEFINED, "tools[1].function.parameters#/$defs/d/type: "),
         (NAMED, DEFINED, "tools[1].function.parameters#/$defs/d/type: "),
-        ("required", {**BAD, "$defs": {"d": {}}}, "tools[1].function.parameters#/properties/age/type: "),
+        (
+            "required",
+            {**BAD, "$defs": {"d": {}}},
+            "tools[1].function.parameters#/properties/age/type: ",
+        ),
     ],
 )
-def test_tools_of_parsers_that_make_one_schema_of_them(engine, choice, parameters, says):
+def test_tools_of_parsers_that_make_one_schema_of_them(
+    engine, choice, parameters, says
+):
     request = chat(tools=[tool(FINE, "a"), tool(parameters)], tool_choice=choice)
     error = error_of(engine, request, parser="xlam")
     assert (error.param, error.message[: len(says)]) == ("tools", says)
@@ -238,19 +367,41 @@ def test_tools_of_parsers_that_make_one_schema_of_them(engine, choice, parameter
 @pytest.mark.parametrize(
     ("fields", "parser", "place"),
     [
-        (lambda schema: {"tools": [tool(schema, "a")], "tool_choice": "required"}, "xlam", "tools"),
-        (lambda schema: {"tools": [tool(schema, "a")], "tool_choice": "required"}, "hermes", "tools"),
-        (lambda schema: {"tools": [tool(schema)], "tool_choice": "auto"}, "hermes", "tools"),
+        (
+            lambda schema: {"tools": [tool(schema, "a")], "tool_choice": "required"},
+            "xlam",
+            "tools",
+        ),
+        (
+            lambda schema: {"tools": [tool(schema, "a")], "tool_choice": "required"},
+            "hermes",
+            "tools",
+        ),
+        (
+            lambda schema: {"tools": [tool(schema)], "tool_choice": "auto"},
+            "hermes",
+            "tools",
+        ),
         (formatted, "hermes", "response_format.json_schema.schema"),
-        (lambda schema: {"structured_outputs": {"json": json.dumps(schema)}}, "", "structured_outputs.json"),
+        (
+            lambda schema: {"structured_outputs": {"json": json.dumps(schema)}},
+            "",
+            "structured_outputs.json",
+        ),
         (lambda schema: xargs({"json_schema": schema}), "", "vllm_xargs.guided"),
     ],
 )
-def test_a_spec_over_a_limit_has_the_field_that_it_is_made_of(engine, fields, parser, place, size):
-    engine.input_processor._guided_gate = Gate(config({**TAKES_OVER, "max_spec_bytes": 100}))
+def test_a_spec_over_a_limit_has_the_field_that_it_is_made_of(
+    engine, fields, parser, place, size
+):
+    engine.input_processor._guided_gate = Gate(
+        config({**TAKES_OVER, "max_spec_bytes": 100})
+    )
     error = error_of(engine, chat(**fields({"description": "x" * size})), parser)
     assert error.param == place.split(".")[0]
-    assert re.match(rf"{place}(\.json_schema)?: a spec of .* is over the limit", error.message)
+    assert re.match(
+        rf"{place}(\.json_schema)?: a spec of .* is over the limit", error.message
+    )
 
 
 @pytest.mark.parametrize(
@@ -282,24 +433,38 @@ def test_what_vllm_refuses_of_a_request_that_was_left_to_it_is_counted(monkeypat
     params = SamplingParams(structured_outputs=refused)
     monkeypatch.setattr(telling.listener, "refused", lambda *told: counted.append(told))
     monkeypatch.setattr(telling.listener, "left", lambda: counted.append("left"))
-    processor = SimpleNamespace(_guided_gate=Gate(config({**TAKES_OVER, "refused": "vllm"})))
+    processor = SimpleNamespace(
+        _guided_gate=Gate(config({**TAKES_OVER, "refused": "vllm"}))
+    )
     with pytest.raises(ValueError, match="vLLM's own"):
         process_inputs(check)(processor, "one", "x", params)
     assert counted == [("ValueError", "refused")]
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_the_log_of_a_spec_that_is_left_has_the_place_that_the_client_wrote(engine, caplog, slow):
+def test_the_log_of_a_spec_that_is_left_has_the_place_that_the_client_wrote(
+    engine, caplog, slow
+):
     gate = Gate(config({**TAKES_OVER, "refused": "vllm"}))
     if slow:
         gate.specs.compiler.is_quick = lambda spec: False
-    bad = {"type": "object", "properties": {"a": {"type": "integer", "not": {}}}, "required": ["a"]}
+    bad = {
+        "type": "object",
+        "properties": {"a": {"type": "integer", "not": {}}},
+        "required": ["a"],
+    }
 
     async def admit():
         request = chat(tools=[tool(bad)], tool_choice="required")
         note(request)
-        made = ParserManager.get_parser("hermes", enable_auto_tools=True, tool_strict_level="parameter")
-        params = made(ParserTokenizer(), request.tools).adjust_request(request).to_sampling_params(20, {})
+        made = ParserManager.get_parser(
+            "hermes", enable_auto_tools=True, tool_strict_level="parameter"
+        )
+        params = (
+            made(ParserTokenizer(), request.tools)
+            .adjust_request(request)
+            .to_sampling_params(20, {})
+        )
         return await gate.admit_async(params)
 
     with caplog.at_level("WARNING", "guided_plugin"):
@@ -314,14 +479,25 @@ def test_the_log_of_a_spec_that_is_left_has_the_place_that_the_client_wrote(engi
     [
         ({"allowed_token_ids": [ord("x"), END]}, "allowed_token_ids"),
         ({"allowed_token_ids": [ord("b")]}, "allowed_token_ids"),
-        *(({"repetition_penalty": number}, "repetition_penalty") for number in (1e-300, 5e-324, 1e38, 1e308)),
-        *(({"logit_bias": {97: number}}, "logit_bias") for number in (1e300, float("inf"), float("nan"))),
+        *(
+            ({"repetition_penalty": number}, "repetition_penalty")
+            for number in (1e-300, 5e-324, 1e38, 1e308)
+        ),
+        *(
+            ({"logit_bias": {97: number}}, "logit_bias")
+            for number in (1e300, float("inf"), float("nan"))
+        ),
     ],
     ids=str,
 )
-def test_options_that_no_grammar_survives_are_refused_with_their_name(engine, limits, place):
+def test_options_that_no_grammar_survives_are_refused_with_their_name(
+    engine, limits, place
+):
     gate = engine.input_processor._guided_gate
-    for params in (params_of({"regex": "ab"}, **limits), params_of({"regex": "ab"}, theirs=True, **limits)):
+    for params in (
+        params_of({"regex": "ab"}, **limits),
+        params_of({"regex": "ab"}, theirs=True, **limits),
+    ):
         with pytest.raises(RequestError) as caught:
             asyncio.run(gate.admit_async(params))
         told = telling.refusal(caught.value, params)
@@ -332,10 +508,14 @@ def test_options_that_no_grammar_survives_are_refused_with_their_name(engine, li
 @pytest.mark.parametrize(
     ("form", "limits"),
     [
-        ({"regex": "ab"}, {"allowed_token_ids": [ord("a")]}),  # what comes later is seen when it comes
+        # what comes later is seen when it comes
+        ({"regex": "ab"}, {"allowed_token_ids": [ord("a")]}),
         ({"regex": "a?"}, {"allowed_token_ids": [END]}),
         ({"regex": "ab", "start_after": [ord("x")]}, {"allowed_token_ids": [ord("x")]}),
-        ({"regex": "ab"}, {"repetition_penalty": 1e-10, "logit_bias": {97: 100.0, 98: float("-inf")}}),
+        (
+            {"regex": "ab"},
+            {"repetition_penalty": 1e-10, "logit_bias": {97: 100.0, 98: float("-inf")}},
+        ),
         ({"regex": "ab"}, {"repetition_penalty": 1000.0, "temperature": 2.0}),
     ],
     ids=str,

@@ -1,4 +1,5 @@
-"""Tensor-parallel ranks in vLLM: both model runners with vLLM's own types, ranks in threads, no engine."""
+"""Tensor-parallel ranks in vLLM: both model runners with vLLM's own types, ranks in
+threads, no engine."""
 
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -62,7 +63,10 @@ def two_ranks(on_two):
 
     def make(kind, mode, specs, **options):
         names = list(specs)
-        params = [[runner_params(specs[name], name, **options) for name in names] for _ in range(2)]
+        params = [
+            [runner_params(specs[name], name, **options) for name in names]
+            for _ in range(2)
+        ]
         return on_two(mode, lambda config: kind(config, names, params.pop()))
 
     return make
@@ -93,7 +97,11 @@ def test_both_ranks_sample_the_same_and_one_has_the_grammars(two_ranks, mode, ki
 @pytest.mark.parametrize("own", [True, False])
 def test_both_ranks_verify_the_same_drafts(on_two, own):
     """Each in a thread of its own, as fast as it can."""
-    made = on_two("process", lambda config: V2ProposeGame(config, 1, own=own), {"jump_forward": True})
+    made = on_two(
+        "process",
+        lambda config: V2ProposeGame(config, 1, own=own),
+        {"jump_forward": True},
+    )
 
     def play(game):
         for _ in range(150):
@@ -112,20 +120,28 @@ def test_both_ranks_verify_the_same_drafts(on_two, own):
 def test_a_forbidden_stop_token_is_found_where_it_was_put():
     """Also where a draft was that token, and was accepted."""
     flags = torch.tensor([[True, False], [False, False], [False, True]])
-    rows = DeadRows([GuidedRequest(name, 0, END, "min_tokens") for name in ("first", "last")], flags)
+    rows = DeadRows(
+        [GuidedRequest(name, 0, END, "min_tokens") for name in ("first", "last")], flags
+    )
 
     def cut(first, last):
-        output = SimpleNamespace(req_id_to_index={"first": 1, "last": 0}, sampled_token_ids=[last, first])
+        output = SimpleNamespace(
+            req_id_to_index={"first": 1, "last": 0}, sampled_token_ids=[last, first]
+        )
         return [request.request_id for request in rows.cut(output)]
 
     assert cut([END, 7], [5, 6, END]) == ["first", "last"]
     assert cut([5, END], [5, END]) == []
     assert cut([], [END]) == []
-    assert rows.cut(SimpleNamespace(req_id_to_index={"first": 0}, sampled_token_ids=None)) == []
+    assert (
+        rows.cut(SimpleNamespace(req_id_to_index={"first": 0}, sampled_token_ids=None))
+        == []
+    )
 
 
 def test_what_one_rank_alone_knows_changes_no_slot(two_ranks, mode):
-    """V1 shows a request's tokens at the output rank, and placeholders elsewhere; or the other way round."""
+    """V1 shows a request's tokens at the output rank, and placeholders elsewhere; or
+    the other way round."""
     ranks = two_ranks(V1, mode, {"one": AB, "two": AB})
     ranks[1].tokens[0].append(-1)
     ranks[0].tokens[0].append(ord("a"))
@@ -144,7 +160,8 @@ def test_what_one_rank_alone_knows_changes_no_slot(two_ranks, mode):
 
 
 def test_a_request_that_cannot_begin_waits_for_no_worker(two_ranks, monkeypatch):
-    """So the one after it must: else its step is closed where the worker takes long to start."""
+    """So the one after it must: else its step is closed where the worker takes long to
+    start."""
     waits = []
     original = gp.StepPipeline.add_request
 
@@ -186,7 +203,8 @@ DRAFTS = SimpleNamespace(num_speculative_tokens=1, rejection_sample_method="stan
 
 def engine_config(device="cpu", *, drafts=None, **changes):
     made = config(
-        speculative_config=drafts, parallel_config=parallel(**{"tensor_parallel_size": 2, **changes})
+        speculative_config=drafts,
+        parallel_config=parallel(**{"tensor_parallel_size": 2, **changes}),
     )
     made.device_config = SimpleNamespace(device_type=device)
     made.use_v2_model_runner = True
@@ -198,12 +216,20 @@ def engine_config(device="cpu", *, drafts=None, **changes):
     [
         (engine_config("tpu"), "not on 'tpu'"),
         (engine_config(prefill_context_parallel_size=2), "prefill context"),
-        (engine_config(enable_batch_sharded_sampling=True), "start without enable_batch_sharded_sampling"),
+        (
+            engine_config(enable_batch_sharded_sampling=True),
+            "start without enable_batch_sharded_sampling",
+        ),
         (engine_config(distributed_executor_backend="ray"), "not with 'ray'"),
-        (engine_config(distributed_executor_backend="external_launcher"), "not with 'external_launcher'"),
+        (
+            engine_config(distributed_executor_backend="external_launcher"),
+            "not with 'external_launcher'",
+        ),
         (
             engine_config(
-                tensor_parallel_size=1, pipeline_parallel_size=2, distributed_executor_backend="ray"
+                tensor_parallel_size=1,
+                pipeline_parallel_size=2,
+                distributed_executor_backend="ray",
             ),
             "not with 'ray'",
         ),
@@ -220,10 +246,17 @@ def test_what_is_not_supported_is_refused(vllm_config, says):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize(
-    "changes", [{}, {"tensor_parallel_size": 1, "pipeline_parallel_size": 2}, {"pipeline_parallel_size": 2}]
+    "changes",
+    [
+        {},
+        {"tensor_parallel_size": 1, "pipeline_parallel_size": 2},
+        {"pipeline_parallel_size": 2},
+    ],
 )
 def test_two_ranks_are_served(device, changes):
-    assert unsupported_reason(engine_config(device, **changes), gp.GuidedConfig()) is None
+    assert (
+        unsupported_reason(engine_config(device, **changes), gp.GuidedConfig()) is None
+    )
     for mode in ("inline", "process"):
         drafts = engine_config(device, drafts=DRAFTS)
         assert unsupported_reason(drafts, gp.GuidedConfig(mode=mode)) is None

@@ -1,4 +1,5 @@
-"""What a server has made when it says that it is ready, and what its first guided requests start."""
+"""What a server has made when it says that it is ready, and what its first guided
+requests start."""
 
 import importlib
 import os
@@ -27,12 +28,21 @@ from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import named, patch, patch_in
 from guided_plugin.hosts.vllm.v1 import V1Runner
 
-OBJECT = {"type": "object", "properties": {"name": {"type": "string"}, "size": {"type": "number"}}}
+OBJECT = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "size": {"type": "number"}},
+}
 SPECS = [
     {"json_schema": OBJECT},
     {"json_schema": {"allOf": [OBJECT, {"required": ["name"]}]}},  # in a helper process
     {"json_schema": OBJECT, "backend": "xgrammar"},  # there too
-    {"json_schema": {"type": "array", "items": {"type": "string", "format": "date"}, "uniqueItems": True}},
+    {
+        "json_schema": {
+            "type": "array",
+            "items": {"type": "string", "format": "date"},
+            "uniqueItems": True,
+        }
+    },
     {"regex": "[a-f]{8}"},
     {"choice": ["one", "two"]},
     {"grammar": 'root ::= "(" root ")" | "x"'},
@@ -46,7 +56,9 @@ def vocabulary(monkeypatch):
     monkeypatch.setattr(vllm_specs, "vocabulary_of", lambda config: VOCABULARY)
 
 
-def test_a_gate_that_is_ready_has_made_all_but_the_helper_that_a_spec_needs(vocabulary, monkeypatch):
+def test_a_gate_that_is_ready_has_made_all_but_the_helper_that_a_spec_needs(
+    vocabulary, monkeypatch
+):
     gate = Gate(config({"compile_processes": 1, "threads": 2, "take_over": True}))
     gate.warm_up()
     gate.wait_ready()
@@ -54,18 +66,28 @@ def test_a_gate_that_is_ready_has_made_all_but_the_helper_that_a_spec_needs(voca
     calls = []
     monkeypatch.setattr(vllm_ready, "in_background", lambda *args: calls.append(args))
     for spec in ({"json_schema": OBJECT}, {"choice": ["one", "two"]}):
-        assert gate.admit(SamplingParams(extra_args={"guided": spec})).extra_args[GUIDED].packed
+        assert (
+            gate.admit(SamplingParams(extra_args={"guided": spec}))
+            .extra_args[GUIDED]
+            .packed
+        )
     assert gate.specs.compiler.template.pid is not None
     assert not gate.specs.compiler._pool.processes()
     for spec in SPECS:
-        assert gate.admit(SamplingParams(extra_args={"guided": spec})).extra_args[GUIDED].packed
+        assert (
+            gate.admit(SamplingParams(extra_args={"guided": spec}))
+            .extra_args[GUIDED]
+            .packed
+        )
     assert len(gate.specs.compiler._pool.processes()) == 1
     assert calls == []
     gate.specs.compiler.close()
 
 
 @pytest.mark.usefixtures("byte_tokenizer")
-def test_an_engine_guides_nothing_before_its_worker_is_there_and_waits_for_nothing_then(monkeypatch):
+def test_an_engine_guides_nothing_before_its_worker_is_there_and_waits_for_nothing_then(
+    monkeypatch,
+):
     runner = V1Runner(runner_config("process", take_over=True), torch.device("cpu"))
     engine = runner.engine
     try:
@@ -83,12 +105,15 @@ def test_an_engine_guides_nothing_before_its_worker_is_there_and_waits_for_nothi
         engine.end(guided)
     finally:
         engine.close()
-    assert engine.pipeline.runtime.ready.is_set()  # nothing waits for a worker that will not come
+    # nothing waits for a worker that will not come
+    assert engine.pipeline.runtime.ready.is_set()
 
 
 @pytest.mark.usefixtures("byte_tokenizer")
 def test_an_inline_engine_makes_its_backends_before_it_is_ready():
-    engine = V1Runner(runner_config("inline", take_over=True), torch.device("cpu")).engine
+    engine = V1Runner(
+        runner_config("inline", take_over=True), torch.device("cpu")
+    ).engine
     engine.wait_ready()
     assert engine.health() == ""
     assert set(engine.pipeline.compiler.chooser._backends) == {"llguidance"}
@@ -98,13 +123,20 @@ def test_an_inline_engine_makes_its_backends_before_it_is_ready():
 @pytest.mark.usefixtures("byte_tokenizer")
 def test_a_worker_answers_for_its_own_engine_alone():
     """Another may live in its process, or is no longer used and not collected yet."""
-    engines = [V1Runner(runner_config("inline"), torch.device("cpu")).engine for _ in range(2)]
+    engines = [
+        V1Runner(runner_config("inline"), torch.device("cpu")).engine for _ in range(2)
+    ]
     workers = [SimpleNamespace(vllm_config=engine.config) for engine in engines]
     engines[0].begin(runner_params(gp.OutputSpec.choice(["a", "b"]), "one"))
-    assert [WorkerBase.guided_metrics(worker)[0]["added"] for worker in workers] == [1, 0]
+    assert [WorkerBase.guided_metrics(worker)[0]["added"] for worker in workers] == [
+        1,
+        0,
+    ]
     for engine, answer in zip(engines, (True, False), strict=True):
         engine.prepare = Mock(return_value=answer)
-    assert [WorkerBase.guided_prepare(worker, [("key", None)]) for worker in workers] == [[True], [False]]
+    assert [
+        WorkerBase.guided_prepare(worker, [("key", None)]) for worker in workers
+    ] == [[True], [False]]
     engines[0].leads = False
     assert [len(WorkerBase.guided_metrics(worker)) for worker in workers] == [0, 1]
     for engine in engines:
@@ -118,7 +150,9 @@ def test_the_wait_is_bounded_and_told(monkeypatch, caplog):
     assert time.monotonic() - start < 5.0
     assert "the thing is not ready after 0.05 s: requests wait" in caplog.text
     caplog.set_level("INFO")
-    assert vllm_ready.wait_for(vllm_ready.in_background(lambda: None, "work"), "the thing", "")
+    assert vllm_ready.wait_for(
+        vllm_ready.in_background(lambda: None, "work"), "the thing", ""
+    )
     assert "the thing is ready after" in caplog.text
 
 
@@ -134,7 +168,9 @@ def test_work_in_the_background_that_fails_ends_the_wait(caplog):
 def test_a_process_that_is_forked_meanwhile_waits_for_no_module(tmp_path, monkeypatch):
     (tmp_path / "slow_module.py").write_text("import time; time.sleep(1)")
     monkeypatch.syspath_prepend(str(tmp_path))
-    over = vllm_ready.in_background(lambda: importlib.import_module("slow_module"), "guided-test")
+    over = vllm_ready.in_background(
+        lambda: importlib.import_module("slow_module"), "guided-test"
+    )
     while "slow_module" not in sys.modules:
         time.sleep(0.001)
     if (child := os.fork()) == 0:

@@ -1,4 +1,5 @@
-"""Every reasoning parser of this vLLM: where reasoning ends, and whether what ends it is output already."""
+"""Every reasoning parser of this vLLM: where reasoning ends, and whether what ends it
+is output already."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ THINK_OR_CALL = """glm45 glm47 granite_thinking_parser ling3 mimo minicpmv nemot
 
 ENDS = {
     **{name: {"</think>": False} for name in THINK.split()},
-    **{name: {"</think>": False, "<tool_call>": True} for name in THINK_OR_CALL.split()},
+    **{
+        name: {"</think>": False, "<tool_call>": True} for name in THINK_OR_CALL.split()
+    },
     "cohere_command3": {"<|END_THINKING|>": False},
     "cohere_command4": {"<|END_THINKING|>": False},
     "gemma4": {"<channel|>": False, "<|tool_call>": True},
@@ -47,16 +50,39 @@ OLDER = {"step3p5": {"</think>": False}}
 """Before 0.32."""
 
 NONE = {"openai_gptoss"}
-"""Constrained from the start: vLLM puts the reasoning of these into the structural tag."""
+"""Constrained from the start: vLLM puts the reasoning of these into the structural
+tag."""
 
-REFUSED = {"granite", "hunyuan_a13b", "inkling", "muse", "muse_glimmer", "musespark1x", "plamo3"}
-"""Those that tell no tokens: they look at texts, or never end a reasoning part for vLLM's own masks."""
+REFUSED = {
+    "granite",
+    "hunyuan_a13b",
+    "inkling",
+    "muse",
+    "muse_glimmer",
+    "musespark1x",
+    "plamo3",
+}
+"""Those that tell no tokens: they look at texts, or never end a reasoning part for
+vLLM's own masks."""
 
 NOT_HERE = {"beam", "hf", "mistral"}
-"""Those that need more of a tokenizer than its tokens: see that the error is one for clients."""
+"""Those that need more of a tokenizer than its tokens: see that the error is one for
+clients."""
 
-ON = {"chat_template_kwargs": {"enable_thinking": True, "thinking": True, "reasoning_effort": "high"}}
-OFF = {"chat_template_kwargs": {"enable_thinking": False, "thinking": False, "reasoning_effort": "no_think"}}
+ON = {
+    "chat_template_kwargs": {
+        "enable_thinking": True,
+        "thinking": True,
+        "reasoning_effort": "high",
+    }
+}
+OFF = {
+    "chat_template_kwargs": {
+        "enable_thinking": False,
+        "thinking": False,
+        "reasoning_effort": "no_think",
+    }
+}
 
 ALWAYS_THINK = {
     *("cohere_command3", "cohere_command4", "deepseek_r1", "ernie45", "minimax_m2"),
@@ -76,16 +102,24 @@ def tokenizer():
     root = Path(vllm.__file__).parent
     sources = [*root.glob("reasoning/*.py"), *root.glob("parser/**/*.py")]
     marks = {
-        mark for file in sources for mark in re.findall(r"[\"'](<[^\"'\s]{1,40}>)[\"']", file.read_text())
+        mark
+        for file in sources
+        for mark in re.findall(r"[\"'](<[^\"'\s]{1,40}>)[\"']", file.read_text())
     }
-    marks |= {f"<{slash}ifm|think{speed}>" for slash in ("", "/") for speed in ("", "_fast", "_faster")}
+    marks |= {
+        f"<{slash}ifm|think{speed}>"
+        for slash in ("", "/")
+        for speed in ("", "_fast", "_faster")
+    }
     tokenizer.add_tokens([*sorted(marks), "</", "think", "Ġ</"])
     return tokenizer
 
 
 @pytest.fixture
 def reasoning(tokenizer, monkeypatch):
-    monkeypatch.setattr("vllm.tokenizers.cached_tokenizer_from_config", lambda model_config: tokenizer)
+    monkeypatch.setattr(
+        "vllm.tokenizers.cached_tokenizer_from_config", lambda model_config: tokenizer
+    )
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     return lambda name: Reasoning(name, SimpleNamespace(model_config=None), vocabulary)
 
@@ -118,17 +152,34 @@ def test_an_output_that_thinks_begins_after_its_reasoning(tokenizer, reasoning, 
     elif name in NONE:
         assert parts.ends(Said(None, ON), filler) == ()
     else:
-        older = OLDER if not hasattr(ParserEngineReasoningAdapter, "find_reasoning_end") else {}
-        assert texts(tokenizer, parts.ends(Said(None, ON), filler)) == older.get(name, ENDS[name])
+        older = (
+            OLDER
+            if not hasattr(ParserEngineReasoningAdapter, "find_reasoning_end")
+            else {}
+        )
+        assert texts(tokenizer, parts.ends(Said(None, ON), filler)) == older.get(
+            name, ENDS[name]
+        )
 
 
-@pytest.mark.parametrize("name", sorted(ENDS.keys() & set(REGISTERED) - ALWAYS_THINK - {"k2_horizon"}))
-def test_an_output_that_does_not_think_is_constrained_from_the_start(tokenizer, reasoning, name):
-    assert reasoning(name).ends(Said(None, OFF), tokenizer.encode("a", add_special_tokens=False)) == ()
+@pytest.mark.parametrize(
+    "name", sorted(ENDS.keys() & set(REGISTERED) - ALWAYS_THINK - {"k2_horizon"})
+)
+def test_an_output_that_does_not_think_is_constrained_from_the_start(
+    tokenizer, reasoning, name
+):
+    assert (
+        reasoning(name).ends(
+            Said(None, OFF), tokenizer.encode("a", add_special_tokens=False)
+        )
+        == ()
+    )
 
 
 @pytest.mark.parametrize("name", sorted(ENDS.keys() & set(REGISTERED)))
-def test_prompts_that_end_the_reasoning_and_prompts_that_open_it_again(tokenizer, reasoning, name):
+def test_prompts_that_end_the_reasoning_and_prompts_that_open_it_again(
+    tokenizer, reasoning, name
+):
     parts = reasoning(name)
     ends = parts.ends(Said(False, ON), [])
     over = [1, 2, *next(end.tokens for end in ends if not end.kept)]
@@ -147,25 +198,37 @@ def test_random_outputs_begin_where_vllms_own_masks_would(tokenizer, reasoning, 
     parts = reasoning(name)
     ends = parts.ends(Said(False, ON), [])
     some = [tokenizer.encode(text, add_special_tokens=False)[0] for text in "abc"]
-    pieces = [*([token] for token in some), *([token] for end in ends for token in end.tokens)]
+    pieces = [
+        *([token] for token in some),
+        *([token] for end in ends for token in end.tokens),
+    ]
     pieces += [list(end.tokens) for end in ends]
     for _ in range(100):
-        tokens = [token for _ in range(chance.randrange(8)) for token in chance.choice(pieces)]
+        tokens = [
+            token for _ in range(chance.randrange(8)) for token in chance.choice(pieces)
+        ]
         # The reasoning of one is over with the first token, unless that opens it.
-        tokens = [some[0] if name != "minimax_m3" else parts._parser(ON)._start_token_ids[0], *tokens]
+        tokens = [
+            some[0] if name != "minimax_m3" else parts._parser(ON)._start_token_ids[0],
+            *tokens,
+        ]
         state = RequestState(ends, ())
         state.extend(array("q", tokens))
-        assert (state.start if state.begun else None) == vllms_start(parts._parser(ON), tokens), tokens
+        assert (state.start if state.begun else None) == vllms_start(
+            parts._parser(ON), tokens
+        ), tokens
 
 
 def vllms_start(parser, tokens):
-    """The index of the first token that vLLM's own masks constrain; None if there is none yet."""
+    """The index of the first token that vLLM's own masks constrain; None if there is
+    none yet."""
     ids = getattr(parser, "reasoning_end_token_ids", None)
     if ids:
         offset = next((at for at, token in enumerate(tokens) if token in ids), None)
         if offset is None:
             return None
-        if not hasattr(parser, "find_reasoning_end"):  # before 0.32 vLLM's masks begin one token late
+        # before 0.32 vLLM's masks begin one token late
+        if not hasattr(parser, "find_reasoning_end"):
             return offset + (tokens[offset] == parser.vocab[parser.reasoning_end_str])
         end = parser.find_reasoning_end(tokens)
         assert end.offset == offset
@@ -177,7 +240,9 @@ def vllms_start(parser, tokens):
 
 
 def test_arguments_that_a_parser_refuses_are_an_error_for_their_client(reasoning):
-    with pytest.raises(RequestError, match="can't be made: Unsupported reasoning_effort"):
+    with pytest.raises(
+        RequestError, match="can't be made: Unsupported reasoning_effort"
+    ):
         reasoning("k2_horizon").ends(Said(None, OFF), [1])
 
 

@@ -1,4 +1,5 @@
-"""`benchmarks.replay` with a real vLLM: what its engines answer, and V2's sampler when it verifies drafts."""
+"""`benchmarks.replay` with a real vLLM: what its engines answer, and V2's sampler when
+it verifies drafts."""
 
 import json
 from types import SimpleNamespace
@@ -27,15 +28,26 @@ def document(name, text, spec):
     return Document(name, spec, tokens, [False] * len(tokens), len(tokens))
 
 
-def test_an_engine_answers_with_documents_and_those_that_the_grammar_refuses_are_counted(tmp_path):
+def test_an_engine_answers_with_documents_and_those_that_the_grammar_refuses_are_counted(
+    tmp_path,
+):
     spec = {"json_schema": {"type": "array", "items": {"enum": ["ab", "cd"]}}}
     texts = ['["ab","cd"]', '["cd"]', '["ab","xy"]']
     legs = [
         leg(kind, "compact", [document(text, text, guide) for text in texts], 7)
         for kind, guide in (("tools", spec), ("free", None))
     ]
-    options = {"model": str(MODEL_DIR), "tokenizer": str(MODEL_DIR), "legs": legs, "guided": True}
-    options |= {"engine": {"dtype": "float32", "enforce_eager": True}, "device": "cpu", "profile": []}
+    options = {
+        "model": str(MODEL_DIR),
+        "tokenizer": str(MODEL_DIR),
+        "legs": legs,
+        "guided": True,
+    }
+    options |= {
+        "engine": {"dtype": "float32", "enforce_eager": True},
+        "device": "cpu",
+        "profile": [],
+    }
     options |= {"longest": 64, "rows": [1, 2], "queue": 3, "least": 3, "repetitions": 1}
     options |= {"turns": str(tmp_path / "turns")}
     environment = {
@@ -44,19 +56,26 @@ def test_an_engine_answers_with_documents_and_those_that_the_grammar_refuses_are
         "GUIDED_PLUGIN": json.dumps({"take_over": True, **PATIENT}),
     }
     result = run_child("benchmarks.replay.child", options, environment, 240, "the test")
-    # Three documents and a batch of one; six and a batch of two. The grammar refuses every third document.
-    assert [(one["kind"], one["rows"], one["outputs"], one["wrong"]) for one in result["figures"]] == [
+    # Three documents and a batch of one; six and a batch of two. The grammar refuses
+    # every third document.
+    assert [
+        (one["kind"], one["rows"], one["outputs"], one["wrong"])
+        for one in result["figures"]
+    ] == [
         ("tools", 1, 4, 1),
         ("free", 1, 4, 0),
         ("tools", 2, 8, 2),
         ("free", 2, 8, 0),
     ]
-    assert {(one["forwards_per_token"], one["unforced"]) for one in result["figures"]} == {(1.0, 0)}
+    assert {
+        (one["forwards_per_token"], one["unforced"]) for one in result["figures"]
+    } == {(1.0, 0)}
 
 
 @pytest.fixture
 def sampler(monkeypatch):
-    """V2's own, as far as its own code calls it here, with the tokens of two requests behind prompts of 3."""
+    """V2's own, as far as its own code calls it here, with the tokens of two requests
+    behind prompts of 3."""
     force.install(monkeypatch.setattr)
     sampler = Sampler.__new__(Sampler)
     sampler.logits_processors = []
@@ -66,7 +85,11 @@ def sampler(monkeypatch):
     )
     force._make_table(sampler)
     for index, tokens in ((2, [10, 11, 12]), (0, [20, 21, 22, 23])):
-        force._enter(sampler, index, SimpleNamespace(extra_args={"replay": {"tokens": tokens, "rows": 2}}))
+        force._enter(
+            sampler,
+            index,
+            SimpleNamespace(extra_args={"replay": {"tokens": tokens, "rows": 2}}),
+        )
     force._enter(sampler, 1, SimpleNamespace(extra_args=None))
     sampler.needs_logits_processing = np.zeros(4, dtype=bool)
     return sampler
@@ -74,14 +97,17 @@ def sampler(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_v2_each_row_of_logits_is_forced_by_its_own_place(sampler, dtype):
-    # The request at 2 has two drafts behind its prompt, the one at 0 none behind its second token.
+    # The request at 2 has two drafts behind its prompt, the one at 0 none behind its
+    # second token.
     rows = torch.tensor([2, 2, 2, 0], dtype=torch.int32)
     pos = torch.tensor([2, 3, 4, 4])
     logits = torch.randn(4, 64).to(dtype)
     logits[1, 11] = -torch.inf  # as a mask leaves it
     before = logits.clone()
     order = np.array([2, 0])
-    sampled = sampler.apply_sampling_params(logits, rows, None, order, pos, None, None, None)
+    sampled = sampler.apply_sampling_params(
+        logits, rows, None, order, pos, None, None, None
+    )
     assert sampled.argmax(1).tolist() == [10, before[1].argmax(), 12, 22]
     assert (sampled != before).sum() == 3
 

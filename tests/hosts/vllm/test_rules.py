@@ -1,4 +1,5 @@
-"""The Prometheus rules and the Grafana dashboard of `examples/` have names that exist; the rules can fire."""
+"""The Prometheus rules and the Grafana dashboard of `examples/` have names that exist;
+the rules can fire."""
 
 import contextlib
 import json
@@ -35,7 +36,11 @@ def registered(monkeypatch):
 def alerts():
     """The expression of each alert."""
     rules = yaml.safe_load((ROOT / "examples/prometheus_rules.yml").read_text())
-    return {rule["alert"]: rule["expr"] for group in rules["groups"] for rule in group["rules"]}
+    return {
+        rule["alert"]: rule["expr"]
+        for group in rules["groups"]
+        for rule in group["rules"]
+    }
 
 
 def expressions():
@@ -44,11 +49,14 @@ def expressions():
     dashboard = json.loads((ROOT / "examples/grafana_dashboard.json").read_text())
     for panel in dashboard["panels"]:
         yield from ((panel["title"], target["expr"]) for target in panel["targets"])
-    yield from ((one["name"], one["query"]) for one in dashboard["templating"]["list"][1:])
+    yield from (
+        (one["name"], one["query"]) for one in dashboard["templating"]["list"][1:]
+    )
 
 
 def unknown(expression):
-    """Names of metrics, of their labels and of outcomes that this package does not have."""
+    """Names of metrics, of their labels and of outcomes that this package does not
+    have."""
     theirs = {"instance", "job"}
     outcomes = {"admitted", "refused", "busy", "left", "failed"}
     known = REGISTRY._names_to_collectors
@@ -58,14 +66,20 @@ def unknown(expression):
         if name not in known or name.endswith("_created"):
             found.add(name)
             continue
-        labels.update(known[name]._labelnames, {"le"} if name.endswith("_bucket") else ())
+        labels.update(
+            known[name]._labelnames, {"le"} if name.endswith("_bucket") else ()
+        )
         suffixes = {"counter": "_total", "histogram": ("_bucket", "_count", "_sum")}
         if not name.endswith(suffixes.get(known[name]._type, "")):
             found.add(name)
     used = re.findall(r"(\w+)=~?\"", expression)
     for group in re.findall(r"(?:by|without) \((.*?)\)", expression):
         used += group.split(", ")
-    return found | ({*used} - labels) | ({*re.findall(r'outcome="(\w+)"', expression)} - outcomes)
+    return (
+        found
+        | ({*used} - labels)
+        | ({*re.findall(r'outcome="(\w+)"', expression)} - outcomes)
+    )
 
 
 @pytest.mark.parametrize(("where", "expression"), [*expressions()])
@@ -74,10 +88,21 @@ def test_rules_and_dashboard_have_names_that_exist(where, expression):
     assert "guided_plugin_" in expression
     assert expression.count("(") == expression.count(")")
     wrapped = re.findall(r"(?:rate|increase)\((guided_plugin_\w+)", expression)
-    assert all(name.endswith(("_total", "_bucket")) for name in wrapped), "a rate of a gauge"
-    quantiles = re.findall(r"histogram_quantile\([\d.]+, sum by \(([\w, ]+)\) \(rate\(\w+_bucket", expression)
-    assert len(quantiles) == expression.count("histogram_quantile") == expression.count("_bucket")
-    assert all("le" in labels.split(", ") for labels in quantiles), "buckets are added up by their bound"
+    assert all(name.endswith(("_total", "_bucket")) for name in wrapped), (
+        "a rate of a gauge"
+    )
+    quantiles = re.findall(
+        r"histogram_quantile\([\d.]+, sum by \(([\w, ]+)\) \(rate\(\w+_bucket",
+        expression,
+    )
+    assert (
+        len(quantiles)
+        == expression.count("histogram_quantile")
+        == expression.count("_bucket")
+    )
+    assert all("le" in labels.split(", ") for labels in quantiles), (
+        "buckets are added up by their bound"
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,8 +113,14 @@ def test_rules_and_dashboard_have_names_that_exist(where, expression):
             'sum by (engine, reason) (guided_plugin_requests_total{outcome="lost"})',
             {"engine", "reason", "lost"},
         ),
-        ("guided_plugin_requests_total / guided_plugin_engine_waits", {"guided_plugin_engine_waits"}),
-        ("guided_plugin_mask_wait_seconds > 0.002", {"guided_plugin_mask_wait_seconds"}),
+        (
+            "guided_plugin_requests_total / guided_plugin_engine_waits",
+            {"guided_plugin_engine_waits"},
+        ),
+        (
+            "guided_plugin_mask_wait_seconds > 0.002",
+            {"guided_plugin_mask_wait_seconds"},
+        ),
     ],
 )
 def test_a_name_that_does_not_exist_is_found(expression, names):
@@ -104,7 +135,13 @@ class Vector(dict):
 
     def __gt__(self, other):
         least = other if isinstance(other, Vector) else dict.fromkeys(self, other)
-        return Vector({key: value for key, value in self.items() if value > least.get(key, float("inf"))})
+        return Vector(
+            {
+                key: value
+                for key, value in self.items()
+                if value > least.get(key, float("inf"))
+            }
+        )
 
     def __rmul__(self, factor):
         return Vector({key: factor * value for key, value in self.items()})
@@ -114,7 +151,9 @@ def total(how, names, vector):
     """`sum by` or `sum without`."""
     summed = Vector()
     for key, value in vector.items():
-        left = frozenset(label for label in key if (label[0] in names.split(", ")) == (how == "by"))
+        left = frozenset(
+            label for label in key if (label[0] in names.split(", ")) == (how == "by")
+        )
         summed[left] = summed.get(left, 0.0) + value
     return summed
 
@@ -151,8 +190,14 @@ def firing(expression, before, after):
         then = chosen(before, name, labels)
         return Vector({key: value - then.get(key, 0.0) for key, value in now.items()})
 
-    text = re.sub(r"sum (by|without) \((.*?)\) \(", r'total("\1", "\2", ', " ".join(expression.split()))
-    text = re.sub(r"(?:rate|increase)\((\w+)(\{.*?\})?\[\w+\]\)", r"grown('\1', '\2')", text)
+    text = re.sub(
+        r"sum (by|without) \((.*?)\) \(",
+        r'total("\1", "\2", ',
+        " ".join(expression.split()),
+    )
+    text = re.sub(
+        r"(?:rate|increase)\((\w+)(\{.*?\})?\[\w+\]\)", r"grown('\1', '\2')", text
+    )
     text = re.sub(r"max_over_time\((\w+)\[\w+\]\)", r"\1", text)
     text = re.sub(r"(?<!')\b(guided_plugin_\w+)", r"chosen(after, '\1', '')", text)
     known = {"total": total, "grown": grown, "chosen": chosen, "after": after}
@@ -196,11 +241,15 @@ def late(runner, monkeypatch):
     runner.step()
     supervisor = getattr(runner.engine.pipeline.runtime, "supervisor", None)
     fill = GrammarTable.fill
-    monkeypatch.setattr(GrammarTable, "fill", lambda *given: (time.sleep(0.02), fill(*given)))
+    monkeypatch.setattr(
+        GrammarTable, "fill", lambda *given: (time.sleep(0.02), fill(*given))
+    )
     for _ in range(5):
         if supervisor is not None:
             os.kill(supervisor.worker_pid, signal.SIGSTOP)
-            threading.Timer(0.02, os.kill, (supervisor.worker_pid, signal.SIGCONT)).start()
+            threading.Timer(
+                0.02, os.kill, (supervisor.worker_pid, signal.SIGCONT)
+            ).start()
         runner.step()
 
 
@@ -222,7 +271,9 @@ def play(mode, byte_tokenizer):
     names = ["a", "b", "c", "d"]
     spec = gp.OutputSpec.regex("[ab]{40}")
     runner = V1(
-        runner_config(mode, learnt_bytes=64 << 20), names, [runner_params(spec, name) for name in names]
+        runner_config(mode, learnt_bytes=64 << 20),
+        names,
+        [runner_params(spec, name) for name in names],
     )
 
     def told(**changes):
@@ -236,7 +287,9 @@ def play(mode, byte_tokenizer):
 
 
 @pytest.mark.parametrize("alert", CAUSES)
-def test_an_alert_fires_in_each_mode_in_which_its_cause_exists(alert, mode, play, monkeypatch):
+def test_an_alert_fires_in_each_mode_in_which_its_cause_exists(
+    alert, mode, play, monkeypatch
+):
     cause, modes = CAUSES[alert]
     if mode not in modes:
         pytest.skip(f"{mode} has nothing of that kind")

@@ -1,6 +1,8 @@
-"""Both of vLLM's model runners, played with its own types: rows that move, prompts in chunks, preemption.
+"""Both of vLLM's model runners, played with its own types: rows that move, prompts in
+chunks, preemption.
 
-Every guided output is checked with a fresh matcher, and every unguided row against what it was.
+Every guided output is checked with a fresh matcher, and every unguided row against what
+it was.
 """
 
 import json
@@ -31,18 +33,24 @@ pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
 
 @pytest.mark.parametrize("placeholders", [True, False])
-@pytest.mark.parametrize(("mode", "seed"), [*(("inline", seed) for seed in range(4)), ("process", 9)])
+@pytest.mark.parametrize(
+    ("mode", "seed"), [*(("inline", seed) for seed in range(4)), ("process", 9)]
+)
 def test_v1_rows_move_come_and_go(mode, seed, placeholders):
     guide = GuidedLogitsProcessor(runner_config(mode), torch.device("cpu"), False)
     played(V1Game(guide, seed, placeholders=placeholders), 250)
 
 
-@pytest.mark.parametrize(("mode", "seed"), [*(("inline", seed) for seed in range(6)), ("process", 11)])
+@pytest.mark.parametrize(
+    ("mode", "seed"), [*(("inline", seed) for seed in range(6)), ("process", 11)]
+)
 def test_v2_indices_are_used_again_and_batches_skip_requests(mode, seed):
     played(V2Game(runner_config(mode), seed), 250)
 
 
-@pytest.mark.parametrize(("mode", "seed"), [*(("inline", seed) for seed in range(5)), ("process", 12)])
+@pytest.mark.parametrize(
+    ("mode", "seed"), [*(("inline", seed) for seed in range(5)), ("process", 12)]
+)
 def test_v2_drafts_are_judged_by_the_grammar(mode, seed):
     game = V2DraftGame(runner_config(mode), seed)
     metrics = played(game, 200)
@@ -73,7 +81,9 @@ def test_v1_output_that_is_cut_back_starts_again(cut_between_steps):
 def test_v1_an_unguided_batch_is_left_alone():
     guide = GuidedLogitsProcessor(runner_config(), torch.device("cpu"), False)
     guide.update_state(
-        BatchUpdate(2, [], [(0, SamplingParams(), [1], []), (1, SamplingParams(), [1], [])], [])
+        BatchUpdate(
+            2, [], [(0, SamplingParams(), [1], []), (1, SamplingParams(), [1], [])], []
+        )
     )
     logits = torch.randn(2, WIDTH)
     assert guide.apply(logits) is logits
@@ -96,7 +106,10 @@ AB = {"a": {"type": "string"}, "b": {"type": "array", "items": {"type": "integer
 CLOSED = [
     {"type": "object", "properties": AB, "required": ["a", "b"]},
     {"type": "array", "items": {"enum": ["red", "green", None]}, "minItems": 1},
-    {"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}},
+    {
+        "$ref": "#/$defs/t",
+        "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}},
+    },
     {"type": "string", "pattern": "^(ab|cd)+$"},
     {"type": "number"},
 ]
@@ -109,7 +122,9 @@ class ClosedRequest(Request):
         super().__init__(number, rng, **options)
         self.schema = rng.choice(CLOSED)
         self.spec = gp.OutputSpec.json_schema(self.schema, close_before_length=True)
-        self.limit = COMPILER.compile(self.spec).admission().least + rng.choice([0, 1, 2, 4, 9, 20])
+        self.limit = COMPILER.compile(self.spec).admission().least + rng.choice(
+            [0, 1, 2, 4, 9, 20]
+        )
         self.params = runner_params(self.spec.within(self.limit), self.name)
 
     def check(self):
@@ -122,8 +137,8 @@ class ClosedRequest(Request):
 @pytest.mark.parametrize("kind", [V1Game, V2Game, V2DraftGame])
 @pytest.mark.parametrize(("mode", "seed"), [("inline", 1), ("process", 2)])
 def test_outputs_are_complete_at_their_limit(kind, mode, seed):
-    """Rows are preempted, steps planned again, drafts refused; a new worker keeps the promise of a killed
-    one."""
+    """Rows are preempted, steps planned again, drafts refused; a new worker keeps the
+    promise of a killed one."""
     guide = runner_config(mode)
     if kind is V1Game:
         guide = GuidedLogitsProcessor(guide, torch.device("cpu"), False)
@@ -165,8 +180,14 @@ def test_loaded_twice_the_second_does_nothing():
     ("change", "says"),
     [
         ({"enabled": False}, "switched off"),
-        ({"speculative_config": SimpleNamespace(num_speculative_tokens=2)}, "V1 model runner"),
-        ({"parallel_config": parallel(prefill_context_parallel_size=2)}, "prefill context"),
+        (
+            {"speculative_config": SimpleNamespace(num_speculative_tokens=2)},
+            "V1 model runner",
+        ),
+        (
+            {"parallel_config": parallel(prefill_context_parallel_size=2)},
+            "prefill context",
+        ),
     ],
 )
 def test_an_engine_that_cannot_guide_closes_what_reaches_it(change, says, caplog):
@@ -185,7 +206,9 @@ def test_an_engine_that_cannot_guide_closes_what_reaches_it(change, says, caplog
 
 @pytest.mark.parametrize("kind", [V2, V2Drafts])
 def test_so_does_one_of_a_v2_runner(kind):
-    runner = kind(runner_config(enabled=False), ["one"], [runner_params(SPECS[0], min_tokens=2)])
+    runner = kind(
+        runner_config(enabled=False), ["one"], [runner_params(SPECS[0], min_tokens=2)]
+    )
     runner.step()
     assert runner.tokens == [[END]]
 
@@ -195,7 +218,8 @@ def test_stop_tokens_of_the_request_end_its_grammar():
     params._all_stop_token_ids = {END, ord("z")}
     guide = v1(runner_config(), params)
     spec = guide.runner.engine.pipeline._requests[0].spec
-    assert spec.stop_token_ids == (END,)  # "z" is text: it ends the output, not the grammar
+    # "z" is text: it ends the output, not the grammar
+    assert spec.stop_token_ids == (END,)
     assert guide.runner._rows[0].guided.slot != UNGUIDED
 
 
@@ -204,7 +228,11 @@ MODES = ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
 
 @pytest.mark.parametrize("mode", MODES)
 def test_v1_logprobs_are_those_of_the_masked_distribution(mode):
-    guide = v1(runner_config(), runner_params(SPECS[0], logprobs=3), runner_params(None, logprobs=3))
+    guide = v1(
+        runner_config(),
+        runner_params(SPECS[0], logprobs=3),
+        runner_params(None, logprobs=3),
+    )
     logits = torch.randn(2, WIDTH)
     scores = logits.clone()
     scores[0, [at for at in range(WIDTH) if at not in (97, 98, 99)]] = -torch.inf

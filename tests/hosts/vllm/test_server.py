@@ -1,4 +1,5 @@
-"""vLLM's OpenAI server under many clients at once, and while its grammar worker dies."""
+"""vLLM's OpenAI server under many clients at once, and while its grammar worker
+dies."""
 
 import asyncio
 import contextlib
@@ -27,7 +28,10 @@ def guided(spec):
 
 
 def complete(client, spec=None, **options):
-    body = {**(guided(spec) if spec is not None else {}), **options.pop("extra_body", {})}
+    body = {
+        **(guided(spec) if spec is not None else {}),
+        **options.pop("extra_body", {}),
+    }
     options = {"max_tokens": 80, "prompt": "It is ", "extra_body": body, **options}
     return client.completions.create(model="demo", **options)
 
@@ -35,10 +39,25 @@ def complete(client, spec=None, **options):
 def test_thirty_two_clients_with_mixed_specs_and_aborts(server):
     rng = random.Random(5)
     kinds = [
-        ({"json_schema": SCHEMA}, lambda text: jsonschema.validate(json.loads(text), SCHEMA)),
-        ({"regex": "[ab]{10,30}"}, lambda text: len(text) >= 10 and set(text) <= {"a", "b"}),
+        (
+            {"json_schema": SCHEMA},
+            lambda text: jsonschema.validate(json.loads(text), SCHEMA),
+        ),
+        (
+            {"regex": "[ab]{10,30}"},
+            lambda text: len(text) >= 10 and set(text) <= {"a", "b"},
+        ),
         ({"choice": ["left", "right"]}, lambda text: text in ("left", "right")),
-        ({"json_schema": {"type": "array", "items": {"type": "boolean"}, "maxItems": 4}}, json.loads),
+        (
+            {
+                "json_schema": {
+                    "type": "array",
+                    "items": {"type": "boolean"},
+                    "maxItems": 4,
+                }
+            },
+            json.loads,
+        ),
         (None, lambda text: True),
     ]
 
@@ -71,7 +90,9 @@ def test_thirty_two_clients_with_mixed_specs_and_aborts(server):
     assert sum(spec is not None for spec in ended) > 25
 
 
-def test_a_request_whose_options_leave_no_token_is_answered_with_400_or_an_error_event(client, server):
+def test_a_request_whose_options_leave_no_token_is_answered_with_400_or_an_error_event(
+    client, server
+):
     spec = {"regex": "(ab){5}"}
     known = {"allowed_token_ids": [5, 6]}
     found = {"bad_words": ["a", "aba"]}
@@ -81,25 +102,37 @@ def test_a_request_whose_options_leave_no_token_is_answered_with_400_or_an_error
     def chat(client, spec, limits, **options):
         messages = [{"role": "user", "content": "Write a record"}]
         body = {**guided(spec), **limits}
-        return client.chat.completions.create(model="demo", messages=messages, extra_body=body, **options)
+        return client.chat.completions.create(
+            model="demo", messages=messages, extra_body=body, **options
+        )
 
     def completion(client, spec, limits, **options):
         return complete(client, spec, extra_body=limits, **options)
 
     for ask in (chat, completion):
         for options in (known, found):
-            with pytest.raises(openai.BadRequestError, match="leave no token that the grammar allows"):
+            with pytest.raises(
+                openai.BadRequestError, match="leave no token that the grammar allows"
+            ):
                 ask(client, spec, options)
         for options in (known, *infinite):
             for stream in (False, True):
                 with pytest.raises(openai.BadRequestError) as caught:
                     ask(client, spec, options, stream=stream)
                 assert caught.value.param == next(iter(options))
-        with pytest.raises(openai.APIError, match="leave no token that the grammar allows"):
+        with pytest.raises(
+            openai.APIError, match="leave no token that the grammar allows"
+        ):
             list(ask(client, spec, found, stream=True))
-    assert re.search(r"ERROR \d\d-\d\d .*request \S*cmpl-\S+: output cut off: ", server.log.read_text())
+    assert re.search(
+        r"ERROR \d\d-\d\d .*request \S*cmpl-\S+: output cut off: ",
+        server.log.read_text(),
+    )
     # min_tokens alone asks for more than there is, which is no failure
-    assert complete(client, spec, extra_body={"min_tokens": 20}).choices[0].finish_reason == "stop"
+    assert (
+        complete(client, spec, extra_body={"min_tokens": 20}).choices[0].finish_reason
+        == "stop"
+    )
 
 
 def test_while_nothing_can_be_guided_clients_are_told(client, server):
@@ -115,12 +148,16 @@ def test_while_nothing_can_be_guided_clients_are_told(client, server):
 
     def stream():
         try:
-            return [part.choices[0].finish_reason for part in complete(client, endless, **most, stream=True)]
+            return [
+                part.choices[0].finish_reason
+                for part in complete(client, endless, **most, stream=True)
+            ]
         except openai.APIError as error:
             return str(error)
 
     def kill_worker(*killed):
-        """Kill the grammar worker that runs now, or comes after those that were `killed`. Its process id."""
+        """Kill the grammar worker that runs now, or comes after those that were
+        `killed`. Its process id."""
         end = time.monotonic() + 60
         while time.monotonic() < end:
             for child in psutil.Process(server.pid).children(recursive=True):
@@ -138,7 +175,8 @@ def test_while_nothing_can_be_guided_clients_are_told(client, server):
         text += part.choices[0].text
     assert part.choices[0].finish_reason == "stop"
     assert re.fullmatch("[ab]{450}", text)
-    # While no request runs: two workers that end on the rows of one alone would be that request's fault.
+    # While no request runs: two workers that end on the rows of one alone would be that
+    # request's fault.
     second = kill_worker(first)
     free = {**most, "n": 4, "extra_body": {"ignore_eos": True}}
     with futures.ThreadPoolExecutor(3) as pool:
@@ -146,14 +184,18 @@ def test_while_nothing_can_be_guided_clients_are_told(client, server):
         streamed = pool.submit(stream)
         unguided = pool.submit(ask, None, **free)
         end = time.monotonic() + 60
-        while not re.search(r"^vllm:num_requests_running\{.*\} 6.0$", metrics_of(server), re.MULTILINE):
+        while not re.search(
+            r"^vllm:num_requests_running\{.*\} 6.0$", metrics_of(server), re.MULTILINE
+        ):
             assert time.monotonic() < end
         kill_worker(first, second)
     assert full.result() == 500
     assert "guided request failed" in streamed.result()
     assert unguided.result() == "length"
     for options in ({}, {"stream": True}):
-        with pytest.raises(openai.APIStatusError, match=r"cannot be served now.*3 times") as caught:
+        with pytest.raises(
+            openai.APIStatusError, match=r"cannot be served now.*3 times"
+        ) as caught:
             complete(client, fine, **options)
         assert caught.value.status_code == 503
         assert 1 <= int(caught.value.response.headers["retry-after"]) <= REFUSED_SECONDS

@@ -1,5 +1,5 @@
-"""vLLM on two ranks of the CPU, tensor-parallel and as two stages of a pipeline: guided as on one rank, and
-what happens when one of them dies.
+"""vLLM on two ranks of the CPU, tensor-parallel and as two stages of a pipeline: guided
+as on one rank, and what happens when one of them dies.
 
 Each engine takes long to start, so what ends it comes last.
 """
@@ -16,7 +16,17 @@ pytest.importorskip("vllm")
 from vllm import LLM
 from vllm.exceptions import GracefulHTTPError
 from vllm.v1.engine.exceptions import EngineDeadError
-from vllm_ranks import GREEDY, OPTIONS, PROMPT, SEEDED, allocate, facts, record, requests, seen
+from vllm_ranks import (
+    GREEDY,
+    OPTIONS,
+    PROMPT,
+    SEEDED,
+    allocate,
+    facts,
+    record,
+    requests,
+    seen,
+)
 from vllm_support import PATIENT, SCHEMA, params_of
 from worker_runs import gone, until
 
@@ -37,8 +47,9 @@ def engine(mode, **parallel):
 
 @pytest.mark.parametrize(("mode", "victim"), [("inline", 1), ("process", 0)])
 def test_two_ranks(mode, victim, expected):
-    """Both sample the same tokens in each step, and those of a single rank; one compiles. A failed request
-    ends as an error; a dead worker is replaced; with a dead rank the engine ends, and all its processes."""
+    """Both sample the same tokens in each step, and those of a single rank; one
+    compiles. A failed request ends as an error; a dead worker is replaced; with a dead
+    rank the engine ends, and all its processes."""
     llm = engine(mode, tensor_parallel_size=2)
     ranks = llm.collective_rpc(facts)
     assert [rank["leads"] for rank in ranks] == [True, False]
@@ -71,9 +82,11 @@ def test_two_ranks(mode, victim, expected):
 
 @pytest.mark.parametrize(("mode", "victim"), [("process", 1)])
 def test_two_stages(mode, victim, expected, monkeypatch):
-    """The last stage samples, and has the grammars. Batches take turns: no request is begun twice. A failed
-    request ends as an error; requests that ended while they were in no batch leave nothing behind."""
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")  # 0.32 binds the processes of all stages
+    """The last stage samples, and has the grammars. Batches take turns: no request is
+    begun twice. A failed request ends as an error; requests that ended while they were
+    in no batch leave nothing behind."""
+    # 0.32 binds the processes of all stages
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
     llm = engine(mode, pipeline_parallel_size=2)
     llm.collective_rpc(allocate)
     ranks = llm.collective_rpc(facts)
@@ -91,7 +104,8 @@ def test_two_stages(mode, victim, expected, monkeypatch):
     check_failure(llm)
     outputs = llm.generate(*requests(), use_tqdm=False)
     assert [output.outputs[0].token_ids for output in outputs] == expected
-    assert llm.collective_rpc("guided_metrics")[1][0]["running"] <= 2  # those of the last batches
+    # those of the last batches
+    assert llm.collective_rpc("guided_metrics")[1][0]["running"] <= 2
 
     check_death(llm, ranks, victim)
 
@@ -100,9 +114,16 @@ def check_death(llm, ranks, victim):
     """With a dead rank the engine ends, and all its processes."""
     os.kill(ranks[victim]["pid"], signal.SIGKILL)
     try:
-        with pytest.raises((RuntimeError, EngineDeadError, GracefulHTTPError), match=r"\w"):
+        with pytest.raises(
+            (RuntimeError, EngineDeadError, GracefulHTTPError), match=r"\w"
+        ):
             llm.generate(*requests(), use_tqdm=False)
-        processes = [pid for rank in ranks for pid in (rank["pid"], rank["worker"]) if pid is not None]
+        processes = [
+            pid
+            for rank in ranks
+            for pid in (rank["pid"], rank["worker"])
+            if pid is not None
+        ]
         until(lambda: all(map(gone, processes)), 120.0)
     finally:
         left = [name for name in os.listdir("/dev/shm") if ranks[0]["ident"] in name]
@@ -112,8 +133,8 @@ def check_death(llm, ranks, victim):
 
 
 def check_failure(llm):
-    """A request whose grammar takes no token of the vocabulary that its own options leave ends as an error,
-    once, and the others do not notice."""
+    """A request whose grammar takes no token of the vocabulary that its own options
+    leave ends as an error, once, and the others do not notice."""
     good = params_of({"choice": ["alpha", "beta"]}, temperature=0.0)
     bad = params_of({"regex": "[a-f]{20}"}, temperature=0.0, allowed_token_ids=[1340])
     outputs = llm.generate([PROMPT] * 2, [bad, good], use_tqdm=False)

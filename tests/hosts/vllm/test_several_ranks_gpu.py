@@ -1,7 +1,8 @@
-"""vLLM on several ranks of CUDA devices, both model runners: the same masks on the ranks of the last stage in
-each step; a rank that is killed.
+"""vLLM on several ranks of CUDA devices, both model runners: the same masks on the
+ranks of the last stage in each step; a rank that is killed.
 
-With fewer GPUs than ranks they share one, and their kernels take turns there: slow, and as correct.
+With fewer GPUs than ranks they share one, and their kernels take turns there: slow, and
+as correct.
 """
 
 import hashlib
@@ -36,7 +37,8 @@ LETTERS = "[a-f]{20}[0-9]{10}"
 
 
 def record(worker):
-    """Keep the masks of each step, as this rank's device has them; its process and runtime."""
+    """Keep the masks of each step, as this rank's device has them; its process and
+    runtime."""
     assert len(ENGINES) <= 1
     engine = engine_of(worker)
     if engine is None:
@@ -77,7 +79,12 @@ def engine(tensor=1, pipeline=1, **options):
     )
 
 
-FORMS = [{"json_schema": SCHEMA}, {"regex": LETTERS}, None, {"choice": ["alpha", "beta"]}] * 6
+FORMS = [
+    {"json_schema": SCHEMA},
+    {"regex": LETTERS},
+    None,
+    {"choice": ["alpha", "beta"]},
+] * 6
 
 
 def check(outputs):
@@ -95,7 +102,13 @@ def check(outputs):
     assert finished > len(FORMS) // 2
 
 
-DRAFTS = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}}
+DRAFTS = {
+    "speculative_config": {
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "prompt_lookup_max": 4,
+    }
+}
 
 
 @pytest.mark.parametrize(
@@ -105,14 +118,17 @@ DRAFTS = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3,
         pytest.param("1", {"tensor": 2}, 0, id="V2-TP2"),
         pytest.param("0", {"pipeline": 2}, 0, id="V1-PP2"),
         pytest.param("1", {"pipeline": 2}, 1, id="V2-PP2"),
-        pytest.param("1", {"pipeline": 2, "async_scheduling": False}, 0, id="V2-PP2-sync"),
+        pytest.param(
+            "1", {"pipeline": 2, "async_scheduling": False}, 0, id="V2-PP2-sync"
+        ),
         pytest.param("1", {"tensor": 2, "pipeline": 2}, 3, id="V2-TP2-PP2"),
         pytest.param("1", {"tensor": 2, **DRAFTS}, 1, id="V2-TP2-drafts"),
     ],
 )
 def test_ranks(monkeypatch, model_runner, options, victim):
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", model_runner)
-    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # CUDA may have been asked for here
+    # CUDA may have been asked for here
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     llm = engine(**options)
     ranks = options.get("tensor", 1) * options.get("pipeline", 1)
     assert llm.collective_rpc("guided_health") == [""] * ranks
@@ -120,13 +136,18 @@ def test_ranks(monkeypatch, model_runner, options, victim):
     tensor = options.get("tensor", 1)
     kinds = ["WorkerRuntime", "FollowerRuntime"][:tensor]
     assert [kind for _, kind in found] == [None] * (ranks - tensor) + kinds
-    params = [params_of(form, seed=seed, max_tokens=100) for seed, form in enumerate(FORMS)]
+    params = [
+        params_of(form, seed=seed, max_tokens=100) for seed, form in enumerate(FORMS)
+    ]
     check(llm.generate(["Person: "] * len(FORMS), params, use_tqdm=False))
     masks = llm.collective_rpc(seen)[-tensor:]
     assert len(masks[0]) > 30
     assert all(one == masks[0] for one in masks)
-    metrics = [figures for worker in llm.collective_rpc("guided_metrics") for figures in worker]
-    assert [figures["added"] for figures in metrics] == [len(FORMS) * 3 // 4]  # none was begun twice
+    metrics = [
+        figures for worker in llm.collective_rpc("guided_metrics") for figures in worker
+    ]
+    # none was begun twice
+    assert [figures["added"] for figures in metrics] == [len(FORMS) * 3 // 4]
     assert metrics[0]["failed"] == 0
 
     before = {name for name in os.listdir("/dev/shm") if "guided" in name}

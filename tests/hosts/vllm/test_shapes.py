@@ -70,7 +70,9 @@ def small_package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(patches, "_ROOT", root)
     yield
-    for module in [module for module in sys.modules if module.partition(".")[0] == root]:
+    for module in [
+        module for module in sys.modules if module.partition(".")[0] == root
+    ]:
         del sys.modules[module]
 
 
@@ -94,12 +96,18 @@ def test_parameters_through_imports_and_base_classes(small_package, path, parame
 @pytest.mark.parametrize(
     ("path", "there", "not_there"),
     [
-        ("engine:Engine", ["kind", "config", "a", "b", "send", "size", "late", "make"], ["never", "more"]),
+        (
+            "engine:Engine",
+            ["kind", "config", "a", "b", "send", "size", "late", "make"],
+            ["never", "more"],
+        ),
         ("base:Way", ["SWAP"], ["swap"]),
         ("base:Fields", ["one", "two"], ["three"]),
     ],
 )
-def test_attributes_in_the_body_and_assigned_to_self(small_package, path, there, not_there):
+def test_attributes_in_the_body_and_assigned_to_self(
+    small_package, path, there, not_there
+):
     shape = installed(f"shapes_of_vllm.{path}")
     assert [name for name in there if not shape.has(name)] == []
     assert [name for name in not_there if shape.has(name)] == []
@@ -107,30 +115,49 @@ def test_attributes_in_the_body_and_assigned_to_self(small_package, path, there,
 
 @pytest.mark.parametrize(
     "path",
-    ["nothing:Base", "base:Nothing", "base:Base.nothing", "engine:Engine.send.more", "engine.nothing:A"],
+    [
+        "nothing:Base",
+        "base:Nothing",
+        "base:Base.nothing",
+        "engine:Engine.send.more",
+        "engine.nothing:A",
+    ],
 )
 def test_what_is_not_there_is_named(small_package, path):
     with pytest.raises(Missing, match=r"^no (module )?shapes_of_vllm\."):
         installed(f"shapes_of_vllm.{path}")
 
 
-def test_a_module_that_lacks_another_package_is_told_from_one_that_is_gone(small_package):
+def test_a_module_that_lacks_another_package_is_told_from_one_that_is_gone(
+    small_package,
+):
     with pytest.raises(Unavailable, match="surely_not_installed"):
         installed("shapes_of_vllm.broken:Thing")
     thing = Name("shapes_of_vllm.broken:Thing", Part.FRONTEND)
     assert "surely_not_installed" in difference(thing, installed)
     gone = Name("shapes_of_vllm.gone:Thing", Part.FRONTEND, endpoint=True)
     assert "no module shapes_of_vllm.gone" in difference(gone, installed)
-    assert difference(Name("shapes_of_vllm.broken:Thing", Part.FRONTEND, endpoint=True), installed) is None
+    assert (
+        difference(
+            Name("shapes_of_vllm.broken:Thing", Part.FRONTEND, endpoint=True), installed
+        )
+        is None
+    )
 
 
 def test_a_difference_says_what_is_missing(small_package):
     path = "shapes_of_vllm.engine:Engine"
-    assert difference(Name(f"{path}.send", Part.V1, begins=("self", "method")), installed) is None
+    assert (
+        difference(Name(f"{path}.send", Part.V1, begins=("self", "method")), installed)
+        is None
+    )
     assert "does not begin with the parameters self, name" in difference(
         Name(f"{path}.send", Part.V1, begins=("self", "name")), installed
     )
-    assert difference(Name(f"{path}.send", Part.V1, takes=("args", "key")), installed) == (
-        f"no parameter key of {path}.send"
+    assert difference(
+        Name(f"{path}.send", Part.V1, takes=("args", "key")), installed
+    ) == (f"no parameter key of {path}.send")
+    assert (
+        difference(Name(path, Part.V1, has=("kind", "never")), installed)
+        == f"no {path}.never"
     )
-    assert difference(Name(path, Part.V1, has=("kind", "never")), installed) == f"no {path}.never"

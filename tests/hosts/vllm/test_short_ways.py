@@ -1,5 +1,5 @@
-"""How many files one step of vLLM's V2 runner goes through in the engine's thread. On a GPU and on the
-CPU."""
+"""How many files one step of vLLM's V2 runner goes through in the engine's thread. On a
+GPU and on the CPU."""
 
 import pathlib
 import sys
@@ -60,7 +60,10 @@ def test_a_v2_step_goes_through_twelve_files_at_most(device, monkeypatch):
 
     def step():
         guide.apply_staged_writes()
-        guide.apply(torch.zeros(3, WIDTH, device=device), LogitsContext(rows, rows, batch, *[None] * 4))
+        guide.apply(
+            torch.zeros(3, WIDTH, device=device),
+            LogitsContext(rows, rows, batch, *[None] * 4),
+        )
         tokens[rows, total[rows].long()] = ord("a")
         total[rows] += 1
         Worker.sample_tokens(worker, None)

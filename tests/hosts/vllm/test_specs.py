@@ -1,5 +1,6 @@
-"""Specs on their way through vLLM's frontend: read once, compiled once, bounded, ready in the engine in time.
-No engine: a compiler and an engine that a test plays, and vLLM's own `LLM` around them."""
+"""Specs on their way through vLLM's frontend: read once, compiled once, bounded, ready
+in the engine in time. No engine: a compiler and an engine that a test plays, and vLLM's
+own `LLM` around them."""
 
 import asyncio
 import contextlib
@@ -16,14 +17,27 @@ pytest.importorskip("vllm")
 import msgspec
 from vllm import LLM, SamplingParams
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
-from vllm_support import SMALL, TAKES_OVER, VOCABULARY, config, engine_request, params_of
+from vllm_support import (
+    SMALL,
+    TAKES_OVER,
+    VOCABULARY,
+    config,
+    engine_request,
+    params_of,
+)
 
 import guided_plugin as gp
 from guided_plugin import errors
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.hosts.vllm import admission, specs, telling
 from guided_plugin.hosts.vllm.admission import Ahead, Gate
-from guided_plugin.hosts.vllm.common import GUIDED, HEALTH, PREPARE, RETRY_AFTER, prepared_from
+from guided_plugin.hosts.vllm.common import (
+    GUIDED,
+    HEALTH,
+    PREPARE,
+    RETRY_AFTER,
+    prepared_from,
+)
 from guided_plugin.hosts.vllm.gate import add_request, add_request_async
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import patch
@@ -40,8 +54,8 @@ def parts(monkeypatch):
 
 
 class Compiler:
-    """In place of the gate's: specs that say `slow` need a helper, and wait until they may `go_on`; of those
-    that say `bad` nothing comes."""
+    """In place of the gate's: specs that say `slow` need a helper, and wait until they
+    may `go_on`; of those that say `bad` nothing comes."""
 
     vocabulary = VOCABULARY
 
@@ -67,7 +81,11 @@ class Compiler:
     refusal = cached
 
     def kept(self, spec):
-        return Prepared(spec, "xgrammar", b"made", "because") if "slow" in spec.text else None
+        return (
+            Prepared(spec, "xgrammar", b"made", "because")
+            if "slow" in spec.text
+            else None
+        )
 
 
 def waiting_gate(*, go_on=None, **options):
@@ -78,7 +96,8 @@ def waiting_gate(*, go_on=None, **options):
 
 
 class Engine:
-    """An engine of two ranks. Its second says that specs are ready once it was asked so often."""
+    """An engine of two ranks. Its second says that specs are ready once it was asked so
+    often."""
 
     vllm_config = None
 
@@ -100,7 +119,10 @@ class Engine:
         for key, made in questions:
             assert (made is None) == (key in self.made)  # the spec itself comes once
             self.made.setdefault(key, made)
-        return [[True] * len(questions), [len(self.calls) >= self.needs] * len(questions)]
+        return [
+            [True] * len(questions),
+            [len(self.calls) >= self.needs] * len(questions),
+        ]
 
     def add(self, params):
         return add_request(lambda self, params: "added")(self, params)
@@ -132,7 +154,9 @@ def test_a_form_is_read_once(monkeypatch):
     gate, compiler = waiting_gate(take_over=True)
     read = []
     parse = specs.read_spec
-    monkeypatch.setattr(specs, "read_spec", lambda form: read.append(form) or parse(form))
+    monkeypatch.setattr(
+        specs, "read_spec", lambda form: read.append(form) or parse(form)
+    )
     asked = {"choice": ["a"]}
     forms = [
         SamplingParams(extra_args={"guided": asked, "mine": [3]}),
@@ -146,7 +170,9 @@ def test_a_form_is_read_once(monkeypatch):
     again = [asyncio.run(gate.admit_async(params)) for params in forms]
     assert len(read) == len(forms)
     assert len(compiler.begun) == 2
-    assert [one.extra_args["guided"].spec for one in first[:4]] == [gp.OutputSpec.choice(["a"])] * 4
+    assert [one.extra_args["guided"].spec for one in first[:4]] == [
+        gp.OutputSpec.choice(["a"])
+    ] * 4
     for one, other in zip(first, again, strict=True):
         assert one.extra_args["guided"] is other.extra_args["guided"]
         assert gate.admit(one) is one
@@ -170,11 +196,15 @@ def test_triggers_are_tokenised_once_for_all_requests_of_a_form(monkeypatch):
 
 def test_what_is_remembered_has_bounds(monkeypatch):
     admitted(gate := Gate(config(SMALL)), "a")
-    monkeypatch.setattr(specs, "_ADMITTED_BYTES", most := 3 * gate.specs._admitted.size_bytes + 2)
+    monkeypatch.setattr(
+        specs, "_ADMITTED_BYTES", most := 3 * gate.specs._admitted.size_bytes + 2
+    )
     gate = Gate(config(SMALL))
 
     def remembered(*texts):
-        return [gate.specs.look_up(gate.asked(regex(text))) is not None for text in texts]
+        return [
+            gate.specs.look_up(gate.asked(regex(text))) is not None for text in texts
+        ]
 
     for letter in "abcd":
         admitted(gate, letter)
@@ -197,13 +227,17 @@ def test_what_is_remembered_has_bounds(monkeypatch):
     ],
     ids=range(4),
 )
-def test_a_spec_that_is_too_large_is_refused_before_anything_is_made_of_it(params, refused, monkeypatch):
+def test_a_spec_that_is_too_large_is_refused_before_anything_is_made_of_it(
+    params, refused, monkeypatch
+):
     gate = Gate(config({**TAKES_OVER, "refused": refused}))
     made = []
     for name in ("digest_of", "read_spec"):
         monkeypatch.setattr(specs, name, made.append)
     for admit in (gate.admit, lambda params: asyncio.run(gate.admit_async(params))):
-        with pytest.raises(errors.CompileLimitError, match=r"over the limit.*max_spec_bytes"):
+        with pytest.raises(
+            errors.CompileLimitError, match=r"over the limit.*max_spec_bytes"
+        ):
             admit(params)
     assert not made
 
@@ -225,7 +259,9 @@ def test_guided_is_never_left(caplog, monkeypatch):
             with pytest.raises(errors.SpecError):
                 admit(params_of({**REFUSED, "disable_any_whitespace": False}))
     assert len(caplog.records) == 1
-    monkeypatch.setattr(telling.listener, "left", lambda: carried.extra_args.update(counted=True))
+    monkeypatch.setattr(
+        telling.listener, "left", lambda: carried.extra_args.update(counted=True)
+    )
     gate.complete(engine_request(carried, None))
     assert carried.extra_args == {"guided_left": True, "counted": True}
     with pytest.raises(errors.SpecError):
@@ -233,10 +269,15 @@ def test_guided_is_never_left(caplog, monkeypatch):
 
 
 def test_guided_is_not_left_either_where_it_waits_beside_one_of_vllms_own():
-    gate, compiler = waiting_gate(go_on=threading.Event(), take_over=True, refused="vllm")
+    gate, compiler = waiting_gate(
+        go_on=threading.Event(), take_over=True, refused="vllm"
+    )
 
     async def both():
-        waiting = [gate.admit_async(params_of({"regex": "slow bad"}, theirs=one)) for one in (True, False)]
+        waiting = [
+            gate.admit_async(params_of({"regex": "slow bad"}, theirs=one))
+            for one in (True, False)
+        ]
         asyncio.get_running_loop().call_later(0.2, compiler.go_on.set)
         return await asyncio.gather(*waiting, return_exceptions=True)
 
@@ -246,16 +287,23 @@ def test_guided_is_not_left_either_where_it_waits_beside_one_of_vllms_own():
 
 
 def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fault_of_theirs():
-    gate, compiler = waiting_gate(go_on=threading.Event(), compile_processes=1, compile_queue=2)
+    gate, compiler = waiting_gate(
+        go_on=threading.Event(), compile_processes=1, compile_queue=2
+    )
 
     async def flood():
-        slow = [asyncio.ensure_future(gate.admit_async(regex(f"slow{i % 3}"))) for i in range(12)]
+        slow = [
+            asyncio.ensure_future(gate.admit_async(regex(f"slow{i % 3}")))
+            for i in range(12)
+        ]
         bad = asyncio.ensure_future(gate.admit_async(regex("slow bad")))
         for number in range(50):
             quick = (await gate.admit_async(regex(f"quick{number}"))).extra_args[GUIDED]
             assert gate.specs.question(quick)[1][1] is None
         assert not any(task.done() for task in slow)
-        with pytest.raises(errors.BusyError, match=r"3 specs are compiling or w.*compile_queue") as caught:
+        with pytest.raises(
+            errors.BusyError, match=r"3 specs are compiling or w.*compile_queue"
+        ) as caught:
             await bad
         assert telling.refusal(caught.value).http_status == 503
         slow[0].cancel()  # a client that hangs up
@@ -281,7 +329,8 @@ def test_a_request_has_one_deadline_whatever_it_waits_for(monkeypatch, late):
         compiler.go_on.set()
 
     async def stages(scope, receive, send):
-        """A stream: its request is admitted before it begins, and comes to the engine when it is read."""
+        """A stream: its request is admitted before it begins, and comes to the engine
+        when it is read."""
         with contextlib.suppress(GracefulHTTPError):
             async with gate.in_time("one", regex("slow")) as deadline:
                 await gate.admit_async(regex("slow"), deadline)
@@ -305,7 +354,9 @@ def test_a_request_is_held_back_until_the_engine_is_ready_and_not_for_ever(monke
     for _ in range(2):  # the second time it is known to be ready
         assert engine.add(regex("slow")) == "added"
         assert len(engine.calls) == 4
-    key, made = msgspec.msgpack.decode(msgspec.msgpack.encode(next(iter(engine.made.items()))))
+    key, made = msgspec.msgpack.decode(
+        msgspec.msgpack.encode(next(iter(engine.made.items())))
+    )
     assert key == admitted(gate, "slow").key
     assert unpacked(made[0]) == (spec := gp.OutputSpec.regex("slow"))
     assert prepared_from(made[1]) == Prepared(spec, "xgrammar", b"made", "because")
@@ -338,11 +389,14 @@ def run(engine, params):
 
 
 def texts_added(engine, *texts):
-    return [one.extra_args[GUIDED].spec.text for one in run(engine, list(map(regex, texts)))]
+    return [
+        one.extra_args[GUIDED].spec.text for one in run(engine, list(map(regex, texts)))
+    ]
 
 
 def test_specs_of_several_prompts_compile_at_the_same_time_and_the_engine_is_asked_for_all():
-    gate, compiler = waiting_gate(go_on=threading.Barrier(4))  # one after the other, none would ever end
+    # one after the other, none would ever end
+    gate, compiler = waiting_gate(go_on=threading.Barrier(4))
     engine = Engine(gate, needs=3)
     given = [f"slow{number}" for number in range(8)]
     assert texts_added(engine, *given) == given
@@ -351,7 +405,9 @@ def test_specs_of_several_prompts_compile_at_the_same_time_and_the_engine_is_ask
 
 
 def test_the_largest_spec_comes_first_and_there_is_never_too_little_room():
-    gate, compiler = waiting_gate(go_on=threading.Barrier(2), compile_processes=1, compile_queue=1)
+    gate, compiler = waiting_gate(
+        go_on=threading.Barrier(2), compile_processes=1, compile_queue=1
+    )
     given = ["slow", "slow" * 9, "slow" * 20, "slow!"]
     texts_added(Engine(gate), *given)
     assert compiler.begun.index("slow" * 20) < compiler.begun.index("slow!")
@@ -365,7 +421,8 @@ def test_one_spec_of_many_prompts_compiles_once_and_known_ones_never():
         assert texts_added(engine, *given) == given
     assert (compiler.begun, len(engine.made)) == (["slow"], 2)
     first, same, other = Ahead(gate, [shared := regex("small"), shared, regex("small")])
-    assert shared is not first is same is not other  # params of many prompts are looked up once
+    # params of many prompts are looked up once
+    assert shared is not first is same is not other
 
 
 def test_a_spec_that_was_made_since_it_was_looked_up_does_not_compile_again():
@@ -383,7 +440,10 @@ def test_what_is_refused_is_left_to_its_own_request():
     engine = Engine(waiting_gate()[0])
     first = regex("slow")
     last = regex("slow too")
-    for wrong, what in ((regex("slow bad"), "is refused here"), (params_of({"regx": "a"}), "no constraint")):
+    for wrong, what in (
+        (regex("slow bad"), "is refused here"),
+        (params_of({"regx": "a"}), "no constraint"),
+    ):
         with pytest.raises((gp.GuidedError, VLLMValidationError), match=what):
             run(engine, [first, wrong, last])
     assert len(run(engine, [first, last])) == 2

@@ -1,4 +1,5 @@
-"""Both of vLLM's model runners as the last stage of a pipeline, played: batches take turns."""
+"""Both of vLLM's model runners as the last stage of a pipeline, played: batches take
+turns."""
 
 import random
 from types import SimpleNamespace
@@ -32,13 +33,16 @@ def last_stage(monkeypatch):
     """This process is the last stage of a pipeline."""
     group = SimpleNamespace(is_last_rank=True)
     monkeypatch.setattr("vllm.distributed.parallel_state.get_pp_group", lambda: group)
-    monkeypatch.setattr("guided_plugin.hosts.vllm.engine.unsupported_reason", lambda *config: None)
+    monkeypatch.setattr(
+        "guided_plugin.hosts.vllm.engine.unsupported_reason", lambda *config: None
+    )
     return group
 
 
 @pytest.mark.parametrize(("most", "seed"), [(8, 1), (8, 2), (8, 3), (14, 4), (14, 5)])
 def test_v1_batches_of_stages_take_turns(last_stage, most, seed):
-    """What is taken out keeps its slot, unless new requests need it, or its output was cut back."""
+    """What is taken out keeps its slot, unless new requests need it, or its output was
+    cut back."""
     guide = GuidedLogitsProcessor(staged(runner_config()), torch.device("cpu"), False)
     game = V1Game(guide, seed, stages=2, most=most)
 
@@ -68,12 +72,15 @@ def test_a_stage_that_does_not_sample_does_nothing(last_stage, monkeypatch):
 
 @pytest.mark.parametrize(("seed", "stages"), [(0, 2), (1, 2), (2, 3)])
 def test_v2_batches_of_stages_take_turns(last_stage, monkeypatch, seed, stages):
-    """Each is planned before its forward pass, but for the requests that skipped a turn."""
+    """Each is planned before its forward pass, but for the requests that skipped a
+    turn."""
     game = V2Game(staged(runner_config(), stages), seed)
     planned = []
     original = gp.StepPipeline.plan
     monkeypatch.setattr(
-        gp.StepPipeline, "plan", lambda self, slots: (planned.append(slots), original(self, slots))
+        gp.StepPipeline,
+        "plan",
+        lambda self, slots: (planned.append(slots), original(self, slots)),
     )
     played(game, 400)
     assert len(planned) < 400 * 1.3
@@ -95,7 +102,8 @@ def request_of(number, spec):
 
 
 def sample(game, batch, *, middle=False):
-    """What a batch may sample, row by row. `middle`: of a prompt, where nothing counts."""
+    """What a batch may sample, row by row. `middle`: of a prompt, where nothing
+    counts."""
     mapping = torch.tensor(batch)
     context = LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4)
     masked = game.guide.apply(torch.zeros(len(batch), WIDTH), context)
@@ -108,10 +116,13 @@ def sample(game, batch, *, middle=False):
     return allowed
 
 
-@pytest.mark.parametrize("old", [None, gp.OutputSpec.regex("(?=a)b")], ids=["unguided", "closed"])
+@pytest.mark.parametrize(
+    "old", [None, gp.OutputSpec.regex("(?=a)b")], ids=["unguided", "closed"]
+)
 @pytest.mark.parametrize("new", [SPECS[0], None], ids=["guided", "unguided"])
 def test_v2_a_prompt_whose_parts_are_in_both_turns(last_stage, old, new):
-    """It begins in the other's turn, at the index of a request that ended there, and ends in this one."""
+    """It begins in the other's turn, at the index of a request that ended there, and
+    ends in this one."""
     game = V2Game(staged(runner_config()), 0)
     game.enter(request_of(1, SPECS[0]))
     game.enter(request_of(2, old))
@@ -132,7 +143,9 @@ def test_v2_a_prompt_whose_parts_are_in_both_turns(last_stage, old, new):
     assert [len(tokens) for tokens in got] == [3, WIDTH if new is None else 3]
 
 
-def test_v1_a_new_request_takes_the_slot_of_one_that_ended_not_of_one_that_waits(last_stage):
+def test_v1_a_new_request_takes_the_slot_of_one_that_ended_not_of_one_that_waits(
+    last_stage,
+):
     """All slots are taken, and new requests come first in vLLM's list."""
     guide = GuidedLogitsProcessor(staged(runner_config()), torch.device("cpu"), False)
     table = guide.runner.engine.table = {}
@@ -145,7 +158,9 @@ def test_v1_a_new_request_takes_the_slot_of_one_that_ended_not_of_one_that_waits
     def step(rows, *, ended=()):
         for request in ended:
             del table[request.name]
-        added = [(at, one.params, one.prompt, one.listed) for at, one in enumerate(rows)]
+        added = [
+            (at, one.params, one.prompt, one.listed) for at, one in enumerate(rows)
+        ]
         removed = list(range(7, len(rows) - 1, -1))
         guide.update_state(BatchUpdate(len(rows), removed, added, []))
         tokens = guide.apply(torch.zeros(len(rows), WIDTH)).argmax(-1).to(torch.int32)

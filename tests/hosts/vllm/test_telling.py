@@ -1,5 +1,5 @@
-"""What clients and operators are told: `Retry-After` on the answers with status 503 that the package gives
-alone, the log, metrics, the lines at start."""
+"""What clients and operators are told: `Retry-After` on the answers with status 503
+that the package gives alone, the log, metrics, the lines at start."""
 
 import asyncio
 import io
@@ -64,7 +64,8 @@ def sent(application, scope=HTTP):
 
 
 def answering(status, *refusals):
-    """An application that refuses its request, for each of these times, and then answers."""
+    """An application that refuses its request, for each of these times, and then
+    answers."""
 
     async def application(scope, receive, send):
         for seconds in refusals:
@@ -88,11 +89,16 @@ def answering(status, *refusals):
 )
 def test_a_refused_request_is_told_when_to_come_again(status, seconds, told):
     more = [] if told is None else [(b"retry-after", told)]
-    assert sent(answering(status, *seconds)) == [{**start(status), "headers": [(b"a", b"b"), *more]}]
+    assert sent(answering(status, *seconds)) == [
+        {**start(status), "headers": [(b"a", b"b"), *more]}
+    ]
 
 
 def test_a_stream_that_has_begun_is_as_it_was():
-    messages = [start(200), *({"type": "http.response.body", "body": b"%d" % n} for n in range(3))]
+    messages = [
+        start(200),
+        *({"type": "http.response.body", "body": b"%d" % n} for n in range(3)),
+    ]
 
     async def application(scope, receive, send):
         await send(messages[0])
@@ -100,7 +106,9 @@ def test_a_stream_that_has_begun_is_as_it_was():
         for message in messages[1:]:
             await send(message)
 
-    assert all(one is other for one, other in zip(sent(application), messages, strict=True))
+    assert all(
+        one is other for one, other in zip(sent(application), messages, strict=True)
+    )
 
 
 def test_what_is_no_request_passes_by():
@@ -112,7 +120,8 @@ def test_what_is_no_request_passes_by():
 
 
 def test_requests_share_no_note_and_tasks_of_one_do():
-    """As vLLM's server runs them: a request in a task, and its prompts in tasks of that."""
+    """As vLLM's server runs them: a request in a task, and its prompts in tasks of
+    that."""
 
     async def refuses(seconds):
         await asyncio.sleep(0)
@@ -133,9 +142,15 @@ def test_requests_share_no_note_and_tasks_of_one_do():
         return messages[0]["headers"][1:]
 
     async def many():
-        return await asyncio.gather(*(request(seconds) for seconds in ([7, 8], [], [9])))
+        return await asyncio.gather(
+            *(request(seconds) for seconds in ([7, 8], [], [9]))
+        )
 
-    assert asyncio.run(many()) == [[(b"retry-after", b"8")], [], [(b"retry-after", b"9")]]
+    assert asyncio.run(many()) == [
+        [(b"retry-after", b"8")],
+        [],
+        [(b"retry-after", b"9")],
+    ]
 
 
 def test_outside_of_a_server_nothing_is_noted():
@@ -145,8 +160,11 @@ def test_outside_of_a_server_nothing_is_noted():
 
 @pytest.fixture
 def client(monkeypatch):
-    """vLLM's own app, without an engine, with paths that answer as an engine's would."""
-    monkeypatch.setattr(vllm_app, "init_entrypoints_middleware", vllm_app.init_entrypoints_middleware)
+    """vLLM's own app, without an engine, with paths that answer as an engine's
+    would."""
+    monkeypatch.setattr(
+        vllm_app, "init_entrypoints_middleware", vllm_app.init_entrypoints_middleware
+    )
     patch(When.LOADED)
     level = logging.root.level
     args = make_arg_parser(FlexibleArgumentParser()).parse_args([])
@@ -177,8 +195,16 @@ def test_vllms_own_app_adds_it_to_our_answers_alone(client):
     ("reason", "health", "says"),
     [
         (None, "", ""),
-        (None, "no grammar\nworker", r"guided requests cannot be served now: no grammar\nworker"),
-        (RequestError("it is switched off", hint="unset it"), "", "it is switched off (unset it)"),
+        (
+            None,
+            "no grammar\nworker",
+            r"guided requests cannot be served now: no grammar\nworker",
+        ),
+        (
+            RequestError("it is switched off", hint="unset it"),
+            "",
+            "it is switched off (unset it)",
+        ),
     ],
 )
 def test_a_server_says_whether_it_is_on_where_it_is_asked(client, reason, health, says):
@@ -186,10 +212,14 @@ def test_a_server_says_whether_it_is_on_where_it_is_asked(client, reason, health
         return [health] if method == "guided_health" else [1.0]
 
     gate = SimpleNamespace(
-        unsupported_reason=reason, health=Health(), options=SimpleNamespace(take_over=True)
+        unsupported_reason=reason,
+        health=Health(),
+        options=SimpleNamespace(take_over=True),
     )
     processor = SimpleNamespace(_guided_gate=gate)
-    client.app.state.engine_client = SimpleNamespace(input_processor=processor, collective_rpc=collective_rpc)
+    client.app.state.engine_client = SimpleNamespace(
+        input_processor=processor, collective_rpc=collective_rpc
+    )
     asked = client.get("/version?guided")
     assert json.loads(asked.headers[noted.STATE]) == {
         "version": gp.__version__,
@@ -207,7 +237,8 @@ def test_a_server_without_an_engine_says_so(client):
 
 
 @pytest.mark.parametrize(
-    ("waits", "told", "later"), [([0.0], b"1", b"1"), ([3.1], b"4", b"3"), ([3.1, math.inf], b"60", b"60")]
+    ("waits", "told", "later"),
+    [([0.0], b"1", b"1"), ([3.1], b"4", b"3"), ([3.1, math.inf], b"60", b"60")],
 )
 def test_the_engine_says_how_long_it_refuses(monkeypatch, waits, told, later):
     now = [100.0]
@@ -227,7 +258,8 @@ def test_the_engine_says_how_long_it_refuses(monkeypatch, waits, told, later):
     assert sent(application)[0]["headers"][-1] == (b"retry-after", told)
     now[0] += 0.2
     assert sent(application)[0]["headers"][-1] == (b"retry-after", later)
-    assert asked == ["guided_health", "guided_retry_after"]  # the second request was answered from memory
+    # the second request was answered from memory
+    assert asked == ["guided_health", "guided_retry_after"]
 
 
 @pytest.mark.parametrize("status", [200, 400])
@@ -253,15 +285,21 @@ def listening(monkeypatch):
     monkeypatch.setattr(noted, "listener", None)
     figures.GuidedStatLogger(None, [0]).record()
     assert (
-        REGISTRY.get_sample_value("guided_plugin_requests_total", {"backend": "none", "outcome": "left"})
+        REGISTRY.get_sample_value(
+            "guided_plugin_requests_total", {"backend": "none", "outcome": "left"}
+        )
         is not None
     )  # from the start, so that the first one is a growth
-    return lambda name, **labels: REGISTRY.get_sample_value(f"guided_plugin_{name}", labels) or 0.0
+    return lambda name, **labels: (
+        REGISTRY.get_sample_value(f"guided_plugin_{name}", labels) or 0.0
+    )
 
 
 def test_requests_are_counted_by_backend_and_outcome(listening):
     cases = {
-        ("llguidance", "admitted"): lambda: noted.listener.admitted("llguidance", ["uniqueItems"]),
+        ("llguidance", "admitted"): lambda: noted.listener.admitted(
+            "llguidance", ["uniqueItems"]
+        ),
         ("none", "left"): lambda: noted.left("one"),
         ("none", "refused"): lambda: noted.refused(SpecError("wrong"), "one"),
         ("none", "busy"): lambda: noted.refused(BusyError("full"), "two"),
@@ -271,7 +309,9 @@ def test_requests_are_counted_by_backend_and_outcome(listening):
     for (backend, outcome), happen in cases.items():
         before = listening("requests_total", backend=backend, outcome=outcome)
         happen()
-        assert listening("requests_total", backend=backend, outcome=outcome) == before + 1
+        assert (
+            listening("requests_total", backend=backend, outcome=outcome) == before + 1
+        )
     assert listening("refusals_total", reason="BusyError") >= 1
     assert listening("unenforced_total", keyword="uniqueItems") == unenforced + 1
 
@@ -291,22 +331,47 @@ def test_what_engines_answer_becomes_gauges_and_counters(listening):
     def times(engine):
         return [
             listening(f"mask_wait_seconds_{name}", engine=engine, **labels)
-            for name, labels in (("bucket", {"le": "0.002"}), ("bucket", {"le": "+Inf"}), ("count", {}))
+            for name, labels in (
+                ("bucket", {"le": "0.002"}),
+                ("bucket", {"le": "+Inf"}),
+                ("count", {}),
+            )
         ] + [listening("mask_wait_seconds_sum", engine=engine)]
 
     worker = {"restarts": 7, "exposed_wait": 0.5, "learnt_bytes": 7, "led_outputs": 8}
-    grown = {"steps": [5], "restarts": [2], "led_outputs": [3], "taken": [0], "fill": [1, 2]}
+    grown = {
+        "steps": [5],
+        "restarts": [2],
+        "led_outputs": [3],
+        "taken": [0],
+        "fill": [1, 2],
+    }
     grown["exposed_wait"] = [2, *[0] * 6, 1, *[0] * 7, 1, 0.75]
     waited = times("0"), times("1")
     before = counts("0"), counts("1")  # of engines of another test, perhaps
     for _ in range(2):
-        figures._metrics.tell([{"refused": "off"}, {"steps": 90, "worker": worker, "growth": grown}])
+        figures._metrics.tell(
+            [{"refused": "off"}, {"steps": 90, "worker": worker, "growth": grown}]
+        )
     assert counts("0") == before[0]
-    assert [now - then for now, then in zip(counts("1"), before[1], strict=True)] == [10, 4, 6, 0]
+    assert [now - then for now, then in zip(counts("1"), before[1], strict=True)] == [
+        10,
+        4,
+        6,
+        0,
+    ]
     assert times("0") == waited[0]
-    assert [now - then for now, then in zip(times("1"), waited[1], strict=True)] == [6, 8, 8, 1.5]
+    assert [now - then for now, then in zip(times("1"), waited[1], strict=True)] == [
+        6,
+        8,
+        8,
+        1.5,
+    ]
     assert listening("worker_learnt_bytes", engine="1") == 7
-    assert REGISTRY.get_sample_value("guided_plugin_drafts_taken_total", {"engine": "1"}) is not None
+    assert (
+        REGISTRY.get_sample_value("guided_plugin_drafts_taken_total", {"engine": "1"})
+        is not None
+    )
 
 
 def test_times_of_several_server_processes_add_up(tmp_path):
@@ -327,33 +392,48 @@ def test_times_of_several_server_processes_add_up(tmp_path):
             print(registry.get_sample_value(f"guided_plugin_drafts_seconds_{name}", labels))
     """
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
     assert done.stdout.split() == ["7.0", "7.0", "1.0"], done.stderr
 
 
 def test_a_token_limit_is_named_as_the_parameter():
-    assert refusal(RequestError("leaves 5 tokens", where="max_tokens")).parameter == "max_tokens"
+    assert (
+        refusal(RequestError("leaves 5 tokens", where="max_tokens")).parameter
+        == "max_tokens"
+    )
     assert refusal(SpecError("wrong", where="#/type")).parameter is None
 
 
 def test_a_refusal_has_the_clients_id_and_is_one_line(caplog):
     with caplog.at_level(logging.INFO, "guided_plugin.requests"):
         noted.refused(SpecError("wrong\nhere", where="#/type"), "cmpl-\x1b[31m\nmine")
-    assert caplog.messages == [r"request cmpl-\x1b[31m\nmine: refused: #/type: wrong\nhere"]
+    assert caplog.messages == [
+        r"request cmpl-\x1b[31m\nmine: refused: #/type: wrong\nhere"
+    ]
 
 
 def test_a_request_that_is_left_has_its_id_in_the_log(caplog):
     with caplog.at_level(logging.INFO, "guided_plugin.requests"):
         noted.left("cmpl-\nmine")
-    assert caplog.messages == [r"request cmpl-\nmine: left to vLLM's own structured output"]
+    assert caplog.messages == [
+        r"request cmpl-\nmine: left to vLLM's own structured output"
+    ]
 
 
 def test_handlers_of_vllm_are_taken_where_there_are_no_others(monkeypatch):
-    ours, theirs, root = (logging.getLogger(name) for name in ("guided_plugin", "vllm", ""))
+    ours, theirs, root = (
+        logging.getLogger(name) for name in ("guided_plugin", "vllm", "")
+    )
     out = io.StringIO()
     handler = logging.StreamHandler(out)
     handler.setFormatter(logging.Formatter("%(levelname)s %(asctime)s %(message)s"))
-    for logger, handlers in ((ours, []), (theirs, [handler]), (root, [logging.NullHandler()])):
+    for logger, handlers in (
+        (ours, []),
+        (theirs, [handler]),
+        (root, [logging.NullHandler()]),
+    ):
         monkeypatch.setattr(logger, "handlers", handlers)
     monkeypatch.setattr(ours, "level", logging.NOTSET)
     noted.adopt_handlers()
@@ -374,7 +454,9 @@ def test_start_lines_say_what_is_on_and_why_not():
     on = GuidedConfig(take_over=True)
     off = SpecError("the plugin is switched off", hint="set enabled")
     line = frontend_line(on, None, ["llguidance", "mine"])
-    assert line.startswith(f"guided_plugin {gp.__version__} is on in this frontend: take_over on")
+    assert line.startswith(
+        f"guided_plugin {gp.__version__} is on in this frontend: take_over on"
+    )
     assert "llguidance 1." in line
     assert "JSON flexible and strict" in line
     spaced = frontend_line(GuidedConfig(whitespace="spaced", strict=False), None, ())
@@ -385,10 +467,16 @@ def test_start_lines_say_what_is_on_and_why_not():
     )
     assert "2.0 MiB of shared memory" in engine_line(on, None, "process", 16, 2 << 20)
     assert "no shared memory" in engine_line(on, None, "inline", 16, 0)
-    assert "grammars run at rank 0" in engine_line(on, None, "process", 16, 2 << 20, leads=False)
+    assert "grammars run at rank 0" in engine_line(
+        on, None, "process", 16, 2 << 20, leads=False
+    )
     jump = GuidedConfig(jump_forward=True)
-    assert "jump_forward with up to 7 tokens" in engine_line(jump, None, "process", 16, 2 << 20, drafts=7)
-    assert "without effect in mode inline" in engine_line(jump, None, "inline", 16, 0, drafts=7)
+    assert "jump_forward with up to 7 tokens" in engine_line(
+        jump, None, "process", 16, 2 << 20, drafts=7
+    )
+    assert "without effect in mode inline" in engine_line(
+        jump, None, "inline", 16, 0, drafts=7
+    )
     assert "verifies no drafts" in engine_line(jump, None, "process", 16, 2 << 20)
     assert engine_line(on, off, "", 16, 0).endswith(
         "is off in this engine: the plugin is switched off (set enabled)"

@@ -1,4 +1,5 @@
-"""`tools_strict`: the tags that vLLM's own parsers build with and without it, as the plugin enforces them."""
+"""`tools_strict`: the tags that vLLM's own parsers build with and without it, as the
+plugin enforces them."""
 
 from types import SimpleNamespace
 
@@ -20,7 +21,11 @@ from guided_plugin.hosts.vllm import specs as vllm_specs
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import patch
 
-SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Rome", "Oslo"]}},
+    "required": ["city"],
+}
 NAMED = {"type": "function", "function": {"name": "weather"}}
 
 
@@ -41,18 +46,29 @@ def spec_of(manager, choice, parameters=SCHEMA, strict=None, **options):
         function["strict"] = strict
     tool = {"type": "function", "function": function}
     request = ChatCompletionRequest(
-        model="demo", messages=[{"role": "user", "content": "?"}], tools=[tool], tool_choice=choice
+        model="demo",
+        messages=[{"role": "user", "content": "?"}],
+        tools=[tool],
+        tool_choice=choice,
     )
     parser = manager.get_parser("hermes", enable_auto_tools=True, **options)
     adjusted = parser(ParserTokenizer(), request.tools).adjust_request(request)
     outputs = adjusted.structured_outputs
-    return None if outputs is None else gp.OutputSpec.parse({"structural_tag": outputs.structural_tag})
+    return (
+        None
+        if outputs is None
+        else gp.OutputSpec.parse({"structural_tag": outputs.structural_tag})
+    )
 
 
 def takes(spec, text):
-    compiler = gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(threads=1, isolate_compiles=False))
+    compiler = gp.GrammarCompiler(
+        VOCABULARY, config=gp.GuidedConfig(threads=1, isolate_compiles=False)
+    )
     grammar = compiler.compile(spec)
-    matcher = compiler.backend(grammar.backend).start(grammar, VOCABULARY.stop_token_ids)
+    matcher = compiler.backend(grammar.backend).start(
+        grammar, VOCABULARY.stop_token_ids
+    )
     return all(matcher.accept(token) for token in text.encode())
 
 
@@ -72,14 +88,25 @@ def test_every_tool_is_held_to_its_schema(manager, choice):
 
 
 @pytest.mark.parametrize("choice", ["auto", "required", NAMED], ids=str)
-def test_the_arguments_of_a_tool_without_parameters_are_an_empty_object(manager, choice):
+def test_the_arguments_of_a_tool_without_parameters_are_an_empty_object(
+    manager, choice
+):
     patch(When.TOOLS)
     spec = spec_of(manager, choice, parameters=None)
     assert takes(spec, call("{}"))
-    assert not any(takes(spec, call(text)) for text in ("false", "1", "null", "[]", '{"city":"Rome"}'))
+    assert not any(
+        takes(spec, call(text))
+        for text in ("false", "1", "null", "[]", '{"city":"Rome"}')
+    )
     tool = FunctionTool(type="function", name="now", parameters=None, strict=None)
-    (found,) = structural_tag_registry.resolve_tool_strictness([tool], choice, ToolStrictLevel.PARAMETER)
-    assert found.parameters == {"type": "object", "properties": {}, "additionalProperties": False}
+    (found,) = structural_tag_registry.resolve_tool_strictness(
+        [tool], choice, ToolStrictLevel.PARAMETER
+    )
+    assert found.parameters == {
+        "type": "object",
+        "properties": {},
+        "additionalProperties": False,
+    }
     assert tool.parameters is None
 
 
@@ -117,7 +144,9 @@ def test_a_tool_that_says_that_it_is_not_strict_stays_free(manager, choice):
     ],
     ids=str,
 )
-def test_a_gate_that_takes_over_asks_for_it_unless_the_option_says_no(monkeypatch, options, wanted):
+def test_a_gate_that_takes_over_asks_for_it_unless_the_option_says_no(
+    monkeypatch, options, wanted
+):
     called = []
     monkeypatch.setattr(vllm_gate, "patch", called.append)
     monkeypatch.setattr(vllm_specs, "vocabulary_of", lambda config: VOCABULARY)
@@ -129,7 +158,9 @@ def test_a_gate_that_takes_over_asks_for_it_unless_the_option_says_no(monkeypatc
 def test_a_vllm_without_levels_says_so(monkeypatch):
     said = []
     # Servers of other tests in this process may have changed what loggers do.
-    log = SimpleNamespace(warning=lambda form, *values: said.append(form % values), debug=lambda *_: None)
+    log = SimpleNamespace(
+        warning=lambda form, *values: said.append(form % values), debug=lambda *_: None
+    )
     monkeypatch.setattr(vllm_contract, "_log", log)
     monkeypatch.setattr(ParserManager, "get_parser", lambda tool_parser_name: None)
     vllm_contract._broken.cache_clear()

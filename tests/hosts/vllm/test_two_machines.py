@@ -1,4 +1,5 @@
-"""vLLM with a rank on each of two machines: the second one is apart by its own namespace of process ids."""
+"""vLLM with a rank on each of two machines: the second one is apart by its own
+namespace of process ids."""
 
 import json
 import os
@@ -21,12 +22,17 @@ from guided_plugin.demo import MODEL_DIR
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        subprocess.run(["unshare", "--pid", "--fork", "true"], check=False, capture_output=True).returncode
+        subprocess.run(
+            ["unshare", "--pid", "--fork", "true"], check=False, capture_output=True
+        ).returncode
         != 0,
         reason="no right to make a namespace",
     ),
 ]
-OWN = {**OPTIONS, "additional_config": {"guided_plugin": {"mode": "process", **PATIENT}}}
+OWN = {
+    **OPTIONS,
+    "additional_config": {"guided_plugin": {"mode": "process", **PATIENT}},
+}
 SECOND = """
 import json, sys
 from vllm.entrypoints.cli.main import main
@@ -80,16 +86,24 @@ def second(parallel, tmp_path):
 
 
 def sent(worker):
-    """What rank 0 has sent to the other machine; at rank 1, whether it has a copy of the memory."""
+    """What rank 0 has sent to the other machine; at rank 1, whether it has a copy of
+    the memory."""
     runtime = runner_of(worker).engine.pipeline.runtime
-    return runtime.followers.sender.sent_bytes if worker.rank == 0 else runtime._mirror is not None
+    return (
+        runtime.followers.sender.sent_bytes
+        if worker.rank == 0
+        else runtime._mirror is not None
+    )
 
 
 @pytest.mark.usefixtures("second")
 def test_both_machines_sample_the_same(parallel, expected):
     """And what one rank samples by itself."""
     llm = LLM(str(MODEL_DIR), node_rank=0, **OWN, **parallel)
-    assert [rank["runtime"] for rank in llm.collective_rpc(facts)] == ["WorkerRuntime", "FollowerRuntime"]
+    assert [rank["runtime"] for rank in llm.collective_rpc(facts)] == [
+        "WorkerRuntime",
+        "FollowerRuntime",
+    ]
     assert llm.collective_rpc("guided_health") == ["", ""]
     llm.collective_rpc(record)
     outputs = llm.generate(*requests(), use_tqdm=False)

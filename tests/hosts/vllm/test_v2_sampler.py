@@ -1,4 +1,5 @@
-"""V2's own sampler with the plugin's processor in it: which logits are masked, and when a copy is made."""
+"""V2's own sampler with the plugin's processor in it: which logits are masked, and when
+a copy is made."""
 
 import random
 from types import SimpleNamespace
@@ -29,16 +30,21 @@ class _Own:
 
 
 class _Sampling:
-    """The parts of V2's sampler that its own code calls here; a temperature of 2 where one is asked for."""
+    """The parts of V2's sampler that its own code calls here; a temperature of 2 where
+    one is asked for."""
 
     def __init__(self, game, temperatures):
         nothing = SimpleNamespace(apply=lambda *given: None)
         self.copies = 0
         sampler = self.sampler = V2Sampler.__new__(V2Sampler)
         sampler.logits_processors = [_Own(self.copied), game.guide]
-        sampler.needs_logits_processing = np.array([index in temperatures for index in range(8)])
+        sampler.needs_logits_processing = np.array(
+            [index in temperatures for index in range(8)]
+        )
         sampler.thinking_budget_state = nothing
-        sampler.sampling_states = SimpleNamespace(apply_temperature=nothing.apply, apply_min_p=nothing.apply)
+        sampler.sampling_states = SimpleNamespace(
+            apply_temperature=nothing.apply, apply_min_p=nothing.apply
+        )
 
     def copied(self, logits, context):
         self.copies += 1
@@ -49,7 +55,15 @@ class _Sampling:
         fed = torch.ones(len(indices)).int()
         first = torch.zeros(len(indices)).int()
         return self.sampler.apply_sampling_params(
-            logits, rows, rows, rows.numpy(), None, fed, first, None, skip_top_k_top_p=True
+            logits,
+            rows,
+            rows,
+            rows.numpy(),
+            None,
+            fed,
+            first,
+            None,
+            skip_top_k_top_p=True,
         )
 
 
@@ -57,7 +71,11 @@ def entered(game, *specs, **options):
     """The indices of new requests, which the sampler is told of as vLLM does."""
     for number, spec in enumerate(specs, game.count):
         request = Request(number, random.Random(1))
-        request.spec, request.params, request.prompt = spec, runner_params(spec, **options), [1]
+        request.spec, request.params, request.prompt = (
+            spec,
+            runner_params(spec, **options),
+            [1],
+        )
         before = set(game.running)
         game.enter(request)
         yield next(iter(set(game.running) - before))
@@ -68,7 +86,8 @@ def entered(game, *specs, **options):
 @pytest.mark.parametrize("drafts", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_v2_masks_the_logits_themselves(processed, drafts, dtype):
-    # That of raw logprobs too. Where another request needs processing, vLLM works on a copy.
+    # That of raw logprobs too. Where another request needs processing, vLLM works on a
+    # copy.
     game = (V2DraftGame if drafts else V2Game)(runner_config(), 1)
     guided, free = entered(game, SPECS[0], None)
     game.guide.apply_staged_writes()
@@ -86,7 +105,8 @@ def test_v2_masks_the_logits_themselves(processed, drafts, dtype):
 
 @pytest.mark.parametrize("drafts", [False, True])
 def test_v2_rows_that_need_more_than_a_mask_without_a_copy_and_with_one(drafts):
-    # A closed request; one whose own options leave nothing. vLLM forbids its tokens after the masks.
+    # A closed request; one whose own options leave nothing. vLLM forbids its tokens
+    # after the masks.
     game = (V2DraftGame if drafts else V2Game)(runner_config(), 1)
     game.processed = {}
     closed = 3
@@ -94,7 +114,9 @@ def test_v2_rows_that_need_more_than_a_mask_without_a_copy_and_with_one(drafts):
     broken = runner_params(gp.OutputSpec.regex("a"))
     broken.extra_args["guided"] = {"regex": "("}
     assert not game.guide.add_request(closed, broken)
-    assert game.guide.add_request(limited, runner_params(SPECS[0], allowed_token_ids=[ord("z")]))
+    assert game.guide.add_request(
+        limited, runner_params(SPECS[0], allowed_token_ids=[ord("z")])
+    )
     game.prompt_len[:], game.prefill_len[:] = 1, 1
     game.guide.apply_staged_writes()
     alone = _Sampling(game, {})
@@ -114,14 +136,19 @@ def test_v2_rows_that_need_more_than_a_mask_without_a_copy_and_with_one(drafts):
     both.sampler.logits_processors[0] = _Own(forbid)
     game.guide.apply_staged_writes()
     processed = both(torch.randn(2, WIDTH), [closed, limited])
-    assert [row.isfinite().nonzero().view(-1).tolist() for row in processed] == [[END], [END]]
+    assert [row.isfinite().nonzero().view(-1).tolist() for row in processed] == [
+        [END],
+        [END],
+    ]
 
 
 def test_v2_masks_come_last_where_third_parties_process_logits():
     game = V2Game(runner_config(), 2)
     (guided,) = entered(game, SPECS[0])
     sampling = _Sampling(game, {guided})
-    sampling.sampler.logits_processors[0] = SimpleNamespace(apply=lambda logits, context: logits.fill_(1.0))
+    sampling.sampler.logits_processors[0] = SimpleNamespace(
+        apply=lambda logits, context: logits.fill_(1.0)
+    )
     game.guide.apply_staged_writes()
     logits = torch.randn(1, WIDTH)
     processed = sampling(logits, [guided])
@@ -130,7 +157,8 @@ def test_v2_masks_come_last_where_third_parties_process_logits():
 
 
 def test_v2_a_sampler_that_is_not_wrapped_is_asked_to_process():
-    # Until its wrapper was seen at work, vLLM is told that guided requests need processing: `apply` masks.
+    # Until its wrapper was seen at work, vLLM is told that guided requests need
+    # processing: `apply` masks.
     game = V2Game(runner_config(), 0)
     assert not game.wrapped
     (first,) = entered(game, SPECS[0])
@@ -147,7 +175,14 @@ def test_v2_a_sampler_that_is_not_wrapped_is_asked_to_process():
 
 def test_what_the_worker_cut_is_invalid_for_vllms_rejection_sampler():
     # Next to vLLM's own structured output it looks at nothing else.
-    runner = SimpleNamespace(mask_early=None, invalid_drafts=lambda batch, known: (batch, known))
+    runner = SimpleNamespace(
+        mask_early=None, invalid_drafts=lambda batch, known: (batch, known)
+    )
     sampler = SimpleNamespace(logits_processors=[SimpleNamespace(runner=runner)])
     given = SimpleNamespace(sampler=sampler), "logits", "batch", None, "known"
-    assert reject_cut(lambda self, *told: told)(*given) == ("logits", "batch", None, ("batch", "known"))
+    assert reject_cut(lambda self, *told: told)(*given) == (
+        "logits",
+        "batch",
+        None,
+        ("batch", "known"),
+    )

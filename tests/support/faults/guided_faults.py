@@ -1,8 +1,10 @@
-"""A plugin whose grammars misbehave on request. Put this folder on sys.path, and workers load it too.
+"""A plugin whose grammars misbehave on request. Put this folder on sys.path, and
+workers load it too.
 
-The first choice of a `choice` spec may be a directive: `@PHASE COUNT ACTION [MARKER]`. In that phase, at
-its COUNT-th call for the request, ACTION happens: `die`, `freeze` (the whole process, with the GIL), `hang`,
-`sleep1`, or `raise`. With a MARKER, a file's path, it happens once: where the file is, a call goes on.
+The first choice of a `choice` spec may be a directive: `@PHASE COUNT ACTION [MARKER]`.
+In that phase, at its COUNT-th call for the request, ACTION happens: `die`, `freeze`
+(the whole process, with the GIL), `hang`, `sleep1`, or `raise`. With a MARKER, a file's
+path, it happens once: where the file is, a call goes on.
 """
 
 import ctypes
@@ -23,7 +25,9 @@ def register_backends(register):
 class Directive:
     def __init__(self, spec):
         first = spec.document()[0] if spec.kind == "choice" else ""
-        self.phase, self.at, self.action, *marker = first[1:].split() if first[:1] == "@" else ("", 0, "")
+        self.phase, self.at, self.action, *marker = (
+            first[1:].split() if first[:1] == "@" else ("", 0, "")
+        )
         self.marker = pathlib.Path(marker[0]) if marker else None
         self.at = int(self.at)
 
@@ -55,7 +59,9 @@ class FaultyBackend:
     def compile(self, spec):
         Directive(spec).reached("compile", 1)
         grammar = self._backend.compile(spec)
-        return type(grammar)(spec, self.name, grammar.handle, grammar.size_bytes, grammar.seconds)
+        return type(grammar)(
+            spec, self.name, grammar.handle, grammar.size_bytes, grammar.seconds
+        )
 
     def start(self, grammar, stop_token_ids):
         directive = Directive(grammar.spec)
@@ -63,7 +69,9 @@ class FaultyBackend:
         return FaultyMatcher(directive, self._backend.start(grammar, stop_token_ids))
 
     def batch(self, matchers):
-        return FaultyBatch(matchers, self._backend.batch([matcher.inner for matcher in matchers]))
+        return FaultyBatch(
+            matchers, self._backend.batch([matcher.inner for matcher in matchers])
+        )
 
 
 class FaultyMatcher:
@@ -92,6 +100,7 @@ class FaultyBatch:
     def fill(self, mask, rows):
         for matcher in self._matchers:
             matcher.fills += 1
-            # Of a token's number, not of a call's: a worker that fills a step again does so at the same.
+            # Of a token's number, not of a call's: a worker that fills a step again
+            # does so at the same.
             matcher.directive.reached("fill", matcher.accepts + 1)
         return self._inner.fill(mask, rows)

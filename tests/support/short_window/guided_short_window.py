@@ -1,4 +1,5 @@
-"""A plugin that shortens the minute for which guided requests are refused after three deaths of the worker.
+"""A plugin that shortens the minute for which guided requests are refused after three
+deaths of the worker.
 
 Put this folder on the PYTHONPATH of a server under test.
 """

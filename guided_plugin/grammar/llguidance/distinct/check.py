@@ -1,7 +1,7 @@
 """One request's check that items are distinct, next to its matcher.
 
-Masks lose the tokens that would repeat an item, and those after which nothing but a repeated item could come.
-Depends on track and spellings.
+Masks lose the tokens that would repeat an item, and those after which nothing but a
+repeated item could come. Depends on track and spellings.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class DistinctRules:
     controls: frozenset[int]
     """The control tokens that it may name."""
     is_json: bool
-    """Whether quotes always stand around JSON strings: what clients write may have other texts in them."""
+    """Whether quotes always stand around JSON strings: what clients write may have
+    other texts in them."""
 
 
 class DistinctCheck:
@@ -54,7 +55,9 @@ class DistinctCheck:
         """Move past a token; False where it repeats an item."""
         if token in self._rules.controls:
             return self._track.control(token)
-        return self._track.accept(self._tokens[token] if token < len(self._tokens) else b"")
+        return self._track.accept(
+            self._tokens[token] if token < len(self._tokens) else b""
+        )
 
     def accept_all(self, tokens: list[int]) -> bool:
         """Move past tokens; False, and no move, where one of them repeats an item."""
@@ -69,8 +72,8 @@ class DistinctCheck:
         self._track.back(tokens)
 
     def stays_distinct(self, tokens: Iterable[int]) -> bool:
-        """Whether no item is there twice after these tokens, which its grammar allows and which end its
-        output: where else an item could lead does not matter."""
+        """Whether no item is there twice after these tokens, which its grammar allows
+        and which end its output: where else an item could lead does not matter."""
         ahead = DistinctCheck(self._rules, self._track.copy(explores=False))
         return all(map(ahead.accept, tokens))
 
@@ -83,7 +86,8 @@ class DistinctCheck:
         return self._track.limit()
 
     def restrict(self, row: MaskArray) -> None:
-        """Take the tokens out of a mask that would repeat an item, or lead to nothing else."""
+        """Take the tokens out of a mask that would repeat an item, or lead to nothing
+        else."""
         state = self._track.state
         table = self._rules.spellings.table(state.mode)
         opening = _allowed(row, self._rules.spellings.opening)
@@ -106,7 +110,11 @@ class DistinctCheck:
             crossing = _allowed(row, table.between)
             if crossing and self._has_room(state):
                 crossing = [token for token in crossing if token not in table.opens]
-                crossing = [token for token in crossing if not _is_fresh(state, table.halves.get(token))]
+                crossing = [
+                    token
+                    for token in crossing
+                    if not _is_fresh(state, table.halves.get(token))
+                ]
             doubtful += crossing
         # Tokens that differ in whitespace have the same answer.
         fits: dict[bytes, bool] = {}
@@ -123,7 +131,9 @@ class DistinctCheck:
         found = []
         for token in tokens:
             text = self._tokens[token]
-            for head in (text[: at + 1] for at, byte in enumerate(text) if byte in b"[{"):
+            for head in (
+                text[: at + 1] for at, byte in enumerate(text) if byte in b"[{"
+            ):
                 if head not in heads:
                     heads[head] = self._track.begins_checked(head)
                 if heads[head]:
@@ -132,8 +142,8 @@ class DistinctCheck:
         return found
 
     def _has_room(self, state: State) -> bool:
-        """Whether all items in progress may go on in several ways: when one ends, the next may begin as it
-        did. False where that is not known."""
+        """Whether all items in progress may go on in several ways: when one ends, the
+        next may begin as it did. False where that is not known."""
         items: list[tuple[bytes, set[bytes]]] = []
         for frame, seen in checked(state.frame):
             text = state.written[frame.start :]
@@ -152,7 +162,9 @@ class DistinctCheck:
                 continue
             way = bytes([byte])
             # What follows a number's point may be no other number.
-            same = state.mode is Mode.SCALAR and (state.text + way).endswith((b".", b".0"))
+            same = state.mode is Mode.SCALAR and (state.text + way).endswith(
+                (b".", b".0")
+            )
             ways += not same and all(text + way not in dead for text, dead in items)
             if ways == _SEVERAL:
                 return True
@@ -169,19 +181,24 @@ def _banned(state: State, table: Spelled) -> Iterator[Ids]:
 
 
 def _is_fresh(state: State, halves: tuple[bytes, bytes] | None) -> bool:
-    """Whether a token that ends an item and begins another surely leaves something to that one."""
+    """Whether a token that ends an item and begins another surely leaves something to
+    that one."""
     if halves is None or state.frame is None:
         return False
     end, begun = halves
     seen = state.frame.seen
     if seen is None:
         return True
-    if state.frame.names or any(begun[:size] in seen.dead for size in range(1, len(begun) + 1)):
+    if state.frame.names or any(
+        begun[:size] in seen.dead for size in range(1, len(begun) + 1)
+    ):
         return False
     return not (state.written[state.frame.start :] + end).startswith(begun.rstrip())
 
 
 def _allowed(row: MaskArray, tokens: Ids) -> list[int]:
     """Those of some tokens that a mask allows."""
-    found: list[int] = tokens[np.flatnonzero(row[tokens >> 5] >> (tokens & 31) & 1)].tolist()
+    found: list[int] = tokens[
+        np.flatnonzero(row[tokens >> 5] >> (tokens & 31) & 1)
+    ].tolist()
     return found

@@ -1,8 +1,9 @@
-"""The items of one array so far, or names of one object, and the texts from which only these can come.
+"""The items of one array so far, or names of one object, and the texts from which only
+these can come.
 
-A text is *dead* when all that can become of it is there already: the whole text of an item, and every
-beginning of it from which nothing else can come. Equal items have the same text, which the grammar and the
-track see to. Depends on spellings.
+A text is *dead* when all that can become of it is there already: the whole text of an
+item, and every beginning of it from which nothing else can come. Equal items have the
+same text, which the grammar and the track see to. Depends on spellings.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class Seen:
 
     def __init__(self, marks: int = 0, values: Iterable[bytes] = ()) -> None:
         self.marks = marks
-        """The marks where the next item begins: what it may be is the same wherever these are the same."""
+        """The marks where the next item begins: what it may be is the same wherever
+        these are the same."""
         self.values = dict.fromkeys(values)
         """The texts of the items, in their order."""
         self._explored: list[list[bytes]] = []
@@ -66,7 +68,8 @@ class Seen:
                 del self._sorted[bisect_left(self._sorted, text)]
 
     def unexplored(self) -> Iterator[bytes]:
-        """The items whose dead beginnings are not known; `kill` adds them to the last one's."""
+        """The items whose dead beginnings are not known; `kill` adds them to the last
+        one's."""
         for value in islice(self.values, len(self._explored), None):
             self._explored.append([])
             yield value
@@ -81,7 +84,8 @@ class Seen:
                 self.openings.add(text)
 
     def beyond(self, text: bytes) -> Iterator[bytes]:
-        """What leads from a text to a dead one, each without those that it leads to first."""
+        """What leads from a text to a dead one, each without those that it leads to
+        first."""
         last = None
         for at in range(bisect_left(self._sorted, text), len(self._sorted)):
             dead = self._sorted[at]

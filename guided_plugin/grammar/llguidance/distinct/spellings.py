@@ -1,7 +1,8 @@
-"""The tokens of a vocabulary by what they spell in a JSON text: inside a string, or outside.
+"""The tokens of a vocabulary by what they spell in a JSON text: inside a string, or
+outside.
 
-Outside strings texts are compared without whitespace; a space stays at the end of a token that may have ended
-a number. Depends on the vocabulary.
+Outside strings texts are compared without whitespace; a space stays at the end of a
+token that may have ended a number. Depends on the vocabulary.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class Spelled:
         self.opens: set[int] = set()
         """Those with nothing but brackets and quotes behind it."""
         self.halves: dict[int, tuple[bytes, bytes]] = {}
-        """What stands before it and after it, where it is the only mark between values."""
+        """What stands before it and after it, where it is the only mark between
+        values."""
         pairs = []
         zeros = []
         spaced = []
@@ -106,12 +108,15 @@ class Spelled:
         """Tokens that end with an opening bracket and whitespace."""
         self.zeros = np.array(zeros, np.int64)
         """Tokens in which a number may end as 1.0 does."""
-        # By first bytes: one call for all would stop the other threads of the process for too long.
+        # By first bytes: one call for all would stop the other threads of the process
+        # for too long.
         by_first: dict[bytes, list[tuple[bytes, int]]] = {}
         for pair in pairs:
             by_first.setdefault(pair[0][:2], []).append(pair)
         by_first.pop(b"", None)
-        ordered = [pair for first in sorted(by_first) for pair in sorted(by_first[first])]
+        ordered = [
+            pair for first in sorted(by_first) for pair in sorted(by_first[first])
+        ]
         self._texts = [text for text, _ in ordered]
         self._ids = np.array([token for _, token in ordered], np.int64)
 
@@ -125,7 +130,8 @@ class Spelled:
 
 
 class Spellings:
-    """The tokens of one vocabulary. Made once, when a first grammar needs it: that takes a second."""
+    """The tokens of one vocabulary. Made once, when a first grammar needs it: that
+    takes a second."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokens = vocabulary.text_tokens
@@ -134,18 +140,30 @@ class Spellings:
     def opening(self) -> Ids:
         """The tokens that may open a container and have a comma in it."""
         return np.array(
-            [number for number, token in enumerate(self.tokens) if _OPENED.search(token)], np.int64
+            [
+                number
+                for number, token in enumerate(self.tokens)
+                if _OPENED.search(token)
+            ],
+            np.int64,
         )
 
     @cached_property
     def spaces(self) -> Ids:
         """The tokens of whitespace alone."""
-        found = [number for number, token in enumerate(self.tokens) if token and not token.strip(SPACES)]
+        found = [
+            number
+            for number, token in enumerate(self.tokens)
+            if token and not token.strip(SPACES)
+        ]
         return np.array(found, np.int64)
 
     @cached_property
     def _tables(self) -> list[Spelled]:
-        return [Spelled(self.tokens, mode) for mode in (Mode.BETWEEN, Mode.STRING, Mode.ESCAPED)]
+        return [
+            Spelled(self.tokens, mode)
+            for mode in (Mode.BETWEEN, Mode.STRING, Mode.ESCAPED)
+        ]
 
     def table(self, mode: Mode) -> Spelled:
         """The tokens as they read in a mode."""
@@ -154,4 +172,6 @@ class Spellings:
 
 def forbid(mask: MaskArray, ids: Ids) -> None:
     """Take tokens out of a mask."""
-    np.bitwise_and.at(mask, ids >> 5, ~np.left_shift(1, ids & 31).astype(np.uint32).view(np.int32))
+    np.bitwise_and.at(
+        mask, ids >> 5, ~np.left_shift(1, ids & 31).astype(np.uint32).view(np.int32)
+    )

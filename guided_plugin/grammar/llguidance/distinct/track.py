@@ -1,7 +1,9 @@
-"""Where in its arrays of distinct items an output is, byte by byte, and what can still come there.
+"""Where in its arrays of distinct items an output is, byte by byte, and what can still
+come there.
 
-States never change: going back is taking an earlier one. The items so far (`Seen`) are shared by the states
-of one output, and each state knows how many of them are its own. Depends on seen and spellings.
+States never change: going back is taking an earlier one. The items so far (`Seen`) are
+shared by the states of one output, and each state knows how many of them are its own.
+Depends on seen and spellings.
 """
 
 from __future__ import annotations
@@ -15,15 +17,25 @@ from typing import Any
 from guided_plugin.grammar.layout import SPACES
 from guided_plugin.grammar.llguidance.distinct.seen import Seen
 from guided_plugin.grammar.llguidance.distinct.spellings import SCALAR, Mode
-from guided_plugin.grammar.llguidance.lark.emitter import CHANGING, CONTROL, MARKS, PLAIN
+from guided_plugin.grammar.llguidance.lark.emitter import (
+    CHANGING,
+    CONTROL,
+    MARKS,
+    PLAIN,
+)
 from guided_plugin.grammar.vocabulary import Vocabulary
 
 BYTES = Vocabulary.from_tokens(
-    [*(bytes([i]) for i in range(256)), b"</s>", *(b"<%d>" % i for i in range(CONTROL, MARKS.stop))],
+    [
+        *(bytes([i]) for i in range(256)),
+        b"</s>",
+        *(b"<%d>" % i for i in range(CONTROL, MARKS.stop)),
+    ],
     [256],
     frozenset(range(CONTROL, MARKS.stop)),
 )
-"""Token i is byte i; then come a stop token, one in front of a control token's number, and the marks."""
+"""Token i is byte i; then come a stop token, one in front of a control token's number,
+and the marks."""
 
 ENDS = b",]} "
 """What ends a number: a space stands for all whitespace."""
@@ -34,7 +46,8 @@ _PLAIN = re.compile(rb'[^"\\[{]+')
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """An open container. Never changed: frozen classes take several times longer to make."""
+    """An open container. Never changed: frozen classes take several times longer to
+    make."""
 
     parent: Frame | None = None
     names: bool = False
@@ -60,8 +73,8 @@ class State:
     """The innermost container, if it is in one whose items must be distinct."""
     mode: Mode = Mode.BETWEEN
     text: bytes = b""
-    """What was written since the outermost item in progress began, as it is compared: without whitespace, but
-    for a space behind a number, until more comes."""
+    """What was written since the outermost item in progress began, as it is compared:
+    without whitespace, but for a space behind a number, until more comes."""
     size: int = 0
     """How many bytes the matcher has moved past."""
 
@@ -77,10 +90,14 @@ class Track:
     __slots__ = ("_explores", "_fed", "_matcher", "_start", "_states", "state")
 
     def __init__(
-        self, start: Callable[[], Any], frame: Frame | None = None, *, explores: bool = True
+        self,
+        start: Callable[[], Any],
+        frame: Frame | None = None,
+        *,
+        explores: bool = True,
     ) -> None:
-        """`start`: a matcher over `BYTES` at the beginning. `explores`: whether it finds out what items can
-        still become; else it finds repeated items alone."""
+        """`start`: a matcher over `BYTES` at the beginning. `explores`: whether it
+        finds out what items can still become; else it finds repeated items alone."""
         self._start = start
         self._explores = explores
         self._matcher = start()
@@ -90,7 +107,8 @@ class Track:
         """Before each move, and now."""
 
     def move(self, data: bytes) -> bool:
-        """Move past bytes; False, and no move, where an item is there already, or they have no place."""
+        """Move past bytes; False, and no move, where an item is there already, or they
+        have no place."""
         before = self.state
         state = self.state = State(before.frame, before.mode, before.text, before.size)
         done = at = 0
@@ -168,7 +186,8 @@ class Track:
         return bool(other.consume_tokens([*head])) and _marks(other) not in (0, PLAIN)
 
     def accept(self, data: bytes) -> bool:
-        """Move past bytes; False, and no move, where nothing new can come of an item in progress then."""
+        """Move past bytes; False, and no move, where nothing new can come of an item in
+        progress then."""
         if not self.move(data):
             return False
         text = self.state.text
@@ -183,14 +202,23 @@ class Track:
         return True
 
     def insides(self) -> list[int] | None:
-        """Behind a bracket that must not be closed at once, as that would repeat an item: the bytes that may
-        begin something in it. Behind whitespace there may be none: some of that is the closing one's."""
+        """Behind a bracket that must not be closed at once, as that would repeat an
+        item: the bytes that may begin something in it. Behind whitespace there may be
+        none: some of that is the closing one's."""
         state = self.state
-        closing = {b"[": b"]", b"{": b"}"}.get(state.written[-1:]) if state.mode is Mode.BETWEEN else None
+        closing = (
+            {b"[": b"]", b"{": b"}"}.get(state.written[-1:])
+            if state.mode is Mode.BETWEEN
+            else None
+        )
         if closing is None:
             return None
         text = state.written + closing
-        frames = ((frame.start, seen.dead) for frame, seen in checked(state.frame) if frame.start >= 0)
+        frames = (
+            (frame.start, seen.dead)
+            for frame, seen in checked(state.frame)
+            if frame.start >= 0
+        )
         if not any(text[start:] in dead for start, dead in frames):
             return None
         return [byte for byte in self.allowed() if byte != closing[0]]
@@ -198,7 +226,9 @@ class Track:
     def reaches(self, spaces: bytes, ways: list[int]) -> bool:
         """Whether one of these bytes may come behind whitespace."""
         due = len(spaces) + 1
-        return any(self._matcher.validate_tokens([*spaces, byte]) == due for byte in ways)
+        return any(
+            self._matcher.validate_tokens([*spaces, byte]) == due for byte in ways
+        )
 
     def fits(self, data: bytes) -> bool:
         """Whether something new can come after bytes."""
@@ -226,7 +256,8 @@ class Track:
         return at + len(piece)
 
     def _outside(self, state: State, byte: bytes) -> bool:
-        """Move past a byte outside strings; False where it ends an item that is there already."""
+        """Move past a byte outside strings; False where it ends an item that is there
+        already."""
         frame = state.frame
         if state.mode is Mode.SCALAR and byte[0] not in SCALAR:
             state.text = state.text.removesuffix(b".0")
@@ -242,19 +273,27 @@ class Track:
                 return False
             frame = Frame(frame.parent, frame.names, frame.seen, frame.count + 1)
         state.frame = frame.parent if byte in b"]}" else frame
-        state.mode = Mode.STRING if byte == b'"' else Mode.SCALAR if byte[0] in SCALAR else Mode.BETWEEN
+        state.mode = (
+            Mode.STRING
+            if byte == b'"'
+            else Mode.SCALAR
+            if byte[0] in SCALAR
+            else Mode.BETWEEN
+        )
         _put(state, byte)
         return True
 
     def _begin(self, state: State, byte: bytes) -> None:
-        """Behind a bracket or comma, where an item may begin that must differ from those before it."""
+        """Behind a bracket or comma, where an item may begin that must differ from
+        those before it."""
         marks = _marks(self._matcher)
         frame = state.frame
         must_differ = marks not in (0, PLAIN)
         if state.mode >= Mode.STRING:
             if not must_differ:
                 return
-            # Strings hold no items: what began like one was another text of a client's grammar.
+            # Strings hold no items: what began like one was another text of a client's
+            # grammar.
             frame = None
             state.mode = Mode.BETWEEN
         if byte != b"," and (frame is not None or must_differ):
@@ -266,7 +305,9 @@ class Track:
             seen = Seen(marks, () if seen is None else islice(seen.values, frame.count))
         if not frame.active:
             state.text = b""
-        state.frame = Frame(frame.parent, frame.names, seen, frame.count, len(state.text))
+        state.frame = Frame(
+            frame.parent, frame.names, seen, frame.count, len(state.text)
+        )
         for value in seen.unexplored() if self._explores else ():
             self._explore(seen, value)
 
@@ -338,4 +379,7 @@ def _put(state: State, piece: bytes) -> None:
 
 def _marks(matcher: Any) -> int:
     """The marks that may come next, as bits."""
-    return int.from_bytes(matcher.compute_bitmask(), "little") >> MARKS.start & (1 << len(MARKS)) - 1
+    return (
+        int.from_bytes(matcher.compute_bitmask(), "little") >> MARKS.start
+        & (1 << len(MARKS)) - 1
+    )

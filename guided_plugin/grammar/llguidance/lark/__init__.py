@@ -1,7 +1,8 @@
 """JSON Schema written as a grammar.
 
-A `document` is read as Boolean algebra (`reader`, `by_type`, `algebra`), whose `constraints` are written as
-`rules` (`emitter`, with `arrays`, `objects` and `members`) and `terminals` (`patterns`, `numbers`).
+A `document` is read as Boolean algebra (`reader`, `by_type`, `algebra`), whose
+`constraints` are written as `rules` (`emitter`, with `arrays`, `objects` and `members`)
+and `terminals` (`patterns`, `numbers`).
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar, Sy
 from guided_plugin.grammar.llguidance.lark.terminals import empty_terminal
 from guided_plugin.spec.schema import pointer
 
-# Without this, where a grammar leaves one text only, llguidance allows one spelling of it alone: the first
-# token of its own tokenization. A model must be free to take any token that fits.
+# Without this, where a grammar leaves one text only, llguidance allows one spelling of
+# it alone: the first token of its own tokenization. A model must be free to take any
+# token that fits.
 HEADER = '%llguidance {"no_forcing": true}\n'
 
 _ONLY_OTHERWISE = (
@@ -35,7 +37,15 @@ _ONLY_OTHERWISE = (
     "1.0, which draft 4 does not count as integers"
 )
 
-_COMBINING = ("allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies")
+_COMBINING = (
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "if",
+    "dependentSchemas",
+    "dependencies",
+)
 
 
 def schema_to_lark(
@@ -50,10 +60,11 @@ def schema_to_lark(
 ) -> LarkGrammar:
     """A grammar, in llguidance's Lark, of the JSON texts that satisfy a schema.
 
-    Strict closes objects that don't say otherwise and keeps properties in the order of the schema; else
-    they come in any order. `bounds`: where the schema has none. `impossible_token`, if there is one, must be
-    masked out always; it makes some patterns cheaper. `marked`: for the check that items are distinct.
-    Raises an UnsupportedSpecError with the keyword and its place.
+    Strict closes objects that don't say otherwise and keeps properties in the order of
+    the schema; else they come in any order. `bounds`: where the schema has none.
+    `impossible_token`, if there is one, must be masked out always; it makes some
+    patterns cheaper. `marked`: for the check that items are distinct. Raises an
+    UnsupportedSpecError with the keyword and its place.
     """
     grammar = Grammar()
     found = lower_schema(
@@ -65,7 +76,9 @@ def schema_to_lark(
         impossible_token=impossible_token,
         marked=marked,
     )
-    written = grammar.lark(found.symbol, HEADER, whitespace, marked=marked, most=bounds.max_whitespace)
+    written = grammar.lark(
+        found.symbol, HEADER, whitespace, marked=marked, most=bounds.max_whitespace
+    )
     return replace(written, distinct=found.distinct)
 
 
@@ -91,22 +104,29 @@ def lower_schema(
     impossible_token: int | None = None,
     marked: bool = False,
 ) -> Lowered:
-    """Write a schema into a grammar, which may hold others. `ordered`: as `closed` if not said."""
+    """Write a schema into a grammar, which may hold others. `ordered`: as `closed` if
+    not said."""
     document = Document(schema, unenforced=unenforced)
     algebra = Algebra(document, read_schema, closing=closed)
     root = algebra.literals(schema, document.root_base, ())
     style = Style(
         closed=closed,
         ordered=closed if ordered is None else ordered,
-        spelling=Spelling(not closed and document.draft > 4, not closed, digits=bounds.max_digits),
+        spelling=Spelling(
+            not closed and document.draft > 4, not closed, digits=bounds.max_digits
+        ),
         impossible_token=impossible_token,
         marked=marked,
     )
 
     def emitter_of(algebra: Algebra, style: Style, grammar: Grammar) -> Emitter:
-        return Emitter(algebra, style, {Array: array_rule, Object: object_rule}, grammar)
+        return Emitter(
+            algebra, style, {Array: array_rule, Object: object_rule}, grammar
+        )
 
-    def allows(literals: Literals, algebra: Algebra = algebra, style: Style = style) -> bool:
+    def allows(
+        literals: Literals, algebra: Algebra = algebra, style: Style = style
+    ) -> bool:
         apart = emitter_of(algebra, style, Grammar())
         return apart.grammar.productive(apart.root(literals), empty_terminal)
 
@@ -115,7 +135,9 @@ def lower_schema(
         start = emitter.root(root)
         types = frozenset(kind for kind, found in algebra.shape(root).items() if found)
     except RecursionError as error:
-        raise UnsupportedSpecError("is nested too deep", where="#", hint="flatten it") from error
+        raise UnsupportedSpecError(
+            "is nested too deep", where="#", hint="flatten it"
+        ) from error
     except UnsupportedSpecError as error:
         raise _placed(error, document) from None
     if not grammar.productive(start, empty_terminal):
@@ -125,23 +147,32 @@ def lower_schema(
             opened = False  # open ones may not be writable
         found = contradiction(algebra, opened=opened)
         if allows(root, algebra.opposite):
-            raise UnsupportedSpecError(_ONLY_OTHERWISE, where=found.where, hint=found.hint)
+            raise UnsupportedSpecError(
+                _ONLY_OTHERWISE, where=found.where, hint=found.hint
+            )
         raise found
     return Lowered(start, types, emitter.distinct)
 
 
 def _placed(error: UnsupportedSpecError, document: Document) -> UnsupportedSpecError:
-    """The error with the place of what it is about: what reads patterns, or combines shapes, knows none."""
+    """The error with the place of what it is about: what reads patterns, or combines
+    shapes, knows none."""
     if error.where == "json_schema":
-        where = document.place(*_COMBINING, weigh=lambda value: len(value) if isinstance(value, list) else 1)
+        where = document.place(
+            *_COMBINING,
+            weigh=lambda value: len(value) if isinstance(value, list) else 1,
+        )
         return UnsupportedSpecError(error.what, where=where, hint=error.hint)
     if error.where != "pattern":
         return error
     for node in document.nodes:
         places = {
-            ("patternProperties", source): source for source in node.keywords.get("patternProperties", ())
+            ("patternProperties", source): source
+            for source in node.keywords.get("patternProperties", ())
         }
-        for place, source in (places | {("pattern",): node.keywords.get("pattern", "")}).items():
+        for place, source in (
+            places | {("pattern",): node.keywords.get("pattern", "")}
+        ).items():
             try:
                 patterns.pattern(source)
             except UnsupportedSpecError as found:

@@ -1,7 +1,9 @@
-"""JSON Schema as Boolean algebra: which values of each type satisfy a schema, or its negation.
+"""JSON Schema as Boolean algebra: which values of each type satisfy a schema, or its
+negation.
 
-A `Shape` lists, for each type, alternatives of which one must hold. Subschemas of items and properties stay
-numbers, so recursion through them ends. Depends on document, constraints and terminals.
+A `Shape` lists, for each type, alternatives of which one must hold. Subschemas of items
+and properties stay numbers, so recursion through them ends. Depends on document,
+constraints and terminals.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
 )
 from guided_plugin.grammar.llguidance.lark.document import Document
 from guided_plugin.grammar.llguidance.lark.ranges import Number
-from guided_plugin.grammar.llguidance.lark.terminals import empty_terminal, string_terminal
+from guided_plugin.grammar.llguidance.lark.terminals import (
+    empty_terminal,
+    string_terminal,
+)
 from guided_plugin.spec.references import Path
 from guided_plugin.spec.schema import pointer
 
@@ -77,14 +82,16 @@ class Algebra:
         closing: bool,
         opposite: Algebra | None = None,
     ) -> None:
-        """`read`: the shape of a numbered schema, or of its negation, from its keywords."""
+        """`read`: the shape of a numbered schema, or of its negation, from its
+        keywords."""
         self.wide = opposite is not None
-        """Whether a value is in a shape if any reading puts it there, not all of them."""
+        """Whether a value is in a shape if any reading puts it there, not all of
+        them."""
         self._opposite = opposite
         self.document = document
         self._read = read
-        # Where something is forbidden that the others don't describe, a weaker alternative must not replace
-        # one that describes more.
+        # Where something is forbidden that the others don't describe, a weaker
+        # alternative must not replace one that describes more.
         self._closing = closing
         self._shapes: dict[tuple[bool, int], Shape] = {}
         self._conjunctions: dict[Literals, Shape] = {}
@@ -95,12 +102,14 @@ class Algebra:
 
     @property
     def opposite(self) -> Algebra:
-        """The algebra that reads formats, and draft 4's integers, the other way: what isn't in its shapes
-        satisfies the negation."""
+        """The algebra that reads formats, and draft 4's integers, the other way: what
+        isn't in its shapes satisfies the negation."""
         if not self.document.formats and self.document.draft > 4:
             return self
         if self._opposite is None:
-            self._opposite = Algebra(self.document, self._read, closing=self._closing, opposite=self)
+            self._opposite = Algebra(
+                self.document, self._read, closing=self._closing, opposite=self
+            )
         return self._opposite
 
     @property
@@ -108,19 +117,28 @@ class Algebra:
         """The algebra of those two that reads formats in the wider way."""
         return self if self.wide else self.opposite
 
-    def literals(self, schema: Any, base: str, path: Path, positive: bool = True) -> Literals:
-        """A schema, or its negation, as a conjunction of one; the empty one where it allows everything."""
+    def literals(
+        self, schema: Any, base: str, path: Path, positive: bool = True
+    ) -> Literals:
+        """A schema, or its negation, as a conjunction of one; the empty one where it
+        allows everything."""
         if not isinstance(schema, bool):
             number = self.document.number(schema, base, path)
             node = self.document.nodes[number]
             if node.keywords:
                 return frozenset({(positive, number)})
             schema = node.schema is not False
-        return TRUE if schema is positive else frozenset({(True, self.document.number(False))})
+        return (
+            TRUE
+            if schema is positive
+            else frozenset({(True, self.document.number(False))})
+        )
 
     def negated(self, literals: Literals) -> Literals:
         """The negation of a conjunction."""
-        others = [frozenset({(not positive, number)}) for positive, number in sorted(literals)]
+        others = [
+            frozenset({(not positive, number)}) for positive, number in sorted(literals)
+        ]
         if len(others) == 1:
             return others[0]
         return self.either_of(others)
@@ -132,7 +150,9 @@ class Algebra:
             return TRUE
         if len(distinct) == 1:
             return distinct[0]
-        number = self.document.either(distinct) if distinct else self.document.number(False)
+        number = (
+            self.document.either(distinct) if distinct else self.document.number(False)
+        )
         return frozenset({(True, number)})
 
     def shape(self, literals: Literals) -> Shape:
@@ -141,16 +161,25 @@ class Algebra:
         return found
 
     def settled(self, shape: Shape) -> Shape:
-        """The same values, with alternatives in place of what objects must not satisfy."""
+        """The same values, with alternatives in place of what objects must not
+        satisfy."""
         objects = shape["object"]
         while left := [each for one in objects for each in cast("Object", one).unless]:
-            met = (each for one in objects for each in self._excluding(cast("Object", one), left[0]))
+            met = (
+                each
+                for one in objects
+                for each in self._excluding(cast("Object", one), left[0])
+            )
             objects = self._reduced("object", dict.fromkeys(met))
         return {**shape, "object": objects}
 
     def in_place(self, literals: Literals) -> Shape:
-        """The shape of parts of the schema that is being read: none may be that schema again."""
-        shapes = [self._of(literal) for literal in sorted(literals, key=lambda literal: literal[::-1])]
+        """The shape of parts of the schema that is being read: none may be that schema
+        again."""
+        shapes = [
+            self._of(literal)
+            for literal in sorted(literals, key=lambda literal: literal[::-1])
+        ]
         return shapes[0] if len(shapes) == 1 else self.all_of(shapes)
 
     def empty(self, literals: Literals) -> bool:
@@ -160,11 +189,17 @@ class Algebra:
         known = self._empty.get(literals)
         if known is not None:
             return known
-        if len(literals) > 1 and any((not positive, number) in literals for positive, number in literals):
+        if len(literals) > 1 and any(
+            (not positive, number) in literals for positive, number in literals
+        ):
             return True
         asking = self._asking
         running = self._running
-        if literals in asking or len(asking) > _MAX_ASKING or not running.isdisjoint(literals):
+        if (
+            literals in asking
+            or len(asking) > _MAX_ASKING
+            or not running.isdisjoint(literals)
+        ):
             return False
         asking.add(literals)
         try:
@@ -226,7 +261,9 @@ class Algebra:
         """Without alternatives that nothing satisfies."""
         possible = self._possible
         return {
-            kind: every if not every or every is ALL[kind] else tuple(filter(possible, every))
+            kind: every
+            if not every or every is ALL[kind]
+            else tuple(filter(possible, every))
             for kind, every in shape.items()
         }
 
@@ -260,14 +297,16 @@ class Algebra:
         return shape
 
     def _unsettled(self, literals: Literals) -> Shape:
-        """The values that satisfy all of them, where objects may still have `unless`."""
+        """The values that satisfy all of them, where objects may still have
+        `unless`."""
         found = self._conjunctions.get(literals)
         if found is None:
             found = self._conjunctions[literals] = self.pruned(self.in_place(literals))
         return found
 
     def _allows_nothing(self, literals: Literals) -> bool:
-        """Whether no value satisfies all of them, asked in the order of what an answer costs."""
+        """Whether no value satisfies all of them, asked in the order of what an answer
+        costs."""
         found = self._unsettled(literals)
         if any(found[kind] for kind in ("null", "boolean", "number", "array")):
             return False
@@ -277,16 +316,21 @@ class Algebra:
         return not self.shape(literals)["object"]
 
     def _excluding(self, one: Object, literals: Literals) -> Iterable[Constraint]:
-        """An object without these in `unless`, as alternatives where it could satisfy them."""
+        """An object without these in `unless`, as alternatives where it could satisfy
+        them."""
         if literals not in one.unless:
             return (one,)
-        rest = replace(one, unless=tuple(each for each in one.unless if each != literals))
+        rest = replace(
+            one, unless=tuple(each for each in one.unless if each != literals)
+        )
         alone = {**nothing(), "object": (rest,)}
         if not self.widest.overlap(alone, self.widest.in_place(literals))["object"]:
             return (rest,)
         return self.overlap(alone, self.in_place(self.negated(literals)))["object"]
 
-    def _reduced(self, kind: str, met: dict[Constraint, None]) -> tuple[Constraint, ...]:
+    def _reduced(
+        self, kind: str, met: dict[Constraint, None]
+    ) -> tuple[Constraint, ...]:
         """Alternatives without those that others cover."""
         if self._meets > _MAX_MEETS or len(met) > _MAX_ALTERNATIVES:
             raise UnsupportedSpecError(
@@ -294,7 +338,9 @@ class Algebra:
                 where="json_schema",
                 hint="use fewer under allOf, oneOf and not, or give each one a const of a required property",
             )
-        if ALL[kind][0] in met and not (kind == "object" and self._closing and any(map(describes, met))):
+        if ALL[kind][0] in met and not (
+            kind == "object" and self._closing and any(map(describes, met))
+        ):
             return ALL[kind]
         if kind != "object" or len(met) > _MAX_COMPARED:
             return tuple(met)
@@ -305,27 +351,41 @@ class Algebra:
         return tuple(kept)
 
     def _covers(self, one: Object, two: Object) -> bool:
-        """Whether every demand of one object is among the other's, so that the other adds nothing."""
-        if self._closing and (set(one.properties) != set(two.properties) or set(one.asked) != set(two.asked)):
+        """Whether every demand of one object is among the other's, so that the other
+        adds nothing."""
+        if self._closing and (
+            set(one.properties) != set(two.properties)
+            or set(one.asked) != set(two.asked)
+        ):
             return False
         # Compared rather than hashed: a hash looks at everything in them.
         return (
             one.shortest <= two.shortest
-            and (one.longest is None or (two.longest is not None and two.longest <= one.longest))
-            and all(each in getattr(two, name) for name in _LISTS for each in getattr(one, name))
+            and (
+                one.longest is None
+                or (two.longest is not None and two.longest <= one.longest)
+            )
+            and all(
+                each in getattr(two, name)
+                for name in _LISTS
+                for each in getattr(one, name)
+            )
         )
 
     def _possible(self, constraint: Constraint) -> bool:
         match constraint:
-            case Array(shortest=least, longest=int(most)) | Object(shortest=least, longest=int(most)) if (
-                least > most
-            ):
+            case (
+                Array(shortest=least, longest=int(most))
+                | Object(shortest=least, longest=int(most))
+            ) if least > most:
                 return False
             case Object():
                 allowed = not constraint.names or all(
                     self.allows_name(constraint, name) for name in constraint.required
                 )
-                return allowed and not any(map(self.empty, map(constraint.of, constraint.required)))
+                return allowed and not any(
+                    map(self.empty, map(constraint.of, constraint.required))
+                )
             case Array():
                 first = range(min(constraint.shortest, _MAX_ITEMS))
                 wanted = [contains.item for contains in constraint.contains]

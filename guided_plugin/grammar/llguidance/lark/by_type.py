@@ -1,7 +1,7 @@
 """Keywords that constrain one type, as constraints, and what breaks these.
 
-Negated, a minimum is a maximum, and `required` forbids. Values of other types satisfy these keywords, and
-don't satisfy their negation. Depends on constraints.
+Negated, a minimum is a maximum, and `required` forbids. Values of other types satisfy
+these keywords, and don't satisfy their negation. Depends on constraints.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ from guided_plugin.spec.formats import WIDE
 Keywords = Mapping[str, Any]
 Negate = Callable[[Literals], Literals]
 
-_OF_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+_OF_NUMBERS = {
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+}
 _OF_STRINGS = {"minLength", "maxLength", "pattern", "format"}
 _OF_ARRAYS = {"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"}
 _OF_OBJECTS = {
@@ -44,11 +50,18 @@ class LiteralsOf(Protocol):
 
 
 def demands(
-    keywords: Keywords, literals: LiteralsOf, negate: Negate, positive: bool, *, wide: bool
+    keywords: Keywords,
+    literals: LiteralsOf,
+    negate: Negate,
+    positive: bool,
+    *,
+    wide: bool,
 ) -> Iterator[tuple[str, tuple[Constraint, ...]]]:
-    """What each keyword, or its negation, demands: a type, and alternatives for the values of that type.
+    """What each keyword, or its negation, demands: a type, and alternatives for the
+    values of that type.
 
-    `negate`: the negation of a conjunction of subschemas. `wide`: under any reading of a format.
+    `negate`: the negation of a conjunction of subschemas. `wide`: under any reading of
+    a format.
     """
     there = keywords.keys()
     for number in _numbers(keywords, positive) if there & _OF_NUMBERS else ():
@@ -58,7 +71,10 @@ def demands(
     for array in _arrays(keywords, literals) if there & _OF_ARRAYS else ():
         yield "array", (array,) if positive else tuple(negated(array, negate))
     for constraint in _objects(keywords, literals) if there & _OF_OBJECTS else ():
-        yield "object", (constraint,) if positive else tuple(negated(constraint, negate))
+        yield (
+            "object",
+            (constraint,) if positive else tuple(negated(constraint, negate)),
+        )
 
 
 def _numbers(keywords: Keywords, positive: bool) -> Iterator[Number]:
@@ -76,10 +92,16 @@ def _numbers(keywords: Keywords, positive: bool) -> Iterator[Number]:
         yield Number(multiples=found) if positive else Number(no_multiples=found)
 
 
-def _strings(keywords: Keywords, positive: bool, wide: bool) -> Iterator[tuple[String, ...]]:
+def _strings(
+    keywords: Keywords, positive: bool, wide: bool
+) -> Iterator[tuple[String, ...]]:
     for least, most in _lengths(keywords, "Length"):
         if positive:
-            yield (String(shortest=least, longest=most),) if most is None or least <= most else ()
+            yield (
+                (String(shortest=least, longest=most),)
+                if most is None or least <= most
+                else ()
+            )
             continue
         shorter = [String(longest=least - 1)] if least else []
         yield (*shorter, *([String(shortest=most + 1)] if most is not None else []))
@@ -92,7 +114,11 @@ def _strings(keywords: Keywords, positive: bool, wide: bool) -> Iterator[tuple[S
         if wide:
             yield (String(patterns=found) if positive else String(),)
         else:
-            yield (String(formats=frozenset({name})) if positive else String(no_patterns=found),)
+            yield (
+                String(formats=frozenset({name}))
+                if positive
+                else String(no_patterns=found),
+            )
 
 
 def _arrays(keywords: Keywords, literals: LiteralsOf) -> Iterator[Array]:
@@ -130,9 +156,17 @@ def _objects(keywords: Keywords, literals: LiteralsOf) -> Iterator[Object]:
     others = keywords.get("additionalProperties")
     if named or matching or others is not None:
         properties = Properties(
-            tuple((name, literals(True, schema, "properties", name)) for name, schema in named.items()),
-            tuple((s, literals(True, schema, "patternProperties", s)) for s, schema in matching.items()),
-            literals(True, others, "additionalProperties") if others is not None else None,
+            tuple(
+                (name, literals(True, schema, "properties", name))
+                for name, schema in named.items()
+            ),
+            tuple(
+                (s, literals(True, schema, "patternProperties", s))
+                for s, schema in matching.items()
+            ),
+            literals(True, others, "additionalProperties")
+            if others is not None
+            else None,
         )
         yield Object(properties=(properties,))
     if "required" in keywords:
@@ -153,7 +187,8 @@ def _lengths(keywords: Keywords, unit: str) -> Iterator[tuple[int, int | None]]:
 
 
 def negated(constraint: Constraint, negate: Negate) -> Iterator[Constraint]:
-    """What breaks one of the demands of an array or an object. `negate`: the negation of a conjunction."""
+    """What breaks one of the demands of an array or an object. `negate`: the negation
+    of a conjunction."""
     match constraint:
         case Array():
             yield from _negated_array(constraint, negate)

@@ -1,8 +1,10 @@
-"""What a JSON Schema demands of the values of one type, and the intersection of two such demands.
+"""What a JSON Schema demands of the values of one type, and the intersection of two
+such demands.
 
-One frozen class a type. `meet` gives the values that satisfy both, or None where there are none (it may
-overlook that there are none, never the other way round). Subschemas appear as `Literals` only: sets of
-numbered schemas, each taken as it is or negated, all of which must hold. Depends on patterns and spec.
+One frozen class a type. `meet` gives the values that satisfy both, or None where there
+are none (it may overlook that there are none, never the other way round). Subschemas
+appear as `Literals` only: sets of numbered schemas, each taken as it is or negated, all
+of which must hold. Depends on patterns and spec.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class Boolean:
 
 @dataclass(frozen=True, slots=True)
 class String:
-    """Strings; lengths count code points. What must not have a format must not match its wide pattern."""
+    """Strings; lengths count code points. What must not have a format must not match
+    its wide pattern."""
 
     shortest: int = 0
     longest: int | None = None
@@ -70,7 +73,9 @@ class String:
             return String(values=kept) if kept else None
         if met.longest is not None and met.shortest > met.longest:
             return None
-        if not met.no_patterns.isdisjoint({*met.patterns, *(WIDE[name] for name in met.formats)}):
+        if not met.no_patterns.isdisjoint(
+            {*met.patterns, *(WIDE[name] for name in met.formats)}
+        ):
             return None
         return met
 
@@ -153,9 +158,11 @@ class Properties:
     others: Literals | None = None
     """None: not mentioned, so anything."""
     describes: bool = True
-    """Whether these are the properties that an object has, as far as the schema says; under `not` they are
-    not."""
-    _by_name: dict[str, Literals] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Whether these are the properties that an object has, as far as the schema says;
+    under `not` they are not."""
+    _by_name: dict[str, Literals] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     """`named` again, filled at the first question."""
 
     def of(self, name: str) -> Literals:
@@ -166,7 +173,11 @@ class Properties:
         if not self.matching:
             return listed if listed is not None else self.others or TRUE
         found = [] if listed is None else [listed]
-        found += [literals for source, literals in self.matching if patterns.matches(source, name)]
+        found += [
+            literals
+            for source, literals in self.matching
+            if patterns.matches(source, name)
+        ]
         return TRUE.union(*found) if found else self.others or TRUE
 
 
@@ -195,9 +206,11 @@ class Object:
     shortest: int = 0
     longest: int | None = None
     asked: tuple[str, ...] = ()
-    """Those of `required` that the schema asks for by name: where objects are closed they are described."""
+    """Those of `required` that the schema asks for by name: where objects are closed
+    they are described."""
     unless: tuple[Literals, ...] = ()
-    """Conjunctions that the object must not satisfy, kept until everything else about it is known."""
+    """Conjunctions that the object must not satisfy, kept until everything else about
+    it is known."""
 
     def meet(self, other: Object) -> Object | None:
         met = Object(
@@ -213,7 +226,10 @@ class Object:
         )
         if not set(met.required).isdisjoint(met.forbidden):
             return None
-        if met.longest is not None and max(len(met.required), met.shortest) > met.longest:
+        if (
+            met.longest is not None
+            and max(len(met.required), met.shortest) > met.longest
+        ):
             return None
         return met
 
@@ -225,8 +241,11 @@ class Object:
 
     @property
     def counts_names(self) -> bool:
-        """Whether an object could satisfy this by a name that comes twice, though not as it is read back."""
-        return self.shortest > len(self.required) + 1 or any(exists.value for exists in self.exists)
+        """Whether an object could satisfy this by a name that comes twice, though not
+        as it is read back."""
+        return self.shortest > len(self.required) + 1 or any(
+            exists.value for exists in self.exists
+        )
 
 
 Constraint = Null | Boolean | Number | String | Array | Object
@@ -247,7 +266,9 @@ def _joined(one: tuple[T, ...], two: tuple[T, ...]) -> tuple[T, ...]:
 
 def describes(constraint: Constraint) -> bool:
     """Whether a constraint says which properties an object has."""
-    return isinstance(constraint, Object) and any(each.describes for each in constraint.properties)
+    return isinstance(constraint, Object) and any(
+        each.describes for each in constraint.properties
+    )
 
 
 def with_properties(constraint: Object, properties: Properties) -> Object:

@@ -1,7 +1,8 @@
-"""Which part of a schema allows nothing, and what to change. Depends on algebra and document.
+"""Which part of a schema allows nothing, and what to change. Depends on algebra and
+document.
 
-Asked only about schemas that are refused. The algebra knows of many parts whether they are empty; the place
-is the innermost of these that every value must have.
+Asked only about schemas that are refused. The algebra knows of many parts whether they
+are empty; the place is the innermost of these that every value must have.
 """
 
 from __future__ import annotations
@@ -35,14 +36,17 @@ _OPENING = "set strict: false, which leaves objects open"
 
 
 def contradiction(algebra: Algebra, *, opened: bool) -> UnsatisfiableSpecError:
-    """Return the error of a schema that allows nothing. `opened`: whether it does where objects are open."""
+    """Return the error of a schema that allows nothing. `opened`: whether it does where
+    objects are open."""
     document = algebra.document
     place: Path = ()
     node = document.nodes[document.number(document.root, document.root_base)]
     seen: set[int] = set()
     while id(node) not in seen:
         seen.add(id(node))
-        inner = next((part for part in _needed(node) if _is_empty(algebra, node, *part)), None)
+        inner = next(
+            (part for part in _needed(node) if _is_empty(algebra, node, *part)), None
+        )
         if inner is None:
             break
         path, schema = inner
@@ -53,7 +57,9 @@ def contradiction(algebra: Algebra, *, opened: bool) -> UnsatisfiableSpecError:
     what, place, hint = _complaint(node, place)
     if opened:
         hint += f", or {_OPENING}"
-    return UnsatisfiableSpecError(f"allows no output at all: {what}", where=pointer(place), hint=hint)
+    return UnsatisfiableSpecError(
+        f"allows no output at all: {what}", where=pointer(place), hint=hint
+    )
 
 
 def _is_empty(algebra: Algebra, node: Numbered, path: Path, schema: Any) -> bool:
@@ -75,13 +81,18 @@ def _needed(node: Numbered) -> Iterator[tuple[Path, Any]]:
         for name in keywords.get("required", ()):
             if name in described:
                 yield ("properties", name), described[name]
-    items = keywords.get("items") if keywords.get("minItems") and "prefixItems" not in keywords else None
+    items = (
+        keywords.get("items")
+        if keywords.get("minItems") and "prefixItems" not in keywords
+        else None
+    )
     if keywords.get("type") in ("array", ["array"]) and isinstance(items, Mapping):
         yield ("items",), items
 
 
 def _complaint(node: Numbered, place: Path) -> tuple[str, Path, str]:
-    """What is wrong with a schema of which each part by itself allows something, where, and a hint."""
+    """What is wrong with a schema of which each part by itself allows something, where,
+    and a hint."""
     keywords = node.keywords
     if node.schema is False:
         return "`false` allows no value", place, "write a schema, or {} for any value"
@@ -89,15 +100,30 @@ def _complaint(node: Numbered, place: Path) -> tuple[str, Path, str]:
     if crossed:
         what, hint = crossed
         return what, (*place, what.split()[0]), hint
-    lacking = [name for name in keywords.get("required", ()) if name not in keywords.get("properties", {})]
-    if lacking and "additionalProperties" in keywords and "patternProperties" not in keywords:
+    lacking = [
+        name
+        for name in keywords.get("required", ())
+        if name not in keywords.get("properties", {})
+    ]
+    if (
+        lacking
+        and "additionalProperties" in keywords
+        and "patternProperties" not in keywords
+    ):
         name = lacking[0][:60]
         what = f'`required` names "{name}", which `properties` does not describe, and the object is closed'
         hint = f'add "{name}" to `properties`, or take it out of `required`'
         return what, (*place, "required"), hint
     likely = next((name for name in _LIKELY if name in keywords), None)
-    names = [*([likely] if likely else []), *(name for name in keywords if name != likely)]
+    names = [
+        *([likely] if likely else []),
+        *(name for name in keywords if name != likely),
+    ]
     told = ", ".join(f"`{name}`" for name in names if not name.startswith("$"))
     hint = "change one of them; a recursion needs an end: null, or a name that is not in `required`"
     where = (*place, likely) if likely else place
-    return f"{told} together allow nothing" if told else "no value satisfies it", where, hint
+    return (
+        f"{told} together allow nothing" if told else "no value satisfies it",
+        where,
+        hint,
+    )

@@ -1,7 +1,8 @@
-"""A JSON Schema document as the standard reads it: drafts, references, which keywords count.
+"""A JSON Schema document as the standard reads it: drafts, references, which keywords
+count.
 
-Depends on spec. Every subschema that is looked at gets a number, the same for equal ones, so
-that demands on values can be compared and remembered by number.
+Depends on spec. Every subschema that is looked at gets a number, the same for equal
+ones, so that demands on values can be compared and remembered by number.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from guided_plugin.spec.references import ROOT, LostReferenceError, Path, Target
 from guided_plugin.spec.schema import pointer, references_of
 
 EITHER = "either"
-"""The keyword of schemas that are not in the document: its value lists conjunctions of numbers."""
+"""The keyword of schemas that are not in the document: its value lists conjunctions of
+numbers."""
 
 # Beyond every double. Bounds are compared digit by digit.
 _TOO_LARGE = 10**400
@@ -27,7 +29,8 @@ _TOO_LARGE = 10**400
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """A subschema: what it says, where it stands, and against what its references resolve."""
+    """A subschema: what it says, where it stands, and against what its references
+    resolve."""
 
     schema: Any
     base: str
@@ -55,7 +58,8 @@ class Document:
         """Whether any format may count, of which there are several readings."""
 
     def number(self, schema: Any, base: str = ROOT, path: Path = ()) -> int:
-        """The number of a subschema. A schema that is only a reference has its target's."""
+        """The number of a subschema. A schema that is only a reference has its
+        target's."""
         seen: set[tuple[str, str]] = set()
         while True:
             identity = (id(schema), base)
@@ -63,7 +67,8 @@ class Document:
                 return self._by_identity[identity]
             base = self._references.enter(schema, base)
             keywords = self._keywords(schema, path)
-            # Schemas that differ only in what decides nothing, as descriptions, are equal.
+            # Schemas that differ only in what decides nothing, as descriptions, are
+            # equal.
             key = (base, repr(schema if isinstance(schema, bool) else keywords))
             if key in seen:
                 raise UnsupportedSpecError(
@@ -87,7 +92,8 @@ class Document:
         return number
 
     def either(self, options: tuple[Literals, ...]) -> int:
-        """The number of a schema that is not in the document: all of some conjunction must hold."""
+        """The number of a schema that is not in the document: all of some conjunction
+        must hold."""
         number = self._unions.get(options)
         if number is None:
             number = self._unions[options] = len(self.nodes)
@@ -102,11 +108,19 @@ class Document:
             what = f"to another document is never fetched: {shown(reference)}"
             hint = "copy it into $defs"
             if error.where == "place":
-                what, hint = f"points at nothing: {shown(reference)}", "write it as #/$defs/Name"
-            raise UnsupportedSpecError(f"$ref {what}", where=pointer(path), hint=hint) from None
+                what, hint = (
+                    f"points at nothing: {shown(reference)}",
+                    "write it as #/$defs/Name",
+                )
+            raise UnsupportedSpecError(
+                f"$ref {what}", where=pointer(path), hint=hint
+            ) from None
 
-    def place(self, *keywords: str, weigh: Callable[[Any], int] = lambda value: 0) -> str:
-        """The place of the value of these keywords that weighs most, the first of equals; "#" for none."""
+    def place(
+        self, *keywords: str, weigh: Callable[[Any], int] = lambda value: 0
+    ) -> str:
+        """The place of the value of these keywords that weighs most, the first of
+        equals; "#" for none."""
         used = [(n, key) for n in self.nodes for key in n.keywords if key in keywords]
         found = max(used, key=lambda use: weigh(use[0].keywords[use[1]]), default=None)
         return pointer((*found[0].path, found[1])) if found else "#"
@@ -119,7 +133,8 @@ class Document:
     # Inside
 
     def _keywords(self, schema: Any, path: Path) -> Mapping[str, Any]:
-        """The keywords of a schema that decide what is valid: none that its draft or type leaves out."""
+        """The keywords of a schema that decide what is valid: none that its draft or
+        type leaves out."""
         if isinstance(schema, bool):
             return {}
         if not isinstance(schema, Mapping):
@@ -137,7 +152,9 @@ class Document:
                 continue
             if key in REFUSED:
                 raise UnsupportedSpecError(
-                    f"{key} is not supported", where=pointer((*path, key)), hint=REFUSED[key]
+                    f"{key} is not supported",
+                    where=pointer((*path, key)),
+                    hint=REFUSED[key],
                 )
             if isinstance(value, int | float) and not abs(value) < _TOO_LARGE:
                 raise UnsupportedSpecError(

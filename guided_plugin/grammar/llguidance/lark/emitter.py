@@ -1,7 +1,8 @@
-"""Shapes of schemas, written as grammar rules. Depends on the algebra, rules and terminals.
+"""Shapes of schemas, written as grammar rules. Depends on the algebra, rules and
+terminals.
 
-One rule for each conjunction of schemas that some value must satisfy. Scalars are terminals; arrays.py and
-objects.py write the rules of the rest.
+One rule for each conjunction of schemas that some value must satisfy. Scalars are
+terminals; arrays.py and objects.py write the rules of the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     String,
     with_properties,
 )
-from guided_plugin.grammar.llguidance.lark.numbers import ONE_SPELLING, Spelling, number_body
+from guided_plugin.grammar.llguidance.lark.numbers import (
+    ONE_SPELLING,
+    Spelling,
+    number_body,
+)
 from guided_plugin.grammar.llguidance.lark.patterns import expression
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.reader import closed
@@ -63,7 +68,8 @@ PLAIN = 2
 """The bit of items that need not differ."""
 
 _MOST_AT_ONCE = 7_900
-"""Items of a row of llguidance's parser for what an object may begin with, of 8,000 (see `backend.py`)."""
+"""Items of a row of llguidance's parser for what an object may begin with, of 8,000
+(see `backend.py`)."""
 
 T = TypeVar("T")
 _Compared: TypeAlias = tuple[Items, ...] | None
@@ -76,7 +82,8 @@ class Style:
     """What a schema leaves open."""
 
     closed: bool
-    """Objects that describe some properties have no others, unless the schema opens them."""
+    """Objects that describe some properties have no others, unless the schema opens
+    them."""
     ordered: bool
     """Properties come in the order of the schema, where that order can be kept."""
     spelling: Spelling
@@ -84,7 +91,8 @@ class Style:
     impossible_token: int | None = None
     """A token that is never sampled."""
     marked: bool = False
-    """Marks, which are never taken, may stand where items and names begin: see `distinct/`."""
+    """Marks, which are never taken, may stand where items and names begin: see
+    `distinct/`."""
 
 
 class Emitter:
@@ -97,7 +105,8 @@ class Emitter:
         writers: Mapping[type[Constraint], Callable[[Emitter, Any], Symbol]],
         grammar: Grammar,
     ) -> None:
-        """`writers`: what writes the rules of arrays and objects. `grammar` may hold other schemas."""
+        """`writers`: what writes the rules of arrays and objects. `grammar` may hold
+        other schemas."""
         self.algebra = algebra
         self.style = style
         self.grammar = grammar
@@ -106,9 +115,11 @@ class Emitter:
         self._scalars: dict[tuple[Constraint, _Compared], Symbol] = {}
         self._pending: list[tuple[str, Literals, _Compared]] = []
         self.comparing: _Compared = None
-        """The items, which must differ, that a value is written for: equal ones have one text."""
+        """The items, which must differ, that a value is written for: equal ones have
+        one text."""
         self.name_order: dict[str, int] = {}
-        """The place of each name in objects that are compared: the same in all of them."""
+        """The place of each name in objects that are compared: the same in all of
+        them."""
         self._marks: dict[tuple[Constraint, _Compared], int] = {}
         self.distinct = False
         """Whether the output needs the check that items or names are distinct."""
@@ -135,16 +146,21 @@ class Emitter:
         return self.grammar.productive(symbol, empty_terminal)
 
     def limited(self, constraint: Object) -> Object:
-        """The same objects; those that describe some properties without others, where the style says that."""
+        """The same objects; those that describe some properties without others, where
+        the style says that."""
         opened = any(each.others is not None for each in constraint.properties)
-        describes = any(each.describes and (each.named or each.matching) for each in constraint.properties)
+        describes = any(
+            each.describes and (each.named or each.matching)
+            for each in constraint.properties
+        )
         if not self.style.closed or opened or not describes:
             return constraint
         asked = Properties(tuple((name, TRUE) for name in constraint.asked))
         return closed(with_properties(constraint, asked), self.algebra.negated(TRUE))
 
     def value(self, literals: Literals) -> Symbol:
-        """A value that satisfies all of them. Its rule is written later, so recursion is fine."""
+        """A value that satisfies all of them. Its rule is written later, so recursion
+        is fine."""
         if not literals:
             return self.anything()
         key = literals, self.comparing
@@ -155,7 +171,9 @@ class Emitter:
                 symbol = Reference(self.grammar.name("v"))
                 self._pending.append((symbol.rule, *key))
             else:
-                symbol = self.grammar.rule(*((scalar,) for scalar in self._constraints(literals)))
+                symbol = self.grammar.rule(
+                    *((scalar,) for scalar in self._constraints(literals))
+                )
             self._values[key] = symbol
         return symbol
 
@@ -167,7 +185,8 @@ class Emitter:
         return self.grammar.rule((Repeated((mark,), 0, 1), symbol))
 
     def mark_of(self, constraint: Constraint) -> int:
-        """The mark of items that are the same at every place of an array; there are only so many."""
+        """The mark of items that are the same at every place of an array; there are
+        only so many."""
         key = constraint, self.comparing
         if key not in self._marks:
             number = next(self.grammar.marks)
@@ -177,10 +196,15 @@ class Emitter:
     def anything(self) -> Symbol:
         """Any JSON value."""
         if self.comparing is not None:
-            raise self.incomparable("an item may be, or hold, a value of any type", "say what `type` it has")
+            raise self.incomparable(
+                "an item may be, or hold, a value of any type", "say what `type` it has"
+            )
         value = Reference("any")
         if value.rule not in self.grammar.rules:
-            scalars = [self._constraint(each) for each in (String(), Boolean(), Number(), Null())]
+            scalars = [
+                self._constraint(each)
+                for each in (String(), Boolean(), Number(), Null())
+            ]
             item = self.marked(value, PLAIN)
             items = (item, Repeated((COMMA, item), 0, None))
             array = (Text('"["'), Repeated(items, 0, 1), Text('"]"'))
@@ -188,7 +212,9 @@ class Emitter:
             members = (*member, Repeated((COMMA, *member), 0, None))
             entries = (Text('"{"'), Repeated(members, 0, 1), Text('"}"'))
             options = [*((scalar,) for scalar in scalars), array, entries]
-            self.grammar.define(value.rule, [Alternative(symbols) for symbols in options])
+            self.grammar.define(
+                value.rule, [Alternative(symbols) for symbols in options]
+            )
         return value
 
     def refusal(self, keyword: str, why: str) -> UnsupportedSpecError:
@@ -197,7 +223,8 @@ class Emitter:
         return UnsupportedSpecError(f"{keyword} {why}", where=where, hint=SIMPLER)
 
     def incomparable(self, why: str, hint: str = SIMPLER) -> UnsupportedSpecError:
-        """An error about the `uniqueItems` of the array that is being written, with its place."""
+        """An error about the `uniqueItems` of the array that is being written, with its
+        place."""
         document = self.algebra.document
         items = {*(self.comparing or ())}
         where = document.place("uniqueItems")
@@ -206,31 +233,44 @@ class Emitter:
             if not node.keywords.get("uniqueItems"):
                 continue
             for array in self.algebra.shape(frozenset({(True, number)}))["array"]:
-                # Keywords that apply together with it may add to what it says about items.
-                if isinstance(array, Array) and items.issuperset(array.items) and len(array.items) > most:
+                # Keywords that apply together with it may add to what it says about
+                # items.
+                if (
+                    isinstance(array, Array)
+                    and items.issuperset(array.items)
+                    and len(array.items) > most
+                ):
                     where = pointer((*node.path, "uniqueItems"))
                     most = len(array.items)
-        return UnsupportedSpecError(f"uniqueItems can't be enforced: {why}", where=where, hint=hint)
+        return UnsupportedSpecError(
+            f"uniqueItems can't be enforced: {why}", where=where, hint=hint
+        )
 
     def led(self, terminal: Text, characters: str | None) -> Symbol:
-        """A string literal as an alternative to endless ones that begin with the same characters.
+        """A string literal as an alternative to endless ones that begin with the same
+        characters.
 
-        The endless ones allow nothing new, since what they begin with can always become a string of the
-        terminal, and they are never complete: they lead to a token that is never sampled. But they say
-        in a way that llguidance sees at once that all these characters may come next. It then adds most
-        of the vocabulary as one precomputed piece, where it would walk through all tokens.
+        The endless ones allow nothing new, since what they begin with can always become
+        a string of the terminal, and they are never complete: they lead to a token that
+        is never sampled. But they say in a way that llguidance sees at once that all
+        these characters may come next. It then adds most of the vocabulary as one
+        precomputed piece, where it would walk through all tokens.
         """
         if characters is None or self.style.impossible_token is None:
             return terminal
         never = Text(f"<[{self.style.impossible_token}]>")
         if NEVER not in self.grammar.rules:
-            ending = [Alternative((never, Reference(NEVER))), Alternative((never, never))]
+            ending = [
+                Alternative((never, Reference(NEVER))),
+                Alternative((never, never)),
+            ]
             self.grammar.define(NEVER, ending)
         endless = self.grammar.terminal(expression(f'"{characters}*'))
         return self.grammar.rule((terminal,), (endless, Reference(NEVER)))
 
     def together(self, bodies: Sequence[str]) -> None:
-        """Have terminals tried that may come next at one place, where that may take long."""
+        """Have terminals tried that may come next at one place, where that may take
+        long."""
         if any(map(entangled, bodies)):
             self.grammar.together(bodies)
 
@@ -238,7 +278,9 @@ class Emitter:
         while self._pending:
             name, literals, self.comparing = self._pending.pop()
             alternatives = dict.fromkeys(self._constraints(literals))
-            self.grammar.define(name, [Alternative((symbol,)) for symbol in alternatives])
+            self.grammar.define(
+                name, [Alternative((symbol,)) for symbol in alternatives]
+            )
 
     def _constraints(self, literals: Literals) -> list[Symbol]:
         shape = self.algebra.shape(literals)
@@ -247,12 +289,15 @@ class Emitter:
         return [self._constraint(c) for every in shape.values() for c in every]
 
     def _check_row(self, objects: Sequence[Constraint]) -> None:
-        """Refuse objects of more properties, in any order, than may come at one place."""
+        """Refuse objects of more properties, in any order, than may come at one
+        place."""
         items = sum(2 + len(_listed([each])) for each in objects)
         if items > _MOST_AT_ONCE and not self.style.ordered:
             raise CompileLimitError(
                 f"{items} properties in any order may come at one place; llguidance reads {_MOST_AT_ONCE}",
-                where=self.algebra.document.place("properties", "anyOf", "oneOf", "enum", weigh=len),
+                where=self.algebra.document.place(
+                    "properties", "anyOf", "oneOf", "enum", weigh=len
+                ),
                 hint="use fewer properties, fewer alternatives of the object, or `strict`, which orders them",
             )
 
@@ -270,31 +315,46 @@ class Emitter:
             case Null():
                 return NULL
             case Boolean(values):
-                return self.grammar.terminal(" | ".join(f'"{json.dumps(value)}"' for value in sorted(values)))
+                return self.grammar.terminal(
+                    " | ".join(f'"{json.dumps(value)}"' for value in sorted(values))
+                )
             case Number():
                 return self._number(constraint)
             case String():
-                body = (value_terminal if self.comparing is None else string_terminal)(constraint)
+                body = (value_terminal if self.comparing is None else string_terminal)(
+                    constraint
+                )
                 self.together([body])
                 return self.led(self.grammar.terminal(body), lead(constraint))
 
     def _number(self, number: Number) -> Symbol:
         spelling = self.style.spelling
         if self.comparing is not None:
-            # There must be more numbers than an array may have to have: `max_repetition`.
+            # There must be more numbers than an array may have to have:
+            # `max_repetition`.
             digits = spelling.digits and max(spelling.digits, 7)
-            spelling = replace(spelling, equal_zero=False, only=ONE_SPELLING, digits=digits)
+            spelling = replace(
+                spelling, equal_zero=False, only=ONE_SPELLING, digits=digits
+            )
         body = number_body(number, spelling, self.grammar.fragment)
         if body is None:
-            divisor = max(number.multiples | number.no_multiples, key=lambda one: exact(one).numerator)
-            where = self.algebra.document.place("multipleOf", weigh=lambda value: value == divisor)
+            divisor = max(
+                number.multiples | number.no_multiples,
+                key=lambda one: exact(one).numerator,
+            )
+            where = self.algebra.document.place(
+                "multipleOf", weigh=lambda value: value == divisor
+            )
             raise UnsupportedSpecError(
                 f"multipleOf {str(divisor)[:40]} has too many remainders to count",
                 where=where,
                 hint="set a minimum and a maximum closer together, or list the values in an enum",
             )
-        # A range without numbers is no constraint; what is left out of one may be all there is.
-        return self.grammar.terminal(body, filled=not (number.no_multiples or number.excluded))
+        # A range without numbers is no constraint; what is left out of one may be all
+        # there is.
+        return self.grammar.terminal(
+            body, filled=not (number.no_multiples or number.excluded)
+        )
 
 
 def all_subsets(items: Sequence[T]) -> Iterator[tuple[T, ...]]:
@@ -306,5 +366,7 @@ def all_subsets(items: Sequence[T]) -> Iterator[tuple[T, ...]]:
 
 def _listed(objects: Iterable[Constraint]) -> dict[str, None]:
     """The names that objects list, in the order of the first object that lists them."""
-    properties = (each for o in objects if isinstance(o, Object) for each in o.properties)
+    properties = (
+        each for o in objects if isinstance(o, Object) for each in o.properties
+    )
     return dict.fromkeys(name for each in properties for name, _ in each.named)

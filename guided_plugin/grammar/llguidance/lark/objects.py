@@ -1,7 +1,7 @@
 """Objects as rules. Depends on the emitter.
 
-Where properties keep the schema's order, an object is a sequence of required and optional parts; members.py
-writes those whose properties come in any order.
+Where properties keep the schema's order, an object is a sequence of required and
+optional parts; members.py writes those whose properties come in any order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ from guided_plugin.grammar.llguidance.lark.patterns import (
     matches,
     pattern,
 )
-from guided_plugin.grammar.llguidance.lark.rules import Alternative, Repeated, Symbol, Text
+from guided_plugin.grammar.llguidance.lark.rules import (
+    Alternative,
+    Repeated,
+    Symbol,
+    Text,
+)
 from guided_plugin.grammar.llguidance.lark.terminals import (
     COLON,
     COMMA,
@@ -62,7 +67,9 @@ _MAX_CLASSES = 64
 
 # Why objects can't be compared with each other, and what to write.
 _OPEN = "an item may be, or hold, an object with names that are not listed"
-_LIST_NAMES = "list all names in `properties`, with `additionalProperties: false` or `strict`"
+_LIST_NAMES = (
+    "list all names in `properties`, with `additionalProperties: false` or `strict`"
+)
 _COUNTED = "an item may be, or hold, an object whose properties are counted or excluded"
 _COUNT_NOTHING = "leave minProperties, maxProperties and `not` out of it"
 
@@ -77,7 +84,9 @@ def object_rule(emitter: Emitter, constraint: Object) -> Symbol:
     if unanswered is None:
         return writer.rule()
     rules = {object_rule(emitter, each): None for each in unanswered}
-    return emitter.grammar.define(emitter.grammar.name("o"), [Alternative((rule,)) for rule in rules])
+    return emitter.grammar.define(
+        emitter.grammar.name("o"), [Alternative((rule,)) for rule in rules]
+    )
 
 
 class _Writer:
@@ -101,7 +110,9 @@ class _Writer:
             few = [few_strings(body, limit) for body in self.bodies]
             found = dict.fromkeys(itertools.chain.from_iterable(filter(None, few)))
             if found:
-                listed = Properties(named=tuple((name, TRUE) for name in found), describes=False)
+                listed = Properties(
+                    named=tuple((name, TRUE) for name in found), describes=False
+                )
                 self.object = with_properties(constraint, listed)
                 self.find_members(strings)
         emitter.together(self.bodies)
@@ -116,13 +127,22 @@ class _Writer:
             if index in answered:
                 continue
             others = tuple(each for each in self.object.exists if each != exists)
-            options = [self.answered_by(name, exists, others) for name in self.live if self.may(exists, name)]
-            if len(options) > 1 and len(options) ** len(self.object.exists) > _MAX_ANSWERS:
+            options = [
+                self.answered_by(name, exists, others)
+                for name in self.live
+                if self.may(exists, name)
+            ]
+            if (
+                len(options) > 1
+                and len(options) ** len(self.object.exists) > _MAX_ANSWERS
+            ):
                 raise self.emitter.refusal("not", "requires one of too many properties")
             return options
         return None
 
-    def answered_by(self, name: str, exists: Exists, others: tuple[Exists, ...]) -> Object:
+    def answered_by(
+        self, name: str, exists: Exists, others: tuple[Exists, ...]
+    ) -> Object:
         required = tuple(dict.fromkeys((*self.object.required, name)))
         plain = replace(self.object, exists=others, required=required)
         demand = Properties(named=((name, exists.value),), describes=False)
@@ -130,11 +150,14 @@ class _Writer:
 
     def may(self, exists: Exists, name: str) -> bool:
         """Whether a listed property may answer a demand."""
-        return self.answers_as(exists, name) and not self.algebra.empty(self.object.of(name) | exists.value)
+        return self.answers_as(exists, name) and not self.algebra.empty(
+            self.object.of(name) | exists.value
+        )
 
     def rule(self) -> Symbol:
         required = self.required
-        # Those that are not required: the required ones are there at the end in any case.
+        # Those that are not required: the required ones are there at the end in any
+        # case.
         fewest = max(0, self.object.shortest - len(required))
         most = self.object.longest
         if most is not None:
@@ -146,7 +169,9 @@ class _Writer:
         free = len(self.live) - len(required)
         if most is not None and not self.open and most >= free:
             most = None
-        impossible = (most is not None and most < fewest) or (not self.open and fewest > free)
+        impossible = (most is not None and most < fewest) or (
+            not self.open and fewest > free
+        )
         if impossible or any(name not in self.live for name in required):
             return self.grammar.define(self.grammar.name("o"), [])
         plain = not fewest and most is None and not self.object.exists
@@ -158,7 +183,9 @@ class _Writer:
             return self.ordered()
         remembered = NAMED if not fewest and most is None else NAMED_AND_COUNTED
         if len(required) > remembered:
-            raise self.emitter.refusal("required", f"over {remembered} names, next to counts or negations")
+            raise self.emitter.refusal(
+                "required", f"over {remembered} names, next to counts or negations"
+            )
         members = self.any_order(fewest, most, remembered)
         if not required and not fewest and not self.object.exists:
             members = (Repeated(members, 0, 1),) if members else ()
@@ -174,7 +201,11 @@ class _Writer:
         self.live = [name for name in self.listed if self.alive(name)]
         if self.emitter.comparing is not None:
             order = self.emitter.name_order
-            order |= {name: len(order) + at for at, name in enumerate(self.live) if name not in order}
+            order |= {
+                name: len(order) + at
+                for at, name in enumerate(self.live)
+                if name not in order
+            }
             self.live.sort(key=order.__getitem__)
         self.open = list(self.open_members(strings))
 
@@ -198,7 +229,8 @@ class _Writer:
         )
 
     def open_members(self, strings: tuple[String, ...] | None) -> Iterator[Member]:
-        """Classes of unlisted names: one for each set of patterns that a name may match."""
+        """Classes of unlisted names: one for each set of patterns that a name may
+        match."""
         shapes = [string for string in strings or () if string.values is None]
         if strings is not None and not shapes:
             return
@@ -211,7 +243,11 @@ class _Writer:
         if not groups:
             listed[frozenset()] = self.listed
         for name in self.listed if groups else ():
-            found = frozenset(group for group in groups if any(matches(source, name) for source in group))
+            found = frozenset(
+                group
+                for group in groups
+                if any(matches(source, name) for source in group)
+            )
             listed.setdefault(found, []).append(name)
         for class_ in self.classes(groups, base):
             matched = tuple(itertools.chain.from_iterable(class_))
@@ -225,7 +261,10 @@ class _Writer:
                 characters = lead(replace(String(), patterns=frozenset(matched)))
             # The other listed names are none of this class.
             start = base if base or class_ else [string_terminal(String())]
-            body = [*_names(start, class_, groups), *excluding(listed.get(frozenset(class_), ()))]
+            body = [
+                *_names(start, class_, groups),
+                *excluding(listed.get(frozenset(class_), ())),
+            ]
             for chosen, keys, extra in self.answers(matched):
                 combined = value | extra
                 if chosen and self.algebra.empty(combined):
@@ -238,14 +277,19 @@ class _Writer:
                 key = terminal if keys else self.emitter.led(terminal, characters)
                 yield Member(key, self.emitter.value(combined), chosen)
 
-    def classes(self, groups: list[_Group], base: list[str]) -> list[tuple[_Group, ...]]:
-        """The sets of patterns that one name may match; of many those that some name matches."""
+    def classes(
+        self, groups: list[_Group], base: list[str]
+    ) -> list[tuple[_Group, ...]]:
+        """The sets of patterns that one name may match; of many those that some name
+        matches."""
         found: list[tuple[_Group, ...]] = [()]
         for index, group in enumerate(groups, 1):
             found += [(*matched, group) for matched in found]
             if len(found) > _MAX_CLASSES:
                 names = {m: " & ".join(_names(base, m, groups[:index])) for m in found}
-                found = [matched for matched in found if not empty_terminal(names[matched])]
+                found = [
+                    matched for matched in found if not empty_terminal(names[matched])
+                ]
             if len(found) > _MAX_CLASSES:
                 raise self.emitter.refusal(
                     "patternProperties", "has too many patterns that one name may match"
@@ -253,45 +297,90 @@ class _Writer:
         return found
 
     def patterns(self) -> list[_Group]:
-        """The patterns of names, those first that one must match. Those that ask for the same are a group."""
-        demanded = [exists.pattern for exists in self.object.exists if exists.pattern is not None]
-        groups: dict[Hashable, dict[str, None]] = {source: {source: None} for source in demanded}
+        """The patterns of names, those first that one must match. Those that ask for
+        the same are a group."""
+        demanded = [
+            exists.pattern
+            for exists in self.object.exists
+            if exists.pattern is not None
+        ]
+        groups: dict[Hashable, dict[str, None]] = {
+            source: {source: None} for source in demanded
+        }
         matching = [dict(properties.matching) for properties in self.object.properties]
-        besides = [exists.besides[1] for exists in self.object.exists if exists.besides is not None]
+        besides = [
+            exists.besides[1]
+            for exists in self.object.exists
+            if exists.besides is not None
+        ]
         for source in itertools.chain(*matching, *map(sorted, besides)):
-            asked = (*(each.get(source) for each in matching), *(source in each for each in besides))
-            groups.setdefault(source if source in demanded else asked, {})[source] = None
+            asked = (
+                *(each.get(source) for each in matching),
+                *(source in each for each in besides),
+            )
+            groups.setdefault(source if source in demanded else asked, {})[source] = (
+                None
+            )
         return [tuple(group) for group in groups.values()]
 
     def open_value(self, matched: tuple[str, ...]) -> Literals:
         value = TRUE
         for properties in self.object.properties:
-            own = [literals for source, literals in properties.matching if source in matched]
+            own = [
+                literals
+                for source, literals in properties.matching
+                if source in matched
+            ]
             value = value.union(*own) if own else value | (properties.others or TRUE)
         return value
 
-    def answers(self, matched: tuple[str, ...]) -> Iterator[tuple[tuple[int, ...], list[str], Literals]]:
-        """Which demands for some property an unlisted one may answer, under what further conditions."""
-        possible = [i for i, exists in enumerate(self.object.exists) if _may_answer(exists, matched)]
+    def answers(
+        self, matched: tuple[str, ...]
+    ) -> Iterator[tuple[tuple[int, ...], list[str], Literals]]:
+        """Which demands for some property an unlisted one may answer, under what
+        further conditions."""
+        possible = [
+            i
+            for i, exists in enumerate(self.object.exists)
+            if _may_answer(exists, matched)
+        ]
         for chosen in all_subsets(possible):
             demands = [self.object.exists[i] for i in chosen]
-            names = [self.algebra.strings(exists.name) for exists in demands if exists.name is not None]
+            names = [
+                self.algebra.strings(exists.name)
+                for exists in demands
+                if exists.name is not None
+            ]
             if all(names):
-                keys = [any_of([string_terminal(string) for string in strings]) for strings in names]
+                keys = [
+                    any_of([string_terminal(string) for string in strings])
+                    for strings in names
+                ]
                 yield chosen, keys, TRUE.union(*(exists.value for exists in demands))
 
     def named_members(self, remembered: int) -> Iterator[Member]:
-        """Listed properties, the required ones with the first bits; several times where they may answer."""
+        """Listed properties, the required ones with the first bits; several times where
+        they may answer."""
         order = sorted(self.live, key=lambda name: name not in self.required)
         bits = {name: bit for bit, name in enumerate(order[:remembered])}
         for name in self.live:
             value = self.object.of(name)
             key = Text(key_text(name))
-            possible = [i for i, exists in enumerate(self.object.exists) if self.answers_as(exists, name)]
+            possible = [
+                i
+                for i, exists in enumerate(self.object.exists)
+                if self.answers_as(exists, name)
+            ]
             for chosen in all_subsets(possible):
-                combined = value.union(*(self.object.exists[i].value for i in chosen)) if chosen else value
+                combined = (
+                    value.union(*(self.object.exists[i].value for i in chosen))
+                    if chosen
+                    else value
+                )
                 if not chosen or not self.algebra.empty(combined):
-                    yield Member(key, self.emitter.value(combined), chosen, name, bits.get(name))
+                    yield Member(
+                        key, self.emitter.value(combined), chosen, name, bits.get(name)
+                    )
 
     def answers_as(self, exists: Exists, name: str) -> bool:
         if exists.name is not None:
@@ -299,13 +388,18 @@ class _Writer:
         if exists.pattern is not None:
             return matches(exists.pattern, name)
         names, sources = exists.besides or (frozenset(), frozenset())
-        return name not in names and not any(matches(source, name) for source in sources)
+        return name not in names and not any(
+            matches(source, name) for source in sources
+        )
 
     # Rules
 
     def ordered(self) -> Symbol:
         """Listed properties in their order, the others after them."""
-        members = [(Text(key_text(n)), COLON, self.emitter.value(self.object.of(n))) for n in self.live]
+        members = [
+            (Text(key_text(n)), COLON, self.emitter.value(self.object.of(n)))
+            for n in self.live
+        ]
         others = [(each.key, COLON, each.value) for each in self.open]
         other = self.grammar.rule(*others) if others else None
         tail: tuple[Symbol, ...] = ()
@@ -327,7 +421,9 @@ class _Writer:
             tail = (self.grammar.rule(tail),)
         return self.grammar.rule(*((OPEN, *head, CLOSE) for head in reversed(heads)))
 
-    def any_order(self, fewest: int, most: int | None, remembered: int) -> tuple[Symbol, ...]:
+    def any_order(
+        self, fewest: int, most: int | None, remembered: int
+    ) -> tuple[Symbol, ...]:
         """At least one property; nothing where none is possible.
 
         `fewest` and `most` count the properties that are not required.
@@ -337,15 +433,25 @@ class _Writer:
             return ()
         limit = fewest if most is None else most
         if limit > MAX_COUNT:
-            raise self.emitter.refusal("minProperties" if most is None else "maxProperties", "is too large")
+            raise self.emitter.refusal(
+                "minProperties" if most is None else "maxProperties", "is too large"
+            )
         repeatable = [member for member in members if member.bit is None]
         if repeatable and self.object.counts_names:
-            # The grammar can't remember these names, and the last value of a name is what counts.
+            # The grammar can't remember these names, and the last value of a name is
+            # what counts.
             self.emitter.distinct = True
             mark = self.emitter.marked
-            members = [m if m.bit is not None else m._replace(key=mark(m.key, CHANGING)) for m in members]
+            members = [
+                m if m.bit is not None else m._replace(key=mark(m.key, CHANGING))
+                for m in members
+            ]
         demands = len(self.object.exists)
-        return (any_order(self.emitter, members, list(self.required), demands, fewest, most),)
+        return (
+            any_order(
+                self.emitter, members, list(self.required), demands, fewest, most
+            ),
+        )
 
 
 def _may_answer(exists: Exists, matched: tuple[str, ...]) -> bool:
@@ -356,13 +462,20 @@ def _may_answer(exists: Exists, matched: tuple[str, ...]) -> bool:
     return exists.besides is not None and exists.besides[1].isdisjoint(matched)
 
 
-def _names(base: list[str], matched: tuple[_Group, ...], groups: list[_Group]) -> list[str]:
-    """The parts of a terminal for the names that match a pattern of each of these groups, and no other."""
+def _names(
+    base: list[str], matched: tuple[_Group, ...], groups: list[_Group]
+) -> list[str]:
+    """The parts of a terminal for the names that match a pattern of each of these
+    groups, and no other."""
     # A pattern's expression is a string already.
     parts = base or ([] if matched else [expression(f'"{ANY_CHARACTER}*"')])
     for group in matched:
         parts = (
-            both_patterns(parts, group) if len(group) == 1 else [*parts, any_of(list(map(pattern, group)))]
+            both_patterns(parts, group)
+            if len(group) == 1
+            else [*parts, any_of(list(map(pattern, group)))]
         )
-    others = itertools.chain.from_iterable(group for group in groups if group not in matched)
+    others = itertools.chain.from_iterable(
+        group for group in groups if group not in matched
+    )
     return [*parts, *(f"~{also_pattern(source)}" for source in others)]

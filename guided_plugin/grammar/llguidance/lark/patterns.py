@@ -1,8 +1,10 @@
-"""What a pattern, a format or a regular expression allows, as parts of a terminal, and what a terminal takes.
+"""What a pattern, a format or a regular expression allows, as parts of a terminal, and
+what a terminal takes.
 
-A JSON string writes some characters as escapes, so a pattern is rewritten for the text with its quotes, one
-spelling for each character: as itself, or where JSON forbids that, as its short escape. Depends on
-spec/languages and spec/formats; what a terminal takes is asked of llguidance.
+A JSON string writes some characters as escapes, so a pattern is rewritten for the text
+with its quotes, one spelling for each character: as itself, or where JSON forbids that,
+as its short escape. Depends on spec/languages and spec/formats; what a terminal takes
+is asked of llguidance.
 """
 
 from __future__ import annotations
@@ -30,7 +32,16 @@ from guided_plugin.spec.ecma import (
     meet,
 )
 from guided_plugin.spec.formats import FORMATS, LENGTHS
-from guided_plugin.spec.languages import ANY, ANYTHING, EMPTY, flat, searched, times, tree_bytes, whole
+from guided_plugin.spec.languages import (
+    ANY,
+    ANYTHING,
+    EMPTY,
+    flat,
+    searched,
+    times,
+    tree_bytes,
+    whole,
+)
 from guided_plugin.spec.memo import remembered, texts_bytes
 from guided_plugin.spec.properties import has_property
 
@@ -43,7 +54,8 @@ _RAW: Ranges = ((32, 33), (35, 91), (93, 0xD7FF), (0xE000, MAX_CODE))
 _RAW_CLASS = r'[^"\\\x00-\x1F]'
 NOTHING = r"[^\x00-\U0010FFFF]"
 _ANY_BYTES = f"(~/{NOTHING}/)"
-"""Whatever comes, ill-formed texts included: llguidance sees at once that nothing more is asked for."""
+"""Whatever comes, ill-formed texts included: llguidance sees at once that nothing more
+is asked for."""
 
 ANY_CHARACTER = rf'(?:{_RAW_CLASS}|\\["\\bfnrt]|\\u00(?:0[0-7bef]|1[0-9a-f]))'
 """One character of a JSON string, in one spelling."""
@@ -51,17 +63,20 @@ ANY_CHARACTER = rf'(?:{_RAW_CLASS}|\\["\\bfnrt]|\\u00(?:0[0-7bef]|1[0-9a-f]))'
 _HEX = "[0-9a-fA-F]"
 _HIGH_HALF = rf"[dD](?:[0-7]|[89abAB]{_HEX}{{2}}\\u[dD][c-fC-F])"
 ANY_SPELLING = rf'(?:{_RAW_CLASS}|\\["\\/bfnrt]|\\u(?:[0-9a-cA-CeEfF]{_HEX}|{_HIGH_HALF}){_HEX}{{2}})'
-"""One character of a JSON string, in all its spellings: raw, as a short escape or as code units."""
+"""One character of a JSON string, in all its spellings: raw, as a short escape or as
+code units."""
 
-# Patterns that meet length bounds need fuel: requests that end with llguidance's own limits work with these.
-# A mask that needs all of a step's takes 60 ms; the next ones in the same state take none.
+# Patterns that meet length bounds need fuel: requests that end with llguidance's own
+# limits work with these. A mask that needs all of a step's takes 60 ms; the next ones
+# in the same state take none.
 FUEL = {"initial_lexer_fuel": 4_000_000, "step_lexer_fuel": 4_000_000}
 """The work that a lexer may do when it is made, and for one mask."""
 
 _MATCHER_BYTES = 200_000
 """A guess at what a matcher and what its lexer learns take."""
 _QUOTE = ord('"')
-# How many bytes are tried to find out whether a terminal takes only a few texts, and how long these may be.
+# How many bytes are tried to find out whether a terminal takes only a few texts, and
+# how long these may be.
 _MAX_STEPS = 3_000
 _MAX_BYTES = 100
 
@@ -76,36 +91,48 @@ def pattern(source: str) -> str:
 
 @remembered(texts_bytes)
 def also_pattern(source: str) -> str:
-    """The same for a part, or an opposite, where another part of the intersection takes literals only.
+    """The same for a part, or an opposite, where another part of the intersection takes
+    literals only.
 
-    Behind what the pattern looks for it takes any bytes. With any *string* there, llguidance would have to go
-    through all states of the other parts to prove that the opposite of it leaves no text.
+    Behind what the pattern looks for it takes any bytes. With any *string* there,
+    llguidance would have to go through all states of the other parts to prove that the
+    opposite of it leaves no text.
     """
     return _term(searched(source), _quoted, '"', '"', loose=True)
 
 
 @remembered(texts_bytes)
 def whole_text(source: str) -> str:
-    """The texts that a regular expression matches from the first to the last character."""
+    """The texts that a regular expression matches from the first to the last
+    character."""
     return _term(whole(source), _unquoted, "", "")
 
 
 @remembered(texts_bytes)
 def lead(source: str) -> str | None:
-    """Characters of which any number may come first in a string: whatever they are, the pattern can be met.
+    """Characters of which any number may come first in a string: whatever they are, the
+    pattern can be met.
 
     None where those are not nearly all there are.
     """
     node = searched(source)
     options = node.options if isinstance(node, Alternation) else (node,)
     # With an empty class it may match no text at all.
-    leads = {_lead(option) for option in options if NOTHING not in _term(option, _unquoted, "", "")}
+    leads = {
+        _lead(option)
+        for option in options
+        if NOTHING not in _term(option, _unquoted, "", "")
+    }
     return ANY_CHARACTER if ANY_CHARACTER in leads else next(filter(None, leads), None)
 
 
 def _lead(node: Node) -> str | None:
     first = (flat(node) or [EMPTY])[0]
-    if not isinstance(first, Repeat) or first.high is not None or not isinstance(first.part, Characters):
+    if (
+        not isinstance(first, Repeat)
+        or first.high is not None
+        or not isinstance(first.part, Characters)
+    ):
         return None
     if first.part == ANY:
         return ANY_CHARACTER
@@ -152,7 +179,8 @@ def _format_parts(name: str) -> list[str]:
 
 
 def literal(text: str) -> str:
-    """A regular expression for one text without quotes, in the spelling that `pattern` uses."""
+    """A regular expression for one text without quotes, in the spelling that `pattern`
+    uses."""
     return "".join(_quoted(Characters(((ord(char), ord(char)),))) for char in text)
 
 
@@ -161,11 +189,20 @@ def expression(body: str) -> str:
     return "/" + body.replace("/", "\\/") + "/"
 
 
-def _term(node: Node, leaf: Leaf, before: str, after: str, *, loose: bool = False, last: bool = True) -> str:
-    """A tree between two marks. Regular expressions have no intersections, terminals have.
+def _term(
+    node: Node,
+    leaf: Leaf,
+    before: str,
+    after: str,
+    *,
+    loose: bool = False,
+    last: bool = True,
+) -> str:
+    """A tree between two marks. Regular expressions have no intersections, terminals
+    have.
 
-    `loose`: another part of an intersection says how the text goes on behind ANYTHING, and how it ends.
-    `last`: the tree reaches to the end of the text.
+    `loose`: another part of an intersection says how the text goes on behind ANYTHING,
+    and how it ends. `last`: the tree reaches to the end of the text.
     """
     flattened = flat(node)
     if loose and flattened and flattened[-1] == ANYTHING:
@@ -175,25 +212,51 @@ def _term(node: Node, leaf: Leaf, before: str, after: str, *, loose: bool = Fals
         return expression(f"{before}(?:{_text(node, leaf)}){after}")
     match node:
         case Both(parts):
-            # One that is no `Not` says what texts there are, unless another part of the whole does.
-            full = next((i for i, part in enumerate(parts) if not isinstance(part, Not)), 0)
+            # One that is no `Not` says what texts there are, unless another part of the
+            # whole does.
+            full = next(
+                (i for i, part in enumerate(parts) if not isinstance(part, Not)), 0
+            )
             terms = [
-                _term(part, leaf, before, after, loose=loose or (last and i != full), last=last)
+                _term(
+                    part,
+                    leaf,
+                    before,
+                    after,
+                    loose=loose or (last and i != full),
+                    last=last,
+                )
                 for i, part in enumerate(parts)
             ]
             return "(" + " & ".join(terms) + ")"
         case Alternation(options):
-            terms = [_term(option, leaf, before, after, loose=loose, last=last) for option in options]
+            terms = [
+                _term(option, leaf, before, after, loose=loose, last=last)
+                for option in options
+            ]
             return "(" + " | ".join(terms) + ")"
         case Not(part):
             return "~" + _term(part, leaf, before, after, loose=loose, last=last)
     grouped = [(plain, tuple(parts)) for plain, parts in groupby(flattened, _is_plain)]
-    runs = [run for plain, parts in grouped for run in ([Sequence(parts)] if plain else parts)]
+    runs = [
+        run
+        for plain, parts in grouped
+        for run in ([Sequence(parts)] if plain else parts)
+    ]
     terms = []
     for i, run in enumerate(runs):
         final = i == len(runs) - 1
         ends = after if final else ""
-        terms.append(_term(run, leaf, "" if i else before, ends, loose=loose and final, last=last and final))
+        terms.append(
+            _term(
+                run,
+                leaf,
+                "" if i else before,
+                ends,
+                loose=loose and final,
+                last=last and final,
+            )
+        )
     return "(" + " ".join(terms) + ")"
 
 
@@ -252,14 +315,24 @@ def _class(node: Characters, within: Ranges, within_class: str) -> str:
 
 def _holds(node: Characters, code: int) -> bool:
     inside = any(low <= code <= high for low, high in node.ranges)
-    return (inside or any(has_property(name, code) for name in node.properties)) != node.negated
+    return (
+        inside or any(has_property(name, code) for name in node.properties)
+    ) != node.negated
 
 
 def _escapes(codes: list[int]) -> list[str]:
     short = "".join(_SHORT[code] for code in codes if code in _SHORT)
-    result = ["\\\\[" + "".join("\\" + c if c in '"\\' else c for c in short) + "]"] if short else []
+    result = (
+        ["\\\\[" + "".join("\\" + c if c in '"\\' else c for c in short) + "]"]
+        if short
+        else []
+    )
     for high in (0, 1):
-        digits = [f"{code & 15:x}" for code in codes if code >> 4 == high and code not in _SHORT]
+        digits = [
+            f"{code & 15:x}"
+            for code in codes
+            if code >> 4 == high and code not in _SHORT
+        ]
         if digits:
             result.append(f"\\\\u00{high}[{''.join(digits)}]")
     return result
@@ -314,7 +387,8 @@ def _start(body: str) -> Any:
 
 
 def _takes_text(body: str, text: bytes) -> bool | None:
-    """Whether a terminal takes a text, in time linear in its length; None where llguidance can't tell.
+    """Whether a terminal takes a text, in time linear in its length; None where
+    llguidance can't tell.
 
     Python's `re` would take exponential time for some patterns, and clients write them.
     """
@@ -322,12 +396,15 @@ def _takes_text(body: str, text: bytes) -> bool | None:
     tokens = list(text)
     if matcher.is_error() or matcher.validate_tokens(tokens) != len(tokens):
         return None if matcher.is_error() else False
-    return bool(not tokens or matcher.consume_tokens(tokens)) and bool(matcher.is_accepting())
+    return bool(not tokens or matcher.consume_tokens(tokens)) and bool(
+        matcher.is_accepting()
+    )
 
 
 @remembered(texts_bytes)
 def few_strings(body: str, limit: int) -> tuple[str, ...] | None:
-    """The strings whose JSON a terminal takes, where these are short and at most so many; else None."""
+    """The strings whose JSON a terminal takes, where these are short and at most so
+    many; else None."""
     matcher = _matcher_of(body)
     if matcher.get_error():
         return None

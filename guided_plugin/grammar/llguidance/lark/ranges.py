@@ -1,4 +1,5 @@
-"""Numbers between bounds, and their multiples: what a schema demands of numbers. Depends on arithmetic."""
+"""Numbers between bounds, and their multiples: what a schema demands of numbers.
+Depends on arithmetic."""
 
 from __future__ import annotations
 
@@ -34,7 +35,11 @@ class Number:
     excluded: frozenset[Value] = frozenset()
 
     def meet(self, other: Number) -> Number | None:
-        if self.whole is not None and other.whole is not None and self.whole != other.whole:
+        if (
+            self.whole is not None
+            and other.whole is not None
+            and self.whole != other.whole
+        ):
             return None
         values = common(self.values, other.values)
         met = Number(
@@ -55,14 +60,22 @@ class Number:
         """What all its numbers are multiples of."""
         if not self.multiples:
             return Fraction(1) if self.whole else None
-        return least_multiple([*map(exact, self.multiples), *([Fraction(1)] if self.whole else [])])
+        return least_multiple(
+            [*map(exact, self.multiples), *([Fraction(1)] if self.whole else [])]
+        )
 
     @property
     def avoided(self) -> list[Fraction]:
-        """The steps of which none of its numbers is a multiple, as multiples of its own step."""
+        """The steps of which none of its numbers is a multiple, as multiples of its own
+        step."""
         own = [] if self.step is None else [self.step]
-        steps = [*map(exact, self.no_multiples), *([Fraction(1)] if self.whole is False else [])]
-        return [each for no in steps if (each := least_multiple([no, *own])) is not None]
+        steps = [
+            *map(exact, self.no_multiples),
+            *([Fraction(1)] if self.whole is False else []),
+        ]
+        return [
+            each for no in steps if (each := least_multiple([no, *own])) is not None
+        ]
 
     def ends(self) -> tuple[Fraction | None, Fraction | None]:
         """The least and the greatest multiple of its step between its bounds."""
@@ -79,9 +92,15 @@ class Number:
         return first, last
 
     def members(self, most: int) -> list[Fraction] | None:
-        """Its numbers in order, where they are multiples between two bounds; None for others, or too many."""
+        """Its numbers in order, where they are multiples between two bounds; None for
+        others, or too many."""
         step, (first, last) = self.step, self.ends()
-        if step is None or first is None or last is None or (last - first) / step >= most:
+        if (
+            step is None
+            or first is None
+            or last is None
+            or (last - first) / step >= most
+        ):
             return None
         several = range(int(first / step), int(last / step) + 1)
         return [n * step for n in several if self.has(n * step)]
@@ -101,7 +120,9 @@ class Number:
         if step is None or first is None or last is None:
             return True
         # More multiples than these are not all excluded.
-        several = range(min(int((last - first) / step) + 1, _MAX_MEMBERS + len(self.excluded)))
+        several = range(
+            min(int((last - first) / step) + 1, _MAX_MEMBERS + len(self.excluded))
+        )
         return any(self.has(first + n * step) for n in several)
 
     def has(self, value: Fraction) -> bool:
@@ -111,7 +132,11 @@ class Number:
         return (
             (self.values is None or any(value == exact(one) for one in self.values))
             and self.whole in (None, value.denominator == 1)
-            and (low is None or value > exact(low.value) or (value == exact(low.value) and not low.exclusive))
+            and (
+                low is None
+                or value > exact(low.value)
+                or (value == exact(low.value) and not low.exclusive)
+            )
             and (
                 high is None
                 or value < exact(high.value)
@@ -134,7 +159,9 @@ def _tighter(one: Bound | None, two: Bound | None, sign: int) -> Bound | None:
     return max((one, two), key=lambda bound: bound.value * sign)
 
 
-def common(one: tuple[T, ...] | None, two: tuple[T, ...] | None) -> tuple[T, ...] | None:
+def common(
+    one: tuple[T, ...] | None, two: tuple[T, ...] | None
+) -> tuple[T, ...] | None:
     """What both lists allow; None stands for everything."""
     if one is None or two is None:
         return two if one is None else one

@@ -1,4 +1,5 @@
-"""The keywords of one schema as a shape; keywords that constrain one type are read in by_type.
+"""The keywords of one schema as a shape; keywords that constrain one type are read in
+by_type.
 
 Negation is pushed down to the subschemas. Depends on the algebra.
 """
@@ -10,7 +11,13 @@ from itertools import combinations
 from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError
-from guided_plugin.grammar.llguidance.lark.algebra import ALL, Algebra, Shape, anything, nothing
+from guided_plugin.grammar.llguidance.lark.algebra import (
+    ALL,
+    Algebra,
+    Shape,
+    anything,
+    nothing,
+)
 from guided_plugin.grammar.llguidance.lark.by_type import demands
 from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
@@ -40,7 +47,8 @@ def read_schema(algebra: Algebra, number: int, positive: bool) -> Shape:
 
 
 class _Reader:
-    """Reads one schema's keywords: shapes of which all must hold, or under negation any."""
+    """Reads one schema's keywords: shapes of which all must hold, or under negation
+    any."""
 
     def __init__(self, algebra: Algebra, number: int, positive: bool) -> None:
         self.algebra = algebra
@@ -51,7 +59,9 @@ class _Reader:
         self.draft = algebra.document.draft
 
     def literals(self, positive: bool, schema: Any, *path: str | int) -> Literals:
-        return self.algebra.literals(schema, self.node.base, (*self.node.path, *path), positive)
+        return self.algebra.literals(
+            schema, self.node.base, (*self.node.path, *path), positive
+        )
 
     def shape(self, positive: bool, schema: Any, *path: str | int) -> Shape:
         """The shape of a subschema in place."""
@@ -84,18 +94,24 @@ class _Reader:
                     yield self.conditional()
         negate = self.algebra.negated
         wide = self.algebra.wide
-        for kind, constraints in demands(self.keywords, self.literals, negate, positive, wide=wide):
+        for kind, constraints in demands(
+            self.keywords, self.literals, negate, positive, wide=wide
+        ):
             yield {**(anything() if positive else nothing()), kind: constraints}
         yield from self.dependencies()
 
     def combined(self, keyword: str, schemas: list[Any]) -> Shape:
         algebra = self.algebra
-        branches = [self.literals(True, schema, keyword, i) for i, schema in enumerate(schemas)]
+        branches = [
+            self.literals(True, schema, keyword, i) for i, schema in enumerate(schemas)
+        ]
         match keyword, self.positive:
             case "allOf", True:
                 return algebra.all_of(map(algebra.in_place, branches))
             case "allOf", False:
-                return algebra.either(map(algebra.in_place, map(algebra.negated, branches)))
+                return algebra.either(
+                    map(algebra.in_place, map(algebra.negated, branches))
+                )
             case "anyOf", True:
                 return algebra.either(map(algebra.in_place, branches))
             case "anyOf", False:
@@ -105,16 +121,22 @@ class _Reader:
     def referred(self, reference: str) -> Shape:
         path = (*self.node.path, "$ref")
         target = self.algebra.document.resolve(reference, self.node.base, path)
-        literals = self.algebra.literals(target.schema, target.base, target.path, self.positive)
+        literals = self.algebra.literals(
+            target.schema, target.base, target.path, self.positive
+        )
         return self.algebra.in_place(literals)
 
     def types(self, value: Any) -> Shape:
         named = {value} if isinstance(value, str) else set(value)
         if "any" in named:
             return anything() if self.positive else nothing()
-        shape = {kind: every if (kind in named) is self.positive else () for kind, every in ALL.items()}
+        shape = {
+            kind: every if (kind in named) is self.positive else ()
+            for kind, every in ALL.items()
+        }
         if "integer" in named and "number" not in named:
-            # Draft 4 takes 1.0 for no integer: where any reading counts, that may be what is meant.
+            # Draft 4 takes 1.0 for no integer: where any reading counts, that may be
+            # what is meant.
             either = self.draft <= 4 and self.algebra.wide and not self.positive
             shape["number"] = (Number(whole=None if either else self.positive),)
         return shape
@@ -124,7 +146,9 @@ class _Reader:
         booleans = frozenset(v for v in values if isinstance(v, bool))
         numbers = tuple(
             dict.fromkeys(
-                canonical(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)
+                canonical(v)
+                for v in values
+                if isinstance(v, int | float) and not isinstance(v, bool)
             )
         )
         compound = [self.described(v) for v in values if isinstance(v, list | dict)]
@@ -150,11 +174,19 @@ class _Reader:
         """A schema that only this value satisfies."""
         if isinstance(value, dict):
             properties = {name: {"enum": [member]} for name, member in value.items()}
-            closed = {"type": "object", "properties": properties, "additionalProperties": False}
+            closed = {
+                "type": "object",
+                "properties": properties,
+                "additionalProperties": False,
+            }
             return {**closed, "required": list(value)}
         schema = {"type": "array", "minItems": len(value), "maxItems": len(value)}
         prefix = "items" if self.draft <= 2019 else "prefixItems"
-        return {**schema, prefix: [{"enum": [member]} for member in value]} if value else schema
+        return (
+            {**schema, prefix: [{"enum": [member]} for member in value]}
+            if value
+            else schema
+        )
 
     def either(self, options: tuple[Literals, ...]) -> Shape:
         """One of some conjunctions holds; under negation none."""
@@ -168,7 +200,10 @@ class _Reader:
         # What is in one only as we read formats may be in others under wider readings.
         wide = algebra.widest if self.positive else algebra
         held = list(map(wide.in_place, branches))
-        overlaps = {(i, j): wide.overlap(held[i], held[j]) for i, j in combinations(range(len(branches)), 2)}
+        overlaps = {
+            (i, j): wide.overlap(held[i], held[j])
+            for i, j in combinations(range(len(branches)), 2)
+        }
         if not self.positive:
             return algebra.either([self.outside(branches, ALL), *overlaps.values()])
         exact = []
@@ -181,10 +216,14 @@ class _Reader:
             exact.append(only)
         return algebra.either(exact)
 
-    def outside(self, branches: Sequence[Literals], shared: Mapping[str, tuple[Constraint, ...]]) -> Shape:
-        """The values that satisfy none of some branches; of the types that are not shared, all.
+    def outside(
+        self, branches: Sequence[Literals], shared: Mapping[str, tuple[Constraint, ...]]
+    ) -> Shape:
+        """The values that satisfy none of some branches; of the types that are not
+        shared, all.
 
-        Objects remember the branches until the rest of the conjunction is known, which may exclude them.
+        Objects remember the branches until the rest of the conjunction is known, which
+        may exclude them.
         """
         algebra = self.algebra
         found = anything()
@@ -193,7 +232,9 @@ class _Reader:
         kinds = [kind for kind in ALL if kind != "object" and shared[kind]]
         for branch in branches if kinds else ():
             excluded = algebra.in_place(algebra.negated(branch))
-            found = algebra.both(found, {**anything(), **{kind: excluded[kind] for kind in kinds}})
+            found = algebra.both(
+                found, {**anything(), **{kind: excluded[kind] for kind in kinds}}
+            )
         return found
 
     def conditional(self) -> Shape:
@@ -201,7 +242,9 @@ class _Reader:
         condition = self.keywords["if"]
         branches = []
         for holds, keyword in ((True, "then"), (False, "else")):
-            branch = self.shape(self.positive, self.keywords.get(keyword, True), keyword)
+            branch = self.shape(
+                self.positive, self.keywords.get(keyword, True), keyword
+            )
             branches.append(algebra.both(self.shape(holds, condition, "if"), branch))
         return algebra.pruned(algebra.either(branches))
 
@@ -213,26 +256,45 @@ class _Reader:
                 absent = {**anything(), "object": (Object(forbidden=(name,)),)}
                 if isinstance(needed, str | list):
                     names = [needed] if isinstance(needed, str) else needed
-                    others = tuple(dict.fromkeys(other for other in names if other != name))
+                    others = tuple(
+                        dict.fromkeys(other for other in names if other != name)
+                    )
                     if not self.positive:
-                        without = [Object(required=(name,), forbidden=(other,)) for other in others]
+                        without = [
+                            Object(required=(name,), forbidden=(other,))
+                            for other in others
+                        ]
                         yield {**nothing(), "object": tuple(without)}
                     elif others:
                         with_others = Object(required=(name, *others), asked=others)
-                        yield algebra.either([absent, {**nothing(), "object": (with_others,)}])
+                        yield algebra.either(
+                            [absent, {**nothing(), "object": (with_others,)}]
+                        )
                     continue
-                met = algebra.both(present, self.shape(self.positive, needed, keyword, name))
+                met = algebra.both(
+                    present, self.shape(self.positive, needed, keyword, name)
+                )
                 yield algebra.either([absent, met]) if self.positive else met
 
 
 def closed(constraint: Object, rest: Literals) -> Object:
     """The same objects, with a demand on every property that nothing else describes."""
-    described = [properties for properties in constraint.properties if properties.describes]
+    described = [
+        properties for properties in constraint.properties if properties.describes
+    ]
     if any(properties.others is not None for properties in described):
         return constraint
-    named = dict.fromkeys(name for properties in described for name, _ in properties.named)
-    matching = dict.fromkeys(source for properties in described for source, _ in properties.matching)
+    named = dict.fromkeys(
+        name for properties in described for name, _ in properties.named
+    )
+    matching = dict.fromkeys(
+        source for properties in described for source, _ in properties.matching
+    )
     return with_properties(
         constraint,
-        Properties(tuple((name, TRUE) for name in named), tuple((source, TRUE) for source in matching), rest),
+        Properties(
+            tuple((name, TRUE) for name in named),
+            tuple((source, TRUE) for source in matching),
+            rest,
+        ),
     )

@@ -1,7 +1,9 @@
-"""Grammar rules under construction, and how they become llguidance's Lark. Depends on nothing.
+"""Grammar rules under construction, and how they become llguidance's Lark. Depends on
+nothing.
 
-Rules are built in any order, recursion included. Before they are written, rules that derive nothing are
-removed with every alternative that needs them: a grammar must not lead a model into a dead end.
+Rules are built in any order, recursion included. Before they are written, rules that
+derive nothing are removed with every alternative that needs them: a grammar must not
+lead a model into a dead end.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ SPARE_BIT = 63
 
 _SPACE = r"[\x20\x0A\x0D\x09]*"
 _BOUNDED_SPACE = r"\x20{0,2}(\x0D?\x0A[\x09\x20]{0,%d})?"
-"""Whitespace as models write it: spaces, or a line's end and the next line's indentation."""
+"""Whitespace as models write it: spaces, or a line's end and the next line's
+indentation."""
 _PUNCTUATION: Mapping[Whitespace, Mapping[str, str]] = {
     "compact": {},
     "spaced": {'","': '", "', '":"': '": "'},
@@ -38,8 +41,9 @@ _PUNCTUATION: Mapping[Whitespace, Mapping[str, str]] = {
 """How JSON's punctuation is written, with the whitespace next to it."""
 
 _MARKED = {'","': "/, ?/", '":"': "/: ?/"}
-"""The same for `spaced` in a grammar with marks. They come behind a comma, before its space, and the
-check that reads them knows values without spaces; the matcher next to it holds these."""
+"""The same for `spaced` in a grammar with marks. They come behind a comma, before its
+space, and the check that reads them knows values without spaces; the matcher next to it
+holds these."""
 
 
 def literal(text: str) -> str:
@@ -77,16 +81,19 @@ class LarkGrammar:
 
     text: str
     probes: tuple[str, ...] = ()
-    """Small grammars of its terminals that may come next at one place, where some are intersections."""
+    """Small grammars of its terminals that may come next at one place, where some are
+    intersections."""
     distinct: bool = False
     """Whether its outputs must be checked for items or names that are not distinct."""
     endless: bool = False
     """Whether it names a token that is never sampled."""
     forces: bool = True
-    """Whether text that must follow is short enough to be looked for while a batch waits."""
+    """Whether text that must follow is short enough to be looked for while a batch
+    waits."""
 
     def packed(self) -> str:
-        """The grammar as text, for other processes; those that read it do not probe it."""
+        """The grammar as text, for other processes; those that read it do not probe
+        it."""
         return json.dumps([self.text, self.distinct, self.endless, self.forces])
 
     @classmethod
@@ -107,7 +114,8 @@ class Alternative(NamedTuple):
     bit: int | None = None
     """A bit of the parameter that must be clear too."""
     some_of: str = ""
-    """A rule of which some alternative must be possible with the same parameter: one that comes later."""
+    """A rule of which some alternative must be possible with the same parameter: one
+    that comes later."""
 
 
 @dataclass(slots=True)
@@ -117,7 +125,8 @@ class Rule:
     alternatives: list[Alternative]
     parameter: bool = False
     fewest: int = 0
-    """It derives nothing where those of `counted` that derive something count for less than this together."""
+    """It derives nothing where those of `counted` that derive something count for less
+    than this together."""
     counted: tuple[tuple[Symbol, int], ...] = ()
 
 
@@ -136,7 +145,8 @@ class Grammar:
     """Numbers for marks."""
     _together: dict[tuple[str, ...], None] = field(default_factory=dict)
     _alive: set[str] = field(default_factory=set)
-    """Rules that were found to derive something: nothing that is added later changes that."""
+    """Rules that were found to derive something: nothing that is added later changes
+    that."""
     _dead: dict[str, bool] = field(default_factory=dict)
     """Whether a terminal takes nothing, of those that were asked about."""
 
@@ -183,25 +193,29 @@ class Grammar:
         return Text(name)
 
     def together(self, bodies: Iterable[str]) -> None:
-        """Say that these terminals may come next at one place: `probe` tries whether that takes too long."""
+        """Say that these terminals may come next at one place: `probe` tries whether
+        that takes too long."""
         self._together[tuple(self.terminal(body).text for body in bodies)] = None
 
     def fragment(self, body: str) -> str:
-        """A name for a part of terminals; equal ones are one. It may use fragments that are there already."""
+        """A name for a part of terminals; equal ones are one. It may use fragments that
+        are there already."""
         name = self._fragments.get(body)
         if name is None:
             name = self._fragments[body] = f"F{len(self._fragments)}"
         return name
 
     def productive(self, start: Symbol, takes_nothing: Callable[[str], bool]) -> bool:
-        """Remove what derives nothing; whether anything is left to start with. What was looked at in an
-        earlier call is not looked at again.
+        """Remove what derives nothing; whether anything is left to start with. What was
+        looked at in an earlier call is not looked at again.
 
         `takes_nothing`: whether a terminal is empty, by its body.
         """
         alive = self._alive
         fresh = {n: rule for n, rule in self.rules.items() if n not in self._alive}
-        for body, name in itertools.islice(self._terminals.items(), len(self._dead), None):
+        for body, name in itertools.islice(
+            self._terminals.items(), len(self._dead), None
+        ):
             self._dead[name] = name not in self._filled and takes_nothing(body)
 
         def lives(symbol: Symbol) -> bool:
@@ -213,15 +227,18 @@ class Grammar:
 
         def grows(name: str) -> bool:
             rule = fresh[name]
-            if rule.fewest > sum(weight for symbol, weight in rule.counted if lives(symbol)):
+            if rule.fewest > sum(
+                weight for symbol, weight in rule.counted if lives(symbol)
+            ):
                 return False
             if not any(all(map(lives, a.symbols)) for a in rule.alternatives):
                 return False
             alive.add(name)
             return True
 
-        # Rules are mostly written before those that they need: few are looked at a second time, and from
-        # then on only those that use one which was found to derive something.
+        # Rules are mostly written before those that they need: few are looked at a
+        # second time, and from then on only those that use one which was found to
+        # derive something.
         waiting = [name for name in reversed(fresh) if not grows(name)]
         users = users_of(waiting, fresh)
         pending = deque(waiting)
@@ -237,17 +254,30 @@ class Grammar:
                 del self.rules[name]
                 continue
             kept = [a for a in rule.alternatives if all(map(lives, a.symbols))]
-            rule.alternatives = [a._replace(symbols=_without_dead(a.symbols, lives)) for a in kept]
+            rule.alternatives = [
+                a._replace(symbols=_without_dead(a.symbols, lives)) for a in kept
+            ]
         return lives(start)
 
     def lark(
-        self, start: Symbol, top: str, whitespace: Whitespace = "compact", most: int = 0, marked: bool = False
+        self,
+        start: Symbol,
+        top: str,
+        whitespace: Whitespace = "compact",
+        most: int = 0,
+        marked: bool = False,
     ) -> LarkGrammar:
-        """Write the grammar. `whitespace` is next to JSON's punctuation only: `most` on each side."""
-        punctuation = _MARKED if marked and whitespace == "spaced" else _PUNCTUATION[whitespace]
+        """Write the grammar. `whitespace` is next to JSON's punctuation only: `most` on
+        each side."""
+        punctuation = (
+            _MARKED if marked and whitespace == "spaced" else _PUNCTUATION[whitespace]
+        )
         if most:
             bounded = _BOUNDED_SPACE % most
-            punctuation = {mark: text.replace(_SPACE, bounded) for mark, text in punctuation.items()}
+            punctuation = {
+                mark: text.replace(_SPACE, bounded)
+                for mark, text in punctuation.items()
+            }
         words = {**punctuation, **self._renamed()}
         lines = [top + f"start: {_symbol(start, words)}"]
         rules, terminals = _reachable(self.rules, start)
@@ -260,19 +290,31 @@ class Grammar:
             if rule.parameter:
                 alternatives = [self._with_condition(each) for each in alternatives]
             if rule.parameter and len(alternatives) == 1:
-                # llguidance folds rules of one alternative, and then forgets the parameter.
+                # llguidance folds rules of one alternative, and then forgets the
+                # parameter.
                 one = alternatives[0]
                 ways = (f"bit_clear({SPARE_BIT})", f"bit_set({SPARE_BIT})")
-                alternatives = [Alternative(one.symbols, both(one.condition, way)) for way in ways]
-            lines.append(f"{head}: " + " | ".join([_alternative(each, words) for each in alternatives]))
-        bodies = {name: body for body, name in self._terminals.items() if name in terminals}
+                alternatives = [
+                    Alternative(one.symbols, both(one.condition, way)) for way in ways
+                ]
+            lines.append(
+                f"{head}: "
+                + " | ".join([_alternative(each, words) for each in alternatives])
+            )
+        bodies = {
+            name: body for body, name in self._terminals.items() if name in terminals
+        }
         lines += [f"{name}: {body}" for name, body in bodies.items()]
         if self._fragments:
             lines += _used(self._fragments, bodies.values())
         probes = tuple(self._probe(top, group, bodies) for group in self._together)
-        return LarkGrammar("\n".join(lines) + "\n", tuple(filter(None, probes)), endless=NEVER in rules)
+        return LarkGrammar(
+            "\n".join(lines) + "\n", tuple(filter(None, probes)), endless=NEVER in rules
+        )
 
-    def _probe(self, top: str, group: tuple[str, ...], bodies: Mapping[str, str]) -> str:
+    def _probe(
+        self, top: str, group: tuple[str, ...], bodies: Mapping[str, str]
+    ) -> str:
         """A grammar of those terminals of a group that are used; empty if none are."""
         used = {name: bodies[name] for name in group if name in bodies}
         if not used:
@@ -287,7 +329,9 @@ class Grammar:
         renamed: dict[str, str] = {}
         for name, rule in self.rules.items():
             match rule.alternatives:
-                case [Alternative((Reference(other, ""),), "", None, "")] if not rule.parameter:
+                case [Alternative((Reference(other, ""),), "", None, "")] if (
+                    not rule.parameter
+                ):
                     renamed[name] = other
         for name, other in renamed.items():
             while other in renamed:
@@ -320,8 +364,16 @@ def _any_of(alternatives: list[Alternative]) -> str:
         known = sorted(bit for bit in clear if bit is not None)
         options = [condition]
         if None not in clear:
-            runs = [list(run) for _, run in itertools.groupby(known, key=lambda bit: bit - known.index(bit))]
-            options = [both(f"bit_count_lt([{r[0]}:{r[-1] + 1}], {len(r)})", condition) for r in runs]
+            runs = [
+                list(run)
+                for _, run in itertools.groupby(
+                    known, key=lambda bit: bit - known.index(bit)
+                )
+            ]
+            options = [
+                both(f"bit_count_lt([{r[0]}:{r[-1] + 1}], {len(r)})", condition)
+                for r in runs
+            ]
         for option in options:
             if not option:
                 return ""
@@ -340,14 +392,18 @@ def _used(fragments: dict[str, str], bodies: Iterable[str]) -> list[str]:
     return lines
 
 
-def _without_dead(symbols: tuple[Symbol, ...], lives: Callable[[Symbol], bool]) -> tuple[Symbol, ...]:
+def _without_dead(
+    symbols: tuple[Symbol, ...], lives: Callable[[Symbol], bool]
+) -> tuple[Symbol, ...]:
     """Symbols without the optional parts that derive nothing."""
     kept: list[Symbol] = []
     for symbol in symbols:
         if isinstance(symbol, Repeated):
             if symbol.low == 0 and not all(map(lives, symbol.symbols)):
                 continue
-            symbol = Repeated(_without_dead(symbol.symbols, lives), symbol.low, symbol.high)
+            symbol = Repeated(
+                _without_dead(symbol.symbols, lives), symbol.low, symbol.high
+            )
         kept.append(symbol)
     return tuple(kept)
 
@@ -357,7 +413,10 @@ def users_of(names: Iterable[str], rules: Mapping[str, Rule]) -> dict[str, list[
     users: dict[str, list[str]] = {}
     for name in names:
         counted = [symbol for symbol, _ in rules[name].counted]
-        for each in {*named(counted), *named(s for a in rules[name].alternatives for s in a.symbols)}:
+        for each in {
+            *named(counted),
+            *named(s for a in rules[name].alternatives for s in a.symbols),
+        }:
             users.setdefault(each, []).append(name)
     return users
 
@@ -372,7 +431,8 @@ def named(symbols: Iterable[Symbol]) -> Iterator[str]:
 
 
 def _reachable(rules: dict[str, Rule], start: Symbol) -> tuple[list[str], set[str]]:
-    """The rules and terminals that a grammar uses, the rules in the order of their use."""
+    """The rules and terminals that a grammar uses, the rules in the order of their
+    use."""
     seen: dict[str, None] = {}
     terminals: set[str] = set()
     pending: list[Symbol] = [start]
@@ -399,7 +459,9 @@ def _symbol(symbol: Symbol, words: Mapping[str, str]) -> str:
     if isinstance(symbol, Text):
         return words.get(symbol.text, symbol.text)
     if isinstance(symbol, Reference):
-        return words.get(symbol.rule, symbol.rule) + (f"::{symbol.argument}" if symbol.argument else "")
+        return words.get(symbol.rule, symbol.rule) + (
+            f"::{symbol.argument}" if symbol.argument else ""
+        )
     inner = " ".join(_symbol(each, words) for each in symbol.symbols)
     match symbol.low, symbol.high:
         case 0, 0:

@@ -10,7 +10,11 @@ from json.encoder import encode_basestring
 from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.constraints import String
-from guided_plugin.grammar.llguidance.lark.patterns import also_pattern, expression, pattern
+from guided_plugin.grammar.llguidance.lark.patterns import (
+    also_pattern,
+    expression,
+    pattern,
+)
 from guided_plugin.grammar.llguidance.lark.rules import Text, literal
 from guided_plugin.spec.formats import LENGTHS
 
@@ -25,7 +29,8 @@ COLON = Text('":"')
 
 
 def value_terminal(string: String) -> str:
-    """The strings of a constraint as values. Where they are free but for their length, in all spellings."""
+    """The strings of a constraint as values. Where they are free but for their length,
+    in all spellings."""
     if string == String(string.shortest, string.longest):
         return _any_strings(string, patterns.ANY_SPELLING)
     return string_terminal(string)
@@ -34,7 +39,11 @@ def value_terminal(string: String) -> str:
 def _any_strings(string: String, character: str) -> str:
     bounded = string.shortest or string.longest is not None
     longest = "" if string.longest is None else string.longest
-    return expression(f'"{character}{{{string.shortest},{longest}}}"' if bounded else f'"{character}*"')
+    return expression(
+        f'"{character}{{{string.shortest},{longest}}}"'
+        if bounded
+        else f'"{character}*"'
+    )
 
 
 def string_terminal(string: String) -> str:
@@ -47,11 +56,14 @@ def string_terminal(string: String) -> str:
     required = both_patterns(required, sorted(string.patterns))
     refused = [also_pattern(source) for source in sorted(string.no_patterns)]
     required = required or [_any_strings(string, patterns.ANY_CHARACTER)]
-    return " & ".join([*required, *(f"~{body}" for body in refused), *excluding(string.excluded)])
+    return " & ".join(
+        [*required, *(f"~{body}" for body in refused), *excluding(string.excluded)]
+    )
 
 
 def both_patterns(required: list[str], sources: Iterable[str]) -> list[str]:
-    """The parts of an intersection with those for some patterns. One part at least says what literals are."""
+    """The parts of an intersection with those for some patterns. One part at least says
+    what literals are."""
     for source in sources:
         required = [*required, (also_pattern if required else pattern)(source)]
     return required
@@ -64,16 +76,19 @@ def excluding(texts: Iterable[str]) -> list[str]:
 
 
 def empty_terminal(body: str) -> bool:
-    """Whether a terminal takes no text. Only intersections and those with an empty class may be empty."""
+    """Whether a terminal takes no text. Only intersections and those with an empty
+    class may be empty."""
     if (" & " not in body and patterns.NOTHING not in body) or _ANY_BUT.fullmatch(body):
         return False
     return patterns.takes_nothing(body)
 
 
 def entangled(body: str) -> bool:
-    """Whether a terminal is an intersection that may need much work, as far as its text tells.
+    """Whether a terminal is an intersection that may need much work, as far as its text
+    tells.
 
-    Texts to leave out add little to one pattern, and one pattern to leave out no more than to take.
+    Texts to leave out add little to one pattern, and one pattern to leave out no more
+    than to take.
     """
     body = _BUT_TEXTS.sub("", body).removeprefix(f"{_ANY_STRING} & ")
     return " & " in body and body not in _lone_formats()
@@ -90,12 +105,14 @@ def any_of(bodies: list[str]) -> str:
 
 
 def lead(string: String) -> str | None:
-    """The characters that such a string may begin with in any number, where those are nearly all."""
+    """The characters that such a string may begin with in any number, where those are
+    nearly all."""
     bounded = string.shortest or string.longest is not None
     if bounded or string.no_patterns or string.formats:
         return None
     leads = {patterns.lead(source) for source in string.patterns}
-    # Each pattern can still be met after what the others began with, so the narrowest lead will do.
+    # Each pattern can still be met after what the others began with, so the narrowest
+    # lead will do.
     narrow = leads - {patterns.ANY_CHARACTER}
     if None in leads or len(narrow) > 1:
         return None
@@ -108,6 +125,7 @@ def key_text(text: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise UnsupportedSpecError(
-            f"has a lone surrogate, which no text can hold: {shown(text)}", where="json_schema"
+            f"has a lone surrogate, which no text can hold: {shown(text)}",
+            where="json_schema",
         ) from error
     return literal(encode_basestring(text))

@@ -1,7 +1,7 @@
 """Structural tags written as one grammar, the schemas inside included.
 
-A document is read as `nodes` (`reader`, with `fields` and `xml`), and refused where no lexer reads these as
-they are meant (`lexing`).
+A document is read as `nodes` (`reader`, with `fields` and `xml`), and refused where no
+lexer reads these as they are meant (`lexing`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from guided_plugin.errors import GrammarError, UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.lark import HEADER, Lowered, lower_schema
 from guided_plugin.grammar.llguidance.lark.emitter import CONTROL
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
-from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar, Repeated, Symbol, literal
+from guided_plugin.grammar.llguidance.lark.rules import (
+    Grammar,
+    LarkGrammar,
+    Repeated,
+    Symbol,
+    literal,
+)
 from guided_plugin.grammar.llguidance.lark.rules import Text as Terminal
 from guided_plugin.grammar.llguidance.tags.lexing import misread
 from guided_plugin.grammar.llguidance.tags.nodes import (
@@ -46,13 +52,16 @@ def tag_to_lark(
 ) -> LarkGrammar:
     """A grammar, in llguidance's Lark, of the texts of a structural tag.
 
-    `controls`: the names of the control tokens that it may name, by id. The other options are those of
-    `schema_to_lark`. Raises an UnsupportedSpecError with a place in the whole tag.
+    `controls`: the names of the control tokens that it may name, by id. The other
+    options are those of `schema_to_lark`. Raises an UnsupportedSpecError with a place
+    in the whole tag.
     """
     try:
         node = read_tag(spec, controls)
         named = impossible_token in _tokens(node)
-        writer = _Writer(spec, tuple(unenforced), None if named else impossible_token, marked)
+        writer = _Writer(
+            spec, tuple(unenforced), None if named else impossible_token, marked
+        )
         clash = misread(node, lambda schema: writer.lowered(schema).types)
         if clash is not None:
             raise UnsupportedSpecError(
@@ -62,8 +71,12 @@ def tag_to_lark(
             )
         start = writer.symbol(node)
     except RecursionError as error:
-        raise UnsupportedSpecError("is nested too deep", where="structural_tag") from error
-    written = writer.grammar.lark(start, HEADER, spec.layout, spec.bounds.max_whitespace, marked=marked)
+        raise UnsupportedSpecError(
+            "is nested too deep", where="structural_tag"
+        ) from error
+    written = writer.grammar.lark(
+        start, HEADER, spec.layout, spec.bounds.max_whitespace, marked=marked
+    )
     return replace(written, distinct=writer.distinct)
 
 
@@ -111,7 +124,9 @@ class _Writer:
                     marked=self.marked,
                 )
             except GrammarError as error:
-                raise type(error)(error.what, where=_place(node, error.where), hint=error.hint) from None
+                raise type(error)(
+                    error.what, where=_place(node, error.where), hint=error.hint
+                ) from None
         found = self._schemas[key]
         if node.without_strings and "string" in found.types:
             raise UnsupportedSpecError(
@@ -127,13 +142,21 @@ class _Writer:
                 return self.grammar.terminal(_quoted(text))
             case Control(token):
                 if self.marked:
-                    return self.grammar.rule((Terminal(f"<[{CONTROL}]>"), Terminal(f'"{token};"')))
+                    return self.grammar.rule(
+                        (Terminal(f"<[{CONTROL}]>"), Terminal(f'"{token};"'))
+                    )
                 return Terminal(f"<[{token}]>")
             case Free(stops, suffix):
                 ending = [f"/(?s:.*){_escaped(suffix)}/"] if suffix else []
-                return self.grammar.terminal(" & ".join([_NOT_EMPTY, *ending, *_lacking(stops, "*")]))
+                return self.grammar.terminal(
+                    " & ".join([_NOT_EMPTY, *ending, *_lacking(stops, "*")])
+                )
             case Until(stop, stops, barred):
-                parts = [f"/(?s:.*){_escaped(stop)}/", *_lacking(stops, "+"), *_lacking(barred, "{0}")]
+                parts = [
+                    f"/(?s:.*){_escaped(stop)}/",
+                    *_lacking(stops, "+"),
+                    *_lacking(barred, "{0}"),
+                ]
                 return self.grammar.terminal(" & ".join(parts))
             case Regex(pattern):
                 return self.grammar.terminal(f"({whole_text(pattern)}) & {_NOT_EMPTY}")
@@ -149,7 +172,11 @@ class _Writer:
                 raise TypeError(f"free text was not written out: {node!r}")
 
     def _symbols(self, node: Node) -> tuple[Symbol, ...]:
-        return tuple(map(self.symbol, node.parts)) if isinstance(node, Sequence) else (self.symbol(node),)
+        return (
+            tuple(map(self.symbol, node.parts))
+            if isinstance(node, Sequence)
+            else (self.symbol(node),)
+        )
 
 
 def _place(node: Schema, where: str) -> str:
@@ -160,8 +187,11 @@ def _place(node: Schema, where: str) -> str:
 
 
 def _lacking(stops: tuple[str, ...], after: str) -> list[str]:
-    """A part of a terminal for texts without a stop that has so many characters behind it."""
-    return [f"~/(?s:.*)({'|'.join(map(_escaped, stops))})(?s:.{after})/"] if stops else []
+    """A part of a terminal for texts without a stop that has so many characters behind
+    it."""
+    return (
+        [f"~/(?s:.*)({'|'.join(map(_escaped, stops))})(?s:.{after})/"] if stops else []
+    )
 
 
 def _quoted(text: str) -> str:
@@ -174,11 +204,15 @@ def _check(text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise GrammarError(
-            f"has a lone surrogate, which no text can hold: {shown(text)}", where="structural_tag"
+            f"has a lone surrogate, which no text can hold: {shown(text)}",
+            where="structural_tag",
         ) from None
 
 
 def _escaped(text: str) -> str:
     """A literal text as a part of a regular expression."""
     _check(text)
-    return "".join(char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):X}}}" for char in text)
+    return "".join(
+        char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):X}}}"
+        for char in text
+    )

@@ -1,7 +1,8 @@
-"""What the formats of a structural tag share: checked fields, errors with places, tokens.
+"""What the formats of a structural tag share: checked fields, errors with places,
+tokens.
 
-Depends on nodes. An UnsupportedSpecError says that one grammar can't express a tag: another backend may.
-Malformed tags are GrammarErrors.
+Depends on nodes. An UnsupportedSpecError says that one grammar can't express a tag:
+another backend may. Malformed tags are GrammarErrors.
 """
 
 from __future__ import annotations
@@ -10,7 +11,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from guided_plugin.errors import GrammarError, UnsupportedSpecError, shown
-from guided_plugin.grammar.llguidance.tags.nodes import EMPTY, Control, Names, Node, Path, Text
+from guided_plugin.grammar.llguidance.tags.nodes import (
+    EMPTY,
+    Control,
+    Names,
+    Node,
+    Path,
+    Text,
+)
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.schema import pointer
 
@@ -23,11 +31,16 @@ class Reading:
     def __init__(
         self,
         controls: Mapping[int, str],
-        formats: Mapping[str, tuple[tuple[str, ...], Callable[[Reading, Fields, Path], Node]]],
+        formats: Mapping[
+            str, tuple[tuple[str, ...], Callable[[Reading, Fields, Path], Node]]
+        ],
         spec: OutputSpec,
     ) -> None:
-        """`controls`: names of control tokens, by id. `formats`: the fields of each type, and its reader."""
-        by_name = {name: token for token, name in sorted(controls.items(), reverse=True)}
+        """`controls`: names of control tokens, by id. `formats`: the fields of each
+        type, and its reader."""
+        by_name = {
+            name: token for token, name in sorted(controls.items(), reverse=True)
+        }
         self.names = Names(by_name)
         self.whitespace = spec.layout
         self.strict = spec.closed
@@ -63,18 +76,30 @@ class Reading:
             return [self.format(end, (*path, "end"))]
         ends = end if isinstance(end, list) else [end]
         if not ends or not all(isinstance(text, str) for text in ends):
-            raise malformed("must be a string, a list of strings or a token", (*path, "end"))
+            raise malformed(
+                "must be a string, a list of strings or a token", (*path, "end")
+            )
         return [Text(text) if text else EMPTY for text in ends]
 
     def tokens(self, node: Fields, key: str, path: Path) -> set[int]:
         """A list of control tokens."""
-        return {self.token(token, (*path, key)).token for token in listed(node, key, path, (int, str))}
+        return {
+            self.token(token, (*path, key)).token
+            for token in listed(node, key, path, (int, str))
+        }
 
     def token(self, token: Any, path: Path) -> Control:
         """A control token by its id or name."""
         found = self._by_name.get(token) if isinstance(token, str) else token
-        if isinstance(found, bool) or not isinstance(found, int) or found not in self._controls:
-            raise refusal(f"a token that is not a control token, or ends the output: {shown(token)}", path)
+        if (
+            isinstance(found, bool)
+            or not isinstance(found, int)
+            or found not in self._controls
+        ):
+            raise refusal(
+                f"a token that is not a control token, or ends the output: {shown(token)}",
+                path,
+            )
         return Control(found)
 
 
@@ -84,7 +109,9 @@ _FORMS = "docs/specs.md lists the forms of structural tags"
 
 def refusal(what: str, path: Path, hint: str = _OTHERWISE) -> UnsupportedSpecError:
     """An error about something that one grammar can't express."""
-    return UnsupportedSpecError(f"{what} is not supported by llguidance", where=pointer(path), hint=hint)
+    return UnsupportedSpecError(
+        f"{what} is not supported by llguidance", where=pointer(path), hint=hint
+    )
 
 
 def malformed(what: str, path: Path, hint: str = _FORMS) -> GrammarError:
@@ -99,7 +126,9 @@ def known(node: Fields, keys: tuple[str, ...], path: Path) -> None:
         raise refusal("a field of this name", (*path, unknown))
 
 
-def listed(node: Fields, key: str, path: Path, kind: type | tuple[type, ...]) -> list[Any]:
+def listed(
+    node: Fields, key: str, path: Path, kind: type | tuple[type, ...]
+) -> list[Any]:
     """A list of things of one kind; empty where the field is missing."""
     found = node.get(key, [])
     if not isinstance(found, list) or not all(isinstance(each, kind) for each in found):

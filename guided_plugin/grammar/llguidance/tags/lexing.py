@@ -1,9 +1,9 @@
 """Whether a lexer reads a structural tag as it is meant. Depends on nodes.
 
-A lexer takes the longest text that any lexeme which may come next allows, and never goes back. So where a
-lexeme could go on past the place at which it should end, some outputs would be refused, or begun and never
-finished. Such tags are found here: leaves are lexemes, and any two that may come next at one place are looked
-at together.
+A lexer takes the longest text that any lexeme which may come next allows, and never
+goes back. So where a lexeme could go on past the place at which it should end, some
+outputs would be refused, or begun and never finished. Such tags are found here: leaves
+are lexemes, and any two that may come next at one place are looked at together.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class _Ends:
 
 
 def misread(node: Node, types_of: TypesOf) -> str | None:
-    """What a lexer reads otherwise than it is meant, or None. `types_of`: the types of a schema's values."""
+    """What a lexer reads otherwise than it is meant, or None. `types_of`: the types of
+    a schema's values."""
     tag = _Places()
     start = tag.ends(node).first
     return _SEVERAL_WAYS if tag.ambiguous else _Lexing(tag, types_of).misread(start)
@@ -88,7 +89,9 @@ class _Places:
                 last = _NONE.union(*(e.last for e in found))
                 return _Ends(any(each.nullable for each in found), first, last)
             case Repeat(part, low, high):
-                inner = self._inside_loop(part, low, high) if high != 1 else self.ends(part)
+                inner = (
+                    self._inside_loop(part, low, high) if high != 1 else self.ends(part)
+                )
                 return _Ends(inner.nullable or low == 0, inner.first, inner.last)
             case Text() | Control() | Free() | Until() | Regex() | Schema():
                 self.leaves.append(node)
@@ -106,7 +109,9 @@ class _Places:
         self._loop = loop = self._loop_count, low > 1 or high is not None
         inner = self.ends(part)
         again = any(self.follow[place] & inner.first for place in inner.last)
-        counted = any(each is not None and each[1] for each in (loop, *self.loops[start:]))
+        counted = any(
+            each is not None and each[1] for each in (loop, *self.loops[start:])
+        )
         self.ambiguous |= counted and (again or inner.nullable)
         self._link(inner.last, inner.first)
         self._loop = outer
@@ -136,13 +141,20 @@ class _Lexing:
         found = [_beginning_and_continuing(leaf, types_of) for leaf in tag.leaves]
         self._begins = [begin for begin, _ in found]
         self._continuing = [after for _, after in found]
-        self._next = [_NONE.union(*(self._begins[place] for place in after)) for after in tag.follow]
+        self._next = [
+            _NONE.union(*(self._begins[place] for place in after))
+            for after in tag.follow
+        ]
 
         texts = [leaf.text if isinstance(leaf, Text) else None for leaf in tag.leaves]
-        self._rank = [(text is None, len(text or ""), place) for place, text in enumerate(texts)]
+        self._rank = [
+            (text is None, len(text or ""), place) for place, text in enumerate(texts)
+        ]
 
     def misread(self, start: frozenset[int]) -> str | None:
-        for leaf, continuing, after in zip(self._leaves, self._continuing, self._next, strict=True):
+        for leaf, continuing, after in zip(
+            self._leaves, self._continuing, self._next, strict=True
+        ):
             if continuing & after:
                 return f"{_told(leaf)} before a text that may be a part of it"
         seen: set[tuple[int, int]] = set()
@@ -164,27 +176,38 @@ class _Lexing:
             done = done | following
         return None
 
-    def _pairs(self, ones: Collection[int], others: Collection[int]) -> set[tuple[int, int]]:
-        """Pairs of places, in whichever order they come: texts first, the shorter one before the longer."""
+    def _pairs(
+        self, ones: Collection[int], others: Collection[int]
+    ) -> set[tuple[int, int]]:
+        """Pairs of places, in whichever order they come: texts first, the shorter one
+        before the longer."""
         return {
             (one, other) if self._rank[one] <= self._rank[other] else (other, one)
             for one, other in product(ones, others)
         }
 
     def _several_ways(self, one: int, other: int) -> bool:
-        loops = {loop for loop in (self._loops[one], self._loops[other]) if loop is not None}
+        loops = {
+            loop for loop in (self._loops[one], self._loops[other]) if loop is not None
+        }
         return len(loops) > 1 or any(counts for _, counts in loops)
 
     def _clash(self, one: int, other: int) -> bool:
-        """Whether one of two leaves that may come next goes on where the other should end."""
+        """Whether one of two leaves that may come next goes on where the other should
+        end."""
         match self._leaves[one], self._leaves[other]:
             case Text(shorter), Text(longer):
                 return (
-                    longer != shorter and longer.startswith(shorter) and self._goes_on(longer, shorter, one)
+                    longer != shorter
+                    and longer.startswith(shorter)
+                    and self._goes_on(longer, shorter, one)
                 )
             case Text(text), Free(stops) | Until(_, stops):
                 # The text ends with the first stop in it, or it has none.
-                end = min((text.find(stop) + len(stop) for stop in stops if stop in text), default=None)
+                end = min(
+                    (text.find(stop) + len(stop) for stop in stops if stop in text),
+                    default=None,
+                )
                 if end is None:
                     return bool(self._next[one])
                 until = self._leaves[other]
@@ -217,8 +240,11 @@ def _end_together(first: Leaf, second: Leaf) -> bool:
             return first == second
 
 
-def _beginning_and_continuing(leaf: Leaf, types_of: TypesOf) -> tuple[frozenset[int], frozenset[int]]:
-    """The bytes with which a leaf may begin, and those with which it may go on where it could end as well."""
+def _beginning_and_continuing(
+    leaf: Leaf, types_of: TypesOf
+) -> tuple[frozenset[int], frozenset[int]]:
+    """The bytes with which a leaf may begin, and those with which it may go on where it
+    could end as well."""
     match leaf:
         case Text(text):
             return frozenset(_raw(text)[:1]), _NONE

@@ -1,8 +1,9 @@
-"""The parts of a structural tag as a tree, and free text written out: up to a trigger, an end, or the end of
-the output.
+"""The parts of a structural tag as a tree, and free text written out: up to a trigger,
+an end, or the end of the output.
 
-Control tokens are leaves of their own. A lexer reads the longest text that fits, so free text and the text
-that ends it are one lexeme: free text is the texts that end with a stop, and the text without any.
+Control tokens are leaves of their own. A lexer reads the longest text that fits, so
+free text and the text that ends it are one lexeme: free text is the texts that end with
+a stop, and the text without any.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class Regex:
-    """Text that a regular expression matches from its first to its last character; never empty."""
+    """Text that a regular expression matches from its first to its last character;
+    never empty."""
 
     pattern: str
     alphabet: frozenset[int]
@@ -98,7 +100,8 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dispatch:
-    """Free text in which each trigger must be followed by its node. The reader writes it out."""
+    """Free text in which each trigger must be followed by its node. The reader writes
+    it out."""
 
     rules: tuple[Rule, ...]
     excludes: tuple[str, ...]
@@ -115,7 +118,8 @@ class Dispatch:
 Leaf = Text | Control | Free | Until | Regex | Schema
 Node = Leaf | Sequence | Either | Repeat | Dispatch
 Start = str | tuple[str, int]
-"""What ends free text: a text, or a control token with the characters before it that belong to it."""
+"""What ends free text: a text, or a control token with the characters before it that
+belong to it."""
 Rule = tuple[Start, Node]
 """A trigger, and what must follow it."""
 
@@ -150,21 +154,26 @@ class Names:
 
     def _any_in(self, text: str) -> re.Pattern[str]:
         """A pattern of the names in a text: one of all names takes long to compile."""
-        return re.compile("|".join(re.escape(name) for name in self._names if name in text) or "(?!)")
+        return re.compile(
+            "|".join(re.escape(name) for name in self._names if name in text) or "(?!)"
+        )
 
     def spelled(self, text: str) -> Node:
         """A text in which each name is a control token, or written as text."""
         parts: list[Node] = []
         plain = 0
         for found in self._any_in(text).finditer(text):
-            parts += [Text(text[plain : found.start()])] if plain < found.start() else []
+            parts += (
+                [Text(text[plain : found.start()])] if plain < found.start() else []
+            )
             parts.append(Either((Control(self._names[found[0]]), Text(found[0]))))
             plain = found.end()
         return sequence([*parts, Text(text[plain:])] if plain < len(text) else parts)
 
     def ways(self, text: str, stop: str) -> list[Rule]:
-        """How free text may end with a text that begins with one of its stops: with this stop, or with the
-        control token whose name is in it; and the rest of the text."""
+        """How free text may end with a text that begins with one of its stops: with
+        this stop, or with the control token whose name is in it; and the rest of the
+        text."""
         ways: list[Rule] = [(stop, self.spelled(text[len(stop) :]))]
         found = self._any_in(text).search(text)
         if found is not None and found.start() < len(stop):
@@ -178,7 +187,11 @@ def written_out(node: Node) -> Node:
     match node:
         case Dispatch():
             tail = optional(Free(node.stops))
-            return sequence([_calls(node), tail]) if node.loop else Either((_calls(node), tail))
+            return (
+                sequence([_calls(node), tail])
+                if node.loop
+                else Either((_calls(node), tail))
+            )
         case Sequence(parts):
             return sequence([written_out(part) for part in parts])
         case Either(options):
@@ -190,7 +203,8 @@ def written_out(node: Node) -> Node:
 
 
 def closed(node: Node, ends: Listed[Node], names: Names) -> Node:
-    """A node and one of the ends behind it; free text at the node's end becomes one with them."""
+    """A node and one of the ends behind it; free text at the node's end becomes one
+    with them."""
     if not _is_open(node):
         return sequence([node, _either_end(ends, names)])
     match node:
@@ -203,7 +217,9 @@ def closed(node: Node, ends: Listed[Node], names: Names) -> Node:
         case Repeat(part, 0, 1):
             return Either((closed(part, ends, names), _either_end(ends, names)))
         case _:
-            raise UnsupportedSpecError("repeated free text is ambiguous", where="structural_tag")
+            raise UnsupportedSpecError(
+                "repeated free text is ambiguous", where="structural_tag"
+            )
 
 
 def _is_open(node: Node) -> bool:
@@ -222,7 +238,9 @@ def _is_open(node: Node) -> bool:
 
 
 def _either_end(ends: Listed[Node], names: Names) -> Node:
-    return either([names.spelled(end.text) if isinstance(end, Text) else end for end in ends])
+    return either(
+        [names.spelled(end.text) if isinstance(end, Text) else end for end in ends]
+    )
 
 
 def _closed_dispatch(node: Dispatch, ends: Listed[Node], names: Names) -> Node:
@@ -231,9 +249,15 @@ def _closed_dispatch(node: Dispatch, ends: Listed[Node], names: Names) -> Node:
         if isinstance(end, Control):
             endings.append(_reached(("", end.token), node.stops))
         elif not isinstance(end, Text):
-            raise UnsupportedSpecError("free text without an end", where="structural_tag")
+            raise UnsupportedSpecError(
+                "free text without an end", where="structural_tag"
+            )
         else:
-            stop = min((x for x in node.excludes if end.text.startswith(x)), key=len, default=None)
+            stop = min(
+                (x for x in node.excludes if end.text.startswith(x)),
+                key=len,
+                default=None,
+            )
             if stop is None:
                 raise UnsupportedSpecError(
                     "free text before a text that may occur in it",
@@ -241,7 +265,9 @@ def _closed_dispatch(node: Dispatch, ends: Listed[Node], names: Names) -> Node:
                     hint="add that text to `excludes`",
                 )
             ways = names.ways(end.text, stop)
-            endings += [sequence([_reached(start, node.stops), rest]) for start, rest in ways]
+            endings += [
+                sequence([_reached(start, node.stops), rest]) for start, rest in ways
+            ]
     if node.loop:
         return sequence([_calls(node), either(endings)])
     if node.rules:
@@ -250,7 +276,8 @@ def _closed_dispatch(node: Dispatch, ends: Listed[Node], names: Names) -> Node:
 
 
 def _calls(node: Dispatch) -> Node:
-    """Free text and a trigger with what must follow: any number of times, or once where it doesn't loop."""
+    """Free text and a trigger with what must follow: any number of times, or once where
+    it doesn't loop."""
     if not node.rules:
         return EMPTY
     by_start: dict[Start, list[Node]] = {}
@@ -275,10 +302,13 @@ def _reached(start: Start, stops: tuple[str, ...], excludes: Listed[str] = ()) -
 
 
 def _until(stop: str, stops: tuple[str, ...], excludes: Listed[str]) -> Until:
-    """Text up to a stop, unless that is excluded. Raises where another stop always comes first."""
+    """Text up to a stop, unless that is excluded. Raises where another stop always
+    comes first."""
     if any(other in stop[:-1] for other in stops) or any(map(stop.endswith, excludes)):
         raise UnsupportedSpecError(
             f"{shown(stop)} is never reached: it contains another trigger, end or excluded text",
             where="structural_tag",
         )
-    return Until(stop, stops, tuple(sorted({each for each in excludes if each.endswith(stop)})))
+    return Until(
+        stop, stops, tuple(sorted({each for each in excludes if each.endswith(stop)}))
+    )

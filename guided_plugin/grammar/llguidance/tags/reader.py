@@ -46,7 +46,8 @@ _MAX_REPEAT = 1_000
 
 
 def read_tag(spec: OutputSpec, controls: Mapping[int, str]) -> Node:
-    """The whole tag. `controls`: names of the control tokens that it may name, by id."""
+    """The whole tag. `controls`: names of the control tokens that it may name, by
+    id."""
     document = spec.document()
     reading = Reading(controls, _FORMATS, spec)
     if "format" in document:
@@ -63,7 +64,9 @@ def _older(reading: Reading, document: Fields) -> Node:
         content = Schema(tag.get("schema", True), (*path, "schema"), any_order=False)
         ends = reading.endings(tag, path)
         tags.append((text_of(tag, "begin", path), closed(content, ends, reading.names)))
-    return Dispatch(tuple(_by_trigger(reading, tags, texts(document, "triggers", ()), ())), ())
+    return Dispatch(
+        tuple(_by_trigger(reading, tags, texts(document, "triggers", ()), ())), ()
+    )
 
 
 def _json_schema(reading: Reading, node: Fields, path: Path) -> Node:
@@ -75,13 +78,19 @@ def _json_schema(reading: Reading, node: Fields, path: Path) -> Node:
         raise malformed("must be a number above zero", (*path, "max_whitespace_cnt"))
     if most is not None and reading.whitespace == "flexible":
         raise refusal(
-            "`max_whitespace_cnt`", (*path, "max_whitespace_cnt"), "use compact or spaced whitespace"
+            "`max_whitespace_cnt`",
+            (*path, "max_whitespace_cnt"),
+            "use compact or spaced whitespace",
         )
     if "json_schema" not in node:
         raise malformed("must have a `json_schema`", path)
     any_order = flag(node, "any_order", path)
     found = Schema(node["json_schema"], (*path, "json_schema"), any_order)
-    return found if node.get("style", "json") == "json" else xml_schema(reading, node, path)
+    return (
+        found
+        if node.get("style", "json") == "json"
+        else xml_schema(reading, node, path)
+    )
 
 
 def _regex(reading: Reading, node: Fields, path: Path) -> Node:
@@ -99,7 +108,8 @@ def _regex(reading: Reading, node: Fields, path: Path) -> Node:
 
 
 def _any(reading: Reading, node: Fields, path: Path) -> Node:
-    """Any text, up to the end of the tag around it. Control tokens are none, whichever are excluded."""
+    """Any text, up to the end of the tag around it. Control tokens are none, whichever
+    are excluded."""
     for key in ("max_tokens", "max_chars"):
         if node.get(key) is not None:
             raise refusal(f"`{key}`", (*path, key))
@@ -120,7 +130,8 @@ def _alphabet(tree: ecma.Node) -> Iterator[int]:
 
 
 def _bytes(characters: ecma.Characters) -> Iterator[int]:
-    """Every byte that may be in one of these characters; some more where dialects differ."""
+    """Every byte that may be in one of these characters; some more where dialects
+    differ."""
     yield from range(128, 256)
     for code in range(128):
         inside = any(low <= code <= high for low, high in characters.ranges)
@@ -136,7 +147,9 @@ def _sequence(reading: Reading, node: Fields, path: Path) -> Node:
         found = reading.format(part, (*path, "elements", index))
         literal = part.get("type") == "const_string" and part["value"]
         if literal or isinstance(found, Control):
-            result = closed(result, [Text(literal) if literal else found], reading.names)
+            result = closed(
+                result, [Text(literal) if literal else found], reading.names
+            )
         else:
             result = sequence([result, found])
     return result
@@ -146,7 +159,12 @@ def _or(reading: Reading, node: Fields, path: Path) -> Node:
     elements = listed(node, "elements", path, dict)
     if not elements:
         raise malformed("must not be empty", (*path, "elements"))
-    return either([reading.format(part, (*path, "elements", i)) for i, part in enumerate(elements)])
+    return either(
+        [
+            reading.format(part, (*path, "elements", i))
+            for i, part in enumerate(elements)
+        ]
+    )
 
 
 def _token_begin(reading: Reading, node: Fields, path: Path) -> Control:
@@ -196,8 +214,13 @@ def _by_trigger(
     for begin, rest in tags:
         fitting = [trigger for trigger in triggers if begin.startswith(trigger)]
         if len(fitting) != 1:
-            raise malformed(f"exactly one must begin {shown(begin)}", (*path, "triggers"))
-        rules += [(start, sequence([part, rest])) for start, part in reading.names.ways(begin, fitting[0])]
+            raise malformed(
+                f"exactly one must begin {shown(begin)}", (*path, "triggers")
+            )
+        rules += [
+            (start, sequence([part, rest]))
+            for start, part in reading.names.ways(begin, fitting[0])
+        ]
     used = {trigger for trigger, _ in rules}
     if not rules or any(trigger not in used for trigger in triggers):
         raise refusal("a trigger without a tag", (*path, "triggers"))
@@ -205,7 +228,11 @@ def _by_trigger(
 
 
 def _from_rules(
-    rules: list[Rule], wholes: list[Node], excludes: tuple[str, ...], node: Fields, path: Path
+    rules: list[Rule],
+    wholes: list[Node],
+    excludes: tuple[str, ...],
+    node: Fields,
+    path: Path,
 ) -> Node:
     """Free text with tags. `wholes`: the tags, begins included."""
     once = flag(node, "stop_after_first", path)
@@ -258,7 +285,9 @@ def _separated(reading: Reading, node: Fields, path: Path) -> Node:
     if not tags:
         raise malformed("must not be empty", (*path, "tags"))
     separator = text_of(node, "separator", path)
-    tag = either([_tag(reading, each, (*path, "tags", index)) for index, each in enumerate(tags)])
+    tag = either(
+        [_tag(reading, each, (*path, "tags", index)) for index, each in enumerate(tags)]
+    )
     if not flag(node, "stop_after_first", path):
         more = sequence([reading.names.spelled(separator), tag])
         tag = sequence([tag, Repeat(more, 0, None)])
@@ -266,13 +295,21 @@ def _separated(reading: Reading, node: Fields, path: Path) -> Node:
 
 
 def _times(low: int, high: int | None) -> Callable[[Reading, Fields, Path], Node]:
-    return lambda reading, node, path: Repeat(reading.part(node, "content", path), low, high)
+    return lambda reading, node, path: Repeat(
+        reading.part(node, "content", path), low, high
+    )
 
 
 def _repeat(reading: Reading, node: Fields, path: Path) -> Node:
     low = node.get("min")
     high = node.get("max")
-    if not isinstance(low, int) or not isinstance(high, int) or low < 0 or high < -1 or -1 < high < low:
+    if (
+        not isinstance(low, int)
+        or not isinstance(high, int)
+        or low < 0
+        or high < -1
+        or -1 < high < low
+    ):
         raise malformed("must have `min` and `max`, and `max` at least `min`", path)
     if max(low, high) > _MAX_REPEAT:
         raise refusal(f"more than {_MAX_REPEAT} repetitions", path)
@@ -282,17 +319,29 @@ def _repeat(reading: Reading, node: Fields, path: Path) -> Node:
 
 _TAGS = ("tags", "at_least_one", "stop_after_first")
 _FORMATS: Mapping[str, Any] = {
-    "const_string": (("value",), lambda r, node, path: r.names.spelled(text_of(node, "value", path))),
-    "json_schema": (("json_schema", "style", "any_order", "max_whitespace_cnt", "excludes"), _json_schema),
+    "const_string": (
+        ("value",),
+        lambda r, node, path: r.names.spelled(text_of(node, "value", path)),
+    ),
+    "json_schema": (
+        ("json_schema", "style", "any_order", "max_whitespace_cnt", "excludes"),
+        _json_schema,
+    ),
     "regex": (("pattern",), _regex),
     "any_text": (("excludes", "max_tokens", "max_chars"), _any),
     "any_tokens": (("exclude_tokens", "max_tokens"), _any),
-    "token": (("token",), lambda r, node, path: r.token(node.get("token"), (*path, "token"))),
+    "token": (
+        ("token",),
+        lambda r, node, path: r.token(node.get("token"), (*path, "token")),
+    ),
     "sequence": (("elements",), _sequence),
     "or": (("elements",), _or),
     "tag": (("begin", "content", "end"), _tag),
     "triggered_tags": (("triggers", "excludes", *_TAGS), _triggered),
-    "token_triggered_tags": (("trigger_tokens", "exclude_tokens", *_TAGS), _token_triggered),
+    "token_triggered_tags": (
+        ("trigger_tokens", "exclude_tokens", *_TAGS),
+        _token_triggered,
+    ),
     "tags_with_separator": (("separator", *_TAGS), _separated),
     "optional": (("content",), _times(0, 1)),
     "plus": (("content",), _times(1, None)),

@@ -1,7 +1,9 @@
-"""Schemas whose properties are written as XML elements: strings as raw text, other values as JSON.
+"""Schemas whose properties are written as XML elements: strings as raw text, other
+values as JSON.
 
-Depends on fields. Takes objects of described properties; the rest is refused. Whitespace is at
-most one line's end between elements and around values that are not any string.
+Depends on fields. Takes objects of described properties; the rest is refused.
+Whitespace is at most one line's end between elements and around values that are not any
+string.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _SHARED = ("$schema", "$defs", "definitions")
 
 @dataclass(frozen=True, slots=True)
 class _Style:
-    """The texts around a value. `{key}` and `{string}` (whether it is raw text) are filled in."""
+    """The texts around a value. `{key}` and `{string}` (whether it is raw text) are
+    filled in."""
 
     begin: str
     end: str
@@ -43,10 +46,14 @@ _STYLES = {
     "qwen_xml": _Style("<parameter={key}>", "</parameter>"),
     "minimax_xml": _Style('<parameter name="{key}">', "</parameter>"),
     "deepseek_xml": _Style(
-        '<｜DSML｜parameter name="{key}" string="{string}">', "</｜DSML｜parameter>", ("",)
+        '<｜DSML｜parameter name="{key}" string="{string}">',
+        "</｜DSML｜parameter>",
+        ("",),
     ),
     "deepseek_v4_1_xml": _Style(
-        '<｜DSML｜ parameter name="{key}" string="{string}">', "</｜DSML｜ parameter>", ("",)
+        '<｜DSML｜ parameter name="{key}" string="{string}">',
+        "</｜DSML｜ parameter>",
+        ("",),
     ),
     "glm_xml": _Style("<arg_key>{key}</arg_key>{line}<arg_value>", "</arg_value>"),
 }
@@ -59,7 +66,11 @@ def xml_schema(reading: Reading, node: Fields, path: Path) -> Node:
         raise refusal(f"a style of {shown(node['style'])}", (*path, "style"))
     if node.get("any_order") or not reading.strict:
         hint = "use strict: true and no any_order"
-        raise refusal(f"a style of {shown(node['style'])} with these options", (*path, "style"), hint)
+        raise refusal(
+            f"a style of {shown(node['style'])} with these options",
+            (*path, "style"),
+            hint,
+        )
     schema = node["json_schema"]
     path = (*path, "json_schema")
     properties, required = _described(schema, path)
@@ -68,7 +79,9 @@ def xml_schema(reading: Reading, node: Fields, path: Path) -> Node:
     ahead = any(end.startswith("\n") for end in reading.ends)
     parts: list[Node] = [] if ahead else [optional(Text("\n"))]
     for key, value in properties.items():
-        part = _element(reading, style, key, value, shared, (*path, "properties", key), ahead=ahead)
+        part = _element(
+            reading, style, key, value, shared, (*path, "properties", key), ahead=ahead
+        )
         if not ahead:
             part = sequence([part, optional(Text("\n"))])
         parts.append(part if key in required else optional(part))
@@ -77,17 +90,32 @@ def xml_schema(reading: Reading, node: Fields, path: Path) -> Node:
 
 def _described(schema: Any, path: Path) -> tuple[dict[str, Any], list[str]]:
     """The properties of a closed object and those that it requires."""
-    described = isinstance(schema, Mapping) and schema.get("type") == "object" and "properties" in schema
+    described = (
+        isinstance(schema, Mapping)
+        and schema.get("type") == "object"
+        and "properties" in schema
+    )
     if not described or schema.get("additionalProperties", False) is not False:
         raise refusal("an object that takes any properties, as XML,", path)
-    known = {"type", "properties", "required", "additionalProperties", *_SHARED, *ANNOTATIONS}
+    known = {
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+        *_SHARED,
+        *ANNOTATIONS,
+    }
     unknown = next((key for key in schema if key not in known), None)
     if unknown is not None:
-        raise refusal(f"`{unknown}` of an object that is written as XML", (*path, unknown))
+        raise refusal(
+            f"`{unknown}` of an object that is written as XML", (*path, unknown)
+        )
     properties = schema["properties"]
     required = schema.get("required", [])
     if any(name not in properties for name in required):
-        raise refusal("a required property that is not described, as XML,", (*path, "required"))
+        raise refusal(
+            "a required property that is not described, as XML,", (*path, "required")
+        )
     if any(character in key for key in properties for character in '<>"&\n'):
         raise refusal("a property of this name, as XML,", (*path, "properties"))
     return properties, required
@@ -106,7 +134,9 @@ def _element(
     raw = _raw_values(value, path)
     string = raw is not None
     begins = [
-        style.begin.replace("{line}", line).replace("{string}", str(string).lower()).replace("{key}", key)
+        style.begin.replace("{line}", line)
+        .replace("{string}", str(string).lower())
+        .replace("{key}", key)
         for line in (("", "\n") if "{line}" in style.begin else ("",))
     ]
     if ahead:
@@ -120,13 +150,18 @@ def _element(
     if raw is None:
         lines = ("", "\n")
         whole = {**shared, **value} if isinstance(value, Mapping) and shared else value
-        content = Schema(whole, path, shared=path[:-2] if shared else None, without_strings=True)
+        content = Schema(
+            whole, path, shared=path[:-2] if shared else None, without_strings=True
+        )
     heads = [spelled(begin + line) for begin in begins for line in lines]
-    return sequence([either(heads), content, either([spelled(line + style.end) for line in lines])])
+    return sequence(
+        [either(heads), content, either([spelled(line + style.end) for line in lines])]
+    )
 
 
 def _raw_values(value: Any, path: Path) -> list[str] | None:
-    """Of a string, the texts that it may be; none listed: any. None: it is no string."""
+    """Of a string, the texts that it may be; none listed: any. None: it is no
+    string."""
     if not isinstance(value, Mapping):
         return None
     listed = value.get("enum", [value["const"]] if "const" in value else None)
@@ -134,7 +169,11 @@ def _raw_values(value: Any, path: Path) -> list[str] | None:
         known = {"enum", "const", "type", *ANNOTATIONS}
         if not known.issuperset(value) or ("const" in value and "enum" in value):
             raise refusal("a string with values and other keywords, as XML,", path)
-        return list(dict.fromkeys(listed)) if value.get("type", "string") == "string" else None
+        return (
+            list(dict.fromkeys(listed))
+            if value.get("type", "string") == "string"
+            else None
+        )
     if value.get("type") != "string":
         return None
     if not {"type", *ANNOTATIONS}.issuperset(value):
