@@ -174,12 +174,10 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
     For xgrammar that holds for few specs, since each class in a pattern may take it 40
     ms; for backends of third parties nothing is known.
     """
-    if (
-        backend not in ("llguidance", "xgrammar")
-        or len(spec.text) > _SMALL_TEXT
-        or spec.is_measured
-    ):
+    if backend not in ("llguidance", "xgrammar") or len(spec.text) > _SMALL_TEXT:
         return False
+    if spec.close_before_length and spec.kind == "grammar":
+        return False  # its shortest output is searched for
     if any((getattr(spec, name) or 0) > _SMALL_LENGTH for name in BOUNDS):
         return False
     if spec.kind == "json_object":

@@ -300,14 +300,6 @@ class OutputSpec:
         )
 
     @property
-    def is_measured(self) -> bool:
-        """Whether its grammar is tried for 0.25 s while it compiles, so that its
-        outputs end in time: its text does not tell what one token may add to the
-        shortest output."""
-        unclear = self.kind in ("grammar", "regex") or '"contains"' in self.text
-        return bool(self.close_before_length) and unclear
-
-    @property
     def is_json(self) -> bool:
         """Whether its outputs are JSON documents."""
         return self.kind in ("json_schema", "json_object")

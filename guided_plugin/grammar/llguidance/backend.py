@@ -23,7 +23,7 @@ from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, Disti
 from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
 from guided_plugin.grammar.llguidance.distinct.track import BYTES
 from guided_plugin.grammar.llguidance.endings import MEMO_BYTES, Endings
-from guided_plugin.grammar.llguidance.growth import forced_run, growth, marks
+from guided_plugin.grammar.llguidance.lark.ends import ends_of, forced_run
 from guided_plugin.grammar.llguidance.lark.patterns import FUEL
 from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar
 from guided_plugin.grammar.llguidance.learnt import Learnt
@@ -78,8 +78,6 @@ _QUICK_CHARACTERS = 20_000
 # Client grammars may have costly rows there.
 _MOST_FORCED = 1_000
 
-_CHARACTER = 4
-"""Bytes of a character, which may be begun at any place."""
 _CLOSING_SECONDS = 0.5
 """Of processor time, for the shortest output of a grammar."""
 
@@ -175,11 +173,10 @@ class LLGuidanceBackend:
 
     def _lark(self, spec: OutputSpec) -> LarkGrammar:
         lark = lark_of(spec, self._tokenizers, self._unenforced)
-        if not self._jumps or (
-            spec.kind != "grammar" and forced_run(lark.text) <= _MOST_FORCED
-        ):
+        if not self._jumps:
             return lark
-        return replace(lark, forces=False)
+        forces = lark.rules is not None and forced_run(lark.rules) <= _MOST_FORCED
+        return replace(lark, forces=forces)
 
     def _left_out(self, spec: OutputSpec) -> tuple[str, ...]:
         """Those of `unenforced_keywords` that it asks for."""
@@ -282,37 +279,25 @@ class LLGuidanceBackend:
             named=named,
         )
         if spec.close_before_length:
-            endings = Endings(self._tokenizers.spelling, text)
-            shortest, grows = (
-                (None, 0) if prepared is None else (prepared.shortest, prepared.growth)
-            )
-            if shortest is None:
-                shortest = endings.shortest(
-                    self.start(made, self._stops), _CLOSING_SECONDS
-                )
-                # A character may need a token. One token may make two choices, but then
-                # these need fewer.
-                grows = _CHARACTER + growth(text)
-                if shortest is not None and spec.is_measured:
-                    grows = endings.measured(
-                        self.start(made, self._stops), grows, _CLOSING_SECONDS / 2
-                    )
-            if shortest is None:
+            ends = lark.ends or ends_of(lark.rules)
+            endings = Endings(self._tokenizers.spelling, ends)
+            if prepared is None:
+                first = endings.first(self.start(made, self._stops), _CLOSING_SECONDS)
+                grows = endings.growth
+            else:
+                first = prepared.shortest
+                grows = prepared.growth
+            if first is None:
                 what = "has no end that can be found in time, so it can't be closed before its token limit"
                 raise UnsupportedSpecError(
                     what, where=spec.kind, hint="set close_before_length to false"
                 )
-            ends = marks(text)
-            closing = ClosingRules(endings, grows, shortest, ends)
-            # Grammars without marks, as those of JSON are, share their plain tokens.
-            size += 4 * MEMO_BYTES + (
-                sum(mask.nbytes for mask in closing.plain.values()) if ends else 0
-            )
+            closing = ClosingRules(endings, grows, first, words=not ends.free)
             made = replace(
                 made,
                 handle=replace(compiled, closing=closing),
-                size_bytes=size,
-                shortest=shortest,
+                size_bytes=size + 3 * MEMO_BYTES,
+                shortest=first,
                 growth=grows,
             )
         return replace(made, seconds=time.perf_counter() - start)
@@ -322,9 +307,8 @@ class LLGuidanceBackend:
     ) -> tuple[int, ...] | None:
         """The tokens of a short completion, found in so much processor time; the
         matcher stays where it is."""
-        return Endings(self._tokenizers.spelling, grammar.handle.lark.text).shortest(
-            matcher, seconds
-        )
+        ends = ends_of(grammar.handle.lark.rules)
+        return Endings(self._tokenizers.spelling, ends).shortest(matcher, seconds)
 
     def closing(
         self, grammar: Grammar, room: int, stop_token_ids: tuple[int, ...]

@@ -2,28 +2,26 @@
 the fewest tokens.
 
 Most of an ending is forced. Where it is not, a mask of single bytes says what may come:
-brackets and quotes that close are taken first, then the shortest values. What is found
-is right, as a matcher took it; another choice at each place is tried to make it
-shorter. Depends on the matcher and the vocabulary.
+brackets and quotes that close are taken first, then the names that objects need, then
+the shortest values. What is found is right, as a matcher took it; another choice at
+each place is tried to make it shorter. Depends on the matcher, the vocabulary and what
+rules tell of ends.
 """
 
 from __future__ import annotations
 
 import itertools
-import random
-import re
 import time
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from guided_plugin.grammar.base import MaskArray
-from guided_plugin.grammar.llguidance.growth import examples, required
+from guided_plugin.grammar.llguidance.lark.rules import Ends
 from guided_plugin.grammar.llguidance.matcher import LLGuidanceMatcher
-from guided_plugin.grammar.llguidance.tokenizer import Spelling, bits
-from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
+from guided_plugin.grammar.llguidance.tokenizer import Spelling
+from guided_plugin.spec.memo import ENTRY_BYTES, Latest
 
 Piece: TypeAlias = bytes | int
 """A part of an ending: a text, or a control token."""
@@ -46,25 +44,23 @@ _TURNS = 8
 """So often the same choice is made in the same place."""
 _MOST_BYTES = 1 << 16
 MEMO_BYTES = 1 << 17
-"""What is remembered for a grammar of one kind: spellings, ends of texts."""
+"""What is remembered for a grammar of one kind: spellings."""
 _WIDTH = 8
 """Places with as many bytes that are kept while the end of a text is looked for."""
 _TRIES = 100
 """Other ways that are tried to make an ending shorter."""
 _ALTERNATIVES = 6
 """Other choices that are tried at one place."""
-_LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)+)"')
-_MOST_LITERALS = 64
-_LONGEST_EXAMPLE = 40
+_LONGEST_REST = 40
 _MOST_RESTS = 512
-_KNOWN_TEXTS = 4
-_MOST_PADS = 130
-_PADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _LAST_PIECES = 16
 """So many of an ending's last pieces hold the beginning of a name that is being
 written."""
 _MOST_NAMES = 64
 """So many names are tried for one that is being written."""
+_SLACK = 4
+"""Tokens by which an ending may grow where two of its texts meet: a character may be
+begun at any place."""
 
 
 @dataclass(slots=True)
@@ -80,37 +76,36 @@ class _Choice:
 class Endings:
     """Finds endings of the outputs of one grammar."""
 
-    def __init__(self, spelling: Spelling, text: str) -> None:
-        """`text`: of the grammar."""
+    def __init__(self, spelling: Spelling, ends: Ends) -> None:
         self.spelling = spelling
+        self._ends = ends
         self._spelled: Latest[bytes, tuple[int, ...]] = Latest(MEMO_BYTES)
-        self._texts: Latest[bytes, list[bytes]] = Latest(MEMO_BYTES)
-        """Ends of texts, by what may come in front of them."""
-        literals = _LITERAL.findall(text)
-        ends = (
-            one.encode()
-            for one in literals
-            if len(one) > 1 and "\\" not in one and not one[0].isalnum()
-        )
-        # What an example shows may have begun.
-        cut = (
-            (one[:at], one[at:])
-            for one in examples(text)
-            for at in range(min(len(one), _LONGEST_EXAMPLE))
-        )
-        rests = (
-            rest
-            for begun, rest in cut
-            if not (len(begun) - len(begun.rstrip(b"\\"))) % 2
-        )
-        found = dict.fromkeys((*itertools.islice(ends, _MOST_LITERALS), *rests))
-        self._literals = sorted(itertools.islice(found, _MOST_RESTS), key=len)
-        quoted = (
-            one.replace('\\"', '"').encode() for one in literals if one[:2] == '\\"'
-        )
-        self._values = [*itertools.islice(dict.fromkeys(quoted), _MOST_LITERALS)]
-        self._names = sorted(required(text))
+        self._names = ends.names
         """Names that objects need: where one is chosen, one of these is taken first."""
+        rests = (
+            text[at:]
+            for text in ends.texts
+            for at in range(min(len(text), _LONGEST_REST))
+        )
+        self._rests = sorted(
+            itertools.islice(dict.fromkeys(rests), _MOST_RESTS), key=len
+        )
+        """What may be left of a text that must end in some way."""
+
+    @property
+    def growth(self) -> int:
+        """How many tokens one token may add to the shortest ending, at most."""
+        sizes = map(self.spelling.most_tokens, self._ends.choices)
+        return _SLACK + max(self._ends.reach, *sizes, 0)
+
+    def first(self, start: LLGuidanceMatcher, seconds: float) -> tuple[int, ...] | None:
+        """The shortest output: as the rules tell it if that is one, else the shortest
+        that is found in so much processor time."""
+        text = self._ends.shortest
+        tokens = None if text is None else self.spelling.spelled(text)
+        if tokens is not None and start.ends_with(tokens):
+            return tokens
+        return self.shortest(start, seconds)
 
     def shortest(
         self,
@@ -179,34 +174,6 @@ class Endings:
                 tokens.append(piece)
         return tuple(tokens)
 
-    def measured(self, start: LLGuidanceMatcher, most: int, seconds: float) -> int:
-        """Twice the tokens that one random token was seen to add to the shortest
-        ending, `most` or more."""
-        rng = random.Random(0)
-        until = time.thread_time() + seconds
-        places = {(b"", 0): start}
-        while time.thread_time() < until:
-            place = rng.choice([*places.values()]).fork()
-            # a token may begin in forced text and choose behind it
-            place.accept_text(place.forced()[:-2])
-            before = len(self.shortest(place, seconds, tries=0) or ())
-            row = place.row()
-            kinds = [
-                allowed
-                for kind in self.spelling.kinds
-                if len(allowed := kind[bits(row, kind)])
-            ]
-            if kinds and place.accept(int(rng.choice(rng.choice(kinds)))):
-                found = self.shortest(place, 2 * seconds, needed=before + most)
-                if found is not None:
-                    most = max(most, 2 * (len(found) - before))
-                    places.setdefault(
-                        (self.spelling.signature(place.row()), len(found)), place
-                    )
-                elif before <= most:
-                    return 1 << 30  # a dead end: each mask is to leave an ending
-        return most
-
     def _move(self, place: LLGuidanceMatcher, piece: Piece) -> bool:
         return (
             place.accept(piece) if isinstance(piece, int) else place.accept_text(piece)
@@ -260,14 +227,6 @@ class Endings:
                 visits[seen] += not (
                     ordered and ordered[0] in _CLOSERS and len(ordered) < _FEW
                 )
-                # long ones may be due
-                if not {*ordered}.intersection(_CLOSERS) and not visits[seen] % 4:
-                    fits = [
-                        one
-                        for one in self._values
-                        if place.fits([*(self.spelled([one]) or (-1,))])
-                    ]
-                    options += fits[visits[seen] // 4 % max(1, len(fits)) :][:1]
                 options += [bytes([byte]) for byte in ordered[turn:] + ordered[:turn]]
                 closed = False
             elif _QUOTE in allowed and not closed:
@@ -334,55 +293,15 @@ class Endings:
         allowed = self.spelling.bytes_in(row)
         quoted = _QUOTE in allowed
         key = self.spelling.signature(row)
-        ends: Iterable[bytes]
-        literals = (
-            one for one in self._literals if quoted and time.thread_time() < deadline
-        )
-        for ends in (
-            (one for one in literals if place.ends_with(self.spelled([one]) or ())),
-            (bytes([byte]) for byte in _one_of_each(allowed)),
-            self._texts.get(key) or [],
-            self._literals,
-        ):
-            fresh = (
-                one
-                for one in ends
-                if (key, one) not in used and time.thread_time() < deadline
-            )
-            found = next((one for one in fresh if self._ends(place, one, quoted)), None)
-            if found is not None:
-                return found
-        found = self._padded(place, quoted, allowed, deadline) or self._searched_end(
-            place, quoted, deadline
-        )
-        if found is not None:
-            known = [found, *(self._texts.get(key) or [])][:_KNOWN_TEXTS]
-            self._texts.put(key, known, ENTRY_BYTES + 2 * texts_bytes(*known))
-        return found
-
-    def _padded(
-        self,
-        place: LLGuidanceMatcher,
-        quoted: bool,
-        allowed: list[int],
-        deadline: float,
-    ) -> bytes | None:
-        """Such an end with as many other characters as make it long enough."""
-        kinds = _one_of_each(allowed)[:2]
-        tried: Iterable[tuple[bytes, int]] = itertools.chain(
-            itertools.product((b"",), range(2, _MOST_PADS)),
-            itertools.product(self._literals, _PADS),
-        )
-        for text, count in tried:
+        singles = [bytes([byte]) for byte in _one_of_each(allowed)]
+        for text in itertools.chain(singles, self._rests):
             if time.thread_time() > deadline:
                 return None
-            for pad in (bytes([byte]) * count for byte in kinds):
-                for one in dict.fromkeys((pad + text, text + pad)):
-                    if self._ends(place, one, quoted):
-                        return one
-        return None
+            if (key, text) not in used and self._ends_text(place, text, quoted):
+                return text
+        return self._searched_end(place, quoted, deadline)
 
-    def _ends(self, place: LLGuidanceMatcher, text: bytes, quoted: bool) -> bool:
+    def _ends_text(self, place: LLGuidanceMatcher, text: bytes, quoted: bool) -> bool:
         moved = place.fork()
         return moved.accept_text(text) and self._has_ended(moved, moved.row(), quoted)
 

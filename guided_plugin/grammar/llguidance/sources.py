@@ -10,7 +10,7 @@ here compiles.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from guided_plugin.errors import (
     CompileLimitError,
@@ -20,24 +20,20 @@ from guided_plugin.errors import (
 )
 from guided_plugin.grammar.llguidance.client import client_lark
 from guided_plugin.grammar.llguidance.lark import HEADER, schema_to_lark
+from guided_plugin.grammar.llguidance.lark.ends import nesting
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
-from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar, literal
+from guided_plugin.grammar.llguidance.lark.reach import need_of
+from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar, literal
 from guided_plugin.grammar.llguidance.matcher import first_line
 from guided_plugin.grammar.llguidance.tags import tag_to_lark
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.languages import whole
 
 MAX_DEPTH = 2_000
 """Rules and brackets that a grammar may nest. llguidance reads them recursively: with a
 stack of 8 MiB, versions 1.7.6 and 1.9.1 end the process at 2,700 (measured with chains
 of rules and of brackets)."""
-
-_PART = re.compile(
-    r'"(?:[^"\\\n]++|\\.)*+"|/(?![/*])(?:[^/\\\n]++|\\.)++/|//[^\n]*'
-    r"|^[+?!]?(?P<defined>[A-Za-z_]\w*)(?:::\w+)?(?:\[[^\]\n]*\])?(?=\s*:(?!:))"
-    r"|^%[^\n]*|(?P<named>[A-Za-z_]\w*)|(?P<bracket>[()\[\]])",
-    re.MULTILINE,
-)
 
 _WHERE = re.compile(r"(?:at )?(\d+)\((\d+)\): ")
 _REASON = re.compile(r"^error: (.+)$", re.MULTILINE)
@@ -105,47 +101,18 @@ def lark_of(
     grammar = _written(spec, tokens, unenforced, marked)
     text = grammar.text
     # Each line and each bracket nests at most one deeper.
-    most = text.count("\n") + text.count("(") + text.count("[")
-    depth = nesting(text) if most > MAX_DEPTH else most
+    depth = text.count("\n") + text.count("(") + text.count("[")
+    if depth > MAX_DEPTH and grammar.rules is not None:
+        depth = nesting(grammar.rules)
     if depth > MAX_DEPTH:
         raise CompileLimitError(
             f"nests {depth} rules in its grammar; llguidance supports at most {MAX_DEPTH}",
             where=spec.kind,
             hint="each property of an object is a rule in the one before: use fewer, or nest them in objects"
             if spec.kind != "grammar"
-            else "write a repetition instead of a chain of rules",
+            else "write fewer rules and brackets, each on its line",
         )
     return grammar
-
-
-def nesting(text: str) -> int:
-    """How deep the rules and brackets of a Lark grammar are nested as llguidance reads
-    them: from `start`, each rule where it is first named."""
-    rules: dict[str, list[tuple[str, int]]] = {}
-    rule: list[tuple[str, int]] = []
-    brackets = deepest = 0
-    for part in _PART.finditer(text):
-        if part["defined"]:
-            rule = rules.setdefault(part["defined"], [])
-            brackets = 0
-        elif part["named"]:
-            rule.append((part["named"], brackets))
-        elif part["bracket"]:
-            brackets += 1 if part["bracket"] in "([" else -1
-            deepest = max(deepest, brackets)
-    read: set[str] = set()
-    reading: list[tuple[int, Iterator[tuple[str, int]]]] = [(0, iter([("start", 0)]))]
-    while reading:
-        depth, names = reading[-1]
-        for name, inside in names:
-            if name in rules and name not in read:
-                read.add(name)
-                deepest = max(deepest, depth + inside + 1)
-                reading.append((depth + inside + 1, iter(rules[name])))
-                break
-        else:
-            reading.pop()
-    return deepest
 
 
 def _written(
@@ -163,10 +130,12 @@ def _written(
             marked=marked,
         )
     if spec.kind == "regex":
-        return LarkGrammar(f"{HEADER}start: TEXT\nTEXT: {_regex(spec.text)}")
+        return _terminal(_regex(spec.text), need_of(whole(spec.text)).most, b"")
     if spec.kind == "choice":
-        texts = " | ".join(map(literal, spec.document()))
-        return LarkGrammar(f"{HEADER}start: TEXT\nTEXT: {texts}")
+        texts = spec.document()
+        shortest = min(texts, key=len).encode()
+        most = max(len(each.encode()) for each in texts)
+        return _terminal(" | ".join(map(literal, texts)), most, shortest)
     if spec.kind == "grammar" and spec.syntax == "lark":
         return client_lark(spec, tokens, unenforced, marked=marked)
     if spec.kind == "structural_tag":
@@ -179,6 +148,13 @@ def _written(
         where=spec.kind,
         hint="use the backend xgrammar, or write it as Lark",
     )
+
+
+def _terminal(body: str, reach: int, shortest: bytes) -> LarkGrammar:
+    """A grammar of one terminal."""
+    grammar = Grammar()
+    start = grammar.terminal(body, reach=reach, text=shortest or None)
+    return grammar.lark(start, HEADER)
 
 
 def _regex(source: str) -> str:

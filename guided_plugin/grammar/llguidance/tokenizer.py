@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.forced import ids_of
-from guided_plugin.grammar.llguidance.growth import PROBES
+from guided_plugin.grammar.llguidance.lark.reach import PROBES
 from guided_plugin.grammar.vocabulary import Vocabulary
 
 # Tokens whose masks are precomputed: a state that allows all of a slice adds it as one
@@ -150,19 +150,18 @@ class Spelling:
             sorted(vocabulary.special_ids.difference(self.stops)), np.int64
         )
         both = np.concatenate([self._single, self._controls])
-        self._words, self._shifts = both >> 5, (both & 31).astype(np.int32)
+        self._mask_words, self._shifts = both >> 5, (both & 31).astype(np.int32)
         self._sizes = np.zeros(32 * vocabulary.words, np.int32)
         self._sizes[: len(self.tokens)] = [_plain_size(text) for text in self.tokens]
         self.probes = [self.single[byte] for byte in PROBES if byte in self.single]
         self._plain = _by_size(self._sizes)
 
     @cached_property
-    def kinds(self) -> tuple[NDArray[np.int64], ...]:
-        """What random walks choose from: the tokens with the most brackets, single
-        bytes, all."""
-        opening = sorted(self.ids, key=lambda text: -sum(map(text.count, b"[({<")))
-        texts = np.array([self.ids[text] for text in opening], np.int64)
-        return texts[:256], self._single, texts
+    def _words(self) -> dict[int, MaskArray]:
+        sizes = self._sizes.copy()
+        others = [i for i, text in enumerate(self.tokens) if _NO_WORDS.search(text)]
+        sizes[others] = 0
+        return _by_size(sizes)
 
     def spelled(self, text: bytes) -> tuple[int, ...] | None:
         """A text in as few tokens as possible; None where the vocabulary can't spell
@@ -186,6 +185,21 @@ class Spelling:
             size = steps[size - 1]
         return tuple(reversed(tokens))
 
+    def most_tokens(self, text: bytes) -> int:
+        """The fewest tokens of a text, or of that one of its ends that needs the
+        most."""
+        size = len(text)
+        fewest = [0] * (size + 1)
+        for start in reversed(range(size)):
+            longest = min(size, start + self._longest[text[start]])
+            sizes = (
+                fewest[end]
+                for end in range(start + 1, longest + 1)
+                if text[start:end] in self.ids
+            )
+            fewest[start] = 1 + min(sizes, default=_NEVER)
+        return min(max(fewest), size)
+
     def bytes_in(self, row: MaskArray) -> list[int]:
         """The bytes that a mask allows next, of those that have a token of their
         own."""
@@ -206,23 +220,16 @@ class Spelling:
             ]
         return found
 
-    def plain(self, marks: frozenset[str]) -> dict[int, MaskArray]:
-        """Tokens of so many whole characters at most that end no text, as `marks` do,
-        and begin no escape."""
-        if not marks:
-            return self._plain
-        classes = (
-            re.escape(one.encode()) if one.isascii() else rb"\x80-\xff" for one in marks
-        )
-        ended = re.compile(rb"[%s]" % b"".join(classes))
-        sizes = self._sizes.copy()
-        sizes[[i for i, text in enumerate(self.tokens) if ended.search(text)]] = 0
-        return _by_size(sizes)
+    def plain(self, *, words: bool) -> dict[int, MaskArray]:
+        """Tokens of so many whole characters at most that end no text and begin no
+        escape. `words`: of letters, digits and spaces alone, where other characters may
+        end one."""
+        return self._words if words else self._plain
 
     def signature(self, row: MaskArray) -> bytes:
         """Which bytes a mask allows next, and which control tokens."""
         return np.packbits(
-            (row[self._words] >> self._shifts & 1).astype(np.uint8)
+            (row[self._mask_words] >> self._shifts & 1).astype(np.uint8)
         ).tobytes()
 
     def is_free(self, row: MaskArray) -> bool:
@@ -230,6 +237,7 @@ class Spelling:
         return all(row[token >> 5] >> (token & 31) & 1 for token in self.probes)
 
 
+_NO_WORDS = re.compile(rb"[^A-Za-z0-9 ]")
 _SPECIAL = re.compile(rb'["\\<\x00-\x1f]')
 
 

@@ -148,7 +148,8 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
         else ""
     )
     emitter.grammar.define(tail, [Alternative((), enough), *later], parameter=True)
-    emitter.grammar.define(name, first, parameter=True)
+    least = [each.symbols[:1] for each in first[: constraint.shortest]]
+    emitter.grammar.define(name, first, parameter=True, needed=tuple(least))
     filled = (OPEN, Reference(name, "0x0"), CLOSE)
     return emitter.grammar.rule(
         filled, *([(OPEN, CLOSE)] if constraint.shortest == 0 else [])

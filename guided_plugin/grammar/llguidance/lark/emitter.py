@@ -35,6 +35,11 @@ from guided_plugin.grammar.llguidance.lark.numbers import (
 )
 from guided_plugin.grammar.llguidance.lark.patterns import expression
 from guided_plugin.grammar.llguidance.lark.ranges import Number
+from guided_plugin.grammar.llguidance.lark.reach import (
+    ends_texts,
+    reach_of,
+    text_of,
+)
 from guided_plugin.grammar.llguidance.lark.reader import closed
 from guided_plugin.grammar.llguidance.lark.rules import (
     NEVER,
@@ -70,6 +75,9 @@ PLAIN = 2
 _MOST_AT_ONCE = 7_900
 """Items of a row of llguidance's parser for what an object may begin with, of 8,000
 (see `backend.py`)."""
+
+_NUMBER_REACH = 20
+"""Characters that a number may still need: the digits of a bound."""
 
 T = TypeVar("T")
 _Compared: TypeAlias = tuple[Items, ...] | None
@@ -265,7 +273,9 @@ class Emitter:
                 Alternative((never, never)),
             ]
             self.grammar.define(NEVER, ending)
-        endless = self.grammar.terminal(expression(f'"{characters}*'))
+        endless = self.grammar.terminal(
+            expression(f'"{characters}*'), reach=0, ends=False, text=b'"'
+        )
         return self.grammar.rule((terminal,), (endless, Reference(NEVER)))
 
     def together(self, bodies: Sequence[str]) -> None:
@@ -316,7 +326,8 @@ class Emitter:
                 return NULL
             case Boolean(values):
                 return self.grammar.terminal(
-                    " | ".join(f'"{json.dumps(value)}"' for value in sorted(values))
+                    " | ".join(f'"{json.dumps(value)}"' for value in sorted(values)),
+                    ends=False,
                 )
             case Number():
                 return self._number(constraint)
@@ -325,7 +336,13 @@ class Emitter:
                     constraint
                 )
                 self.together([body])
-                return self.led(self.grammar.terminal(body), lead(constraint))
+                terminal = self.grammar.terminal(
+                    body,
+                    reach=reach_of(constraint),
+                    ends=ends_texts(constraint),
+                    text=text_of(constraint),
+                )
+                return self.led(terminal, lead(constraint))
 
     def _number(self, number: Number) -> Symbol:
         spelling = self.style.spelling
@@ -353,7 +370,11 @@ class Emitter:
         # A range without numbers is no constraint; what is left out of one may be all
         # there is.
         return self.grammar.terminal(
-            body, filled=not (number.no_multiples or number.excluded)
+            body,
+            filled=not (number.no_multiples or number.excluded),
+            reach=_NUMBER_REACH,
+            ends=False,
+            text=b"0" if number in (Number(), Number(whole=True)) else None,
         )
 
 

@@ -95,7 +95,12 @@ def any_order(
             (0, ()) if answered or count else _needed(members, required, fewest)
         )
         emitter.grammar.define(
-            rule, steps, parameter=True, fewest=least, counted=counted
+            rule,
+            steps,
+            parameter=True,
+            fewest=least,
+            counted=counted,
+            needed=_asked(members, required, fewest),
         )
         whole = answered == everything and (in_parameter or count >= fewest)
         more = Alternative((COMMA, Reference(rule, "_")), some_of=rule)
@@ -122,6 +127,18 @@ def _needed(
         *counted,
         *((value, each_required) for value in needed),
     )
+
+
+def _asked(
+    members: list[Member], required: list[str], fewest: int
+) -> tuple[tuple[Symbol, ...], ...]:
+    """The properties of a shortest object: the required ones and `fewest` others."""
+    parts = [(each.key, COLON, each.value) for each in members if each.name in required]
+    others = [
+        (each.key, COLON, each.value) for each in members if each.name not in required
+    ]
+    more = itertools.islice(itertools.cycle(others), fewest) if others else ()
+    return (*parts, *more)
 
 
 def _remembering(

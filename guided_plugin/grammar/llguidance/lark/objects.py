@@ -35,6 +35,7 @@ from guided_plugin.grammar.llguidance.lark.patterns import (
     matches,
     pattern,
 )
+from guided_plugin.grammar.llguidance.lark.reach import reach_of
 from guided_plugin.grammar.llguidance.lark.rules import (
     Alternative,
     Repeated,
@@ -273,7 +274,13 @@ class _Writer:
                 if empty_terminal(names):
                     continue
                 self.bodies.append(names)
-                terminal = self.grammar.terminal(names)
+                sources = frozenset(matched)
+                terminal = self.grammar.terminal(
+                    names,
+                    reach=reach_of(String(patterns=sources)),
+                    ends=bool(base or sources or keys),
+                    text=None if base or sources or keys else b'""',
+                )
                 key = terminal if keys else self.emitter.led(terminal, characters)
                 yield Member(key, self.emitter.value(combined), chosen)
 

@@ -9,6 +9,7 @@ is asked of llguidance.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from functools import cache
@@ -75,6 +76,14 @@ FUEL = {"initial_lexer_fuel": 4_000_000, "step_lexer_fuel": 4_000_000}
 _MATCHER_BYTES = 200_000
 """A guess at what a matcher and what its lexer learns take."""
 _QUOTE = ord('"')
+_BACKSLASH = ord("\\")
+_LONGEST_TEXT = 100
+"""Bytes of the shortest text of a terminal, at most; chosen, not measured, as are the
+next two."""
+_WIDTH = 8
+"""Texts of one length that are kept while the shortest is looked for."""
+_FEW = 12
+"""So many bytes are all tried."""
 # How many bytes are tried to find out whether a terminal takes only a few texts, and
 # how long these may be.
 _MAX_STEPS = 3_000
@@ -437,3 +446,39 @@ def _next_bytes(matcher: Any) -> list[int]:
     bits = int.from_bytes(matcher.compute_bitmask()[:32], "little")
     found = [byte for byte in range(256) if bits >> byte & 1 and byte != _QUOTE]
     return [*found, _QUOTE] if bits >> _QUOTE & 1 else found
+
+
+@remembered(texts_bytes)
+def shortest_text(body: str) -> bytes | None:
+    """A shortest text that a terminal takes, of few kinds of characters; None where none
+    is found soon."""
+    level: dict[bytes, Any] = {b"": _matcher_of(body)}
+    for _ in range(_LONGEST_TEXT):
+        states: dict[bytes, tuple[bytes, Any]] = {}
+        for text, matcher in level.items():
+            if matcher.is_error():
+                return None
+            if text and matcher.is_accepting():
+                return text
+            for byte in _one_of_each(_next_bytes(matcher)):
+                ahead = matcher.deep_copy()
+                ahead.consume_token(byte)
+                # What may come next tells most states apart.
+                states.setdefault(
+                    ahead.compute_bitmask(), (text + bytes([byte]), ahead)
+                )
+        level = dict(itertools.islice(states.values(), _WIDTH))
+    return None
+
+
+def _one_of_each(found: list[int]) -> list[int]:
+    """The quote, and one byte of each kind: what differs by letters is tried once."""
+    kinds: dict[object, int] = {}
+    for byte in reversed(found):
+        char = chr(byte)
+        kind: object = (char.isalpha(), char.isdigit(), char.isupper())
+        if not char.isalnum() or byte >= 128 or len(found) < _FEW:
+            kind = byte if byte < 128 else "beyond"
+        kinds[kind] = byte
+    kinds.pop(_BACKSLASH, None)
+    return sorted(kinds.values(), key=lambda byte: byte != _QUOTE)

@@ -8,12 +8,12 @@ lead a model into a dead end.
 
 from __future__ import annotations
 
+import ast
 import itertools
-import json
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from json.encoder import encode_basestring
 from typing import NamedTuple
 
@@ -76,6 +76,24 @@ Symbol = Text | Reference | Repeated
 
 
 @dataclass(frozen=True, slots=True)
+class Ends:
+    """What the rules of a grammar tell of the ends of its outputs."""
+
+    shortest: bytes | None = None
+    """The shortest output, unless it holds what no text spells."""
+    names: tuple[bytes, ...] = ()
+    """The names, in quotes, that objects need, sorted."""
+    texts: tuple[bytes, ...] = ()
+    """Short texts of its terminals, without quotes."""
+    choices: tuple[bytes, ...] = ()
+    """The longest texts that one choice may add."""
+    reach: int = 0
+    """The most bytes that the rest of a terminal's text may need."""
+    free: bool = False
+    """Whether no character ends a free text, but the quote."""
+
+
+@dataclass(frozen=True, slots=True)
 class LarkGrammar:
     """A grammar as llguidance reads it, and what is known of it."""
 
@@ -90,17 +108,28 @@ class LarkGrammar:
     forces: bool = True
     """Whether text that must follow is short enough to be looked for while a batch
     waits."""
+    ends: Ends | None = None
+    """What is needed to close its outputs before their limit."""
+    rules: RuleSet | None = field(default=None, compare=False, repr=False)
+    """What it was written from; None for a client's own grammar."""
 
     def packed(self) -> str:
         """The grammar as text, for other processes; those that read it do not probe
         it."""
-        return json.dumps([self.text, self.distinct, self.endless, self.forces])
+        ends = None if self.ends is None else astuple(self.ends)
+        return repr((self.text, self.distinct, self.endless, self.forces, ends))
 
     @classmethod
     def unpacked(cls, packed: str) -> LarkGrammar:
         """The grammar that was packed."""
-        text, distinct, endless, forces = json.loads(packed)
-        return cls(text, (), distinct, endless, forces)
+        text, distinct, endless, forces, ends = ast.literal_eval(packed)
+        return cls(
+            text,
+            distinct=distinct,
+            endless=endless,
+            forces=forces,
+            ends=None if ends is None else Ends(*ends),
+        )
 
 
 _FRAGMENT = re.compile(r"\bF[0-9]+\b")
@@ -128,6 +157,32 @@ class Rule:
     """It derives nothing where those of `counted` that derive something count for less
     than this together."""
     counted: tuple[tuple[Symbol, int], ...] = ()
+    needed: tuple[tuple[Symbol, ...], ...] = ()
+    """The parts that conditions demand of its texts, with commas between."""
+
+
+class Terminal(NamedTuple):
+    """An expression over characters, and what is known of its texts."""
+
+    body: str
+    reach: int
+    """The most characters that may still be needed inside of it."""
+    ends: bool
+    """Whether some characters end a text in it, or make another one of it, where most
+    of them may come."""
+    text: bytes | None
+    """One of its shortest texts, where that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """The rules of one grammar that are derived from its start."""
+
+    start: Symbol
+    rules: dict[str, Rule]
+    terminals: dict[str, Terminal]
+    spaced: bool
+    """Whether a space follows commas and colons."""
 
 
 @dataclass(slots=True)
@@ -136,6 +191,8 @@ class Grammar:
 
     rules: dict[str, Rule] = field(default_factory=dict)
     _terminals: dict[str, str] = field(default_factory=dict)
+    _known: dict[str, Terminal] = field(default_factory=dict)
+    """The terminals by name."""
     _filled: set[str] = field(default_factory=set)
     """Terminals that are known to take something."""
     _fragments: dict[str, str] = field(default_factory=dict)
@@ -163,9 +220,10 @@ class Grammar:
         parameter: bool = False,
         fewest: int = 0,
         counted: tuple[tuple[Symbol, int], ...] = (),
+        needed: tuple[tuple[Symbol, ...], ...] = (),
     ) -> Reference:
         """Give a named rule its alternatives."""
-        self.rules[name] = Rule(alternatives, parameter, fewest, counted)
+        self.rules[name] = Rule(alternatives, parameter, fewest, counted, needed)
         return Reference(name)
 
     def replace_rules(self, rules: dict[str, Rule]) -> None:
@@ -183,11 +241,22 @@ class Grammar:
             self.define(name, list(key))
         return Reference(name)
 
-    def terminal(self, body: str, *, filled: bool = False) -> Text:
-        """A terminal; equal ones are one. `filled`: it is known to take something."""
+    def terminal(
+        self,
+        body: str,
+        *,
+        filled: bool = False,
+        reach: int | None = None,
+        ends: bool = True,
+        text: bytes | None = None,
+    ) -> Text:
+        """A terminal; equal ones are one. `filled`: it is known to take something. The
+        others are those of a `Terminal`."""
         name = self._terminals.get(body)
         if name is None:
             name = self._terminals[body] = f"T{len(self._terminals)}"
+            most = len(body) if reach is None else reach
+            self._known[name] = Terminal(body, most, ends, text)
         if filled:
             self._filled.add(name)
         return Text(name)
@@ -309,7 +378,15 @@ class Grammar:
             lines += _used(self._fragments, bodies.values())
         probes = tuple(self._probe(top, group, bodies) for group in self._together)
         return LarkGrammar(
-            "\n".join(lines) + "\n", tuple(filter(None, probes)), endless=NEVER in rules
+            "\n".join(lines) + "\n",
+            tuple(filter(None, probes)),
+            endless=NEVER in rules,
+            rules=RuleSet(
+                start,
+                {name: self.rules[name] for name in rules},
+                {name: self._known[name] for name in bodies},
+                whitespace == "spaced",
+            ),
         )
 
     def _probe(
