@@ -130,10 +130,12 @@ def _written(
             marked=marked,
         )
     if spec.kind == "regex":
-        return _terminal(_regex(spec.text), need_of(whole(spec.text)).most, b"")
+        body = _regex(spec.text)
+        need = need_of(whole(spec.text))
+        return _terminal(body, need.most, need.text)
     if spec.kind == "choice":
         texts = spec.document()
-        shortest = min(texts, key=len).encode()
+        shortest = min(texts, key=len)
         most = max(len(each.encode()) for each in texts)
         return _terminal(" | ".join(map(literal, texts)), most, shortest)
     if spec.kind == "grammar" and spec.syntax == "lark":
@@ -150,10 +152,10 @@ def _written(
     )
 
 
-def _terminal(body: str, reach: int, shortest: bytes) -> LarkGrammar:
+def _terminal(body: str, reach: int, shortest: str) -> LarkGrammar:
     """A grammar of one terminal."""
     grammar = Grammar()
-    start = grammar.terminal(body, reach=reach, text=shortest or None)
+    start = grammar.terminal(body, reach=reach, text=shortest.encode(errors="replace"))
     return grammar.lark(start, HEADER)
 
 

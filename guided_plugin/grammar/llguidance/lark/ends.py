@@ -145,8 +145,10 @@ class _Reader:
 
 def _text_of(terminal: Terminal) -> bytes:
     """A shortest text of a terminal; where none is found, what is as long as one."""
-    found = terminal.text or shortest_text(terminal.body)
-    return found or b"?" * max(terminal.reach, 1)
+    found = terminal.text
+    if found is None:
+        found = shortest_text(terminal.body)
+    return b"?" * max(terminal.reach, 1) if found is None else found
 
 
 def literal_text(symbol: Symbol) -> bytes | None:
