@@ -267,7 +267,8 @@ class LLGuidanceBackend:
         )
         # For distinct items there are two grammars.
         size = size * (1 + lark.distinct) + texts_bytes(spec.text)
-        compiled = _Compiled(lark, lexers, impossible, distinct, None)
+        kept = replace(lark, rules=None)
+        compiled = _Compiled(kept, lexers, impossible, distinct, None)
         made = Grammar(
             spec,
             self.name,
@@ -292,11 +293,13 @@ class LLGuidanceBackend:
                 raise UnsupportedSpecError(
                     what, where=spec.kind, hint="set close_before_length to false"
                 )
-            closing = ClosingRules(endings, grows, first, words=not ends.free)
+            closing = ClosingRules(endings, grows, first, ends.marks)
+            # Grammars without marks, as most of JSON are, share their plain tokens.
+            plain = sum(mask.nbytes for mask in closing.plain.values())
             made = replace(
                 made,
                 handle=replace(compiled, closing=closing),
-                size_bytes=size + 3 * MEMO_BYTES,
+                size_bytes=size + 3 * MEMO_BYTES + (plain if ends.marks else 0),
                 shortest=first,
                 growth=grows,
             )

@@ -62,12 +62,12 @@ class ClosingRules:
     """What the outputs of one grammar share."""
 
     def __init__(
-        self, endings: Endings, growth: int, first: Ending, *, words: bool
+        self, endings: Endings, growth: int, first: Ending, marks: str
     ) -> None:
-        """`first`: the ending of an output that has not begun. `words`: whether a free
-        text may end with more than a quote."""
+        """`first`: the ending of an output that has not begun. `marks`: what may end a
+        free text."""
         self.endings = endings
-        self.plain = endings.spelling.plain(words=words)
+        self.plain = endings.spelling.plain(marks)
         self.growth = growth
         """Tokens that one token may add to the shortest ending, at most."""
         self._first = first

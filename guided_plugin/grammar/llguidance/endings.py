@@ -294,7 +294,11 @@ class Endings:
         quoted = _QUOTE in allowed
         key = self.spelling.signature(row)
         singles = [bytes([byte]) for byte in _one_of_each(allowed)]
-        for text in itertools.chain(singles, self._rests):
+        begun = (
+            single + rest
+            for single, rest in itertools.product(singles[:2], self._rests)
+        )
+        for text in itertools.chain(singles, self._rests, begun):
             if time.thread_time() > deadline:
                 return None
             if (key, text) not in used and self._ends_text(place, text, quoted):

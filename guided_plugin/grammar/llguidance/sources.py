@@ -22,7 +22,7 @@ from guided_plugin.grammar.llguidance.client import client_lark
 from guided_plugin.grammar.llguidance.lark import HEADER, schema_to_lark
 from guided_plugin.grammar.llguidance.lark.ends import nesting
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
-from guided_plugin.grammar.llguidance.lark.reach import need_of
+from guided_plugin.grammar.llguidance.lark.reach import Known, known_of
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar, literal
 from guided_plugin.grammar.llguidance.matcher import first_line
 from guided_plugin.grammar.llguidance.tags import tag_to_lark
@@ -131,13 +131,12 @@ def _written(
         )
     if spec.kind == "regex":
         body = _regex(spec.text)
-        need = need_of(whole(spec.text))
-        return _terminal(body, need.most, need.text)
+        return _terminal(body, known_of(whole(spec.text)))
     if spec.kind == "choice":
         texts = spec.document()
-        shortest = min(texts, key=len)
         most = max(len(each.encode()) for each in texts)
-        return _terminal(" | ".join(map(literal, texts)), most, shortest)
+        known = Known(tuple(sorted(texts, key=len)), most, frozenset())
+        return _terminal(" | ".join(map(literal, texts)), known)
     if spec.kind == "grammar" and spec.syntax == "lark":
         return client_lark(spec, tokens, unenforced, marked=marked)
     if spec.kind == "structural_tag":
@@ -152,10 +151,11 @@ def _written(
     )
 
 
-def _terminal(body: str, reach: int, shortest: str) -> LarkGrammar:
+def _terminal(body: str, known: Known) -> LarkGrammar:
     """A grammar of one terminal."""
     grammar = Grammar()
-    start = grammar.terminal(body, reach=reach, text=shortest.encode(errors="replace"))
+    texts = tuple(text.encode(errors="replace") for text in known.texts)
+    start = grammar.terminal(body, reach=known.most, marks=known.marks, texts=texts)
     return grammar.lark(start, HEADER)
 
 

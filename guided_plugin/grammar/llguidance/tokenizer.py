@@ -150,18 +150,11 @@ class Spelling:
             sorted(vocabulary.special_ids.difference(self.stops)), np.int64
         )
         both = np.concatenate([self._single, self._controls])
-        self._mask_words, self._shifts = both >> 5, (both & 31).astype(np.int32)
+        self._words, self._shifts = both >> 5, (both & 31).astype(np.int32)
         self._sizes = np.zeros(32 * vocabulary.words, np.int32)
         self._sizes[: len(self.tokens)] = [_plain_size(text) for text in self.tokens]
         self.probes = [self.single[byte] for byte in PROBES if byte in self.single]
         self._plain = _by_size(self._sizes)
-
-    @cached_property
-    def _words(self) -> dict[int, MaskArray]:
-        sizes = self._sizes.copy()
-        others = [i for i, text in enumerate(self.tokens) if _NO_WORDS.search(text)]
-        sizes[others] = 0
-        return _by_size(sizes)
 
     def spelled(self, text: bytes) -> tuple[int, ...] | None:
         """A text in as few tokens as possible; None where the vocabulary can't spell
@@ -220,16 +213,23 @@ class Spelling:
             ]
         return found
 
-    def plain(self, *, words: bool) -> dict[int, MaskArray]:
-        """Tokens of so many whole characters at most that end no text and begin no
-        escape. `words`: of letters, digits and spaces alone, where other characters may
-        end one."""
-        return self._words if words else self._plain
+    def plain(self, marks: str) -> dict[int, MaskArray]:
+        """Tokens of so many whole characters at most that end no text, as `marks` do,
+        and begin no escape."""
+        if not marks:
+            return self._plain
+        classes = (
+            re.escape(one.encode()) if one.isascii() else rb"\x80-\xff" for one in marks
+        )
+        ended = re.compile(rb"[%s]" % b"".join(classes))
+        sizes = self._sizes.copy()
+        sizes[[i for i, text in enumerate(self.tokens) if ended.search(text)]] = 0
+        return _by_size(sizes)
 
     def signature(self, row: MaskArray) -> bytes:
         """Which bytes a mask allows next, and which control tokens."""
         return np.packbits(
-            (row[self._mask_words] >> self._shifts & 1).astype(np.uint8)
+            (row[self._words] >> self._shifts & 1).astype(np.uint8)
         ).tobytes()
 
     def is_free(self, row: MaskArray) -> bool:
@@ -237,7 +237,6 @@ class Spelling:
         return all(row[token >> 5] >> (token & 31) & 1 for token in self.probes)
 
 
-_NO_WORDS = re.compile(rb"[^A-Za-z0-9 ]")
 _SPECIAL = re.compile(rb'["\\<\x00-\x1f]')
 
 

@@ -19,7 +19,6 @@ from guided_plugin.errors import GuidedError, RequestError, UnsupportedSpecError
 from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.llguidance import backend
 from guided_plugin.grammar.llguidance.endings import Endings
-from guided_plugin.grammar.llguidance.growth import growth, required
 from guided_plugin.grammar.llguidance.tokenizer import Spelling
 from guided_plugin.grammar.table import _CLOSING_SECONDS, GrammarTable, Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -267,7 +266,7 @@ def test_what_is_called_the_least_is_the_least(compiler: GrammarCompiler) -> Non
     }
     for spec in (
         OutputSpec.regex("(ab|c){2}"),
-        OutputSpec.choice(["name the", "abc"]),
+        OutputSpec.choice(["name the bridge", "abc"]),
         OutputSpec.json_schema(small),
     ):
         grammar = compiler.compile(spec)
@@ -468,7 +467,7 @@ def test_a_spec_whose_end_is_not_found_in_time_is_refused(
 ) -> None:
     monkeypatch.setattr(backend, "_CLOSING_SECONDS", 0.0)
     with pytest.raises(UnsupportedSpecError, match="no end that can be found in time"):
-        compiler.compile(OutputSpec.regex("[a-z]{7}"))
+        compiler.compile(OutputSpec.grammar("start: /[a-z]{7}/", "lark"))
 
 
 def test_texts_are_spelled_with_the_fewest_tokens() -> None:
@@ -478,28 +477,3 @@ def test_texts_are_spelled_with_the_fewest_tokens() -> None:
         map(TOKENS.index, (b'{"', b"name", b'":', b"00"))
     )
     assert Spelling(Vocabulary((b"a", b"</s>"), (1,))).spelled(b"ab") is None
-
-
-@pytest.mark.parametrize(
-    ("text", "most"),
-    [
-        ("start: T\nT: /a{5}/\n", 0),
-        ("start: T\nT: /a|漢{2}/\n", 5),
-        ("start: T\nT: /a|b{50}/\n", 49),
-        ('start: "a" (r)*\nr: "bc" T\nT: /x{10}/\n', 12),
-        ('start: "a" r\nr: "b" | "c" r "d" T\nT: /[0-9]{7}/ & ~/00/\n', 9),
-        ('?start : r+\n!r.2: "b"\n  | "c"\n  | x\nx: "0123456789"', 9),
-    ],
-)
-def test_growth_is_what_one_choice_may_add(text: str, most: int) -> None:
-    assert growth(text) == most
-
-
-def test_needed_names_are_those_that_no_choice_leaves_out(
-    compiler: GrammarCompiler,
-) -> None:
-    for strict in (True, False):
-        grammar = compiler.compile(OutputSpec.json_schema(PERSON, strict=strict))
-        names = required(grammar.handle.lark.text)
-        assert {b'"name"', b'"born"', b'"street"', b'"number"'} <= names
-        assert not {b'"tags"', b'"home"', b'"friends"'} & names

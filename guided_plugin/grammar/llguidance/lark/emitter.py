@@ -36,9 +36,9 @@ from guided_plugin.grammar.llguidance.lark.numbers import (
 from guided_plugin.grammar.llguidance.lark.patterns import expression
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.reach import (
-    ends_texts,
+    marks_of,
     reach_of,
-    text_of,
+    texts_of,
 )
 from guided_plugin.grammar.llguidance.lark.reader import closed
 from guided_plugin.grammar.llguidance.lark.rules import (
@@ -60,7 +60,7 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     string_terminal,
     value_terminal,
 )
-from guided_plugin.spec.arithmetic import exact
+from guided_plugin.spec.arithmetic import exact, plain
 from guided_plugin.spec.schema import pointer
 
 CONTROL = 257
@@ -76,8 +76,9 @@ _MOST_AT_ONCE = 7_900
 """Items of a row of llguidance's parser for what an object may begin with, of 8,000
 (see `backend.py`)."""
 
-_NUMBER_REACH = 20
-"""Characters that a number may still need: the digits of a bound."""
+_NUMBER_REACH = 3
+"""Characters that a number may still need besides the digits of a bound: behind a sign,
+a point or an exponent."""
 
 T = TypeVar("T")
 _Compared: TypeAlias = tuple[Items, ...] | None
@@ -274,7 +275,7 @@ class Emitter:
             ]
             self.grammar.define(NEVER, ending)
         endless = self.grammar.terminal(
-            expression(f'"{characters}*'), reach=0, ends=False, text=b'"'
+            expression(f'"{characters}*'), reach=0, texts=(b'"',)
         )
         return self.grammar.rule((terminal,), (endless, Reference(NEVER)))
 
@@ -327,7 +328,8 @@ class Emitter:
             case Boolean(values):
                 return self.grammar.terminal(
                     " | ".join(f'"{json.dumps(value)}"' for value in sorted(values)),
-                    ends=False,
+                    reach=len("false"),
+                    texts=tuple(json.dumps(value).encode() for value in {*values}),
                 )
             case Number():
                 return self._number(constraint)
@@ -335,13 +337,13 @@ class Emitter:
                 body = (value_terminal if self.comparing is None else string_terminal)(
                     constraint
                 )
-                self.together([body])
                 terminal = self.grammar.terminal(
                     body,
                     reach=reach_of(constraint),
-                    ends=ends_texts(constraint),
-                    text=text_of(constraint),
+                    marks=marks_of(constraint),
+                    texts=texts_of(constraint),
                 )
+                self.together([body])
                 return self.led(terminal, lead(constraint))
 
     def _number(self, number: Number) -> Symbol:
@@ -372,10 +374,16 @@ class Emitter:
         return self.grammar.terminal(
             body,
             filled=not (number.no_multiples or number.excluded),
-            reach=_NUMBER_REACH,
-            ends=False,
-            text=b"0" if number in (Number(), Number(whole=True)) else None,
+            reach=_NUMBER_REACH + _digits_of(number),
+            texts=(b"0",) if number in (Number(), Number(whole=True)) else (),
         )
+
+
+def _digits_of(number: Number) -> int:
+    """The digits of the longest number that a constraint names."""
+    bounds = [bound.value for bound in (number.low, number.high) if bound is not None]
+    named = [*bounds, *(number.values or ()), *number.multiples]
+    return max((len(plain(value)) for value in named), default=0)
 
 
 def all_subsets(items: Sequence[T]) -> Iterator[tuple[T, ...]]:

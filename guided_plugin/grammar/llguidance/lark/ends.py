@@ -48,7 +48,7 @@ def ends_of(rules: RuleSet | None) -> Ends:
         tuple(sorted(reader.texts(), key=len)),
         reader.choices(),
         max((terminal.reach for terminal in terminals), default=0),
-        not any(terminal.ends for terminal in terminals),
+        "".join(sorted(frozenset().union(*(one.marks for one in terminals)))),
     )
 
 
@@ -56,7 +56,7 @@ class _Reader:
     def __init__(self, rules: RuleSet) -> None:
         self._rules = rules
         self._terminals = {
-            name: _text_of(terminal) for name, terminal in rules.terminals.items()
+            name: _texts_of(terminal)[0] for name, terminal in rules.terminals.items()
         }
         self._known: dict[str, bytes] = {}
         changed = True
@@ -86,11 +86,9 @@ class _Reader:
 
     def texts(self) -> set[bytes]:
         """Texts of the terminals."""
-        texts = {
-            text.removeprefix(b'"').removesuffix(b'"')
-            for text in self._terminals.values()
-        }
-        return texts - {b""}
+        terminals = self._rules.terminals.values()
+        texts = {text for terminal in terminals for text in _texts_of(terminal)}
+        return {text.removeprefix(b'"').removesuffix(b'"') for text in texts} - {b""}
 
     def choices(self) -> tuple[bytes, ...]:
         """The longest texts that one choice may add."""
@@ -143,12 +141,12 @@ class _Reader:
         return self._terminals.get(symbol.text, _CONTROL) if text is None else text
 
 
-def _text_of(terminal: Terminal) -> bytes:
-    """A shortest text of a terminal; where none is found, what is as long as one."""
-    found = terminal.text
-    if found is None:
-        found = shortest_text(terminal.body)
-    return b"?" * max(terminal.reach, 1) if found is None else found
+def _texts_of(terminal: Terminal) -> tuple[bytes, ...]:
+    """Short texts of a terminal; where none are found, what is as long as one."""
+    if terminal.texts:
+        return terminal.texts
+    found = shortest_text(terminal.body)
+    return (b"?" * max(terminal.reach, 1) if found is None else found,)
 
 
 def literal_text(symbol: Symbol) -> bytes | None:

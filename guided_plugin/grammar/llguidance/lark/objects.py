@@ -35,7 +35,11 @@ from guided_plugin.grammar.llguidance.lark.patterns import (
     matches,
     pattern,
 )
-from guided_plugin.grammar.llguidance.lark.reach import reach_of
+from guided_plugin.grammar.llguidance.lark.reach import (
+    marks_of,
+    reach_of,
+    texts_of,
+)
 from guided_plugin.grammar.llguidance.lark.rules import (
     Alternative,
     Repeated,
@@ -274,12 +278,12 @@ class _Writer:
                 if empty_terminal(names):
                     continue
                 self.bodies.append(names)
-                sources = frozenset(matched)
+                named = String(patterns=frozenset(matched))
                 terminal = self.grammar.terminal(
                     names,
-                    reach=reach_of(String(patterns=sources)),
-                    ends=bool(base or sources or keys),
-                    text=None if base or sources or keys else b'""',
+                    reach=reach_of(named),
+                    marks=marks_of(named).union(*map(marks_of, shapes)),
+                    texts=() if base or keys else texts_of(named),
                 )
                 key = terminal if keys else self.emitter.led(terminal, characters)
                 yield Member(key, self.emitter.value(combined), chosen)

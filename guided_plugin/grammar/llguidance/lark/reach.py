@@ -1,5 +1,5 @@
-"""A shortest text of a terminal, and how many characters may still be needed wherever in
-it an output is. Depends on constraints and spec.
+"""Short texts of a terminal, how many characters may still be needed wherever in it an
+output is, and which characters end a text in it. Depends on constraints and spec.
 
 The number is a bound: of a pattern with counted repetitions, that many times their
 part.
@@ -32,90 +32,158 @@ PROBES = b"a 0Z-.{]"
 _USUAL = b"a0A "
 """Characters that texts have where they may."""
 _QUOTES = 2
-_LONGEST = 1 << 12
-"""Characters of a text; longer ones are cut, and then are no text of theirs."""
+_LONGEST = 256
+"""Characters of a text; one that is cut is no text, and no ending is found with it."""
+_WAYS = 8
+"""Texts of one expression, the shortest. Chosen, not measured."""
+_BEYOND = 128
+"""One character stands for all beyond ASCII."""
+_NO_TEXT = ((0x2028, 0x2029), (0xD800, 0xDFFF))
+"""What the dot, and the strings of JSON, leave out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
     """What the texts of an expression need."""
 
-    text: str
-    """A shortest one; not of lookahead."""
+    least: int
+    """Bytes of the shortest."""
     most: int
-    """Bytes that may be missing, from any place in it."""
+    """Bytes that may be missing, from any place in one."""
 
-    @property
-    def least(self) -> int:
-        """Bytes of the shortest text."""
-        return len(self.text.encode(errors="replace"))
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of the texts of an expression."""
+
+    texts: tuple[str, ...]
+    """Short ones, the shortest first."""
+    most: int
+    """As a need has it."""
+    marks: frozenset[str]
+    """Characters that end a text, or make another one of it, where most may come."""
 
 
 def reach_of(string: String) -> int:
     """The bytes that a string of a constraint may still need, its quotes included."""
     if string.values is not None:
         return _QUOTES + max((len(each.encode()) for each in string.values), default=0)
-    needs = [_need_of_format(name) for name in string.formats]
-    needs += [need_of_pattern(source) for source in string.patterns]
-    return _QUOTES + string.shortest + sum(need.most for need in needs)
+    return _QUOTES + string.shortest + sum(known.most for known in _demands(string))
 
 
-def text_of(string: String) -> bytes | None:
-    """A string of a constraint that is likely to be a shortest one, with its quotes;
-    None where several demands meet."""
+def texts_of(string: String) -> tuple[bytes, ...]:
+    """Strings, with their quotes, that are likely to satisfy a constraint, a shortest
+    first; none where several demands meet."""
     if string.values is not None:
-        text = min(string.values, key=len)
-    elif string.no_patterns or len(string.patterns) + len(string.formats) > 1:
-        return None
+        texts = sorted(string.values, key=len)[:_WAYS]
     else:
-        needs = [*map(_need_of_format, string.formats)]
-        needs += map(need_of_pattern, string.patterns)
-        text = needs[0].text if needs else "a" * string.shortest
-    if len(text) < string.shortest or text in string.excluded:
-        return None
-    return json.dumps(text, ensure_ascii=False).encode(errors="replace")
+        found = _demands(string)
+        if string.no_patterns or len(found) > 1:
+            return ()
+        usual = found[0].texts if found else ("",)
+        # Where a pattern may be found anywhere, a longer text has more before it.
+        texts = ["a" * (string.shortest - len(text)) + text for text in usual]
+    kept = (text for text in texts if text not in string.excluded)
+    return tuple(
+        json.dumps(text, ensure_ascii=False).encode(errors="replace") for text in kept
+    )
 
 
-def ends_texts(string: String) -> bool:
-    """Whether a character that most texts may have ends some text of a constraint, or
-    makes another one of it."""
-    return bool(string.no_patterns) or any(map(_pattern_ends, string.patterns))
+def marks_of(string: String) -> frozenset[str]:
+    """The characters that end some text of a constraint, or make another one of it."""
+    refused = [known_of_pattern(source).marks for source in string.no_patterns]
+    return frozenset().union(*refused, *(known.marks for known in _demands(string)))
 
 
-def need_of(node: Node) -> Need:
-    """What the texts of an expression need."""
+def known_of(node: Node) -> Known:
+    """What is known of the texts of an expression."""
+    return Known(tuple(_texts(node)), _need(node).most, frozenset(_marks(node)))
+
+
+@remembered(lambda source, known: texts_bytes(source, *known.texts))
+def known_of_pattern(source: str) -> Known:
+    """What is known of the texts in which a pattern is found."""
+    return known_of(searched(source))
+
+
+@remembered(lambda name, known: texts_bytes(name, *known.texts))
+def _known_of_format(name: str) -> Known:
+    return known_of(parse(FORMATS[name]))
+
+
+def _demands(string: String) -> list[Known]:
+    formats = map(_known_of_format, sorted(string.formats))
+    return [*formats, *map(known_of_pattern, sorted(string.patterns))]
+
+
+def _need(node: Node) -> Need:
     match node:
         case Characters():
-            text = _character(node)
-            return Need(text, len(text.encode(errors="replace")))
+            size = len(_character(node).encode(errors="replace"))
+            return Need(size, size)
         case Sequence(parts):
-            return _in_a_row([need_of(part) for part in parts])
+            least = 0
+            most = 0
+            for need in reversed([_need(part) for part in parts]):
+                most = max(most, need.most + least)
+                least += need.least
+            return Need(least, most)
         case Alternation(options) if options:
-            needs = [need_of(option) for option in options]
-            shortest = min(needs, key=lambda need: len(need.text))
-            return Need(shortest.text, max(need.most for need in needs))
+            needs = [_need(option) for option in options]
+            return Need(
+                min(need.least for need in needs), max(need.most for need in needs)
+            )
         case Repeat(part, low, _):
-            once = need_of(part)
-            times = min(low, _LONGEST // max(len(once.text), 1) + 1)
-            most = once.most + max(low - 1, 0) * once.least
-            return Need(once.text * times, most)
-        case Both(parts) if parts:
-            needs = [need_of(part) for part in parts if not isinstance(part, Not)]
-            longest = max((need.text for need in needs), key=len, default="")
-            return Need(longest, sum(need.most for need in needs))
-    return Need("", 0)
+            once = _need(part)
+            return Need(low * once.least, once.most + max(low - 1, 0) * once.least)
+        case Both(parts):
+            needs = [_need(part) for part in parts if not isinstance(part, Not)]
+            least = max((need.least for need in needs), default=0)
+            return Need(least, sum(need.most for need in needs))
+    return Need(0, 0)
 
 
-def tells_characters_apart(node: Node) -> bool:
-    """Whether a class holds all that a free text may hold, and leaves something out."""
-    if isinstance(node, Not):
-        return True
+def _texts(node: Node) -> list[str]:
+    """Texts, the shortest first; of a choice one for each way to write it."""
+    found = [""]
+    match node:
+        case Characters():
+            found = [_character(node)]
+        case Sequence(parts):
+            known = [_texts(part) for part in parts]
+            usual = [texts[0] for texts in known]
+            found = ["".join(usual)]
+            for at, texts in enumerate(known):
+                for other in texts[1:]:
+                    found.append("".join([*usual[:at], other, *usual[at + 1 :]]))
+        case Alternation(options):
+            found = [text for option in options for text in _texts(option)] or [""]
+            found.sort(key=len)
+        case Repeat(part, low, _) if low:
+            once = _texts(part)
+            found = once if low == 1 else [once[0] * min(low, _LONGEST)]
+        case Both(parts):
+            wanted = [part for part in parts if not isinstance(part, Not)]
+            found = _texts(wanted[0]) if wanted else [""]
+    return list(dict.fromkeys(text[:_LONGEST] for text in found))[:_WAYS]
+
+
+def _marks(node: Node) -> set[str]:
+    """What a class leaves out that holds all that a free text may hold."""
     if not isinstance(node, Characters):
-        return any(map(tells_characters_apart, children(node)))
-    if node == ANY or node.properties:
-        return bool(node.properties)
+        return set().union(*map(_marks, children(node)))
+    if node == ANY:
+        return set()
     ranges = complement(node.ranges) if node.negated else node.ranges
-    return all(any(low <= code <= high for low, high in ranges) for code in PROBES)
+    if not all(any(low <= code <= high for low, high in ranges) for code in PROBES):
+        return set()
+    out = [each for each in complement(ranges) if each not in _NO_TEXT]
+    codes = {
+        code
+        for low, high in out
+        for code in range(min(low, _BEYOND), min(high, _BEYOND) + 1)
+    }
+    return {chr(code) for code in codes if code > 31 and chr(code) not in '"\\<'}
 
 
 def _character(node: Characters) -> str:
@@ -125,28 +193,3 @@ def _character(node: Characters) -> str:
         if any(low <= code <= high for low, high in ranges):
             return chr(code)
     return chr(ranges[0][0]) if ranges else "a"
-
-
-def _in_a_row(needs: list[Need]) -> Need:
-    text = ""
-    most = 0
-    for need in reversed(needs):
-        most = max(most, need.most + len(text.encode(errors="replace")))
-        text = need.text + text
-    return Need(text[:_LONGEST], most)
-
-
-@remembered(lambda source, need: texts_bytes(source, need.text))
-def need_of_pattern(source: str) -> Need:
-    """What the texts need in which a pattern is found."""
-    return need_of(searched(source))
-
-
-@remembered(texts_bytes)
-def _pattern_ends(source: str) -> bool:
-    return tells_characters_apart(searched(source))
-
-
-@remembered(lambda name, need: texts_bytes(name, need.text))
-def _need_of_format(name: str) -> Need:
-    return need_of(parse(FORMATS[name]))

@@ -89,8 +89,9 @@ class Ends:
     """The longest texts that one choice may add."""
     reach: int = 0
     """The most bytes that the rest of a terminal's text may need."""
-    free: bool = False
-    """Whether no character ends a free text, but the quote."""
+    marks: str = ""
+    """Characters, besides the quote, that may end a free text; one stands for all
+    beyond ASCII."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +168,11 @@ class Terminal(NamedTuple):
     body: str
     reach: int
     """The most characters that may still be needed inside of it."""
-    ends: bool
-    """Whether some characters end a text in it, or make another one of it, where most
-    of them may come."""
-    text: bytes | None
-    """One of its shortest texts, where that is known."""
+    marks: frozenset[str]
+    """Characters that end a text in it, or make another one of it, where most may
+    come."""
+    texts: tuple[bytes, ...]
+    """Short texts of it, a shortest first; none where they are to be found out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +248,8 @@ class Grammar:
         *,
         filled: bool = False,
         reach: int | None = None,
-        ends: bool = True,
-        text: bytes | None = None,
+        marks: frozenset[str] = frozenset(),
+        texts: tuple[bytes, ...] = (),
     ) -> Text:
         """A terminal; equal ones are one. `filled`: it is known to take something. The
         others are those of a `Terminal`."""
@@ -256,7 +257,7 @@ class Grammar:
         if name is None:
             name = self._terminals[body] = f"T{len(self._terminals)}"
             most = len(body) if reach is None else reach
-            self._known[name] = Terminal(body, most, ends, text)
+            self._known[name] = Terminal(body, most, marks, texts)
         if filled:
             self._filled.add(name)
         return Text(name)

@@ -14,6 +14,7 @@ from guided_plugin.errors import GrammarError, UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.lark import HEADER, Lowered, lower_schema
 from guided_plugin.grammar.llguidance.lark.emitter import CONTROL
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
+from guided_plugin.grammar.llguidance.lark.reach import known_of
 from guided_plugin.grammar.llguidance.lark.rules import (
     Grammar,
     LarkGrammar,
@@ -37,6 +38,7 @@ from guided_plugin.grammar.llguidance.tags.nodes import (
 )
 from guided_plugin.grammar.llguidance.tags.reader import read_tag
 from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.languages import whole
 from guided_plugin.spec.schema import pointer
 
 _NOT_EMPTY = "/(?s:.+)/"
@@ -148,8 +150,8 @@ class _Writer:
                 return Terminal(f"<[{token}]>")
             case Free(stops, suffix):
                 ending = [f"/(?s:.*){_escaped(suffix)}/"] if suffix else []
-                return self.grammar.terminal(
-                    " & ".join([_NOT_EMPTY, *ending, *_lacking(stops, "*")])
+                return self._free(
+                    [_NOT_EMPTY, *ending, *_lacking(stops, "*")], stops, suffix
                 )
             case Until(stop, stops, barred):
                 parts = [
@@ -157,9 +159,15 @@ class _Writer:
                     *_lacking(stops, "+"),
                     *_lacking(barred, "{0}"),
                 ]
-                return self.grammar.terminal(" & ".join(parts))
+                return self._free(parts, stops, stop)
             case Regex(pattern):
-                return self.grammar.terminal(f"({whole_text(pattern)}) & {_NOT_EMPTY}")
+                known = known_of(whole(pattern))
+                return self.grammar.terminal(
+                    f"({whole_text(pattern)}) & {_NOT_EMPTY}",
+                    reach=known.most,
+                    marks=known.marks,
+                    texts=tuple(text.encode() for text in known.texts if text),
+                )
             case Schema():
                 return self.lowered(node).symbol
             case Sequence(parts):
@@ -170,6 +178,15 @@ class _Writer:
                 return Repeated((self.symbol(part),), low, high)
             case _:
                 raise TypeError(f"free text was not written out: {node!r}")
+
+    def _free(self, parts: list[str], stops: tuple[str, ...], end: str) -> Symbol:
+        """Free text that ends in some way; what may stop it are its marks."""
+        return self.grammar.terminal(
+            " & ".join(parts),
+            reach=max(map(len, (end, *stops))),
+            marks=frozenset(stop[-1] for stop in (end, *stops) if stop),
+            texts=(end.encode() or b"a",),
+        )
 
     def _symbols(self, node: Node) -> tuple[Symbol, ...]:
         return (

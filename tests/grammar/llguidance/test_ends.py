@@ -1,0 +1,141 @@
+"""What rules tell of ends, judged by jsonschema and by the texts of `re`."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from oracle import oracle
+
+from guided_plugin.grammar.llguidance.lark import schema_to_lark
+from guided_plugin.grammar.llguidance.lark.ends import ends_of, forced_run, nesting
+from guided_plugin.grammar.llguidance.lark.reach import known_of
+from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar, RuleSet
+from guided_plugin.spec.languages import searched, whole
+
+NODE = {
+    "type": "object",
+    "properties": {
+        "next": {"anyOf": [{"type": "null"}, {"$ref": "#"}]},
+        "value": {"type": "string", "minLength": 3},
+        "more": {"const": "x" * 40},
+    },
+    "required": ["next", "value"],
+}
+SCHEMAS: list[Any] = [
+    NODE,
+    {"type": "array", "items": NODE, "minItems": 3},
+    {
+        "type": "array",
+        "items": {"enum": [1, 2, 33]},
+        "uniqueItems": True,
+        "minItems": 2,
+    },
+    {"type": "object", "additionalProperties": {"type": "boolean"}, "minProperties": 1},
+    {
+        "type": "object",
+        "properties": {"a": {"minimum": 100, "type": "integer"}},
+        "required": ["a", "b"],
+    },
+    {"type": "string", "pattern": "^[a-z]{3}-[0-9]+$"},
+    {"type": "string", "pattern": "T[0-9]{2}", "minLength": 7},
+    {"type": "string", "format": "date-time"},
+    {"anyOf": [{"const": "a longer text"}, {"type": "array", "minItems": 9}]},
+    {"not": {"type": ["string", "number", "null", "boolean"]}},
+]
+
+
+def _rules(schema: Any, *, strict: bool) -> RuleSet:
+    found = schema_to_lark(schema, strict=strict, whitespace="flexible").rules
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("schema", SCHEMAS, ids=json.dumps)
+def test_shortest_outputs_are_valid_and_short(schema: Any, strict: bool) -> None:
+    text = ends_of(_rules(schema, strict=strict)).shortest
+    assert text is not None
+    assert oracle(schema)(json.loads(text))
+    assert len(text) <= 100
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_names_are_those_that_objects_need(strict: bool) -> None:
+    assert ends_of(_rules(NODE, strict=strict)).names == (b'"next"', b'"value"')
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_choices_hold_the_longest_text_that_one_may_add(strict: bool) -> None:
+    longest = ends_of(_rules(NODE, strict=strict)).choices[0]
+    assert b'"more":"' + b"x" * 40 in longest
+    assert len(longest) < 80
+
+
+@pytest.mark.parametrize(
+    ("pattern", "most"),
+    [
+        ("a{5}", 5),
+        ("a|\u6f22{2}", 6),
+        ("a|b{50}", 50),
+        ("ab(c|d{3}e)*f", 5),
+        ("(ab){3}", 6),
+        ("[^a]", 1),
+        ("", 0),
+    ],
+)
+def test_reach_bounds_what_a_text_may_still_need(pattern: str, most: int) -> None:
+    known = known_of(whole(pattern))
+    assert known.most == most
+    assert all(re.fullmatch(pattern, text) for text in known.texts)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["^[a-z]+@[a-z]+\\.com$", "b{3}", "[0-9]{4}T(x|yy)Z"]
+)
+def test_texts_are_found_in_patterns(pattern: str) -> None:
+    assert all(re.search(pattern, text) for text in known_of(searched(pattern)).texts)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "marks"),
+    [
+        ("[^Q]*Q", "Q"),
+        ("[^,;]+", ",;"),
+        ("[a-z]+", ""),
+        (".*", ""),
+        ("[^\u6f22]", "\x80"),
+    ],
+)
+def test_marks_are_what_a_free_text_leaves_out(pattern: str, marks: str) -> None:
+    assert known_of(whole(pattern)).marks == set(marks)
+
+
+def test_long_runs_of_forced_text_are_seen_also_across_values() -> None:
+    names = [f"name{i:02}" for i in range(40)]
+    consts = {name: {"const": "y" * 20} for name in names}
+    chain = {"type": "object", "properties": consts, "required": names}
+    assert forced_run(_rules(chain, strict=True)) > 40 * 20
+    free = {name: {"type": "string"} for name in names}
+    chosen = {"type": "object", "properties": free, "required": names}
+    assert forced_run(_rules(chosen, strict=True)) < 40
+
+
+def test_rules_nest_as_deep_as_objects_do() -> None:
+    schema: Any = {"type": "string"}
+    for _ in range(30):
+        schema = {
+            "type": "object",
+            "properties": {"a": schema},
+            "required": ["a"],
+            "additionalProperties": False,
+        }
+    assert 30 <= nesting(_rules(schema, strict=True)) <= 130
+
+
+def test_what_is_known_of_ends_reaches_other_processes() -> None:
+    made = schema_to_lark(NODE, strict=True, whitespace="compact")
+    sent = LarkGrammar(made.text, distinct=True, ends=ends_of(made.rules))
+    assert LarkGrammar.unpacked(sent.packed()) == sent
