@@ -333,7 +333,7 @@ SMALL = [
 NOT_SMALL = [
     OutputSpec.choice(["x" * 5000]),
     OutputSpec.regex("(a|b)*a(a|b){255}"),
-    OutputSpec.regex("a", close_before_length=True),
+    OutputSpec.grammar('start: "a"', "lark", close_before_length=True),
     OutputSpec.grammar("root ::= [^a]{1000}"),
     OutputSpec.grammar('root ::= "' + "a" * 2000 + '"'),
     OutputSpec.structural_tag(

@@ -87,7 +87,7 @@ _TAG = {"type": "tag", "begin": "ab<", "content": {"type": "any_text"}, "end": "
         (OutputSpec.regex("ab(abc){20000}"), False, True),
         (OutputSpec.regex("ab((c{50}){50}){20}"), True, False),
         (OutputSpec.regex("abc{3}[a-z]{60000}"), True, False),
-        (OutputSpec.regex(r"ab(\p{Lu}|c{50}){50}"), True, False),
+        (OutputSpec.regex(r"ab(\p{Lu}|c{50}){50}"), True, True),
         (OutputSpec.regex(r"ab\p{Lu}"), True, True),
         (
             OutputSpec.json_schema(
