@@ -342,15 +342,17 @@ class Grammar:
         punctuation = (
             _MARKED if marked and whitespace == "spaced" else _PUNCTUATION[whitespace]
         )
-        if most:
-            bounded = _BOUNDED_SPACE % most
-            punctuation = {
-                mark: text.replace(_SPACE, bounded)
-                for mark, text in punctuation.items()
-            }
-        words = {**punctuation, **self._renamed()}
-        lines = [top + f"start: {_symbol(start, words)}"]
+        space = _BOUNDED_SPACE % most if most else _SPACE
         rules, terminals = _reachable(self.rules, start)
+        # Each is written once: llguidance reads an expression where it stands.
+        used = [mark for mark in punctuation if mark in terminals]
+        words = {mark: f"P{number}" for number, mark in enumerate(used)}
+        words |= self._renamed()
+        lines = [top + f"start: {_symbol(start, words)}"]
+        lines += [
+            f"{words[mark]}: {punctuation[mark].replace(_SPACE, space)}"
+            for mark in used
+        ]
         for name in rules:
             if name in words:
                 continue
