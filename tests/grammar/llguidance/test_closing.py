@@ -66,7 +66,7 @@ SCHEMAS = json.loads(r"""[
     {"type": "array", "items": {"type": "integer"}, "minItems": 3, "uniqueItems": true},
     {"anyOf": [{"const": "yes"},
                {"type": "object", "properties": {"a": {}}, "required": ["a"]}]},
-    {"type": "string", "pattern": "\.(png|jpe?g)$", "maxLength": 30},
+    {"type": "string", "pattern": "\\.(png|jpe?g)$", "maxLength": 30},
     {"type": "array", "items": {"type": "string", "pattern": "^all|tags$"}},
     {"type": "array", "prefixItems": [{"type": "number"}, {"enum": ["aa", "b"]}],
         "items": false, "minItems": 2},

@@ -89,7 +89,9 @@ def test_every_double_below_1e308_may_be_written():
     assert [text for text in texts if not takes(COMPILER, NUMBERS, f"[{text}]")] == []
 
 
-@pytest.mark.parametrize("number", ["-8E3333333333", "1e309", "9e308", "12e100", "1e-999"])
+@pytest.mark.parametrize(
+    "number", ["-8E3333333333", "1e309", "9e308", "12e100", "1e-999"]
+)
 def test_no_exponent_is_beyond_a_double(number):
     assert takes(COMPILER, OutputSpec.json_object(), '{"a":1e5}')
     assert not takes(COMPILER, OutputSpec.json_object(), f'{{"a":{number}}}')

@@ -75,15 +75,16 @@ def around(schema):
     return sorted(values)
 
 
-MANTISSAS = ["0", "0.0", "0.5", "0.001", "1", "1.0", "1.25", "9.99", "10", "12", "12345.678", "50036.0", "5", "5.0036", "7.50", "1.0000000100", "1.23456780", "100", "123456789012345", "1234567890123456.5"]
-POWERS = ["e0", "e1", "e2", "e6", "e10", "e11", "e+6", "E10", "e00", "e010", "e20", "e300", "e-1", "e-2", "e-10", "e-01", "e-300"]
+MANTISSAS = """0 0.0 0.5 0.001 1 1.0 1.25 9.99 10 12 12345.678 50036.0 5 5.0036 7.50
+    1.0000000100 1.23456780 100 123456789012345 1234567890123456.5"""
+POWERS = "e0 e1 e2 e6 e10 e11 e+6 E10 e00 e010 e20 e300 e-1 e-2 e-10 e-01 e-300"
 SPELT = [
     sign + digits + power
     for sign in ("", "-")
-    for digits in MANTISSAS
-    for power in ("", *POWERS)
+    for digits in MANTISSAS.split()
+    for power in ("", *POWERS.split())
 ]
-NONE = ["01", "-", "1.", ".5", "+1", "1e", "0x1", "1e1.5", "--1", "NaN", "-05", "10e", "00", "1,0", "-.5"]
+NONE = "01 - 1. .5 +1 1e 0x1 1e1.5 --1 NaN -05 10e 00 1,0 -.5"
 
 
 def assert_exact(schema, *, strict=False):
@@ -106,7 +107,7 @@ def assert_exact(schema, *, strict=False):
             assert fork.complete == holds(schema, Fraction(text)), text
             assert not (fork.complete and "e" in text.lower()), text
             assert not (unsigned and text.startswith("-")), text
-    assert [text for text in NONE if taken(matcher, text)] == []
+    assert [text for text in NONE.split() if taken(matcher, text)] == []
     chance = random.Random(1)
     for _ in range(6):
         wander(matcher.fork(), schema, chance)
@@ -196,7 +197,7 @@ def test_strict_numbers_too_and_they_are_canonical(demand, kind):
 def test_any_number_is_what_json_calls_one():
     matcher = start({"type": "number"})
     assert [text for text in SPELT if not taken(matcher, text)] == []
-    assert [text for text in NONE if taken(matcher, text)] == []
+    assert [text for text in NONE.split() if taken(matcher, text)] == []
 
 
 @pytest.mark.parametrize(
