@@ -7,12 +7,11 @@ choice comes from one random generator, so a seed tells it all.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -26,104 +25,33 @@ __all__ = ["SAMPLES", "laid_out", "near", "respelt", "text_of"]
 
 _STRING_OR_BETWEEN = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n]+|[,:]')
 
-_DATES = [
-    "2024-02-29",
-    "2023-02-28",
-    "2000-02-29",
-    "1999-12-31",
-    "0001-01-01",
-    "9999-11-30",
-]
+_DATES = ["2024-02-29", "2023-02-28", "2000-02-29", "0001-01-01", "9999-11-30"]
 _TIMES = ["00:00:00Z", "23:59:59.999+23:59", "12:30:45.5-00:30", "08:00:00+02:00"]
+_TEXTS = {
+    "duration": "P1Y2M3D P1Y P2M10D P3W PT1H2M3S PT20M P1DT1H PT5S P4Y2MT3H",
+    "email": "a@b.c a.b+c@d-e.example x@[127.0.0.1] o'hara@example.com !#$%&@a",
+    "hostname": "a example.com a-b.c1.d 1.2.3 " + "A" * 63,
+    "ipv4": "0.0.0.0 255.255.255.255 192.168.1.10 9.99.199.249",
+    "ipv6": """:: ::1 1:: 1:2:3:4:5:6:7:8 fe80::A0b1 1::3:4:5:6:7:8 1:2:3:4:5:6:7::
+        ::ffff:1.2.3.4 1:2:3:4:5:6:7.8.9.10 1::5:1.2.3.4 ::2:3:4:5:6:7:8""",
+    "uuid": """123e4567-e89b-12d3-a456-426614174000
+        ABCDEF00-0000-0000-0000-0000000000ff""",
+    "uri": """http://a https://user:pw@ex.com:80/a/b;c?q=1&r#frag urn:isbn:12 mailto:a@b.c
+        a: file:///etc/hosts x://[::1]:8/ a:/b a:b//c http://%41/%7e s://h?# a+b-c.d:/""",
+}
 SAMPLES: dict[str, list[str]] = {
     "date-time": [f"{date}T{time}" for date in _DATES for time in _TIMES],
     "date": _DATES,
     "time": _TIMES,
-    "duration": [
-        "P1Y2M3D",
-        "P1Y",
-        "P2M10D",
-        "P3W",
-        "PT1H2M3S",
-        "PT20M",
-        "P1DT1H",
-        "PT5S",
-        "P4Y2MT3H",
-    ],
-    "email": [
-        "a@b.c",
-        "a.b+c@d-e.example",
-        "x@[127.0.0.1]",
-        "o'hara@example.com",
-        "!#$%&@a",
-    ],
-    "hostname": [
-        "a",
-        "example.com",
-        "a-b.c1.d",
-        "A" * 63,
-        "1.2.3",
-        ".".join(["a" * 40] * 6),
-    ],
-    "ipv4": ["0.0.0.0", "255.255.255.255", "192.168.1.10", "9.99.199.249"],
-    "ipv6": [
-        *(
-            "::",
-            "::1",
-            "1::",
-            "1:2:3:4:5:6:7:8",
-            "fe80::A0b1",
-            "1::3:4:5:6:7:8",
-            "1:2:3:4:5:6:7::",
-        ),
-        *("::ffff:1.2.3.4", "1:2:3:4:5:6:7.8.9.10", "1::5:1.2.3.4", "::2:3:4:5:6:7:8"),
-    ],
-    "uuid": [
-        "123e4567-e89b-12d3-a456-426614174000",
-        "ABCDEF00-0000-0000-0000-0000000000ff",
-    ],
-    "uri": [
-        *(
-            "http://a",
-            "https://user:pw@ex.com:80/a/b;c?q=1&r#frag",
-            "urn:isbn:12",
-            "mailto:a@b.c",
-            "a:",
-        ),
-        *(
-            "file:///etc/hosts",
-            "x://[::1]:8/",
-            "a:/b",
-            "a:b//c",
-            "http://%41/%7e",
-            "s://h?#",
-            "a+b-c.d:/",
-        ),
-    ],
+    **{name: texts.split() for name, texts in _TEXTS.items()},
 }
 """Some texts of each format, to start mutations from."""
 
-_SIMPLE: list[Any] = [
-    *(
-        None,
-        True,
-        False,
-        0,
-        1,
-        -1,
-        1.0,
-        0.5,
-        -2.5,
-        10,
-        "",
-        "a",
-        "zz",
-        'q"\\\n\t',
-        "é€😀",
-        "\x7f\u2028",
-    ),
-    *([], [None], [1, 1], [1, "a"], {}, {"a": 1}, {"b": "x", "zz": None}),
-]
+_SIMPLE: list[Any] = (
+    json.loads(r"""[null, true, false, 0, 1, -1, 1.0, 0.5, -2.5, 10, "", "a",
+    "zz", "q\"\\\n\t", "é€😀", "\u007f\u2028", [], [null], [1, 1], [1, "a"], {}, {"a": 1},
+    {"b": "x", "zz": null}, [{"a": [1]}]]""")
+)
 _DEPTH = 6
 _MOST_VALUES = 500
 """Of one instance: a recursive schema may ask for more and more."""
@@ -148,19 +76,26 @@ def near(
         yield value
 
 
+def _rewritten(value: Any, scalar: Callable[[Any], str]) -> str:
+    """The text of an instance without spaces, its scalars as told."""
+    if isinstance(value, dict):
+        pairs = [
+            f"{scalar(name)}:{_rewritten(child, scalar)}"
+            for name, child in value.items()
+        ]
+        return "{" + ",".join(pairs) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(_rewritten(child, scalar) for child in value) + "]"
+    return scalar(value)
+
+
 def text_of(value: Any) -> str:
     """The text of an instance in its plainest form: no spaces, no escapes, no exponents
     of usual size."""
-    if isinstance(value, dict):
-        return (
-            "{"
-            + ",".join(
-                f"{text_of(name)}:{text_of(child)}" for name, child in value.items()
-            )
-            + "}"
-        )
-    if isinstance(value, list):
-        return "[" + ",".join(map(text_of, value)) + "]"
+    return _rewritten(value, _plain)
+
+
+def _plain(value: Any) -> str:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise OverflowError("JSON has no such number")
@@ -172,25 +107,25 @@ def text_of(value: Any) -> str:
 def respelt(value: Any) -> list[str]:
     """Other texts of the same value: every character escaped, numbers with exponents,
     upper-case escapes."""
-    texts = [_escaped(value, "e0", str), _escaped(value, ".0E+00", str.upper)]
-    return [text for text in dict.fromkeys(texts) if text != text_of(value)]
+
+    def lower(scalar: Any) -> str:
+        return _escaped(scalar, "e0", "x")
+
+    def upper(scalar: Any) -> str:
+        return _escaped(scalar, ".0E+00", "X")
+
+    texts = {_rewritten(value, lower): None, _rewritten(value, upper): None}
+    return [text for text in texts if text != text_of(value)]
 
 
-def _escaped(value: Any, exponent: str, case: Any) -> str:
-    if isinstance(value, dict):
-        pairs = (
-            f"{_escaped(n, exponent, case)}:{_escaped(c, exponent, case)}"
-            for n, c in value.items()
-        )
-        return "{" + ",".join(pairs) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(_escaped(child, exponent, case) for child in value) + "]"
+def _escaped(value: Any, exponent: str, case: str) -> str:
     if isinstance(value, str):
-        units = value.encode("utf-16-be", "surrogatepass").hex(" ", 2).split()
-        return '"' + "".join("\\u" + case(unit) for unit in units) + '"'
+        units = memoryview(value.encode("utf-16-be", "surrogatepass"))
+        codes = [units[at] << 8 | units[at + 1] for at in range(0, len(units), 2)]
+        return '"' + "".join(f"\\u{code:04{case}}" for code in codes) + '"'
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value}{exponent}"
-    return text_of(value)
+    return _plain(value)
 
 
 class _Builder:
@@ -218,12 +153,8 @@ class _Builder:
             self.names += [self.matching(pattern) for _ in range(3)]
         self.values += [node["const"]] if "const" in node else []
         self.values += _iterable(node.get("enum"))
-        for keyword, mark in (
-            ("$anchor", "#"),
-            ("$dynamicAnchor", "#"),
-            ("$id", ""),
-            ("id", ""),
-        ):
+        marks = {"$anchor": "#", "$dynamicAnchor": "#", "$id": "", "id": ""}
+        for keyword, mark in marks.items():
             if isinstance(node.get(keyword), str):
                 self.anchors[mark + node[keyword]] = node
 
@@ -231,16 +162,12 @@ class _Builder:
         """A value that a schema may allow."""
         self.left = self.left - 1 if depth else _MOST_VALUES
         found = self._merged(schema, depth)
-        if (
-            found is None
-            or self.chance.random() < 0.03
-            or self.left < 0
-            or depth > 2 * _DEPTH
-        ):
+        too_many = self.left < 0 or depth > 2 * _DEPTH
+        if found is None or too_many or self.chance.random() < 0.03:
             return copied(self.chance.choice(self.values))
         if "const" in found:
             return copied(found["const"])
-        if isinstance(found.get("enum"), list) and found["enum"]:
+        if _iterable(found.get("enum")):
             return copied(self.chance.choice(found["enum"]))
         kinds = found.get("type") or _implied(found)
         match kinds if isinstance(kinds, str) else self.chance.choice(kinds):
@@ -272,33 +199,28 @@ class _Builder:
             part = pending.pop() if pending else None
             if not isinstance(part, Mapping):
                 continue
-            references = (part.get("$ref"),)
-            pending += map(self._target, references)
+            pending.append(self._target(part.get("$ref")))
             for keyword in ("anyOf", "oneOf"):
                 options = _iterable(part.get(keyword))
                 pending += [self.chance.choice(options)] if options else []
             pending += _iterable(part.get("allOf"))
-            if "if" in part:
-                holds = self.chance.random() < 0.5
-                pending += (
-                    [part["if"], part.get("then")] if holds else [part.get("else")]
-                )
+            if "if" in part and self.chance.random() < 0.5:
+                pending += [part["if"], part.get("then")]
+            else:
+                pending.append(part.get("else"))
             _merge(result, part)
         return result
 
     def _target(self, reference: Any) -> Any:
-        if not isinstance(reference, str) or reference in self.anchors:
-            return self.anchors.get(reference) if isinstance(reference, str) else None
+        if not isinstance(reference, str):
+            return None
+        if reference in self.anchors:
+            return self.anchors[reference]
         try:
-            return [
-                self.root,
-                *(
-                    node
-                    for _, node in pointer_steps(self.root, reference.removeprefix("#"))
-                ),
-            ][-1]
+            steps = list(pointer_steps(self.root, reference.removeprefix("#")))
         except KeyError:
             return None
+        return steps[-1][1] if steps else self.root
 
     def _object(self, found: Mapping[str, Any], depth: int) -> dict[str, Any]:
         properties = found.get("properties") or {}
@@ -308,23 +230,18 @@ class _Builder:
         ]
         share = 0.6 if depth < 3 else 0.2 if depth <= _DEPTH else 0
         names += [name for name in properties if self.chance.random() < share]
-        for name, needs in (
-            found.get("dependentRequired") or found.get("dependencies") or {}
-        ).items():
+        needed = found.get("dependentRequired") or found.get("dependencies") or {}
+        for name, needs in needed.items():
             names += needs if name in names and isinstance(needs, list) else []
-        missing = max(
-            int(found.get("minProperties", 0)) - len({*names}),
-            int(self.chance.random() < 0.2),
-        )
-        for _ in range(missing):
-            pick = self.chance.choice([*patterns, None])
-            names.append(
-                self.chance.choice(self.names) if pick is None else self.matching(pick)
-            )
+        missing = int(found.get("minProperties", 0)) - len({*names})
+        for _ in range(max(missing, int(self.chance.random() < 0.2))):
+            pattern = self.chance.choice([*patterns, None])
+            other = self.chance.choice(self.names)
+            names.append(other if pattern is None else self.matching(pattern))
         rest = found.get("additionalProperties", True)
         result = {}
         for name in dict.fromkeys(names):
-            parts = [*([properties[name]] if name in properties else [])]
+            parts = [properties[name]] if name in properties else []
             parts += [
                 child for pattern, child in patterns.items() if _finds(pattern, name)
             ]
@@ -332,25 +249,19 @@ class _Builder:
         return result
 
     def _array(self, found: Mapping[str, Any], depth: int) -> list[Any]:
-        items = found.get("items", True)
-        prefix = found.get("prefixItems") or (items if isinstance(items, list) else [])
-        rest = found.get("additionalItems", True) if isinstance(items, list) else items
-        low = int(found.get("minItems", 0))
-        high = int(found.get("maxItems", 64))
-        length = (
-            max(low, self.chance.choice((0, 1, 2, len(prefix))))
-            if depth <= _DEPTH
-            else low
-        )
-        parts = itertools.chain(prefix, itertools.repeat(rest))
-        result = [
-            self.build(part, depth + 1)
-            for part in itertools.islice(parts, min(length, high, 64))
-        ]
+        rest = found.get("items", True)
+        prefix = found.get("prefixItems") or []
+        if isinstance(rest, list):
+            prefix = rest
+            rest = found.get("additionalItems", True)
+        length = int(found.get("minItems", 0))
+        if depth <= _DEPTH:
+            length = max(length, self.chance.choice((0, 1, 2, len(prefix))))
+        length = min(length, int(found.get("maxItems", 64)), 64)
+        parts = [*prefix[:length], *[rest] * (length - len(prefix))]
         if "contains" in found and self.chance.random() < 0.8:
-            times = self.chance.choice((1, 2))
-            result += [self.build(found["contains"], depth + 1) for _ in range(times)]
-        return result
+            parts += [found["contains"]] * self.chance.choice((1, 2))
+        return [self.build(part, depth + 1) for part in parts]
 
     def _string(self, found: Mapping[str, Any]) -> str:
         if found.get("format") in SAMPLES and self.chance.random() < 0.8:
@@ -381,37 +292,38 @@ class _Builder:
         return text if pattern[:1] == "^" or self.chance.random() < 0.7 else "x" + text
 
     def _walked(self, parsed: Any) -> str:
-        result = ""
-        for operation, argument in parsed:
-            match str(operation):
-                case "LITERAL":
-                    result += chr(argument)
-                case "RANGE":
-                    result += chr(
-                        self.chance.choice((*argument, self.chance.randint(*argument)))
-                    )
-                case "CATEGORY":
-                    known = {
-                        "CATEGORY_DIGIT": "0369",
-                        "CATEGORY_WORD": "aZ_9",
-                        "CATEGORY_SPACE": " \t",
-                    }
-                    result += self.chance.choice(known.get(str(argument), "a-é"))
-                case "IN" if str(argument[0][0]) != "NEGATE":
-                    result += self._walked([self.chance.choice(argument)])
-                case "IN" | "NOT_LITERAL" | "ANY":
-                    result += self.chance.choice("abz09 é~")
-                case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
-                    low, high, part = argument
-                    times = self.chance.choice((low, low + 1, min(int(high), low + 3)))
-                    result += "".join(
-                        self._walked(part) for _ in range(min(times, int(high), 300))
-                    )
-                case "BRANCH":
-                    result += self._walked(self.chance.choice(argument[1]))
-                case "SUBPATTERN":
-                    result += self._walked(argument[-1])
-        return result
+        return "".join(self._step(str(name), argument) for name, argument in parsed)
+
+    def _step(self, operation: str, argument: Any) -> str:
+        match operation:
+            case "LITERAL":
+                return chr(argument)
+            case "RANGE":
+                return chr(
+                    self.chance.choice((*argument, self.chance.randint(*argument)))
+                )
+            case "CATEGORY":
+                return self.chance.choice(_CATEGORIES.get(str(argument), "a-é"))
+            case "IN" if str(argument[0][0]) != "NEGATE":
+                return self._walked([self.chance.choice(argument)])
+            case "IN" | "NOT_LITERAL" | "ANY":
+                return self.chance.choice("abz09 é~")
+            case "MAX_REPEAT" | "MIN_REPEAT":
+                low, high, part = argument
+                times = min(self.chance.randint(low, low + 3), int(high), 300)
+                return "".join(self._walked(part) for _ in range(times))
+            case "BRANCH":
+                return self._walked(self.chance.choice(argument[1]))
+            case "SUBPATTERN":
+                return self._walked(argument[-1])
+        return ""
+
+
+_CATEGORIES = {
+    "CATEGORY_DIGIT": "0369",
+    "CATEGORY_WORD": "aZ_9",
+    "CATEGORY_SPACE": " \t",
+}
 
 
 def _implied(found: Mapping[str, Any]) -> list[str]:
@@ -431,25 +343,28 @@ def _merge(result: dict[str, Any], part: Mapping[str, Any]) -> None:
     one's."""
     for keyword, value in part.items():
         old = result.get(keyword)
-        if keyword in ("properties", "patternProperties") and isinstance(old, Mapping):
-            both = {
-                name: {"allOf": [old[name], value[name]]}
-                for name in old
-                if name in value
-            }
-            value = {**old, **value, **both}
-        elif (
-            keyword == "required" and isinstance(old, list) and isinstance(value, list)
-        ):
-            value = [*old, *value]
-        elif keyword in ("type", "enum") and old is not None:
-            allowed, others = (
-                names if isinstance(names, list) else [names] for names in (old, value)
-            )
-            value = [name for name in allowed if name in others] or others
-        elif keyword[:3] in ("min", "max") and _is_number(old) and _is_number(value):
-            value = max(old, value) if keyword.startswith("min") else min(old, value)
-        result[keyword] = value
+        result[keyword] = value if old is None else _both(keyword, old, value)
+
+
+def _both(keyword: str, old: Any, value: Any) -> Any:
+    maps = isinstance(old, Mapping) and isinstance(value, Mapping)
+    if keyword in ("properties", "patternProperties") and maps:
+        common = {
+            name: {"allOf": [old[name], value[name]]} for name in old if name in value
+        }
+        return {**old, **value, **common}
+    if keyword == "required":
+        return [*_iterable(old), *_iterable(value)]
+    if keyword in ("type", "enum"):
+        others = value if isinstance(value, list) else [value]
+        allowed = old if isinstance(old, list) else [old]
+        return [name for name in allowed if name in others] or others
+    if _is_number(old) and _is_number(value):
+        if keyword.startswith("min"):
+            return max(old, value)
+        if keyword.startswith("max"):
+            return min(old, value)
+    return value
 
 
 def _iterable(value: Any) -> list[Any]:
@@ -472,9 +387,10 @@ def laid_out(text: str, whitespace: str) -> str:
     """The text of an instance as `compact` or `spaced` JSON, with its spellings
     kept."""
     space = " " * (whitespace == "spaced")
-    return _STRING_OR_BETWEEN.sub(
-        lambda found: (
-            found[0] + space if found[0] in ",:" else found[0].strip(" \t\r\n")
-        ),
-        text,
-    )
+
+    def part(found: re.Match[str]) -> str:
+        if found[0] in ",:":
+            return found[0] + space
+        return found[0].strip(" \t\r\n")
+
+    return _STRING_OR_BETWEEN.sub(part, text)

@@ -8,6 +8,7 @@ random generator decides everything: the same state makes the same schema.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple
@@ -25,158 +26,34 @@ _DRAFTS = {
 }
 _NAMES = ["a", "b", "c", "ab", "x1", "é", 'q"', "$ref", "\x7f", "\x1f"]
 _NAME_WEIGHTS = [10, 10, 8, 4, 3, 1, 1, 1, 1, 1]
-_TEXTS = [
-    "",
-    "a",
-    "b",
-    "ab",
-    "abc",
-    "x",
-    "1",
-    "é€",
-    "😀",
-    'q"\\',
-    "a b",
-    "\n",
-    "/",
-    "a\x7f",
-    "\x00",
-]
-_NUMBERS: list[Any] = [
-    0,
-    1,
-    2,
-    3,
-    5,
-    7,
-    10,
-    12,
-    99,
-    100,
-    -1,
-    -3,
-    -10,
-    0.5,
-    1.5,
-    -2.5,
-    0.1,
-    2.25,
-    1e3,
-    1e-3,
-]
-_FAR: list[Any] = [
-    1000000,
-    2**31,
-    2**53,
-    2**63,
-    -(2**63),
-    1e10,
-    1.5e-7,
-    0.123456789,
-    1e22,
-]
-_BOUNDS = [*_NUMBERS, *_NUMBERS, *_NUMBERS, *_FAR]
-_DIVISORS: list[Any] = [
-    1,
-    2,
-    3,
-    4,
-    5,
-    7,
-    10,
-    12,
-    100,
-    0.5,
-    0.25,
-    0.1,
-    0.01,
-    1.5,
-    2.5,
-    0.3,
-    2.0,
-]
-_DIVISORS += [
-    *_DIVISORS,
-    *_DIVISORS,
-    365,
-    1024,
-    86400,
-    0.125,
-    0.001,
-    3.75,
-    1e-6,
-    12345,
-    2**32,
-]
-_PATTERNS = [
-    *(
-        "^a",
-        "b$",
-        "a",
-        "^a$",
-        "^[a-c]+$",
-        "^[^a]*$",
-        "a|b",
-        "^(a|bc){1,3}$",
-        r"\d",
-        r"^\d{2,3}$",
-        r"^\S+$",
-    ),
-    *(
-        r"^\w*$",
-        "^.{2,4}$",
-        "^$",
-        "",
-        "^(?:)$",
-        r"^[^\"]*$",
-        r"\\",
-        "é",
-        "^[é€]",
-        "^x-",
-        "^(?!a)",
-        r"\bab\b",
-    ),
-    *(
-        "^a?b*c+$",
-        "^(?:^a|b)$",
-        "^[a-z]([a-z0-9]|-)*$",
-        "[^]",
-        "^.$",
-        r"\u0061",
-        r"^\s",
-        "^[A-Z]{2}$|^$",
-    ),
-]
-
-_CONSTANTS: list[dict[str, Any]] = [
-    {"enum": ["a"]},
-    {"enum": ["b"]},
-    {"enum": ["c", "x"]},
-    {"enum": [1]},
-    {"type": "null"},
-]
-_CONSTANTS += [
-    {"type": "string", "enum": ["ab"]},
-    {"enum": ["a", "b"]},
-    {"enum": [None, "1"]},
-]
-_STARTS = [
-    {"type": "string", "pattern": source}
-    for source in ("^a", "^b", "^[c-z]", "b$", "^ab", "^1")
-]
-_STARTS += [{"pattern": "^a"}, {"pattern": "^x"}, {"type": "string", "maxLength": 1}]
+_NUMBERS = json.loads("""[0, 1, 2, 3, 5, 7, 10, 12, 99, 100, -1, -3, -10, 0.5, 1.5, -2.5, 0.1,
+    2.25, 1e3, 1e-3]""")
+_FAR = json.loads("""[1000000, 2147483648, 9007199254740992, 9223372036854775808,
+    -9223372036854775808, 1e10, 1.5e-7, 0.123456789, 1e22]""")
+_BOUNDS = [*_NUMBERS * 3, *_FAR]
+_DIVISORS = json.loads("""[1, 2, 3, 4, 5, 7, 10, 12, 100, 0.5, 0.25, 0.1, 0.01, 1.5, 2.5, 0.3,
+    2.0]""")
+_DIVISORS = [*_DIVISORS * 3, 365, 1024, 86400, 0.125, 0.001, 3.75, 1e-6, 12345, 2**32]
+_VALUES = json.loads(r"""["", "a", "b", "ab", "abc", "x", "1", "é€", "😀", "q\"\\", "a b",
+    "\n", "/", "a\u007f", "\u0000", 1.0, true, false, null]""")
+_SOURCES = r"""^a b$ a ^a$ ^[a-c]+$ ^[^a]*$ a|b ^(a|bc){1,3}$ \d ^\d{2,3}$ ^\S+$ ^\w*$
+    ^.{2,4}$ ^$ ^(?:)$ ^[^\"]*$ \\ é ^[é€] ^x- ^(?!a) \bab\b ^a?b*c+$ ^(?:^a|b)$
+    ^[a-z]([a-z0-9]|-)*$ [^] ^.$ \u0061 ^\s ^[A-Z]{2}$|^$"""
+_PATTERNS = ["", *_SOURCES.split()]
+_KINDS = json.loads("""[{"enum": ["a"]}, {"enum": ["b"]}, {"enum": ["c", "x"]}, {"enum": [1]},
+    {"type": "null"}, {"type": "string", "enum": ["ab"]}, {"enum": ["a", "b"]},
+    {"enum": [null, "1"]}, {"type": "string", "pattern": "^a"},
+    {"type": "string", "pattern": "^b"}, {"type": "string", "pattern": "^[c-z]"},
+    {"type": "string", "pattern": "b$"}, {"type": "string", "pattern": "^ab"},
+    {"pattern": "^x"}, {"type": "string", "maxLength": 1}]""")
 """What tells the kinds of a union apart, most of them."""
 
-_ATOMS = [
-    *(
-        ("a", "a"),
-        ("b", "b"),
-        ("[ab]", "[ab]"),
-        ("[^a]", "[^a]"),
-        (".", "[^\n\r\u2028\u2029]"),
-    ),
-    *(("^", r"\A"), ("$", r"\Z"), ("c", "c"), ('"', '"')),
-]
+_PLAIN = r'a b c [ab] [^a] "'
+_MORE = r"\d \w é \\ [a-f0-9] \. x- @ [A-Z0-9]"
+_ATOMS = [(atom, atom) for atom in _PLAIN.split()]
+_ATOMS += [(".", "[^\n\r\u2028\u2029]")]
+_MORE_ATOMS = [*_ATOMS, *((atom, atom) for atom in _MORE.split())]
+_ATOMS += [("^", r"\A"), ("$", r"\Z")]
 TEXTS = [
     "".join(text)
     for length in range(5)
@@ -184,38 +61,38 @@ TEXTS = [
 ]
 TEXTS += ["c", "ac", "ca", "\n", "a\n", "\\a", "aaaaa", "aaaaaa", "ababab"]
 """Texts that random patterns of the plain atoms tell apart."""
-_MORE_ATOMS = [
-    (atom, atom)
-    for atom in (r"\d", r"\w", "é", r"\\", "[a-f0-9]", r"\.", "x-", "@", "[A-Z0-9]")
-]
 _TIMES = ["*", "+", "?", "{2}", "{1,2}", "{0,2}", "{2,}"]
 
 
 def random_pattern(
     chance: Random, depth: int, looks: bool, atoms: Sequence[tuple[str, str]] = _ATOMS
-) -> tuple[str, ...]:
+) -> tuple[str, str]:
     """A regular expression of ECMA 262, and the same for Python's `re`."""
-
-    def part() -> tuple[str, ...]:
-        return random_pattern(chance, depth - 1, looks, atoms)
-
     kind = chance.random()
-    pieces: list[Any]
     if depth == 0 or kind < 0.3:
         return chance.choice(atoms)
     if kind < 0.5:
-        pieces = ["", part(), part()]
+        form = "{}{}"
     elif kind < 0.65:
-        pieces = ["(?:", part(), "|", part(), ")"]
+        form = "(?:{}|{})"
     elif kind < 0.85:
-        pieces = ["(?:", part(), ")", chance.choice(_TIMES)]
+        form = "(?:{})" + chance.choice(_TIMES)
     elif kind < 0.93 and looks:
-        pieces = [chance.choice(["(?=", "(?!"]), part(), ")"]
+        form = chance.choice(["(?={})", "(?!{})"])
     else:
-        pieces = [part(), part(), part()]
-    return tuple(
-        "".join(p if isinstance(p, str) else p[side] for p in pieces) for side in (0, 1)
-    )
+        form = "{}{}{}"
+    parts = [
+        random_pattern(chance, depth - 1, looks, atoms) for _ in range(form.count("{}"))
+    ]
+    ours, pythons = zip(*parts, strict=True)
+    # Bounds have braces too.
+    pieces = form.split("{}")
+    return _joined(pieces, ours), _joined(pieces, pythons)
+
+
+def _joined(pieces: list[str], parts: Sequence[str]) -> str:
+    between = [piece + part for piece, part in zip(pieces, parts, strict=False)]
+    return "".join([*between, pieces[-1]])
 
 
 def random_schema(source: Random) -> Any:
@@ -244,10 +121,8 @@ class _Keyword(NamedTuple):
     until: int = 2020
 
 
-def _some(low: int, high: int) -> Callable[[_Maker, int], Any]:
-    return lambda maker, inner: [
-        maker.schema(inner) for _ in range(maker.chance.randint(low, high))
-    ]
+def _some(maker: _Maker, inner: int) -> list[Any]:
+    return [maker.schema(inner) for _ in range(maker.chance.randint(1, 3))]
 
 
 def _count(low: int, high: int) -> Callable[[_Maker, int], int]:
@@ -300,9 +175,9 @@ _KEYWORDS = {
     ],
     "array": [
         _Keyword("items", 0.6, _one),
-        _Keyword("items", 0.25, _some(1, 3), until=2019),
+        _Keyword("items", 0.25, _some, until=2019),
         _Keyword("additionalItems", 0.15, _closing, until=2019),
-        _Keyword("prefixItems", 0.25, _some(1, 3), 2020),
+        _Keyword("prefixItems", 0.25, _some, 2020),
         _Keyword("minItems", 0.2, _count(0, 3)),
         _Keyword("maxItems", 0.25, _count(0, 4)),
         _Keyword("contains", 0.15, _one, 6),
@@ -333,9 +208,9 @@ _KEYWORDS = {
 _KEYWORDS["integer"] = _KEYWORDS["number"]
 _WEIGHTS = [9, 6, 6, 4, 1, 1, 5]
 _COMPOSERS = [
-    _Keyword("allOf", 0.06, _some(1, 3)),
-    _Keyword("anyOf", 0.09, _some(1, 3)),
-    _Keyword("oneOf", 0.09, _some(1, 3)),
+    _Keyword("allOf", 0.06, _some),
+    _Keyword("anyOf", 0.09, _some),
+    _Keyword("oneOf", 0.09, _some),
     _Keyword("not", 0.06, _one),
     _Keyword("if", 0.05, _one, 7),
     _Keyword("enum", 0.03, lambda maker, inner: maker.values()),
@@ -376,55 +251,60 @@ class _Maker:
 
     def schema(self, depth: int) -> Any:
         """One schema at a depth."""
+        chance = self.chance
         self.size -= 1
-        if depth > 0 and self.draft > 4 and self.chance.random() < 0.06:
-            return self.chance.random() < 0.75
+        if depth > 0 and self.draft > 4 and chance.random() < 0.06:
+            return chance.random() < 0.75
         leaf = self.size < 0 or depth >= _DEEPEST
-        if leaf and self.chance.random() < 0.25:
+        if leaf and chance.random() < 0.25:
             return {"enum": self.values()}
-        result: dict[str, Any] = {}
-        kinds = self.chance.choices(
-            [*_KEYWORDS], _WEIGHTS, k=self.chance.choice((1, 1, 1, 1, 1, 1, 2, 3))
-        )
-        if self.distinct and depth < 2 and self.chance.random() < 0.6:
-            kinds = ["array"]
-            least = self.chance.choice((0, 0, 1, 2, 3))
-            result = {
-                "type": "array",
-                "uniqueItems": True,
-                "items": self.few(depth + 1),
-                "minItems": least,
-            }
-            if self.chance.random() < 0.6:
-                return result
-        if self.unions and depth < 3 and self.chance.random() < 0.6:
+        if self.unions and depth < 3 and chance.random() < 0.6:
             return self.union(depth)
-        kinds = [
-            kind
-            for kind in dict.fromkeys(kinds)
-            if not leaf or kind not in ("object", "array")
-        ]
-        if kinds and self.chance.random() < 0.65:
-            result["type"] = (
-                kinds if len(kinds) > 1 or self.chance.random() < 0.05 else kinds[0]
-            )
-        rows = [row for kind in kinds for row in _KEYWORDS[kind]] + (
-            [] if leaf else _COMPOSERS
+        kinds = chance.choices(
+            [*_KEYWORDS], _WEIGHTS, k=chance.choice((1,) * 6 + (2, 3))
         )
-        for row in rows:
-            if (
-                row.since <= self.draft <= row.until
-                and self.chance.random() < row.share
-            ):
+        result: dict[str, Any] = {}
+        if self.distinct and depth < 2 and chance.random() < 0.6:
+            kinds = ["array"]
+            result = self._distinct(depth)
+            if chance.random() < 0.6:
+                return result
+        if leaf:
+            kinds = [kind for kind in kinds if kind not in ("object", "array")]
+        if kinds and chance.random() < 0.65:
+            result["type"] = kinds[0] if len(kinds) == 1 else [*dict.fromkeys(kinds)]
+        rows = [row for kind in dict.fromkeys(kinds) for row in _KEYWORDS[kind]]
+        for row in rows if leaf else [*rows, *_COMPOSERS]:
+            known = row.since <= self.draft <= row.until
+            if known and chance.random() < row.share:
                 result[row.name] = row.make(self, depth + 1)
         for branch in ("then", "else") if "if" in result else ():
-            if self.chance.random() < 0.75:
+            if chance.random() < 0.75:
                 result[branch] = self.schema(depth + 1)
         if self.draft == 4 and "minimum" in result:
-            result["exclusiveMinimum"] = self.chance.random() < 0.2
-        if self.chance.random() < 0.1:
+            result["exclusiveMinimum"] = chance.random() < 0.2
+        if chance.random() < 0.1:
             result |= self._reference(depth)
         return result
+
+    def _distinct(self, depth: int) -> dict[str, Any]:
+        """An array of distinct items, most often of few values."""
+        items: Any = {"enum": self.values()}
+        kind = self.chance.random()
+        if kind < 0.15:
+            items = {"type": "boolean"}
+        elif kind < 0.3:
+            items = {"anyOf": [items, {"enum": self.values()}]}
+        elif kind < 0.6:
+            names = self.names(1, 2)
+            listed = {name: {"enum": self.values()} for name in names}
+            items = {"type": "object", "properties": listed, "required": names[:1]}
+            if kind < 0.5:
+                items["additionalProperties"] = False
+        elif kind < 0.8:
+            items = self.schema(depth + 1)
+        least = self.chance.choice((0, 0, 1, 2, 3))
+        return {"type": "array", "uniqueItems": True, "items": items, "minItems": least}
 
     def _reference(self, depth: int) -> dict[str, Any]:
         # A reference to the root is often enough below a property or an item to come to
@@ -435,81 +315,53 @@ class _Maker:
             return {}
         return {"$ref": f"#/{self.home}/{self.chance.choice(self.defined)}"}
 
-    def few(self, depth: int) -> Any:
-        """A schema that most often has few values."""
-        kind = self.chance.random()
-        if depth > 3 or kind < 0.4:
-            return self.chance.choice(
-                [{"enum": self.values()}, {"enum": self.values()}, {"type": "boolean"}]
-            )
-        if kind < 0.55:
-            return {"anyOf": [self.few(depth + 1), self.few(depth + 1)]}
-        if kind < 0.75:
-            properties = {name: self.few(depth + 1) for name in self.names(1, 2)}
-            listed = {
-                "type": "object",
-                "properties": properties,
-                "required": list(properties)[:1],
-            }
-            return (
-                listed
-                if self.chance.random() < 0.3
-                else {**listed, "additionalProperties": False}
-            )
-        return self.schema(depth)
-
     def union(self, depth: int) -> dict[str, Any]:
         """Objects of several kinds; what tells them apart is described, required and
         typed here and there."""
         chance = self.chance
         tag = self.names(1, 1)[0]
-        pool = chance.choice((_CONSTANTS, _STARTS, [*_CONSTANTS, *_STARTS]))
-        kinds = chance.sample(pool, chance.randint(2, 4))
+        kinds = chance.sample(_KINDS, chance.randint(2, 4))
         branches = [self._branch(tag, kind, depth) for kind in kinds]
         if chance.random() < 0.2:  # a union in a union
             branches[:2] = [{"oneOf": branches[:2]}]
         keyword = chance.choice(("oneOf", "oneOf", "oneOf", "anyOf"))
-        union: dict[str, Any] = {keyword: branches}
-        beside: dict[str, Any] = {"required": [tag]} if chance.random() < 0.75 else {}
-        if chance.random() < 0.7:
-            beside["type"] = "object"
-        if chance.random() < 0.4:
-            beside["properties"] = {
-                name: self.schema(depth + 2) for name in self.names(1, 2)
-            }
+        beside = self._described(depth, 0.4)
+        if chance.random() < 0.75:
+            beside["required"] = [tag]
         if chance.random() < 0.2:
-            beside["properties"] = {
-                **beside.get("properties", {}),
-                tag: {"type": "string"},
-            }
-        if chance.random() < 0.2:
-            beside["additionalProperties"] = _closing(self, depth + 1)
+            beside["properties"] = {tag: {"type": "string"}}
+        parts = [{keyword: branches}, beside]
         match chance.randrange(5):
             case 0:
-                return {"allOf": chance.sample([union, beside], 2)}
+                return {"allOf": parts}
             case 1:
-                return {**beside, "allOf": [{"allOf": [union]}]}
+                return {**beside, "allOf": [{"allOf": parts[:1]}]}
             case 2:
-                return {**union, **beside, "not": {"required": self.names(1, 1)}}
-        return {**beside, **union} if chance.random() < 0.5 else {**union, **beside}
+                beside["not"] = {"required": self.names(1, 1)}
+        chance.shuffle(parts)
+        return {**parts[0], **parts[1]}
 
     def _branch(self, tag: str, kind: dict[str, Any], depth: int) -> dict[str, Any]:
         """One kind of a union's objects."""
-        chance = self.chance
-        described = {
-            tag: kind,
-            **{name: self.schema(depth + 2) for name in self.names(0, 2)},
-        }
-        branch: dict[str, Any] = {"properties": described}
-        if chance.random() < 0.3:
-            branch["type"] = "object"
-        if chance.random() < 0.4:
+        branch = self._described(depth, 0.7)
+        branch["properties"] = {tag: kind, **branch.get("properties", {})}
+        if self.chance.random() < 0.4:
             branch["required"] = list(
-                dict.fromkeys([*self.names(1, 1), *chance.choice(([], [tag]))])
+                {*self.names(1, 1), self.chance.choice((tag, "a"))}
             )
-        if chance.random() < 0.1:
-            branch["additionalProperties"] = _closing(self, depth + 1)
         return branch
+
+    def _described(self, depth: int, share: float) -> dict[str, Any]:
+        """Now and then a type, some properties, and that there are no others."""
+        result: dict[str, Any] = {}
+        if self.chance.random() < 0.5:
+            result["type"] = "object"
+        if self.chance.random() < share:
+            names = self.names(1, 2)
+            result["properties"] = {name: self.schema(depth + 2) for name in names}
+        if self.chance.random() < 0.15:
+            result["additionalProperties"] = _closing(self, depth + 1)
+        return result
 
     def value(self, depth: int = 0) -> Any:
         """A value for enum and const."""
@@ -518,19 +370,8 @@ class _Maker:
             return [self.value(depth + 1) for _ in range(self.chance.randrange(3))]
         if roll < 0.3 and depth < 2:
             return {name: self.value(depth + 1) for name in self.names(0, 2)}
-        pick: Callable[[Any], Any] = self.chance.choice
-        return pick(
-            [
-                pick(_TEXTS),
-                pick(_TEXTS),
-                pick(_NUMBERS),
-                pick(_NUMBERS),
-                1.0,
-                True,
-                False,
-                None,
-            ]
-        )
+        found: Any = self.chance.choice([*_VALUES, *_NUMBERS])
+        return found
 
     def values(self) -> list[Any]:
         """Some values, each once."""
@@ -544,64 +385,58 @@ class _Maker:
 
     def pattern(self) -> str:
         """One of the pool, or a random one."""
-        return (
-            self.chance.choice(_PATTERNS)
-            if self.chance.random() < 0.6
-            else _pattern(self.chance)
-        )
+        if self.chance.random() < 0.6:
+            return self.chance.choice(_PATTERNS)
+        return _pattern(self.chance)
 
 
 def _pattern(chance: Random, *, looks: bool = False) -> str:
-    text = random_pattern(
-        chance, chance.randint(1, 3), looks, [*_ATOMS[:5], *_MORE_ATOMS]
-    )[0]
+    text, _ = random_pattern(chance, chance.randint(1, 3), looks, _MORE_ATOMS)
     return chance.choice(("^", "", ".*")) + text + chance.choice(("$", ""))
+
+
+_OTHERS = json.loads("""[{"type": "integer"}, {"enum": ["x"]},
+    {"type": "string", "maxLength": 4}, false, {"type": "null"}]""")
 
 
 def entangled_schema(chance: Random) -> dict[str, Any]:
     """A string with several demands at once, or an object with demands on its names."""
-    kind = chance.random()
-    if kind < 0.5:
+    if chance.random() < 0.5:
         return {"type": "string", **_texts(chance)}
-    values = [{"type": "integer"}, {"enum": ["x"]}, {"type": "string", "maxLength": 4}]
     schema: dict[str, Any] = {"type": "object"}
-    if kind < 0.8:
+    if chance.random() < 0.6:
         sources = [_pattern(chance, looks=True) for _ in range(chance.randint(1, 5))]
-        schema["patternProperties"] = {
-            source: chance.choice(values) for source in sources
-        }
-        if chance.random() < 0.4:
-            schema["additionalProperties"] = chance.choice([False, {"type": "null"}])
-        if chance.random() < 0.3:
-            names = chance.sample(["a", "ab", "x-y", "b_", "a.b"], 2)
-            schema["properties"] = {name: chance.choice(values) for name in names}
-        if chance.random() < 0.2:
-            schema["propertyNames"] = _texts(chance)
-        return schema
-    least = {"minProperties": chance.randint(0, 2)}
-    return {
-        **schema,
-        "propertyNames": _texts(chance),
-        "additionalProperties": chance.choice(values),
-        **least,
-    }
+        described = {source: chance.choice(_OTHERS[:3]) for source in sources}
+        schema["patternProperties"] = described
+    else:
+        schema["propertyNames"] = _texts(chance)
+        schema["minProperties"] = chance.randint(0, 2)
+    if chance.random() < 0.5:
+        schema["additionalProperties"] = chance.choice(_OTHERS)
+    if chance.random() < 0.3:
+        names = chance.sample(["a", "ab", "x-y", "b_", "a.b"], 2)
+        schema["properties"] = {name: chance.choice(_OTHERS[:3]) for name in names}
+    return schema
 
 
 def _texts(chance: Random) -> dict[str, Any]:
     """Keywords of a text, most of them together with others."""
-    pattern = {"pattern": _pattern(chance, looks=True)}
-    schema = pattern if chance.random() < 0.6 else {}
-    if chance.random() < 0.5:
-        schema["format"] = chance.choice([*FORMATS])
-    if chance.random() < 0.25:
-        schema["maxLength"] = chance.choice([3, 20, 100, 500])
-    if chance.random() < 0.15:
-        schema["minLength"] = chance.choice([1, 2, 10, 50])
     other = {"pattern": _pattern(chance, looks=True)}
-    opposites = (
+    opposites = [
         {"not": other},
         {"not": {"format": chance.choice([*FORMATS])}},
         {"allOf": [{"pattern": _pattern(chance)}, {"not": other}]},
         {"not": {"enum": ["a", "ab", "a.b"]}},
-    )
-    return schema | (chance.choice(opposites) if chance.random() < 0.45 else {})
+    ]
+    demands = [
+        (0.6, {"pattern": _pattern(chance, looks=True)}),
+        (0.5, {"format": chance.choice([*FORMATS])}),
+        (0.25, {"maxLength": chance.choice([3, 20, 100, 500])}),
+        (0.15, {"minLength": chance.choice([1, 2, 10, 50])}),
+        (0.45, chance.choice(opposites)),
+    ]
+    schema: dict[str, Any] = {}
+    for share, demand in demands:
+        if chance.random() < share:
+            schema |= demand
+    return schema
