@@ -14,7 +14,7 @@ SEED = 20
 COUNT = 60
 
 
-def test_random_schemas() -> None:
+def test_random_schemas():
     report = fuzz(range(COUNT), SEED)
     print(*report.lines(), sep="\n")
     assert report.totals["checked"] > 30
@@ -63,9 +63,7 @@ DRAFT_7 = '"$schema": "http://json-schema.org/draft-07/schema#"'
         (f'{{{DRAFT_7}, "format": "uuid"}}', "1", '"x"'),
     ],
 )
-def test_the_oracle_is_exact_and_reads_as_the_standard_does(
-    schema, valid, invalid
-) -> None:
+def test_the_oracle_is_exact_and_reads_as_the_standard_does(schema, valid, invalid):
     check = oracle(read_exactly(schema))
     assert [one for one in valid.split("|") if not check(read_exactly(one))] == []
     assert [one for one in invalid.split("|") if check(read_exactly(one))] == []
@@ -74,12 +72,12 @@ def test_the_oracle_is_exact_and_reads_as_the_standard_does(
 @pytest.mark.parametrize(
     "schema", [{"type": 5}, {"$ref": "http://elsewhere.test/x"}, {"pattern": "("}]
 )
-def test_the_oracle_says_what_it_cannot_judge(schema) -> None:
+def test_the_oracle_says_what_it_cannot_judge(schema):
     with pytest.raises(OracleError):
         oracle(schema)("x")
 
 
-def test_the_same_seed_gives_the_same_schemas() -> None:
+def test_the_same_seed_gives_the_same_schemas():
     totals = [fuzz(range(12), seed, instances=10).totals for seed in (1, 1, 2)]
     assert totals[0] == totals[1] != totals[2]
 
@@ -88,9 +86,7 @@ def test_the_same_seed_gives_the_same_schemas() -> None:
 @pytest.mark.parametrize(
     ("allowed", "kind"), [(True, "wrong refusal"), (False, "wrong accept")]
 )
-def test_a_fault_is_found_and_made_small(
-    monkeypatch: pytest.MonkeyPatch, allowed, kind, tag
-) -> None:
+def test_a_fault_is_found_and_made_small(monkeypatch, allowed, kind, tag):
     # An oracle that allows everything, or nothing, is at odds with every grammar.
     monkeypatch.setattr("subjects.oracle", lambda schema: lambda value: allowed)
     items = {"type": "boolean"}
@@ -114,18 +110,18 @@ def test_a_fault_is_found_and_made_small(
         (b"<f>1</f><f>", False),
     ],
 )
-def test_whole_outputs_of_tags(text, whole) -> None:
+def test_whole_outputs_of_tags(text, whole):
     assert is_whole(text) is whole
 
 
-def test_a_position_without_a_token_is_stuck() -> None:
+def test_a_position_without_a_token_is_stuck():
     subject = Subject({"type": "array", "items": {"type": "boolean"}}, Mode())
     assert not subject.stuck(b"[tru")
     assert subject.takes("[true]")
     assert not subject.takes("[true")
 
 
-def test_shrinking_keeps_what_fails() -> None:
+def test_shrinking_keeps_what_fails():
     properties = {"a": {"minimum": 17, "title": "x"}, "b": {}}
     schema = {"type": "object", "properties": properties, "required": ["b"]}
     assert shrink(schema, lambda value: "minimum" in str(value)) == {"minimum": 0}

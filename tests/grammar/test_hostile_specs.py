@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,73 +47,73 @@ class Case(NamedTuple):
     """`ErrorClass: words of its message`; empty: an error of any kind, or a grammar
     that takes `text`."""
 
-    def make(self) -> OutputSpec:
+    def make(self):
         made: OutputSpec = getattr(OutputSpec, self.kind)(self.source)
         return made
 
 
-def schema(document: Any, text: str | None = None, error: str = "") -> Case:
+def schema(document, text=None, error=""):
     return Case("json_schema", document, text, error)
 
 
-def string(text: str | None = None, error: str = "", **keywords: Any) -> Case:
+def string(text=None, error="", **keywords):
     return schema({"type": "string", **keywords}, text, error)
 
 
-def regex(pattern: str, text: str | None = None, error: str = "") -> Case:
+def regex(pattern, text=None, error=""):
     return Case("regex", pattern, text, error)
 
 
-def ebnf(source: str, text: str | None = None) -> Case:
+def ebnf(source, text=None):
     return Case("parse", {"grammar": source, "syntax": "ebnf"}, text)
 
 
-def lark(source: str, text: str | None = None) -> Case:
+def lark(source, text=None):
     return Case("parse", {"grammar": source, "syntax": "lark"}, text)
 
 
 NULL = {"type": "null"}
 
 
-def in_object(inner: Any) -> Schema:
+def in_object(inner):
     return {"type": "object", "properties": {"a": inner}, "required": ["a"]}
 
 
-def in_array(inner: Any) -> Schema:
+def in_array(inner):
     return {"type": "array", "items": inner, "minItems": 1}
 
 
-def in_union(inner: Any) -> Schema:
+def in_union(inner):
     return {"anyOf": [inner, {"type": "boolean"}]}
 
 
-def nested(depth: int, wrap: Any, inner: Any = NULL) -> Any:
+def nested(depth, wrap, inner=NULL):
     for _ in range(depth):
         inner = wrap(inner)
     return inner
 
 
-def integers(count: int) -> Schema:
+def integers(count):
     properties = {f"p{i}": {"type": "integer"} for i in range(count)}
     return {"type": "object", "properties": properties}
 
 
-def chain(length: int, wrap: Any) -> Schema:
+def chain(length, wrap):
     """Definitions that refer to one another, the last of them to nothing."""
     links = {f"d{i}": wrap({"$ref": f"#/$defs/d{i + 1}"}) for i in range(length)}
     return {"$ref": "#/$defs/d0", "$defs": {**links, f"d{length}": NULL}}
 
 
-def ten_of(inner: Schema) -> Schema:
+def ten_of(inner):
     return {"type": "array", "prefixItems": [inner] * 10}
 
 
-def either(number: int) -> Schema:
+def either(number):
     branches = {f"a{number}": NULL, f"b{number}": {"type": "string"}}
     return {"anyOf": [{"properties": {name: of}} for name, of in branches.items()]}
 
 
-def ring() -> Schema:
+def ring():
     document: Schema = {"type": "object"}
     document["properties"] = {"a": document}
     return document
@@ -232,11 +231,11 @@ class Child:
     """A process with one compiler, started when it is first asked and again when it is
     gone."""
 
-    def __init__(self, backend: str) -> None:
+    def __init__(self, backend):
         self._backend = backend
         self._process: subprocess.Popen[bytes] | None = None
 
-    def serve(self, name: str) -> dict[str, Any]:
+    def serve(self, name):
         process = self._process or self._started()
         process.stdin.write(name.encode() + b"\n")
         process.stdin.flush()
@@ -250,13 +249,13 @@ class Child:
             pytest.fail(f"the process with the compiler {how}")
         return json.loads(line)
 
-    def stop(self) -> None:
+    def stop(self):
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
             self._process = None
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self):
         root = Path(__file__).parents[2]
         self._process = subprocess.Popen(
             [sys.executable, __file__, self._backend],
@@ -271,7 +270,7 @@ class Child:
 @pytest.fixture(
     scope="module", params=["auto", pytest.param("xgrammar", marks=pytest.mark.slow)]
 )
-def child(request: pytest.FixtureRequest) -> Iterator[Child]:
+def child(request):
     child = Child(request.param)
     yield child
     child.stop()
@@ -309,7 +308,7 @@ def test_remote_references_are_never_fetched():
             server.accept()
 
 
-def served(compiler: GrammarCompiler, name: str) -> dict[str, Any]:
+def served(compiler, name):
     """What became of a case, and of an ordinary spec after it."""
     report: dict[str, Any] = {"error": ""}
     start = time.perf_counter()
@@ -327,7 +326,7 @@ def served(compiler: GrammarCompiler, name: str) -> dict[str, Any]:
     return report
 
 
-def works(compiler: GrammarCompiler, spec: OutputSpec, text: str | None) -> bool:
+def works(compiler, spec, text):
     """Whether a spec's grammar shows a mask and takes a text that satisfies it."""
     grammar = compiler.compile(spec)
     backend = compiler.backend(grammar.backend)
@@ -339,7 +338,7 @@ def works(compiler: GrammarCompiler, spec: OutputSpec, text: str | None) -> bool
     return bool(mask.any()) and (text is None or matcher.complete)
 
 
-def main(backend: str) -> None:
+def main(backend):
     # Answers go where nothing else writes.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

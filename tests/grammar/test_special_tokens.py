@@ -13,14 +13,13 @@ import pytest
 from compilers import compiler_of
 from instances import text_of
 from schema_families import CASES
-from stopping import Walk, Walker, special_vocabulary
+from stopping import Walker, special_vocabulary
 
-from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.spec import OutputSpec
 
 
 @pytest.fixture(scope="module", params=["padded", "whole words", "specials first"])
-def compiler(request: pytest.FixtureRequest) -> GrammarCompiler:
+def compiler(request):
     vocabulary = special_vocabulary(
         padded=request.param == "padded",
         specials_first=request.param == "specials first",
@@ -28,7 +27,7 @@ def compiler(request: pytest.FixtureRequest) -> GrammarCompiler:
     return compiler_of(vocabulary, backend="llguidance")
 
 
-def assert_clean(walk: Walk) -> None:
+def assert_clean(walk):
     assert walk.early == []
     assert walk.leaks == []
 
@@ -47,7 +46,7 @@ def test_constructs(compiler, family):
             assert_clean(walker.wander(grammar, Random(f"{name} {walk}"), 25))
 
 
-def special(compiler: GrammarCompiler, name: bytes) -> int:
+def special(compiler, name):
     tokens = compiler.vocabulary.tokens
     return next(i for i in compiler.vocabulary.special_ids if tokens[i] == name)
 
@@ -61,7 +60,7 @@ def test_special_tokens_that_a_grammar_names_come_there_only(compiler):
     first = compiler.vocabulary.tokens.index(b"\x00")
     tokens = [opening, *(first + byte for byte in b"[1 [INST] /s"), closing]
 
-    def whole(output: bytes) -> bool:
+    def whole(output):
         return output.endswith(b"</tool_call>")
 
     walk = walker.walk(grammar, tokens, whole, {opening, closing})

@@ -112,18 +112,18 @@ _WORDS = [*KEYWORDS, *_NAMES.split(), 7, None, ("a",), "a\n\x1b[1m"]
 class Odd:
     """A value that no message can show."""
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         raise RuntimeError("no repr")
 
 
-def _deep(depth: int, wrap: str = "") -> Any:
+def _deep(depth, wrap=""):
     value: Any = {}
     for _ in range(depth):
         value = {wrap: value} if wrap else [value]
     return value
 
 
-def _circle() -> Any:
+def _circle():
     circle: dict[str, Any] = {"type": "object"}
     circle["properties"] = {"a": circle}
     return circle
@@ -155,7 +155,7 @@ _PIECES = (
 )
 
 
-def _values(chance: Random, value: Any, corpus: list[Any]) -> Any:
+def _values(chance, value, corpus):
     """Some changes; what is new is odd, or a part of another input."""
     pool = [*chance.sample(_ODD, 4), *chance.sample(nodes(chance.choice(corpus)), 1)]
     for _ in range(chance.choice((1, 1, 2, 4))):
@@ -163,13 +163,13 @@ def _values(chance: Random, value: Any, corpus: list[Any]) -> Any:
     return value
 
 
-def _texts(chance: Random, text: str, corpus: list[str]) -> str:
+def _texts(chance, text, corpus):
     for _ in range(chance.choice((1, 1, 2, 4))):
         text = mutate_text(chance, text, _PIECES, corpus)
     return text[:20_000]
 
 
-def _parse(value: Any) -> None:
+def _parse(value):
     spec = OutputSpec.parse(value)
     if spec is None:
         return
@@ -191,12 +191,12 @@ _TOKENIZERS = Tokenizers(
 )
 
 
-def _lower(spec: OutputSpec) -> None:
+def _lower(spec):
     check_limits(spec, CONFIG)
     lark_of(spec, _TOKENIZERS)
 
 
-def _lower_schema(schema: Any) -> None:
+def _lower_schema(schema):
     """As the llguidance backend writes it."""
     wide = isinstance(schema, dict) and len(schema) % 2
     options = {"strict": False, "whitespace": "flexible"} if wide else {}
@@ -204,11 +204,11 @@ def _lower_schema(schema: Any) -> None:
 
 
 @functools.cache
-def _compiler() -> GrammarCompiler:
+def _compiler():
     return GrammarCompiler(BYTES, config=CONFIG, plugins=Plugins(entry_points=False))
 
 
-def _compile(form: Any) -> None:
+def _compile(form):
     """Down to a grammar."""
     spec = OutputSpec.parse(form)
     if spec is None:
@@ -227,9 +227,7 @@ _WRONG += json.loads("""[null, true, false, 0, -1, 1.5, 5, 1e308, Infinity, -Inf
     ["a", "a"], {"a": 1}, {"a": null}, {"a": ["b", 3]}, {"": {}}]""")
 
 
-def _keywords(
-    chance: Random, value: tuple[str, Any], corpus: list[Any]
-) -> tuple[str, Any]:
+def _keywords(chance, value, corpus):
     """A schema in one of the ways to send it, with keywords whose values are of another
     type."""
     schema = value[1]
@@ -245,14 +243,14 @@ def _keywords(
     return chance.choice(list(_WAYS)), schema
 
 
-def _lark(schema: Any) -> Any:
+def _lark(schema):
     try:
         return {"grammar": f"start: %json {json.dumps(schema)}"}
     except (TypeError, ValueError, RecursionError):  # no client can write it
         return None
 
 
-def _call(schema: Any, **options: Any) -> Any:
+def _call(schema, **options):
     """What vLLM makes of a tool."""
     begin = '<tool_call>\n{"name": "save", "arguments": '
     called = tag(begin, json_of(schema, **options), "}\n</tool_call>")
@@ -279,7 +277,7 @@ _WAYS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _send(request: tuple[str, Any]) -> None:
+def _send(request):
     """A schema inside something else, all the way, and what tells people of its
     keywords."""
     way, schema = request
@@ -322,11 +320,11 @@ _FROM_HELPER = (
 )
 
 
-def _frame(message: object) -> bytes:
+def _frame(message):
     return _frame_of(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
 
-def _frame_of(body: bytes) -> bytes:
+def _frame_of(body):
     return len(body).to_bytes(8, "little") + body
 
 
@@ -348,7 +346,7 @@ _KNOWN = (
 )
 
 
-def _receive(input_: tuple[str, bytes]) -> None:
+def _receive(input_):
     """Frames of a worker or of a helper that went wrong, as they arrive on a socket."""
     sender, data = input_
     ours, theirs = socket.socketpair()
@@ -362,7 +360,7 @@ def _receive(input_: tuple[str, bytes]) -> None:
                 raise AssertionError(f"a message of another kind: {messages!r}")
 
 
-def _frames(chance: Random, value: Any, corpus: list[Any]) -> Any:
+def _frames(chance, value, corpus):
     sender, data = value
     if chance.random() < 0.7 and len(data) > 8:  # the frame stays whole
         return sender, _frame_of(
@@ -382,11 +380,11 @@ _REFUSED = (SpecError, GrammarError)
 _CLOSED = (PipelineError, ChannelClosedError)
 
 
-def _lower_regex(text: str) -> None:
+def _lower_regex(text):
     _lower(OutputSpec.regex(text))
 
 
-def _lower_tag(value: Any) -> None:
+def _lower_tag(value):
     _lower(OutputSpec.structural_tag(value))
 
 

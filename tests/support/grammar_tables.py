@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from compilers import tokens_of
 
 from guided_plugin.grammar.base import Grammar, MaskArray
 from guided_plugin.grammar.table import GrammarTable, Phase
@@ -62,8 +63,7 @@ class Table:
     def mask(self, *slots: int) -> list[set[int]]:
         rows = np.full((len(slots), VOCABULARY.words), 0x5A5A5A5A, np.int32)
         self.inner.fill(slots, rows)
-        bits = np.unpackbits(rows.view(np.uint8), axis=1, bitorder="little")
-        return [set(np.flatnonzero(row).tolist()) for row in bits]
+        return [set(tokens) for tokens in tokens_of(rows)]
 
     def phases(self, *slots: int) -> list[Phase]:
         return [self.inner.phase(slot) for slot in slots]

@@ -24,7 +24,7 @@ FORMS: dict[str, tuple[Any, str]] = _TABLES["forms"]
 """By name: what no spec is, what the message has."""
 
 
-def in_tool(schema: Any, name: str = "get_weather") -> dict[str, dict[str, Any]]:
+def in_tool(schema, name="get_weather"):
     """A schema as the arguments of a tool, in the tags of several models and as one
     JSON array of calls."""
     styles = {
@@ -67,5 +67,5 @@ def in_tool(schema: Any, name: str = "get_weather") -> dict[str, dict[str, Any]]
     return found
 
 
-def _tag(content: Any) -> dict[str, Any]:
+def _tag(content):
     return {"type": "structural_tag", "format": content}

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
-from random import Random
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from oracle import FORMATS
 
 __all__ = ["TEXTS", "entangled_schema", "random_pattern", "random_schema"]
+
+Schema = dict[str, Any]
 
 _DRAFTS = {
     4: "http://json-schema.org/draft-04/schema#",
@@ -64,9 +65,7 @@ TEXTS += ["c", "ac", "ca", "\n", "a\n", "\\a", "aaaaa", "aaaaaa", "ababab"]
 _TIMES = ["*", "+", "?", "{2}", "{1,2}", "{0,2}", "{2,}"]
 
 
-def random_pattern(
-    chance: Random, depth: int, looks: bool, atoms: Sequence[tuple[str, str]] = _ATOMS
-) -> tuple[str, str]:
+def random_pattern(chance, depth, looks, atoms=_ATOMS):
     """A regular expression of ECMA 262, and the same for Python's `re`."""
     kind = chance.random()
     if depth == 0 or kind < 0.3:
@@ -90,23 +89,21 @@ def random_pattern(
     return _joined(pieces, ours), _joined(pieces, pythons)
 
 
-def _joined(pieces: list[str], parts: Sequence[str]) -> str:
+def _joined(pieces, parts):
     between = [piece + part for piece, part in zip(pieces, parts, strict=False)]
     return "".join([*between, pieces[-1]])
 
 
-def random_schema(source: Random) -> Any:
+def random_schema(source):
     """A schema, of any draft; most name it.
 
-    Some are arrays of distinct items, unions told apart by a property, or texts with
-    many demands.
+    Some are unions told apart by a property, or texts with many demands.
     """
     roll = source.random()
     if roll < 0.03:
         return entangled_schema(source)
     maker = _Maker(source, source.choices(list(_DRAFTS), [1, 1, 4, 2, 8])[0])
-    maker.distinct = roll < 0.2
-    maker.unions = 0.2 < roll < 0.45
+    maker.unions = roll < 0.3
     return maker.document()
 
 
@@ -121,33 +118,33 @@ class _Keyword(NamedTuple):
     until: int = 2020
 
 
-def _some(maker: _Maker, inner: int) -> list[Any]:
+def _some(maker, inner):
     return [maker.schema(inner) for _ in range(maker.chance.randint(1, 3))]
 
 
-def _count(low: int, high: int) -> Callable[[_Maker, int], int]:
+def _count(low, high):
     return lambda maker, inner: maker.chance.randint(low, high)
 
 
-def _one(maker: _Maker, inner: int) -> Any:
+def _one(maker, inner):
     return maker.schema(inner)
 
 
-def _by_name(maker: _Maker, inner: int) -> dict[str, Any]:
+def _by_name(maker, inner):
     return {name: maker.schema(inner) for name in maker.names(1, 4)}
 
 
-def _needs(maker: _Maker, inner: int) -> dict[str, list[str]]:
+def _needs(maker, inner):
     return dict.fromkeys(maker.names(1, 2), maker.names(1, 2))
 
 
-def _closing(maker: _Maker, inner: int) -> Any:
+def _closing(maker, inner):
     closed = {"not": {}} if maker.draft == 4 else False
-    return closed if maker.chance.random() < 0.6 else maker.schema(inner)
+    return closed if maker.likely(0.6) else maker.schema(inner)
 
 
-def _bound(maker: _Maker, inner: int) -> Any:
-    return maker.chance.choice(_BOUNDS)
+def _bound(maker, inner):
+    return maker.pick(_BOUNDS)
 
 
 _KEYWORDS = {
@@ -174,14 +171,15 @@ _KEYWORDS = {
         _Keyword("dependentRequired", 0.06, _needs, 2019),
     ],
     "array": [
-        _Keyword("items", 0.6, _one),
+        _Keyword("items", 0.5, _one),
+        _Keyword("items", 0.25, lambda maker, inner: {"enum": maker.values()}),
         _Keyword("items", 0.25, _some, until=2019),
         _Keyword("additionalItems", 0.15, _closing, until=2019),
         _Keyword("prefixItems", 0.25, _some, 2020),
         _Keyword("minItems", 0.2, _count(0, 3)),
         _Keyword("maxItems", 0.25, _count(0, 4)),
         _Keyword("contains", 0.15, _one, 6),
-        _Keyword("uniqueItems", 0.1, lambda maker, inner: True),
+        _Keyword("uniqueItems", 0.3, lambda maker, inner: True),
     ],
     "string": [
         _Keyword("minLength", 0.25, _count(0, 3)),
@@ -190,7 +188,7 @@ _KEYWORDS = {
         _Keyword(
             "format",
             0.12,
-            lambda maker, inner: maker.chance.choice([*FORMATS, "unknown"]),
+            lambda maker, inner: maker.pick([*FORMATS, "unknown"]),
         ),
     ],
     "number": [
@@ -198,9 +196,7 @@ _KEYWORDS = {
         _Keyword("maximum", 0.3, _bound),
         _Keyword("exclusiveMinimum", 0.12, _bound, 6),
         _Keyword("exclusiveMaximum", 0.12, _bound, 6),
-        _Keyword(
-            "multipleOf", 0.2, lambda maker, inner: maker.chance.choice(_DIVISORS)
-        ),
+        _Keyword("multipleOf", 0.2, lambda maker, inner: maker.pick(_DIVISORS)),
     ],
     "boolean": [],
     "null": [],
@@ -222,24 +218,27 @@ _DEEPEST = 4
 class _Maker:
     """Makes one document."""
 
-    def __init__(self, source: Random, draft: int) -> None:
+    def __init__(self, source, draft):
         self.chance = source
+        self.pick = source.choice
         self.draft = draft
         self.home = "definitions" if draft <= 7 else "$defs"
         self.defined = [f"d{n}" for n in range(source.choice((0, 0, 1, 2)))]
         self.size = source.choice((4, 8, 14, 24))
         """About how many subschemas the document may still have."""
-        self.distinct = False
-        """Whether most types are arrays, of which most ask for distinct items."""
         self.unions = False
         """Whether most schemas are unions told apart by a property."""
 
-    def document(self) -> Any:
+    def likely(self, share):
+        """Whether something comes that comes so often."""
+        return self.chance.random() < share
+
+    def document(self):
         """The whole schema."""
         result = self.schema(0)
         if not isinstance(result, dict):
             return result
-        if self.draft != 2020 or self.chance.random() < 0.3:
+        if self.draft != 2020 or self.likely(0.3):
             result = {"$schema": _DRAFTS[self.draft], **result}
         # Each refers only to later ones and, below others, to the root.
         names = self.defined
@@ -249,148 +248,120 @@ class _Maker:
             self.defined.append(name)
         return result
 
-    def schema(self, depth: int) -> Any:
+    def schema(self, depth):
         """One schema at a depth."""
-        chance = self.chance
         self.size -= 1
-        if depth > 0 and self.draft > 4 and chance.random() < 0.06:
-            return chance.random() < 0.75
+        if depth > 0 and self.draft > 4 and self.likely(0.06):
+            return self.likely(0.75)
         leaf = self.size < 0 or depth >= _DEEPEST
-        if leaf and chance.random() < 0.25:
+        if leaf and self.likely(0.25):
             return {"enum": self.values()}
-        if self.unions and depth < 3 and chance.random() < 0.6:
+        if self.unions and depth < 3 and self.likely(0.6):
             return self.union(depth)
-        kinds = chance.choices(
-            [*_KEYWORDS], _WEIGHTS, k=chance.choice((1,) * 6 + (2, 3))
+        kinds = self.chance.choices(
+            [*_KEYWORDS], _WEIGHTS, k=self.pick((1,) * 6 + (2, 3))
         )
-        result: dict[str, Any] = {}
-        if self.distinct and depth < 2 and chance.random() < 0.6:
-            kinds = ["array"]
-            result = self._distinct(depth)
-            if chance.random() < 0.6:
-                return result
+        result: Schema = {}
         if leaf:
             kinds = [kind for kind in kinds if kind not in ("object", "array")]
-        if kinds and chance.random() < 0.65:
+        if kinds and self.likely(0.65):
             result["type"] = kinds[0] if len(kinds) == 1 else [*dict.fromkeys(kinds)]
         rows = [row for kind in dict.fromkeys(kinds) for row in _KEYWORDS[kind]]
         for row in rows if leaf else [*rows, *_COMPOSERS]:
             known = row.since <= self.draft <= row.until
-            if known and chance.random() < row.share:
+            if known and self.likely(row.share):
                 result[row.name] = row.make(self, depth + 1)
         for branch in ("then", "else") if "if" in result else ():
-            if chance.random() < 0.75:
+            if self.likely(0.75):
                 result[branch] = self.schema(depth + 1)
         if self.draft == 4 and "minimum" in result:
-            result["exclusiveMinimum"] = chance.random() < 0.2
-        if chance.random() < 0.1:
+            result["exclusiveMinimum"] = self.likely(0.2)
+        if self.likely(0.1):
             result |= self._reference(depth)
         return result
 
-    def _distinct(self, depth: int) -> dict[str, Any]:
-        """An array of distinct items, most often of few values."""
-        items: Any = {"enum": self.values()}
-        kind = self.chance.random()
-        if kind < 0.15:
-            items = {"type": "boolean"}
-        elif kind < 0.3:
-            items = {"anyOf": [items, {"enum": self.values()}]}
-        elif kind < 0.6:
-            names = self.names(1, 2)
-            listed = {name: {"enum": self.values()} for name in names}
-            items = {"type": "object", "properties": listed, "required": names[:1]}
-            if kind < 0.5:
-                items["additionalProperties"] = False
-        elif kind < 0.8:
-            items = self.schema(depth + 1)
-        least = self.chance.choice((0, 0, 1, 2, 3))
-        return {"type": "array", "uniqueItems": True, "items": items, "minItems": least}
-
-    def _reference(self, depth: int) -> dict[str, Any]:
+    def _reference(self, depth):
         # A reference to the root is often enough below a property or an item to come to
         # an end.
-        if depth >= 2 and self.chance.random() < 0.2:
+        if depth >= 2 and self.likely(0.2):
             return {"$ref": "#"}
         if not self.defined:
             return {}
-        return {"$ref": f"#/{self.home}/{self.chance.choice(self.defined)}"}
+        return {"$ref": f"#/{self.home}/{self.pick(self.defined)}"}
 
-    def union(self, depth: int) -> dict[str, Any]:
+    def union(self, depth):
         """Objects of several kinds; what tells them apart is described, required and
         typed here and there."""
-        chance = self.chance
         tag = self.names(1, 1)[0]
-        kinds = chance.sample(_KINDS, chance.randint(2, 4))
+        kinds = self.chance.sample(_KINDS, self.chance.randint(2, 4))
         branches = [self._branch(tag, kind, depth) for kind in kinds]
-        if chance.random() < 0.2:  # a union in a union
+        if self.likely(0.2):  # a union in a union
             branches[:2] = [{"oneOf": branches[:2]}]
-        keyword = chance.choice(("oneOf", "oneOf", "oneOf", "anyOf"))
+        keyword = self.pick(("oneOf", "oneOf", "oneOf", "anyOf"))
         beside = self._described(depth, 0.4)
-        if chance.random() < 0.75:
+        if self.likely(0.75):
             beside["required"] = [tag]
-        if chance.random() < 0.2:
+        if self.likely(0.2):
             beside["properties"] = {tag: {"type": "string"}}
         parts = [{keyword: branches}, beside]
-        match chance.randrange(5):
+        match self.chance.randrange(5):
             case 0:
                 return {"allOf": parts}
             case 1:
                 return {**beside, "allOf": [{"allOf": parts[:1]}]}
             case 2:
                 beside["not"] = {"required": self.names(1, 1)}
-        chance.shuffle(parts)
+        self.chance.shuffle(parts)
         return {**parts[0], **parts[1]}
 
-    def _branch(self, tag: str, kind: dict[str, Any], depth: int) -> dict[str, Any]:
+    def _branch(self, tag, kind, depth):
         """One kind of a union's objects."""
         branch = self._described(depth, 0.7)
         branch["properties"] = {tag: kind, **branch.get("properties", {})}
-        if self.chance.random() < 0.4:
-            branch["required"] = list(
-                {*self.names(1, 1), self.chance.choice((tag, "a"))}
-            )
+        if self.likely(0.4):
+            branch["required"] = [tag] if self.likely(0.5) else self.names(1, 1)
         return branch
 
-    def _described(self, depth: int, share: float) -> dict[str, Any]:
+    def _described(self, depth, share):
         """Now and then a type, some properties, and that there are no others."""
-        result: dict[str, Any] = {}
-        if self.chance.random() < 0.5:
+        result: Schema = {}
+        if self.likely(0.5):
             result["type"] = "object"
-        if self.chance.random() < share:
+        if self.likely(share):
             names = self.names(1, 2)
             result["properties"] = {name: self.schema(depth + 2) for name in names}
-        if self.chance.random() < 0.15:
+        if self.likely(0.15):
             result["additionalProperties"] = _closing(self, depth + 1)
         return result
 
-    def value(self, depth: int = 0) -> Any:
+    def value(self, depth=0):
         """A value for enum and const."""
         roll = self.chance.random()
         if roll < 0.15 and depth < 2:
             return [self.value(depth + 1) for _ in range(self.chance.randrange(3))]
         if roll < 0.3 and depth < 2:
             return {name: self.value(depth + 1) for name in self.names(0, 2)}
-        found: Any = self.chance.choice([*_VALUES, *_NUMBERS])
+        found: Any = self.pick([*_VALUES, *_NUMBERS])
         return found
 
-    def values(self) -> list[Any]:
+    def values(self):
         """Some values, each once."""
         values = (self.value() for _ in range(self.chance.randint(1, 4)))
         return list({repr(value): value for value in values}.values())
 
-    def names(self, low: int, high: int) -> list[str]:
+    def names(self, low, high):
         """Some names, each once."""
         count = self.chance.randint(low, high)
         return list(dict.fromkeys(self.chance.choices(_NAMES, _NAME_WEIGHTS, k=count)))
 
-    def pattern(self) -> str:
+    def pattern(self):
         """One of the pool, or a random one."""
-        if self.chance.random() < 0.6:
-            return self.chance.choice(_PATTERNS)
+        if self.likely(0.6):
+            return self.pick(_PATTERNS)
         return _pattern(self.chance)
 
 
-def _pattern(chance: Random, *, looks: bool = False) -> str:
+def _pattern(chance, *, looks=False):
     text, _ = random_pattern(chance, chance.randint(1, 3), looks, _MORE_ATOMS)
     return chance.choice(("^", "", ".*")) + text + chance.choice(("$", ""))
 
@@ -399,11 +370,11 @@ _OTHERS = json.loads("""[{"type": "integer"}, {"enum": ["x"]},
     {"type": "string", "maxLength": 4}, false, {"type": "null"}]""")
 
 
-def entangled_schema(chance: Random) -> dict[str, Any]:
+def entangled_schema(chance):
     """A string with several demands at once, or an object with demands on its names."""
     if chance.random() < 0.5:
         return {"type": "string", **_texts(chance)}
-    schema: dict[str, Any] = {"type": "object"}
+    schema: Schema = {"type": "object"}
     if chance.random() < 0.6:
         sources = [_pattern(chance, looks=True) for _ in range(chance.randint(1, 5))]
         described = {source: chance.choice(_OTHERS[:3]) for source in sources}
@@ -419,7 +390,7 @@ def entangled_schema(chance: Random) -> dict[str, Any]:
     return schema
 
 
-def _texts(chance: Random) -> dict[str, Any]:
+def _texts(chance):
     """Keywords of a text, most of them together with others."""
     other = {"pattern": _pattern(chance, looks=True)}
     opposites = [
@@ -435,7 +406,7 @@ def _texts(chance: Random) -> dict[str, Any]:
         (0.15, {"minLength": chance.choice([1, 2, 10, 50])}),
         (0.45, chance.choice(opposites)),
     ]
-    schema: dict[str, Any] = {}
+    schema: Schema = {}
     for share, demand in demands:
         if chance.random() < share:
             schema |= demand

@@ -9,16 +9,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
+from compilers import unbounded
 from instances import laid_out, near, respelt, text_of
 from oracle import OracleError, oracle, read_exactly
 from stopping import Walk, Walker, is_json, special_vocabulary
-from tokenizations import MERGED, Tokenizations
 
-from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.config import UNBOUNDED, GuidedConfig
+from benchmarks.samples import TextTokens
 from guided_plugin.errors import GuidedError, UnsatisfiableSpecError
 from guided_plugin.grammar.renewal import rebuilds_shared
-from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
 __all__ = [
@@ -34,15 +32,14 @@ __all__ = [
 
 BEGIN = "<f>"
 END = "</f>"
-COMPILER = GrammarCompiler(
-    special_vocabulary(padded=True, more=MERGED),
-    config=GuidedConfig(
-        threads=1, cache_bytes=0, isolate_compiles=False, **vars(UNBOUNDED)
-    ),
-    plugins=Plugins(entry_points=False),
-)
+_MERGED = rb"""}] }} ]] }]} "}] "]} "}} "] }, ], "}, },{ ],[ "},{" },{" ":{" ":{ ":[" ":[ ","
+    ":" [{" [{ [[ {" {} [] {}, [], "" "", "a": "a"," "b": "a" :1 1, 1} 1] true} true, 1,1 e1 .0
+    0, }</f> "}</f> ]</f> 1</f> </f> <f>{ <f>{" <f>["""
+MERGED = [*_MERGED.split(), b', "', b": ", b" }", b"\n}", b' "']
+"""Tokens that end several things at once, or end one and begin another."""
+COMPILER = unbounded(special_vocabulary(padded=True, more=MERGED), cache_bytes=0)
 WALKER = Walker(COMPILER)
-_TOKENIZATIONS = Tokenizations(COMPILER.vocabulary)
+_TEXT_TOKENS = TextTokens(COMPILER.vocabulary)
 _STEPS = (0, 4, 12, 60)
 """How many steps a walk takes at random."""
 _FINISH = 200
@@ -62,34 +59,29 @@ class Mode(NamedTuple):
     backend: str = "auto"
 
     def __str__(self) -> str:
-        return f"{'strict' if self.strict else 'standard'}, {self.whitespace}, {self.tag or 'no tag'}"
+        strictness = "strict" if self.strict else "standard"
+        return f"{strictness}, {self.whitespace}, {self.tag or 'no tag'}"
 
     def spec(self, schema: Any) -> OutputSpec:
         """What a request would ask for."""
-        options: dict[str, Any] = {
-            "strict": self.strict,
-            "whitespace": self.whitespace,
-            "backend": self.backend,
-        }
+        options: dict[str, Any] = self._asdict()
+        del options["tag"]
         if not self.tag:
             return OutputSpec.json_schema(schema, **options)
         if self.tag == "lark":
             source = (
-                f'start: "{BEGIN}" inner "{END}"\ninner: %json {json.dumps(schema)}\n'
+                f'start: "{BEGIN}" inner "{END}"\ninner: %json {json.dumps(schema)}'
             )
             return OutputSpec.grammar(source, "lark", **options)
-        content = {"type": "json_schema", "json_schema": schema}
-        part: dict[str, Any] = {
-            "type": "tag",
-            "begin": BEGIN,
-            "content": content,
-            "end": END,
-        }
+        part: dict[str, Any] = {"type": "tag", "begin": BEGIN, "end": END}
+        part["content"] = {"type": "json_schema", "json_schema": schema}
         if self.tag == "triggered_tags":
             part = {"type": self.tag, "triggers": [BEGIN], "tags": [part]}
-        return OutputSpec.structural_tag(
-            {"type": "structural_tag", "format": part}, **options
-        )
+        return OutputSpec.structural_tag({"format": part}, **options)
+
+    def whole(self, text: bytes) -> bool:
+        """Whether a text may be a whole output."""
+        return is_whole(text) if self.tag else is_json(text)
 
     def text(self, instance: str) -> str:
         """The whole output that holds the text of an instance."""
@@ -180,19 +172,16 @@ class Subject:
 
     def masked(self, text: str) -> list[Walk]:
         """What the masks say of those tokenizations."""
-        whole = is_whole if self.mode.tag else is_json
         return [
-            WALKER.walk(self.grammar, tokens, whole)
+            WALKER.walk(self.grammar, tokens, self.mode.whole)
             for tokens in self._tokenizations(text)
         ]
 
     def _tokenizations(self, text: str) -> list[list[int]]:
         # The same for a text, so that what is found is found again.
         chance = Random(text)
-        data = text.encode()
-        if self.distinct:
-            return _TOKENIZATIONS.several(data, chance)
-        return [_TOKENIZATIONS.spelt(data, chance.choice)]
+        ways = _TEXT_TOKENS.all_ways(text, [chance, chance])
+        return ways if self.distinct else ways[-1:]
 
     def _takes(self, tokens: list[int]) -> bool | None:
         owner = COMPILER.backend(self.grammar.backend)
@@ -206,18 +195,21 @@ class Subject:
 
     def stuck(self, text: bytes) -> bool:
         """Whether nothing is allowed after a text that is accepted."""
-        return WALKER.wander(
-            self.grammar, Random(0), 0, begin=text.decode(errors="ignore")
-        ).stuck
+        begin = text.decode(errors="ignore")
+        return WALKER.wander(self.grammar, Random(0), 0, begin=begin).stuck
 
     def allows(self, instance: str) -> bool:
         """Whether the oracle allows an instance, whichever of two members of one name
         counts."""
-        return self.valid(read_exactly(instance)) and self.valid(
-            read_exactly(
-                instance, object_pairs_hook=lambda pairs: dict(reversed(pairs))
-            )
+
+        def first(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            return dict(reversed(pairs))
+
+        readings = (
+            read_exactly(instance),
+            read_exactly(instance, object_pairs_hook=first),
         )
+        return all(map(self.valid, readings))
 
     def is_laid_out(self, instance: str) -> bool:
         """Whether the whitespace of an instance is that of the mode."""
@@ -226,29 +218,22 @@ class Subject:
 
     def walk(self, source: Random, outcome: Outcome) -> str | None:
         """One output at random: the instance in it, if it ends and can be read."""
-        begin = BEGIN if self.mode.tag == "triggered_tags" else ""
-        whole = is_whole if self.mode.tag else is_json
-        steps = source.choice(_STEPS)
-        merged = source.choice((0, 0.3, 0.8))
         walk = WALKER.wander(
             self.grammar,
             source,
-            steps,
-            whole,
-            begin=begin,
+            source.choice(_STEPS),
+            self.mode.whole,
+            begin=BEGIN if self.mode.tag == "triggered_tags" else "",
             finish=_FINISH,
-            merged=merged,
+            merged=source.choice((0, 0.3, 0.8)),
         )
         outcome.walks += 1
         text = walk.text.decode(errors="replace")
-        if walk.stuck or walk.early or walk.leaks:
-            outcome.add(
-                *(
-                    ("dead end", text)
-                    if walk.stuck
-                    else ("early stop", (walk.early + walk.leaks)[0])
-                )
-            )
+        if walk.stuck:
+            outcome.add("dead end", text)
+            return None
+        if walk.early or walk.leaks:
+            outcome.add("early stop", (walk.early + walk.leaks)[0])
             return None
         if not walk.accepted:
             outcome.unfinished += 1
@@ -281,27 +266,27 @@ class Subject:
             for instance, allowed in zip(spelt, valid, strict=True):
                 output = self.mode.text(instance)
                 taken = self.verdicts(output)
+                # Strict schemas are closed and ordered; other spellings are the
+                # grammar's own choice.
+                owed = instance is spelt[0] and not self.mode.strict
                 if not allowed:
                     if True in taken:
                         outcome.add("wrong accept", output)
-                    continue
-                if len(taken) > 1:
+                elif len(taken) > 1:
                     outcome.add("inconsistent", output)
-                # Strict schemas are closed and ordered; other spellings are the
-                # grammar's own choice.
-                elif taken == {False} and instance is spelt[0] and not self.mode.strict:
+                elif taken == {False} and owed:
                     outcome.add("wrong refusal", output)
                 elif taken == {True} and masked < _MASKED:
                     masked += 1
-                    for walk in self.masked(output):
-                        self._judge(walk, outcome, output)
+                    self._judge(output, outcome)
 
-    def _judge(self, walk: Walk, outcome: Outcome, output: str) -> None:
+    def _judge(self, output: str, outcome: Outcome) -> None:
         """Note what masks say wrongly of a text that is accepted."""
-        if walk.early or walk.leaks:
-            outcome.add("early stop", (walk.early + walk.leaks)[0])
-        elif not walk.accepted and not walk.limited:
-            outcome.add("inconsistent", output)
+        for walk in self.masked(output):
+            if walk.early or walk.leaks:
+                outcome.add("early stop", (walk.early + walk.leaks)[0])
+            elif not walk.accepted and not walk.limited:
+                outcome.add("inconsistent", output)
 
     def _spelt(self, text: str, value: Any, source: Random) -> list[str]:
         """A text and others of its value: with whitespace, and now and then with

@@ -202,14 +202,6 @@ def test_a_format_and_its_negation_have_nothing_in_common(backend):
             backend.compile(OutputSpec.json_schema(schema))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_wide_form_is_written_with_the_escapes_of_json(name):
-    terminal = patterns.pattern(formats.WIDE[name])
-    texts = [*SAMPLES[name], *texts_of(MORE, name), *texts_of(NEVER, name)]
-    for text in [*texts, *mutated(name, 2, 100)]:
-        assert terminal_takes(terminal, text_of(text)) == widely(name, text), text
-
-
 DOUBTFUL = {"date": "0000-01-01", "hostname": "ab--cd", "ipv4": "01.2.3.4"}
 DOUBTFUL["time"] = "12:34:60Z"
 SAID = ["-", *DOUBTFUL.values(), *(SAMPLES[name][0] for name in DOUBTFUL)]

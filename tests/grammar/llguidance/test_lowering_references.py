@@ -58,7 +58,7 @@ def test_where_they_decide_nothing_they_are_no_trouble(backend):
         assert takes(backend, OutputSpec.json_schema(schema, strict=False), '"a"')
 
 
-def test_bounds_next_to_a_reference_that_stands_alone_are_not_blamed() -> None:
+def test_bounds_next_to_a_reference_that_stands_alone_are_not_blamed():
     schema = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "properties": {

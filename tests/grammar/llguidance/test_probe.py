@@ -21,7 +21,7 @@ from guided_plugin.grammar.llguidance.lark import schema_to_lark
 from guided_plugin.spec import OutputSpec
 
 
-def assert_sound(schema, chance, walks, steps) -> bool:
+def assert_sound(schema, chance, walks, steps):
     """Whether it compiles; then walks come to an end, and to valid ones."""
     try:
         grammar = COMPILER.compile(OutputSpec.json_schema(schema))
@@ -35,7 +35,7 @@ def assert_sound(schema, chance, walks, steps) -> bool:
     return True
 
 
-def test_random_entangled_schemas_have_no_dead_ends() -> None:
+def test_random_entangled_schemas_have_no_dead_ends():
     checked = 0
     for number in range(50):
         chance = Random(f"entangled:{number}")
@@ -53,7 +53,7 @@ def test_random_entangled_schemas_have_no_dead_ends() -> None:
         {"allOf": [{"not": {"pattern": "^x"}}, {"not": {"pattern": "y"}}]},
     ],
 )
-def test_opposites_of_patterns_next_to_formats_are_enforced(name, demand) -> None:
+def test_opposites_of_patterns_next_to_formats_are_enforced(name, demand):
     schema = {"type": "string", "format": name, **demand}
     if name == "date-time" and "a-f" in str(demand):
         with pytest.raises(UnsatisfiableSpecError):
@@ -62,7 +62,7 @@ def test_opposites_of_patterns_next_to_formats_are_enforced(name, demand) -> Non
         assert assert_sound(schema, Random(0), walks=5, steps=20)
 
 
-def test_parts_that_take_any_bytes_take_no_other_strings() -> None:
+def test_parts_that_take_any_bytes_take_no_other_strings():
     for pattern in ("^(?!a)", '^(?!.*(\\\\|"))x', "^(?!.*b$)"):
         subject = Subject({"type": "string", "pattern": pattern})
         for broken in ('"x', '"x"b"', '"x\x01"', '"\\x"'):
@@ -76,7 +76,7 @@ HARD = {
 }
 
 
-def test_what_runs_out_of_fuel_is_refused_with_its_place() -> None:
+def test_what_runs_out_of_fuel_is_refused_with_its_place():
     inner = {"type": "object", "patternProperties": HARD}
     schema = {"properties": {"a": inner, "b": {"pattern": "c"}}}
     with pytest.raises(UnsupportedSpecError) as caught:
@@ -86,7 +86,7 @@ def test_what_runs_out_of_fuel_is_refused_with_its_place() -> None:
     assert "use fewer of them" in caught.value.hint
 
 
-def test_patterns_with_lookahead_compile_where_they_are_tried() -> None:
+def test_patterns_with_lookahead_compile_where_they_are_tried():
     assert not is_small(OutputSpec.regex("a(?!b).*"), "llguidance")
     assert not is_small(OutputSpec.json_schema({"pattern": "^(?=a)"}), "llguidance")
     assert is_small(OutputSpec.regex("ab.*"), "llguidance")
@@ -106,7 +106,7 @@ def test_patterns_with_lookahead_compile_where_they_are_tried() -> None:
         ({"not": {"pattern": "^(?=a)(?!.*b)"}}, True),
     ],
 )
-def test_only_what_must_meet_several_demands_is_tried(schema, tried) -> None:
+def test_only_what_must_meet_several_demands_is_tried(schema, tried):
     text = {"type": "string", **schema}
     grammar = schema_to_lark(text, strict=True, whitespace="compact")
     assert bool(grammar.probes) == tried
