@@ -5,7 +5,7 @@ import itertools
 import json
 
 import pytest
-from compilers import compiler_of, takes
+from compilers import takes, unbounded
 from instances import near, text_of
 from llguidance_specs import VOCABULARY
 from oracle import oracle
@@ -79,7 +79,7 @@ def in_lark(schema):
 
 @pytest.fixture(scope="module")
 def compiler():
-    return compiler_of(VOCABULARY)
+    return unbounded(VOCABULARY)
 
 
 def orders(value):

@@ -48,6 +48,7 @@ FREE = unbounded(BYTES)
             "0.00012",
             "0.0001222",
         ),
+        (3, "{}", '[999.999,{"a":-1e300}]', '[1000] {"a":0.1234} {"1000":1e999}'),
         (2, '{"enum": [12345, 0.12345]}', "12345 0.12345", "1234 0.123450"),
         (3, '{"const": [0.5, 1]}', "[0.5,1] [0.500,1]", "[0.5000,1] [0.5,1.0]"),
     ],
@@ -76,41 +77,6 @@ def inside(text, bounds):
     numbers = re.findall(r"-?\d[\d.eE+-]*", outside)
     spaces = re.findall(r"\s+", outside)
     return all(map(number.fullmatch, numbers)) and all(map(space.fullmatch, spaces))
-
-
-def anything(rng, depth=0):
-    match rng.randrange(4 if depth > 3 else 6):
-        case 0:
-            return rng.choice([True, None, "", "a", "ab", 'a"b', "abcd"])
-        case 4:
-            return [anything(rng, depth + 1) for _ in range(rng.randrange(4))]
-        case 5:
-            names = rng.sample(["a", "bc", "def", "ghij"], rng.randrange(4))
-            return {name: anything(rng, depth + 1) for name in names}
-    size = 10 ** rng.randrange(5)
-    return round(rng.uniform(-size, size), rng.randrange(5)) or 0
-
-
-@pytest.mark.parametrize(
-    ("whitespace", "layouts"),
-    [
-        ("compact", [{"separators": (",", ":")}]),
-        ("spaced", [{}]),
-        ("flexible", [{"indent": indent} for indent in range(3)]),
-    ],
-)
-def test_values_that_nothing_describes(whitespace, layouts):
-    rng = random.Random(whitespace)
-    verdicts = set()
-    for _ in range(25):
-        bounds = {name: rng.randrange(1, 5) for name in BOUNDS}
-        spec = OutputSpec.json_schema(True, whitespace=whitespace, **bounds)
-        for _ in range(40):
-            text = json.dumps(anything(rng), **rng.choice(layouts))
-            right = inside(text, bounds)
-            assert takes(FREE, spec, text) is right, (text, bounds)
-            verdicts.add(right)
-    assert verdicts == {True, False}
 
 
 def test_within_all_bounds_nothing_changes_and_beyond_them_nothing_is_added():

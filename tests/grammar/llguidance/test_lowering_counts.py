@@ -8,7 +8,7 @@ import json
 
 import pytest
 from instances import text_of
-from llguidance_specs import VOCABULARY, allowed, takes
+from llguidance_specs import VOCABULARY, allowed
 from oracle import oracle
 
 from guided_plugin import OutputSpec
@@ -90,13 +90,16 @@ def naming(demanded, described):
 def test_one_name_may_have_to_match_many_patterns(backend, demanded, described):
     schema = naming(demanded, described)
     spec = OutputSpec.json_schema(schema, strict=False)
+    start = backend.start(backend.compile(spec), VOCABULARY.stop_token_ids)
     valid = oracle(schema)
     assert valid({"abcdef": 1})
     for length in range(1, 7):
         for letters in itertools.combinations("abcdef", length):
             name = "".join(letters)
             for value in ({name: 1}, {name: "x"}, {name[::-1]: 1}):
-                assert takes(backend, spec, text_of(value)) == valid(value), value
+                matcher = start.fork()
+                taken = matcher.accept_text(text_of(value).encode())
+                assert (taken and matcher.complete) == valid(value), value
 
 
 def test_too_many_patterns_that_one_name_may_match_are_refused(backend):
