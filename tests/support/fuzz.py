@@ -17,7 +17,6 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -25,7 +24,7 @@ from typing import Any
 
 from oracle import OracleError, oracle, read_exactly
 from schemas import random_schema
-from subjects import Finding, Mode, Outcome, Subject, check, says_unsatisfiable
+from subjects import Finding, Mode, Subject, check, says_unsatisfiable
 
 from guided_plugin.errors import GuidedError
 
@@ -58,7 +57,7 @@ class Fault:
     schema: Any
     finding: Finding
 
-    def line(self) -> str:
+    def line(self):
         """The smallest schema and text first."""
         schema = json.dumps(self.schema, ensure_ascii=False)
         where = f"({self.mode}; #{self.number})"
@@ -73,7 +72,7 @@ class Report:
     refused: Counter[str] = field(default_factory=Counter)
     faults: list[Fault] = field(default_factory=list)
 
-    def add(self, number: int, mode: Mode, schema: Any, outcome: Outcome) -> None:
+    def add(self, number, mode, schema, outcome):
         """Count one schema."""
         totals = self.totals
         totals.update(("schemas", outcome.status))
@@ -88,7 +87,7 @@ class Report:
             totals[finding.kind] += 1
             self.faults.append(Fault(number, mode, schema, finding))
 
-    def lines(self) -> Iterator[str]:
+    def lines(self):
         """The table."""
         for name in (*_COUNTED, *SERIOUS, *MINOR):
             yield f"{name:28}{self.totals[name]:>10,}"
@@ -97,15 +96,13 @@ class Report:
             yield f"    {count:>6,}  {reason}"
 
 
-def reason_kind(reason: str) -> str:
+def reason_kind(reason):
     """A reason without its numbers and names."""
     text = re.sub(r"'[^']*'|\"[^\"]*\"|-?\d+(\.\d+)?(e[+-]?\d+)?", "*", reason)
     return text.splitlines()[0][:100] if text else "no reason given"
 
 
-def fuzz(
-    numbers: Iterable[int], seed: int, *, backend: str = "auto", instances: int = 60
-) -> Report:
+def fuzz(numbers, seed, *, backend="auto", instances=60):
     """Check the schemas of these numbers."""
     report = Report()
     for number in numbers:
@@ -116,7 +113,7 @@ def fuzz(
     return report
 
 
-def _random_mode(source: Random, backend: str) -> Mode:
+def _random_mode(source, backend):
     layouts = ("flexible", "spaced", "compact")
     tags = ("",) * 9 + ("tag", "triggered_tags", "lark")
     return Mode(
@@ -127,7 +124,7 @@ def _random_mode(source: Random, backend: str) -> Mode:
     )
 
 
-def smallest(fault: Fault) -> Fault:
+def smallest(fault):
     """The same fault of a smaller schema."""
     # First in a plainer mode, if it fails there too.
     for part in ({"strict": False}, {"whitespace": "compact"}):
@@ -137,7 +134,7 @@ def smallest(fault: Fault) -> Fault:
     return replace(fault, schema=schema)
 
 
-def _fails(schema: Any, fault: Fault) -> bool:
+def _fails(schema, fault):
     if not isinstance(schema, dict):
         return False
     kind = fault.finding.kind
@@ -163,7 +160,7 @@ def _fails(schema: Any, fault: Fault) -> bool:
         return False
 
 
-def _called_unsatisfiable(schema: Any, fault: Fault) -> bool:
+def _called_unsatisfiable(schema, fault):
     instance = read_exactly(fault.mode.instance_in(fault.finding.text))
     if not oracle(schema)(instance):
         return False
@@ -174,7 +171,7 @@ def _called_unsatisfiable(schema: Any, fault: Fault) -> bool:
     return False
 
 
-def shrink(value: Any, fails: Callable[[Any], bool], *, attempts: int = 1_500) -> Any:
+def shrink(value, fails, *, attempts=1_500):
     """A smaller JSON value that still fails; the same one where none is found."""
     left = iter(range(attempts))
     while True:
@@ -188,18 +185,18 @@ def shrink(value: Any, fails: Callable[[Any], bool], *, attempts: int = 1_500) -
             return value
 
 
-def _smaller(value: Any) -> Iterator[Any]:
+def _smaller(value):
     """Values with one thing less, the largest steps first."""
     found = {_key(other): other for other in _steps(value)}
     size = len(_key(value))
     yield from (found[key] for key in sorted(found, key=len) if len(key) < size)
 
 
-def _key(value: Any) -> str:
+def _key(value):
     return json.dumps(value)
 
 
-def _steps(value: Any) -> Iterator[Any]:
+def _steps(value):
     if isinstance(value, dict):
         for name, child in value.items():
             rest = {other: value[other] for other in value if other != name}
@@ -223,7 +220,7 @@ def _steps(value: Any) -> Iterator[Any]:
         yield from (0, 1, int(value), round(value, 1))
 
 
-def main() -> int:
+def main():
     """Fuzz, and print what was found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
@@ -259,7 +256,7 @@ def main() -> int:
     return int(any(report.totals[kind] for kind in SERIOUS))
 
 
-def _show(faults: list[Fault], most: int) -> None:
+def _show(faults, most):
     """Each kind's smallest schemas, each once."""
     faults = sorted(faults, key=lambda fault: len(json.dumps(fault.schema)))
     for kind in (*SERIOUS, *MINOR):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from tag_forms import json_of, tag, triggered
 
@@ -16,11 +15,11 @@ __all__ = ["FORMS", "GRAMMARS", "SCHEMAS", "TAGS", "in_tool"]
 
 _TABLES = json.loads(Path(__file__).with_suffix(".json").read_bytes())
 
-SCHEMAS: dict[str, tuple[Any, str, str]] = _TABLES["schemas"]
+SCHEMAS = _TABLES["schemas"]
 """By name: the schema, the place, what the message has."""
-GRAMMARS: dict[str, tuple[dict[str, Any], str, str]] = _TABLES["grammars"]
-TAGS: dict[str, tuple[dict[str, Any], str, str]] = _TABLES["tags"]
-FORMS: dict[str, tuple[Any, str]] = _TABLES["forms"]
+GRAMMARS = _TABLES["grammars"]
+TAGS = _TABLES["tags"]
+FORMS = _TABLES["forms"]
 """By name: what no spec is, what the message has."""
 
 

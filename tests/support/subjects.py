@@ -4,7 +4,6 @@ differently."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 from compilers import unbounded
 from instances import laid_out, near, respelt, text_of
 from oracle import OracleError, oracle, read_exactly
-from stopping import Walk, Walker, is_json, special_vocabulary
+from stopping import Walker, is_json, special_vocabulary
 
 from benchmarks.samples import TextTokens
 from guided_plugin.errors import GuidedError, UnsatisfiableSpecError
@@ -58,11 +57,11 @@ class Mode(NamedTuple):
     schema itself."""
     backend: str = "auto"
 
-    def __str__(self) -> str:
+    def __str__(self):
         strictness = "strict" if self.strict else "standard"
         return f"{strictness}, {self.whitespace}, {self.tag or 'no tag'}"
 
-    def spec(self, schema: Any) -> OutputSpec:
+    def spec(self, schema):
         """What a request would ask for."""
         options: dict[str, Any] = self._asdict()
         del options["tag"]
@@ -79,17 +78,17 @@ class Mode(NamedTuple):
             part = {"type": self.tag, "triggers": [BEGIN], "tags": [part]}
         return OutputSpec.structural_tag({"format": part}, **options)
 
-    def whole(self, text: bytes) -> bool:
+    def whole(self, text):
         """Whether a text may be a whole output."""
         return is_whole(text) if self.tag else is_json(text)
 
-    def text(self, instance: str) -> str:
+    def text(self, instance):
         """The whole output that holds the text of an instance."""
         if self.whitespace == "spaced":
             instance = laid_out(instance, self.whitespace)
         return f"{BEGIN}{instance}{END}" if self.tag else instance
 
-    def instance_in(self, output: str) -> str:
+    def instance_in(self, output):
         """The text of the instance in a whole output: in its first tag, if it has
         tags."""
         if not self.tag:
@@ -98,7 +97,7 @@ class Mode(NamedTuple):
         return rest[: json.JSONDecoder().raw_decode(rest)[1]]
 
 
-def is_whole(text: bytes) -> bool:
+def is_whole(text):
     """Whether each tag in a text is closed around JSON."""
     rest = text.decode(errors="replace")
     while BEGIN in rest:
@@ -140,7 +139,7 @@ class Outcome:
     satisfiable: bool = False
     """Of a refused schema: whether an instance is valid."""
 
-    def add(self, kind: str, text: str) -> None:
+    def add(self, kind, text):
         """Note what is wrong."""
         self.findings.append(Finding(kind, text))
 
@@ -149,7 +148,7 @@ class Subject:
     """A schema compiled in one mode, and the oracle for it. Raises GuidedError and
     OracleError."""
 
-    def __init__(self, schema: Any, mode: Mode = Mode()) -> None:  # noqa: B008
+    def __init__(self, schema, mode=Mode()):  # noqa: B008
         self.mode = mode
         self.valid = oracle(schema)
         self.distinct = "uniqueItems" in json.dumps(schema)
@@ -157,12 +156,12 @@ class Subject:
         tokenizations."""
         self.grammar = COMPILER.compile(mode.spec(schema))
 
-    def takes(self, text: str) -> bool:
+    def takes(self, text):
         """Whether a whole output is accepted, in each of the tokenizations that are
         tried."""
         return self.verdicts(text) == {True}
 
-    def verdicts(self, text: str) -> set[bool | None]:
+    def verdicts(self, text):
         """Whether tokenizations of a whole output are accepted: all the same, if all is
         well.
 
@@ -170,20 +169,20 @@ class Subject:
         """
         return {self._takes(tokens) for tokens in self._tokenizations(text)} - {None}
 
-    def masked(self, text: str) -> list[Walk]:
+    def masked(self, text):
         """What the masks say of those tokenizations."""
         return [
             WALKER.walk(self.grammar, tokens, self.mode.whole)
             for tokens in self._tokenizations(text)
         ]
 
-    def _tokenizations(self, text: str) -> list[list[int]]:
+    def _tokenizations(self, text):
         # The same for a text, so that what is found is found again.
         chance = Random(text)
         ways = _TEXT_TOKENS.all_ways(text, [chance, chance])
         return ways if self.distinct else ways[-1:]
 
-    def _takes(self, tokens: list[int]) -> bool | None:
+    def _takes(self, tokens):
         owner = COMPILER.backend(self.grammar.backend)
         while True:
             matcher = owner.start(self.grammar, COMPILER.vocabulary.stop_token_ids)
@@ -193,16 +192,16 @@ class Subject:
             if not rebuilds_shared(matcher):
                 return None if matcher.limit() else False
 
-    def stuck(self, text: bytes) -> bool:
+    def stuck(self, text):
         """Whether nothing is allowed after a text that is accepted."""
         begin = text.decode(errors="ignore")
         return WALKER.wander(self.grammar, Random(0), 0, begin=begin).stuck
 
-    def allows(self, instance: str) -> bool:
+    def allows(self, instance):
         """Whether the oracle allows an instance, whichever of two members of one name
         counts."""
 
-        def first(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        def first(pairs):
             return dict(reversed(pairs))
 
         readings = (
@@ -211,12 +210,12 @@ class Subject:
         )
         return all(map(self.valid, readings))
 
-    def is_laid_out(self, instance: str) -> bool:
+    def is_laid_out(self, instance):
         """Whether the whitespace of an instance is that of the mode."""
         layout = self.mode.whitespace
         return layout == "flexible" or instance == laid_out(instance, layout)
 
-    def walk(self, source: Random, outcome: Outcome) -> str | None:
+    def walk(self, source, outcome):
         """One output at random: the instance in it, if it ends and can be read."""
         walk = WALKER.wander(
             self.grammar,
@@ -246,7 +245,7 @@ class Subject:
             return None
         return instance
 
-    def compare(self, values: Iterable[Any], source: Random, outcome: Outcome) -> None:
+    def compare(self, values, source, outcome):
         """What grammar and oracle say of instances, each text once."""
         seen = set()
         masked = 0
@@ -280,7 +279,7 @@ class Subject:
                     masked += 1
                     self._judge(output, outcome)
 
-    def _judge(self, output: str, outcome: Outcome) -> None:
+    def _judge(self, output, outcome):
         """Note what masks say wrongly of a text that is accepted."""
         for walk in self.masked(output):
             if walk.early or walk.leaks:
@@ -288,7 +287,7 @@ class Subject:
             elif not walk.accepted and not walk.limited:
                 outcome.add("inconsistent", output)
 
-    def _spelt(self, text: str, value: Any, source: Random) -> list[str]:
+    def _spelt(self, text, value, source):
         """A text and others of its value: with whitespace, and now and then with
         escapes and exponents."""
         texts = [text]
@@ -299,13 +298,11 @@ class Subject:
         return texts + (respelt(value) if source.random() < 0.2 else [])
 
 
-def check(
-    schema: Any, mode: Mode, source: Random, *, count: int = 60, walks: int = 5
-) -> Outcome:
+def check(schema, mode, source, *, count=60, walks=5):
     """Everything about one schema: outputs at random, and instances near it."""
     outcome = Outcome()
 
-    def instances(seeds: list[Any]) -> Iterable[Any]:
+    def instances(seeds):
         return near(
             schema, seeds, count=count + len(seeds), seed=source.randrange(2**32)
         )
@@ -333,7 +330,7 @@ def check(
     return outcome
 
 
-def says_unsatisfiable(error: GuidedError) -> bool:
+def says_unsatisfiable(error):
     """Whether a refusal says that no value is valid, and not that something can't be
     enforced."""
     return isinstance(error, UnsatisfiableSpecError) or "allows nothing" in error.what

@@ -191,8 +191,9 @@ def test_negated_formats_take_only_what_no_reading_calls_valid(name):
 )
 def test_strings_between_the_readings(schema, right, wrong):
     subject = Subject(json.loads(f'{{"type": "string", {schema}}}'))
-    assert [text for text in wrong.split("|") if subject.takes(text_of(text))] == []
-    assert [text for text in right.split("|") if not subject.takes(text_of(text))] == []
+    texts = f"{right}|{wrong}".split("|")
+    taken = [text for text in texts if subject.takes(text_of(text))]
+    assert taken == right.split("|")
 
 
 def test_a_format_and_its_negation_have_nothing_in_common(backend):
