@@ -35,8 +35,8 @@ def assert_clean(walk):
 @pytest.mark.parametrize("family", dict.fromkeys(family for family, _ in CASES))
 def test_constructs(compiler, family):
     walker = Walker(compiler)
-    cases = [(name, case) for (of, name), case in CASES.items() if of == family]
-    for number, (name, case) in enumerate(cases):
+    cases = {name: case for (of, name), case in CASES.items() if of == family}
+    for number, (name, case) in enumerate(cases.items()):
         # Every second as a request has it that asks for nothing else.
         options = {"strict": False} if number % 2 else {"whitespace": "flexible"}
         grammar = compiler.compile(OutputSpec.json_schema(case.schema, **options))

@@ -67,7 +67,8 @@ def near(schema, seeds=(), *, count=300, seed=0):
     chance = Random(seed)
     seeds = list(seeds)
     builder = _Builder(schema, seeds, chance)
-    made = [*seeds, *_SIMPLE, *(builder.build(schema) for _ in range(count // 3))]
+    made = [*seeds, *_SIMPLE]
+    made += [builder.build(schema) for _ in range(count // 3)]
     yield from made[:count]
     # Edits of simple values say little: start from the others.
     starts = [value for value in made if value not in _SIMPLE] or made
@@ -111,10 +112,10 @@ def respelt(value):
     upper-case escapes."""
 
     def lower(scalar):
-        return _escaped(scalar, "e0", "x")
+        return _escaped(scalar, "e0", str.lower)
 
     def upper(scalar):
-        return _escaped(scalar, ".0E+00", "X")
+        return _escaped(scalar, ".0E+00", str.upper)
 
     texts = {_rewritten(value, lower): None, _rewritten(value, upper): None}
     return [text for text in texts if text != text_of(value)]
@@ -122,9 +123,9 @@ def respelt(value):
 
 def _escaped(value, exponent, case):
     if isinstance(value, str):
-        units = memoryview(value.encode("utf-16-be", "surrogatepass"))
-        codes = [units[at] << 8 | units[at + 1] for at in range(0, len(units), 2)]
-        return '"' + "".join(f"\\u{code:04{case}}" for code in codes) + '"'
+        units = value.encode("utf-16-be", "surrogatepass").hex(" ", 2).split()
+        escapes = "".join(f"\\u{case(unit)}" for unit in units)
+        return f'"{escapes}"'
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value}{exponent}"
     return _plain(value)

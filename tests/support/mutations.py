@@ -27,7 +27,7 @@ def mutate_text(
     """One change to a text: a piece put in, a part taken out, replaced or repeated, or
     another's end."""
     at = chance.randint(0, len(text))
-    end = min(len(text), at + chance.choice((1, 1, 2, 5, 20)))
+    end = at + chance.choice((1, 1, 2, 5, 20))
     before = text[:at]
     after = text[end:]
     match chance.randrange(7):
@@ -75,8 +75,11 @@ def mutate_value(chance, value, values, names):
         return copied(chance.choice(values))
     holder: Any = whole
     at: Any = 0
-    while isinstance(holder[at], dict | list) and holder[at] and chance.random() < 0.6:
-        holder = holder[at]
+    while chance.random() < 0.6:
+        inner = holder[at]
+        if not isinstance(inner, dict | list) or not inner:
+            break
+        holder = inner
         keys = holder if isinstance(holder, dict) else range(len(holder))
         at = chance.choice([*keys])
     new = copied(chance.choice(values))
@@ -108,18 +111,20 @@ def _changed_scalar(chance, value, new):
 def _changed_object(chance, value, new, names):
     keys = list(value)
     key = chance.choice(keys or [None])
-    other = chance.choice((mutate_text(chance, str(key)), chance.choice(names)))
     match chance.randrange(6):
         case 0 if keys:
             del value[key]
         case 1 if keys:  # another name, in the same place
+            edited = mutate_text(chance, str(key))
+            other = chance.choice((edited, chance.choice(names)))
             pairs = value.items()
             return {other if name == key else name: child for name, child in pairs}
         case 2:
             chance.shuffle(keys)
             return {name: value[name] for name in keys}
         case 3 if keys:
-            value[key] = chance.choice((new, copied(value[chance.choice(keys)])))
+            another = copied(value[chance.choice(keys)])
+            value[key] = chance.choice((new, another))
         case _:
             value[chance.choice(names)] = new
     return value

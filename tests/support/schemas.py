@@ -258,15 +258,15 @@ class _Maker:
             return {"enum": self.values()}
         if self.unions and depth < 3 and self.likely(0.6):
             return self.union(depth)
-        kinds = self.chance.choices(
-            [*_KEYWORDS], _WEIGHTS, k=self.pick((1,) * 6 + (2, 3))
-        )
+        count = self.pick((1, 1, 1, 1, 1, 1, 2, 3))
+        kinds = self.chance.choices([*_KEYWORDS], _WEIGHTS, k=count)
+        kinds = list(dict.fromkeys(kinds))
         result: Schema = {}
         if leaf:
             kinds = [kind for kind in kinds if kind not in ("object", "array")]
         if kinds and self.likely(0.65):
-            result["type"] = kinds[0] if len(kinds) == 1 else [*dict.fromkeys(kinds)]
-        rows = [row for kind in dict.fromkeys(kinds) for row in _KEYWORDS[kind]]
+            result["type"] = kinds if len(kinds) > 1 else kinds[0]
+        rows = [row for kind in kinds for row in _KEYWORDS[kind]]
         for row in rows if leaf else [*rows, *_COMPOSERS]:
             known = row.since <= self.draft <= row.until
             if known and self.likely(row.share):

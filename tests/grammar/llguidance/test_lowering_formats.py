@@ -90,7 +90,8 @@ def mutated(name, seed, count):
             at = source.randint(0, len(text))
             character = source.choice(string.printable + "é")
             piece = source.choice((character, *pieces))
-            text = text[:at] + piece + text[at + source.choice((0, 1)) :]
+            end = at + source.choice((0, 1))
+            text = text[:at] + piece + text[end:]
         yield text
 
 
