@@ -10,10 +10,10 @@ from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
 
 
 @pytest.fixture(scope="module")
-def backend() -> XGrammarBackend:
+def backend():
     return XGrammarBackend(VOCABULARY, GuidedConfig(threads=2))
 
 
 @pytest.fixture
-def table(backend: XGrammarBackend) -> Table:
+def table(backend):
     return Table(backend)

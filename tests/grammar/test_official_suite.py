@@ -7,13 +7,9 @@ import functools
 import itertools
 
 import pytest
-from official_suite import ARCHIVE, DRAFTS, Score, score
+from compilers import unbounded
+from official_suite import ARCHIVE, DRAFTS, score
 from stopping import special_vocabulary
-
-from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.config import UNBOUNDED, GuidedConfig
-from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.plugins import Plugins
 
 pytestmark = pytest.mark.skipif(
     not ARCHIVE.is_file(),
@@ -53,20 +49,11 @@ CROSSING += rb"""
 
 
 @functools.cache
-def vocabulary() -> Vocabulary:
+def vocabulary():
     return special_vocabulary(padded=True, more=CROSSING)
 
 
-def compiler(vocabulary: Vocabulary, backend: str = "auto") -> GrammarCompiler:
-    config = GuidedConfig(
-        threads=1, isolate_compiles=False, backend=backend, **vars(UNBOUNDED)
-    )
-    return GrammarCompiler(
-        vocabulary, config=config, plugins=Plugins(entry_points=False)
-    )
-
-
-def assert_sound(found: Score) -> None:
+def assert_sound(found):
     assert found.early_stops == []
     assert found.leaks == []
     assert found.faults == []
@@ -76,7 +63,7 @@ def assert_sound(found: Score) -> None:
 
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_each_draft(draft):
-    found = score(draft, compiler(vocabulary()))
+    found = score(draft, unbounded(vocabulary()))
     assert_sound(found)
     wrong_accepts, wrong_refusals, refused = MOST[draft]
     assert len(found.wrong_accepts) <= wrong_accepts, found.wrong_accepts
@@ -86,18 +73,18 @@ def test_each_draft(draft):
 
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_xgrammar_takes_no_invalid_instance(draft):
-    found = score(draft, compiler(vocabulary(), "xgrammar"))
+    found = score(draft, unbounded(vocabulary(), backend="xgrammar"))
     assert_sound(found)
     assert found.wrong_accepts == []
     assert found.compiled >= COMPILED[draft], found.refused
 
 
 @pytest.fixture(scope="module")
-def qwen() -> GrammarCompiler:
+def qwen():
     pytest.importorskip("tiktoken")
     from real_vocabularies import VOCABULARIES
 
-    return compiler(VOCABULARIES["qwen"]()[0])
+    return unbounded(VOCABULARIES["qwen"]()[0])
 
 
 @pytest.mark.parametrize("draft", ["draft7", "draft2020-12"])

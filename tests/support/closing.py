@@ -43,13 +43,13 @@ CASES = {
 }
 
 
-def least_of(pipeline: gp.StepPipeline, spec: gp.OutputSpec) -> int:
+def least_of(pipeline, spec):
     """The fewest tokens of an output, its stop token included, as the place where it is
     compiled says."""
     return pipeline.prepare(spec).result().least
 
 
-def is_valid(kind: str, text: str) -> bool:
+def is_valid(kind, text):
     """Whether a text is a whole output of a case."""
     if kind in ("regex", "choice"):
         return bool(re.fullmatch(_REGEX, text)) if kind == "regex" else text in _CHOICES

@@ -67,204 +67,95 @@ class Target:
     mutate: Callable[[Random, Any, list[Any]], Any]
 
 
-_SCHEMA: Any = {
+_SCHEMA: Any = json.loads(r"""{
     "type": "object",
-    "properties": {
-        "a": {"type": ["integer", "null"], "minimum": 3},
-        "b": {"$ref": "#/$defs/b"},
-    },
+    "properties": {"a": {"type": ["integer", "null"], "minimum": 3},
+                   "b": {"$ref": "#/$defs/b"}},
     "required": ["a"],
-    "$defs": {
-        "b": {
-            "type": "array",
-            "items": {"enum": ["x", 1]},
-            "maxItems": 3,
-            "uniqueItems": True,
-        }
-    },
+    "$defs": {"b": {"type": "array", "items": {"enum": ["x", 1]}, "maxItems": 3,
+                    "uniqueItems": true}},
     "patternProperties": {"^x-[a-z]{1,3}$": {"type": "string", "format": "date"}},
-    "additionalProperties": False,
-}
-_TAG: Any = {
-    "type": "triggered_tags",
-    "triggers": ["<f="],
-    "tags": [
-        {
-            "begin": "<f=a>",
-            "content": {"type": "json_schema", "json_schema": _SCHEMA},
-            "end": "</f>",
-        }
-    ],
-}
-_TAGS = (
-    {"type": "structural_tag", "format": _TAG},
-    *({"type": "structural_tag", "format": one} for one in FORMS.values()),
+    "additionalProperties": false}""")
+_CALLS = triggered(tag("<f=a>", json_of(_SCHEMA), "</f>"), triggers=("<f=",))
+_TAGS = tuple(
+    {"type": "structural_tag", "format": each} for each in (_CALLS, *FORMS.values())
 )
 
-_FORMS = (
-    {
-        "type": "json_schema",
-        "json_schema": {"name": "a", "schema": _SCHEMA, "strict": True},
-    },
-    {"type": "json_schema", "name": "a", "schema": _SCHEMA},
-    {
-        "format": {"type": "json_schema", "name": "a", "schema": _SCHEMA},
-        "verbosity": "low",
-    },
+_NAMED = {"name": "a", "schema": _SCHEMA}
+_FORMS: tuple[Any, ...] = (
+    {"type": "json_schema", "json_schema": {**_NAMED, "strict": True}},
+    {"type": "json_schema", **_NAMED},
+    {"format": {"type": "json_schema", **_NAMED}, "verbosity": "low"},
     {"type": "json", "value": _SCHEMA},
-    {"type": "regex", "value": "[a-z]+"},
-    {"type": "regex_schema", "regex_schema": "a|b"},
     {"json": _SCHEMA, "disable_any_whitespace": True, "_backend": "xgrammar"},
-    {"guided_choice": ["a", "b"], "guided_decoding_backend": "xgrammar:no-fallback"},
-    {"guided_grammar": 'root ::= "a"'},
-    {
-        "regex": "a+b*",
-        "stop_token_ids": [1, 2],
-        "start_after": "</think>",
-        "backend": "auto",
-    },
-    {"choice": ["yes", "no"], "whitespace": "flexible", "strict": False},
-    {"grammar": 'start: "a" | B\nB: /b+/', "syntax": "lark", "start_after": [5]},
-    {"json_object": True},
-    {"json_schema": True},
     {"structural_tag": _TAGS[0]},
     *_TAGS[:3],
     '{"regex": "a"}',
     b'{"choice": ["a"]}',
     "text",
-    {"type": "text"},
+    *json.loads(r"""[
+    {"type": "regex", "value": "[a-z]+"},
+    {"type": "regex_schema", "regex_schema": "a|b"},
+    {"guided_choice": ["a", "b"], "guided_decoding_backend": "xgrammar:no-fallback"},
+    {"guided_grammar": "root ::= \"a\""},
+    {"regex": "a+b*", "stop_token_ids": [1, 2], "start_after": "</think>", "backend": "auto"},
+    {"choice": ["yes", "no"], "whitespace": "flexible", "strict": false},
+    {"grammar": "start: \"a\" | B\nB: /b+/", "syntax": "lark", "start_after": [5]},
+    {"json_object": true}, {"json_schema": true}, {"type": "text"}]"""),
 )
-_WORDS = [
-    *KEYWORDS,
-    *(
-        "type",
-        "value",
-        "schema",
-        "name",
-        "format",
-        "json",
-        "regex",
-        "choice",
-        "grammar",
-        "structural_tag",
-    ),
-    *(
-        "syntax",
-        "stop_token_ids",
-        "start_after",
-        "whitespace",
-        "backend",
-        "begin",
-        "end",
-        "content",
-        "tags",
-    ),
-    *(
-        "triggers",
-        "elements",
-        "separator",
-        "at_least_one",
-        "stop_after_first",
-        "excludes",
-        "pattern",
-    ),
-    *("json_schema", "style", "token", "string", 7, None, ("a",), "a\n\x1b[1m"),
-]
+_NAMES = """type value schema name format json regex choice grammar structural_tag syntax
+    stop_token_ids start_after whitespace backend begin end content tags triggers elements
+    separator at_least_one stop_after_first excludes pattern json_schema style token string"""
+_WORDS = [*KEYWORDS, *_NAMES.split(), 7, None, ("a",), "a\n\x1b[1m"]
 
 
 class Odd:
     """A value that no message can show."""
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         raise RuntimeError("no repr")
 
 
-def _deep(depth: int, wrap: str = "") -> Any:
+def _deep(depth, wrap=""):
     value: Any = {}
     for _ in range(depth):
         value = {wrap: value} if wrap else [value]
     return value
 
 
-def _circle() -> Any:
+def _circle():
     circle: dict[str, Any] = {"type": "object"}
     circle["properties"] = {"a": circle}
     return circle
 
 
 _ODD: tuple[Any, ...] = (
-    *(None, True, False, 0, -1, 1.5, 1e308, 2**63, -(2**31), 10**400, 10**5000),
-    *(float("nan"), float("inf"), -0.0, 1e-320, 0.1, 3.0, 1e22),
-    *("", "a", "\n\x1b[31m\x00", "\ud800", "é\u202e", "a" * 5000, "#", "#/", "^$"),
-    *(b"{}", b"\xff", (1, 2), frozenset({1}), int, Odd(), object(), 1j),
-    *(
-        [],
-        {},
-        set(),
-        bytearray(),
-        {1: 2},
-        {(): 1},
-        {None: None},
-        [[]],
-        [{}],
-        {"type": "object"},
-    ),
+    *json.loads("""[null, true, false, 0, -1, 1.5, 1e308, NaN, Infinity, -0.0, 1e-320, 3.0,
+    1e22, 9223372036854775808, -2147483648, "", "a", "\\n\\u001b[31m\\u0000", "\\ud800",
+    "é\\u202e", "#", "#/", "^$", [], {}, [[]], [{}], {"type": "object"}]"""),
+    *(10**400, 10**5000, "a" * 5000, b"{}", b"\xff", (1, 2), frozenset({1}), int, 1j),
+    *(Odd(), object(), set(), bytearray(), {1: 2}, {(): 1}, {None: None}),
     *(_deep(depth) for depth in (90, 400, 980, 3000)),
-    *(
-        _deep(300, wrap)
-        for wrap in ("not", "items", "properties", "additionalProperties", "elements")
-    ),
+    *(_deep(300, wrap) for wrap in ("not", "items", "properties", "elements")),
     *(
         _deep(5000, "items"),
         _circle(),
-        list(range(3000)),
+        [*range(3000)],
         {f"k{i}": {} for i in range(300)},
     ),
 )
+_SYNTAX = r"""{2,3} {0,999999999} {1000} (?= (?! (?<= (?: [^ a-z (?i) \d \p{L} \b \1
+    \u{1F600} \ud83d \c \x [[:alpha:]] ::= %llguidance %json %ignore <tool> #/$defs/a ~1 %25
+    null true 1e999 (((( a{1,9}{1,9}"""
 _PIECES = (
     *"()[]{}*+?|^$\\.-\x00\ud800\U0001f600é\u2028\n\r\"',:/&~",
-    *(
-        "{2,3}",
-        "{0,999999999}",
-        "{1000}",
-        "(?=",
-        "(?!",
-        "(?<=",
-        "(?:",
-        "[^",
-        "a-z",
-        "(?i)",
-        r"\d",
-    ),
-    *(r"\p{L}", r"\b", r"\1", r"\u{1F600}", r"\ud83d", r"\c", r"\x"),
-    *(
-        "\x1b[2J",
-        "[[:alpha:]]",
-        "root ::= ",
-        "start: ",
-        "::=",
-        "%llguidance {}",
-        "%json {}",
-        "%ignore /a/",
-    ),
-    *(
-        "<tool>",
-        "#/$defs/a",
-        "~1",
-        "%25",
-        "null",
-        "true",
-        "1e999",
-        "0" * 500,
-        "|" * 50,
-        "((((",
-        "a{1,9}{1,9}",
-    ),
+    *_SYNTAX.split(),
+    *("root ::= ", "start: ", "%json {}", "\x1b[2J", "0" * 500, "|" * 50),
     *("(" * 2000, "[a" * 150, "a*" * 2000),
 )
 
 
-def _values(chance: Random, value: Any, corpus: list[Any]) -> Any:
+def _values(chance, value, corpus):
     """Some changes; what is new is odd, or a part of another input."""
     pool = [*chance.sample(_ODD, 4), *chance.sample(nodes(chance.choice(corpus)), 1)]
     for _ in range(chance.choice((1, 1, 2, 4))):
@@ -272,13 +163,13 @@ def _values(chance: Random, value: Any, corpus: list[Any]) -> Any:
     return value
 
 
-def _texts(chance: Random, text: str, corpus: list[str]) -> str:
+def _texts(chance, text, corpus):
     for _ in range(chance.choice((1, 1, 2, 4))):
         text = mutate_text(chance, text, _PIECES, corpus)
     return text[:20_000]
 
 
-def _parse(value: Any) -> None:
+def _parse(value):
     spec = OutputSpec.parse(value)
     if spec is None:
         return
@@ -293,20 +184,19 @@ def _parse(value: Any) -> None:
         raise AssertionError("a summary that no log should hold")
 
 
-_NAMES = [b"<|end|>", b"<|pad|>", b"<|call|>"]
+_CONTROLS = [b"<|end|>", b"<|pad|>", b"<|call|>"]
+_BYTES = [bytes([byte]) for byte in range(256)]
 _TOKENIZERS = Tokenizers(
-    Vocabulary.from_tokens(
-        [*(bytes([i]) for i in range(256)), *_NAMES], [256], [257, 258]
-    )
+    Vocabulary.from_tokens([*_BYTES, *_CONTROLS], [256], [257, 258])
 )
 
 
-def _lower(spec: OutputSpec) -> None:
+def _lower(spec):
     check_limits(spec, CONFIG)
     lark_of(spec, _TOKENIZERS)
 
 
-def _lower_schema(schema: Any) -> None:
+def _lower_schema(schema):
     """As the llguidance backend writes it."""
     wide = isinstance(schema, dict) and len(schema) % 2
     options = {"strict": False, "whitespace": "flexible"} if wide else {}
@@ -314,11 +204,11 @@ def _lower_schema(schema: Any) -> None:
 
 
 @functools.cache
-def _compiler() -> GrammarCompiler:
+def _compiler():
     return GrammarCompiler(BYTES, config=CONFIG, plugins=Plugins(entry_points=False))
 
 
-def _compile(form: Any) -> None:
+def _compile(form):
     """Down to a grammar."""
     spec = OutputSpec.parse(form)
     if spec is None:
@@ -331,42 +221,13 @@ def _compile(form: Any) -> None:
         raise SpecError(error.what) from error
 
 
-_WRONG: tuple[Any, ...] = (
-    *(
-        None,
-        True,
-        False,
-        0,
-        -1,
-        1.5,
-        5,
-        10**30,
-        10**400,
-        1e308,
-        float("inf"),
-        float("-inf"),
-        float("nan"),
-    ),
-    *("", "5", "null", "Infinity", "object", "#", "a" * 300),
-    *(
-        [],
-        {},
-        [None],
-        [[]],
-        [5],
-        ["a", 5],
-        ["a", "a"],
-        {"a": 1},
-        {"a": None},
-        {"a": ["b", 3]},
-        {"": {}},
-    ),
-)
+_WRONG: list[Any] = [10**30, 10**400]
+_WRONG += json.loads("""[null, true, false, 0, -1, 1.5, 5, 1e308, Infinity, -Infinity, NaN,
+    "", "5", "null", "Infinity", "object", "#", [], {}, [null], [[]], [5], ["a", 5],
+    ["a", "a"], {"a": 1}, {"a": null}, {"a": ["b", 3]}, {"": {}}]""")
 
 
-def _keywords(
-    chance: Random, value: tuple[str, Any], corpus: list[Any]
-) -> tuple[str, Any]:
+def _keywords(chance, value, corpus):
     """A schema in one of the ways to send it, with keywords whose values are of another
     type."""
     schema = value[1]
@@ -377,20 +238,19 @@ def _keywords(
         schema = copied(schema)
         objects = [node for node in nodes(schema) if isinstance(node, dict)]
         if objects:
-            chance.choice(objects)[chance.choice(list(KEYWORDS))] = copied(
-                chance.choice(_WRONG)
-            )
+            keyword = chance.choice(list(KEYWORDS))
+            chance.choice(objects)[keyword] = copied(chance.choice(_WRONG))
     return chance.choice(list(_WAYS)), schema
 
 
-def _lark(schema: Any) -> Any:
+def _lark(schema):
     try:
         return {"grammar": f"start: %json {json.dumps(schema)}"}
     except (TypeError, ValueError, RecursionError):  # no client can write it
         return None
 
 
-def _call(schema: Any, **options: Any) -> Any:
+def _call(schema, **options):
     """What vLLM makes of a tool."""
     begin = '<tool_call>\n{"name": "save", "arguments": '
     called = tag(begin, json_of(schema, **options), "}\n</tool_call>")
@@ -417,7 +277,7 @@ _WAYS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _send(request: tuple[str, Any]) -> None:
+def _send(request):
     """A schema inside something else, all the way, and what tells people of its
     keywords."""
     way, schema = request
@@ -432,42 +292,26 @@ def _send(request: tuple[str, Any]) -> None:
     _compile(form)
 
 
-_PATTERNS = (
-    *(
-        r"^[a-z]{2,5}$",
-        r"a|b(?:c)?",
-        r"\p{Lu}\P{Script=Greek}+",
-        r"(?=a)[^b]{3}$",
-        r"(?!x).*?y",
-    ),
-    r"\u{1F600}|\ud83d\ude00",
-    *(
-        r"^(?<n>\d{3}-)?\w+@\S+\.[a-z]$",
-        r"[\d\-\]a-f]{0,9}",
-        r"",
-        r"^$",
-        r"(a*)*",
-        r"\cA\x41\0",
-    ),
-)
+_SOURCES = r"""^[a-z]{2,5}$ a|b(?:c)? \p{Lu}\P{Script=Greek}+ (?=a)[^b]{3}$ (?!x).*?y
+    \u{1F600}|\ud83d\ude00 ^(?<n>\d{3}-)?\w+@\S+\.[a-z]$ [\d\-\]a-f]{0,9} ^$ (a*)* \cA\x41\0"""
+_PATTERNS = ("", *_SOURCES.split())
 _GRAMMARS = (
-    *(
-        'root ::= "a" root | [b-d]{2,3}',
-        'root ::= x*\nx ::= "y" | "z" x',
-        'root ::= "(" root ")" | "x"',
-    ),
-    *(
-        'start: "a" start | B\nB: /[b-d]+/',
-        'start: %json {"type": "integer"}',
-        "start: A*\nA: /a|b/",
-    ),
+    'root ::= "a" root | [b-d]{2,3}',
+    'root ::= x*\nx ::= "y" | "z" x',
+    'start: "a" start | B\nB: /[b-d]+/',
+    'start: %json {"type": "integer"}',
+    "start: A*\nA: /a|b/",
 )
 _SCHEMAS = (_SCHEMA, *(random_schema(Random(number)) for number in range(60)))
 
 _ERROR = BudgetError("took long", where="x", hint="y", request_id="r")
 _FROM_WORKER = (
-    *(Ready(), Verdict(3, Admission("llguidance", 0.5, ("w",), "r"))),
-    *(Verdict(4, _ERROR), Failed(7, _ERROR, 12), Synced(1), Ends("r", True), Ends("c")),
+    Ready(),
+    Verdict(3, Admission("llguidance", 0.5, ("w",), "r")),
+    Verdict(4, _ERROR),
+    Failed(7, _ERROR, 12),
+    Synced(1),
+    Ends("r", True),
 )
 _FROM_HELPER = (
     Answer(None),
@@ -476,11 +320,11 @@ _FROM_HELPER = (
 )
 
 
-def _frame(message: object) -> bytes:
+def _frame(message):
     return _frame_of(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
 
-def _frame_of(body: bytes) -> bytes:
+def _frame_of(body):
     return len(body).to_bytes(8, "little") + body
 
 
@@ -492,9 +336,8 @@ _FRAMES: tuple[tuple[str, bytes], ...] = (
     ("worker", _frame_of(b"cos\nsystem\n(S'true'\ntR.")),
     ("worker", b"\xff" * 8),
 )
-_PLAIN = (str, bytes, int, float, tuple, list, frozenset, type(None), type)
 _KNOWN = (
-    *_PLAIN,
+    *(str, bytes, int, float, tuple, list, frozenset, type(None), type),
     GuidedError,
     OutputSpec,
     Prepared,
@@ -503,7 +346,7 @@ _KNOWN = (
 )
 
 
-def _receive(input_: tuple[str, bytes]) -> None:
+def _receive(input_):
     """Frames of a worker or of a helper that went wrong, as they arrive on a socket."""
     sender, data = input_
     ours, theirs = socket.socketpair()
@@ -517,7 +360,7 @@ def _receive(input_: tuple[str, bytes]) -> None:
                 raise AssertionError(f"a message of another kind: {messages!r}")
 
 
-def _frames(chance: Random, value: Any, corpus: list[Any]) -> Any:
+def _frames(chance, value, corpus):
     sender, data = value
     if chance.random() < 0.7 and len(data) > 8:  # the frame stays whole
         return sender, _frame_of(
@@ -526,45 +369,35 @@ def _frames(chance: Random, value: Any, corpus: list[Any]) -> Any:
     return sender, mutate_bytes(chance, data, [other for _, other in corpus])
 
 
+_COMPILED = (
+    *_FORMS,
+    *({"grammar": text} for text in _GRAMMARS),
+    *({"regex": text} for text in _PATTERNS),
+    *({"json_schema": schema} for schema in _SCHEMAS[:30]),
+)
+_INSIDE = tuple((way, schema) for way in _WAYS for schema in _SCHEMAS[:6])
 _REFUSED = (SpecError, GrammarError)
+_CLOSED = (PipelineError, ChannelClosedError)
+
+
+def _lower_regex(text):
+    _lower(OutputSpec.regex(text))
+
+
+def _lower_tag(value):
+    _lower(OutputSpec.structural_tag(value))
+
+
 TARGETS = {
-    "parse": Target("parse", _FORMS, _parse, (SpecError,), _values),
-    "ecma": Target("ecma", _PATTERNS, parse, (UnsupportedSpecError,), _texts),
-    "regex": Target(
-        "regex",
-        _PATTERNS,
-        lambda text: _lower(OutputSpec.regex(text)),
-        _REFUSED,
-        _texts,
-    ),
-    "lower": Target("lower", _SCHEMAS, _lower_schema, _REFUSED, _values),
-    "tags": Target(
-        "tags",
-        _TAGS,
-        lambda tag: _lower(OutputSpec.structural_tag(tag)),
-        _REFUSED,
-        _values,
-    ),
-    "compile": Target(
-        "compile",
-        (
-            *_FORMS,
-            *({"grammar": text} for text in _GRAMMARS),
-            *({"regex": text} for text in _PATTERNS),
-            *({"json_schema": schema} for schema in _SCHEMAS[:30]),
-        ),
-        _compile,
-        _REFUSED,
-        _values,
-    ),
-    "inside": Target(
-        "inside",
-        tuple((way, schema) for way in _WAYS for schema in (_SCHEMA, *_SCHEMAS[1:6])),
-        _send,
-        _REFUSED,
-        _keywords,
-    ),
-    "channel": Target(
-        "channel", _FRAMES, _receive, (PipelineError, ChannelClosedError), _frames
-    ),
+    target.name: target
+    for target in (
+        Target("parse", _FORMS, _parse, (SpecError,), _values),
+        Target("ecma", _PATTERNS, parse, (UnsupportedSpecError,), _texts),
+        Target("regex", _PATTERNS, _lower_regex, _REFUSED, _texts),
+        Target("lower", _SCHEMAS, _lower_schema, _REFUSED, _values),
+        Target("tags", _TAGS, _lower_tag, _REFUSED, _values),
+        Target("compile", _COMPILED, _compile, _REFUSED, _values),
+        Target("inside", _INSIDE, _send, _REFUSED, _keywords),
+        Target("channel", _FRAMES, _receive, _CLOSED, _frames),
+    )
 }

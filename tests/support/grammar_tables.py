@@ -3,16 +3,12 @@ what a test says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
-
 import numpy as np
+from compilers import tokens_of
 
-from guided_plugin.grammar.base import Grammar, MaskArray
-from guided_plugin.grammar.table import GrammarTable, Phase
+from guided_plugin.grammar.base import Grammar
+from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
-from guided_plugin.spec import OutputSpec
 
 __all__ = ["END", "EVERYTHING", "OTHER_END", "PAD", "THINK", "TOKENS", "VOCABULARY"]
 __all__ += ["ScriptedBackend", "ScriptedMatcher", "Table", "ids"]
@@ -32,7 +28,7 @@ PAD = 0  # the letter a: hosts pad with ordinary tokens too
 EVERYTHING = set(range(64))
 
 
-def ids(text: str) -> list[int]:
+def ids(text):
     return [TOKENS.index(letter.encode()) for letter in text]
 
 
@@ -45,34 +41,33 @@ class Table:
     """A `GrammarTable` with helpers; `mask` shows a step's masks as sets of token
     ids."""
 
-    def __init__(self, backend: XGrammarBackend) -> None:
+    def __init__(self, backend):
         self.inner = GrammarTable(VOCABULARY)
         self.backend = backend
 
     def add(
         self,
-        slot: int,
-        spec: OutputSpec,
-        tokens: Iterable[int] = (),
-        backend: object = None,
-    ) -> None:
+        slot,
+        spec,
+        tokens=(),
+        backend=None,
+    ):
         chosen = backend or self.backend
         self.inner.add(slot, f"r{slot}", spec, chosen.compile(spec), chosen, tokens)
 
-    def mask(self, *slots: int) -> list[set[int]]:
+    def mask(self, *slots):
         rows = np.full((len(slots), VOCABULARY.words), 0x5A5A5A5A, np.int32)
         self.inner.fill(slots, rows)
-        bits = np.unpackbits(rows.view(np.uint8), axis=1, bitorder="little")
-        return [set(np.flatnonzero(row).tolist()) for row in bits]
+        return [set(tokens) for tokens in tokens_of(rows)]
 
-    def phases(self, *slots: int) -> list[Phase]:
+    def phases(self, *slots):
         return [self.inner.phase(slot) for slot in slots]
 
-    def feed(self, slot: int, tokens: Iterable[int]) -> None:
+    def feed(self, slot, tokens):
         for token in tokens:
             self.inner.accept((slot,), [token])
 
-    def failures(self) -> list[tuple[int, str]]:
+    def failures(self):
         return [(slot, str(error)) for slot, error in self.inner.failures]
 
 
@@ -82,31 +77,29 @@ class ScriptedBackend:
 
     name = "scripted"
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.batches: list[int] = []
         """How many matchers each batch had that was made."""
 
-    def accepts(self, matcher: ScriptedMatcher, token: int) -> bool:
+    def accepts(self, matcher, token):
         return True
 
-    def goes_back(self, matcher: ScriptedMatcher) -> None:
+    def goes_back(self, matcher):
         """Before tokens are taken back."""
 
-    def fills(self, matchers: Sequence[ScriptedMatcher]) -> None:
+    def fills(self, matchers):
         """Before the masks of a batch are filled."""
 
-    def mask(self, matcher: ScriptedMatcher) -> Any:
+    def mask(self, matcher):
         return -1
 
-    def compile(self, spec: OutputSpec) -> Grammar:
+    def compile(self, spec):
         return Grammar(spec, self.name, None, 0, 0.0, bounded=True)
 
-    def start(
-        self, grammar: Grammar, stop_token_ids: tuple[int, ...]
-    ) -> ScriptedMatcher:
+    def start(self, grammar, stop_token_ids):
         return ScriptedMatcher(self, grammar)
 
-    def batch(self, matchers: Sequence[ScriptedMatcher]) -> ScriptedBatch:
+    def batch(self, matchers):
         self.batches.append(len(matchers))
         return ScriptedBatch(self, list(matchers))
 
@@ -116,37 +109,35 @@ class ScriptedMatcher:
 
     complete = True
 
-    def __init__(self, backend: ScriptedBackend, grammar: Grammar) -> None:
+    def __init__(self, backend, grammar):
         self.backend = backend
         self.spec = grammar.spec
         self.handle = grammar.handle
         self.tokens: list[int] = []
 
-    def accept(self, token: int) -> bool:
+    def accept(self, token):
         taken = self.backend.accepts(self, token)
         self.tokens += [token] if taken else []
         return taken
 
-    def rollback(self, tokens: int) -> None:
+    def rollback(self, tokens):
         self.backend.goes_back(self)
         del self.tokens[len(self.tokens) - tokens :]
 
 
 class ScriptedBatch:
-    def __init__(
-        self, backend: ScriptedBackend, matchers: list[ScriptedMatcher]
-    ) -> None:
+    def __init__(self, backend, matchers):
         self.backend = backend
         self.matchers = matchers
 
-    def accept(self, tokens: list[int]) -> list[bool]:
+    def accept(self, tokens):
         assert all(type(token) is int for token in tokens)
         return [
             matcher.accept(token)
             for matcher, token in zip(self.matchers, tokens, strict=True)
         ]
 
-    def fill(self, mask: MaskArray, rows: list[int]) -> None:
+    def fill(self, mask, rows):
         self.backend.fills(self.matchers)
         for matcher, row in zip(self.matchers, rows, strict=True):
             mask[row] = self.backend.mask(matcher)

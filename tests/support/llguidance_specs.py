@@ -4,6 +4,7 @@ from functools import cache, lru_cache
 
 import llguidance
 import numpy as np
+from compilers import tokens_of
 
 from guided_plugin import Vocabulary
 
@@ -40,31 +41,26 @@ def _bytes_tokenizer():
 
 @lru_cache(maxsize=8)
 def _at_start(terminal):
-    return llguidance.LLMatcher(
-        _bytes_tokenizer(),
-        f'%llguidance {{"no_forcing": true}}\nstart: TEXT\nTEXT: {terminal}',
-        log_level=0,
-    )
+    source = f'%llguidance {{"no_forcing": true}}\nstart: TEXT\nTEXT: {terminal}'
+    return llguidance.LLMatcher(_bytes_tokenizer(), source, log_level=0)
 
 
 def terminal_takes(terminal, text):
     """Whether a terminal of a grammar matches a text; False also for the terminal that
     matches none."""
     matcher = _at_start(terminal).deep_copy()
-    data = list(text.encode())
     if matcher.is_error():
         assert "nsatisfiable" in matcher.get_error(), matcher.get_error()
         return False
-    return (
-        not data or matcher.try_consume_tokens(data) == len(data)
-    ) and matcher.is_accepting()
+    data = list(text.encode())
+    taken = not data or matcher.try_consume_tokens(data) == len(data)
+    return taken and matcher.is_accepting()
 
 
 def allowed(backend, matchers):
-    mask = np.zeros((len(matchers), VOCABULARY.words), np.int32)
-    backend.batch(matchers).fill(mask, list(range(len(matchers))))
-    bits = np.unpackbits(mask.view(np.uint8), axis=1, bitorder="little")
-    return [set(np.flatnonzero(row).tolist()) for row in bits]
+    masks = np.zeros((len(matchers), VOCABULARY.words), np.int32)
+    backend.batch(matchers).fill(masks, list(range(len(matchers))))
+    return [set(tokens) for tokens in tokens_of(masks)]
 
 
 PERSON = {

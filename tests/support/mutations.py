@@ -4,8 +4,6 @@ well formed."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from random import Random
 from typing import Any
 
 __all__ = [
@@ -21,35 +19,34 @@ CHARACTERS = 'abcxyzABC019_-. /"\\\né€😀\x7f'
 
 
 def mutate_text(
-    chance: Random,
-    text: str,
-    pieces: Sequence[str] = CHARACTERS,
-    others: Sequence[str] = (),
-) -> str:
+    chance,
+    text,
+    pieces=CHARACTERS,
+    others=(),
+):
     """One change to a text: a piece put in, a part taken out, replaced or repeated, or
     another's end."""
     at = chance.randint(0, len(text))
-    end = min(len(text), at + chance.choice((1, 1, 2, 5, 20)))
+    end = at + chance.choice((1, 1, 2, 5, 20))
+    before = text[:at]
+    after = text[end:]
     match chance.randrange(7):
         case 0:
-            return text[:at] + text[end:]
+            return before + after
         case 1 | 2:
-            return text[:at] + chance.choice(pieces) + text[at:]
+            return before + chance.choice(pieces) + text[at:]
         case 3:
-            return text[:at] + text[at:end] * chance.choice((2, 3, 40)) + text[end:]
+            return before + text[at:end] * chance.choice((2, 3, 40)) + after
         case 4 if others:
             other = chance.choice(others)
-            return text[:at] + other[chance.randint(0, len(other)) :]
+            return before + other[chance.randint(0, len(other)) :]
         case 5:
-            return (
-                text[:at]
-                + chr(chance.randrange(chance.choice((128, 0x110000))))
-                + text[end:]
-            )
-    return chance.choice((text.swapcase(), text[::-1], text[:at], text + text))
+            most = chance.choice((128, 0x110000))
+            return before + chr(chance.randrange(most)) + after
+    return chance.choice((text.swapcase(), text[::-1], before, text + text))
 
 
-def mutate_bytes(chance: Random, data: bytes, others: Sequence[bytes]) -> bytes:
+def mutate_bytes(chance, data, others):
     """Some changes to bytes: flipped, cut, joined, and lengths that are not so."""
     out = bytearray(data)
     for _ in range(chance.choice((1, 1, 2, 6))):
@@ -65,15 +62,12 @@ def mutate_bytes(chance: Random, data: bytes, others: Sequence[bytes]) -> bytes:
                 other = chance.choice(others)
                 out[at:] = other[chance.randint(0, len(other)) :]
             case _:
-                out[at : at + 8] = chance.choice(
-                    (0, 5, 2**31, 2**40, 2**64 - 1)
-                ).to_bytes(8, "little")
+                length = chance.choice((0, 5, 2**31, 2**40, 2**64 - 1))
+                out[at : at + 8] = length.to_bytes(8, "little")
     return bytes(out)
 
 
-def mutate_value(
-    chance: Random, value: Any, values: Sequence[Any], names: Sequence[Any]
-) -> Any:
+def mutate_value(chance, value, values, names):
     """One change to a copy of a JSON value, at any depth; new parts and names come from
     these pools."""
     whole = [copied(value)]
@@ -81,87 +75,82 @@ def mutate_value(
         return copied(chance.choice(values))
     holder: Any = whole
     at: Any = 0
-    while (
-        isinstance(inner := holder[at], dict | list) and inner and chance.random() < 0.6
-    ):
+    while chance.random() < 0.6:
+        inner = holder[at]
+        if not isinstance(inner, dict | list) or not inner:
+            break
         holder = inner
-        at = chance.choice([*inner] if isinstance(inner, dict) else range(len(inner)))
-    holder[at] = _changed(chance, holder[at], values, names)
+        keys = holder if isinstance(holder, dict) else range(len(holder))
+        at = chance.choice([*keys])
+    new = copied(chance.choice(values))
+    inner = holder[at]
+    if chance.random() < 0.12:
+        holder[at] = new
+    elif isinstance(inner, dict):
+        holder[at] = _changed_object(chance, inner, new, names)
+    elif isinstance(inner, list):
+        _change_array(chance, inner, new)
+    else:
+        holder[at] = _changed_scalar(chance, inner, new)
     return whole[0]
 
 
-def _changed(
-    chance: Random, value: Any, values: Sequence[Any], names: Sequence[Any]
-) -> Any:
-    if chance.random() < 0.12:
-        return copied(chance.choice(values))
-    if isinstance(value, dict):
-        return _changed_object(chance, value, copied(chance.choice(values)), names)
-    if isinstance(value, list):
-        return _changed_array(chance, value, copied(chance.choice(values)))
+def _changed_scalar(chance, value, new):
     if isinstance(value, str):
-        return (
-            chance.choice((len(value), [value]))
-            if chance.random() < 0.2
-            else mutate_text(chance, value)
-        )
-    if (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and abs(value) < 1e300
-    ):
-        steps = (1, -1, 0.5, -0.25, 0.1, 1e-9, 10, -value, value)
-        moved = value + chance.choice(steps) if abs(value) < 1e15 else value // 2
-        return chance.choice((str(value), float(value), moved, moved, round(moved, 9)))
-    return copied(chance.choice((not value, 0, "true", [value], {}, *values)))
+        other = chance.choice((len(value), [value]))
+        return other if chance.random() < 0.2 else mutate_text(chance, value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or abs(value) >= 1e300:
+        return chance.choice((not value, 0, "true", [value], {}, new))
+    if abs(value) >= 1e15:
+        return chance.choice((str(value), value // 2))
+    moved = value + chance.choice((1, -1, 0.5, -0.25, 0.1, 1e-9, 10, -value, value))
+    return chance.choice((str(value), float(value), moved, moved, round(moved, 9)))
 
 
-def _changed_object(
-    chance: Random, value: dict[Any, Any], new: Any, names: Sequence[Any]
-) -> Any:
+def _changed_object(chance, value, new, names):
     keys = list(value)
+    key = chance.choice(keys or [None])
     match chance.randrange(6):
         case 0 if keys:
-            del value[chance.choice(keys)]
-        case 1 if keys:
-            old = chance.choice(keys)
-            other = chance.choice((mutate_text(chance, str(old)), chance.choice(names)))
-            return {
-                (other if name == old else name): child for name, child in value.items()
-            }
+            del value[key]
+        case 1 if keys:  # another name, in the same place
+            edited = mutate_text(chance, str(key))
+            other = chance.choice((edited, chance.choice(names)))
+            pairs = value.items()
+            return {other if name == key else name: child for name, child in pairs}
         case 2:
             chance.shuffle(keys)
             return {name: value[name] for name in keys}
         case 3 if keys:
-            value[chance.choice(keys)] = chance.choice(
-                (new, copied(value[chance.choice(keys)]))
-            )
+            another = copied(value[chance.choice(keys)])
+            value[key] = chance.choice((new, another))
         case _:
             value[chance.choice(names)] = new
     return value
 
 
-def _changed_array(chance: Random, value: list[Any], new: Any) -> list[Any]:
+def _change_array(chance, value, new):
+    place = chance.randint(0, len(value))
     match chance.randrange(5):
-        case 0 if value:
-            del value[chance.randrange(len(value))]
+        case 0:
+            del value[place : place + 1]
         case 1 if value:
             value.append(_reordered(copied(chance.choice(value))))
         case 2:
             chance.shuffle(value)
         case 3:
-            return value + copied(value)
+            value += copied(value)
         case _:
-            value.insert(chance.randint(0, len(value)), new)
-    return value
+            value.insert(place, new)
 
 
-def _reordered(value: Any) -> Any:
+def _reordered(value):
     """An equal value: an object with its members the other way round."""
     return dict(reversed(value.items())) if isinstance(value, dict) else value
 
 
-def copied(value: Any) -> Any:
+def copied(value):
     """A copy of all of it, or the value itself: deep ones, and others that can't be
     copied."""
     try:
@@ -170,7 +159,7 @@ def copied(value: Any) -> Any:
         return value
 
 
-def nodes(value: Any, most: int = 400) -> list[Any]:
+def nodes(value, most=400):
     """What a value is made of, itself first; of large ones a part."""
     found = [value]
     for node in found:

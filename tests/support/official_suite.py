@@ -11,16 +11,14 @@ from __future__ import annotations
 import functools
 import json
 import tarfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from random import Random
 from typing import Any
 
-from stopping import Walk, Walker
+from stopping import Walker
 
 from benchmarks.samples import TextTokens
-from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError
 from guided_plugin.spec import OutputSpec
 
@@ -48,7 +46,7 @@ class Group:
     """Each instance as compact JSON, and whether it is valid."""
 
     @property
-    def keyword(self) -> str:
+    def keyword(self):
         """The file that it is in: most are named after a keyword."""
         return self.name.partition(":")[0]
 
@@ -70,7 +68,7 @@ class Score:
     disagreements: list[str] = field(default_factory=list)
     """Instances that some tokenizations spell and others don't."""
 
-    def add(self, instance: str, valid: bool, walks: list[Walk]) -> None:
+    def add(self, instance, valid, walks):
         """Count an instance, walked in different tokenizations."""
         for walk in walks:
             self.early_stops += [f"{instance}: {fault}" for fault in walk.early]
@@ -87,7 +85,7 @@ class Score:
 
 
 @functools.cache
-def _files(source: Path) -> dict[str, Any]:
+def _files(source):
     """The JSON files of the suite's tests: of a folder or of an archive."""
     if source.is_dir():
         found = sorted(source.rglob("tests/**/*.json"))
@@ -103,7 +101,7 @@ def _files(source: Path) -> dict[str, Any]:
         }
 
 
-def groups(draft: str, source: Path = ARCHIVE, folder: str = "") -> Iterator[Group]:
+def groups(draft, source=ARCHIVE, folder=""):
     """The core schemas of a draft, or those of a folder of it; those that name no draft
     are given theirs."""
     wanted = ("tests", draft, *PurePosixPath(folder).parts)
@@ -125,7 +123,7 @@ def groups(draft: str, source: Path = ARCHIVE, folder: str = "") -> Iterator[Gro
             yield Group(f"{path.stem}: {group['description']}", schema, tests)
 
 
-def score(draft: str, compiler: GrammarCompiler, *, every: int = 1) -> Score:
+def score(draft, compiler, *, every=1):
     """Walk the instances of every n-th schema of a draft, each in several
     tokenizations."""
     found = Score()

@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import Any
 
 import jsonschema_rs
 
@@ -42,7 +41,7 @@ FORMATS: dict[str, Callable[[str], bool]] = {
 """The formats that are enforced, in every draft: some came with 2019-09."""
 
 
-def _email(text: str, mailbox: Callable[[str], bool] = FORMATS["email"]) -> bool:
+def _email(text, mailbox=FORMATS["email"]):
     """RFC 5321, of any length in all: what it says of that is about paths."""
     local, at, domain = text.rpartition("@")
     labels = [domain] if domain.startswith("[") else domain.split(".")
@@ -65,7 +64,7 @@ _IN_RUST |= {
 }
 
 
-def _bound(holds: Callable[[Fraction, Fraction], bool], exclusive: str = "") -> type:
+def _bound(holds, exclusive=""):
     """A keyword of numbers, exactly: jsonschema-rs compares them as floats.
 
     Args:
@@ -73,12 +72,12 @@ def _bound(holds: Callable[[Fraction, Fraction], bool], exclusive: str = "") -> 
     """
 
     class Keyword:
-        def __init__(self, parent: dict[str, Any], value: Any, path: list[Any]) -> None:
+        def __init__(self, parent, value, path):
             # In draft 4 the exclusive ones are those flags.
             self.limit = None if isinstance(value, bool) else Fraction(str(value))
             self.open = parent.get(exclusive) is True
 
-        def validate(self, instance: Any) -> None:
+        def validate(self, instance):
             if (
                 self.limit is None
                 or isinstance(instance, bool)
@@ -105,7 +104,7 @@ class OracleError(Exception):
     """This schema, or this instance, is beyond the oracle."""
 
 
-def oracle(schema: Any) -> Callable[[Any], bool]:
+def oracle(schema):
     """Whether an instance is valid. Siblings of $ref count from 2019-09 on."""
     try:
         validator = jsonschema_rs.validator_for(
@@ -124,7 +123,7 @@ def oracle(schema: Any) -> Callable[[Any], bool]:
     return lambda value: _is_text(value) and validator.is_valid(value)
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value):
     """Not where a string has lone surrogates: no text in UTF-8 has that value."""
     try:
         return bool(json.dumps(value, ensure_ascii=False, default=str).encode())
@@ -132,7 +131,7 @@ def _is_text(value: Any) -> bool:
         return False
 
 
-def _readable(schema: Any) -> Any:
+def _readable(schema):
     """A copy in which lists of `items` have the name of 2020-12, and patterns are in
     Rust's syntax."""
     result = copy.deepcopy(schema)
@@ -158,7 +157,7 @@ def _readable(schema: Any) -> Any:
     return result
 
 
-def _for_rust(pattern: str) -> str:
+def _for_rust(pattern):
     """A pattern with what Rust reads otherwise spelt out: classes in classes, lone
     braces, NUL, words."""
     result = ""
@@ -179,12 +178,12 @@ def _for_rust(pattern: str) -> str:
     return result
 
 
-def read_exactly(text: str | bytes, **options: Any) -> Any:
+def read_exactly(text, **options):
     """The value of a JSON text, with numbers as the text has them."""
     return json.loads(text, parse_float=_decimal, **options)
 
 
-def _decimal(text: str) -> Decimal:
+def _decimal(text):
     try:
         value = Decimal(text)
     except InvalidOperation:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import importlib.util
 import pathlib
-from typing import Any
 
 import pytest
 import tiktoken
@@ -21,7 +20,7 @@ __all__ = ["VOCABULARIES"]
 PATTERN = r"""[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
 
 
-def shipped(package: str, name: str) -> pathlib.Path:
+def shipped(package, name):
     """A file of a package that is installed."""
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
@@ -31,7 +30,7 @@ def shipped(package: str, name: str) -> pathlib.Path:
     return path
 
 
-def ranks(package: str, name: str, special: list[str]) -> Any:
+def ranks(package, name, special):
     """A tiktoken encoding from a file of ranks."""
     lines = shipped(package, name).read_bytes().splitlines()
     table = {
@@ -44,7 +43,7 @@ def ranks(package: str, name: str, special: list[str]) -> Any:
     )
 
 
-def qwen() -> tuple[gp.Vocabulary, int]:
+def qwen():
     encoding = ranks(
         "dashscope",
         "resources/qwen.tiktoken",
@@ -55,30 +54,16 @@ def qwen() -> tuple[gp.Vocabulary, int]:
     ), 151_936
 
 
-def llama3() -> tuple[gp.Vocabulary, int]:
-    special = [
-        "<|begin_of_text|>",
-        "<|end_of_text|>",
-        *(f"<|reserved_{n}|>" for n in range(254)),
-    ]
-    encoding = ranks("llama_models", "llama3/tokenizer.model", special)
-    return gp.Vocabulary.from_tokenizer(
-        encoding, stop_token_ids=[128001, 128009]
-    ), 128_256
-
-
-def llama4() -> tuple[gp.Vocabulary, int]:
-    special = [
-        "<|begin_of_text|>",
-        "<|end_of_text|>",
-        *(f"<|reserved_{n}|>" for n in range(1134)),
-    ]
-    encoding = ranks("llama_models", "llama4/tokenizer.model", special)
+def llama(version, reserved, width):
+    names = ["<|begin_of_text|>", "<|end_of_text|>"]
+    names += [f"<|reserved_{number}|>" for number in range(reserved)]
+    file = f"llama{version}/tokenizer.model"
+    encoding = ranks("llama_models", file, names)
     stops = [encoding.encode_single_token("<|end_of_text|>")]
-    return gp.Vocabulary.from_tokenizer(encoding, stop_token_ids=stops), 202_048
+    return gp.Vocabulary.from_tokenizer(encoding, stop_token_ids=stops), width
 
 
-def deepseek() -> tuple[gp.Vocabulary, int]:
+def deepseek():
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast(
@@ -90,7 +75,7 @@ def deepseek() -> tuple[gp.Vocabulary, int]:
     return vocabulary, 129_280
 
 
-def mistral() -> tuple[gp.Vocabulary, int]:
+def mistral():
     """Byte-fallback SentencePiece: the pieces and their kinds, from the model file
     itself."""
     pieces = list(
@@ -112,7 +97,7 @@ def mistral() -> tuple[gp.Vocabulary, int]:
     return gp.Vocabulary.from_tokens(tokens, [stop], control), 32_768
 
 
-def _pieces(data: bytes) -> Any:
+def _pieces(data):
     """Text and kind of each piece of a SentencePiece model: field 1 of a protocol
     buffer."""
     for field, value in _fields(data):
@@ -121,10 +106,10 @@ def _pieces(data: bytes) -> Any:
             yield parts[1].decode(), parts.get(3, 1)
 
 
-def _fields(data: bytes) -> Any:
+def _fields(data):
     at = 0
 
-    def number() -> int:
+    def number():
         nonlocal at
         value = shift = 0
         while True:
@@ -151,8 +136,8 @@ def _fields(data: bytes) -> Any:
 
 VOCABULARIES = {
     "qwen": qwen,
-    "llama3": llama3,
-    "llama4": llama4,
+    "llama3": lambda: llama(3, 254, 128_256),
+    "llama4": lambda: llama(4, 1134, 202_048),
     "deepseek": deepseek,
     "mistral": mistral,
 }

@@ -4,21 +4,18 @@ differently."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
+from compilers import unbounded
 from instances import laid_out, near, respelt, text_of
 from oracle import OracleError, oracle, read_exactly
-from stopping import Walk, Walker, is_json, special_vocabulary
-from tokenizations import MERGED, Tokenizations
+from stopping import Walker, is_json, special_vocabulary
 
-from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.config import UNBOUNDED, GuidedConfig
+from benchmarks.samples import TextTokens
 from guided_plugin.errors import GuidedError, UnsatisfiableSpecError
 from guided_plugin.grammar.renewal import rebuilds_shared
-from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
 __all__ = [
@@ -34,15 +31,14 @@ __all__ = [
 
 BEGIN = "<f>"
 END = "</f>"
-COMPILER = GrammarCompiler(
-    special_vocabulary(padded=True, more=MERGED),
-    config=GuidedConfig(
-        threads=1, cache_bytes=0, isolate_compiles=False, **vars(UNBOUNDED)
-    ),
-    plugins=Plugins(entry_points=False),
-)
+_MERGED = rb"""}] }} ]] }]} "}] "]} "}} "] }, ], "}, },{ ],[ "},{" },{" ":{" ":{ ":[" ":[ ","
+    ":" [{" [{ [[ {" {} [] {}, [], "" "", "a": "a"," "b": "a" :1 1, 1} 1] true} true, 1,1 e1 .0
+    0, }</f> "}</f> ]</f> 1</f> </f> <f>{ <f>{" <f>["""
+MERGED = [*_MERGED.split(), b', "', b": ", b" }", b"\n}", b' "']
+"""Tokens that end several things at once, or end one and begin another."""
+COMPILER = unbounded(special_vocabulary(padded=True, more=MERGED), cache_bytes=0)
 WALKER = Walker(COMPILER)
-_TOKENIZATIONS = Tokenizations(COMPILER.vocabulary)
+_TEXT_TOKENS = TextTokens(COMPILER.vocabulary)
 _STEPS = (0, 4, 12, 60)
 """How many steps a walk takes at random."""
 _FINISH = 200
@@ -61,43 +57,38 @@ class Mode(NamedTuple):
     schema itself."""
     backend: str = "auto"
 
-    def __str__(self) -> str:
-        return f"{'strict' if self.strict else 'standard'}, {self.whitespace}, {self.tag or 'no tag'}"
+    def __str__(self):
+        strictness = "strict" if self.strict else "standard"
+        return f"{strictness}, {self.whitespace}, {self.tag or 'no tag'}"
 
-    def spec(self, schema: Any) -> OutputSpec:
+    def spec(self, schema):
         """What a request would ask for."""
-        options: dict[str, Any] = {
-            "strict": self.strict,
-            "whitespace": self.whitespace,
-            "backend": self.backend,
-        }
+        options: dict[str, Any] = self._asdict()
+        del options["tag"]
         if not self.tag:
             return OutputSpec.json_schema(schema, **options)
         if self.tag == "lark":
             source = (
-                f'start: "{BEGIN}" inner "{END}"\ninner: %json {json.dumps(schema)}\n'
+                f'start: "{BEGIN}" inner "{END}"\ninner: %json {json.dumps(schema)}'
             )
             return OutputSpec.grammar(source, "lark", **options)
-        content = {"type": "json_schema", "json_schema": schema}
-        part: dict[str, Any] = {
-            "type": "tag",
-            "begin": BEGIN,
-            "content": content,
-            "end": END,
-        }
+        part: dict[str, Any] = {"type": "tag", "begin": BEGIN, "end": END}
+        part["content"] = {"type": "json_schema", "json_schema": schema}
         if self.tag == "triggered_tags":
             part = {"type": self.tag, "triggers": [BEGIN], "tags": [part]}
-        return OutputSpec.structural_tag(
-            {"type": "structural_tag", "format": part}, **options
-        )
+        return OutputSpec.structural_tag({"format": part}, **options)
 
-    def text(self, instance: str) -> str:
+    def whole(self, text):
+        """Whether a text may be a whole output."""
+        return is_whole(text) if self.tag else is_json(text)
+
+    def text(self, instance):
         """The whole output that holds the text of an instance."""
         if self.whitespace == "spaced":
             instance = laid_out(instance, self.whitespace)
         return f"{BEGIN}{instance}{END}" if self.tag else instance
 
-    def instance_in(self, output: str) -> str:
+    def instance_in(self, output):
         """The text of the instance in a whole output: in its first tag, if it has
         tags."""
         if not self.tag:
@@ -106,7 +97,7 @@ class Mode(NamedTuple):
         return rest[: json.JSONDecoder().raw_decode(rest)[1]]
 
 
-def is_whole(text: bytes) -> bool:
+def is_whole(text):
     """Whether each tag in a text is closed around JSON."""
     rest = text.decode(errors="replace")
     while BEGIN in rest:
@@ -148,7 +139,7 @@ class Outcome:
     satisfiable: bool = False
     """Of a refused schema: whether an instance is valid."""
 
-    def add(self, kind: str, text: str) -> None:
+    def add(self, kind, text):
         """Note what is wrong."""
         self.findings.append(Finding(kind, text))
 
@@ -157,7 +148,7 @@ class Subject:
     """A schema compiled in one mode, and the oracle for it. Raises GuidedError and
     OracleError."""
 
-    def __init__(self, schema: Any, mode: Mode = Mode()) -> None:  # noqa: B008
+    def __init__(self, schema, mode=Mode()):  # noqa: B008
         self.mode = mode
         self.valid = oracle(schema)
         self.distinct = "uniqueItems" in json.dumps(schema)
@@ -165,12 +156,12 @@ class Subject:
         tokenizations."""
         self.grammar = COMPILER.compile(mode.spec(schema))
 
-    def takes(self, text: str) -> bool:
+    def takes(self, text):
         """Whether a whole output is accepted, in each of the tokenizations that are
         tried."""
         return self.verdicts(text) == {True}
 
-    def verdicts(self, text: str) -> set[bool | None]:
+    def verdicts(self, text):
         """Whether tokenizations of a whole output are accepted: all the same, if all is
         well.
 
@@ -178,23 +169,20 @@ class Subject:
         """
         return {self._takes(tokens) for tokens in self._tokenizations(text)} - {None}
 
-    def masked(self, text: str) -> list[Walk]:
+    def masked(self, text):
         """What the masks say of those tokenizations."""
-        whole = is_whole if self.mode.tag else is_json
         return [
-            WALKER.walk(self.grammar, tokens, whole)
+            WALKER.walk(self.grammar, tokens, self.mode.whole)
             for tokens in self._tokenizations(text)
         ]
 
-    def _tokenizations(self, text: str) -> list[list[int]]:
+    def _tokenizations(self, text):
         # The same for a text, so that what is found is found again.
         chance = Random(text)
-        data = text.encode()
-        if self.distinct:
-            return _TOKENIZATIONS.several(data, chance)
-        return [_TOKENIZATIONS.spelt(data, chance.choice)]
+        ways = _TEXT_TOKENS.all_ways(text, [chance, chance])
+        return ways if self.distinct else ways[-1:]
 
-    def _takes(self, tokens: list[int]) -> bool | None:
+    def _takes(self, tokens):
         owner = COMPILER.backend(self.grammar.backend)
         while True:
             matcher = owner.start(self.grammar, COMPILER.vocabulary.stop_token_ids)
@@ -204,51 +192,47 @@ class Subject:
             if not rebuilds_shared(matcher):
                 return None if matcher.limit() else False
 
-    def stuck(self, text: bytes) -> bool:
+    def stuck(self, text):
         """Whether nothing is allowed after a text that is accepted."""
-        return WALKER.wander(
-            self.grammar, Random(0), 0, begin=text.decode(errors="ignore")
-        ).stuck
+        begin = text.decode(errors="ignore")
+        return WALKER.wander(self.grammar, Random(0), 0, begin=begin).stuck
 
-    def allows(self, instance: str) -> bool:
+    def allows(self, instance):
         """Whether the oracle allows an instance, whichever of two members of one name
         counts."""
-        return self.valid(read_exactly(instance)) and self.valid(
-            read_exactly(
-                instance, object_pairs_hook=lambda pairs: dict(reversed(pairs))
-            )
-        )
 
-    def is_laid_out(self, instance: str) -> bool:
+        def first(pairs):
+            return dict(reversed(pairs))
+
+        readings = (
+            read_exactly(instance),
+            read_exactly(instance, object_pairs_hook=first),
+        )
+        return all(map(self.valid, readings))
+
+    def is_laid_out(self, instance):
         """Whether the whitespace of an instance is that of the mode."""
         layout = self.mode.whitespace
         return layout == "flexible" or instance == laid_out(instance, layout)
 
-    def walk(self, source: Random, outcome: Outcome) -> str | None:
+    def walk(self, source, outcome):
         """One output at random: the instance in it, if it ends and can be read."""
-        begin = BEGIN if self.mode.tag == "triggered_tags" else ""
-        whole = is_whole if self.mode.tag else is_json
-        steps = source.choice(_STEPS)
-        merged = source.choice((0, 0.3, 0.8))
         walk = WALKER.wander(
             self.grammar,
             source,
-            steps,
-            whole,
-            begin=begin,
+            source.choice(_STEPS),
+            self.mode.whole,
+            begin=BEGIN if self.mode.tag == "triggered_tags" else "",
             finish=_FINISH,
-            merged=merged,
+            merged=source.choice((0, 0.3, 0.8)),
         )
         outcome.walks += 1
         text = walk.text.decode(errors="replace")
-        if walk.stuck or walk.early or walk.leaks:
-            outcome.add(
-                *(
-                    ("dead end", text)
-                    if walk.stuck
-                    else ("early stop", (walk.early + walk.leaks)[0])
-                )
-            )
+        if walk.stuck:
+            outcome.add("dead end", text)
+            return None
+        if walk.early or walk.leaks:
+            outcome.add("early stop", (walk.early + walk.leaks)[0])
             return None
         if not walk.accepted:
             outcome.unfinished += 1
@@ -261,7 +245,7 @@ class Subject:
             return None
         return instance
 
-    def compare(self, values: Iterable[Any], source: Random, outcome: Outcome) -> None:
+    def compare(self, values, source, outcome):
         """What grammar and oracle say of instances, each text once."""
         seen = set()
         masked = 0
@@ -281,29 +265,29 @@ class Subject:
             for instance, allowed in zip(spelt, valid, strict=True):
                 output = self.mode.text(instance)
                 taken = self.verdicts(output)
+                # Strict schemas are closed and ordered; other spellings are the
+                # grammar's own choice.
+                owed = instance is spelt[0] and not self.mode.strict
                 if not allowed:
                     if True in taken:
                         outcome.add("wrong accept", output)
-                    continue
-                if len(taken) > 1:
+                elif len(taken) > 1:
                     outcome.add("inconsistent", output)
-                # Strict schemas are closed and ordered; other spellings are the
-                # grammar's own choice.
-                elif taken == {False} and instance is spelt[0] and not self.mode.strict:
+                elif taken == {False} and owed:
                     outcome.add("wrong refusal", output)
                 elif taken == {True} and masked < _MASKED:
                     masked += 1
-                    for walk in self.masked(output):
-                        self._judge(walk, outcome, output)
+                    self._judge(output, outcome)
 
-    def _judge(self, walk: Walk, outcome: Outcome, output: str) -> None:
+    def _judge(self, output, outcome):
         """Note what masks say wrongly of a text that is accepted."""
-        if walk.early or walk.leaks:
-            outcome.add("early stop", (walk.early + walk.leaks)[0])
-        elif not walk.accepted and not walk.limited:
-            outcome.add("inconsistent", output)
+        for walk in self.masked(output):
+            if walk.early or walk.leaks:
+                outcome.add("early stop", (walk.early + walk.leaks)[0])
+            elif not walk.accepted and not walk.limited:
+                outcome.add("inconsistent", output)
 
-    def _spelt(self, text: str, value: Any, source: Random) -> list[str]:
+    def _spelt(self, text, value, source):
         """A text and others of its value: with whitespace, and now and then with
         escapes and exponents."""
         texts = [text]
@@ -314,13 +298,11 @@ class Subject:
         return texts + (respelt(value) if source.random() < 0.2 else [])
 
 
-def check(
-    schema: Any, mode: Mode, source: Random, *, count: int = 60, walks: int = 5
-) -> Outcome:
+def check(schema, mode, source, *, count=60, walks=5):
     """Everything about one schema: outputs at random, and instances near it."""
     outcome = Outcome()
 
-    def instances(seeds: list[Any]) -> Iterable[Any]:
+    def instances(seeds):
         return near(
             schema, seeds, count=count + len(seeds), seed=source.randrange(2**32)
         )
@@ -348,7 +330,7 @@ def check(
     return outcome
 
 
-def says_unsatisfiable(error: GuidedError) -> bool:
+def says_unsatisfiable(error):
     """Whether a refusal says that no value is valid, and not that something can't be
     enforced."""
     return isinstance(error, UnsatisfiableSpecError) or "allows nothing" in error.what
