@@ -95,8 +95,12 @@ class Endings:
     @property
     def growth(self) -> int:
         """How many tokens one token may add to the shortest ending, at most."""
-        sizes = map(self.spelling.most_tokens, self._ends.choices)
-        return _SLACK + max(self._ends.reach, *sizes, 0)
+        sizes = [self._ends.reach]
+        for text in self._ends.choices:
+            # A token of several brackets makes as many choices.
+            times = self.spelling.brackets if text.startswith(b"[") else 1
+            sizes.append(times * self.spelling.most_tokens(text))
+        return _SLACK + max(sizes)
 
     def first(self, start: LLGuidanceMatcher, seconds: float) -> tuple[int, ...] | None:
         """The shortest output: as the rules tell it if that is one, else the shortest

@@ -156,6 +156,12 @@ class Spelling:
         self.probes = [self.single[byte] for byte in PROBES if byte in self.single]
         self._plain = _by_size(self._sizes)
 
+    @cached_property
+    def brackets(self) -> int:
+        """How many arrays one token may open inside of each other."""
+        runs = re.findall(rb"\[+", b" ".join(self.ids))
+        return max(map(len, runs), default=1)
+
     def spelled(self, text: bytes) -> tuple[int, ...] | None:
         """A text in as few tokens as possible; None where the vocabulary can't spell
         it."""
