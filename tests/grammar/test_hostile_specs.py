@@ -1,7 +1,7 @@
 """Specs made to hurt: each ends in an error of this package or in a grammar that works,
 in bounded time, and the next ordinary request to the same compiler is served.
 
-They run in a child process, one for each backend: a crash or a hang there is a failure
+They run in a child process: a crash or a hang there is a failure
 here. Run as a script, this file is that child.
 """
 
@@ -321,8 +321,7 @@ class Child:
     """A process with one compiler, started when it is first asked and again when it is
     gone."""
 
-    def __init__(self, backend: str) -> None:
-        self._backend = backend
+    def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def serve(self, name: str) -> dict[str, Any]:
@@ -350,7 +349,7 @@ class Child:
     def _started(self) -> subprocess.Popen[bytes]:
         root = Path(__file__).parents[2]
         self._process = subprocess.Popen(
-            [sys.executable, __file__, self._backend],
+            [sys.executable, __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -359,11 +358,9 @@ class Child:
         return self._process
 
 
-@pytest.fixture(
-    scope="module", params=["auto", pytest.param("xgrammar", marks=pytest.mark.slow)]
-)
-def child(request: pytest.FixtureRequest) -> Iterator[Child]:
-    child = Child(request.param)
+@pytest.fixture(scope="module")
+def child() -> Iterator[Child]:
+    child = Child()
     yield child
     child.stop()
 
@@ -443,7 +440,7 @@ def works(compiler: GrammarCompiler, spec: OutputSpec, text: str | None) -> bool
     )
 
 
-def main(backend: str) -> None:
+def main() -> None:
     # Answers go where nothing else writes.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -451,7 +448,7 @@ def main(backend: str) -> None:
         [*(bytes([byte]) for byte in range(256)), b"</s>"], [256]
     )
     config = GuidedConfig(
-        backend=backend, threads=2, compile_seconds=COMPILE_SECONDS, compile_processes=1
+        threads=2, compile_seconds=COMPILE_SECONDS, compile_processes=1
     )
     compiler = GrammarCompiler(
         vocabulary, config=config, plugins=Plugins(entry_points=False)
@@ -462,4 +459,4 @@ def main(backend: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -22,9 +22,8 @@ def of(properties, **more):
     return {"type": "object", "properties": properties, **more}
 
 
-# With `strict`, what each means as the standard reads it; those that xgrammar enforces
-# first.
-BOTH = [
+# With `strict`, what each means as the standard reads it.
+MEANINGS = [
     (OPEN, OPEN),
     (of({}), OPEN),
     ({**OPEN, "additionalProperties": True}, OPEN),
@@ -49,7 +48,7 @@ SAME = [
 ]
 PATTERN = {"^x": NULL}
 LLGUIDANCE = [
-    *BOTH,
+    *MEANINGS,
     *((schema, schema) for schema in SAME),
     (
         {**OPEN, "patternProperties": PATTERN},
@@ -147,13 +146,6 @@ def test_with_strict_an_object_is_closed_where_it_describes_properties(
 
 
 @pytest.mark.parametrize(
-    ("schema", "means"), BOTH, ids=lambda each: json.dumps(each)[:60]
-)
-def test_xgrammar_means_the_same(compiler, schema, means):
-    compare(compiler, OutputSpec.json_schema(schema, backend="xgrammar"), means)
-
-
-@pytest.mark.parametrize(
     "schema", [one for one, _ in LLGUIDANCE], ids=lambda each: json.dumps(each)[:60]
 )
 def test_without_strict_schemas_mean_what_the_standard_says(compiler, schema):
@@ -161,17 +153,13 @@ def test_without_strict_schemas_mean_what_the_standard_says(compiler, schema):
 
 
 def test_no_text_of_an_open_object_has_spaces_that_were_not_asked_for(compiler):
-    for backend in ("llguidance", "xgrammar"):
-        grammar = compiler.compile(
-            OutputSpec.json_schema(
-                of({"a": OPEN}), backend=backend, whitespace="compact"
-            )
-        )
-        for text, good in [
-            ('{"a":{"b":1,"c":[1,2]}}', True),
-            ('{"a":{"b":1, "c":[1,2]}}', False),
-        ]:
-            matcher = compiler.backend(backend).start(
-                grammar, VOCABULARY.stop_token_ids
-            )
-            assert (matcher.accept_text(text.encode()) and matcher.complete) is good
+    grammar = compiler.compile(
+        OutputSpec.json_schema(of({"a": OPEN}), whitespace="compact")
+    )
+    for text, good in [
+        ('{"a":{"b":1,"c":[1,2]}}', True),
+        ('{"a":{"b":1, "c":[1,2]}}', False),
+    ]:
+        backend = compiler.backend(grammar.backend)
+        matcher = backend.start(grammar, VOCABULARY.stop_token_ids)
+        assert (matcher.accept_text(text.encode()) and matcher.complete) is good

@@ -199,8 +199,13 @@ GRAMMARS: dict[str, tuple[dict[str, Any], str, str]] = {
     "ebnf, class": ({"grammar": "root ::= [z-a]"}, "grammar, line 1", "smaller"),
     "ebnf for llguidance": (
         {"grammar": 'root ::= "x"', "backend": "llguidance"},
-        "grammar",
+        "backend",
         "xgrammar",
+    ),
+    "schema for xgrammar": (
+        {"json_schema": {"type": "string"}, "backend": "xgrammar"},
+        "backend",
+        "llguidance",
     ),
     "lark given as ebnf": (
         {"grammar": 'start: "::="'},

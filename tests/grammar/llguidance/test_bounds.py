@@ -19,7 +19,7 @@ from vocabularies import BYTES
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import BOUNDS, UNBOUNDED, GuidedConfig
 from guided_plugin.diagnose.check import check_spec
-from guided_plugin.errors import CompileLimitError, GuidedError, UnsupportedSpecError
+from guided_plugin.errors import CompileLimitError, GuidedError
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
@@ -322,21 +322,6 @@ def test_what_is_too_large_is_refused():
     ]:
         with pytest.raises(CompileLimitError, match=says):
             COMPILER.compile(spec)
-
-
-def test_xgrammar_holds_whitespace_and_refuses_what_it_does_not_hold():
-    options = {"backend": "xgrammar", "whitespace": "flexible", "max_whitespace": 3}
-    spec = OutputSpec.json_schema({**TREE, "properties": {"v": INT}}, **options)
-    assert [takes(spec, '{"v":%s1}' % (" " * count)) for count in (3, 4)] == [
-        True,
-        False,
-    ]
-    assert check_spec(COMPILER, spec).to_dict()["bounds"] == {"max_whitespace": 3}
-    for name in BOUNDS[1:]:
-        with pytest.raises(
-            UnsupportedSpecError, match=f"{name} is not enforced by xgrammar"
-        ):
-            COMPILER.compile(OutputSpec.json_object(backend="xgrammar", **{name: 7}))
 
 
 def test_check_names_the_bounds_that_hold():
