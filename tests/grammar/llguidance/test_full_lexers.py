@@ -2,8 +2,6 @@
 ones."""
 
 import string
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -239,29 +237,6 @@ def test_a_full_lexer_is_rebuilt_once_for_all_its_users():
     assert one.lexer is two.lexer is not three.lexer
     del one, two
     assert lexers._lexers[0].users == 1  # those that left were not its own
-
-
-def test_one_that_takes_long_is_made_while_others_go_on():
-    may_go = threading.Event()
-    made = []
-
-    def make():
-        made.append(threading.get_ident())
-        may_go.wait(10)
-        return Base()
-
-    lexers = Lexers(Base(error=True), make, LexerPool(1), quick=False)
-    old, share = lexers.take()
-    assert share.rebuild_shared()
-    assert lexers.take()[0] is old
-    assert share.rebuild_shared()
-    may_go.set()
-    deadline = time.monotonic() + 10
-    while lexers.take()[0] is old and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert lexers.take()[0] is not old
-    assert len(made) == 1
-    assert made[0] != threading.get_ident()
 
 
 def test_where_nothing_new_can_be_made_the_old_one_stays():
