@@ -54,15 +54,16 @@ class Vocabulary:
                     f"stop token {token} is outside the vocabulary of {len(self.tokens)} tokens",
                     hint="the stop tokens must come from this tokenizer",
                 )
-        object.__setattr__(
-            self, "special_ids", self.special_ids.union(self.stop_token_ids)
-        )
+        special_ids = self.special_ids.union(self.stop_token_ids)
+        object.__setattr__(self, "special_ids", special_ids)
 
     def __getstate__(self) -> dict[str, Any]:
         # Plain data for other processes: neither the encoder (it needs the tokenizer)
         # nor cached properties.
-        fields = ("tokens", "stop_token_ids", "special_ids", "kind")
-        return {**{name: getattr(self, name) for name in fields}, "encode": None}
+        kept = dict(self.__dict__, encode=None)
+        for cached in ("fingerprint", "text_tokens"):
+            kept.pop(cached, None)
+        return kept
 
     @property
     def size(self) -> int:
@@ -124,32 +125,26 @@ class Vocabulary:
         those that are text."""
         for token in tokens:
             if not 0 <= token < self.size:
-                raise RequestError(
-                    f"stop token {token} is outside the vocabulary",
-                    where=where,
-                    hint=f"the vocabulary has {self.size} tokens",
+                what = "is outside the vocabulary"
+                hint = f"the vocabulary has {self.size} tokens"
+            elif not text and token not in self.special_ids:
+                what = f"is text: {shown(self.tokens[token])}"
+                hint = "only control tokens may end a guided output; let its grammar say where it ends"
+            elif token in named:
+                name = shown(self.tokens[token])
+                what = (
+                    f"is named in the grammar, and would end the output there: {name}"
                 )
-            if not text and token not in self.special_ids:
-                raise RequestError(
-                    f"stop token {token} is text: {shown(self.tokens[token])}",
-                    where=where,
-                    hint="only control tokens may end a guided output; let its grammar say where it ends",
-                )
-            if token in named:
-                raise RequestError(
-                    f"stop token {token} is named in the grammar, and would end the output there: "
-                    f"{shown(self.tokens[token])}",
-                    where=where,
-                    hint="leave it out of the grammar or of the stop tokens",
-                )
+                hint = "leave it out of the grammar or of the stop tokens"
+            else:
+                continue
+            raise RequestError(f"stop token {token} {what}", where=where, hint=hint)
 
     def usable_stops(self, tokens: Iterable[int] | None) -> tuple[int, ...]:
         """Those of a request's stop tokens that exist; those of the vocabulary where it
         names none."""
-        return (
-            tuple(one for one in tokens or () if 0 <= one < self.size)
-            or self.stop_token_ids
-        )
+        own = tuple(token for token in tokens or () if 0 <= token < self.size)
+        return own or self.stop_token_ids
 
     def sequence(self, tokens_or_text: Sequence[int] | str) -> tuple[int, ...]:
         """Token ids as given, or those of a text: a control token by its name, else as
@@ -169,15 +164,19 @@ class Vocabulary:
     def triggers(self, given: Iterable[Trigger] | None) -> tuple[Trigger, ...]:
         """The same as token ids, without empty ones. Raises RequestError for one that
         can never occur."""
-        found = [(self.sequence(each.tokens), each.kept) for each in given or ()]
-        for tokens, _ in found:
-            if tokens and max(tokens) >= self.size:
+        found: list[Trigger] = []
+        for trigger in given or ():
+            tokens = self.sequence(trigger.tokens)
+            largest = max(tokens, default=-1)
+            if largest >= self.size:
                 raise RequestError(
-                    f"token {max(tokens)} is outside the vocabulary",
+                    f"token {largest} is outside the vocabulary",
                     where="start_after",
                     hint=f"the vocabulary has {self.size} tokens",
                 )
-        return tuple(Trigger(tokens, kept) for tokens, kept in found if tokens)
+            if tokens:
+                found.append(Trigger(tokens, trigger.kept))
+        return tuple(found)
 
     @classmethod
     def from_tokens(

@@ -168,7 +168,7 @@ def _written(
         texts = " | ".join(map(literal, spec.document()))
         return LarkGrammar(f"{HEADER}start: TEXT\nTEXT: {texts}")
     if spec.kind == "grammar" and spec.syntax == "lark":
-        return client_lark(spec, tokens, unenforced, marked=marked)
+        return client_lark(spec, tokens, unenforced)
     if spec.kind == "structural_tag":
         controls = tokens.controls
         return tag_to_lark(

@@ -220,7 +220,8 @@ def _mask(shown: NDArray[np.bool_]) -> MaskArray:
 
 
 def _shown(row: MaskArray, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-    return (row[tokens >> 5] >> (tokens & 31) & 1).astype(np.bool_)
+    shown: NDArray[np.bool_] = (row[tokens >> 5] >> (tokens & 31) & 1).astype(np.bool_)
+    return shown
 
 
 def bits(row: MaskArray, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
