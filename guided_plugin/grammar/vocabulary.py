@@ -20,6 +20,7 @@ from guided_plugin.spec.triggers import Trigger
 
 TokenKind = Literal["byte_level", "byte_fallback", "raw"]
 
+_END = "<|endoftext|>"
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -197,11 +198,9 @@ class Vocabulary:
         Stop tokens default to the tokenizer's end-of-sequence token. Pass the model's
         (`generation_config.eos_token_id`) where it has several.
         """
-        stops = (
-            (stop_token_ids,)
-            if isinstance(stop_token_ids, int)
-            else tuple(stop_token_ids or ())
-        )
+        if isinstance(stop_token_ids, int):
+            stop_token_ids = (stop_token_ids,)
+        stops = tuple(stop_token_ids or ())
         if hasattr(tokenizer, "decode_single_token_bytes"):
             return _from_tiktoken(tokenizer, stops)
         if hasattr(getattr(tokenizer, "tokenizer", None), "decode_single_token_bytes"):
@@ -220,19 +219,16 @@ def _eos(tokenizer: Any) -> tuple[int, ...]:
 
 
 def _from_tiktoken(encoding: Any, stops: tuple[int, ...]) -> Vocabulary:
-    special = {
-        encoding.encode_single_token(name): name for name in encoding.special_tokens_set
-    }
+    names = encoding.special_tokens_set
+    special = {encoding.encode_single_token(name) for name in names}
     tokens = [b""] * encoding.n_vocab
     for token in range(encoding.n_vocab):
         try:
             tokens[token] = encoding.decode_single_token_bytes(token)
         except KeyError:
             continue  # a gap in the numbering
-    if not stops:
-        stops = tuple(
-            token for token, name in special.items() if name == "<|endoftext|>"
-        )
+    if not stops and _END in names:
+        stops = (encoding.encode_single_token(_END),)
 
     def encode(text: str) -> list[int]:
         return list(encoding.encode(text, disallowed_special=()))
@@ -256,9 +252,10 @@ def _from_hugging_face(tokenizer: Any, stops: tuple[int, ...]) -> Vocabulary:
     tokens = [b""] * (max(by_token.values()) + 1)
     for text, token in by_token.items():
         # Added tokens are written as they are, not in the vocabulary's alphabet.
-        tokens[token] = (
-            text.encode(errors="surrogatepass") if token in added else to_bytes(text)
-        )
+        if token in added:
+            tokens[token] = text.encode(errors="surrogatepass")
+        else:
+            tokens[token] = to_bytes(text)
 
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False))
@@ -279,10 +276,10 @@ def _kind(tokenizer: Any, by_token: dict[str, int]) -> TokenKind:
     class or decoder."""
     if sum(f"<0x{byte:02X}>" in by_token for byte in range(256)) >= 128:
         return "byte_fallback"
-    singles = sum(character in by_token for character in _BYTE_ALPHABET)
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     described = str(backend.to_str()) if hasattr(backend, "to_str") else ""
-    if '"ByteLevel"' in described or singles >= 250:
+    singles = len(_BYTE_ALPHABET.keys() & by_token.keys())
+    if singles >= 250 or '"ByteLevel"' in described:
         return "byte_level"
     if '"Metaspace"' in described or any(text.startswith("▁") for text in by_token):
         return "byte_fallback"
@@ -293,17 +290,11 @@ def _kind(tokenizer: Any, by_token: dict[str, int]) -> TokenKind:
     )
 
 
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's spelling of bytes: printable Latin-1 as it is, the rest from U+0100
-    on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = (byte for byte in range(256) if byte not in set(printable))
-    return {chr(b): b for b in printable} | {
-        chr(256 + n): byte for n, byte in enumerate(others)
-    }
-
-
-_BYTE_ALPHABET = _byte_alphabet()
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = sorted(set(range(256)).difference(_PRINTABLE))
+_BYTE_ALPHABET = {chr(byte): byte for byte in _PRINTABLE}
+"""GPT-2's spelling of bytes: printable Latin-1 as it is, the rest from U+0100 on."""
+_BYTE_ALPHABET |= {chr(256 + place): byte for place, byte in enumerate(_OTHERS)}
 
 
 def _byte_level(text: str) -> bytes:

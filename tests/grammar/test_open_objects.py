@@ -11,6 +11,7 @@ from oracle import oracle
 
 from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.errors import UnsupportedSpecError
 
 OPEN = {"type": "object"}
 CLOSED = {"additionalProperties": False}
@@ -142,7 +143,12 @@ def compare(compiler, spec, means):
 def test_with_strict_an_object_is_closed_where_it_describes_properties(
     compiler, form, schema, means
 ):
-    compare(compiler, FORMS[form](schema, strict=True), means)
+    spec = FORMS[form](schema, strict=True)
+    if form == "lark" and schema.get("minProperties", 0) > 1:
+        with pytest.raises(UnsupportedSpecError, match="inside a grammar"):
+            compiler.compile(spec)
+    else:
+        compare(compiler, spec, means)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from guided_plugin.grammar.native import native
 from guided_plugin.ipc.spawn import resident_bytes
 
 if TYPE_CHECKING:
-    from guided_plugin.grammar.llguidance.lexers import LexerPool, Lexers
+    from guided_plugin.grammar.llguidance.lexers import LexerPool
 
 _log = logging.getLogger(__name__)
 
@@ -105,16 +105,13 @@ class Learnt:
         if most < _BEGIN * self._limit and not renewing:
             self._base = resident_bytes() - min(self.size_bytes, most)
             return
-
-        def order(lexers: Lexers) -> tuple[bool, float]:
-            # What lexers in use have learnt is freed when their requests have new
-            # matchers.
-            if lexers.users:
-                return True, -costs[lexers]
-            return False, lexers.used
-
+        idle = [lexers for lexers in members if not lexers.users]
+        idle.sort(key=lambda lexers: lexers.used)
+        # What lexers in use have learnt is freed when their requests have new matchers.
+        in_use = [lexers for lexers in members if lexers.users]
+        in_use.sort(key=costs.__getitem__, reverse=True)
         excess = self.size_bytes - _END * self._limit
-        for lexers in sorted(members, key=order):
+        for lexers in idle + in_use:
             large = costs[lexers] > _LEAST_PART * total
             if excess > 0 and large and not lexers.renewing:
                 lexers.forget()

@@ -17,6 +17,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -135,7 +136,6 @@ class Lexers:
         self._lexers = [Lexer(first)]
         self._make = make
         self._pool = pool
-        self._most = pool.most_each
         self._forgot = 0.0
         """When `forget` was last called."""
         self._growing = False
@@ -220,7 +220,8 @@ class Lexers:
 
     def _wanted(self) -> int:
         """One for two users."""
-        return max(1, min((self._current_users() + 1) // 2, self._most))
+        pairs = (self._current_users() + 1) // 2
+        return max(1, min(pairs, self._pool.most_each))
 
     def _current_users(self) -> int:
         return sum(map(_users, self._lexers))
@@ -249,16 +250,13 @@ class Lexers:
         try:
             with self._pool.growing:
                 while len(self) < self._wanted() and self._pool.has_room():
-                    self._add(self._made())
+                    base = self._made()
+                    if base.is_error():
+                        break
+                    with self._lock:
+                        self._lexers.append(Lexer(base))
         finally:
             self._stop_growing()
-
-    def _add(self, base: Any) -> None:
-        with self._lock:
-            if base.is_error():
-                self._most = len(self)
-            else:
-                self._lexers.append(Lexer(base))
 
     def _stop_growing(self) -> None:
         with self._lock:
@@ -267,8 +265,7 @@ class Lexers:
             self._growing = False
 
 
-def _users(lexer: Lexer) -> int:
-    return lexer.users
+_users = attrgetter("users")
 
 
 def fuel_spent(base: Any) -> int:

@@ -235,7 +235,9 @@ class _Tokens:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         tokens = [b"" if _MARKER in text else text for text in vocabulary.text_tokens]
-        self._by_bytes = {text: token for token, text in enumerate(tokens) if text}
+        self._single = {
+            text[0]: token for token, text in enumerate(tokens) if len(text) == 1
+        }
         tokens += [b""] * (32 * vocabulary.words - vocabulary.size)
         for token, name in _control_names(vocabulary).items():
             tokens[token] = name
@@ -246,8 +248,7 @@ class _Tokens:
 
     def __call__(self, text: bytes | str) -> list[int]:
         data = text.encode() if isinstance(text, str) else text
-        single = (self._by_bytes.get(bytes([byte])) for byte in data)
-        return [token for token in single if token is not None]
+        return [self._single[byte] for byte in data if byte in self._single]
 
 
 def _control_names(vocabulary: Vocabulary) -> dict[int, bytes]:
