@@ -122,17 +122,18 @@ def test_byte_fallback(byte_fallback_tokenizer, text):
     assert vocabulary.tokens[3:259] == tuple(bytes([byte]) for byte in range(256))
 
 
-class TestTiktoken:
-    @pytest.fixture(scope="class")
-    def encoding(self) -> Any:
-        """256 bytes, a token, a gap, two control tokens."""
-        tiktoken = pytest.importorskip("tiktoken")
-        ranks = {bytes([byte]): byte for byte in range(256)} | {b"ab": 256}
-        special = {"<|endoftext|>": 300, "<|call|>": 301}
-        return tiktoken.Encoding(
-            "test", pat_str=r"\S+|\s+", mergeable_ranks=ranks, special_tokens=special
-        )
+@pytest.fixture(scope="module")
+def encoding() -> Any:
+    """256 bytes, a token, a gap, two control tokens."""
+    tiktoken = pytest.importorskip("tiktoken")
+    ranks = {bytes([byte]): byte for byte in range(256)} | {b"ab": 256}
+    special = {"<|endoftext|>": 300, "<|call|>": 301}
+    return tiktoken.Encoding(
+        "test", pat_str=r"\S+|\s+", mergeable_ranks=ranks, special_tokens=special
+    )
 
+
+class TestTiktoken:
     def test_reads_bytes_gaps_and_control_tokens(self, encoding):
         vocabulary = Vocabulary.from_tokenizer(encoding)
         assert vocabulary.kind == "raw"

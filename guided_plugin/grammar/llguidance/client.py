@@ -43,6 +43,10 @@ _PIECE = re.compile(
 """What llguidance's own lexer tells apart, as far as it matters here."""
 
 
+_KNOWN_OPTIONS = ({}, {"no_forcing": True}, {"no_forcing": False})
+"""What `%llguidance` may say: all grammars have `no_forcing`."""
+
+
 class _Piece(NamedTuple):
     """A part of a grammar, with the value behind it where a directive has one."""
 
@@ -72,35 +76,9 @@ def client_lark(
         text = piece.text
         if piece.kind == "directive":
             lines += source.count("\n", piece.start, piece.end)
-        if piece.kind == "token" and _may_stop(text, ids(text), tokens.stops):
-            raise _unsupported(
-                source,
-                piece,
-                f"{shown(text)} may be a stop token in the middle of the output",
-                "leave it out, also at the end: a complete output ends with one anyway",
-            )
-        if piece.kind == "option":
-            raise _unsupported(
-                source,
-                piece,
-                f"`{text}` in a rule is not enforced",
-                "leave it out; a text that ends a rule is written with suffix=",
-            )
-        if text == "%lark":
-            raise _unsupported(
-                source,
-                piece,
-                "%lark, a grammar inside the grammar, is not supported",
-                "write its rules next to the others",
-            )
+        named = ids(text) if piece.kind == "token" else frozenset()
+        _check(source, piece, stops=not tokens.stops.isdisjoint(named))
         if text == "%llguidance":
-            if not isinstance(piece.value, dict) or piece.value.keys() - {"no_forcing"}:
-                raise _unsupported(
-                    source,
-                    piece,
-                    f"%llguidance: {shown(piece.value)} is not supported",
-                    "leave it out: the grammar alone says what the output looks like",
-                )
             text = ""
         elif text == "%json":
             text = f"{prefix}{len(inner)}"
@@ -115,15 +93,25 @@ def client_lark(
     return LarkGrammar("".join([*parts, "\n\n", *inner]))
 
 
-def _may_stop(text: str, named: frozenset[int], stops: frozenset[int]) -> bool:
-    return text.startswith(("<[^", "<[*")) or not stops.isdisjoint(named)
-
-
-def _unsupported(
-    source: str, piece: _Piece, what: str, hint: str
-) -> UnsupportedSpecError:
+def _check(source: str, piece: _Piece, *, stops: bool) -> None:
+    """Refuse what no grammar may have. `stops`: it names a stop token."""
+    text = piece.text
+    if stops or (piece.kind == "token" and text.startswith(("<[^", "<[*"))):
+        what = f"{shown(text)} may be a stop token in the middle of the output"
+        hint = "leave it out, also at the end: a complete output ends with one anyway"
+    elif piece.kind == "option":
+        what = f"`{text}` in a rule is not enforced"
+        hint = "leave it out; a text that ends a rule is written with suffix="
+    elif text == "%lark":
+        what = "%lark, a grammar inside the grammar, is not supported"
+        hint = "write its rules next to the others"
+    elif text == "%llguidance" and piece.value not in _KNOWN_OPTIONS:
+        what = f"%llguidance: {shown(piece.value)} is not supported"
+        hint = "leave it out: the grammar alone says what the output looks like"
+    else:
+        return
     where = place_in("grammar", source, piece.start)
-    return UnsupportedSpecError(what, where=where, hint=hint)
+    raise UnsupportedSpecError(what, where=where, hint=hint)
 
 
 def tokens_in(text: str) -> set[str]:
@@ -194,11 +182,10 @@ def _inner_grammar(
         where = f"{place}, {error.where}" if error.where.startswith("#") else place
         raise kind(error.what, where=where, hint=error.hint) from None
     if lowered.distinct:
-        raise _unsupported(
-            spec.text,
-            piece,
+        raise UnsupportedSpecError(
             "`uniqueItems`, and counts of unlisted properties, are not enforced inside a grammar",
-            "leave them out, or send the schema as json_schema or in a structural tag",
+            where=place_in("grammar", spec.text, piece.start),
+            hint="leave them out, or send the schema as json_schema or in a structural tag",
         )
     layout = spec.layout
     return schemas.lark(lowered.symbol, "", layout, spec.bounds.max_whitespace).text

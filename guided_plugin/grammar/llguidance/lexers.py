@@ -151,7 +151,7 @@ class Lexers:
     def take(self) -> tuple[Any, Share]:
         """A new matcher, and its share of a lexer."""
         with self._lock:
-            lexer = min(self._lexers, key=_users)
+            lexer = min(self._lexers, key=attrgetter("users"))
             lexer.users += 1
             self.users += 1
             self.used = time.monotonic()
@@ -171,7 +171,7 @@ class Lexers:
         if lexer.outdated or lexer.users <= _FEW or self.renewing:
             return False
         with self._lock:
-            fewest = min(map(_users, self._lexers))
+            fewest = min(one.users for one in self._lexers)
         self._grow_if_wanted()
         return lexer.users > 2 * (fewest + 1)
 
@@ -224,7 +224,7 @@ class Lexers:
         return max(1, min(pairs, self._pool.most_each))
 
     def _current_users(self) -> int:
-        return sum(map(_users, self._lexers))
+        return sum(lexer.users for lexer in self._lexers)
 
     def _made(self) -> Any:
         with native():
@@ -263,9 +263,6 @@ class Lexers:
             if len(self) < self._wanted():
                 self._paused_until = time.monotonic() + _PAUSE
             self._growing = False
-
-
-_users = attrgetter("users")
 
 
 def fuel_spent(base: Any) -> int:

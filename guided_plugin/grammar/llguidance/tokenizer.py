@@ -79,7 +79,9 @@ class Tokenizers:
         """Bits of the first tokens, without those that end an output."""
         words = min(_HEAD_WORDS, self._vocabulary.words)
         shown = np.ones(32 * words, np.bool_)
-        shown[[one for one in self._vocabulary.special_ids if one < len(shown)]] = False
+        for token in self._vocabulary.special_ids:
+            if token < len(shown):
+                shown[token] = False
         return _mask(shown)
 
     def ids(self, token: str) -> frozenset[int]:
@@ -87,7 +89,8 @@ class Tokenizers:
         is no such token."""
         import llguidance
 
-        matcher = llguidance.LLMatcher(self.plain, f"start: {token}", log_level=0)
+        grammar = f"start: {token}"
+        matcher = llguidance.LLMatcher(self.plain, grammar, log_level=0)
         if matcher.is_error():
             return frozenset()
         mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
@@ -136,24 +139,23 @@ class Spelling:
     def spelled(self, text: bytes) -> tuple[int, ...] | None:
         """A text in as few tokens as possible; None where the vocabulary can't spell
         it."""
-        fewest = [0]  # tokens of the text up to each place
-        begins = [0]  # where the last of these begins
-        for end in range(1, len(text) + 1):
-            starts = [
-                start
-                for start in range(max(0, end - _LONGEST), end)
-                if text[start:end] in self.ids
-            ]
-            start = min(starts, key=fewest.__getitem__, default=-1)
-            fewest.append(_NEVER if start < 0 else fewest[start] + 1)
-            begins.append(start)
-        if fewest[-1] >= _NEVER:
+        ids = self.ids
+        size = len(text)
+        fewest = [0] + [_NEVER] * size  # tokens of the text up to each place
+        begins = [0] * (size + 1)  # where the last of these begins
+        for start in range(size):
+            count = fewest[start] + 1
+            for end in range(start + 1, min(size, start + _LONGEST) + 1):
+                if count < fewest[end] and text[start:end] in ids:
+                    fewest[end] = count
+                    begins[end] = start
+        if fewest[size] == _NEVER:
             return None
         tokens = []
-        end = len(text)
+        end = size
         while end:
             start = begins[end]
-            tokens.append(self.ids[text[start:end]])
+            tokens.append(ids[text[start:end]])
             end = start
         return tuple(reversed(tokens))
 
@@ -200,7 +202,10 @@ class Spelling:
         for token, text in enumerate(self.tokens):
             if not ends.search(text):
                 sizes[token] = _characters(text)
-        return {most: _mask((sizes > 0) & (sizes <= most)) for most in SIZES}
+        masks = {}
+        for most in SIZES:
+            masks[most] = _mask((sizes > 0) & (sizes <= most))
+        return masks
 
 
 def _characters(text: bytes) -> int:
