@@ -8,7 +8,6 @@ encodings once and keeps plain bytes, so that every backend has the same vocabul
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -80,14 +79,8 @@ class Vocabulary:
     @cached_property
     def fingerprint(self) -> str:
         """Equal for equal vocabularies; names them in caches and logs."""
-        digest = hashlib.blake2b(digest_size=16)
-        for token in self.tokens:
-            digest.update(len(token).to_bytes(4, "little"))
-            digest.update(token)
-        digest.update(
-            json.dumps([sorted(self.special_ids), self.stop_token_ids]).encode()
-        )
-        return digest.hexdigest()
+        told = (self.tokens, sorted(self.special_ids), self.stop_token_ids)
+        return hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest()
 
     @cached_property
     def text_tokens(self) -> tuple[bytes, ...]:

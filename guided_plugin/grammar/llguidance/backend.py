@@ -1,7 +1,7 @@
 """The llguidance backend, and the plugin that registers it.
 
-Compiles in milliseconds, enforces more of JSON Schema than xgrammar and refuses what it
-can't. Depends on sources (what is compiled), tokenizer, lexers and matcher.
+Compiles in milliseconds, and refuses what it can't enforce. Depends on sources (what is
+compiled), tokenizer, lexers and matcher.
 """
 
 from __future__ import annotations
