@@ -43,7 +43,7 @@ _PIECE = re.compile(
 """What llguidance's own lexer tells apart, as far as it matters here."""
 
 
-_KNOWN_OPTIONS = ({}, {"no_forcing": True}, {"no_forcing": False})
+_KNOWN_OPTIONS: tuple[Any, ...] = ({}, {"no_forcing": True}, {"no_forcing": False})
 """What `%llguidance` may say: all grammars have `no_forcing`."""
 
 
