@@ -28,7 +28,7 @@ PERSON = {
 }
 LEVEL = {
     "type": "object",
-    "properties": {"level": {"enum": ["INFO", "ERROR"]}, "n": {"type": "number"}},
+    "properties": {"level": {"enum": ["INFO", "ERROR"]}, "n": {"type": "boolean"}},
 }
 ITEMS = {"type": "array", "items": {"enum": ["a", "b", 1, None]}, "maxItems": 5}
 YES = {"choice": ["yes", "no"]}
