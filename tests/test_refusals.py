@@ -47,7 +47,7 @@ def refused(compiler, form, **options):
 def lacks(error, keyword=True):
     """What a client needs and the error doesn't have."""
     found = []
-    if not error.where.startswith(("#", "grammar", "regex", "choice")):
+    if not error.where.startswith(("#", "grammar", "regex", "choice", "backend")):
         found.append("a place")
     last = re.search(r"/([A-Za-z$]+)$", error.where)
     if (

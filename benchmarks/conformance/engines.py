@@ -26,7 +26,7 @@ __all__ = ["BEGIN", "END", "ENGINES", "OURS", "Engine"]
 
 BEGIN = "<f>"
 END = "</f>"
-OURS = ("auto", "llguidance", "xgrammar")
+OURS = ("auto", "llguidance")
 ENGINES = (*OURS, "raw-llguidance", "raw-xgrammar")
 
 

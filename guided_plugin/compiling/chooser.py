@@ -98,17 +98,25 @@ class Chooser:
         """The backends to try, and why: the one that is named, else those whose
         `languages` have that of the spec, in the order of registration. No other may
         take it: it might drop what those refused."""
-        if spec.backend != "auto":
-            return [spec.backend], "the spec names it"
-        if self.config.backend != "auto":
-            return [self.config.backend], "the configuration names it"
         language = spec.syntax if spec.kind == "grammar" else spec.kind
-        factories = self.plugins.backends.items()
         found = [
             name
-            for name, factory in factories
-            if language in getattr(factory, "languages", ())
+            for name, one in self.plugins.backends.items()
+            if language in getattr(one, "languages", ())
         ]
+        named = spec.backend if spec.backend != "auto" else self.config.backend
+        if named != "auto":
+            factory = self.plugins.backends.get(named)
+            if named not in found and hasattr(factory, "languages"):
+                others = " and ".join(found) or "no enabled backend"
+                raise UnsupportedSpecError(
+                    f"{language} is not enforced by {named}",
+                    where="backend",
+                    hint=f"leave the backend out: {others} enforces {language}",
+                )
+            if spec.backend != "auto":
+                return [named], "the spec names it"
+            return [named], "the configuration names it"
         if not found:
             enabled = ", ".join(self.plugins.backends)
             hint = f"name one of {enabled}" if enabled else "enable one"

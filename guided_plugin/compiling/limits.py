@@ -171,7 +171,7 @@ def _check(spec: OutputSpec, config: GuidedConfig) -> None:
 def is_small(spec: OutputSpec, backend: str) -> bool:
     """Whether a backend certainly compiles a spec in milliseconds and in little memory.
 
-    For xgrammar that holds for few specs, since each class in a pattern may take it 40
+    For xgrammar that holds for few grammars, since each class in one may take it 40
     ms; for backends of third parties nothing is known.
     """
     if backend not in ("llguidance", "xgrammar") or len(spec.text) > _SMALL_TEXT:
@@ -191,8 +191,6 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
         return classes <= (
             _SMALL_PATTERN if backend == "llguidance" else _SMALL_CLASSES
         )
-    if backend != "llguidance":
-        return spec.kind == "choice" and len(spec.text) <= _SMALL_SOURCE
     if spec.kind == "structural_tag":
         document = spec.document()
         schemas = (schema for _, schema in schemas_of_tag(document))

@@ -1,7 +1,7 @@
 """What `doctor` looks at in the machine: processors, shared memory, CUDA, and a
 self-test.
 
-The self-test compiles a schema with each backend and decodes some steps in both modes.
+The self-test compiles a spec with each backend and decodes some steps in both modes.
 Its vocabulary is the 256 bytes, so that no tokenizer is needed. Torch is imported for
 CUDA and the self-test.
 """
@@ -158,6 +158,7 @@ _SCHEMA = {
     "properties": {"a": {"type": "integer"}},
     "required": ["a"],
 }
+_EBNF = 'root ::= "a"'
 _DIGITS = b"0123456789"
 
 
@@ -194,7 +195,10 @@ def _compiler() -> Any:
 def _compiles(compiler: Any, name: str) -> Finding:
     start = time.perf_counter()
     try:
-        compiler.compile(OutputSpec.json_schema(_SCHEMA, backend=name))
+        if name == "xgrammar":
+            compiler.compile(OutputSpec.grammar(_EBNF, backend=name))
+        else:
+            compiler.compile(OutputSpec.json_schema(_SCHEMA, backend=name))
     except Exception as error:  # a native library may raise anything
         remedy = f"pip install --force-reinstall {name}"
         # the machine is slow, the backend is whole
@@ -202,7 +206,7 @@ def _compiles(compiler: Any, name: str) -> Finding:
             remedy = error.hint
         return Finding("problem", f"{name} does not compile: {_text(error)}", remedy)
     return Finding(
-        "ok", f"{name} compiles its first schema in {time.perf_counter() - start:.1f} s"
+        "ok", f"{name} compiles its first spec in {time.perf_counter() - start:.1f} s"
     )
 
 

@@ -8,7 +8,6 @@ encodings once and keeps plain bytes, so that every backend has the same vocabul
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from guided_plugin.spec.triggers import Trigger
 
 TokenKind = Literal["byte_level", "byte_fallback", "raw"]
 
+_END = "<|endoftext|>"
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -54,15 +54,16 @@ class Vocabulary:
                     f"stop token {token} is outside the vocabulary of {len(self.tokens)} tokens",
                     hint="the stop tokens must come from this tokenizer",
                 )
-        object.__setattr__(
-            self, "special_ids", self.special_ids.union(self.stop_token_ids)
-        )
+        special_ids = self.special_ids.union(self.stop_token_ids)
+        object.__setattr__(self, "special_ids", special_ids)
 
     def __getstate__(self) -> dict[str, Any]:
         # Plain data for other processes: neither the encoder (it needs the tokenizer)
         # nor cached properties.
-        fields = ("tokens", "stop_token_ids", "special_ids", "kind")
-        return {**{name: getattr(self, name) for name in fields}, "encode": None}
+        kept = dict(self.__dict__, encode=None)
+        for cached in ("fingerprint", "text_tokens"):
+            kept.pop(cached, None)
+        return kept
 
     @property
     def size(self) -> int:
@@ -78,14 +79,8 @@ class Vocabulary:
     @cached_property
     def fingerprint(self) -> str:
         """Equal for equal vocabularies; names them in caches and logs."""
-        digest = hashlib.blake2b(digest_size=16)
-        for token in self.tokens:
-            digest.update(len(token).to_bytes(4, "little"))
-            digest.update(token)
-        digest.update(
-            json.dumps([sorted(self.special_ids), self.stop_token_ids]).encode()
-        )
-        return digest.hexdigest()
+        told = (self.tokens, sorted(self.special_ids), self.stop_token_ids)
+        return hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest()
 
     @cached_property
     def text_tokens(self) -> tuple[bytes, ...]:
@@ -124,32 +119,26 @@ class Vocabulary:
         those that are text."""
         for token in tokens:
             if not 0 <= token < self.size:
-                raise RequestError(
-                    f"stop token {token} is outside the vocabulary",
-                    where=where,
-                    hint=f"the vocabulary has {self.size} tokens",
+                what = "is outside the vocabulary"
+                hint = f"the vocabulary has {self.size} tokens"
+            elif not text and token not in self.special_ids:
+                what = f"is text: {shown(self.tokens[token])}"
+                hint = "only control tokens may end a guided output; let its grammar say where it ends"
+            elif token in named:
+                name = shown(self.tokens[token])
+                what = (
+                    f"is named in the grammar, and would end the output there: {name}"
                 )
-            if not text and token not in self.special_ids:
-                raise RequestError(
-                    f"stop token {token} is text: {shown(self.tokens[token])}",
-                    where=where,
-                    hint="only control tokens may end a guided output; let its grammar say where it ends",
-                )
-            if token in named:
-                raise RequestError(
-                    f"stop token {token} is named in the grammar, and would end the output there: "
-                    f"{shown(self.tokens[token])}",
-                    where=where,
-                    hint="leave it out of the grammar or of the stop tokens",
-                )
+                hint = "leave it out of the grammar or of the stop tokens"
+            else:
+                continue
+            raise RequestError(f"stop token {token} {what}", where=where, hint=hint)
 
     def usable_stops(self, tokens: Iterable[int] | None) -> tuple[int, ...]:
         """Those of a request's stop tokens that exist; those of the vocabulary where it
         names none."""
-        return (
-            tuple(one for one in tokens or () if 0 <= one < self.size)
-            or self.stop_token_ids
-        )
+        own = tuple(token for token in tokens or () if 0 <= token < self.size)
+        return own or self.stop_token_ids
 
     def sequence(self, tokens_or_text: Sequence[int] | str) -> tuple[int, ...]:
         """Token ids as given, or those of a text: a control token by its name, else as
@@ -169,15 +158,19 @@ class Vocabulary:
     def triggers(self, given: Iterable[Trigger] | None) -> tuple[Trigger, ...]:
         """The same as token ids, without empty ones. Raises RequestError for one that
         can never occur."""
-        found = [(self.sequence(each.tokens), each.kept) for each in given or ()]
-        for tokens, _ in found:
-            if tokens and max(tokens) >= self.size:
+        found: list[Trigger] = []
+        for trigger in given or ():
+            tokens = self.sequence(trigger.tokens)
+            largest = max(tokens, default=-1)
+            if largest >= self.size:
                 raise RequestError(
-                    f"token {max(tokens)} is outside the vocabulary",
+                    f"token {largest} is outside the vocabulary",
                     where="start_after",
                     hint=f"the vocabulary has {self.size} tokens",
                 )
-        return tuple(Trigger(tokens, kept) for tokens, kept in found if tokens)
+            if tokens:
+                found.append(Trigger(tokens, trigger.kept))
+        return tuple(found)
 
     @classmethod
     def from_tokens(
@@ -198,11 +191,9 @@ class Vocabulary:
         Stop tokens default to the tokenizer's end-of-sequence token. Pass the model's
         (`generation_config.eos_token_id`) where it has several.
         """
-        stops = (
-            (stop_token_ids,)
-            if isinstance(stop_token_ids, int)
-            else tuple(stop_token_ids or ())
-        )
+        if isinstance(stop_token_ids, int):
+            stop_token_ids = (stop_token_ids,)
+        stops = tuple(stop_token_ids or ())
         if hasattr(tokenizer, "decode_single_token_bytes"):
             return _from_tiktoken(tokenizer, stops)
         if hasattr(getattr(tokenizer, "tokenizer", None), "decode_single_token_bytes"):
@@ -221,19 +212,16 @@ def _eos(tokenizer: Any) -> tuple[int, ...]:
 
 
 def _from_tiktoken(encoding: Any, stops: tuple[int, ...]) -> Vocabulary:
-    special = {
-        encoding.encode_single_token(name): name for name in encoding.special_tokens_set
-    }
+    names = encoding.special_tokens_set
+    special = {encoding.encode_single_token(name) for name in names}
     tokens = [b""] * encoding.n_vocab
     for token in range(encoding.n_vocab):
         try:
             tokens[token] = encoding.decode_single_token_bytes(token)
         except KeyError:
             continue  # a gap in the numbering
-    if not stops:
-        stops = tuple(
-            token for token, name in special.items() if name == "<|endoftext|>"
-        )
+    if not stops and _END in names:
+        stops = (encoding.encode_single_token(_END),)
 
     def encode(text: str) -> list[int]:
         return list(encoding.encode(text, disallowed_special=()))
@@ -257,9 +245,10 @@ def _from_hugging_face(tokenizer: Any, stops: tuple[int, ...]) -> Vocabulary:
     tokens = [b""] * (max(by_token.values()) + 1)
     for text, token in by_token.items():
         # Added tokens are written as they are, not in the vocabulary's alphabet.
-        tokens[token] = (
-            text.encode(errors="surrogatepass") if token in added else to_bytes(text)
-        )
+        if token in added:
+            tokens[token] = text.encode(errors="surrogatepass")
+        else:
+            tokens[token] = to_bytes(text)
 
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False))
@@ -280,10 +269,10 @@ def _kind(tokenizer: Any, by_token: dict[str, int]) -> TokenKind:
     class or decoder."""
     if sum(f"<0x{byte:02X}>" in by_token for byte in range(256)) >= 128:
         return "byte_fallback"
-    singles = sum(character in by_token for character in _BYTE_ALPHABET)
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     described = str(backend.to_str()) if hasattr(backend, "to_str") else ""
-    if '"ByteLevel"' in described or singles >= 250:
+    singles = len(_BYTE_ALPHABET.keys() & by_token.keys())
+    if singles >= 250 or '"ByteLevel"' in described:
         return "byte_level"
     if '"Metaspace"' in described or any(text.startswith("▁") for text in by_token):
         return "byte_fallback"
@@ -294,17 +283,11 @@ def _kind(tokenizer: Any, by_token: dict[str, int]) -> TokenKind:
     )
 
 
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's spelling of bytes: printable Latin-1 as it is, the rest from U+0100
-    on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = (byte for byte in range(256) if byte not in set(printable))
-    return {chr(b): b for b in printable} | {
-        chr(256 + n): byte for n, byte in enumerate(others)
-    }
-
-
-_BYTE_ALPHABET = _byte_alphabet()
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = sorted(set(range(256)).difference(_PRINTABLE))
+_BYTE_ALPHABET = {chr(byte): byte for byte in _PRINTABLE}
+"""GPT-2's spelling of bytes: printable Latin-1 as it is, the rest from U+0100 on."""
+_BYTE_ALPHABET |= {chr(256 + place): byte for place, byte in enumerate(_OTHERS)}
 
 
 def _byte_level(text: str) -> bytes:

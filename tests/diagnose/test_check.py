@@ -275,12 +275,3 @@ def test_what_fails_for_strict_alone_says_how_to_open_objects(
     )
     assert opened.accepted is (hinted is not False)
     assert OPENED not in opened.reason
-
-
-def test_no_hint_at_what_a_backend_cannot_enforce(byte_compiler):
-    spec = OutputSpec.json_schema(PERSON, backend="xgrammar")
-    found = _only(
-        check_spec(byte_compiler, spec, [("it", '{"name":"","age":1,"town":""}')])
-    )
-    assert not found.accepted
-    assert OPENED not in found.reason

@@ -35,9 +35,9 @@ def byte_compiler(byte_vocabulary, config):
     )
 
 
-@pytest.fixture(params=["auto", "xgrammar"])
-def person(request):
-    return gp.OutputSpec.json_schema(PERSON, backend=request.param)
+@pytest.fixture
+def person():
+    return gp.OutputSpec.json_schema(PERSON)
 
 
 def takes(compiler, spec, text):
@@ -75,8 +75,7 @@ def test_a_completion_of_any_beginning_is_right(byte_compiler, person, end):
     found = gp.explain_output(byte_compiler, person, WHOLE[:end], seconds=20)
     assert found.ok
     whole = completed(byte_compiler, person, WHOLE[:end], found)
-    if whole is not None:
-        jsonschema.validate(json.loads(whole), PERSON)
+    jsonschema.validate(json.loads(whole), PERSON)
     assert found.may_stop == (end == len(WHOLE))
 
 
@@ -278,8 +277,7 @@ def test_ranges_of_characters():
 
 
 def test_what_is_forced_is_told_where_it_is_asked_for(byte_compiler, person):
-    """A text that breaks off, one that is whole, and one that does not fit. xgrammar
-    does not tell."""
+    """A text that breaks off, one that is whole, and one that does not fit."""
     encoded = gp.Vocabulary(
         byte_compiler.vocabulary.tokens, byte_compiler.vocabulary.stop_token_ids
     )
@@ -296,16 +294,14 @@ def test_what_is_forced_is_told_where_it_is_asked_for(byte_compiler, person):
         assert "".join(piece for piece, _ in found.pieces) == fits
         assert found.tokens == len(fits.encode()) + (fits == WHOLE)
         free = [piece for piece, own in found.pieces if own]
-        assert bool(free) == (person.backend == "auto")
+        assert free
         # A text that breaks off behind forced ones leaves its last pass without a token
         # of its own.
         broken_off = fits != WHOLE and found.pieces[-1][1]
         assert found.forwards == found.tokens - len("".join(free).encode()) + broken_off
     # forced up to the middle of a character, and broken off
     for text in ("größe 日本🙂", "größe 日本"):
-        spec = gp.OutputSpec.choice(
-            ["größe 日本🙂", "größe 日本😀"], backend=person.backend
-        )
+        spec = gp.OutputSpec.choice(["größe 日本🙂", "größe 日本😀"])
         pieces = gp.explain_output(compiler, spec, text, jump=True).jump.pieces
         assert "".join(piece for piece, _ in pieces) == text
     with pytest.raises(VocabularyError, match="encoder"):

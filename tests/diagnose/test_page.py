@@ -125,13 +125,12 @@ def test_what_must_come_next_and_where_an_output_may_end(compiler):
     ]
 
 
-@pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
-def test_stretches_are_the_text_and_forced_ones_have_no_other_way(compiler, backend):
+def test_stretches_are_the_text_and_forced_ones_have_no_other_way(compiler):
     schema = {
         **SCHEMA,
         "properties": {**SCHEMA["properties"], "name": {"type": "string"}},
     }
-    spec = gp.OutputSpec.json_schema(schema, backend=backend, whitespace="compact")
+    spec = gp.OutputSpec.json_schema(schema, whitespace="compact")
     text = TEXT + json.dumps(EVIL) + "}"
     parts = stretches(compiler, spec, text)
     assert "".join(one.text for one in parts) == text

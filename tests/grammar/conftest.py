@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 from grammar_tables import VOCABULARY, Table
+from raw_xgrammar import RawXGrammar
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
 
 
 @pytest.fixture(scope="module")
 def backend():
-    return XGrammarBackend(VOCABULARY, GuidedConfig(threads=2))
+    return RawXGrammar(VOCABULARY, GuidedConfig(threads=2))
 
 
 @pytest.fixture

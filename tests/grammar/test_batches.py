@@ -376,7 +376,7 @@ def test_a_mask_bomb_fails_and_the_rows_beside_it_go_on(
     )
     specs = [
         gp.OutputSpec.regex("[a-z ]{400}"),
-        gp.OutputSpec.regex("[a-z ]{400}", backend="xgrammar"),
+        gp.OutputSpec.grammar("root ::= [a-z ]{400}"),
     ]
     pipeline = gp.StepPipeline(compiler, max_slots=4, mode="inline")
     import torch

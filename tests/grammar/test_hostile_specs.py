@@ -1,7 +1,7 @@
 """Specs made to hurt: each ends in an error of this package or in a grammar that works,
 in bounded time, and the next ordinary request to the same compiler is served.
 
-They run in a child process, one for each backend: a crash or a hang there is a failure
+They run in a child process: a crash or a hang there is a failure
 here. Run as a script, this file is that child.
 """
 
@@ -231,8 +231,7 @@ class Child:
     """A process with one compiler, started when it is first asked and again when it is
     gone."""
 
-    def __init__(self, backend):
-        self._backend = backend
+    def __init__(self):
         self._process: subprocess.Popen[bytes] | None = None
 
     def serve(self, name):
@@ -258,7 +257,7 @@ class Child:
     def _started(self):
         root = Path(__file__).parents[2]
         self._process = subprocess.Popen(
-            [sys.executable, __file__, self._backend],
+            [sys.executable, __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -267,11 +266,9 @@ class Child:
         return self._process
 
 
-@pytest.fixture(
-    scope="module", params=["auto", pytest.param("xgrammar", marks=pytest.mark.slow)]
-)
-def child(request):
-    child = Child(request.param)
+@pytest.fixture(scope="module")
+def child():
+    child = Child()
     yield child
     child.stop()
 
@@ -338,7 +335,7 @@ def works(compiler, spec, text):
     return bool(mask.any()) and (text is None or matcher.complete)
 
 
-def main(backend):
+def main():
     # Answers go where nothing else writes.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -346,7 +343,7 @@ def main(backend):
         [*(bytes([byte]) for byte in range(256)), b"</s>"], [256]
     )
     config = GuidedConfig(
-        backend=backend, threads=2, compile_seconds=COMPILE_SECONDS, compile_processes=1
+        threads=2, compile_seconds=COMPILE_SECONDS, compile_processes=1
     )
     compiler = GrammarCompiler(
         vocabulary, config=config, plugins=Plugins(entry_points=False)
@@ -357,4 +354,4 @@ def main(backend):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.grammar.base import Matcher
+from guided_plugin.grammar.base import Backend, Matcher
+from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
 from guided_plugin.spec import OutputSpec
@@ -56,8 +57,12 @@ VOCABULARY = Vocabulary.from_tokens(TOKENS, STOPS, CONTROL)
 
 
 @pytest.fixture(scope="module")
-def backend() -> XGrammarBackend:
-    return XGrammarBackend(VOCABULARY, GuidedConfig(threads=2))
+def backends() -> dict[str, Backend]:
+    """By kinds of specs."""
+    config = GuidedConfig(threads=2)
+    others = LLGuidanceBackend(VOCABULARY, config)
+    made: dict[str, Backend] = dict.fromkeys(("choice", "regex", "json_schema"), others)
+    return made | {"grammar": XGrammarBackend(VOCABULARY, config)}
 
 
 def compact(*values: object) -> set[str]:
@@ -133,7 +138,7 @@ LANGUAGES: dict[str, tuple[OutputSpec, set[str]]] = {
     ),
     "integer range": (
         OutputSpec.json_schema({"type": "integer", "minimum": -11, "maximum": 109}),
-        compact(*range(-11, 110)),
+        compact(*range(-11, 110)) | {"-0"},
     ),
     "ebnf": (
         OutputSpec.grammar('root ::= pair ("," pair)? | ""\npair ::= [a-b] ":" ("0" | "10")'),
@@ -164,7 +169,7 @@ class Reference:
         return found | set(STOPS) if text in self._members else found
 
 
-def bits(backend: XGrammarBackend, matchers: list[Matcher]) -> list[set[int]]:
+def bits(backend: Backend, matchers: list[Matcher]) -> list[set[int]]:
     """The set bits of each row, those beyond the vocabulary too, from one batch
     call."""
     mask = np.full((len(matchers), VOCABULARY.words), -1, np.int32)
@@ -179,9 +184,10 @@ def test_the_vocabulary_has_room_for_mistakes():
 
 
 @pytest.mark.parametrize(("spec", "texts"), LANGUAGES.values(), ids=LANGUAGES)
-def test_masks_equal_the_language(backend, spec, texts):
+def test_masks_equal_the_language(backends, spec, texts):
     """Breadth first over token sequences, over every text that tokens can spell."""
     reference = Reference(texts)
+    backend = backends[spec.kind]
     start = backend.start(backend.compile(spec), STOPS)
     level: list[tuple[bytes, Matcher]] = [(b"", start)]
     seen = {b""}

@@ -22,9 +22,8 @@ def of(properties, **more):
     return {"type": "object", "properties": properties, **more}
 
 
-# With `strict`, what each means as the standard reads it; those that xgrammar enforces
-# first.
-BOTH = [
+# With `strict`, what each means as the standard reads it.
+MEANINGS = [
     (OPEN, OPEN),
     (of({}), OPEN),
     ({**OPEN, "additionalProperties": NULL}, {**OPEN, "additionalProperties": NULL}),
@@ -43,7 +42,7 @@ SAME = json.loads("""[
     {"type": "object", "not": {"type": "object", "properties": {"a": {"type": "null"}}}}]""")
 PATTERN = {"patternProperties": {"^x": NULL}}
 LLGUIDANCE = [
-    *BOTH,
+    *MEANINGS,
     *((schema, schema) for schema in SAME),
     ({**OPEN, **PATTERN}, {**OPEN, **PATTERN, **CLOSED}),
     (
@@ -114,16 +113,7 @@ def test_with_strict_an_object_is_closed_where_it_describes_properties(
     compare(compiler, form(schema), means)
 
 
-@pytest.mark.parametrize(("schema", "means"), BOTH)
-def test_xgrammar_means_the_same(compiler, schema, means):
-    compare(compiler, OutputSpec.json_schema(schema, backend="xgrammar"), means)
-
-
-@pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
-def test_no_text_of_an_open_object_has_spaces_that_were_not_asked_for(
-    compiler, backend
-):
-    options = {"backend": backend, "whitespace": "compact"}
-    spec = OutputSpec.json_schema(of({"a": OPEN}), **options)
+def test_no_text_of_an_open_object_has_spaces_that_were_not_asked_for(compiler):
+    spec = OutputSpec.json_schema(of({"a": OPEN}), whitespace="compact")
     assert takes(compiler, spec, '{"a":{"b":1,"c":[1,2]}}')
     assert not takes(compiler, spec, '{"a":{"b":1, "c":[1,2]}}')

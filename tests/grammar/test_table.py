@@ -15,12 +15,12 @@ from grammar_tables import (
     VOCABULARY,
     ids,
 )
+from raw_xgrammar import RawXGrammar
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import RequestError, VocabularyError
 from guided_plugin.grammar.table import GrammarTable, Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
 from guided_plugin.spec import OutputSpec
 
 
@@ -231,7 +231,7 @@ class TestDeadEnds:
         # sees nothing.
         tokens = [b"a", b"</s>", *(b"-" for _ in range(5000)), b"b"]
         vocabulary = Vocabulary.from_tokens(tokens, [1])
-        backend = XGrammarBackend(vocabulary, GuidedConfig(threads=1))
+        backend = RawXGrammar(vocabulary, GuidedConfig(threads=1))
         table = GrammarTable(vocabulary)
         for slot, text in enumerate(("ab", "a!")):
             spec = OutputSpec.grammar(f'root ::= "{text}"')

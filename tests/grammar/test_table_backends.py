@@ -16,6 +16,7 @@ from grammar_tables import (
     Table,
     ids,
 )
+from raw_xgrammar import RawXGrammar
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import PipelineError, RequestError
@@ -23,7 +24,6 @@ from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
 from guided_plugin.grammar.table import GrammarTable, Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
 from guided_plugin.spec import OutputSpec
 
 
@@ -323,16 +323,15 @@ AFTER_RULES = 'root ::= ((r | "x") {} [^1ab])\nr ::= "1" | "ba"'
     ("backend", "spec", "begun"),
     [
         (
-            XGrammarBackend,
+            RawXGrammar,
             OutputSpec.grammar(AFTER_RULES.format("[y-z]")),
             ["", "b", "1"],
         ),
         (
-            XGrammarBackend,
+            RawXGrammar,
             OutputSpec.grammar(AFTER_RULES.format("[😀-🙏]")),
             ["", "b", "ba"],
         ),
-        (XGrammarBackend, OutputSpec.json_schema({"type": "integer"}), ["", "-"]),
         (LLGuidanceBackend, OutputSpec.regex("(1|ba|x)[y-z][^1ab]"), ["", "b", "1"]),
         (
             LLGuidanceBackend,
@@ -367,4 +366,4 @@ def test_an_error_tells_a_token_that_the_mask_showed_from_one_that_it_did_not(
                 assert ("though the mask of xgrammar shows it" in error.what) == shown
                 assert ("fault of xgrammar" in error.hint) == shown
                 contradictions += shown
-    assert (contradictions > 0) == (backend is XGrammarBackend)
+    assert (contradictions > 0) == (backend is RawXGrammar)

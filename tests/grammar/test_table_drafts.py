@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 from grammar_tables import ScriptedBackend, ScriptedMatcher
+from raw_xgrammar import RawXGrammar
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.grammar.base import Backend, Grammar, MaskArray
@@ -15,7 +16,6 @@ from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
 from guided_plugin.grammar.table import GrammarTable, Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import NO_TOKEN
 
@@ -40,7 +40,7 @@ SPECS = [
 DRAFTS = 4
 
 
-@pytest.fixture(scope="module", params=[XGrammarBackend, LLGuidanceBackend])
+@pytest.fixture(scope="module", params=[RawXGrammar, LLGuidanceBackend])
 def backend(request: pytest.FixtureRequest) -> Backend:
     made: Backend = request.param(VOCABULARY, GuidedConfig(threads=2))
     return made

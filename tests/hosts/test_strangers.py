@@ -76,11 +76,6 @@ JUDGED = {
         ["é", "a", "c"],
         ["d", "\ufcbe", "9"],
     ),
-    "xgrammar enum": (
-        {"json_schema": {"enum": ["üb", "\x85e", "ÿf"]}, "backend": "xgrammar"},
-        ['"üb"', '"ÿf"'],
-        ['"\ufcbb"', '"b"'],
-    ),
     "distinct objects": (
         {"json_schema": UNIQUE, "whitespace": "compact"},
         [

@@ -153,8 +153,8 @@ def test_metrics_say_which_backend_took_a_request_and_why(pipe, monkeypatch):
     monkeypatch.setattr(requests, "_MAX_CHOICES", 2)
     for number, spec in enumerate(
         [
-            gp.OutputSpec.regex("a", backend="xgrammar"),
-            gp.OutputSpec.regex("b", backend="xgrammar"),
+            gp.OutputSpec.grammar('root ::= "a"', backend="xgrammar"),
+            gp.OutputSpec.grammar('root ::= "b"', backend="xgrammar"),
             gp.OutputSpec.regex("c", backend="llguidance"),
             SPECS[2],
         ]

@@ -43,7 +43,7 @@ OPEN = ord("<")
 
 SPECS = [
     gp.OutputSpec.choice(["yes", "no", "maybe"]),
-    gp.OutputSpec.regex("[a-c]{2,30}", backend="xgrammar"),
+    gp.OutputSpec.grammar("root ::= [a-c]{2,30}"),
     gp.OutputSpec.regex("(ab|c)*"),
     gp.OutputSpec.json_schema(
         {"type": "array", "items": {"type": "boolean"}, "maxItems": 4}

@@ -1,4 +1,5 @@
-"""xgrammar's own reading of structural tags: what ours is compared with."""
+"""xgrammar's own reading of specs: what ours is compared with, and a second backend for
+tables of grammars."""
 
 from __future__ import annotations
 
@@ -14,12 +15,29 @@ from guided_plugin.hookspecs import hookimpl
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["RAW", "compiler_with_raw"]
+__all__ = ["RAW", "RawXGrammar", "compiler_with_raw"]
 
 RAW = "raw-xgrammar"
 
 
-class _RawTags(XGrammarBackend):
+class RawXGrammar(XGrammarBackend):
+    """The backend with regexes, choices and schemas as xgrammar reads them."""
+
+    def _compile(self, spec: OutputSpec) -> Any:
+        match spec.kind:
+            case "regex":
+                return self._compiler.compile_regex(spec.text)
+            case "choice":
+                texts = " | ".join(map(json.dumps, spec.document()))
+                return super()._compile(OutputSpec.grammar(f"root ::= {texts}"))
+            case "json_schema":
+                return self._compiler.compile_json_schema(
+                    spec.text, any_whitespace=False, separators=(",", ":")
+                )
+        return super()._compile(spec)
+
+
+class _RawTags(RawXGrammar):
     name = RAW
 
     def __init__(self, vocabulary: Vocabulary, config: GuidedConfig) -> None:

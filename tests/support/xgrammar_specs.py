@@ -1,4 +1,4 @@
-"""Specs, and questions to the xgrammar backend, which its tests share."""
+"""Questions to the xgrammar backend, which its tests share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from guided_plugin.grammar.base import Matcher
 from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["PERSON", "accepts", "allowed", "stops_of"]
+__all__ = ["accepts", "allowed", "stops_of"]
 
 
 def accepts(backend: XGrammarBackend, spec: OutputSpec, text: str | bytes) -> bool:
@@ -30,10 +30,3 @@ def allowed(backend: XGrammarBackend, matcher: Matcher) -> set[int]:
     return set(
         np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
     )
-
-
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
-    "required": ["name"],
-}

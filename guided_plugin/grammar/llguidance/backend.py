@@ -1,7 +1,7 @@
 """The llguidance backend, and the plugin that registers it.
 
-Compiles in milliseconds, enforces more of JSON Schema than xgrammar and refuses what it
-can't. Depends on sources (what is compiled), tokenizer, lexers and matcher.
+Compiles in milliseconds, and refuses what it can't enforce. Depends on sources (what is
+compiled), tokenizer, lexers and matcher.
 """
 
 from __future__ import annotations
@@ -68,10 +68,6 @@ _ITEMS_WITH_MARKS = 4
 # rows only inside of tokens passes it, and meets the deadline that all of them have. A
 # rule may call itself 500 times at its end.
 _CLIENT_ITEMS = 500
-
-# A grammar of 20,000 characters takes up to 60 ms (nearly all of MaskBench's), one of
-# 100,000 240.
-_QUICK_CHARACTERS = 20_000
 
 # Text that must follow is looked for while a batch waits, and llguidance goes along all
 # of it at once: 1.2 us for a character. The longest of 1,140 real schemas has 214.
@@ -246,15 +242,9 @@ class LLGuidanceBackend:
         text = lark.text
 
         def another() -> Any:
-            # With one thread there is no other lexer than the first, and the finer
-            # slices may not be there.
-            tokenizer = (
-                self._tokenizers.fine if self._threads > 1 else self._tokenizers.plain
-            )
-            return self._matcher(spec, text, tokenizer)
+            return self._matcher(spec, text, self._tokenizers.plain)
 
-        quick = len(text) <= _QUICK_CHARACTERS
-        lexers = Lexers(first, another, self._lexers, quick=quick, forces=lark.forces)
+        lexers = Lexers(first, another, self._lexers, forces=lark.forces)
         impossible = self._tokenizers.impossible_token if lark.endless else None
         distinct = self._distinct_rules(spec) if lark.distinct else None
         left = self._left_out(spec)
@@ -352,12 +342,6 @@ class LLGuidanceBackend:
         return LLGuidanceMatcher(
             handle, share, tokenizer, self._stops, own, impossible, check
         )
-
-    def warm_up(self) -> None:
-        """Cut the vocabulary into slices now: that stops all other threads for a third
-        of a second."""
-        if self._threads > 1:
-            _ = self._tokenizers.fine
 
     def learnt_bytes(self) -> int:
         """What the lexers of its grammars have learnt, at most."""

@@ -27,8 +27,7 @@ from guided_plugin.errors import (
     place_in,
     shown,
 )
-from guided_plugin.grammar.llguidance.lark import HEADER, Lowered, lower_schema
-from guided_plugin.grammar.llguidance.lark.emitter import CONTROL
+from guided_plugin.grammar.llguidance.lark import HEADER, lower_schema
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.spec import OutputSpec
@@ -37,11 +36,15 @@ from guided_plugin.spec.schema import check_schema
 _PIECE = re.compile(
     r"""(?P<skip>(?:\#|//)[^\n]*|[ \t]+) | (?P<text>"(?:\\.|[^"\\\n])*"i?)
     | (?P<regex>/(?:\\.|[^/\\])+/[imslux]*)
-    | (?P<directive>%[a-z]+) | (?P<token><[^<>\s]+>) | (?P<option>(?:stop|temperature|max_tokens)[ \t]*=)
+    | (?P<directive>%[a-z]+) | (?P<token><[^<>\s]+>) | (?P<option>(?:stop|temperature)[ \t]*=)
     | (?P<word>[\w-]+) | (?P<other>.)""",
     re.VERBOSE | re.DOTALL,
 )
 """What llguidance's own lexer tells apart, as far as it matters here."""
+
+
+_KNOWN_OPTIONS: tuple[Any, ...] = ({}, {"no_forcing": True}, {"no_forcing": False})
+"""What `%llguidance` may say: all grammars have `no_forcing`."""
 
 
 class _Piece(NamedTuple):
@@ -55,100 +58,67 @@ class _Piece(NamedTuple):
 
 
 def client_lark(
-    spec: OutputSpec,
-    tokens: Tokenizers,
-    unenforced: Iterable[str] = (),
-    *,
-    marked: bool = False,
+    spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str] = ()
 ) -> LarkGrammar:
-    """The grammar that llguidance is given: one line, then a client's own lines, then
-    inner schemas.
-
-    `marked`: with marks, for the check that items are distinct.
-    """
+    """Return the grammar that llguidance is given: one line, then a client's own lines,
+    then inner schemas."""
     source = spec.text
     parts = [HEADER]
+    inner: list[str] = []
     schemas = Grammar()
     ids = cache(tokens.ids)
-    inner: list[str] = []
-    distinct = False
-    uncounted: list[tuple[str, int]] = []
-    """What stands in the way of that check, which follows an output by its bytes."""
     # A rule's name that the client doesn't use.
     prefix = next(
         name for n in range(len(source)) if (name := f"json{n}-") not in source
     )
     lines = 0
     for piece in _pieces(source):
-        kind, text, start, end, value = piece
-        if kind == "other" and text == "\n":
+        text = piece.text
+        if piece.kind == "directive":
+            lines += source.count("\n", piece.start, piece.end)
+        named = ids(text) if piece.kind == "token" else frozenset()
+        _check(source, piece, stops=not tokens.stops.isdisjoint(named))
+        if text == "%llguidance":
+            text = ""
+        elif text == "%json":
+            text = f"{prefix}{len(inner)}"
+            body = _inner_grammar(spec, piece, schemas, unenforced)
+            inner.append(f"{text}: %lark {{\n{body}}}\n")
+        elif text == "\n":
             # What was on several lines is one name: those behind it stay where they
             # were.
             text = "\n" * (lines + 1)
             lines = 0
-        elif value is not None:
-            lines += source.count("\n", start, end)
-        if text == "%llguidance":
-            _check_options(value, place_in("grammar", source, start))
-            text = ""
-        elif text == "%json":
-            lowered = _lowered(spec, piece, schemas, unenforced, marked=marked)
-            text = f"{prefix}{len(inner)}"
-            body = schemas.lark(
-                lowered.symbol,
-                "",
-                spec.layout,
-                spec.bounds.max_whitespace,
-                marked=marked,
-            )
-            inner.append(f"{text}: %lark {{\n{body.text}}}\n")
-            distinct |= lowered.distinct
-        elif text == "%lark":
-            raise UnsupportedSpecError(
-                "%lark, a grammar inside the grammar, is not supported",
-                where=place_in("grammar", source, start),
-                hint="write its rules next to the others",
-            )
-        elif kind == "option" and text.startswith("max_tokens"):
-            uncounted.append((text, start))
-        elif kind == "option":
-            raise UnsupportedSpecError(
-                f"`{text}` in a rule is not enforced",
-                where=place_in("grammar", source, start),
-                hint="leave it out; a text that ends a rule is written with suffix=",
-            )
-        elif kind == "token":
-            named = ids(text)
-            if text.startswith(("<[^", "<[*")) or not tokens.stops.isdisjoint(named):
-                raise UnsupportedSpecError(
-                    f"{shown(text)} may be a stop token in the middle of the output",
-                    where=place_in("grammar", source, start),
-                    hint="leave it out, also at the end: a complete output ends with one anyway",
-                )
-            if not tokens.controls.keys() >= named:
-                uncounted.append((text, start))
-            if marked:
-                text = " | ".join(
-                    f'<[{CONTROL}]> "{token};"' for token in sorted(named)
-                ).join("()")
         parts.append(text)
-    if distinct and uncounted:
-        text, start = uncounted[0]
-        raise UnsupportedSpecError(
-            f"{shown(text)} is not supported next to a schema whose items or names must differ",
-            where=place_in("grammar", source, start),
-            hint="leave it out, or `uniqueItems` and the counts of unlisted properties",
-        )
-    return LarkGrammar("".join([*parts, "\n\n", *inner]), distinct=distinct)
+    return LarkGrammar("".join([*parts, "\n\n", *inner]))
+
+
+def _check(source: str, piece: _Piece, *, stops: bool) -> None:
+    """Refuse what no grammar may have. `stops`: it names a stop token."""
+    text = piece.text
+    if stops or (piece.kind == "token" and text.startswith(("<[^", "<[*"))):
+        what = f"{shown(text)} may be a stop token in the middle of the output"
+        hint = "leave it out, also at the end: a complete output ends with one anyway"
+    elif piece.kind == "option":
+        what = f"`{text}` in a rule is not enforced"
+        hint = "leave it out; a text that ends a rule is written with suffix="
+    elif text == "%lark":
+        what = "%lark, a grammar inside the grammar, is not supported"
+        hint = "write its rules next to the others"
+    elif text == "%llguidance" and piece.value not in _KNOWN_OPTIONS:
+        what = f"%llguidance: {shown(piece.value)} is not supported"
+        hint = "leave it out: the grammar alone says what the output looks like"
+    else:
+        return
+    where = place_in("grammar", source, piece.start)
+    raise UnsupportedSpecError(what, where=where, hint=hint)
 
 
 def tokens_in(text: str) -> set[str]:
     """The tokens that a grammar names, as they are written."""
-    return (
-        {piece.text for piece in _pieces(text) if piece.kind == "token"}
-        if "<" in text
-        else set()
-    )
+    if "<" not in text:
+        return set()
+    return {piece.text for piece in _pieces(text) if piece.kind == "token"}
 
 
 def inner_schemas(source: str) -> Iterator[Any]:
@@ -158,23 +128,23 @@ def inner_schemas(source: str) -> Iterator[Any]:
 
 def _pieces(source: str) -> Iterator[_Piece]:
     at = 0
-    while piece := _PIECE.match(source, at):
-        kind = str(piece.lastgroup)
-        text = piece[0]
-        end = piece.end()
-        if text in ("%json", "%llguidance"):
+    while found := _PIECE.match(source, at):
+        value = None
+        end = found.end()
+        if found[0] in ("%json", "%llguidance"):
             value, end = _json_behind(source, at, end)
-            yield _Piece(kind, text, at, end, value)
-        else:
-            yield _Piece(kind, text, at, end)
+        yield _Piece(str(found.lastgroup), found[0], at, end, value)
         at = end
+
+
+_SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def _json_behind(source: str, start: int, end: int) -> tuple[Any, int]:
     """The value behind a directive, and where it ends."""
-    begin = re.compile(r"[ \t\r\n]*").match(source, end)
+    space = _SPACE.match(source, end)
     try:
-        return _DECODER.raw_decode(source, begin.end() if begin else end)
+        return _DECODER.raw_decode(source, space.end() if space else end)
     except (ValueError, RecursionError) as error:
         raise GrammarError(
             f"what follows {source[start:end]} is not JSON: {error}",
@@ -193,41 +163,29 @@ def _finite(text: str) -> float:
 _DECODER = json.JSONDecoder(parse_constant=no_constant, parse_float=_finite)
 
 
-def _check_options(value: Any, where: str) -> None:
-    other = (
-        next((name for name in value if name != "no_forcing"), "")
-        if isinstance(value, dict)
-        else "it"
-    )
-    if other:
-        hint = "leave it out: the grammar alone says what the output looks like"
-        raise UnsupportedSpecError(
-            f"%llguidance: {shown(other)} is not supported", where=where, hint=hint
-        )
-
-
-def _lowered(
-    spec: OutputSpec,
-    piece: _Piece,
-    grammar: Grammar,
-    unenforced: Iterable[str],
-    *,
-    marked: bool,
-) -> Lowered:
-    """An inner schema's rules."""
-    schema = piece.value
+def _inner_grammar(
+    spec: OutputSpec, piece: _Piece, schemas: Grammar, unenforced: Iterable[str]
+) -> str:
+    """The grammar of an inner schema, with rules that all of them share."""
     try:
-        check_schema(schema)
-        return lower_schema(
-            schema,
-            grammar,
+        check_schema(piece.value)
+        lowered = lower_schema(
+            piece.value,
+            schemas,
             closed=spec.closed,
             bounds=spec.bounds,
             unenforced=unenforced,
-            marked=marked,
         )
     except GuidedError as error:
         kind = GrammarError if isinstance(error, SpecError) else type(error)
         place = place_in("grammar", spec.text, piece.start)
         where = f"{place}, {error.where}" if error.where.startswith("#") else place
         raise kind(error.what, where=where, hint=error.hint) from None
+    if lowered.distinct:
+        raise UnsupportedSpecError(
+            "`uniqueItems`, and counts of unlisted properties, are not enforced inside a grammar",
+            where=place_in("grammar", spec.text, piece.start),
+            hint="leave them out, or send the schema as json_schema or in a structural tag",
+        )
+    layout = spec.layout
+    return schemas.lark(lowered.symbol, "", layout, spec.bounds.max_whitespace).text

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_EVERY = 64
-"""Fills between two looks."""
-
 _PAUSE = 0.1
 """Seconds between two looks, at least."""
 
@@ -50,9 +47,10 @@ _MOST_A_UNIT = 1000
 """More bytes than any lexer took for a unit of its fuel. If lexers can't have come near
 the bound even so, something else has grown."""
 
+
 _LEAST_PART = 1 / 256
-"""A lexer that has spent less than this part of all fuel is left alone: it frees next
-to nothing."""
+"""A grammar whose lexers have spent less than this part of all fuel is left alone: it
+frees next to nothing."""
 
 
 class Learnt:
@@ -62,7 +60,6 @@ class Learnt:
     def __init__(self, pool: LexerPool, limit_bytes: int) -> None:
         self._pool = pool
         self._limit = limit_bytes
-        self._fills = 0
         self._base: int | None = None
         """Of the process, before lexers had learnt anything."""
         self._next = 0.0
@@ -74,12 +71,7 @@ class Learnt:
         return 0 if self._base is None else max(0, resident_bytes() - self._base)
 
     def filled(self) -> None:
-        """Masks were filled."""
-        if self._fills % _EVERY == 0:
-            self._look()
-        self._fills += 1
-
-    def _look(self) -> None:
+        """Masks were filled: look at the process now and then."""
         if self._base is None:
             self._base = resident_bytes()
         now = time.monotonic()
@@ -88,9 +80,10 @@ class Learnt:
         self._next = now + _PAUSE
         if self.size_bytes > _BEGIN * self._limit:
             self._working = True
-            threading.Thread(
+            work = threading.Thread(
                 target=self._work, name="guided-learnt", daemon=True
-            ).start()
+            )
+            work.start()
 
     def _work(self) -> None:
         try:
@@ -108,32 +101,23 @@ class Learnt:
         costs = {lexers: lexers.cost() for lexers in members}
         total = sum(costs.values())
         renewing = any(lexers.renewing for lexers in members)
-        if _MOST_A_UNIT * total < _BEGIN * self._limit and not renewing:
-            self._base = resident_bytes() - min(self.size_bytes, _MOST_A_UNIT * total)
+        most = _MOST_A_UNIT * total
+        if most < _BEGIN * self._limit and not renewing:
+            self._base = resident_bytes() - min(self.size_bytes, most)
             return
-        excess = self.size_bytes - _END * self._limit
-        given_up = 0
+        idle = [lexers for lexers in members if not lexers.users]
+        idle.sort(key=lambda lexers: lexers.used)
         # What lexers in use have learnt is freed when their requests have new matchers.
-        in_use_last = sorted(
-            members,
-            key=lambda one: (one.users > 0, -costs[one] if one.users else one.used),
-        )
-        for lexers in in_use_last:
-            if (
-                excess > 0
-                and costs[lexers] > _LEAST_PART * total
-                and not lexers.renewing
-            ):
-                given_up += lexers.forget()
+        in_use = [lexers for lexers in members if lexers.users]
+        in_use.sort(key=costs.__getitem__, reverse=True)
+        excess = self.size_bytes - _END * self._limit
+        for lexers in idle + in_use:
+            large = costs[lexers] > _LEAST_PART * total
+            if excess > 0 and large and not lexers.renewing:
+                lexers.forget()
                 excess -= self._limit * costs[lexers] / total
         _trim()
-        if not given_up and not renewing and self.size_bytes > _BEGIN * self._limit:
-            self._base = resident_bytes()  # no lexer is left that could hold it
-        _log.info(
-            "cleared the lexer states of %d grammars; %d MiB are left",
-            given_up,
-            self.size_bytes >> 20,
-        )
+        _log.info("cleared lexer states; %d MiB are left", self.size_bytes >> 20)
 
 
 def _trim() -> None:

@@ -17,6 +17,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -47,8 +48,9 @@ class LexerPool:
     """Bounds the lexers of all grammars of a backend, without the first of each."""
 
     def __init__(self, threads: int) -> None:
-        self.threads = threads
         self.most = 2 * _MOST * threads
+        self.most_each = 1 if threads == 1 else _MOST * threads
+        """Lexers of one grammar: threads share them, one thread needs no other."""
         self.growing = threading.Lock()
         """Held while a grammar gets more lexers: one grammar at a time, so that they
         can be counted."""
@@ -61,13 +63,13 @@ class LexerPool:
             self._members.add(lexers)
 
     def members(self) -> list[Lexers]:
-        """Of each grammar that is there."""
+        """The lexers of each grammar that is there."""
         with self._lock:
             return list(self._members)
 
     def has_room(self) -> bool:
-        """Whether there may be one more; if necessary another grammar drops one that it
-        doesn't need."""
+        """Tell whether there may be one more; if necessary another grammar drops one
+        that it doesn't need."""
         members = self.members()
         count = sum(len(member) - 1 for member in members)
         return count < self.most or any(member.drop_spare() for member in members)
@@ -97,8 +99,8 @@ class Share:
         return self.lexers.crowded(self.lexer)
 
     def rebuild_shared(self) -> bool:
-        """Whether the lexer is full; then the grammar gets new ones. No message tells,
-        so it is tried."""
+        """Tell whether the lexer is full; then the grammar gets new ones. No message
+        says so, so it is tried."""
         copy = self.lexer.base.deep_copy()
         copy.compute_bitmask()
         if not copy.is_error():
@@ -120,98 +122,96 @@ class Lexers:
         make: Callable[[], Any],
         pool: LexerPool,
         *,
-        quick: bool = True,
         forces: bool = True,
     ) -> None:
-        """`quick`: another one is made in some milliseconds, so that a step may wait
-        for it."""
-        self._lexers = [Lexer(first)]
-        self._old_users = 0
-        """Requests with lexers that are outdated."""
-        self._forgot = 0.0
-        """When `forget` was last called."""
+        """`make` returns another matcher like the `first`."""
+        self.users = 0
+        """Requests with one of these lexers, or with an outdated one."""
         self.used = 0.0
-        """When one was last taken, or given back."""
+        """When a lexer was last taken, or given back."""
         self.forces = forces
         """Whether what must follow is looked for, while others wait."""
         self.looked_long = False
         """Whether the last look for that took long."""
+        self._lexers = [Lexer(first)]
         self._make = make
-        self._quick = quick
         self._pool = pool
-        self._only_one = pool.threads == 1
-        self._growing = self._rebuilding = False
+        self._forgot = 0.0
+        """When `forget` was last called."""
+        self._growing = False
         self._paused_until = 0.0
         # Reentrant: a garbage collection may give a share back while this thread takes
         # one.
         self._lock = threading.RLock()
         pool.join(self)
 
+    def __len__(self) -> int:
+        return len(self._lexers)
+
     def take(self) -> tuple[Any, Share]:
         """A new matcher, and its share of a lexer."""
         with self._lock:
-            lexer = min(self._lexers, key=_users)
+            lexer = min(self._lexers, key=attrgetter("users"))
             lexer.users += 1
+            self.users += 1
             self.used = time.monotonic()
         self._grow_if_wanted()
         return lexer.base.deep_copy(), Share(self, lexer)
 
+    def _give_back(self, lexer: Lexer) -> None:
+        with self._lock:
+            lexer.users -= 1
+            self.users -= 1
+            self.used = time.monotonic()
+
     def crowded(self, lexer: Lexer) -> bool:
-        """Whether a request that has this lexer should take another one. Requests that
-        came while there was no room for more lexers all have the same, and would wait
-        for each other to their end."""
+        """Tell whether a request that has this lexer should take another one. Requests
+        that came while there was no room for more lexers all have the same, and would
+        wait for each other to their end."""
         if lexer.outdated or lexer.users <= _FEW or self.renewing:
             return False
         with self._lock:
-            crowded = lexer.users > 2 * (min(map(_users, self._lexers)) + 1)
+            fewest = min(one.users for one in self._lexers)
         self._grow_if_wanted()
-        return crowded
-
-    def __len__(self) -> int:
-        return len(self._lexers)
-
-    @property
-    def users(self) -> int:
-        """Requests with one of these lexers, or with an earlier one."""
-        return sum(map(_users, self._lexers)) + self._old_users
+        return lexer.users > 2 * (fewest + 1)
 
     @property
     def renewing(self) -> bool:
         """Whether requests that have outdated lexers may soon have others."""
-        return (
-            self._old_users > 0 and time.monotonic() - self._forgot < _RENEWAL_SECONDS
-        )
+        waited = time.monotonic() - self._forgot
+        return waited < _RENEWAL_SECONDS and self.users > self._current_users()
 
     def cost(self) -> int:
         """The fuel that these lexers have spent."""
         return sum(fuel_spent(lexer.base) for lexer in list(self._lexers))
 
-    def forget(self) -> bool:
-        """Put a new lexer in place of all that have learnt; whether that was possible.
-        What the old ones learnt is freed with the last request that has one."""
+    def forget(self) -> None:
+        """Put a new lexer in place of all that have learnt. What the old ones learnt is
+        freed with the last request that has one."""
         self._forgot = time.monotonic()
-        return self._begin_rebuilding() and self._rebuild()
+        self._replace_all()
 
     def rebuild(self, full: Lexer) -> None:
         """Give new lexers to the requests that come from now on, in place of one that
         is full."""
-        if not self._begin_rebuilding(full):
+        if not full.outdated:
+            self._replace_all()
+
+    def _replace_all(self) -> None:
+        new = self._made()
+        if new.is_error():
             return
-        if self._quick:
-            self._rebuild()
-        else:
-            # Other requests wait for their masks: better fail those that need the new
-            # one before it is made.
-            threading.Thread(
-                target=self._rebuild, name="guided-lexers", daemon=True
-            ).start()
+        with self._lock:
+            for lexer in self._lexers:
+                lexer.outdated = True
+            self._lexers = [Lexer(new)]
 
     def drop_spare(self) -> bool:
-        """Drop lexers that no request uses or calls for. The last ones are idle
-        first."""
+        """Drop lexers that no request uses or calls for, and tell whether there were
+        any. The last ones are idle first."""
         with self._lock:
             before = len(self._lexers)
-            needed = max(1, self._wanted())
+            needed = self._wanted()
             # One that was just made is idle too, and dropped for another grammar's it
             # would be made again.
             while len(self._lexers) > needed and self._lexers[-1].users == 0:
@@ -220,92 +220,49 @@ class Lexers:
 
     def _wanted(self) -> int:
         """One for two users."""
-        users = sum(map(_users, self._lexers))
-        return (
-            1 if self._only_one else min((users + 1) // 2, _MOST * self._pool.threads)
-        )
+        pairs = (self._current_users() + 1) // 2
+        return max(1, min(pairs, self._pool.most_each))
 
-    def _give_back(self, lexer: Lexer) -> None:
-        with self._lock:
-            self.used = time.monotonic()
-            lexer.users -= 1
-            self._old_users -= lexer.outdated
+    def _current_users(self) -> int:
+        return sum(lexer.users for lexer in self._lexers)
 
     def _made(self) -> Any:
         with native():
             return self._make()
-
-    def _begin_rebuilding(self, full: Lexer | None = None) -> bool:
-        with self._lock:
-            if self._rebuilding or (full is not None and full.outdated):
-                return False
-            self._rebuilding = True
-            return True
-
-    def _rebuild(self) -> bool:
-        """Put one new lexer in place of all; whether it could be made."""
-        try:
-            new = self._made()
-            with self._lock:
-                if new.is_error():
-                    return False
-                for lexer in self._lexers:
-                    lexer.outdated = True
-                    self._old_users += lexer.users
-                self._lexers = [Lexer(new)]
-                return True
-        finally:
-            self._rebuilding = False
 
     def _grow_if_wanted(self) -> None:
         """Have more lexers made, in a thread: each takes milliseconds, and the requests
         that are here already have one. The lock is not held: a thread that starts may
         collect garbage, and give a share back."""
         with self._lock:
-            if (
-                self._growing
-                or len(self) >= self._wanted()
-                or time.monotonic() < self._paused_until
-            ):
+            paused = time.monotonic() < self._paused_until
+            if self._growing or paused or len(self) >= self._wanted():
                 return
             self._growing = True
+        thread = threading.Thread(target=self._grow, name="guided-lexers", daemon=True)
         try:
-            threading.Thread(
-                target=self._grow, name="guided-lexers", daemon=True
-            ).start()
+            thread.start()
         except RuntimeError:  # the system has no thread left; those that are there do
-            self._pause()
+            self._stop_growing()
 
     def _grow(self) -> None:
         processors.give_way()
         try:
             with self._pool.growing:
-                while self._wants_more():
-                    if not self._pool.has_room():
-                        return self._pause()
+                while len(self) < self._wanted() and self._pool.has_room():
                     base = self._made()
+                    if base.is_error():
+                        break
                     with self._lock:
-                        self._only_one |= base.is_error()
-                        self._lexers += [] if self._only_one else [Lexer(base)]
-        except BaseException:
-            self._growing = False
-            raise
+                        self._lexers.append(Lexer(base))
+        finally:
+            self._stop_growing()
 
-    def _wants_more(self) -> bool:
-        """Whether the thread that makes lexers goes on. That is decided under the lock,
-        as is whether another one begins."""
+    def _stop_growing(self) -> None:
         with self._lock:
-            self._growing = len(self) < self._wanted()
-            return self._growing
-
-    def _pause(self) -> None:
-        with self._lock:
-            self._paused_until = time.monotonic() + _PAUSE
+            if len(self) < self._wanted():
+                self._paused_until = time.monotonic() + _PAUSE
             self._growing = False
-
-
-def _users(lexer: Lexer) -> int:
-    return lexer.users
 
 
 def fuel_spent(base: Any) -> int:
@@ -313,10 +270,10 @@ def fuel_spent(base: Any) -> int:
     of an error tells, as of the matcher's last new mask. So a copy moves on by a token,
     fills a mask and fails."""
     copy = base.deep_copy()
-    allowed = np.flatnonzero(np.frombuffer(copy.compute_bitmask(), np.uint8))
-    if len(allowed):
-        byte = copy.compute_bitmask()[allowed[0]]
-        copy.consume_token(8 * int(allowed[0]) + (byte & -byte).bit_length() - 1)
+    mask = np.frombuffer(copy.compute_bitmask(), np.uint8)
+    allowed = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
+    for token in allowed[:1].tolist():
+        copy.consume_token(token)
         copy.compute_bitmask()
     copy.rollback(_TOO_MANY)
     found = _FUEL.search(copy.get_error())

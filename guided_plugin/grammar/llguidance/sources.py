@@ -138,7 +138,7 @@ def _written(
         known = Known(tuple(sorted(texts, key=len)), most, frozenset())
         return _terminal(" | ".join(map(literal, texts)), known)
     if spec.kind == "grammar" and spec.syntax == "lark":
-        return client_lark(spec, tokens, unenforced, marked=marked)
+        return client_lark(spec, tokens, unenforced)
     if spec.kind == "structural_tag":
         controls = tokens.controls
         return tag_to_lark(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections import Counter
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -16,25 +16,26 @@ from guided_plugin.grammar.forced import ids_of
 from guided_plugin.grammar.llguidance.lark.reach import PROBES
 from guided_plugin.grammar.vocabulary import Vocabulary
 
-# Tokens whose masks are precomputed: a state that allows all of a slice adds it as one
-# piece. These are llguidance's but for dots and ends. Fine ones save a third of a
-# bounded string's mask; new states cost more.
-_BLANKS = r"[\x20\x0A\x0D\x09]+"
 _STRING = r'[^"\\\x00-\x1F\x7F\x{2028}\x{2029}]'
-_PLAIN_SLICES, _FINE_SLICES = (
-    [_BLANKS, *(rf"{_STRING}{{1,{most}}}" for most in ends), f"{_STRING}+"]
-    for ends in ((10, 30), (1, 2, 3, 5, 7, 10, 14, 30, 128))
-)
+_SLICES = [
+    r"[\x20\x0A\x0D\x09]+",
+    rf"{_STRING}{{1,10}}",
+    rf"{_STRING}{{1,30}}",
+    rf"{_STRING}+",
+]
+"""Tokens whose masks are precomputed: a state that allows all of a slice adds it as one
+piece. These are llguidance's but for dots and ends; more of them gained nothing."""
 
-# llguidance writes this in front of the name of a control token. No text contains it.
 _MARKER = b"\xff"
+"""llguidance writes this in front of the name of a control token. No text contains
+it."""
 
-# A control token's name that a Lark grammar can write. Names with a space are those
-# made here.
 _NAME = re.compile(rb"<[^\s<>\xff]+>")
+"""A control token's name that a Lark grammar can write. Names with a space are those
+made here."""
 
-# Most masks show one of the tokens in these words.
 _HEAD_WORDS = 64
+"""Most masks show one of the tokens in these words."""
 
 _LONGEST = 24
 """Bytes of the longest token that a text is spelled with."""
@@ -44,37 +45,29 @@ SIZES = (128, 16, 4, 1, 0)
 
 
 class Tokenizers:
-    """The tokenizers of one vocabulary, each built once: that takes long, and stops all
-    other threads."""
+    """What llguidance and the search for endings read of one vocabulary. Each part is
+    made when it is first needed: the tokenizer takes a second."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
+        stops = frozenset(vocabulary.stop_token_ids)
         self._vocabulary = vocabulary
-        # Reentrant: the fine one is made from the plain one.
-        self._lock = threading.RLock()
-        self._plain: Any = None
-        self._fine: Any = None
+        self.stops = stops
+        """The tokens that end an output."""
+        self.controls = {
+            token: vocabulary.tokens[token].decode(errors="replace")
+            for token in sorted(vocabulary.special_ids - stops)
+        }
+        """The control tokens that a structural tag may name, with their names; none
+        ends an output."""
 
-    @property
+    @cached_property
     def plain(self) -> Any:
-        """With few slices."""
+        """The tokenizer of llguidance."""
         import llguidance
 
-        with self._lock:
-            if self._plain is None:
-                wrapper = llguidance.TokenizerWrapper(_Tokens(self._vocabulary))
-                stops = list(self._vocabulary.stop_token_ids)
-                self._plain = llguidance.LLTokenizer(
-                    wrapper, eos_token=stops, slices=_PLAIN_SLICES
-                )
-            return self._plain
-
-    @property
-    def fine(self) -> Any:
-        """With finer slices."""
-        with self._lock:
-            if self._fine is None:
-                self._fine = self.plain.with_slices(_FINE_SLICES)
-            return self._fine
+        wrapper = llguidance.TokenizerWrapper(_Tokens(self._vocabulary))
+        stops = list(self._vocabulary.stop_token_ids)
+        return llguidance.LLTokenizer(wrapper, eos_token=stops, slices=_SLICES)
 
     @cached_property
     def spelling(self) -> Spelling:
@@ -84,46 +77,33 @@ class Tokenizers:
     @cached_property
     def first_texts(self) -> MaskArray:
         """Bits of the first tokens, without those that end an output."""
-        bits = np.ones(32 * min(_HEAD_WORDS, self._vocabulary.words), np.uint8)
-        bits[[token for token in self._vocabulary.special_ids if token < len(bits)]] = 0
-        return np.packbits(bits, bitorder="little").view(np.int32)
-
-    @cached_property
-    def controls(self) -> dict[int, str]:
-        """The control tokens that a structural tag may name, with their names; none
-        ends an output."""
-        vocabulary = self._vocabulary
-        ids = sorted(vocabulary.special_ids.difference(vocabulary.stop_token_ids))
-        return {
-            token: vocabulary.tokens[token].decode(errors="replace") for token in ids
-        }
-
-    @property
-    def stops(self) -> frozenset[int]:
-        """The tokens that end an output."""
-        return frozenset(self._vocabulary.stop_token_ids)
+        words = min(_HEAD_WORDS, self._vocabulary.words)
+        shown = np.ones(32 * words, np.bool_)
+        for token in self._vocabulary.special_ids:
+            if token < len(shown):
+                shown[token] = False
+        return _mask(shown)
 
     def ids(self, token: str) -> frozenset[int]:
         """What llguidance takes for a token as a grammar writes it; nothing where there
         is no such token."""
         import llguidance
 
-        matcher = llguidance.LLMatcher(self.plain, f"start: {token}", log_level=0)
+        grammar = f"start: {token}"
+        matcher = llguidance.LLMatcher(self.plain, grammar, log_level=0)
         if matcher.is_error():
             return frozenset()
         mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-        return frozenset(
-            np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist()
-        )
+        shown = np.unpackbits(mask, bitorder="little")
+        return frozenset(np.flatnonzero(shown).tolist())
 
-    @cached_property
+    @property
     def impossible_token(self) -> int | None:
         """A token that no mask may show: padding, else a special token that doesn't
         stop."""
         if 32 * self._vocabulary.words > self._vocabulary.size:
             return self._vocabulary.size
-        spare = self._vocabulary.special_ids - set(self._vocabulary.stop_token_ids)
-        return max(spare, default=None)
+        return max(self.controls, default=None)
 
 
 class Spelling:
@@ -131,30 +111,18 @@ class Spelling:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokens = vocabulary.text_tokens
-        self.stops = vocabulary.stop_token_ids
         self.ids = ids_of(vocabulary)
-        # [256]: of the tokens that begin with a byte.
-        self._longest = [0] * 256
-        for text in self.ids:
-            self._longest[text[0]] = min(
-                max(self._longest[text[0]], len(text)), _LONGEST
-            )
+        every_byte = {byte: self.ids.get(bytes([byte])) for byte in range(256)}
         self.single = {
-            text[0]: token for text, token in self.ids.items() if len(text) == 1
+            byte: token for byte, token in every_byte.items() if token is not None
         }
-        self._bytes = np.array(sorted(self.single), np.int64)
-        self._single = np.array(
-            [self.single[byte] for byte in self._bytes.tolist()], np.int64
-        )
-        self._controls = np.array(
-            sorted(vocabulary.special_ids.difference(self.stops)), np.int64
-        )
-        both = np.concatenate([self._single, self._controls])
-        self._words, self._shifts = both >> 5, (both & 31).astype(np.int32)
-        self._sizes = np.zeros(32 * vocabulary.words, np.int32)
-        self._sizes[: len(self.tokens)] = [_plain_size(text) for text in self.tokens]
         self.probes = [self.single[byte] for byte in PROBES if byte in self.single]
-        self._plain = _by_size(self._sizes)
+        controls = vocabulary.special_ids.difference(vocabulary.stop_token_ids)
+        self._bytes = _ids(self.single)
+        self._single = _ids(self.single.values())
+        self._controls = _ids(sorted(controls))
+        self._telling = np.concatenate([self._single, self._controls])
+        self._plain = self._plain_masks(b"")
 
     @cached_property
     def brackets(self) -> int:
@@ -167,21 +135,22 @@ class Spelling:
         it."""
         ids = self.ids
         size = len(text)
-        fewest = [0] + [_NEVER] * size
-        steps = [0] * size
+        fewest = [0] + [_NEVER] * size  # tokens of the text up to each place
+        begins = [0] * (size + 1)  # where the last of these begins
         for start in range(size):
-            after = fewest[start] + 1
-            for end in range(
-                start + 1, min(size, start + self._longest[text[start]]) + 1
-            ):
-                if after < fewest[end] and text[start:end] in ids:
-                    fewest[end], steps[end - 1] = after, start
+            count = fewest[start] + 1
+            for end in range(start + 1, min(size, start + _LONGEST) + 1):
+                if count < fewest[end] and text[start:end] in ids:
+                    fewest[end] = count
+                    begins[end] = start
         if fewest[size] == _NEVER:
             return None
         tokens = []
-        while size:
-            tokens.append(ids[text[steps[size - 1] : size]])
-            size = steps[size - 1]
+        end = size
+        while end:
+            start = begins[end]
+            tokens.append(ids[text[start:end]])
+            end = start
         return tuple(reversed(tokens))
 
     def most_tokens(self, text: bytes) -> int:
@@ -190,7 +159,7 @@ class Spelling:
         size = len(text)
         fewest = [0] * (size + 1)
         for start in reversed(range(size)):
-            longest = min(size, start + self._longest[text[start]])
+            longest = min(size, start + _LONGEST)
             sizes = (
                 fewest[end]
                 for end in range(start + 1, longest + 1)
@@ -211,58 +180,67 @@ class Spelling:
         return found
 
     def singles_in(self, row: MaskArray, plain: MaskArray) -> list[int]:
-        """The same as tokens; in a free text without those that are plain."""
-        found = [self.single[byte] for byte in self.bytes_in(row)]
+        """The tokens of single bytes that a mask allows; in a free text without those
+        that are plain."""
         if self.is_free(row):
-            return [
-                token for token in found if not plain[token >> 5] >> (token & 31) & 1
-            ]
+            row = row & ~plain
+        found: list[int] = self._single[bits(row, self._single)].tolist()
         return found
+
+    def signature(self, row: MaskArray) -> bytes:
+        """Which bytes a mask allows next, and which control tokens."""
+        return np.packbits(_shown(row, self._telling)).tobytes()
+
+    def is_free(self, row: MaskArray) -> bool:
+        """Whether a mask is that of a free text."""
+        return all(row[token >> 5] >> (token & 31) & 1 for token in self.probes)
 
     def plain(self, marks: str) -> dict[int, MaskArray]:
         """Tokens of so many whole characters at most that end no text, as `marks` do,
         and begin no escape."""
         if not marks:
             return self._plain
-        classes = (
+        escaped = [
             re.escape(one.encode()) if one.isascii() else rb"\x80-\xff" for one in marks
-        )
-        ended = re.compile(rb"[%s]" % b"".join(classes))
-        sizes = self._sizes.copy()
-        sizes[[i for i, text in enumerate(self.tokens) if ended.search(text)]] = 0
-        return _by_size(sizes)
+        ]
+        return self._plain_masks(b"".join(escaped))
 
-    def signature(self, row: MaskArray) -> bytes:
-        """Which bytes a mask allows next, and which control tokens."""
-        return np.packbits(
-            (row[self._words] >> self._shifts & 1).astype(np.uint8)
-        ).tobytes()
-
-    def is_free(self, row: MaskArray) -> bool:
-        """Whether a mask is that of a free text."""
-        return all(row[token >> 5] >> (token & 31) & 1 for token in self.probes)
+    def _plain_masks(self, marks: bytes) -> dict[int, MaskArray]:
+        ends = re.compile(rb'["\\<\x00-\x1f%s]' % marks)
+        sizes = np.zeros(-len(self.tokens) // 32 * -32, np.int32)
+        for token, text in enumerate(self.tokens):
+            if not ends.search(text):
+                sizes[token] = _characters(text)
+        masks = {}
+        for most in SIZES:
+            masks[most] = _mask((sizes > 0) & (sizes <= most))
+        return masks
 
 
-_SPECIAL = re.compile(rb'["\\<\x00-\x1f]')
-
-
-def _plain_size(text: bytes) -> int:
+def _characters(text: bytes) -> int:
+    """How many characters a text has; 0 where it has a part of one."""
     try:
-        return 0 if _SPECIAL.search(text) else len(text.decode())
+        return len(text.decode())
     except UnicodeDecodeError:
         return 0
 
 
-def _by_size(sizes: NDArray[np.int32]) -> dict[int, MaskArray]:
-    kept = {most: (sizes > 0) & (sizes <= most) for most in SIZES}
-    return {
-        most: np.packbits(bits, bitorder="little").view(np.int32)
-        for most, bits in kept.items()
-    }
+def _ids(tokens: Iterable[int]) -> NDArray[np.int64]:
+    return np.fromiter(tokens, np.int64)
+
+
+def _mask(shown: NDArray[np.bool_]) -> MaskArray:
+    return np.packbits(shown, bitorder="little").view(np.int32)
+
+
+def _shown(row: MaskArray, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+    shown: NDArray[np.bool_] = (row[tokens >> 5] >> (tokens & 31) & 1).astype(np.bool_)
+    return shown
 
 
 def bits(row: MaskArray, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.flatnonzero(row[tokens >> 5] >> (tokens & 31) & 1)
+    """The places of those tokens that a mask allows."""
+    return np.flatnonzero(_shown(row, tokens))
 
 
 class _Tokens:
@@ -270,29 +248,21 @@ class _Tokens:
     words."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        padding = [b""] * (32 * vocabulary.words - vocabulary.size)
-        tokens = [
-            b"" if _MARKER in token else token for token in vocabulary.text_tokens
-        ] + padding
+        tokens = [b"" if _MARKER in text else text for text in vocabulary.text_tokens]
+        self._single = {
+            text[0]: token for token, text in enumerate(tokens) if len(text) == 1
+        }
+        tokens += [b""] * (32 * vocabulary.words - vocabulary.size)
         for token, name in _control_names(vocabulary).items():
             tokens[token] = name
         self.tokens = tokens
         self.eos_token_id = vocabulary.stop_token_ids[0]
         self.bos_token_id = None
         self.special_token_ids = sorted(vocabulary.special_ids)
-        self._by_bytes = {
-            token: i
-            for i, token in enumerate(tokens)
-            if token and i not in vocabulary.special_ids
-        }
 
     def __call__(self, text: bytes | str) -> list[int]:
         data = text.encode() if isinstance(text, str) else text
-        return [
-            self._by_bytes[bytes([byte])]
-            for byte in data
-            if bytes([byte]) in self._by_bytes
-        ]
+        return [self._single[byte] for byte in data if byte in self._single]
 
 
 def _control_names(vocabulary: Vocabulary) -> dict[int, bytes]:
@@ -303,11 +273,9 @@ def _control_names(vocabulary: Vocabulary) -> dict[int, bytes]:
     expected name. An empty name begins all others, and `[1` begins the spelling of a
     token by its id.
     """
-    own = {token: vocabulary.tokens[token] for token in vocabulary.special_ids}
-    times = Counter(own.values())
-    return {
-        token: name
-        if _NAME.fullmatch(name) and times[name] == 1
-        else b"<|control %d|>" % token
-        for token, name in own.items()
-    }
+    names = {token: vocabulary.tokens[token] for token in vocabulary.special_ids}
+    times = Counter(names.values())
+    for token, name in names.items():
+        if not _NAME.fullmatch(name) or times[name] > 1:
+            names[token] = b"<|control %d|>" % token
+    return names

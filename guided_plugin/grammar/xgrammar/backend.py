@@ -1,31 +1,24 @@
 """The xgrammar backend, and the plugin that offers it: the only file that depends on
 xgrammar.
 
-It takes what xgrammar enforces exactly (enforced.py). `auto` gives it EBNF, which
-llguidance does not read; other specs come to it from requests and configurations that
-name it. xgrammar, and torch with it, is imported when a backend is made.
+It takes EBNF, which llguidance does not read. xgrammar, and torch with it, is imported
+when the backend is made.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
-from guided_plugin.config import Bounds, GuidedConfig, Whitespace
-from guided_plugin.errors import (
-    CompileLimitError,
-    GrammarError,
-    UnsatisfiableSpecError,
-    UnsupportedSpecError,
-)
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
 from guided_plugin.grammar.base import (
     BackendFactory,
     Grammar,
@@ -34,23 +27,10 @@ from guided_plugin.grammar.base import (
     Prepared,
 )
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.grammar.xgrammar.enforced import (
-    check_schema_enforced,
-    choice_ebnf,
-    client_ebnf,
-    exact_ebnf,
-    regex_ebnf,
-    spelt_out,
-)
+from guided_plugin.grammar.xgrammar.ebnf import client_ebnf, exact_ebnf
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import texts_bytes
-
-_LAYOUTS: Mapping[Whitespace, Mapping[str, Any]] = {
-    "compact": {"any_whitespace": False, "separators": (",", ":")},
-    "spaced": {"any_whitespace": False, "separators": (", ", ": ")},
-    "flexible": {"any_whitespace": True},
-}
 
 _LOCATION = re.compile(
     r"^\[[\d:]+\] \S+?:\d+: (?:Check failed: \(.*?\) is false: (?=\S))?"
@@ -71,7 +51,7 @@ _HINTS = (
         "character class",
         "write the smaller character first, and close the class with ]",
     ),
-    ("is greater than", "lower the minimum or raise the maximum"),
+    ("lower bound is larger", "lower the minimum or raise the maximum"),
 )
 
 
@@ -132,24 +112,13 @@ class XGrammarBackend:
             compiled = self._compile(spec)
         except (GrammarError, MemoryError):
             raise
-        except RecursionError:
-            what = "is nested too deep for xgrammar"
-            raise CompileLimitError(what, where=spec.kind, hint="flatten it") from None
         except Exception as error:
             if "bad_alloc" in str(error):
                 raise MemoryError(str(error)) from error
             raise _complaint(str(error), spec) from error
-        # A list of texts can't be ambiguous, nor can any object.
-        bounded = spec.kind in ("choice", "json_object")
         size = int(compiled.memory_size_bytes) + texts_bytes(spec.text)
-        grammar = Grammar(
-            spec,
-            self.name,
-            compiled,
-            size,
-            time.perf_counter() - start,
-            bounded=bounded,
-        )
+        seconds = time.perf_counter() - start
+        grammar = Grammar(spec, self.name, compiled, size, seconds)
         self._check_satisfiable(grammar)
         return grammar
 
@@ -164,49 +133,10 @@ class XGrammarBackend:
         return self.compile(prepared.spec)
 
     def _compile(self, spec: OutputSpec) -> Any:
-        return self._compiler.compile_grammar(self._grammar(spec))
-
-    def _grammar(self, spec: OutputSpec) -> Any:
-        """A spec as xgrammar's grammar."""
         read = self._xgr.Grammar.from_ebnf
-        match spec.kind:
-            case "grammar" if spec.syntax == "ebnf":
-                text = client_ebnf(spec.text)
-                read(text)  # its errors have places in the client's text
-                return read(exact_ebnf(text))
-            case "regex":
-                return read(regex_ebnf(spec.text))
-            case "choice":
-                return read(choice_ebnf(spec.document()))
-            case "json_schema":
-                document = spec.document()
-                check_schema_enforced(document, strict=spec.closed)
-                return self._json(document, spec)
-            case "json_object":
-                return self._json({"type": "object"}, spec)
-        kind = "a Lark grammar" if spec.kind == "grammar" else "a structural tag"
-        raise UnsupportedSpecError(
-            f"{kind} is not enforced by xgrammar",
-            where=spec.kind,
-            hint="use the backend llguidance",
-        )
-
-    def _json(self, document: Any, spec: OutputSpec) -> Any:
-        spaces = spec.bounds.max_whitespace if spec.layout == "flexible" else 0
-        for name, most in asdict(spec.bounds).items():
-            if name != "max_whitespace" and most not in (0, getattr(Bounds, name)):
-                hint = "leave it out, or use the backend llguidance"
-                raise UnsupportedSpecError(
-                    f"{name} is not enforced by xgrammar", where=name, hint=hint
-                )
-        made = self._xgr.Grammar.from_json_schema(
-            json.dumps(spelt_out(document)),
-            strict_mode=True,
-            max_whitespace_cnt=spaces or None,
-            **_LAYOUTS[spec.layout],
-        )
-        # A text would be printed up to its first NUL, but JSON has none.
-        return self._xgr.Grammar.from_ebnf(exact_ebnf(str(made)))
+        text = client_ebnf(spec.text)
+        read(text)  # its errors have places in the client's text
+        return self._compiler.compile_grammar(read(exact_ebnf(text)))
 
     def _check_satisfiable(self, grammar: Grammar) -> None:
         """Refuse a grammar that derives nothing: xgrammar compiles it, and no token

@@ -19,7 +19,7 @@ from vocabularies import BYTES
 
 from guided_plugin.config import BOUNDS, UNBOUNDED, GuidedConfig
 from guided_plugin.diagnose.check import check_spec
-from guided_plugin.errors import CompileLimitError, GuidedError, UnsupportedSpecError
+from guided_plugin.errors import CompileLimitError, GuidedError
 from guided_plugin.spec import OutputSpec
 
 INTEGER = {"type": "integer"}
@@ -189,19 +189,6 @@ def test_what_is_too_large_is_refused():
     says = "max_digits of 10000000 .* max_repetition"
     with pytest.raises(CompileLimitError, match=says):
         COMPILER.compile(OutputSpec.json_schema(True, max_digits=10**7))
-
-
-def test_xgrammar_holds_whitespace_and_refuses_what_it_does_not_hold():
-    options = {"backend": "xgrammar", "whitespace": "flexible", "max_whitespace": 3}
-    schema = {"type": "object", "properties": {"v": INTEGER}, "required": ["v"]}
-    spec = OutputSpec.json_schema(schema, **options)
-    assert takes(COMPILER, spec, '{"v":   1}')
-    assert not takes(COMPILER, spec, '{"v":    1}')
-    assert check_spec(COMPILER, spec).to_dict()["bounds"] == {"max_whitespace": 3}
-    for name in BOUNDS[1:]:
-        says = f"{name} is not enforced by xgrammar"
-        with pytest.raises(UnsupportedSpecError, match=says):
-            COMPILER.compile(OutputSpec.json_object(backend="xgrammar", **{name: 7}))
 
 
 @pytest.mark.parametrize(

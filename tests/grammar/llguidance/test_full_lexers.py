@@ -2,8 +2,6 @@
 ones."""
 
 import string
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -68,6 +66,15 @@ def masks(table, slots):
     return rows
 
 
+def shows(row, token):
+    return row[token // 32] >> (token % 32) & 1
+
+
+def assert_all_ended(table, slots):
+    assert table.failures == []
+    assert {table.phase(slot) for slot in slots} == {Phase.DONE}
+
+
 def test_one_after_the_other_they_all_end(made):
     backend, grammar = made(ENOUGH)
     free, its_grammar = made(10_000)
@@ -91,14 +98,9 @@ def test_side_by_side_they_all_end(made, threads, states):
     backend, grammar = made(states, threads)
     table, slots = side_by_side(backend, grammar)
     for tokens in zip(*map(output, LETTERS), strict=True):
-        rows = masks(table, slots)
-        assert all(
-            row[token // 32] >> (token % 32) & 1
-            for row, token in zip(rows, tokens, strict=True)
-        )
+        assert all(map(shows, masks(table, slots), tokens))
         table.accept(slots, list(tokens))
-    assert table.failures == []
-    assert {table.phase(slot) for slot in slots} == {Phase.DONE}
+    assert_all_ended(table, slots)
 
 
 def test_one_that_is_too_much_for_any_lexer_fails_alone(made):
@@ -127,8 +129,7 @@ def test_tokens_are_taken_without_masks_too(made):
     slots = tuple(range(len(LETTERS)))
     for tokens in zip(*(output(letter)[20:] for letter in LETTERS), strict=True):
         table.accept(slots, list(tokens))
-    assert table.failures == []
-    assert {table.phase(slot) for slot in slots} == {Phase.DONE}
+    assert_all_ended(table, slots)
 
 
 def test_a_wrong_token_is_still_wrong(made):
@@ -161,8 +162,8 @@ def test_drafts_are_looked_at_with_a_new_lexer(made, monkeypatch, states, goes_b
         fill_with_drafts(table, slots, rows, drafts)
         for place in range(4):
             for slot in slots:
-                token = outputs[slot][at + place]
-                assert rows[place * len(slots) + slot][token // 32] >> (token % 32) & 1
+                row = rows[place * len(slots) + slot]
+                assert shows(row, outputs[slot][at + place])
         for tokens in drafts:
             table.accept(slots, tokens)
     assert table.failures == []
@@ -239,29 +240,6 @@ def test_a_full_lexer_is_rebuilt_once_for_all_its_users():
     assert one.lexer is two.lexer is not three.lexer
     del one, two
     assert lexers._lexers[0].users == 1  # those that left were not its own
-
-
-def test_one_that_takes_long_is_made_while_others_go_on():
-    may_go = threading.Event()
-    made = []
-
-    def make():
-        made.append(threading.get_ident())
-        may_go.wait(10)
-        return Base()
-
-    lexers = Lexers(Base(error=True), make, LexerPool(1), quick=False)
-    old, share = lexers.take()
-    assert share.rebuild_shared()
-    assert lexers.take()[0] is old
-    assert share.rebuild_shared()
-    may_go.set()
-    deadline = time.monotonic() + 10
-    while lexers.take()[0] is old and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert lexers.take()[0] is not old
-    assert len(made) == 1
-    assert made[0] != threading.get_ident()
 
 
 def test_where_nothing_new_can_be_made_the_old_one_stays():

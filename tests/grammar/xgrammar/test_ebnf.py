@@ -6,7 +6,7 @@ import pytest
 from xgrammar_specs import accepts
 
 from guided_plugin.errors import UnsupportedSpecError
-from guided_plugin.grammar.xgrammar.enforced import client_ebnf
+from guided_plugin.grammar.xgrammar.ebnf import client_ebnf
 from guided_plugin.spec import OutputSpec
 
 JSON = r"""
@@ -105,14 +105,3 @@ def test_tokens_are_refused_with_their_place(byte_backend, source, where):
 def test_the_name_of_a_token_in_quotes_is_a_text(byte_backend):
     spec = OutputSpec.grammar('root ::= "Token(256)" [T(]')
     assert accepts(byte_backend, spec, "Token(256)T")
-
-
-@pytest.mark.parametrize(
-    "source", ["root ::= [^x]", "root ::= .", r"root ::= [\u0100-\U0010ffff]"]
-)
-@pytest.mark.parametrize("code", [0xD800, 0xDBFF, 0xDC00, 0xDFFF])
-def test_a_class_takes_no_surrogate(byte_backend, source, code):
-    spec = OutputSpec.grammar(source)
-    assert accepts(byte_backend, spec, "\ud7ff")
-    assert accepts(byte_backend, spec, "\ue000")
-    assert not accepts(byte_backend, spec, chr(code).encode(errors="surrogatepass"))

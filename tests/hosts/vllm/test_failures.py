@@ -28,7 +28,7 @@ from guided_plugin.step import LED
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
-AB = gp.OutputSpec.choice(["ab"], backend="xgrammar")
+AB = gp.OutputSpec.grammar('root ::= "ab"')
 
 
 def params_of(name, spec=AB, **options):

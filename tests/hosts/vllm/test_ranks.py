@@ -25,7 +25,7 @@ from guided_plugin.worker.ranks.follower import FollowerRuntime
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
-AB = gp.OutputSpec.choice(["ab"], backend="xgrammar")
+AB = gp.OutputSpec.grammar('root ::= "ab"')
 
 
 @pytest.fixture

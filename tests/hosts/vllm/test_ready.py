@@ -35,7 +35,6 @@ OBJECT = {
 SPECS = [
     {"json_schema": OBJECT},
     {"json_schema": {"allOf": [OBJECT, {"required": ["name"]}]}},  # in a helper process
-    {"json_schema": OBJECT, "backend": "xgrammar"},  # there too
     {
         "json_schema": {
             "type": "array",
