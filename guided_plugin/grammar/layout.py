@@ -83,7 +83,7 @@ class Layouts:
     def next(self, outline: Outline, fits: Callable[[int], bool]) -> bytes:
         """What comes next: the whitespace that is still to come, and the byte behind it
         if one alone may follow. Empty where that is not known. `fits`: whether a byte
-        may; asked of those that decide."""
+        may."""
         container = outline.container
         if container is None or outline.begun.startswith(b'"'):
             return b""
@@ -96,14 +96,13 @@ class Layouts:
             spaces = vote and vote.leader.replace(_INDENT, container.indent)
             if spaces is not None and not spaces.startswith(begun):
                 continue
-            for byte in beginnings:
-                differs = spaces is not None and spaces != expected
-                if (len(following) < 2 or differs) and fits(byte):
-                    if differs and expected is not None:
-                        return b""
-                    if expected is None:
-                        expected = spaces
-                    following += bytes([byte])
+            fitting = bytes(byte for byte in beginnings if fits(byte))
+            following += fitting
+            if not fitting or spaces is None:
+                continue
+            if expected is not None and spaces != expected:
+                return b""
+            expected = spaces
         if expected is None:
             return b""
         if len(following) == 1:

@@ -134,7 +134,8 @@ class LearntDrafts:
         if not tokens:
             return None, False
         if state.phase is not Phase.ACTIVE:
-            return None, state.phase is Phase.WAITING and state.turns(tokens)
+            begins = state.phase is Phase.WAITING and state.turns(tokens)
+            return None, begins
         # what ends an output is read at once: it is not asked again
         new = state.ends_with(tokens[-1])
         outline = self._read(self._trace(slot, request), tokens, new=new)
@@ -156,9 +157,13 @@ class LearntDrafts:
         followers = self._after(trace, outline.key)
         layouts = trace.layouts
         text = self._laid_out(matcher, outline, layouts, must)
-        source: Followers | Layouts | None = layouts if len(text) > len(must) else None
+        source: Followers | Layouts | None = None
+        if len(text) > len(must):
+            source = layouts
+        named = b""
         name = outline.rest_of(followers.likeliest)
-        named = self._run(matcher.fork(), outline, layouts, name) if name else b""
+        if name:
+            named = self._run(matcher.fork(), outline, layouts, name)
         # what came earlier was perhaps nested less deep
         if len(named) > len(text) and named.startswith(text):
             text = named
@@ -179,11 +184,12 @@ class LearntDrafts:
 
     def _after(self, trace: _Trace, key: bytes) -> Followers:
         """What came after a name in outputs of the same spec and salt."""
-        known = self._followers
         name = hash((trace.group, key))
-        return known.get(name) or known.put(
-            name, Followers(), ENTRY_BYTES + _RECENT * _TEXT_BYTES
-        )
+        known = self._followers.get(name)
+        if known is not None:
+            return known
+        size = ENTRY_BYTES + _RECENT * _TEXT_BYTES
+        return self._followers.put(name, Followers(), size)
 
     def _trace(self, slot: int, request: RunningRequest) -> _Trace:
         trace = self._traces.get(slot)
@@ -274,7 +280,9 @@ class LearntDrafts:
         if layouts is None:
             return must
         more = must or layouts.next(outline, partial(self._forced.fits, matcher))
-        return self._run(matcher.ahead(), outline, layouts, more) if more else b""
+        if not more:
+            return b""
+        return self._run(matcher.ahead(), outline, layouts, more)
 
     def _run(
         self, ahead: Any, outline: Outline, layouts: Layouts | None, more: bytes
