@@ -93,7 +93,9 @@ class Layouts:
         following = b""
         for kind, beginnings in _BEGINNINGS.items():
             vote = self._votes.get(_place(before, kind, container))
-            spaces = vote and vote.leader.replace(_INDENT, container.indent)
+            spaces: bytes | None = None
+            if vote is not None:
+                spaces = vote.leader.replace(_INDENT, container.indent)
             if spaces is not None and not spaces.startswith(begun):
                 continue
             fitting = bytes(byte for byte in beginnings if fits(byte))

@@ -171,7 +171,9 @@ class LearntDrafts:
         tokens = self._forced.within(
             begun, matcher, text, self._most, guessed=layouts is not None
         )
-        learnt = (followers,) if layouts is None else (followers, layouts)
+        learnt: list[Followers | Layouts] = [followers]
+        if layouts is not None:
+            learnt.append(layouts)
         seen = tuple((one, one.likeliest) for one in learnt)
         found = Found(tokens, source, seen)
         outline.found = found
