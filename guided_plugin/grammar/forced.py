@@ -93,10 +93,13 @@ class ForcedTokens:
         The last ones are left out where what may well come next could make other tokens
         of them. Stop tokens and control tokens are never among them.
         """
-        matcher: Any = request.matcher
-        if request.state.phase is not Phase.ACTIVE or not getattr(
-            matcher, "forces", False
-        ):
+        if request.state.phase is not Phase.ACTIVE:
+            return ()
+        return self.behind(request.matcher, most)
+
+    def behind(self, matcher: Any, most: int) -> tuple[int, ...]:
+        """The same of a matcher."""
+        if not getattr(matcher, "forces", False):
             return ()
         begun = time.thread_time()
         return self.within(begun, matcher, matcher.forced(), most)
