@@ -224,21 +224,15 @@ class UnboundedCalls:
         """Move a new request past its tokens. Raises what `act` raises, or a
         BudgetError."""
         (outcome,) = self._calls.run([act], times=_REPLAY)
+        if isinstance(outcome, Overdue):
+            raise self.late(request, "replay")
         if isinstance(outcome, Exception):
-            raise (
-                self.late(request, "replay")
-                if isinstance(outcome, Overdue)
-                else outcome
-            )
+            raise outcome
 
     def _checked(self, request: RunningRequest, outcome: Any, what: str) -> Any:
         if isinstance(outcome, Overdue):
             return self.late(request, what)
-        return (
-            RequestError(f"its backend failed: {outcome}")
-            if isinstance(outcome, Exception)
-            else outcome
-        )
+        return _failed(outcome) if isinstance(outcome, Exception) else outcome
 
     def late(self, request: RunningRequest, what: str) -> GuidedError:
         """Why a request fails that took too long; its spec is refused for a while."""

@@ -62,6 +62,8 @@ class _Walk:
         self._slots = slots
         self._mask = mask
         self._origins: dict[int, _Origin] = {}
+        self._failures = table.failures
+        """Those that stay."""
 
     def follow(self, drafts: Sequence[Sequence[int]]) -> int:
         """Fill the masks after the drafts, so many of them, and bring all requests
@@ -69,10 +71,9 @@ class _Walk:
         table = self._table
         count = len(self._slots)
         filled = 0
-        (failures, table.failures), led = (
-            (table.failures, []),
-            (list(table.led), table.tokens_led),
-        )
+        led = list(table.led)
+        tokens_led = table.tokens_led
+        table.failures = []
         ahead: Sequence[int] = range(count)
         for place, tokens in enumerate(drafts):
             ahead = [i for i in ahead if self._moves(i, place, tokens[i])]
@@ -80,12 +81,14 @@ class _Walk:
                 break
             slots = tuple(self._slots[i] for i in ahead)
             table.accept(slots, [tokens[i] for i in ahead])
-            failures += self._kept_failures(ahead)
+            self._keep_failures()
             table.fill(slots, self._mask[(place + 1) * count :], ahead)
-            failures += self._kept_failures(ahead, BudgetError)
+            self._keep_failures(BudgetError)
             filled += len(ahead)
             ahead = [i for i in ahead if i in self._origins]
-        table.failures, (table.led, table.tokens_led) = failures, led
+        table.failures = self._failures
+        table.led = led
+        table.tokens_led = tokens_led
         for i, origin in self._origins.items():
             self._go_back(self._slots[i], origin)
         return filled
@@ -111,22 +114,19 @@ class _Walk:
                 mark()
         return True
 
-    def _kept_failures(
-        self, moved: Sequence[int], kind: type[GuidedError] = GuidedError
-    ) -> list[tuple[int, GuidedError]]:
-        """Failures on the way that stay failures: a matcher that refuses what its mask
-        allows can't be trusted, and one whose call was abandoned can't go back. One
-        that has no mask may never come there."""
+    def _keep_failures(self, kind: type[GuidedError] = GuidedError) -> None:
+        """Keep failures on the way: a matcher that refuses what its mask allows can't
+        be trusted, and one whose call was abandoned can't go back. Forget those of
+        other kinds: one that has no mask may never come there."""
         failures = self._table.failures
         self._table.failures = []
-        kept = [(slot, error) for slot, error in failures if isinstance(error, kind)]
-        failed = {slot for slot, _ in kept}
-        for i in moved:
-            if self._slots[i] in failed:
-                state = self._origins[i].request.state
-                state.go_back(self._origins.pop(i).mark)
+        for slot, error in failures:
+            if isinstance(error, kind):
+                self._failures.append((slot, error))
+                origin = self._origins.pop(self._slots.index(slot))
+                state = origin.request.state
+                state.go_back(origin.mark)
                 state.fail()
-        return kept
 
     def _go_back(self, slot: int, origin: _Origin) -> None:
         request = origin.request

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from guided_plugin.grammar.batches import RunningRequest
-from guided_plugin.grammar.layout import SPACES, OutputLayout
+from guided_plugin.grammar.layout import SPACES
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest
@@ -27,10 +27,10 @@ DRAFTS = 7
 """Forced tokens that a forward pass verifies beside the newest one, unless a host has
 another number."""
 
-_LONGEST = 128
+MOST_BYTES = 128
 """Bytes of forced text that are looked at: more than the drafts of a step."""
 
-_LOOK_SECONDS = 0.005
+LOOK_SECONDS = 0.005
 """Of processor time: a look that takes longer finds nothing. Two in a row of four times
 as much are the last of their grammar, as all rows wait and an ambiguous one may take
 seconds; a single one may be a garbage collection (0.27 s beside PyTorch). The longest
@@ -38,32 +38,38 @@ of 8,887 real ones took 2.5 ms."""
 
 _MEMO_BYTES = 16 << 20
 _END_BYTES = 128
-"""What an open end of a run takes, about, without its bytes."""
+"""What an open end of a text takes, about, without its bytes."""
 
 _WORDS = frozenset(
     b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 ) | frozenset(range(128, 256))
-_MARKS = frozenset(range(32, 127)) - _WORDS
-_VALUES = tuple(
-    before + space for before in (b":", b",", b"[") for space in (b"", b" ")
-)
-_OPENING = tuple(before + b'"' for before in (*_VALUES, b"{", b"{ "))
+_VALUES = (b":", b": ", b",", b", ", b"[", b"[ ")
+"""What stands before a value."""
+_OPENINGS = tuple(before + b'"' for before in (*_VALUES, b"{", b"{ "))
+"""What begins a text."""
 
 _LAST_SPACE = re.compile(rb"(?<=[ \n]) (?=[^ \t\r\n])(?!^)")
 
 _NEVER = 1 << 60
-_ACTIVE = Phase.ACTIVE
 
 
-@dataclass(slots=True)
-class _Run:
-    """The tokens of a forced text."""
+@dataclass(frozen=True, slots=True)
+class _OpenEnd:
+    """Where the tokens of a text may become others, by what follows the text."""
+
+    sure: int
+    """How many tokens stand before it: these stay."""
+    following: list[int]
+    """The bytes that make others of those behind it, as tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Spelling:
+    """The tokens of a text."""
 
     tokens: tuple[int, ...]
-    open_ends: list[tuple[int, list[int]]]
-    """So many of them are sure, where one of these bytes may follow, as tokens: the
-    fewest first. The byte that fitted last time comes first in its list, as it mostly
-    fits again."""
+    open_ends: list[_OpenEnd]
+    """The one with the fewest tokens before it comes first."""
 
 
 class ForcedTokens:
@@ -76,9 +82,9 @@ class ForcedTokens:
         self._splits_spaces = vocabulary.kind != "byte_fallback" and b' "' in self._ids
         """Whether its tokenizer has the last of several spaces begin what follows, as
         GPT's does."""
-        self._known: dict[bytes, tuple[list[int], list[int]]] = {}
-        """What follows tokens."""
-        self._runs: Latest[bytes, _Run] = Latest(_MEMO_BYTES)
+        self._known: dict[bytes, list[int]] = {}
+        """The bytes that follow tokens."""
+        self._spellings: Latest[bytes, _Spelling] = Latest(_MEMO_BYTES)
 
     def after(self, request: RunningRequest, most: int) -> tuple[int, ...]:
         """Up to `most` tokens that must follow those of a request; none where its
@@ -87,86 +93,92 @@ class ForcedTokens:
         The last ones are left out where what may well come next could make other tokens
         of them. Stop tokens and control tokens are never among them.
         """
-        return (
-            self.behind(request.matcher, most) if request.state.phase is _ACTIVE else ()
-        )
+        if request.state.phase is not Phase.ACTIVE:
+            return ()
+        return self.behind(request.matcher, most)
 
-    def behind(
-        self,
-        matcher: Any,
-        most: int,
-        text: bytes = b"",
-        ahead: Any = None,
-        layout: OutputLayout | None = None,
-    ) -> tuple[int, ...]:
-        """The same of a matcher; or the tokens of a text, and of what must follow it,
-        as `ahead` tells. `layout`: what tells the whitespace between them, where the
-        grammar leaves that open."""
+    def behind(self, matcher: Any, most: int) -> tuple[int, ...]:
+        """The same of a matcher."""
+        if not getattr(matcher, "forces", False):
+            return ()
         begun = time.thread_time()
-        if forces := getattr(matcher, "forces", False):
-            if layout is None:
-                text += (ahead or matcher).forced()
-            else:
-                text = _laid_out(text, matcher, ahead, layout, self._ids, begun)
-        quick = time.thread_time() - begun < _LOOK_SECONDS
-        guessed = layout is not None
-        tokens = (
-            self.spelled(text[:_LONGEST], matcher, most, guessed=guessed)
-            if text and quick
-            else ()
-        )
-        if forces:
-            matcher.looked(long=time.thread_time() - begun > 4 * _LOOK_SECONDS)
+        return self.within(begun, matcher, matcher.forced(), most)
+
+    def within(
+        self,
+        begun: float,
+        matcher: Any,
+        text: bytes,
+        most: int,
+        *,
+        guessed: bool = False,
+    ) -> tuple[int, ...]:
+        """The tokens of a text that was looked for since `begun`, of
+        `time.thread_time`; none if that took too long. `guessed`: its whitespace is all
+        that is there."""
+        tokens: tuple[int, ...] = ()
+        if text and time.thread_time() - begun < LOOK_SECONDS:
+            tokens = self.spelled(text[:MOST_BYTES], matcher, most, guessed=guessed)
+        matcher.looked(long=time.thread_time() - begun > 4 * LOOK_SECONDS)
         return tokens
+
+    def fits(self, matcher: Any, byte: int) -> bool:
+        """Whether a byte may follow."""
+        token = self._ids.get(bytes([byte]))
+        return token is not None and bool(matcher.fits([token]))
 
     def spelled(
         self, text: bytes, matcher: Any, most: int, *, guessed: bool = False
     ) -> tuple[int, ...]:
         """The first of a text's tokens, as far as they are the same whatever the
         matcher lets follow it. `guessed`: its whitespace is all that is there."""
-        run = self._runs.get(text)
-        if run is None:
-            run = self._run(text)
+        spelling = self._spellings.get(text)
+        if spelling is None:
+            spelling = self._spelling(text)
             ends = sum(
-                _END_BYTES + 8 * len(following) for _, following in run.open_ends
+                _END_BYTES + 8 * len(end.following) for end in spelling.open_ends
             )
-            self._runs.put(text, run, ENTRY_BYTES + 16 * len(text) + ends)
-        tokens = run.tokens
+            size = ENTRY_BYTES + 16 * len(text) + ends
+            self._spellings.put(text, spelling, size)
+        tokens = spelling.tokens
         if len(tokens) > most:
             return tokens[:most]
-        for sure, following in run.open_ends:
-            for at, byte in enumerate(following):
+        for end in spelling.open_ends:
+            for byte in end.following:
                 if guessed and byte in self._spaces:
                     continue
                 if matcher.fits([*tokens, byte]):
-                    if at:
-                        following.insert(0, following.pop(at))
-                    return tokens[:sure]
+                    return tokens[: end.sure]
         return tokens
 
-    def _run(self, text: bytes) -> _Run:
+    def _spelling(self, text: bytes) -> _Spelling:
         pieces = self._pieces(text)
         tokens = [self._ids.get(piece, -1) for piece in pieces]
         if -1 in tokens:  # no token spells this byte alone
-            return _Run(tuple(tokens[: max(tokens.index(-1) - 1, 0)]), [])
+            return _Spelling(tuple(tokens[: max(tokens.index(-1) - 1, 0)]), [])
         # mostly a space between a key and its value
         whole = b":" + text if text.startswith(b" ") else text
-        words_only = text[-1] in _WORDS or whole.endswith(_OPENING)
-        ends = list[tuple[int, list[int]]]()
+        words_only = text[-1] in _WORDS or whole.endswith(_OPENINGS)
+        before_value = whole.endswith(_VALUES)
+        open_ends = list[_OpenEnd]()
         at = len(text)
-        for sure in range(len(pieces) - 1, -1, -1):
+        for sure in reversed(range(len(pieces))):
             at -= len(pieces[sure])
-            words, marks = self._following(text[at:])
-            if not words and not marks and sure < len(pieces) - 1:
+            longer = self._following(text[at:])
+            if not longer and sure < len(pieces) - 1:
                 # longer tokens are made of tokens that begin at the pieces behind, all
                 # but a few
                 break
-            following = words[:] if words_only else words + marks
-            if whole.endswith(_VALUES):  # few numbers are negative
-                following = [byte for byte in following if byte != self._ids.get(b"-")]
+            following = [
+                self._ids[bytes([byte])]
+                for byte in longer
+                if (byte in _WORDS or not words_only)
+                # few numbers are negative
+                and not (before_value and byte == ord("-"))
+            ]
             if following:
-                ends.insert(0, (sure, following))
-        return _Run(tuple(tokens), ends)
+                open_ends.insert(0, _OpenEnd(sure, following))
+        return _Spelling(tuple(tokens), open_ends)
 
     def _pieces(self, text: bytes) -> list[bytes]:
         """A text as byte pair encoding cuts it."""
@@ -175,10 +187,7 @@ class ForcedTokens:
             return self._pieces(text[: found.start()]) + self._pieces(
                 text[found.start() :]
             )
-        starts = [
-            *(range(len(text)) if text.isascii() else self._characters(text)),
-            len(text),
-        ]
+        starts = [*self._characters(text), len(text)]
         ranks = [
             ids.get(text[a:b], _NEVER) for a, b in zip(starts, starts[2:], strict=False)
         ]
@@ -187,7 +196,8 @@ class ForcedTokens:
             if best == _NEVER:
                 break
             at = ranks.index(best)
-            del starts[at + 1], ranks[at]
+            del starts[at + 1]
+            del ranks[at]
             if at < len(ranks):
                 ranks[at] = ids.get(text[starts[at] : starts[at + 2]], _NEVER)
             if at:
@@ -200,72 +210,23 @@ class ForcedTokens:
         at = 0
         while at < len(text):
             yield at
-            width = (
-                1
-                if text[at] < 0xC0
-                else 2
-                if text[at] < 0xE0
-                else 3
-                if text[at] < 0xF0
-                else 4
-            )
+            first = text[at]
+            width = 1 + (first >= 0xC0) + (first >= 0xE0) + (first >= 0xF0)
             at += width if text[at : at + width] in self._ids else 1
 
-    def _following(self, head: bytes) -> tuple[list[int], list[int]]:
-        """The bytes that make other tokens of these when they follow, as tokens: of
-        words, and other ones."""
+    def _following(self, head: bytes) -> list[int]:
+        """The bytes that make a longer token of these when they follow, of those that
+        are tokens."""
         known = self._known.get(head)
         if known is not None:
             return known
-        first = last = bisect_left(self._sorted, head + b"\0")
-        if first < len(self._sorted) and self._sorted[first].startswith(head):
-            last = bisect_left(self._sorted, head + b"\xff\xff", first)
+        first = bisect_left(self._sorted, head + b"\0")
+        last = bisect_left(self._sorted, head + b"\xff\xff", first)
         found = {token[len(head)] for token in self._sorted[first:last]}
-        if head in self._ids and head[-1] not in _WORDS:
-            found.update(byte for byte in _MARKS if self._splits(head, bytes([byte])))
-        single = [
-            (byte in _WORDS, self._ids.get(bytes([byte]), -1)) for byte in sorted(found)
-        ]
-        words = [token for word, token in single if word and token >= 0]
-        marks = [token for word, token in single if not word and token >= 0]
+        following = [byte for byte in sorted(found) if bytes([byte]) in self._ids]
         if head in self._ids:
-            self._known[head] = words, marks
-        return words, marks
-
-    def _splits(self, token: bytes, byte: bytes) -> bool:
-        """Whether the end of a token is merged with a byte before the token itself
-        is."""
-        ends = (token[at:] + byte in self._ids for at in range(1, len(token)))
-        return any(ends) and self._pieces(token + byte)[0] != token
-
-
-def _laid_out(
-    text: bytes,
-    matcher: Any,
-    ahead: Any,
-    layout: OutputLayout,
-    ids: dict[bytes, int],
-    begun: float,
-) -> bytes:
-    """A text, and what must follow if the whitespace between is that of a layout.
-    `ahead` is behind the text, or there is none, and the matcher is."""
-    here = ahead or matcher
-
-    def fits(byte: int) -> bool:
-        token = ids.get(bytes([byte]))
-        return token is not None and bool(here.fits([token]))
-
-    layout = layout.copy()
-    layout.feed(text, learn=False)
-    while len(text) < _LONGEST and time.thread_time() - begun < _LOOK_SECONDS:
-        more = here.forced() or layout.next(fits)
-        if more and here is matcher:
-            here = matcher.ahead()
-        if not more or not here.accept_text(more):
-            break
-        layout.feed(more, learn=False)
-        text += more
-    return text
+            self._known[head] = following
+        return following
 
 
 def ids_of(vocabulary: Vocabulary) -> dict[bytes, int]:

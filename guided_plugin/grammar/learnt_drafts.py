@@ -9,15 +9,17 @@ that verifies drafts decides. Depends on the grammar protocols.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from guided_plugin.grammar.batches import RunningRequest
-from guided_plugin.grammar.forced import ForcedTokens
-from guided_plugin.grammar.layout import LAYOUTS_BYTES, Layouts, OutputLayout
-from guided_plugin.grammar.outline import FREE, Outline, words_of
+from guided_plugin.grammar.forced import LOOK_SECONDS, MOST_BYTES, ForcedTokens
+from guided_plugin.grammar.layout import LAYOUTS_BYTES, Layouts
+from guided_plugin.grammar.outline import FREE, Outline, Step, words_of
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest
@@ -40,9 +42,8 @@ _AT_ONCE = 64
 """Tokens of a request that are read at once. After steps without drafts there are many;
 a batch waits."""
 
-_OTHERS = frozenset(b'"\\{}[]:,0123456789')
-_ACTIVE = Phase.ACTIVE
-_WAITING = Phase.WAITING
+
+_OTHERS = frozenset(b'"\\')
 
 
 class Followers:
@@ -70,14 +71,15 @@ class Found:
 
     tokens: tuple[int, ...] = ()
     source: Followers | Layouts | None = None
-    """What it followed earlier; None: it must follow, or nothing can be known of the
-    place."""
-    text: bytes = b""
-    """What was likeliest then."""
+    """What some of it followed earlier; None: it must follow, or nothing can be known
+    of the place."""
+    seen: tuple[tuple[Followers | Layouts, bytes], ...] = ()
+    """What was known of earlier outputs, and what was likeliest then."""
 
-
-_Step = tuple[Outline, list[tuple[bytes, bytes]]]
-"""What `Outline.after` returns."""
+    @property
+    def current(self) -> bool:
+        """Whether the same would be found now."""
+        return all(learnt.likeliest == text for learnt, text in self.seen)
 
 
 class _Trace:
@@ -86,22 +88,20 @@ class _Trace:
 
     def __init__(self, request: RunningRequest) -> None:
         spec = language_of(request.spec)
-        self.state, self.words = request.state, words_of(spec.text, spec.kind)
-        self.group = self.name = hash((spec, request.spec.salt))
-        """Of all requests that learn from each other; and of what came before the
-        document."""
+        self.state = request.state
+        self.words = words_of(spec.text, spec.kind)
+        self.group = hash((spec, request.spec.salt))
+        """The same for all requests that learn from each other."""
+        self.documents = 0
+        """How many have begun."""
         self.before = b""
-        """The end of that."""
+        """The end of the text since the last one."""
         self.outline: Outline | None = None
         """Where it is in the document, if it is in one."""
         self.length = request.state.start
         """Tokens that were read, or came before its grammar."""
-        self.layout: OutputLayout | None = None
-        """Where it is among whitespace, if its spec leaves that open,"""
-        self.laid_out = self.length
-        """after so many tokens."""
-        self.letters = 0
-        """In how many of the last steps all tokens had letters only."""
+        self.layouts: Layouts | None = None
+        """What its whitespace teaches, if its spec leaves that open."""
 
 
 class LearntDrafts:
@@ -112,12 +112,14 @@ class LearntDrafts:
         self._tokens = vocabulary.tokens
         self._forced = forced
         self._most = most
-        texts = enumerate(vocabulary.text_tokens)
         self._letters = frozenset(
-            i for i, text in texts if text and _OTHERS.isdisjoint(text)
+            token
+            for token, text in enumerate(vocabulary.text_tokens)
+            if text and _OTHERS.isdisjoint(text)
         )
+        """Tokens that can't end a text or a part of it that JSON escapes."""
         self._places: Latest[int, Outline] = Latest(_MEMO_BYTES)
-        self._steps: Latest[tuple[Outline, int], _Step] = Latest(_MEMO_BYTES)
+        self._steps: Latest[tuple[Outline, int], Step] = Latest(_MEMO_BYTES)
         self._followers: Latest[int, Followers] = Latest(_MEMO_BYTES)
         self._layouts: Latest[str | None, Layouts] = Latest(_MEMO_BYTES)
         """By salt, of all specs: a model keeps to its own."""
@@ -128,166 +130,176 @@ class LearntDrafts:
     ) -> tuple[Found | None, bool]:
         """What follows a request's new tokens, which its grammar has not seen yet; None
         if that is unknown. And whether it is worth looking for."""
-        phase = request.state.phase
-        if not tokens or phase is not _ACTIVE:
-            return None, bool(tokens) and phase is _WAITING and request.state.turns(
-                tokens
-            )
-        trace = self._trace(slot, request)
-        # What ends an output is read at once: it is not asked again.
-        outline = self._read(trace, tokens, new=request.state.ends_with(tokens[-1]))
-        letters = self._letters.issuperset(tokens)
-        trace.letters = letters and trace.letters + 1
-        if trace.letters > 1 and (trace.outline is None or trace.outline.in_text):
+        state = request.state
+        if not tokens:
             return None, False
-        found: Found | None = None if outline is None else outline.found
-        known = found is not None and (
-            found.source is None or found.source.likeliest == found.text
-        )
-        return (
-            (found, False)
-            if known
-            else (None, getattr(request.matcher, "forces", False))
-        )
+        if state.phase is not Phase.ACTIVE:
+            begins = state.phase is Phase.WAITING and state.turns(tokens)
+            return None, begins
+        # what ends an output is read at once: it is not asked again
+        new = state.ends_with(tokens[-1])
+        outline = self._read(self._trace(slot, request), tokens, new=new)
+        if outline is not None and outline.found is not None and outline.found.current:
+            return outline.found, False
+        return None, getattr(request.matcher, "forces", False)
 
     def look(self, slot: int, request: RunningRequest) -> Found:
         """Find what follows where a request is now, with its grammar."""
-        if request.state.phase is not _ACTIVE:
+        if request.state.phase is not Phase.ACTIVE:
             return Found()
         trace = self._trace(slot, request)
-        matcher: Any = request.matcher
         outline = self._read(trace)
-        layout = self._laid_out(trace)
-        laid_out = found = Found()
-        if layout is not None:
-            tokens = self._forced.behind(matcher, self._most, layout=layout)
-            must = matcher.forced() if tokens else b""
-            guessed = sum(map(len, map(self._text, tokens))) > len(must)
-            laid_out = Found(
-                tokens, layout.layouts if guessed else None, layout.layouts.likeliest
-            )
-            if must:
-                found = laid_out
-        if not found.tokens:
-            found = Found(self._forced.behind(matcher, self._most))
-        if outline is not None and not found.tokens:
-            source = self._after(trace, outline.key)
-            tokens = self._continued(matcher, outline.rest_of(source.likeliest), layout)
-            found = Found(tokens, source, source.likeliest)
-        if found.tokens[: len(laid_out.tokens)] != laid_out.tokens:
-            found = laid_out  # what came earlier was perhaps nested less deep
-        if outline is not None:
-            outline.found = found
+        matcher: Any = request.matcher
+        if outline is None or not getattr(matcher, "forces", False):
+            return Found(self._forced.after(request, self._most))
+        begun = time.thread_time()
+        must: bytes = matcher.forced()
+        followers = self._after(trace, outline.key)
+        layouts = trace.layouts
+        text = self._laid_out(matcher, outline, layouts, must)
+        source: Followers | Layouts | None = None
+        if len(text) > len(must):
+            source = layouts
+        named = b""
+        name = outline.rest_of(followers.likeliest)
+        if name:
+            named = self._run(matcher.fork(), outline, layouts, name)
+        # what came earlier was perhaps nested less deep
+        if len(named) > len(text) and named.startswith(text):
+            text = named
+            source = followers
+        tokens = self._forced.within(
+            begun, matcher, text, self._most, guessed=layouts is not None
+        )
+        learnt: list[Followers | Layouts] = [followers]
+        if layouts is not None:
+            learnt.append(layouts)
+        seen = tuple((one, one.likeliest) for one in learnt)
+        found = Found(tokens, source, seen)
+        outline.found = found
         return found
 
     def read(self, slot: int, request: RunningRequest) -> None:
         """Read what a request has written, when there is time for it."""
-        if request.state.phase is _ACTIVE:
-            trace = self._trace(slot, request)
-            self._read(trace)
-            self._laid_out(trace)
-
-    def _laid_out(self, trace: _Trace) -> OutputLayout | None:
-        """Where a request is among whitespace, and learn from what it has written."""
-        layout = trace.layout
-        tokens = trace.state.tokens
-        if layout is not None:
-            layout.feed(b"".join(map(self._text, tokens[trace.laid_out :])), learn=True)
-            trace.laid_out = len(tokens)
-        return layout
-
-    def _continued(
-        self, matcher: Any, text: bytes, layout: OutputLayout | None
-    ) -> tuple[int, ...]:
-        """The tokens of a text, and of what must follow it; none if it may not come."""
-        ahead = matcher.fork() if text and getattr(matcher, "forces", False) else None
-        if ahead is None or not ahead.accept_text(text):
-            return ()
-        return self._forced.behind(matcher, self._most, text, ahead, layout)
+        if request.state.phase is Phase.ACTIVE:
+            self._read(self._trace(slot, request))
 
     def _after(self, trace: _Trace, key: bytes) -> Followers:
         """What came after a name in outputs of the same spec and salt."""
-        known = self._followers
         name = hash((trace.group, key))
-        return known.get(name) or known.put(
-            name, Followers(), ENTRY_BYTES + _RECENT * _TEXT_BYTES
-        )
+        known = self._followers.get(name)
+        if known is not None:
+            return known
+        size = ENTRY_BYTES + _RECENT * _TEXT_BYTES
+        return self._followers.put(name, Followers(), size)
 
     def _trace(self, slot: int, request: RunningRequest) -> _Trace:
         trace = self._traces.get(slot)
-        if trace is None or trace.state is not request.state:
-            trace = self._traces[slot] = _Trace(request)
-            if trace.words.text and request.grammar.spec.whitespace == "flexible":
-                known = self._layouts
-                salt = request.spec.salt
-                trace.layout = OutputLayout(
-                    known.get(salt) or known.put(salt, Layouts(), LAYOUTS_BYTES)
-                )
-            if trace.words.begins is None:
-                trace.outline, _ = self._made(Outline(trace.words, trace.group), b"")
+        if trace is not None and trace.state is request.state:
+            return trace
+        trace = self._traces[slot] = _Trace(request)
+        if trace.words.text and request.grammar.spec.whitespace == "flexible":
+            salt = request.spec.salt
+            trace.layouts = self._layouts.get(salt) or self._layouts.put(
+                salt, Layouts(), LAYOUTS_BYTES
+            )
+        if trace.words.begins is None:
+            trace.outline = self._known(Outline(trace.words, trace.group))
         return trace
 
     def _read(
         self, trace: _Trace, newest: Sequence[int] = (), *, new: bool = True
     ) -> Outline | None:
-        """Read a request's tokens, of which the newest ones are not in its state.
-        Returns where it is in a document, if it is in one and all were read. `new`:
-        also those that no output brought to such a place before, each of which takes
-        several times as long."""
-        known = trace.state.tokens
-        tokens = (
-            newest if trace.length == len(known) else [*known[trace.length :], *newest]
-        )
+        """Read a request's tokens, of which the newest ones are not in its state, and
+        learn from them. Returns where it is in a document, if it is in one and all were
+        read. `new`: also those that no output brought to such a place before, each of
+        which takes several times as long."""
+        tokens = [*trace.state.tokens[trace.length :], *newest]
         for token in tokens[:_AT_ONCE]:
-            if not self._go_on(trace, token, new):
-                return None
+            outline = trace.outline
+            if outline is None:
+                step = self._begin(trace, self._text(token))
+            elif outline.begun == FREE and token in self._letters:
+                step = None  # the text goes on
+            else:
+                step = self._steps.get((outline, token))
+                if step is None and not new:
+                    return None
+                step = step or self._step(outline, token)
+            if step is not None:
+                self._learn(trace, step)
             trace.length += 1
-        return trace.outline if trace.length == len(known) + len(newest) else None
+        return trace.outline if len(tokens) <= _AT_ONCE else None
 
-    def _go_on(self, trace: _Trace, token: int, new: bool) -> bool:
-        """Move a request past a token, and learn from it. Whether it was read."""
-        outline = trace.outline
-        if outline is None:
-            text = trace.before + self._text(token)
-            begin = trace.words.begins and trace.words.begins.search(text)
-            end = begin.end() if begin else len(text)
-            trace.name = hash((trace.name, text[:end]))
+    def _begin(self, trace: _Trace, text: bytes) -> Step | None:
+        """Read text outside of documents: None if no document begins in it."""
+        text = trace.before + text
+        begin = trace.words.begins and trace.words.begins.search(text)
+        if not begin:
             trace.before = text[-_BEFORE:]
-            if not begin:
-                return True
-            step = self._made(Outline(trace.words, trace.name), text[end:])
-        elif outline.begun == FREE and token in self._letters:
-            return True
-        else:
-            known = self._steps
-            key = (outline, token)
-            found = known.get(key)
-            if found is None and not new:
-                return False
-            step = found or known.put(
-                key, self._made(outline, self._text(token)), ENTRY_BYTES
-            )
-        trace.outline, learnt = step
-        for before, between in learnt:
+            return None
+        trace.documents += 1
+        name = hash((trace.group, trace.documents, begin[0]))
+        return Outline(trace.words, name).after(text[begin.end() :])
+
+    def _step(self, outline: Outline, token: int) -> Step:
+        """Read a token in a document, which no output had there before."""
+        step = outline.after(self._text(token))
+        step.place = self._known(step.place)
+        return self._steps.put((outline, token), step, ENTRY_BYTES)
+
+    def _known(self, place: Outline) -> Outline:
+        """The same place for all outputs that come to equal ones."""
+        known = self._places.get(place.identity)
+        if known is not None:
+            return known
+        if place.begun.startswith(FREE):
+            place.found = Found()  # the text goes on
+        size = ENTRY_BYTES + len(place.begun) + len(place.since)
+        return self._places.put(place.identity, place, size)
+
+    def _learn(self, trace: _Trace, step: Step) -> None:
+        """A request comes to a place."""
+        for before, between in step.names:
             if len(between) <= _TEXT_BYTES:
                 self._after(trace, before).count(between)
-        if trace.outline.ended and trace.words.begins:
-            trace.name = trace.outline.name
-            trace.before = trace.outline.begun
+        if trace.layouts is not None:
+            for gap in step.gaps:
+                trace.layouts.learn(gap)
+        trace.outline = step.place
+        if step.place.ended and trace.words.begins:
+            trace.before = step.place.begun
             trace.outline = None
-        return True
-
-    def _made(self, outline: Outline, text: bytes) -> _Step:
-        """What comes of a text at a place: the same place for all outputs that come to
-        equal ones."""
-        place, learnt = outline.after(text)
-        if place.begun.startswith(FREE):
-            place.found = Found()  # it goes on
-        known = self._places
-        name = hash((place.name, place.begun, place.key, place.since))
-        size = ENTRY_BYTES + len(place.begun) + len(place.since)
-        return known.get(name) or known.put(name, place, size), learnt
 
     def _text(self, token: int) -> bytes:
         # The grammar refuses a token that the vocabulary does not have.
         return self._tokens[token] if token < len(self._tokens) else b""
+
+    def _laid_out(
+        self, matcher: Any, outline: Outline, layouts: Layouts | None, must: bytes
+    ) -> bytes:
+        """What must follow, with whitespace as it was before."""
+        if layouts is None:
+            return must
+        more = must or layouts.next(outline, partial(self._forced.fits, matcher))
+        if not more:
+            return b""
+        return self._run(matcher.ahead(), outline, layouts, more)
+
+    def _run(
+        self, ahead: Any, outline: Outline, layouts: Layouts | None, more: bytes
+    ) -> bytes:
+        """A text behind an outline and what must follow it, with whitespace as it was
+        before; nothing if the text may not come. Moves `ahead`."""
+        end = time.thread_time() + LOOK_SECONDS
+        text = b""
+        while more and ahead.accept_text(more):
+            text += more
+            done = more
+            if len(text) >= MOST_BYTES or time.thread_time() > end:
+                break
+            more = ahead.forced()
+            if layouts is not None:
+                outline = outline.after(done).place
+                more = more or layouts.next(outline, partial(self._forced.fits, ahead))
+        return text

@@ -1,16 +1,17 @@
 """`Outline`: a place in JSON, reduced to what decides which text may follow.
 
 Two outputs of one spec that come to the same outline allow the same continuations.
-Values are left out of it, except where a schema may tell branches apart by values.
-Depends on the keywords of JSON Schema.
+Values are left out of it, except where a schema may tell branches apart by values. The
+whitespace of the containers around the place is a part of it. Depends on the keywords
+of JSON Schema.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from guided_plugin.keywords import KEYWORDS
 from guided_plugin.spec.memo import remembered, texts_bytes
@@ -18,10 +19,12 @@ from guided_plugin.spec.memo import remembered, texts_bytes
 _STRING = r'"(?:[^"\\]|\\.)*+"'
 
 _PART = re.compile(
-    rb'(%b|[{}\[\],:])|([^{}\[\],:"]++|".*)' % _STRING.encode(), re.DOTALL
+    rb'(?P<whole>%b|[{}\[\],:])|(?P<spaces>[ \t\r\n]++)|[^{}\[\],:" \t\r\n]++|".*'
+    % _STRING.encode(),
+    re.DOTALL,
 )
-"""In an output: a part that is complete, or one that goes on until another part
-follows."""
+"""A part of an output. One that is neither whole nor whitespace goes on until another
+part follows."""
 
 _LONG = 256
 """An open text of more bytes is a part of the name: all of it is looked at with each
@@ -91,6 +94,44 @@ def words_of(text: str, kind: str) -> SpecWords:
     )
 
 
+class Container(NamedTuple):
+    """An open array or object."""
+
+    name: int
+    """The name of the place before it."""
+    opening: bytes
+    indent: bytes
+    """The indentation of the line on which it opened."""
+    around: Container | None
+    broken: bool = False
+    """Whether it began with a line's end."""
+
+
+class Gap(NamedTuple):
+    """Whitespace, perhaps none, between two parts of JSON."""
+
+    before: bytes
+    """The last byte of the part before it,"""
+    after: bytes
+    """and the first one of the part behind it."""
+    spaces: bytes
+    container: Container
+    """The innermost one, as it was before the gap."""
+
+
+@dataclass(slots=True)
+class Step:
+    """A text was read."""
+
+    place: Outline
+    """The place behind it."""
+    names: list[tuple[bytes, bytes]] = field(default_factory=list)
+    """Each name of the spec that was completed, as the name before it and the text
+    since that or since a value; and the end of the document likewise."""
+    gaps: list[Gap] = field(default_factory=list)
+    """The whitespace that was completed."""
+
+
 @dataclass(slots=True, eq=False)
 class Outline:
     """A place. `after` makes another one."""
@@ -107,55 +148,88 @@ class Outline:
     """and what is complete since then or since a value."""
     at_name: bool = False
     """Whether a string would be a name."""
-    in_text: bool = False
-    """Whether it is in the middle of a text that is no name."""
     ended: bool = False
     """Whether the document is complete."""
     found: Any = None
     """What follows, once that is known."""
+    before: bytes = b""
+    """The last byte of the last complete part that is no whitespace."""
+    indent: bytes = b""
+    """The indentation of the current line."""
+    container: Container | None = None
+    """The innermost open container."""
     _named: bytes = b""
-    _in_object: bool = False
-    _around: Any = None
-    """What came before the innermost open container, whether that is in an object, and
-    what is around it."""
 
-    def after(self, text: bytes) -> tuple[Outline, list[tuple[bytes, bytes]]]:
-        """The place behind a text. And what was completed: each name of the spec, as
-        the name before it and the text since that or since a value, and the end of the
-        document likewise."""
+    @property
+    def identity(self) -> int:
+        """The same for equal places."""
+        return hash((self.name, self.begun, self.key, self.since, self.indent))
+
+    @property
+    def in_value(self) -> bool:
+        """Whether it is in the middle of a string, a number or a word."""
+        return bool(self.begun.strip())
+
+    def after(self, text: bytes) -> Step:
+        """What the output comes to with a text."""
         place = replace(self, begun=b"", found=None)
-        learnt = list[tuple[bytes, bytes]]()
-        parts = iter(_PART.findall(self.begun + text))
-        for part, rest in parts:
-            if value := place.begun.strip():
-                place._take(value)
-            else:
-                place.since += place.begun
-            place.begun = rest
-            if part and place._take(part):
-                learnt.append((place.key, place.since))
+        step = Step(place)
+        goes_on = self.in_value
+        text = self.begun + text
+        for found in _PART.finditer(text):
+            part = found[0]
+            if place.ended:
+                place.begun = text[found.start() :]
+                break
+            if found["spaces"]:
+                place.begun = part
+                continue
+            if not goes_on:
+                place._end_gap(part, step)
+            goes_on = False
+            if found.end() == len(text) and not found["whole"]:
+                place.begun = part
+            elif place._take(part):
+                step.names.append((place.key, place.since))
                 place.key = place._named
                 place.since = b""
-            if place.ended:
-                place.begun = b"".join(map(b"".join, parts))
         place._settle()
-        return place, learnt
+        return step
+
+    def _end_gap(self, part: bytes, step: Step) -> None:
+        """Whitespace ends before a part."""
+        spaces = self.begun
+        self.begun = b""
+        self.since += spaces
+        container = self.container
+        broken = b"\n" in spaces
+        if container is not None:
+            step.gaps.append(Gap(self.before, part[:1], spaces, container))
+            if self.before in (b"{", b"["):
+                self.container = container._replace(broken=broken)
+                self.name = hash((self.name, broken))
+        if broken:
+            self.indent = spaces.rpartition(b"\n")[2]
 
     def _take(self, part: bytes) -> bool:
         """A part is complete. Returns whether a name of the spec is, or the
         document."""
         decides: bytes | int = part
         self.since += part
+        self.before = part[-1:]
+        container = self.container
         if part == b",":
-            self.at_name = self._in_object
+            self.at_name = container is not None and container.opening == b"{"
         elif part in (b"{", b"["):
-            self._around = self.name, self._in_object, self._around
-            self._in_object = self.at_name = part == b"{"
-        elif part in (b"}", b"]") and self._around:
+            self.container = Container(self.name, part, self.indent, container)
+            self.at_name = part == b"{"
+            self.name = hash((self.name, self.indent))
+        elif part in (b"}", b"]") and container is not None:
             decides = self.name if self.words.branches else b""
-            self.name, self._in_object, self._around = self._around
+            self.name = container.name
+            self.container = container.around
             self.at_name = False
-            self.ended = self._around is None
+            self.ended = self.container is None
             if b"{" in self.since or b"[" in self.since:
                 self.since = part  # that it is empty is a value
         elif self.at_name:
@@ -163,7 +237,7 @@ class Outline:
             self.at_name = False
         elif part != b":":
             self.since = b""
-            self.ended = self._around is None
+            self.ended = container is None
             decides = part if self.ended or self.words.branches else b""
         self.name = hash((self.name, decides))
         if part == b":" and self._named + part not in self.words.text:
@@ -175,13 +249,8 @@ class Outline:
         begun = self.begun
         words = self.words
         escape = b"\\" * ((len(begun) - len(begun.rstrip(b"\\"))) % 2)
-        self.in_text = begun.startswith(b'"') and not self.at_name
-        if (
-            self.in_text
-            and begun not in words.text
-            and not words.branches
-            and not words.measures
-        ):
+        decides = self.at_name or words.branches or words.measures
+        if begun.startswith(b'"') and not decides and begun not in words.text:
             self.begun = FREE + escape
         elif len(begun) > _LONG:
             self.name = hash((self.name, begun))
@@ -191,7 +260,7 @@ class Outline:
         """What is left of a text that stands between two values; nothing in the middle
         of a value, or if the output has begun another text."""
         begun = self.since + self.begun
-        if not self.at_name and self.begun.strip():
+        if not self.at_name and self.in_value:
             if self.begun.startswith(b'"'):
                 return b""
             begun = b""  # a number or a word may end here

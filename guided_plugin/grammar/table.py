@@ -90,7 +90,8 @@ class GrammarTable:
         self._stop_rows: Latest[tuple[int, ...], MaskArray] = Latest(_STOP_ROW_BYTES)
         self.renewals = Renewals(vocabulary)
         self._fills = 0
-        self._looked = self._fill_seconds = 0.0
+        self._looked = 0.0
+        self._fill_seconds = 0.0
         self.failures: list[tuple[int, GuidedError]] = []
         """Slots that failed since the host last took this list, with the reason."""
         self.led: list[int] = []
@@ -134,6 +135,7 @@ class GrammarTable:
                         what, hint="ask for shorter outputs, or simplify the schema"
                     )
 
+        added = False
         try:
             matcher = backend.start(grammar, stops)
             state = RequestState(triggers, stops)
@@ -163,18 +165,18 @@ class GrammarTable:
                 replay()
             else:
                 self._unbounded.replay(request, replay)
-        except BaseException as error:
-            # The host was not told that the slot is in use, so it would never remove
-            # the request.
-            self.requests.pop(slot, None)
-            if isinstance(error, RequestError):
-                raise error.for_request(request_id) from error
-            if not isinstance(error, Exception):
-                raise
+            added = True
+        except RequestError as error:
+            raise error.for_request(request_id) from error
+        except Exception as error:
             raise RequestError(
                 f"its backend failed: {error}", request_id=request_id
             ) from error
         finally:
+            if not added:
+                # The host was not told that the slot is in use, so it would never
+                # remove the request.
+                self.requests.pop(slot, None)
             self.regroup()
 
     def add_failed(
@@ -230,24 +232,21 @@ class GrammarTable:
         if self._fills % _RENEW_EVERY == 0 or start - self._looked > _LOOK_SECONDS:
             self._look_at_matchers()
             start = self._looked = time.perf_counter()
+        if rows is None:
+            rows = list(range(len(slots)))
+            self._closing_until = time.thread_time() + _CLOSING_SECONDS
         group = self._group(slots)
         for batch in group.batches:
-            own = (
-                batch.positions
-                if rows is None
-                else [rows[position] for position in batch.positions]
-            )
+            own = [rows[position] for position in batch.positions]
             self._fill_batch(batch, slots, mask, own)
-        if rows is None:  # a step begins
-            self._closing_until = time.thread_time() + _CLOSING_SECONDS
         part = _CLOSING_SECONDS / max(1, len(group.closing))
         for position, request, closing in group.closing:
             if len(request.state.tokens) >= closing.due and request.error is None:
-                row = mask[position if rows is None else rows[position]]
+                row = mask[rows[position]]
                 self._close(slots[position], request, closing, row, part)
         for position in group.others:
             request = self.requests[slots[position]]
-            row = mask[position if rows is None else rows[position]]
+            row = mask[rows[position]]
             if request.state.phase is not Phase.WAITING:
                 row[:] = self.stop_row(request)
                 continue
@@ -301,8 +300,10 @@ class GrammarTable:
             if not self.renewals.refresh(request):
                 return
             self.regroup()
+        if outdated:
+            return
         end = time.perf_counter() + self._fill_seconds
-        for request in () if outdated else self.requests.values():
+        for request in self.requests.values():
             if not request.stays and getattr(request.matcher, "crowded", False):
                 if time.perf_counter() > end or not self.renewals.move(request):
                     return
@@ -317,11 +318,7 @@ class GrammarTable:
     ) -> None:
         batch.fill(mask, rows)
         errors = batch.errors
-        filled = (
-            rows
-            if not errors
-            else [row for index, row in enumerate(rows) if index not in errors]
-        )
+        filled = [row for index, row in enumerate(rows) if index not in errors]
         for row in _empty_rows(mask, filled):
             index = rows.index(row)
             error = self.renewals.fill(batch.requests[index], mask, row)
@@ -353,12 +350,10 @@ class GrammarTable:
             chosen = [tokens[position] for position in batch.positions]
             verdicts = batch.accept(chosen)
             changed |= batch.stale
-            for request, token, accepted in zip(
-                batch.requests, chosen, verdicts, strict=True
-            ):
+            outcomes = zip(batch.requests, chosen, verdicts, strict=True)
+            for index, (request, token, accepted) in enumerate(outcomes):
                 if not accepted:
                     changed = True
-                    index = batch.requests.index(request)
                     error = batch.errors.get(index) or self.renewals.accept(
                         request, token
                     )
@@ -368,10 +363,8 @@ class GrammarTable:
                 if request.state.take(token):
                     changed = True
         for position in group.others:
-            request = self.requests[slots[position]]
-            before = request.state.phase
-            self._accept_one(slots[position], request, tokens[position])
-            changed |= request.state.phase is not before
+            slot = slots[position]
+            self._accept_one(slot, self.requests[slot], tokens[position])
         if changed:
             self.regroup()
 
@@ -385,7 +378,6 @@ class GrammarTable:
                 if token == NO_TOKEN:
                     break
                 request = self.requests[slot]
-                before = request.state.phase
                 if not request.bounded:
                     self.accept((slot,), [token])
                     continue
@@ -393,8 +385,6 @@ class GrammarTable:
                     self._accept_one(slot, request, token)
                 except Exception as error:
                     self.fail(slot, RequestError(f"its backend failed: {error}"))
-                if request.state.phase is not before:
-                    self.regroup()
 
     def _accept_one(self, slot: int, request: RunningRequest, token: int) -> None:
         phase = request.state.phase
@@ -407,6 +397,8 @@ class GrammarTable:
             self.fail(slot, error)
         elif request.state.take(token) and phase is Phase.WAITING:
             self._begin(slot, request)
+        if request.state.phase is not phase:
+            self.regroup()
 
     def _begin(self, slot: int, request: RunningRequest) -> None:
         """A request waits no more: it begins, or has ended."""
@@ -443,13 +435,12 @@ class GrammarTable:
                 group.others.append(position)
         for (_, bounded), positions in active.items():
             requests = [self.requests[slots[position]] for position in positions]
-            calls = self._unbounded
-            batch = (
-                partial(StepBatch, calls.seconds)
-                if bounded
-                else partial(UnboundedBatch, calls)
-            )
-            group.batches.append(batch(positions, requests))
+            if bounded:
+                seconds = self._unbounded.seconds
+                group.batches.append(StepBatch(seconds, positions, requests))
+            else:
+                calls = self._unbounded
+                group.batches.append(UnboundedBatch(calls, positions, requests))
         if len(self._groups) >= _GROUPS:
             self.regroup()
         self._groups[slots] = group

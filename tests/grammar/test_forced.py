@@ -131,21 +131,6 @@ def test_of_a_value_the_first_mark_is_offered_though_a_sign_or_an_empty_text_mak
     assert value.texts() == [b' "']
 
 
-def test_what_followed_last_changes_nothing() -> None:
-    marks = vocabulary(b'":', b'":"', b'":{', b'a":[')
-    runs = [
-        Run(OutputSpec.regex('a":' + rest), marks)
-        for rest in ('("|1)', '["[]', "[12]", '["{]', "([{]|1)")
-    ]
-    alone = [run.texts() for run in runs]
-    assert alone == [[b"a"], [], [b"a", b'":'], [b"a"], [b"a"]]
-    for run in runs:
-        run.forced = runs[0].forced
-    for turn in (range(5), range(4, -1, -1), (2, 0, 4, 3, 1, 2)):
-        for one in turn:
-            assert runs[one].texts() == alone[one]
-
-
 def test_only_active_requests_and_no_more_than_most() -> None:
     run = Run(OutputSpec.choice(["hello there, general"]))
     whole = run.after(50)
@@ -177,7 +162,7 @@ def test_after_two_long_looks_in_a_row_a_grammar_is_not_asked_again(
 ) -> None:
     def look_long() -> None:
         with monkeypatch.context() as patched:
-            patched.setattr("guided_plugin.grammar.forced._LOOK_SECONDS", 0.0)
+            patched.setattr("guided_plugin.grammar.forced.LOOK_SECONDS", 0.0)
             run.after()
 
     run = Run(OutputSpec.choice(["hello there"]))

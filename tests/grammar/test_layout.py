@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import takewhile
 from random import Random
 
 import pytest
@@ -11,7 +12,10 @@ from stopping import special_vocabulary
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.grammar.forced import ForcedTokens
-from guided_plugin.grammar.layout import Layouts, OutputLayout, Part, Place, Whitespace
+from guided_plugin.grammar.layout import Layouts
+from guided_plugin.grammar.learnt_drafts import LearntDrafts
+from guided_plugin.grammar.outline import Outline, words_of
+from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
@@ -71,6 +75,23 @@ def cut(random, text):
         at += size
 
 
+class Output:
+    """One output, whose whitespace is learnt or told."""
+
+    def __init__(self, layouts):
+        self.layouts = layouts
+        self.outline = Outline(words_of("{}", "json_object"), 0)
+
+    def write(self, text):
+        step = self.outline.after(text)
+        self.outline = step.place
+        for gap in step.gaps:
+            self.layouts.learn(gap)
+
+    def next(self, following):
+        return self.layouts.next(self.outline, following.__contains__)
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_whitespace_is_told_as_it_was_written(name):
     """Before each part of a document, the layout tells just the whitespace that the
@@ -78,56 +99,39 @@ def test_whitespace_is_told_as_it_was_written(name):
     random = Random(name)
     layouts = Layouts()
     for _ in range(30):
-        OutputLayout(layouts).feed(
-            json.dumps(a_value(random), **LAYOUTS[name]).encode(), learn=True
-        )
+        Output(layouts).write(json.dumps(a_value(random), **LAYOUTS[name]).encode())
     told = wrong = 0
     for _ in range(30):
-        text = json.dumps({"a": a_value(random)}, **LAYOUTS[name]).encode()
-        output = OutputLayout(layouts)
-        fed = 0
-        for piece in cut(random, text):
-            rest = text[fed:].lstrip(b" \t\n\r")[:1]
-            expected = text[fed:][
-                : len(text[fed:]) - len(text[fed:].lstrip(b" \t\n\r"))
-            ]
-            said = output.next(rest.__contains__) if rest else b""
+        rest = json.dumps({"a": a_value(random)}, **LAYOUTS[name]).encode()
+        output = Output(layouts)
+        for piece in cut(random, rest):
+            following = rest.lstrip(b" \t\n\r")
+            said = output.next(following[:1]) if following else b""
             if said:
                 told += 1
-                wrong += said != expected + rest
-            output.feed(piece, learn=False)
-            fed += len(piece)
+                wrong += said != rest[: len(rest) - len(following) + 1]
+            output.write(piece)
+            rest = rest[len(piece) :]
     assert told > 200
     assert not wrong
 
 
 def test_a_layout_is_forgotten_when_outputs_change():
     layouts = Layouts()
-    colon = Place(Part.COLON, Part.VALUE, broken=False)
-    for _ in range(1000):
-        OutputLayout(layouts).feed(b'{"a":  1}', learn=True)
-    assert layouts.at(colon) == Whitespace(b"  ")
-    for _ in range(16):
-        OutputLayout(layouts).feed(b'{"a": 1}', learn=True)
-    assert layouts.at(colon) == Whitespace(b" ")
+    for text, times, spaces in ((b'{"a":  1}', 1000, b"  "), (b'{"a": 1}', 16, b" ")):
+        for _ in range(times):
+            Output(layouts).write(text)
+        output = Output(layouts)
+        output.write(b'{"a":')
+        assert output.next(b"1") == spaces + b"1"
 
 
-def test_nothing_is_learnt_from_a_copy_or_told_inside_a_string():
-    layouts = Layouts()
-    output = OutputLayout(layouts)
-    output.copy().feed(b'{"a": 1}', learn=False)
-    assert layouts.at(Place(Part.COLON, Part.VALUE, broken=False)) is None
-    output.feed(b'{"a": 1, "b, ', learn=True)
-    assert output.next(b'"'.__contains__) == b""
-    output.feed(b'c": {', learn=True)
-    assert output.copy().next(b'"'.__contains__) == b'"'  # as behind the bracket before
-
-
-def test_text_around_json_ends_strings_at_its_lines_ends():
-    """A quote in free text begins no string that hides the layout of what follows."""
-    layouts = Layouts()
-    OutputLayout(layouts).feed(b'He said "no.\n<call>\n{"a": 1, "b": 2}', learn=True)
-    assert layouts.at(Place(Part.COMMA, Part.VALUE, broken=False)) == Whitespace(b" ")
+def test_nothing_is_told_inside_a_string():
+    output = Output(Layouts())
+    output.write(b'{"a": 1, "b, ')
+    assert output.next(b'"') == b""
+    output.write(b'c": {')
+    assert output.next(b'"') == b'"'  # as behind the bracket before
 
 
 @pytest.fixture(scope="module")
@@ -144,38 +148,33 @@ def compiler():
 def test_a_learnt_layout_forces_as_much_as_a_fixed_one(compiler, name):
     """With `flexible` whitespace, once a document of this layout was written, no step
     more than `spaced`."""
-    forced = ForcedTokens(compiler.vocabulary)
+    vocabulary = compiler.vocabulary
+    learnt = LearntDrafts(vocabulary, ForcedTokens(vocabulary), 64)
 
-    def steps(whitespace, text, layouts):
-        grammar = compiler.compile(
-            OutputSpec.json_schema(SCHEMA, whitespace=whitespace)
-        )
-        matcher = compiler.backend(grammar.backend).start(
-            grammar, compiler.vocabulary.stop_token_ids
-        )
-        output = OutputLayout(layouts)
+    def steps(whitespace, text):
+        spec = OutputSpec.json_schema(SCHEMA, whitespace=whitespace)
+        grammar = compiler.compile(spec)
+        table = GrammarTable(vocabulary)
+        table.add(0, "", spec, grammar, compiler.backend(grammar.backend))
         at = count = 0
         while at < len(text):
-            layout = output if whitespace == "flexible" else None
-            drafts = forced.behind(matcher, 64, layout=layout)
-            offered = b"".join(
-                compiler.vocabulary.text_tokens[token] for token in drafts
+            drafts = learnt.look(0, table.requests[0]).tokens
+            offered = b"".join(vocabulary.text_tokens[token] for token in drafts)
+            matches = takewhile(
+                lambda pair: pair[0] == pair[1], zip(offered, text[at:], strict=False)
             )
-            assert text[at:].startswith(offered[: len(text) - at])
-            step = text[at : at + len(offered) + 1]
-            assert matcher.accept_text(step)
-            output.feed(step, learn=True)
+            step = text[at : at + len(list(matches)) + 1]
+            table.accept_more((0,), [[token] for token in step])
             at += len(step)
             count += 1
+        learnt.look(0, table.requests[0])
         return count
 
-    layouts = Layouts()
     value = {
         "alpha": 1,
         "beta": [{"kind": "x", "name": 'so, is: "it"'}],
         "gamma": {"z": True},
     }
     text = json.dumps(value, **LAYOUTS[name]).encode()
-    OutputLayout(layouts).feed(text, learn=True)
-    spaced = steps("spaced", json.dumps(value).encode(), Layouts())
-    assert steps("flexible", text, layouts) <= spaced + 1
+    steps("flexible", text)
+    assert steps("flexible", text) <= steps("spaced", json.dumps(value).encode()) + 1

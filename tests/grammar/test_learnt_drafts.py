@@ -401,12 +401,9 @@ def test_what_is_known_of_a_place_is_what_its_own_grammar_says(seed):
                 found, recalled = server.step(table, 0, [token])
                 must = server.forced.after(table.requests[0], MOST)
                 if recalled and found.tokens:
-                    goes_on = found.source is not None and (
-                        not must or form == "flexible"
-                    )
+                    text = server.text(found.tokens)
                     assert found.tokens == must or (
-                        goes_on
-                        and server.text(found.tokens).startswith(server.text(must))
+                        found.source is not None and text.startswith(server.text(must))
                     )
                     known += bool(must)
     assert known > 100
@@ -575,6 +572,6 @@ def test_no_text_takes_long(text):
     place = Outline(words_of("{}", "json_object"), 0)
     begun = time.thread_time()
     for _ in range(2000):
-        place, _ = place.after(text)
+        place = place.after(text).place
     place.after(text * 20_000)
     assert time.thread_time() - begun < 1.0

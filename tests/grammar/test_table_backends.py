@@ -177,14 +177,6 @@ class TestACulprit:
         ]
         assert table.mask(0, 1, 2) == [{Z, END}, {END}, {END}]
 
-    def test_the_others_go_on(self, table, fake):
-        fake.broken = "accept"
-        table.inner.accept((0, 1, 2), [Z, Z, Z])
-        table.inner.accept((0, 1, 2), [Z, Z, END])
-        assert table.phases(0, 1, 2) == [Phase.ACTIVE, Phase.FAILED, Phase.DONE]
-        assert fake.live["first"].tokens == [Z, Z, Z]
-        assert len(table.inner.failures) == 1
-
     def test_a_wrong_token_beside_it_is_told_as_such(self, table, fake):
         fake.broken = "accept"
         table.inner.accept((0, 1, 2), [A, Z, Z])
@@ -270,14 +262,6 @@ class TestSlots:
         table.feed(0, ids("c"))
         assert table.mask(0) == [{*ids("d"), END}]
         assert table.inner.failures == []
-
-    def test_requests_with_one_grammar_move_apart(self, table):
-        for slot in (0, 1):
-            table.add(slot, SPEC)
-        table.inner.accept((0, 1), [A, A])
-        table.inner.accept((0,), [B])
-        table.inner.accept((1,), [END])
-        assert table.phases(0, 1) == [Phase.ACTIVE, Phase.DONE]
 
     def test_a_taken_slot_names_its_holder(self, table):
         table.add(0, SPEC)

@@ -259,29 +259,6 @@ class TestMatchersThatCannotGoBack:
     def backend(self) -> LLGuidanceBackend:
         return LLGuidanceBackend(VOCABULARY, GuidedConfig(threads=2))
 
-    def test_lexemes_with_a_bound_of_tokens(self, backend):
-        spec = OutputSpec.grammar(
-            'start: name "-"\nname[max_tokens=3]: /[a-c]{2,20}/', syntax="lark"
-        )
-        table = GrammarTable(VOCABULARY)
-        table.add(0, "r", spec, backend.compile(spec), backend)
-        a = TOKENS.index(b"a")
-        dash = TOKENS.index(b"-")
-        for _ in range(2):
-            rows = np.zeros((3, VOCABULARY.words), np.int32)
-            fill_with_drafts(table, (0,), rows, [[a], [a]])
-            assert table.failures == []
-            table.accept((0,), [a])
-        masks = masks_of(table, (0,))
-        assert END not in masks[0]
-        assert dash in masks[0] or a in masks[0]
-        while dash not in (masks := masks_of(table, (0,)))[0]:
-            table.accept((0,), [a])
-        table.accept((0,), [dash])
-        table.accept((0,), [END])
-        assert table.phase(0) is Phase.DONE
-        assert table.failures == []
-
     def test_a_draft_into_a_dead_end(self, backend):
         spec = OutputSpec.regex("a(bz|c)d")  # no token spells a z
         table = GrammarTable(VOCABULARY)
