@@ -104,21 +104,6 @@ FORMS = {
     ),
     "control tokens": Form(
         {
-            "type": "token_triggered_tags",
-            "trigger_tokens": [CALL.decode()],
-            "tags": [
-                tag(
-                    {"type": "token", "token": CALL.decode()},
-                    json_of(STRINGS),
-                    {"type": "token", "token": END_CALL.decode()},
-                )
-            ],
-        },
-        (("\ue000", "\ue001", STRINGS),),
-        spelled=False,
-    ),
-    "named control tokens": Form(
-        {
             "type": "triggered_tags",
             "triggers": [CALL.decode()],
             "tags": around([(CALL.decode(), END_CALL.decode(), STRINGS)]),
