@@ -113,7 +113,7 @@ class Reader:
             return self._format(document["format"], ("format",), ())
         values = checked(document, _OLDER_FORM, ())
         calls = self._calls(values["structures"], _STRUCTURE, ("structures",))
-        return self._triggered(calls, values, (), ())
+        return self._free_text(calls, values, (), ())
 
     def _format(self, node: Any, path: Path, ends: Ends) -> Node:
         """A format of any type, with one of the ends behind it: free text is one leaf
@@ -126,10 +126,10 @@ class Reader:
         values = checked(node, fields, path)
         match kind:
             case "any_text":
-                return self._free_text(values, [], path, ends)
+                return self._free_text([], values, path, ends)
             case "triggered_tags":
                 calls = self._calls(values["tags"], _TAG, (*path, "tags"))
-                return self._triggered(calls, values, path, ends)
+                return self._free_text(calls, values, path, ends)
             case "json_schema" if values["style"] != "json":
                 return self._xml(values, path, ends)
             case "sequence":
@@ -187,10 +187,9 @@ class Reader:
                 parts.append(self._format(element, place, ends))
                 ends = ()
                 continue
-            text = checked(element, _FORMATS["const_string"], place)["value"]
-            if text:
-                parts.append(self._texts.one_of(ends))
-                ends = (text,)
+            values = checked(element, _FORMATS["const_string"], place)
+            parts.append(self._texts.one_of(ends))
+            ends = (values["value"],)
         parts.append(self._texts.one_of(ends))
         return sequence(reversed(parts))
 
@@ -229,42 +228,35 @@ class Reader:
             tag = sequence([tag, Repeat(more, 0, loop=True)])
         return tag if values["at_least_one"] else optional(tag)
 
-    def _triggered(
+    def _free_text(
         self, calls: list[_Call], values: Values, path: Path, ends: Ends
     ) -> Node:
-        """Free text in which each trigger begins a tag."""
-        once = values["stop_after_first"]
+        """Free text, in which each trigger begins a tag, up to one of the ends; without
+        any, as far as it goes."""
         after = self._texts.one_of(ends)
         first = either([self._written(*call) for call in calls])
-        if once and values["at_least_one"]:
+        at_least_one = values.get("at_least_one")
+        once = values.get("stop_after_first")
+        if once and at_least_one:
             return sequence([first, after])
-        triggers = values["triggers"]
-        excluded = self._excluded(values)
-        if not set(triggers).isdisjoint(excluded):
-            what = "a trigger that is an end or an excluded text"
-            raise refusal(what, (*path, "triggers"))
-        stops = [*triggers, *excluded]
-        triggered = self._texts.free(stops, triggers, calls, path)
-        tail = self._free_text(values, triggers, path, ends)
+        triggers = values.get("triggers", [])
+        place = (*path, "triggers")
+        # Free text must not have ends of the tag around it either.
+        excluded = {*values["excludes"], *filter(None, self._tag_ends)}
+        if not excluded.isdisjoint(triggers):
+            raise refusal("a trigger that is an end or an excluded text", place)
+        stops = tuple(sorted(excluded.union(triggers)))
+        tail = optional(Free(stops))
+        if ends:
+            goals = [(end, EMPTY) for end in ends]
+            tail = self._texts.free(stops, excluded, goals, path)
+        if not calls:
+            return tail
+        triggered = self._texts.free(stops, triggers, calls, place)
         if once:
             return either([sequence([triggered, after]), tail])
         more = sequence([Repeat(triggered, 0, loop=True), tail])
-        return sequence([first, more]) if values["at_least_one"] else more
-
-    def _free_text(
-        self, values: Values, triggers: list[str], path: Path, ends: Ends
-    ) -> Node:
-        """Free text up to one of the ends; without any, as far as it goes."""
-        excluded = self._excluded(values)
-        stops = [*triggers, *excluded]
-        if not ends:
-            return optional(Free(tuple(sorted(set(stops)))))
-        goals = [(end, EMPTY) for end in ends]
-        return self._texts.free(stops, excluded, goals, path)
-
-    def _excluded(self, values: Values) -> list[str]:
-        """Texts that free text must not have: ends of the tag around it as well."""
-        return [*values["excludes"], *filter(None, self._tag_ends)]
+        return sequence([first, more]) if at_least_one else more
 
 
 def _regex(pattern: str, path: Path) -> Node:

@@ -55,7 +55,7 @@ class Texts:
 
     def free(
         self,
-        stops: Iterable[str],
+        stops: tuple[str, ...],
         enders: Collection[str],
         goals: Iterable[tuple[str, Node]],
         path: Path,
@@ -65,7 +65,6 @@ class Texts:
         `enders`: the stops with which goals begin. A goal is a text, and what must
         follow it.
         """
-        every = tuple(sorted(set(stops)))
         followers: dict[tuple[str, Control | None], list[Node]] = {}
         for text, then in goals:
             stop = min(filter(text.startswith, enders), key=len, default=None)
@@ -75,7 +74,7 @@ class Texts:
                     path,
                     "let it begin with a trigger, or with a text of `excludes`",
                 )
-            _check_reached(stop, every, path)
+            _check_reached(stop, stops, path)
             rest = sequence([self.spelled(text.removeprefix(stop)), then])
             followers.setdefault((stop, None), []).append(rest)
             before, *names = self._pieces(text)
@@ -85,7 +84,7 @@ class Texts:
                 followers.setdefault(key, []).append(sequence([behind, then]))
         options: list[Node] = []
         for (ending, control), rests in followers.items():
-            free = Free(every, ending)
+            free = Free(stops, ending)
             parts: list[Node] = [free if ending else optional(free)]
             if control is not None:
                 parts.append(control)

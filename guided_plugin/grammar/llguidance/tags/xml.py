@@ -87,7 +87,7 @@ def xml_elements(
             begin.replace("{raw}", raw).replace("{key}", key) for begin in found.begins
         ]
         if strings == []:
-            free = texts.free([found.end], [found.end], [(found.end, EMPTY)], place)
+            free = texts.free((found.end,), (found.end,), [(found.end, EMPTY)], place)
             element = sequence([_after_line(texts, begins), free])
         else:
             content = (
