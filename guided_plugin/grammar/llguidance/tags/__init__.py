@@ -104,6 +104,7 @@ class _Writer:
         return found
 
     def _lowered(self, node: Schema) -> Lowered:
+        """Write a schema's rules."""
         try:
             return lower_schema(
                 node.schema,
@@ -150,6 +151,7 @@ class _Writer:
                 return Repeated((self.symbol(part),), low, None if loop else 1)
 
     def _symbols(self, nodes: Iterable[Node]) -> tuple[Symbol, ...]:
+        """The symbols of nodes that come one after the other."""
         return tuple(map(self.symbol, nodes))
 
 

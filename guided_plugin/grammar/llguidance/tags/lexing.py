@@ -120,6 +120,8 @@ class Lexing:
                 return self._behind[-1]
 
     def _close_loop(self, begin: int, after: int, inside: list[int]) -> None:
+        """Lead from the end of a loop to its beginning. `inside`: the states after its
+        leaves."""
         first = self._next_places(begin)
         for state in inside:
             ends = after in self._same(state)
@@ -128,6 +130,7 @@ class Lexing:
         self._skips[after].append(begin)
 
     def _state(self) -> int:
+        """Add a state."""
         self._places.append([])
         self._skips.append([])
         return len(self._skips) - 1
@@ -215,6 +218,7 @@ def _continuing(leaf: Leaf, types_of: TypesOf) -> _Bytes:
 
 
 def _misread(what: str) -> UnsupportedSpecError:
+    """An error about a tag that a lexer would read otherwise."""
     return UnsupportedSpecError(
         f"can't be read from left to right: {what}",
         where="structural_tag (llguidance)",
@@ -223,6 +227,7 @@ def _misread(what: str) -> UnsupportedSpecError:
 
 
 def _told(leaf: Leaf) -> str:
+    """A leaf in words."""
     match leaf:
         case Text(text):
             return shown(text)

@@ -166,9 +166,11 @@ class Reader:
                 return Repeat(self._content(values, path), low, loop=True)
 
     def _content(self, values: Values, path: Path, ends: Ends = ()) -> Node:
+        """The format inside another one."""
         return self._format(values["content"], (*path, "content"), ends)
 
     def _xml(self, values: Values, path: Path, ends: Ends) -> Node:
+        """Properties as XML elements."""
         style = values["style"]
         if values["any_order"] or not self._spec.closed:
             what = f"a style of {shown(style)} with these options"
@@ -206,6 +208,7 @@ class Reader:
         return calls
 
     def _call(self, values: Values, path: Path) -> _Call:
+        """A tag, or a structure of the older form."""
         end = values["end"]
         ends = (end,) if isinstance(end, str) else tuple(end)
         if "schema" in values:
@@ -218,9 +221,11 @@ class Reader:
         return values["begin"], rest
 
     def _written(self, begin: str, rest: Node) -> Node:
+        """A tag with the text that begins it."""
         return sequence([self._texts.spelled(begin), rest])
 
     def _separated(self, values: Values, path: Path) -> Node:
+        """Tags with a text between two of them."""
         calls = self._calls(values["tags"], _TAG, (*path, "tags"))
         tag = either([self._written(*call) for call in calls])
         if not values["stop_after_first"]:

@@ -102,6 +102,7 @@ class Texts:
         return re.split(f"({'|'.join(longest_first)})", text)
 
     def _control(self, name: str) -> Control:
+        """The control token of a name."""
         token = self._tokens[name]
         self.named.add(token)
         return Control(token)
