@@ -38,7 +38,9 @@ class Field:
     """What a field must hold. One that is left out holds the default."""
 
     fits: Callable[[Any], object]
+    """It is true of the values that the field may hold."""
     complaint: str
+    """What to say about any other value."""
     default: Any = None
     error: Callable[[str, Path], GrammarError] = malformed
 
@@ -65,10 +67,12 @@ def is_text(value: Any) -> bool:
 
 
 def _are_texts(value: Any) -> bool:
+    """Tell whether a value is a list of texts."""
     return isinstance(value, list) and all(map(is_text, value))
 
 
 def _is_part(value: Any) -> bool:
+    """Tell whether a value may be a format."""
     return isinstance(value, dict)
 
 

@@ -63,9 +63,13 @@ class Lexing:
         start = self._state()
         self._add(node, start, loop=0)
         self._start = self._next_places(start)
+        """The leaves that may come first."""
         self._follow = [self._next_places(state) for state in self._behind]
+        """The leaves that may follow each leaf."""
         self._begins = [_beginning(leaf, types_of) for leaf in self._leaves]
+        """The bytes with which each leaf may begin."""
         self._goes_on = [_continuing(leaf, types_of) for leaf in self._leaves]
+        """The bytes with which each leaf may go on where it could end."""
         self._next = [
             _NONE.union(*(self._begins[place] for place in places))
             for places in self._follow

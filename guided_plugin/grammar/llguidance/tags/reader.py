@@ -52,9 +52,11 @@ _NOT_ASCII = frozenset(range(128, 256))
 
 _TAG = {"begin": TEXT, "content": PART, "end": ENDS}
 _STRUCTURE = {"begin": TEXT, "schema": SCHEMA, "end": ENDS}
+"""A tag of the older form."""
 _CHOICE = {"at_least_one": FLAG, "stop_after_first": FLAG}
 _TRIGGERED = {"triggers": TEXTS, "excludes": TEXTS, **_CHOICE}
 _OLDER_FORM = {"structures": PARTS, **_TRIGGERED}
+"""The fields of a whole tag of the older form."""
 
 _STYLE = Field(
     lambda style: style == "json" or style in STYLES,

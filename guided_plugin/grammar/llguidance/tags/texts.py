@@ -67,7 +67,8 @@ class Texts:
         """
         followers: dict[tuple[str, Control | None], list[Node]] = {}
         for text, then in goals:
-            stop = min(filter(text.startswith, enders), key=len, default=None)
+            begins = filter(text.startswith, enders)
+            stop = min(begins, key=len, default=None)
             if stop is None:
                 raise refusal(
                     f"free text before {shown(text)}, which may occur in it,",
