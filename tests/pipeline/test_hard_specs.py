@@ -158,7 +158,6 @@ TEXTS: list[tuple[gp.OutputSpec, list[str], list[str]]] = [
     ),
 ]
 STOP = "may be a stop token in the middle of the output"
-TOKEN = "a token that is not a control token, or ends the output"
 DRAFT_4 = {
     "$schema": "http://json-schema.org/draft-04/schema#",
     "type": "number",
@@ -186,11 +185,6 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
         lambda: gp.OutputSpec.grammar(f'root ::= "a" Token({END}) "b"'),
         "grammar",
         "Token",
-    ),
-    "in a tag": (
-        lambda: tag({"type": "token", "token": "<|eot|>"}),
-        "#/format/token",
-        TOKEN,
     ),
     "distinct items in a grammar": (
         lambda: inner(INTEGERS),

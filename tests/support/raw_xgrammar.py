@@ -63,38 +63,7 @@ class _RawTags(RawXGrammar):
                 "tags": tags,
             }
             document = {"type": "structural_tag", "format": form}
-        return self._compiler.compile_structural_tag(
-            json.dumps(self._numbered(document))
-        )
-
-    def _numbered(self, node: Any, key: str = "") -> Any:
-        """A tag with ids for the names of tokens."""
-        if isinstance(node, dict):
-            kept = {
-                name: self._numbered(value, name)
-                for name, value in node.items()
-                if name != "json_schema"
-            }
-            if node.get("type") == "token_dispatch":
-                kept["rules"] = [
-                    [self._id(token), self._numbered(form)]
-                    for token, form in node["rules"]
-                ]
-            return {**node, **kept}
-        if isinstance(node, list):
-            return [self._numbered(each, key) for each in node]
-        return (
-            self._id(node)
-            if key in ("token", "trigger_tokens", "exclude_tokens")
-            else node
-        )
-
-    def _id(self, token: int | str) -> int:
-        return (
-            self._vocabulary.tokens.index(token.encode())
-            if isinstance(token, str)
-            else token
-        )
+        return self._compiler.compile_structural_tag(json.dumps(document))
 
 
 def _json(schema: Any) -> dict[str, Any]:

@@ -119,17 +119,9 @@ FORMS: dict[str, dict[str, Any]] = {
     ),
     "plus": {"type": "plus", "content": _A},
     "star": {"type": "star", "content": _B},
-    "repeat": {"type": "repeat", "min": 1, "max": 2, "content": _B},
-    "repeat without end": {"type": "repeat", "min": 2, "max": -1, "content": const("ab")},
     "regexes": _sequence(_DIGITS, const("x"), {"type": "regex", "pattern": "[a-z]*"}),
     "a number in a call": tag("<f=a>", _sequence(_DIGITS, const("<"), json_of(_OBJECT)), "</f>"),
     "text up to its end": _sequence({"type": "any_text", "excludes": ["</t"]}, const("</t>"), const("z")),
-    "dispatch": {"type": "dispatch", "rules": [["<f=", const("a>")], ["<g=", _NUMBER]], "loop": False},
-    "dispatch again": {
-        "type": "dispatch",
-        "rules": [["<f=", const("a>")], ["<g=", _sequence(_NUMBER, const(";"))]],
-        "excludes": ["bad"],
-    },
     "begins inside JSON": triggered(
         tag('{"name": "f", "parameters": ', json_of(_OBJECT), "}"), triggers=('{"name": ',)
     ),
@@ -141,14 +133,6 @@ FORMS: dict[str, dict[str, Any]] = {
         tag(f"<{CALL}f:", _NUMBER, f"</{CALL}>"), tag("<g>", _NUMBER, ";"), triggers=(f"<{CALL}", "<g")
     ),
     "text up to a control token": tag("<x>", _ANY, CALL),
-    "tokens": tag({"type": "token", "token": CALL}, json_of(_OBJECT), {"type": "token", "token": 257}),
-    "text up to a token": tag("<x>", {"type": "any_tokens"}, {"type": "token", "token": CALL}),
-    "triggered by a token": {
-        "type": "token_triggered_tags",
-        "trigger_tokens": [257],
-        "tags": [tag({"type": "token", "token": CALL}, json_of(_OBJECT), "!")],
-    },
-    "dispatched by a token": {"type": "token_dispatch", "rules": [[CALL, const("a>")]]},
 }  # fmt: skip
 
 PIECES = [

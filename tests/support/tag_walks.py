@@ -47,9 +47,6 @@ class Form:
     """What is before and behind each kind of JSON, and its schema."""
     head: str = ""
     """What is behind this only counts."""
-    spelled: bool = True
-    """Whether control tokens may be written as text; else they are read as one
-    character of their own."""
 
 
 def around(parts: Any) -> list[dict[str, Any]]:
@@ -72,7 +69,6 @@ _TRIGGERED = {"type": "triggered_tags", "triggers": ["<"], "tags": around(_THREE
 FORMS = {
     "tag": Form(tag("<s>", json_of(STRINGS), "</s>"), _TWO[:1]),
     "triggered": Form(_TRIGGERED, _THREE),
-    "at least one": Form({**_TRIGGERED, "at_least_one": True}, _THREE),
     "calls": Form(
         {"type": "triggered_tags", "triggers": ["<c>"], "tags": around(_CALLS)}, _CALLS
     ),
@@ -86,10 +82,6 @@ FORMS = {
         _THREE,
     ),
     "sequence": Form({"type": "sequence", "elements": around(_TWO)}, _TWO),
-    "or": Form({"type": "or", "elements": around(_THREE)}, _THREE),
-    "star": Form(
-        {"type": "star", "content": {"type": "or", "elements": around(_THREE)}}, _THREE
-    ),
     "text before": Form(
         {
             "type": "sequence",
@@ -103,21 +95,6 @@ FORMS = {
         head="</think>",
     ),
     "control tokens": Form(
-        {
-            "type": "token_triggered_tags",
-            "trigger_tokens": [CALL.decode()],
-            "tags": [
-                tag(
-                    {"type": "token", "token": CALL.decode()},
-                    json_of(STRINGS),
-                    {"type": "token", "token": END_CALL.decode()},
-                )
-            ],
-        },
-        (("\ue000", "\ue001", STRINGS),),
-        spelled=False,
-    ),
-    "named control tokens": Form(
         {
             "type": "triggered_tags",
             "triggers": [CALL.decode()],
@@ -141,15 +118,7 @@ def texts_of(
 ) -> list[tuple[Any, Any]]:
     """The JSON texts of a whole output with their schemas. A begin inside of a string
     is none."""
-    names = dict(
-        zip(sorted(VOCABULARY.special_ids)[1:], ("\ue000", "\ue001"), strict=True)
-    )
-    plain = b"".join(
-        names[token].encode()
-        if token in names and not form.spelled
-        else VOCABULARY.tokens[token]
-        for token in tokens
-    )
+    plain = b"".join(VOCABULARY.tokens[token] for token in tokens)
     text = plain.decode(errors="replace")
     found = []
     at = text.index(form.head) + len(form.head)

@@ -112,7 +112,7 @@ def wander(name, chance, steps=120, **options):
         )
         if not planned and chance.random() < 0.2:
             form = FORMS[name]
-            begins = [begin for begin, _, _ in form.parts] if form.spelled else []
+            begins = [begin for begin, _, _ in form.parts]
             planned = [*chance.choice([*begins, form.head]).encode()][::-1]
         assert batch.accept([token]) == [True], VOCABULARY.tokens[token]
         tokens.append(token)

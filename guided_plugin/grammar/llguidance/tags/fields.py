@@ -1,5 +1,5 @@
-"""What the formats of a structural tag share: checked fields, errors with places,
-tokens.
+"""The fields of the formats of a structural tag: what each must hold, and errors with
+places.
 
 Depends on nodes. An UnsupportedSpecError says that one grammar can't express a tag:
 another backend may. Malformed tags are GrammarErrors.
@@ -8,153 +8,93 @@ another backend may. Malformed tags are GrammarErrors.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from guided_plugin.errors import GrammarError, UnsupportedSpecError, shown
-from guided_plugin.grammar.llguidance.tags.nodes import (
-    EMPTY,
-    Control,
-    Names,
-    Node,
-    Path,
-    Text,
-)
-from guided_plugin.spec import OutputSpec
+from guided_plugin.grammar.llguidance.tags.nodes import Path
 from guided_plugin.spec.schema import pointer
 
-Fields = Mapping[str, Any]
-
-
-class Reading:
-    """One structural tag while it is read."""
-
-    def __init__(
-        self,
-        controls: Mapping[int, str],
-        formats: Mapping[
-            str, tuple[tuple[str, ...], Callable[[Reading, Fields, Path], Node]]
-        ],
-        spec: OutputSpec,
-    ) -> None:
-        """`controls`: names of control tokens, by id. `formats`: the fields of each
-        type, and its reader."""
-        by_name = {
-            name: token for token, name in sorted(controls.items(), reverse=True)
-        }
-        self.names = Names(by_name)
-        self.whitespace = spec.layout
-        self.strict = spec.closed
-        self.ends: list[str] = []
-        """Texts that end the innermost tag around what is read now."""
-        self._controls = controls
-        self._by_name = by_name
-        self._formats = formats
-
-    def format(self, node: Any, path: Path) -> Node:
-        """A format of any type."""
-        kind = node.get("type") if isinstance(node, Mapping) else None
-        found = self._formats.get(kind) if isinstance(kind, str) else None
-        if found is None:
-            raise refusal(f"a format of type {shown(kind)}", path)
-        keys, read = found
-        known(node, ("type", *keys), path)
-        try:
-            return read(self, node, path)
-        except UnsupportedSpecError as error:
-            if error.where.startswith("#"):
-                raise
-            raise refusal(error.what, path, error.hint) from None
-
-    def part(self, node: Fields, key: str, path: Path) -> Node:
-        """A format in a field."""
-        return self.format(node.get(key), (*path, key))
-
-    def endings(self, node: Fields, path: Path) -> list[Node]:
-        """The ends of a tag."""
-        end = node.get("end", "")
-        if isinstance(end, Mapping):
-            return [self.format(end, (*path, "end"))]
-        ends = end if isinstance(end, list) else [end]
-        if not ends or not all(isinstance(text, str) for text in ends):
-            raise malformed(
-                "must be a string, a list of strings or a token", (*path, "end")
-            )
-        return [Text(text) if text else EMPTY for text in ends]
-
-    def tokens(self, node: Fields, key: str, path: Path) -> set[int]:
-        """A list of control tokens."""
-        return {
-            self.token(token, (*path, key)).token
-            for token in listed(node, key, path, (int, str))
-        }
-
-    def token(self, token: Any, path: Path) -> Control:
-        """A control token by its id or name."""
-        found = self._by_name.get(token) if isinstance(token, str) else token
-        if (
-            isinstance(found, bool)
-            or not isinstance(found, int)
-            or found not in self._controls
-        ):
-            raise refusal(
-                f"a token that is not a control token, or ends the output: {shown(token)}",
-                path,
-            )
-        return Control(found)
-
-
-_OTHERWISE = "leave it out, or write it in another way: docs/specs.md lists the formats"
+OTHERWISE = "leave it out, or write it in another way: docs/specs.md lists the formats"
 _FORMS = "docs/specs.md lists the forms of structural tags"
 
+Values = Mapping[str, Any]
 
-def refusal(what: str, path: Path, hint: str = _OTHERWISE) -> UnsupportedSpecError:
+
+def refusal(what: str, path: Path, hint: str = OTHERWISE) -> UnsupportedSpecError:
     """An error about something that one grammar can't express."""
     return UnsupportedSpecError(
         f"{what} is not supported by llguidance", where=pointer(path), hint=hint
     )
 
 
-def malformed(what: str, path: Path, hint: str = _FORMS) -> GrammarError:
-    """An error about something that is no structural tag."""
-    return GrammarError(what, where=pointer(path), hint=hint)
+def malformed(what: str, path: Path) -> GrammarError:
+    """An error about something that is not a structural tag."""
+    return GrammarError(what, where=pointer(path), hint=_FORMS)
 
 
-def known(node: Fields, keys: tuple[str, ...], path: Path) -> None:
-    """Refuse fields that nothing here reads."""
-    unknown = next((key for key in node if key not in keys), None)
-    if unknown is not None:
-        raise refusal("a field of this name", (*path, unknown))
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What a field must hold. One that is left out holds the default."""
+
+    fits: Callable[[Any], object]
+    """It is true of the values that the field may hold."""
+    complaint: str
+    """What to say about any other value."""
+    default: Any = None
+    error: Callable[[str, Path], GrammarError] = malformed
 
 
-def listed(
-    node: Fields, key: str, path: Path, kind: type | tuple[type, ...]
-) -> list[Any]:
-    """A list of things of one kind; empty where the field is missing."""
-    found = node.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(each, kind) for each in found):
-        raise malformed("is a list of something else", (*path, key))
-    return found
+def checked(node: Values, fields: Mapping[str, Field], path: Path) -> Values:
+    """The values of all fields of a format. Fields that nothing here reads are
+    refused."""
+    for name in node:
+        if name not in fields and name != "type":
+            raise refusal("a field of this name", (*path, name))
+    values = {}
+    for name, field in fields.items():
+        value = node.get(name, field.default)
+        if not field.fits(value):
+            raise field.error(f"{field.complaint}: {shown(value)}", (*path, name))
+        values[name] = value
+    return values
 
 
-def texts(node: Fields, key: str, path: Path) -> list[str]:
-    """A list of texts that are not empty."""
-    found = listed(node, key, path, str)
-    if not all(found):
-        raise malformed("must not have empty texts", (*path, key))
-    return found
+def is_text(value: Any) -> bool:
+    """Tell whether a value is a text that an output can hold: a string without lone
+    surrogates."""
+    return isinstance(value, str) and not any("\ud800" <= x <= "\udfff" for x in value)
 
 
-def flag(node: Fields, key: str, path: Path, *, default: bool = False) -> bool:
-    """A field that is true or false."""
-    found = node.get(key, default)
-    if not isinstance(found, bool):
-        raise malformed("must be true or false", (*path, key))
-    return found
+def _are_texts(value: Any) -> bool:
+    """Tell whether a value is a list of texts."""
+    return isinstance(value, list) and all(map(is_text, value))
 
 
-def text_of(node: Fields, key: str, path: Path) -> str:
-    """A field that is a text."""
-    found = node.get(key)
-    if not isinstance(found, str):
-        raise malformed("must be a string", (*path, key))
-    return found
+def _is_part(value: Any) -> bool:
+    """Tell whether a value may be a format."""
+    return isinstance(value, dict)
+
+
+TEXT = Field(is_text, "must be a string without lone surrogates")
+PATTERN = Field(lambda value: value and is_text(value), "must be a regular expression")
+TEXTS = Field(
+    lambda value: _are_texts(value) and all(value),
+    "must be a list of texts that are not empty",
+    [],
+)
+ENDS = Field(
+    lambda value: is_text(value) or (value and _are_texts(value)),
+    "must be a string, or a list of strings",
+    "",
+)
+FLAG = Field(lambda value: isinstance(value, bool), "must be true or false", False)
+PART = Field(_is_part, "must be a format")
+PARTS = Field(
+    lambda value: isinstance(value, list) and value and all(map(_is_part, value)),
+    "must be a list of formats that is not empty",
+)
+SCHEMA = Field(lambda value: isinstance(value, (bool, dict)), "must be a JSON Schema")
+UNUSED = Field(
+    lambda value: value in (None, []), "a value of this field", error=refusal
+)

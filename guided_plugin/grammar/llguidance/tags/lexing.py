@@ -1,4 +1,4 @@
-"""Whether a lexer reads a structural tag as it is meant. Depends on nodes.
+"""The check that a lexer reads a structural tag as it is meant. Depends on nodes.
 
 A lexer takes the longest text that any lexeme which may come next allows, and never
 goes back. So where a lexeme could go on past the place at which it should end, some
@@ -8,11 +8,10 @@ are lexemes, and any two that may come next at one place are looked at together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import product
 
-from guided_plugin.errors import shown
+from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.tags.nodes import (
     Control,
     Either,
@@ -24,15 +23,14 @@ from guided_plugin.grammar.llguidance.tags.nodes import (
     Schema,
     Sequence,
     Text,
-    Until,
 )
 
-_NONE: frozenset[int] = frozenset()
-_ANY = frozenset(range(256))
-_NUMBER = frozenset(b"0123456789.eE+-")
+TypesOf = Callable[[Schema], frozenset[str]]
+_Bytes = frozenset[int]
 
-_SEVERAL_WAYS = "repetitions that can be counted in several ways"
-
+_NONE: _Bytes = frozenset()
+_ANY: _Bytes = frozenset(range(256))
+_NUMBER: _Bytes = frozenset(b"0123456789.eE+-")
 _BEGINNINGS = {
     "null": frozenset(b"n"),
     "boolean": frozenset(b"tf"),
@@ -42,231 +40,198 @@ _BEGINNINGS = {
     "object": frozenset(b"{"),
 }
 
-TypesOf = Callable[[Schema], frozenset[str]]
-
-_Loop = tuple[int, bool]
-"""The number of a repetition in its tag, and whether its times are counted."""
+_SEVERAL_WAYS = "repetitions that can be counted in several ways"
+"""A parser keeps all ways, and stops when they are too many."""
 
 
-@dataclass(slots=True)
-class _Ends:
-    """Of a node: whether it may be empty, and its first and last leaves."""
+class Lexing:
+    """A tag as an automaton: from state to state by a leaf, or by nothing.
 
-    nullable: bool
-    first: frozenset[int]
-    last: frozenset[int]
+    A place is the number of a leaf. `types_of`: the types of a schema's values.
+    """
 
+    def __init__(self, node: Node, types_of: TypesOf) -> None:
+        self._leaves: list[Leaf] = []
+        self._loops: list[int] = []
+        """The state in which the innermost loop around each leaf begins; 0: none."""
+        self._behind: list[int] = []
+        """The state after each leaf."""
+        self._places: list[list[int]] = []
+        """The leaves that begin in each state."""
+        self._skips: list[list[int]] = []
+        """The states that each state is as well."""
+        start = self._state()
+        self._add(node, start, loop=0)
+        self._start = self._next_places(start)
+        """The leaves that may come first."""
+        self._follow = [self._next_places(state) for state in self._behind]
+        """The leaves that may follow each leaf."""
+        self._begins = [_beginning(leaf, types_of) for leaf in self._leaves]
+        """The bytes with which each leaf may begin."""
+        self._goes_on = [_continuing(leaf, types_of) for leaf in self._leaves]
+        """The bytes with which each leaf may go on where it could end."""
+        self._next = [
+            _NONE.union(*(self._begins[place] for place in places))
+            for places in self._follow
+        ]
 
-def misread(node: Node, types_of: TypesOf) -> str | None:
-    """What a lexer reads otherwise than it is meant, or None. `types_of`: the types of
-    a schema's values."""
-    tag = _Places()
-    start = tag.ends(node).first
-    return _SEVERAL_WAYS if tag.ambiguous else _Lexing(tag, types_of).misread(start)
+    def check(self) -> None:
+        """Refuse a tag that is misread."""
+        for place, leaf in enumerate(self._leaves):
+            if self._goes_on[place] & self._next[place]:
+                raise _misread(f"{_told(leaf)} before a text that may be a part of it")
+        pending = [(self._start, self._start)]
+        seen = set(pending)
+        while pending:
+            for one, other in product(*pending.pop()):
+                if not self._end_together(one, other):
+                    continue
+                loops = {self._loops[one], self._loops[other]} - {0}
+                if len(loops) > 1:
+                    raise _misread(_SEVERAL_WAYS)
+                behind = self._follow[one], self._follow[other]
+                if behind not in seen:
+                    seen.add(behind)
+                    pending.append(behind)
 
-
-class _Places:
-    """The leaves of a tag by their place in it, and which may follow which."""
-
-    def __init__(self) -> None:
-        self.leaves: list[Leaf] = []
-        self.follow: list[set[int]] = []
-        self.loops: list[_Loop | None] = []
-        """The innermost loop around each leaf."""
-        self.ambiguous = False
-        """Whether a loop's end may also be inside of it, where one of both counts."""
-        self._loop: _Loop | None = None
-        self._loop_count = 0
-
-    def ends(self, node: Node) -> _Ends:
-        """Add the leaves of a node."""
+    def _add(self, node: Node, state: int, loop: int) -> int:
+        """Add a node that begins in a state; the state after it."""
         match node:
             case Sequence(parts):
-                return self._sequence([self.ends(part) for part in parts])
+                for part in parts:
+                    state = self._add(part, state, loop)
+                return state
             case Either(options):
-                found = [self.ends(option) for option in options]
-                first = _NONE.union(*(e.first for e in found))
-                last = _NONE.union(*(e.last for e in found))
-                return _Ends(any(each.nullable for each in found), first, last)
-            case Repeat(part, low, high):
-                inner = (
-                    self._inside_loop(part, low, high) if high != 1 else self.ends(part)
-                )
-                return _Ends(inner.nullable or low == 0, inner.first, inner.last)
-            case Text() | Control() | Free() | Until() | Regex() | Schema():
-                self.leaves.append(node)
-                self.follow.append(set())
-                self.loops.append(self._loop)
-                only = frozenset({len(self.leaves) - 1})
-                return _Ends(False, only, only)
+                after = self._state()
+                for option in options:
+                    self._skips[self._add(option, state, loop)].append(after)
+                return after
+            case Repeat(part, low):
+                begin = self._state()
+                self._skips[state].append(begin)
+                first = len(self._leaves)
+                after = self._add(part, begin, begin if node.loop else loop)
+                if node.loop:
+                    self._close_loop(begin, after, self._behind[first:])
+                if low == 0:
+                    self._skips[begin].append(after)
+                return after
             case _:
-                raise TypeError(f"free text was not written out: {node!r}")
+                self._places[state].append(len(self._leaves))
+                self._leaves.append(node)
+                self._loops.append(loop)
+                self._behind.append(self._state())
+                return self._behind[-1]
 
-    def _inside_loop(self, part: Node, low: int, high: int | None) -> _Ends:
-        outer = self._loop
-        start = len(self.leaves)
-        self._loop_count += 1
-        self._loop = loop = self._loop_count, low > 1 or high is not None
-        inner = self.ends(part)
-        again = any(self.follow[place] & inner.first for place in inner.last)
-        counted = any(
-            each is not None and each[1] for each in (loop, *self.loops[start:])
+    def _close_loop(self, begin: int, after: int, inside: list[int]) -> None:
+        """Lead from the end of a loop to its beginning. `inside`: the states after its
+        leaves."""
+        first = self._next_places(begin)
+        for state in inside:
+            ends = after in self._same(state)
+            if ends and not first.isdisjoint(self._next_places(state)):
+                raise _misread(_SEVERAL_WAYS)
+        self._skips[after].append(begin)
+
+    def _state(self) -> int:
+        """Add a state."""
+        self._places.append([])
+        self._skips.append([])
+        return len(self._skips) - 1
+
+    def _same(self, state: int) -> set[int]:
+        """What a state is as well, itself included."""
+        seen = {state}
+        pending = [state]
+        while pending:
+            fresh = set(self._skips[pending.pop()]) - seen
+            seen |= fresh
+            pending += fresh
+        return seen
+
+    def _next_places(self, state: int) -> frozenset[int]:
+        """The leaves that may come next in a state."""
+        return frozenset(
+            place for same in self._same(state) for place in self._places[same]
         )
-        self.ambiguous |= counted and (again or inner.nullable)
-        self._link(inner.last, inner.first)
-        self._loop = outer
-        return inner
 
-    def _sequence(self, parts: list[_Ends]) -> _Ends:
-        whole = _Ends(True, _NONE, _NONE)
-        for part in parts:
-            self._link(whole.last, part.first)
-            whole = _Ends(
-                whole.nullable and part.nullable,
-                whole.first | part.first if whole.nullable else whole.first,
-                whole.last | part.last if part.nullable else part.last,
-            )
-        return whole
+    def _end_together(self, one: int, other: int) -> bool:
+        """Tell whether two leaves that may come at one place may end at the same place.
 
-    def _link(self, last: frozenset[int], first: frozenset[int]) -> None:
-        for place in last:
-            self.follow[place] |= first
-
-
-class _Lexing:
-    def __init__(self, tag: _Places, types_of: TypesOf) -> None:
-        self._leaves = tag.leaves
-        self._loops = tag.loops
-        self._follow = [frozenset(after) for after in tag.follow]
-        found = [_beginning_and_continuing(leaf, types_of) for leaf in tag.leaves]
-        self._begins = [begin for begin, _ in found]
-        self._continuing = [after for _, after in found]
-        self._next = [
-            _NONE.union(*(self._begins[place] for place in after))
-            for after in tag.follow
-        ]
-
-        texts = [leaf.text if isinstance(leaf, Text) else None for leaf in tag.leaves]
-        self._rank = [
-            (text is None, len(text or ""), place) for place, text in enumerate(texts)
-        ]
-
-    def misread(self, start: frozenset[int]) -> str | None:
-        for leaf, continuing, after in zip(
-            self._leaves, self._continuing, self._next, strict=True
-        ):
-            if continuing & after:
-                return f"{_told(leaf)} before a text that may be a part of it"
-        seen: set[tuple[int, int]] = set()
-        following = done = {(start, start)}
-        while following:
-            pending = set().union(*(self._pairs(*both) for both in following)) - seen
-            seen |= pending
-            following = set()
-            for one, other in pending:
-                first = self._leaves[one]
-                second = self._leaves[other]
-                if one != other and self._clash(one, other):
-                    return f"{_told(first)} next to {_told(second)}"
-                if _end_together(first, second):
-                    if one != other and self._several_ways(one, other):
-                        return _SEVERAL_WAYS
-                    following.add((self._follow[one], self._follow[other]))
-            following -= done
-            done = done | following
-        return None
-
-    def _pairs(
-        self, ones: Collection[int], others: Collection[int]
-    ) -> set[tuple[int, int]]:
-        """Pairs of places, in whichever order they come: texts first, the shorter one
-        before the longer."""
-        return {
-            (one, other) if self._rank[one] <= self._rank[other] else (other, one)
-            for one, other in product(ones, others)
-        }
-
-    def _several_ways(self, one: int, other: int) -> bool:
-        loops = {
-            loop for loop in (self._loops[one], self._loops[other]) if loop is not None
-        }
-        return len(loops) > 1 or any(counts for _, counts in loops)
-
-    def _clash(self, one: int, other: int) -> bool:
-        """Whether one of two leaves that may come next goes on where the other should
-        end."""
+        Refuses two of which one goes on where the other should end. Each pair comes in
+        both orders.
+        """
         match self._leaves[one], self._leaves[other]:
-            case Text(shorter), Text(longer):
-                return (
-                    longer != shorter
-                    and longer.startswith(shorter)
-                    and self._goes_on(longer, shorter, one)
-                )
-            case Text(text), Free(stops) | Until(_, stops):
-                # The text ends with the first stop in it, or it has none.
-                end = min(
-                    (text.find(stop) + len(stop) for stop in stops if stop in text),
-                    default=None,
-                )
-                if end is None:
-                    return bool(self._next[one])
-                until = self._leaves[other]
-                ends = isinstance(until, Until) and text[:end].endswith(until.stop)
-                return ends and self._goes_on(text, text[:end], other)
-            case ((Free(stops) | Until(_, stops)), (Free(also) | Until(_, also))):
-                return stops != also
+            case Text(text), Text(head):
+                clash = text.startswith(head) and self._may_follow(other, text, head)
+                together = text == head
+            case Free(), Text():
+                return self._end_together(other, one)
+            case Text(text), Free(stops) as free:
+                ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
+                head = text[: min(ends, default=0)]
+                ends_free = free.reaches_stop and head.endswith(free.ending)
+                clash = not ends or (ends_free and self._may_follow(other, text, head))
+                together = ends_free and text == head
+            case Free(stops), Free(also):
+                clash = stops != also
+                together = True
             case Schema(), Schema():
-                # What may go on are numbers, and those are looked at one by one.
-                return False
-            case first, second:
-                return first != second and bool(self._begins[one] & self._begins[other])
+                # Numbers are what may go on, and those are looked at one by one.
+                return True
+            case leaf, second:
+                together = leaf == second
+                clash = not together and bool(self._begins[one] & self._begins[other])
+        if clash:
+            told = _told(self._leaves[other])
+            raise _misread(f"{told} next to {_told(self._leaves[one])}")
+        return together
 
-    def _goes_on(self, text: str, head: str, place: int) -> bool:
-        """Whether what follows a leaf may begin as a text does behind its head."""
-        rest = _raw(text)[len(_raw(head)) :]
+    def _may_follow(self, place: int, text: str, head: str) -> bool:
+        """Tell whether what follows a leaf may begin as a text does behind its head."""
+        rest = text.removeprefix(head).encode()
         return bool(rest) and rest[0] in self._next[place]
 
 
-def _end_together(first: Leaf, second: Leaf) -> bool:
-    """Whether two leaves that may come next may end at the same place."""
-    match first, second:
-        case (Schema(), Schema()):
-            return True
-        case (Text(text), Until(stop)):
-            return text.endswith(stop)
-        case (Until(_, stops), Until(_, also)) | (Free(stops), Free(also)):
-            return stops == also
-        case _:
-            return first == second
-
-
-def _beginning_and_continuing(
-    leaf: Leaf, types_of: TypesOf
-) -> tuple[frozenset[int], frozenset[int]]:
-    """The bytes with which a leaf may begin, and those with which it may go on where it
-    could end as well."""
+def _beginning(leaf: Leaf, types_of: TypesOf) -> _Bytes:
+    """The bytes with which a leaf may begin."""
     match leaf:
         case Text(text):
-            return frozenset(_raw(text)[:1]), _NONE
+            return frozenset(text.encode()[:1])
         case Control():
-            return _NONE, _NONE
-        case Until():
-            return _ANY, _NONE
+            return _NONE
         case Free():
-            return _ANY, _ANY
-        case Regex(alphabet=alphabet):
-            return alphabet, alphabet
+            return _ANY
+        case Regex():
+            return leaf.alphabet
         case Schema():
-            types = types_of(leaf)
-            begins = _NONE.union(*(_BEGINNINGS[kind] for kind in types))
-            return begins, _NUMBER if "number" in types else _NONE
+            return _NONE.union(*(_BEGINNINGS[kind] for kind in types_of(leaf)))
 
 
-def _raw(text: str) -> bytes:
-    return text.encode(errors="replace")
+def _continuing(leaf: Leaf, types_of: TypesOf) -> _Bytes:
+    """The bytes with which a leaf may go on where it could end as well."""
+    match leaf:
+        case Free() if not leaf.reaches_stop:
+            return _ANY
+        case Regex():
+            return leaf.alphabet
+        case Schema() if "number" in types_of(leaf):
+            return _NUMBER
+        case _:
+            return _NONE
+
+
+def _misread(what: str) -> UnsupportedSpecError:
+    """An error about a tag that a lexer would read otherwise."""
+    return UnsupportedSpecError(
+        f"can't be read from left to right: {what}",
+        where="structural_tag (llguidance)",
+        hint="let the parts begin and end with texts that differ",
+    )
 
 
 def _told(leaf: Leaf) -> str:
+    """A leaf in words."""
     match leaf:
         case Text(text):
             return shown(text)
@@ -274,7 +239,5 @@ def _told(leaf: Leaf) -> str:
             return f"the regex {shown(pattern)}"
         case Schema():
             return "JSON"
-        case Control(token):
-            return f"token {token}"
         case _:
             return "free text"

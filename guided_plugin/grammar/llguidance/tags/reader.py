@@ -1,352 +1,288 @@
-"""A structural tag's document as nodes. Depends on fields, xml and spec.
+"""A structural tag's document as nodes. Depends on fields, texts, xml and spec.
 
 Reads what one grammar can express exactly; all else is refused, with its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.tags.fields import (
-    Fields,
-    Reading,
-    flag,
-    known,
-    listed,
+    ENDS,
+    FLAG,
+    OTHERWISE,
+    PART,
+    PARTS,
+    PATTERN,
+    SCHEMA,
+    TEXT,
+    TEXTS,
+    UNUSED,
+    Field,
+    Values,
+    checked,
     malformed,
     refusal,
-    text_of,
-    texts,
 )
 from guided_plugin.grammar.llguidance.tags.nodes import (
     EMPTY,
-    Control,
-    Dispatch,
+    Free,
     Node,
     Path,
     Regex,
     Repeat,
-    Rule,
     Schema,
-    Text,
-    closed,
     either,
     optional,
     sequence,
-    written_out,
 )
-from guided_plugin.grammar.llguidance.tags.xml import xml_schema
+from guided_plugin.grammar.llguidance.tags.texts import Texts
+from guided_plugin.grammar.llguidance.tags.xml import STYLES, xml_elements
 from guided_plugin.spec import OutputSpec, ecma
 from guided_plugin.spec.languages import nullable, whole
 
-# So many times at most: a parser keeps count of each.
-_MAX_REPEAT = 1_000
+Ends = tuple[str, ...]
+"""Texts of which one comes next; none: anything may."""
+_Call = tuple[str, Node]
+"""The text that begins a tag, and the rest of it with an end."""
+
+_NOT_ASCII = frozenset(range(128, 256))
+
+_TAG = {"begin": TEXT, "content": PART, "end": ENDS}
+_STRUCTURE = {"begin": TEXT, "schema": SCHEMA, "end": ENDS}
+"""A tag of the older form."""
+_CHOICE = {"at_least_one": FLAG, "stop_after_first": FLAG}
+_TRIGGERED = {"triggers": TEXTS, "excludes": TEXTS, **_CHOICE}
+_OLDER_FORM = {"structures": PARTS, **_TRIGGERED}
+"""The fields of a whole tag of the older form."""
+
+_STYLE = Field(
+    lambda style: style == "json" or style in STYLES,
+    "a style",
+    "json",
+    refusal,
+)
+_JSON_SCHEMA = {
+    "json_schema": SCHEMA,
+    "style": _STYLE,
+    "any_order": FLAG,
+    "max_whitespace_cnt": UNUSED,
+    "excludes": UNUSED,
+}
+
+_FORMATS: Mapping[str, Mapping[str, Field]] = {
+    "const_string": {"value": TEXT},
+    "json_schema": _JSON_SCHEMA,
+    "regex": {"pattern": PATTERN},
+    "any_text": {"excludes": TEXTS, "max_tokens": UNUSED, "max_chars": UNUSED},
+    "sequence": {"elements": PARTS},
+    "or": {"elements": PARTS},
+    "optional": {"content": PART},
+    "plus": {"content": PART},
+    "star": {"content": PART},
+    "tag": _TAG,
+    "triggered_tags": {"tags": PARTS, **_TRIGGERED},
+    "tags_with_separator": {"tags": PARTS, "separator": TEXT, **_CHOICE},
+}
+"""The fields of each type of format."""
+
+_INSTEAD = {
+    "any_tokens": "write any_text: it has no control tokens",
+    "dispatch": "write triggered_tags",
+    "repeat": "write optional, star or plus, or a sequence",
+    "token": "write the token's name as a const_string",
+    "token_dispatch": "write triggered_tags with the tokens' names as triggers",
+    "token_triggered_tags": "write triggered_tags with the tokens' names as triggers",
+}
+"""How to say what types of formats mean that are not read."""
 
 
-def read_tag(spec: OutputSpec, controls: Mapping[int, str]) -> Node:
-    """The whole tag. `controls`: names of the control tokens that it may name, by
-    id."""
-    document = spec.document()
-    reading = Reading(controls, _FORMATS, spec)
-    if "format" in document:
-        return written_out(reading.format(document["format"], ("format",)))
-    return written_out(_older(reading, document))
+class Reader:
+    """Reads one structural tag."""
+
+    def __init__(self, spec: OutputSpec, texts: Texts) -> None:
+        self._spec = spec
+        self._texts = texts
+        self._tag_ends: Ends = ()
+        """The ends of the innermost tag around what is read now."""
+
+    def document(self) -> Node:
+        """The whole tag: a format, or the older form, `structures` with `triggers`."""
+        document = self._spec.document()
+        if "format" in document:
+            return self._format(document["format"], ("format",), ())
+        values = checked(document, _OLDER_FORM, ())
+        calls = self._calls(values["structures"], _STRUCTURE, ("structures",))
+        return self._free_text(calls, values, (), ())
+
+    def _format(self, node: Any, path: Path, ends: Ends) -> Node:
+        """A format of any type, with one of the ends behind it: free text is one leaf
+        with its end."""
+        kind = node.get("type") if isinstance(node, dict) else None
+        fields = _FORMATS.get(kind) if isinstance(kind, str) else None
+        if fields is None:
+            hint = _INSTEAD.get(str(kind), OTHERWISE)
+            raise refusal(f"a format of type {shown(kind)}", path, hint)
+        values = checked(node, fields, path)
+        match kind:
+            case "any_text":
+                return self._free_text([], values, path, ends)
+            case "triggered_tags":
+                calls = self._calls(values["tags"], _TAG, (*path, "tags"))
+                return self._free_text(calls, values, path, ends)
+            case "json_schema" if values["style"] != "json":
+                return self._xml(values, path, ends)
+            case "sequence":
+                return self._sequence(values["elements"], path, ends)
+            case "or":
+                return either(
+                    self._format(element, (*path, "elements", index), ends)
+                    for index, element in enumerate(values["elements"])
+                )
+            case "optional" if ends:
+                content = self._content(values, path, ends)
+                return either([content, self._texts.one_of(ends)])
+        closed = self._closed(str(kind), values, path)
+        return sequence([closed, self._texts.one_of(ends)])
+
+    def _closed(self, kind: str, values: Values, path: Path) -> Node:
+        """A format that does not end with free text, or that nothing follows."""
+        match kind:
+            case "const_string":
+                return self._texts.spelled(values["value"])
+            case "json_schema":
+                place = (*path, "json_schema")
+                return Schema(values["json_schema"], place, values["any_order"])
+            case "regex":
+                return _regex(values["pattern"], (*path, "pattern"))
+            case "tag":
+                return self._written(*self._call(values, path))
+            case "tags_with_separator":
+                return self._separated(values, path)
+            case "optional":
+                return optional(self._content(values, path))
+            case _:
+                low = 1 if kind == "plus" else 0
+                return Repeat(self._content(values, path), low, loop=True)
+
+    def _content(self, values: Values, path: Path, ends: Ends = ()) -> Node:
+        """The format inside another one."""
+        return self._format(values["content"], (*path, "content"), ends)
+
+    def _xml(self, values: Values, path: Path, ends: Ends) -> Node:
+        """Properties as XML elements."""
+        style = values["style"]
+        if values["any_order"] or not self._spec.closed:
+            what = f"a style of {shown(style)} with these options"
+            hint = "use strict: true and no any_order"
+            raise refusal(what, (*path, "style"), hint)
+        place = (*path, "json_schema")
+        return xml_elements(self._texts, style, values["json_schema"], place, ends)
+
+    def _sequence(self, elements: list[Any], path: Path, ends: Ends) -> Node:
+        """Elements are read from the last to the first: a literal text is the end of
+        what comes before it."""
+        parts: list[Node] = []
+        for index, element in reversed(list(enumerate(elements))):
+            place = (*path, "elements", index)
+            if element.get("type") != "const_string":
+                parts.append(self._format(element, place, ends))
+                ends = ()
+                continue
+            values = checked(element, _FORMATS["const_string"], place)
+            parts.append(self._texts.one_of(ends))
+            ends = (values["value"],)
+        parts.append(self._texts.one_of(ends))
+        return sequence(reversed(parts))
+
+    def _calls(
+        self, tags: list[Values], fields: Mapping[str, Field], path: Path
+    ) -> list[_Call]:
+        """The tags of a list, which may leave out their type."""
+        calls = []
+        for index, tag in enumerate(tags):
+            place = (*path, index)
+            if tag.get("type", "tag") != "tag":
+                raise malformed("must be a tag", place)
+            calls.append(self._call(checked(tag, fields, place), place))
+        return calls
+
+    def _call(self, values: Values, path: Path) -> _Call:
+        """A tag, or a structure of the older form."""
+        end = values["end"]
+        ends = (end,) if isinstance(end, str) else tuple(end)
+        if "schema" in values:
+            schema = Schema(values["schema"], (*path, "schema"))
+            return values["begin"], sequence([schema, self._texts.one_of(ends)])
+        outer = self._tag_ends
+        self._tag_ends = ends
+        rest = self._content(values, path, ends)
+        self._tag_ends = outer
+        return values["begin"], rest
+
+    def _written(self, begin: str, rest: Node) -> Node:
+        """A tag with the text that begins it."""
+        return sequence([self._texts.spelled(begin), rest])
+
+    def _separated(self, values: Values, path: Path) -> Node:
+        """Tags with a text between two of them."""
+        calls = self._calls(values["tags"], _TAG, (*path, "tags"))
+        tag = either([self._written(*call) for call in calls])
+        if not values["stop_after_first"]:
+            more = self._written(values["separator"], tag)
+            tag = sequence([tag, Repeat(more, 0, loop=True)])
+        return tag if values["at_least_one"] else optional(tag)
+
+    def _free_text(
+        self, calls: list[_Call], values: Values, path: Path, ends: Ends
+    ) -> Node:
+        """Free text, in which each trigger begins a tag, up to one of the ends; without
+        any, as far as it goes."""
+        after = self._texts.one_of(ends)
+        first = either([self._written(*call) for call in calls])
+        at_least_one = values.get("at_least_one")
+        once = values.get("stop_after_first")
+        if once and at_least_one:
+            return sequence([first, after])
+        triggers = values.get("triggers", [])
+        place = (*path, "triggers")
+        # Free text must not have ends of the tag around it either.
+        excluded = {*values["excludes"], *filter(None, self._tag_ends)}
+        if not excluded.isdisjoint(triggers):
+            raise refusal("a trigger that is an end or an excluded text", place)
+        stops = tuple(sorted(excluded.union(triggers)))
+        tail = optional(Free(stops))
+        if ends:
+            goals = [(end, EMPTY) for end in ends]
+            tail = self._texts.free(stops, excluded, goals, path)
+        if not calls:
+            return tail
+        triggered = self._texts.free(stops, triggers, calls, place)
+        if once:
+            return either([sequence([triggered, after]), tail])
+        more = sequence([Repeat(triggered, 0, loop=True), tail])
+        return sequence([first, more]) if at_least_one else more
 
 
-def _older(reading: Reading, document: Fields) -> Node:
-    """The older form: `structures` next to `triggers`."""
-    tags = []
-    for index, tag in enumerate(listed(document, "structures", (), dict)):
-        path: Path = ("structures", index)
-        known(tag, ("begin", "schema", "end"), path)
-        content = Schema(tag.get("schema", True), (*path, "schema"), any_order=False)
-        ends = reading.endings(tag, path)
-        tags.append((text_of(tag, "begin", path), closed(content, ends, reading.names)))
-    return Dispatch(
-        tuple(_by_trigger(reading, tags, texts(document, "triggers", ()), ())), ()
-    )
-
-
-def _json_schema(reading: Reading, node: Fields, path: Path) -> Node:
-    """JSON that satisfies a schema."""
-    if node.get("excludes"):
-        raise refusal("`excludes` of JSON", (*path, "excludes"))
-    most = node.get("max_whitespace_cnt")
-    if most is not None and (not isinstance(most, int) or most < 1):
-        raise malformed("must be a number above zero", (*path, "max_whitespace_cnt"))
-    if most is not None and reading.whitespace == "flexible":
-        raise refusal(
-            "`max_whitespace_cnt`",
-            (*path, "max_whitespace_cnt"),
-            "use compact or spaced whitespace",
-        )
-    if "json_schema" not in node:
-        raise malformed("must have a `json_schema`", path)
-    any_order = flag(node, "any_order", path)
-    found = Schema(node["json_schema"], (*path, "json_schema"), any_order)
-    return (
-        found
-        if node.get("style", "json") == "json"
-        else xml_schema(reading, node, path)
-    )
-
-
-def _regex(reading: Reading, node: Fields, path: Path) -> Node:
+def _regex(pattern: str, path: Path) -> Node:
     """Text that a regular expression matches as a whole."""
-    path = (*path, "pattern")
-    pattern = node.get("pattern")
-    if not isinstance(pattern, str) or not pattern:
-        raise malformed("must be a string that is not empty", path)
     try:
         tree = whole(pattern)
     except UnsupportedSpecError as error:
         raise refusal(error.what, path, error.hint) from None
-    found = Regex(pattern, frozenset(_alphabet(tree)))
+    found = Regex(pattern, _alphabet(tree))
     return optional(found) if nullable(tree) else found
 
 
-def _any(reading: Reading, node: Fields, path: Path) -> Node:
-    """Any text, up to the end of the tag around it. Control tokens are none, whichever
-    are excluded."""
-    for key in ("max_tokens", "max_chars"):
-        if node.get(key) is not None:
-            raise refusal(f"`{key}`", (*path, key))
-    reading.tokens(node, "exclude_tokens", path)
-    ends = reading.ends if node["type"] == "any_text" else ()
-    return Dispatch((), (*texts(node, "excludes", path), *ends))
-
-
-def _alphabet(tree: ecma.Node) -> Iterator[int]:
-    """Every byte that may be in a text of this language."""
+def _alphabet(tree: ecma.Node) -> frozenset[int]:
+    """Every byte that may be in a text of this language, and perhaps others."""
     if isinstance(tree, ecma.Not):
-        yield from range(256)
-    elif isinstance(tree, ecma.Characters):
-        yield from _bytes(tree)
-    else:
-        for part in ecma.children(tree):
-            yield from _alphabet(part)
-
-
-def _bytes(characters: ecma.Characters) -> Iterator[int]:
-    """Every byte that may be in one of these characters; some more where dialects
-    differ."""
-    yield from range(128, 256)
-    for code in range(128):
-        inside = any(low <= code <= high for low, high in characters.ranges)
-        if characters.properties or inside != characters.negated:
-            yield code
-    if characters.negated:
-        yield from (10, 13)
-
-
-def _sequence(reading: Reading, node: Fields, path: Path) -> Node:
-    result: Node = EMPTY
-    for index, part in enumerate(listed(node, "elements", path, dict)):
-        found = reading.format(part, (*path, "elements", index))
-        literal = part.get("type") == "const_string" and part["value"]
-        if literal or isinstance(found, Control):
-            result = closed(
-                result, [Text(literal) if literal else found], reading.names
-            )
-        else:
-            result = sequence([result, found])
-    return result
-
-
-def _or(reading: Reading, node: Fields, path: Path) -> Node:
-    elements = listed(node, "elements", path, dict)
-    if not elements:
-        raise malformed("must not be empty", (*path, "elements"))
-    return either(
-        [
-            reading.format(part, (*path, "elements", i))
-            for i, part in enumerate(elements)
-        ]
-    )
-
-
-def _token_begin(reading: Reading, node: Fields, path: Path) -> Control:
-    token = reading.part(node, "begin", path)
-    if not isinstance(token, Control):
-        raise malformed("must be a token", (*path, "begin"))
-    return token
-
-
-def _content(reading: Reading, node: Fields, path: Path) -> Node:
-    """The content of a tag with one of its ends."""
-    known(node, ("type", "begin", "content", "end"), path)
-    if node.get("type", "tag") != "tag":
-        raise malformed("must be a tag", path)
-    ends = reading.endings(node, path)
-    outer = reading.ends
-    reading.ends = [end.text for end in ends if isinstance(end, Text)]
-    content = reading.part(node, "content", path)
-    reading.ends = outer
-    return closed(content, ends, reading.names)
-
-
-def _tag(reading: Reading, node: Fields, path: Path) -> Node:
-    if isinstance(node.get("begin"), str):
-        head = reading.names.spelled(node["begin"])
-    else:
-        head = _token_begin(reading, node, path)
-    return sequence([head, _content(reading, node, path)])
-
-
-def _triggered(reading: Reading, node: Fields, path: Path) -> Node:
-    tags = []
-    for index, tag in enumerate(listed(node, "tags", path, dict)):
-        tag_path = (*path, "tags", index)
-        tags.append((text_of(tag, "begin", tag_path), _content(reading, tag, tag_path)))
-    rules = _by_trigger(reading, tags, texts(node, "triggers", path), path)
-    wholes = [sequence([reading.names.spelled(begin), rest]) for begin, rest in tags]
-    excludes = (*texts(node, "excludes", path), *reading.ends)
-    return _from_rules(rules, wholes, excludes, node, path)
-
-
-def _by_trigger(
-    reading: Reading, tags: list[tuple[str, Node]], triggers: list[str], path: Path
-) -> list[Rule]:
-    """A rule for each tag; exactly one trigger begins it."""
-    rules: list[Rule] = []
-    for begin, rest in tags:
-        fitting = [trigger for trigger in triggers if begin.startswith(trigger)]
-        if len(fitting) != 1:
-            raise malformed(
-                f"exactly one must begin {shown(begin)}", (*path, "triggers")
-            )
-        rules += [
-            (start, sequence([part, rest]))
-            for start, part in reading.names.ways(begin, fitting[0])
-        ]
-    used = {trigger for trigger, _ in rules}
-    if not rules or any(trigger not in used for trigger in triggers):
-        raise refusal("a trigger without a tag", (*path, "triggers"))
-    return rules
-
-
-def _from_rules(
-    rules: list[Rule],
-    wholes: list[Node],
-    excludes: tuple[str, ...],
-    node: Fields,
-    path: Path,
-) -> Node:
-    """Free text with tags. `wholes`: the tags, begins included."""
-    once = flag(node, "stop_after_first", path)
-    first = flag(node, "at_least_one", path)
-    if once and first:
-        return either(wholes)
-    dispatch = Dispatch(tuple(rules), excludes, loop=not once)
-    return sequence([either(wholes), dispatch]) if first else dispatch
-
-
-def _token_triggered(reading: Reading, node: Fields, path: Path) -> Node:
-    triggers = reading.tokens(node, "trigger_tokens", path)
-    reading.tokens(node, "exclude_tokens", path)  # Free text has no control tokens.
-    rules: list[Rule] = []
-    wholes: list[Node] = []
-    for index, tag in enumerate(listed(node, "tags", path, dict)):
-        tag_path = (*path, "tags", index)
-        begin = _token_begin(reading, tag, tag_path)
-        if begin.token not in triggers:
-            raise malformed("must be one of the trigger tokens", (*tag_path, "begin"))
-        rules.append((("", begin.token), _content(reading, tag, tag_path)))
-        wholes.append(sequence([begin, rules[-1][1]]))
-    if {start[1] for start, _ in rules} != triggers or not triggers:
-        raise refusal("a trigger without a tag", (*path, "trigger_tokens"))
-    return _from_rules(rules, wholes, (), node, path)
-
-
-def _dispatch(reading: Reading, node: Fields, path: Path) -> Node:
-    """Free text in which a text, or a token, must be followed by a format."""
-    reading.tokens(node, "exclude_tokens", path)  # Free text has no control tokens.
-    rules: list[Rule] = []
-    for index, rule in enumerate(listed(node, "rules", path, list)):
-        rule_path = (*path, "rules", index)
-        if len(rule) != 2:
-            raise malformed("must be a trigger and a format", rule_path)
-        content = reading.format(rule[1], (*rule_path, 1))
-        if node["type"] == "token_dispatch":
-            rules.append((("", reading.token(rule[0], (*rule_path, 0)).token), content))
-        elif isinstance(rule[0], str) and rule[0]:
-            ways = reading.names.ways(rule[0], rule[0])
-            rules += [(start, sequence([part, content])) for start, part in ways]
-        else:
-            raise malformed("must be a text", (*rule_path, 0))
-    excludes = tuple(texts(node, "excludes", path))
-    return Dispatch(tuple(rules), excludes, loop=flag(node, "loop", path, default=True))
-
-
-def _separated(reading: Reading, node: Fields, path: Path) -> Node:
-    tags = listed(node, "tags", path, dict)
-    if not tags:
-        raise malformed("must not be empty", (*path, "tags"))
-    separator = text_of(node, "separator", path)
-    tag = either(
-        [_tag(reading, each, (*path, "tags", index)) for index, each in enumerate(tags)]
-    )
-    if not flag(node, "stop_after_first", path):
-        more = sequence([reading.names.spelled(separator), tag])
-        tag = sequence([tag, Repeat(more, 0, None)])
-    return tag if flag(node, "at_least_one", path) else optional(tag)
-
-
-def _times(low: int, high: int | None) -> Callable[[Reading, Fields, Path], Node]:
-    return lambda reading, node, path: Repeat(
-        reading.part(node, "content", path), low, high
-    )
-
-
-def _repeat(reading: Reading, node: Fields, path: Path) -> Node:
-    low = node.get("min")
-    high = node.get("max")
-    if (
-        not isinstance(low, int)
-        or not isinstance(high, int)
-        or low < 0
-        or high < -1
-        or -1 < high < low
-    ):
-        raise malformed("must have `min` and `max`, and `max` at least `min`", path)
-    if max(low, high) > _MAX_REPEAT:
-        raise refusal(f"more than {_MAX_REPEAT} repetitions", path)
-    content = reading.part(node, "content", path)
-    return Repeat(content, low, None if high == -1 else high) if high else EMPTY
-
-
-_TAGS = ("tags", "at_least_one", "stop_after_first")
-_FORMATS: Mapping[str, Any] = {
-    "const_string": (
-        ("value",),
-        lambda r, node, path: r.names.spelled(text_of(node, "value", path)),
-    ),
-    "json_schema": (
-        ("json_schema", "style", "any_order", "max_whitespace_cnt", "excludes"),
-        _json_schema,
-    ),
-    "regex": (("pattern",), _regex),
-    "any_text": (("excludes", "max_tokens", "max_chars"), _any),
-    "any_tokens": (("exclude_tokens", "max_tokens"), _any),
-    "token": (
-        ("token",),
-        lambda r, node, path: r.token(node.get("token"), (*path, "token")),
-    ),
-    "sequence": (("elements",), _sequence),
-    "or": (("elements",), _or),
-    "tag": (("begin", "content", "end"), _tag),
-    "triggered_tags": (("triggers", "excludes", *_TAGS), _triggered),
-    "token_triggered_tags": (
-        ("trigger_tokens", "exclude_tokens", *_TAGS),
-        _token_triggered,
-    ),
-    "tags_with_separator": (("separator", *_TAGS), _separated),
-    "optional": (("content",), _times(0, 1)),
-    "plus": (("content",), _times(1, None)),
-    "star": (("content",), _times(0, None)),
-    "repeat": (("content", "min", "max"), _repeat),
-    "dispatch": (("rules", "loop", "excludes"), _dispatch),
-    "token_dispatch": (("rules", "loop", "exclude_tokens"), _dispatch),
-}
+        return frozenset(range(256))
+    if not isinstance(tree, ecma.Characters):
+        return _NOT_ASCII.union(*map(_alphabet, ecma.children(tree)))
+    ranges = ecma.complement(tree.ranges) if tree.negated else tree.ranges
+    if tree.properties:
+        ranges = ((0, 127),)
+    return _NOT_ASCII.union(*(range(low, min(high, 127) + 1) for low, high in ranges))
