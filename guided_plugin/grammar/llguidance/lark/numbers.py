@@ -7,6 +7,7 @@ zeros; other multiples are an automaton over the digits, whose states are remain
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -125,10 +126,11 @@ def _digits_before(number: Number, most: int) -> int:
     """How many digits a number may have before the point: `most`, or as many as one
     between the bounds needs. 0: any number of digits."""
     bounds = [bound for bound in (number.low, number.high) if bound is not None]
-    farthest = max((abs(exact(bound.value)) for bound in bounds), default=Fraction(0))
+    farthest = max((abs(exact(bound.value)) for bound in bounds), default=0)
     others = len(number.excluded) + len(number.no_multiples)
-    reach = farthest + (number.step or 1) * (others + 1)
-    needed = len(str(int(reach)))
+    others += any(bound.exclusive for bound in bounds)
+    beyond = farthest + (number.step or 1) * (others + 1)
+    needed = len(str(math.ceil(beyond) - 1))
     if len(bounds) == 2:
         return needed
     return max(most, needed) if most else 0
@@ -140,7 +142,8 @@ def _digits_behind(number: Number, most: int) -> int:
     if number.step is not None:
         return max(most, places(number.step))
     named = [*number.excluded, *number.no_multiples]
-    named += [bound.value for bound in (number.low, number.high) if bound is not None]
+    if number.low is not None and number.high is not None:
+        named += [number.low.value, number.high.value]
     return max([most, *(places(exact(value)) + 1 for value in named)])
 
 
