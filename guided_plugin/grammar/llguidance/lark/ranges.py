@@ -45,18 +45,20 @@ class Number:
 
     def meet(self, other: Number) -> Number | None:
         met = Number(
-            self.whole or other.whole,
-            _tighter(self.low, other.low, 1),
-            _tighter(self.high, other.high, -1),
-            self.multiples | other.multiples,
-            self.no_multiples | other.no_multiples,
+            whole=self.whole or other.whole,
+            low=_tighter(self.low, other.low, 1),
+            high=_tighter(self.high, other.high, -1),
+            multiples=self.multiples | other.multiples,
+            no_multiples=self.no_multiples | other.no_multiples,
             excluded=self.excluded | other.excluded,
         )
         values = common(self.values, other.values)
-        if values is not None:
-            kept = tuple(value for value in values if met.has(exact(value)))
-            return Number(met.whole, values=kept) if kept else None
-        return met if met.possible() else None
+        if values is None:
+            return met if met.possible() else None
+        kept = tuple(value for value in values if met.has(exact(value)))
+        if not kept:
+            return None
+        return Number(whole=met.whole, values=kept)
 
     @property
     def step(self) -> Fraction | None:
@@ -82,7 +84,7 @@ class Number:
         low = self.low
         high = self.high
         step = self.step
-        if step and any(divides(exact(no), step) for no in self.no_multiples):
+        if step is not None and self._refuses_multiples_of(step):
             return False
         if low is None or high is None:
             return True
@@ -93,14 +95,20 @@ class Number:
 
     def has(self, value: Fraction) -> bool:
         """Whether a number satisfies all demands."""
-        return (
-            (not self.whole or value.denominator == 1)
-            and (self.low is None or self.low.allows(value, 1))
-            and (self.high is None or self.high.allows(value, -1))
-            and value not in map(exact, self.excluded)
-            and all(divides(exact(divisor), value) for divisor in self.multiples)
-            and not any(divides(exact(divisor), value) for divisor in self.no_multiples)
-        )
+        if self.whole and value.denominator != 1:
+            return False
+        if self.low is not None and not self.low.allows(value, 1):
+            return False
+        if self.high is not None and not self.high.allows(value, -1):
+            return False
+        if value in map(exact, self.excluded):
+            return False
+        if not all(divides(exact(divisor), value) for divisor in self.multiples):
+            return False
+        return not self._refuses_multiples_of(value)
+
+    def _refuses_multiples_of(self, value: Fraction) -> bool:
+        return any(divides(exact(divisor), value) for divisor in self.no_multiples)
 
 
 def _multiples(step: Fraction, low: Bound, high: Bound) -> range:
