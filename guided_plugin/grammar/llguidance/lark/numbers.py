@@ -87,19 +87,24 @@ def _terms(number: Number, zeros: bool, digits: int, fragment: Fragment) -> list
     step = number.step if number.multiples else None
     refused = [exact(divisor) for divisor in sorted(number.no_multiples)]
     divisors = refused if step is None else [step, *refused]
-    before = min(digits, _MOST_BEFORE)
-    if any(power_of_ten(divisor) is None for divisor in divisors):
-        before = min(before or _COUNTED_DIGITS, _COUNTED_DIGITS)
-    before = _digits_before(number, before)
-    terms = [f"/{_form(number, zeros, before, digits)}/"]
+    most = min(digits, _MOST_BEFORE)
+    if None in map(power_of_ten, divisors):
+        most = min(most or _COUNTED_DIGITS, _COUNTED_DIGITS)
+    before = _digits_before(number, most)
+    form = _form(number, zeros, before, digits)
+    terms = [f"/{form}/"]
     if step is not None:
         terms.append(_multiples(step, before, fragment))
     if number.low is not None:
         terms.append(_at_least(number.low))
     if number.high is not None:
         terms.append(_at_most(number.high))
-    terms += ["~" + _multiples(divisor, before, fragment) for divisor in refused]
-    terms += [f"~/{_equal(value, True, 0)}/" for value in sorted(number.excluded)]
+    for divisor in refused:
+        multiples = _multiples(divisor, before, fragment)
+        terms.append(f"~{multiples}")
+    for value in sorted(number.excluded):
+        spellings = _equal(value, zeros=True, digits=0)
+        terms.append(f"~/{spellings}/")
     return terms
 
 
@@ -119,7 +124,9 @@ def _form(number: Number, zeros: bool, before: int, digits: int) -> str:
         return whole + fraction
     exponent = times(1, min(before, 2) or None)
     body = f"{whole}{fraction}(?:[eE][+-]?[0-9]{exponent})?"
-    return f"{body}|-?[1-9]{fraction}{_LONG_EXPONENT}" if before > 2 else body
+    if before > 2:
+        body += f"|-?[1-9]{fraction}{_LONG_EXPONENT}"
+    return body
 
 
 def _digits_before(number: Number, most: int) -> int:
@@ -133,7 +140,9 @@ def _digits_before(number: Number, most: int) -> int:
     needed = len(str(math.ceil(beyond) - 1))
     if len(bounds) == 2:
         return needed
-    return max(most, needed) if most else 0
+    if not most:
+        return 0
+    return max(most, needed)
 
 
 def _digits_behind(number: Number, most: int) -> int:
@@ -144,7 +153,8 @@ def _digits_behind(number: Number, most: int) -> int:
     named = [*number.excluded, *number.no_multiples]
     if number.low is not None and number.high is not None:
         named += [number.low.value, number.high.value]
-    return max([most, *(places(exact(value)) + 1 for value in named)])
+    digits = [places(exact(value)) + 1 for value in named]
+    return max([most, *digits])
 
 
 def _equal(value: Value, zeros: bool, digits: int) -> str:
@@ -152,25 +162,31 @@ def _equal(value: Value, zeros: bool, digits: int) -> str:
     text = plain(value)
     fraction = text.partition(".")[2]
     most = max(digits - len(fraction), 0) if digits else None
-    tail = ""
+    body = re.escape(text)
+    if value == 0:
+        body = "-?0"
     if fraction:
-        tail = f"0{times(0, most)}"
-    elif zeros:
-        tail = rf"(?:\.0{times(1, most)})?"
-    return ("-?" if text == "0" else "") + re.escape(text) + tail
+        return f"{body}0{times(0, most)}"
+    if zeros:
+        return rf"{body}(?:\.0{times(1, most)})?"
+    return body
 
 
 def _at_least(bound: Bound) -> str:
     if bound.value >= 0:
         # Not -0: some who read numbers without a sign refuse it.
-        return f"/{_above(bound.value, bound.exclusive)}/"
-    return f"~/-(?:{_above(-bound.value, not bound.exclusive)})/"
+        right = _above(bound.value, bound.exclusive)
+        return f"/{right}/"
+    wrong = _above(-bound.value, not bound.exclusive)
+    return f"~/-(?:{wrong})/"
 
 
 def _at_most(bound: Bound) -> str:
     if bound.value > 0 or (bound.value == 0 and not bound.exclusive):
-        return f"~/{_above(bound.value, not bound.exclusive)}/"
-    return f"/-(?:{_above(-bound.value, bound.exclusive)})/"
+        wrong = _above(bound.value, not bound.exclusive)
+        return f"~/{wrong}/"
+    right = _above(-bound.value, bound.exclusive)
+    return f"/-(?:{right})/"
 
 
 def _above(value: Value, exclusive: bool) -> str:
@@ -180,15 +196,19 @@ def _above(value: Value, exclusive: bool) -> str:
     whole, _, fraction = text.partition(".")
     options = [f"[1-9][0-9]{{{len(whole)},}}{FRACTION}"]
     for index, digit in enumerate(text):
-        if digit in "012345678":
-            left = len(whole) - index - 1
-            rest = f"[0-9]{{{left}}}{FRACTION}" if left >= 0 else "[0-9]*"
-            options.append(f"{re.escape(text[:index])}[{int(digit) + 1}-9]{rest}")
+        if digit in ".9":
+            continue
+        same = re.escape(text[:index])
+        left = len(whole) - index - 1
+        rest = f"[0-9]{{{left}}}{FRACTION}" if left >= 0 else "[0-9]*"
+        options.append(f"{same}[{int(digit) + 1}-9]{rest}")
     same = re.escape(text)
-    if exclusive:
-        options.append(same + ("" if fraction else r"\.") + "[0-9]*[1-9][0-9]*")
-    else:
+    if not exclusive:
         options.append(same + ("[0-9]*" if fraction else FRACTION))
+        return "|".join(options)
+    if not fraction:
+        same += r"\."
+    options.append(f"{same}[0-9]*[1-9][0-9]*")
     return "|".join(options)
 
 
@@ -200,7 +220,8 @@ def _multiples(divisor: Fraction, digits: int, fragment: Fragment) -> str:
     """
     power = power_of_ten(divisor)
     if power is None:
-        return f"(/-?/ ({_counted(divisor, digits, fragment)}))"
+        counted = _counted(divisor, digits, fragment)
+        return f"(/-?/ ({counted}))"
     if power < 0:
         return rf"/-?{INTEGER}(?:\.[0-9]{{1,{-power}}}0*)?/"
     return rf"/-?(?:0|[1-9][0-9]*0{{{power}}}){ZEROS}/"
@@ -227,20 +248,22 @@ def _counted(step: Fraction, digits: int, fragment: Fragment) -> str:
     following = last
     states = 0
     for _ in range(digits - zeros - 1):
-        bodies = [
-            " | ".join([*_digits(remainder, following), *filter(None, [end])])
-            for remainder, end in enumerate(last)
-        ]
+        bodies = []
+        for remainder, end in enumerate(last):
+            options = _digits(remainder, following, range(10))
+            if end:
+                options.append(end)
+            bodies.append(" | ".join(options))
         following = [body and fragment(body) for body in bodies]
         states += len(set(following))
         if states > _MAX_STATES:
             raise _TooManyStatesError
-    return " | ".join([f"/0{ends[0]}/", *_digits(0, following, range(1, 10))])
+    options = _digits(0, following, range(1, 10))
+    options.append(f"/0{ends[0]}/")
+    return " | ".join(options)
 
 
-def _digits(
-    remainder: int, following: list[str], digits: Iterable[int] = range(10)
-) -> list[str]:
+def _digits(remainder: int, following: list[str], digits: Iterable[int]) -> list[str]:
     """Each digit that may come after a remainder, and what follows it then."""
     options: dict[str, str] = {}
     for digit in digits:
@@ -254,11 +277,13 @@ def _fraction(remainder: int, divisor: int, decimals: int) -> str:
     """The point and the digits that make a multiple of what leaves a remainder before
     it; empty if none do."""
     first = -remainder * 10**decimals % divisor
-    found = [
-        f"{digits:0{decimals}}".rstrip("0") or "0"
-        for digits in range(first, 10**decimals, divisor)
-    ]
+    found = []
+    for digits in range(first, 10**decimals, divisor):
+        text = f"{digits:0{decimals}}"
+        found.append(text.rstrip("0") or "0")
     if not found:
         return ""
-    optional = "?" if first == 0 else ""
-    return rf"(?:\.(?:{'|'.join(found)})0*)" + optional
+    fraction = rf"(?:\.(?:{'|'.join(found)})0*)"
+    if first == 0:
+        fraction += "?"
+    return fraction

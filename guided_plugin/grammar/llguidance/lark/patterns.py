@@ -38,7 +38,6 @@ from guided_plugin.spec.languages import (
     flat,
     searched,
     times,
-    tree_bytes,
     whole,
 )
 from guided_plugin.spec.memo import remembered, texts_bytes
@@ -173,12 +172,6 @@ def _format_parts(name: str) -> list[str]:
     return [FORMATS[name], *([LENGTHS[name]] if name in LENGTHS else [])]
 
 
-def literal(text: str) -> str:
-    """A regular expression for one text without quotes, in the spelling that `pattern`
-    uses."""
-    return "".join(_quoted(Characters(((ord(char), ord(char)),))) for char in text)
-
-
 def expression(body: str) -> str:
     """A regular expression as the grammar writes it."""
     return "/" + body.replace("/", "\\/") + "/"
@@ -237,11 +230,6 @@ def _text(node: Node, leaf: Leaf) -> str:
     raise TypeError(node)
 
 
-def _leaf_bytes(node: Characters, text: str) -> int:
-    return tree_bytes("", node) + texts_bytes(text)
-
-
-@remembered(_leaf_bytes)
 def _quoted(node: Characters) -> str:
     """One character of a JSON string: raw where JSON allows that, else its escapes."""
     if node == ANY:
@@ -254,7 +242,9 @@ def _quoted(node: Characters) -> str:
     options = [re.escape(start) + f"[{ends}]" for start, ends in last.items()]
     if raw != NOTHING or not options:
         options.insert(0, raw)
-    return f"(?:{'|'.join(options)})" if len(options) > 1 else options[0]
+    if len(options) == 1:
+        return options[0]
+    return f"(?:{'|'.join(options)})"
 
 
 def _unquoted(node: Characters) -> str:

@@ -26,7 +26,9 @@ class Bound:
     def allows(self, value: Fraction, sign: int) -> bool:
         """Whether it allows a number. `sign`: 1 for a lower bound, -1 for an upper."""
         distance = (value - exact(self.value)) * sign
-        return distance > 0 or (distance == 0 and not self.exclusive)
+        if distance == 0:
+            return not self.exclusive
+        return distance > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ class Number:
         several = _multiples(step, self.low, self.high)
         if several[most:]:
             return None
-        return [n * step for n in several if self.has(n * step)]
+        multiples = [n * step for n in several]
+        return list(filter(self.has, multiples))
 
     def possible(self) -> bool:
         """Whether there is such a number."""
@@ -89,26 +92,29 @@ class Number:
         if low is None or high is None:
             return True
         if step is None:
-            return low.value < high.value or self.has(exact(low.value))
-        several = _multiples(step, low, high)[: _MAX_MEMBERS + len(self.excluded)]
+            if low.value < high.value:
+                return True
+            return self.has(exact(low.value))
+        enough = _MAX_MEMBERS + len(self.excluded)
+        several = _multiples(step, low, high)[:enough]
         return any(self.has(n * step) for n in several)
 
     def has(self, value: Fraction) -> bool:
         """Whether a number satisfies all demands."""
-        if self.whole and value.denominator != 1:
-            return False
         if self.low is not None and not self.low.allows(value, 1):
             return False
         if self.high is not None and not self.high.allows(value, -1):
             return False
         if value in map(exact, self.excluded):
             return False
-        if not all(divides(exact(divisor), value) for divisor in self.multiples):
+        step = self.step
+        if step is not None and not divides(step, value):
             return False
         return not self._refuses_multiples_of(value)
 
     def _refuses_multiples_of(self, value: Fraction) -> bool:
-        return any(divides(exact(divisor), value) for divisor in self.no_multiples)
+        divisors = map(exact, self.no_multiples)
+        return any(divides(divisor, value) for divisor in divisors)
 
 
 def _multiples(step: Fraction, low: Bound, high: Bound) -> range:
@@ -122,14 +128,20 @@ def _tighter(one: Bound | None, two: Bound | None, sign: int) -> Bound | None:
     """The bound that allows less."""
     if one is None or two is None:
         return one or two
-    return max((one, two), key=lambda bound: (bound.value * sign, bound.exclusive))
+    if one.value == two.value:
+        return one if one.exclusive else two
+    if one.value * sign > two.value * sign:
+        return one
+    return two
 
 
 def common(
     one: tuple[T, ...] | None, two: tuple[T, ...] | None
 ) -> tuple[T, ...] | None:
     """What both lists allow; None stands for everything."""
-    if one is None or two is None:
-        return two if one is None else one
+    if one is None:
+        return two
+    if two is None:
+        return one
     wanted = set(two)
     return tuple(value for value in one if value in wanted)
