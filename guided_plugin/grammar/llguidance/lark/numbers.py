@@ -133,11 +133,14 @@ def _digits_before(number: Number, most: int) -> int:
     """How many digits a number may have before the point: `most`, or as many as one
     between the bounds needs. 0: any number of digits."""
     bounds = [bound for bound in (number.low, number.high) if bound is not None]
-    farthest = max((abs(exact(bound.value)) for bound in bounds), default=0)
+    distances = [abs(exact(bound.value)) for bound in bounds]
+    farthest = max(distances, default=0)
     others = len(number.excluded) + len(number.no_multiples)
     others += any(bound.exclusive for bound in bounds)
-    beyond = farthest + (number.step or 1) * (others + 1)
-    needed = len(str(math.ceil(beyond) - 1))
+    step = number.step or 1
+    beyond = farthest + step * (others + 1)
+    last = math.ceil(beyond) - 1
+    needed = len(str(last))
     if len(bounds) == 2:
         return needed
     if not most:

@@ -147,29 +147,39 @@ def matches(source: str, text: str) -> bool:
 
 def matches_format(name: str, text: str) -> bool:
     """Whether a text has a format."""
-    body = " & ".join(expression(f"(?:{part})") for part in _format_parts(name))
-    return _takes(body, text, f"format {name!r}")
+    return _takes(_format(name, ""), text, f"format {name!r}")
 
 
 def _takes(body: str, text: str, what: str) -> bool:
-    found = _takes_text(body, text.encode(errors="surrogatepass"))
-    if found is None:
+    """Whether a terminal takes a text, in time linear in its length.
+
+    Python's `re` would take exponential time for some patterns, and clients write them.
+    """
+    matcher = _start(body).deep_copy()
+    tokens = list(text.encode(errors="surrogatepass"))
+    fits = not matcher.is_error() and matcher.validate_tokens(tokens) == len(tokens)
+    if matcher.is_error():
         raise UnsupportedSpecError(
             f"{what} needs too much work to be compared with {text[:80]!r}",
             where="json_schema",
             hint="write shorter counted repetitions, or no lookahead",
         )
-    return found
+    if fits and tokens:
+        matcher.consume_tokens(tokens)
+    return fits and bool(matcher.is_accepting())
 
 
 def quoted_format(name: str) -> str:
     """The string literals of a format. Formats hold no character that JSON escapes."""
-    parts = [expression(f'"(?:{body})"') for body in _format_parts(name)]
-    return parts[0] if len(parts) == 1 else f"({' & '.join(parts)})"
+    body = _format(name, '"')
+    return f"({body})"
 
 
-def _format_parts(name: str) -> list[str]:
-    return [FORMATS[name], *([LENGTHS[name]] if name in LENGTHS else [])]
+def _format(name: str, quote: str) -> str:
+    bodies = [FORMATS[name]]
+    if name in LENGTHS:
+        bodies.append(LENGTHS[name])
+    return " & ".join(expression(f"{quote}(?:{body}){quote}") for body in bodies)
 
 
 def expression(body: str) -> str:
@@ -321,21 +331,6 @@ def _start(body: str) -> Any:
     return _matcher_of(body)
 
 
-def _takes_text(body: str, text: bytes) -> bool | None:
-    """Whether a terminal takes a text, in time linear in its length; None where
-    llguidance can't tell.
-
-    Python's `re` would take exponential time for some patterns, and clients write them.
-    """
-    matcher = _start(body).deep_copy()
-    tokens = list(text)
-    if matcher.is_error() or matcher.validate_tokens(tokens) != len(tokens):
-        return None if matcher.is_error() else False
-    return bool(not tokens or matcher.consume_tokens(tokens)) and bool(
-        matcher.is_accepting()
-    )
-
-
 @remembered(texts_bytes)
 def few_strings(body: str, limit: int) -> tuple[str, ...] | None:
     """The strings whose JSON a terminal takes, where these are short and at most so
@@ -362,5 +357,5 @@ def few_strings(body: str, limit: int) -> tuple[str, ...] | None:
 def _next_bytes(matcher: Any) -> list[int]:
     """What may come next; quotes last, where they are taken first."""
     bits = int.from_bytes(matcher.compute_bitmask()[:32], "little")
-    found = [byte for byte in range(256) if bits >> byte & 1 and byte != _QUOTE]
-    return [*found, _QUOTE] if bits >> _QUOTE & 1 else found
+    found = [byte for byte in range(256) if bits >> byte & 1]
+    return sorted(found, key=lambda byte: byte == _QUOTE)
