@@ -71,7 +71,8 @@ def number_body(number: Number, spelling: Spelling, fragment: Fragment) -> str |
     zeros = spelling.fraction_zero or (spelling.equal_zero and not number.whole)
     if number.values is not None:
         texts = [_equal(value, zeros, spelling.digits) for value in number.values]
-        terms = [f"/{'|'.join(texts)}/"]
+        values = "|".join(texts)
+        terms = [f"/{values}/"]
     else:
         try:
             terms = _terms(number, zeros, spelling.digits, fragment)
@@ -246,7 +247,8 @@ def _counted(step: Fraction, digits: int, fragment: Fragment) -> str:
     zeros = len(scaled) - len(str(divisor))
     if divisor > _MAX_DIVISOR or decimals > _MAX_DECIMALS:
         raise _TooManyStatesError
-    ends = [_fraction(remainder, divisor, decimals) for remainder in range(divisor)]
+    remainders = range(divisor)
+    ends = [_fraction(remainder, divisor, decimals) for remainder in remainders]
     last = [end and fragment(f"/0{{{zeros}}}{end}/") for end in ends]
     following = last
     states = 0
@@ -286,7 +288,8 @@ def _fraction(remainder: int, divisor: int, decimals: int) -> str:
         found.append(text.rstrip("0") or "0")
     if not found:
         return ""
-    fraction = rf"(?:\.(?:{'|'.join(found)})0*)"
+    texts = "|".join(found)
+    fraction = rf"(?:\.(?:{texts})0*)"
     if first == 0:
         fraction += "?"
     return fraction
