@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable
 from functools import cache
-from itertools import groupby
 from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError
@@ -36,18 +36,16 @@ from guided_plugin.spec.formats import FORMATS, LENGTHS
 from guided_plugin.spec.languages import (
     ANY,
     ANYTHING,
-    EMPTY,
     flat,
     searched,
     times,
-    tree_bytes,
     whole,
 )
 from guided_plugin.spec.memo import remembered, texts_bytes
 from guided_plugin.spec.properties import has_property
 
-_SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
-_ESCAPED = [*range(32), 34, 92]
+_ESCAPES = {code: json.dumps(chr(code))[1:-1] for code in (*range(32), 34, 92)}
+"""How JSON writes the characters that it does not write as themselves."""
 _TEXT: Ranges = ((0, 0xD7FF), (0xE000, MAX_CODE))
 """All but surrogates, which are not characters."""
 _RAW: Ranges = ((32, 33), (35, 91), (93, 0xD7FF), (0xE000, MAX_CODE))
@@ -91,11 +89,13 @@ _MAX_BYTES = 100
 
 Leaf = Callable[[Characters], str]
 
+_DOT = Characters(LINE_ENDS, negated=True)
+
 
 @remembered(texts_bytes)
 def pattern(source: str) -> str:
     """The string literals in whose text a pattern is found."""
-    return _term(searched(source), _quoted, '"', '"')
+    return _quoted_term(searched(source))
 
 
 @remembered(texts_bytes)
@@ -107,14 +107,18 @@ def also_pattern(source: str) -> str:
     llguidance would have to go through all states of the other parts to prove that the
     opposite of it leaves no text.
     """
-    return _term(searched(source), _quoted, '"', '"', loose=True)
+    terms = []
+    for option in _options(searched(source)):
+        loose = _loose(option, _quoted)
+        terms.append(f'(/"/ {loose})' if loose else _quoted_term(option))
+    return terms[0] if len(terms) == 1 else f"({' | '.join(terms)})"
 
 
 @remembered(texts_bytes)
 def whole_text(source: str) -> str:
     """The texts that a regular expression matches from the first to the last
     character."""
-    return _term(whole(source), _unquoted, "", "")
+    return _term(whole(source), _unquoted)
 
 
 @remembered(texts_bytes)
@@ -125,34 +129,24 @@ def lead(source: str) -> str | None:
     None where those are not nearly all there are.
     """
     node = searched(source)
-    options = node.options if isinstance(node, Alternation) else (node,)
-    # With an empty class it may match no text at all.
-    leads = {
-        _lead(option)
-        for option in options
-        if NOTHING not in _term(option, _unquoted, "", "")
-    }
-    return ANY_CHARACTER if ANY_CHARACTER in leads else next(filter(None, leads), None)
-
-
-def _lead(node: Node) -> str | None:
-    first = (flat(node) or [EMPTY])[0]
-    if (
-        not isinstance(first, Repeat)
-        or first.high is not None
-        or not isinstance(first.part, Characters)
-    ):
+    if not _is_plain(node) or NOTHING in pattern(source):
+        # It may match no text at all.
         return None
-    if first.part == ANY:
-        return ANY_CHARACTER
-    allowed = first.part.ranges if first.part.negated else complement(first.part.ranges)
-    most = all(high < 32 or (low, high) in LINE_ENDS for low, high in allowed)
-    return _quoted(first.part) if most and not first.part.properties else None
+    endless = {
+        first.part
+        for option in _options(node)
+        for first in flat(option)[:1]
+        if isinstance(first, Repeat) and first.high is None
+    }
+    for characters in (ANY, _DOT):
+        if characters in endless:
+            return _quoted(characters)
+    return None
 
 
 @remembered(texts_bytes)
 def _searched_text(source: str) -> str:
-    return _term(searched(source), _unquoted, "", "")
+    return _term(searched(source), _unquoted)
 
 
 def matches(source: str, text: str) -> bool:
@@ -162,35 +156,39 @@ def matches(source: str, text: str) -> bool:
 
 def matches_format(name: str, text: str) -> bool:
     """Whether a text has a format."""
-    body = " & ".join(expression(f"(?:{part})") for part in _format_parts(name))
-    return _takes(body, text, f"format {name!r}")
+    return _takes(_format(name, ""), text, f"format {name!r}")
 
 
 def _takes(body: str, text: str, what: str) -> bool:
-    found = _takes_text(body, text.encode(errors="surrogatepass"))
-    if found is None:
+    """Whether a terminal takes a text, in time linear in its length.
+
+    Python's `re` would take exponential time for some patterns, and clients write them.
+    """
+    matcher = _start(body).deep_copy()
+    tokens = list(text.encode(errors="surrogatepass"))
+    fits = not matcher.is_error() and matcher.validate_tokens(tokens) == len(tokens)
+    if matcher.is_error():
         raise UnsupportedSpecError(
             f"{what} needs too much work to be compared with {text[:80]!r}",
             where="json_schema",
             hint="write shorter counted repetitions, or no lookahead",
         )
-    return found
+    if fits and tokens:
+        matcher.consume_tokens(tokens)
+    return fits and bool(matcher.is_accepting())
 
 
 def quoted_format(name: str) -> str:
     """The string literals of a format. Formats hold no character that JSON escapes."""
-    parts = [expression(f'"(?:{body})"') for body in _format_parts(name)]
-    return parts[0] if len(parts) == 1 else f"({' & '.join(parts)})"
+    body = _format(name, '"')
+    return f"({body})"
 
 
-def _format_parts(name: str) -> list[str]:
-    return [FORMATS[name], *([LENGTHS[name]] if name in LENGTHS else [])]
-
-
-def literal(text: str) -> str:
-    """A regular expression for one text without quotes, in the spelling that `pattern`
-    uses."""
-    return "".join(_quoted(Characters(((ord(char), ord(char)),))) for char in text)
+def _format(name: str, quote: str) -> str:
+    bodies = [FORMATS[name]]
+    if name in LENGTHS:
+        bodies.append(LENGTHS[name])
+    return " & ".join(expression(f"{quote}(?:{body}){quote}") for body in bodies)
 
 
 def expression(body: str) -> str:
@@ -198,75 +196,39 @@ def expression(body: str) -> str:
     return "/" + body.replace("/", "\\/") + "/"
 
 
-def _term(
-    node: Node,
-    leaf: Leaf,
-    before: str,
-    after: str,
-    *,
-    loose: bool = False,
-    last: bool = True,
-) -> str:
-    """A tree between two marks. Regular expressions have no intersections, terminals
-    have.
+def _options(node: Node) -> tuple[Node, ...]:
+    return node.options if isinstance(node, Alternation) else (node,)
 
-    `loose`: another part of an intersection says how the text goes on behind ANYTHING,
-    and how it ends. `last`: the tree reaches to the end of the text.
-    """
-    flattened = flat(node)
-    if loose and flattened and flattened[-1] == ANYTHING:
-        start = _term(Sequence(tuple(flattened[:-1])), leaf, before, "", last=False)
-        return f"({start} {_ANY_BYTES})" if before or flattened[:-1] else _ANY_BYTES
-    if _is_plain(node) and not (loose and isinstance(node, Alternation)):
-        return expression(f"{before}(?:{_text(node, leaf)}){after}")
+
+def _quoted_term(node: Node) -> str:
+    if _is_plain(node):
+        return expression(f'"(?:{_text(node, _quoted)})"')
+    return f'(/"/ {_term(node, _quoted)} /"/)'
+
+
+def _term(node: Node, leaf: Leaf) -> str:
+    """A tree as a part of a terminal. Regular expressions have no intersections,
+    terminals have."""
+    if _is_plain(node):
+        return expression(f"(?:{_text(node, leaf)})")
     match node:
         case Both(parts):
-            # One that is no `Not` says what texts there are, unless another part of the
-            # whole does.
-            full = next(
-                (i for i, part in enumerate(parts) if not isinstance(part, Not)), 0
-            )
-            terms = [
-                _term(
-                    part,
-                    leaf,
-                    before,
-                    after,
-                    loose=loose or (last and i != full),
-                    last=last,
-                )
-                for i, part in enumerate(parts)
-            ]
-            return "(" + " & ".join(terms) + ")"
+            return f"({' & '.join(_term(part, leaf) for part in parts)})"
         case Alternation(options):
-            terms = [
-                _term(option, leaf, before, after, loose=loose, last=last)
-                for option in options
-            ]
-            return "(" + " | ".join(terms) + ")"
+            return f"({' | '.join(_term(option, leaf) for option in options)})"
         case Not(part):
-            return "~" + _term(part, leaf, before, after, loose=loose, last=last)
-    grouped = [(plain, tuple(parts)) for plain, parts in groupby(flattened, _is_plain)]
-    runs = [
-        run
-        for plain, parts in grouped
-        for run in ([Sequence(parts)] if plain else parts)
-    ]
-    terms = []
-    for i, run in enumerate(runs):
-        final = i == len(runs) - 1
-        ends = after if final else ""
-        terms.append(
-            _term(
-                run,
-                leaf,
-                "" if i else before,
-                ends,
-                loose=loose and final,
-                last=last and final,
-            )
-        )
-    return "(" + " ".join(terms) + ")"
+            # It always is a part of an intersection.
+            return f"~({_loose(part, leaf) or _term(part, leaf)})"
+    return f"({' '.join(_term(part, leaf) for part in flat(node))})"
+
+
+def _loose(node: Node, leaf: Leaf) -> str | None:
+    """A tree after which a text may go on in any way, as a part that takes any bytes
+    there; None for others."""
+    parts = flat(node)
+    if parts[-1:] != [ANYTHING]:
+        return None
+    return f"{_term(Sequence(tuple(parts[:-1])), leaf)} {_ANY_BYTES}"
 
 
 def _is_plain(node: Node) -> bool:
@@ -287,22 +249,23 @@ def _text(node: Node, leaf: Leaf) -> str:
     raise TypeError(node)
 
 
-def _leaf_bytes(node: Characters, text: str) -> int:
-    return tree_bytes("", node) + texts_bytes(text)
-
-
-@remembered(_leaf_bytes)
 def _quoted(node: Characters) -> str:
     """One character of a JSON string: raw where JSON allows that, else its escapes."""
     if node == ANY:
         return ANY_CHARACTER
     raw = _class(node, _RAW, _RAW_CLASS)
-    escapes = _escapes([code for code in _ESCAPED if _holds(node, code)])
-    options = [*([] if raw == NOTHING and escapes else [raw]), *escapes]
-    return options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
+    last: dict[str, str] = {}
+    for code, escape in _ESCAPES.items():
+        if _holds(node, code):
+            last[escape[:-1]] = last.get(escape[:-1], "") + re.escape(escape[-1])
+    options = [re.escape(start) + f"[{ends}]" for start, ends in last.items()]
+    if raw != NOTHING or not options:
+        options.insert(0, raw)
+    if len(options) == 1:
+        return options[0]
+    return f"(?:{'|'.join(options)})"
 
 
-@remembered(_leaf_bytes)
 def _unquoted(node: Characters) -> str:
     return _class(node, _TEXT, r"[\x00-\U0010FFFF]")
 
@@ -329,31 +292,13 @@ def _holds(node: Characters, code: int) -> bool:
     ) != node.negated
 
 
-def _escapes(codes: list[int]) -> list[str]:
-    short = "".join(_SHORT[code] for code in codes if code in _SHORT)
-    result = (
-        ["\\\\[" + "".join("\\" + c if c in '"\\' else c for c in short) + "]"]
-        if short
-        else []
-    )
-    for high in (0, 1):
-        digits = [
-            f"{code & 15:x}"
-            for code in codes
-            if code >> 4 == high and code not in _SHORT
-        ]
-        if digits:
-            result.append(f"\\\\u00{high}[{''.join(digits)}]")
-    return result
+def _range(low: int, high: int) -> str:
+    return _code(low) if low == high else f"{_code(low)}-{_code(high)}"
 
 
 def _code(code: int) -> str:
     char = chr(code)
     return char if char.isalnum() and code < 128 else f"\\x{{{code:X}}}"
-
-
-def _range(low: int, high: int) -> str:
-    return _code(low) if low == high else f"{_code(low)}-{_code(high)}"
 
 
 class _Bytes:
@@ -395,21 +340,6 @@ def _start(body: str) -> Any:
     return _matcher_of(body)
 
 
-def _takes_text(body: str, text: bytes) -> bool | None:
-    """Whether a terminal takes a text, in time linear in its length; None where
-    llguidance can't tell.
-
-    Python's `re` would take exponential time for some patterns, and clients write them.
-    """
-    matcher = _start(body).deep_copy()
-    tokens = list(text)
-    if matcher.is_error() or matcher.validate_tokens(tokens) != len(tokens):
-        return None if matcher.is_error() else False
-    return bool(not tokens or matcher.consume_tokens(tokens)) and bool(
-        matcher.is_accepting()
-    )
-
-
 @remembered(texts_bytes)
 def few_strings(body: str, limit: int) -> tuple[str, ...] | None:
     """The strings whose JSON a terminal takes, where these are short and at most so
@@ -417,35 +347,27 @@ def few_strings(body: str, limit: int) -> tuple[str, ...] | None:
     matcher = _matcher_of(body)
     if matcher.get_error():
         return None
-    found: dict[str, None] = {}
-    text = bytearray()
-    levels = [_next_bytes(matcher)]
+    found: list[str] = []
+    pending = [(bytes([byte]), matcher) for byte in _next_bytes(matcher)]
     for _ in range(_MAX_STEPS):
-        if not levels[-1]:
-            levels.pop()
-            if not levels:
-                return tuple(found)
-            text.pop()
-            matcher.rollback(1)
-            continue
-        byte = levels[-1].pop()
-        matcher.consume_token(byte)
-        text.append(byte)
-        if byte == _QUOTE and len(text) > 1 and matcher.is_accepting():
-            found[json.loads(text)] = None
-            if len(found) > limit:
-                return None
-        if len(text) > _MAX_BYTES:
+        if not pending:
+            return tuple(found)
+        text, before = pending.pop()
+        after = before.deep_copy()
+        after.consume_token(text[-1])
+        if text[-1] == _QUOTE and len(text) > 1 and after.is_accepting():
+            found.append(json.loads(text))
+        if len(found) > limit or len(text) > _MAX_BYTES:
             return None
-        levels.append(_next_bytes(matcher))
+        pending += [(text + bytes([byte]), after) for byte in _next_bytes(after)]
     return None
 
 
 def _next_bytes(matcher: Any) -> list[int]:
     """What may come next; quotes last, where they are taken first."""
     bits = int.from_bytes(matcher.compute_bitmask()[:32], "little")
-    found = [byte for byte in range(256) if bits >> byte & 1 and byte != _QUOTE]
-    return [*found, _QUOTE] if bits >> _QUOTE & 1 else found
+    found = [byte for byte in range(256) if bits >> byte & 1]
+    return sorted(found, key=lambda byte: byte == _QUOTE)
 
 
 @remembered(texts_bytes)

@@ -137,8 +137,9 @@ class _Reader:
         if "integer" in named and "number" not in named:
             # Draft 4 takes 1.0 for no integer: where any reading counts, that may be
             # what is meant.
-            either = self.draft <= 4 and self.algebra.wide and not self.positive
-            shape["number"] = (Number(whole=None if either else self.positive),)
+            either = self.draft <= 4 and self.algebra.wide
+            fractions = Number() if either else Number(no_multiples=frozenset({1}))
+            shape["number"] = (Number(whole=True) if self.positive else fractions,)
         return shape
 
     def values(self, values: list[Any]) -> Shape:

@@ -17,10 +17,10 @@ from guided_plugin.grammar.llguidance.lark.patterns import (
 )
 from guided_plugin.grammar.llguidance.lark.rules import Text, literal
 from guided_plugin.spec.formats import LENGTHS
+from guided_plugin.spec.languages import times
 
 # Any string but a few: there are always others.
-_ANY_STRING = '/"' + patterns.ANY_CHARACTER.replace("/", "\\/") + '*"/'
-_ANY_BUT = re.compile(re.escape(f"{_ANY_STRING} & ~(") + r"[^()/&]*\)")
+_ANY_STRING = expression(f'"{patterns.ANY_CHARACTER}*"')
 _BUT_TEXTS = re.compile(r" & ~\((?:\"(?:[^\"\\]|\\.)*\"(?: \| )?)+\)$")
 
 NULL = Text('"null"')
@@ -37,28 +37,22 @@ def value_terminal(string: String) -> str:
 
 
 def _any_strings(string: String, character: str) -> str:
-    bounded = string.shortest or string.longest is not None
-    longest = "" if string.longest is None else string.longest
-    return expression(
-        f'"{character}{{{string.shortest},{longest}}}"'
-        if bounded
-        else f'"{character}*"'
-    )
+    return expression(f'"{character}{times(string.shortest, string.longest)}"')
 
 
 def string_terminal(string: String) -> str:
     """The strings of a constraint in one spelling, quotes included."""
     if string.values is not None:
         return " | ".join(map(key_text, string.values))
-    required = [patterns.quoted_format(name) for name in sorted(string.formats)]
+    terms = [patterns.quoted_format(name) for name in sorted(string.formats)]
     if string.shortest or string.longest is not None:
-        required.append(_any_strings(string, patterns.ANY_CHARACTER))
-    required = both_patterns(required, sorted(string.patterns))
-    refused = [also_pattern(source) for source in sorted(string.no_patterns)]
-    required = required or [_any_strings(string, patterns.ANY_CHARACTER)]
-    return " & ".join(
-        [*required, *(f"~{body}" for body in refused), *excluding(string.excluded)]
-    )
+        terms.append(_any_strings(string, patterns.ANY_CHARACTER))
+    terms = both_patterns(terms, sorted(string.patterns))
+    if not terms:
+        terms.append(_any_strings(string, patterns.ANY_CHARACTER))
+    terms += [f"~{also_pattern(source)}" for source in sorted(string.no_patterns)]
+    terms += excluding(string.excluded)
+    return " & ".join(terms)
 
 
 def both_patterns(required: list[str], sources: Iterable[str]) -> list[str]:
@@ -78,7 +72,9 @@ def excluding(texts: Iterable[str]) -> list[str]:
 def empty_terminal(body: str) -> bool:
     """Whether a terminal takes no text. Only intersections and those with an empty
     class may be empty."""
-    if (" & " not in body and patterns.NOTHING not in body) or _ANY_BUT.fullmatch(body):
+    if " & " not in body and patterns.NOTHING not in body:
+        return False
+    if _BUT_TEXTS.sub("", body) == _ANY_STRING:
         return False
     return patterns.takes_nothing(body)
 
@@ -114,7 +110,7 @@ def lead(string: String) -> str | None:
     # Each pattern can still be met after what the others began with, so the narrowest
     # lead will do.
     narrow = leads - {patterns.ANY_CHARACTER}
-    if None in leads or len(narrow) > 1:
+    if len(narrow) > 1:
         return None
     return next(iter(narrow or leads), None)
 
