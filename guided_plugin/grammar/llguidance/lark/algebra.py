@@ -8,8 +8,9 @@ constraints and terminals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import product
 from typing import Any, cast
 
 from guided_plugin.errors import UnsupportedSpecError
@@ -23,6 +24,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Object,
     String,
     describes,
+    negation,
 )
 from guided_plugin.grammar.llguidance.lark.document import Document
 from guided_plugin.grammar.llguidance.lark.ranges import Number
@@ -35,7 +37,7 @@ from guided_plugin.spec.schema import pointer
 
 Shape = dict[str, tuple[Constraint, ...]]
 
-ALL: Mapping[str, tuple[Constraint, ...]] = {
+ALL: Shape = {
     "null": (Null(),),
     "boolean": (Boolean(),),
     "number": (Number(),),
@@ -44,6 +46,9 @@ ALL: Mapping[str, tuple[Constraint, ...]] = {
     "object": (Object(),),
 }
 """The shape of every value."""
+
+KINDS = {type(every[0]): kind for kind, every in ALL.items()}
+"""The type of the values that a constraint is about."""
 
 # How many steps a schema may cost before it counts as too entangled.
 _MAX_MEETS = 400_000
@@ -55,6 +60,17 @@ _LISTS = ("required", "forbidden", "properties", "names", "exists", "unless")
 _MAX_ASKING = 12
 # How many first items of an array are looked at.
 _MAX_ITEMS = 8
+
+
+_COMBINING = (
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "if",
+    "dependentSchemas",
+    "dependencies",
+)
 
 
 class _RecursionInPlace(UnsupportedSpecError):
@@ -80,19 +96,19 @@ class Algebra:
         read: Callable[[Algebra, int, bool], Shape],
         *,
         closing: bool,
-        opposite: Algebra | None = None,
+        wide: bool = False,
     ) -> None:
         """`read`: the shape of a numbered schema, or of its negation, from its
         keywords."""
-        self.wide = opposite is not None
-        """Whether a value is in a shape if any reading puts it there, not all of
-        them."""
-        self._opposite = opposite
         self.document = document
+        self.wide = wide
+        """Whether a value is in a shape if any reading of formats, and of draft 4's
+        integers, puts it there, not all of them."""
         self._read = read
         # Where something is forbidden that the others don't describe, a weaker
         # alternative must not replace one that describes more.
         self._closing = closing
+        self._widest = self if wide or not document.ambiguous else None
         self._shapes: dict[tuple[bool, int], Shape] = {}
         self._conjunctions: dict[Literals, Shape] = {}
         self._running: set[tuple[bool, int]] = set()
@@ -101,21 +117,14 @@ class Algebra:
         self._meets = 0
 
     @property
-    def opposite(self) -> Algebra:
-        """The algebra that reads formats, and draft 4's integers, the other way: what
-        isn't in its shapes satisfies the negation."""
-        if not self.document.formats and self.document.draft > 4:
-            return self
-        if self._opposite is None:
-            self._opposite = Algebra(
-                self.document, self._read, closing=self._closing, opposite=self
-            )
-        return self._opposite
-
-    @property
     def widest(self) -> Algebra:
-        """The algebra of those two that reads formats in the wider way."""
-        return self if self.wide else self.opposite
+        """The algebra of the same document that is `wide`: what isn't in its shapes
+        satisfies the negation here."""
+        if self._widest is None:
+            self._widest = Algebra(
+                self.document, self._read, closing=self._closing, wide=True
+            )
+        return self._widest
 
     def literals(
         self, schema: Any, base: str, path: Path, positive: bool = True
@@ -128,32 +137,15 @@ class Algebra:
             if node.keywords:
                 return frozenset({(positive, number)})
             schema = node.schema is not False
-        return (
-            TRUE
-            if schema is positive
-            else frozenset({(True, self.document.number(False))})
-        )
+        if schema is positive:
+            return TRUE
+        return frozenset({(True, self.document.number(False))})
 
     def negated(self, literals: Literals) -> Literals:
-        """The negation of a conjunction."""
-        others = [
-            frozenset({(not positive, number)}) for positive, number in sorted(literals)
-        ]
-        if len(others) == 1:
-            return others[0]
-        return self.either_of(others)
-
-    def either_of(self, options: Iterable[Literals]) -> Literals:
-        """At least one of some conjunctions."""
-        distinct = tuple(dict.fromkeys(options))
-        if TRUE in distinct:
-            return TRUE
-        if len(distinct) == 1:
-            return distinct[0]
-        number = (
-            self.document.either(distinct) if distinct else self.document.number(False)
-        )
-        return frozenset({(True, number)})
+        """The negation of a conjunction of one, or of none."""
+        if not literals:
+            return frozenset({(True, self.document.number(False))})
+        return negation(literals)
 
     def shape(self, literals: Literals) -> Shape:
         """The values that satisfy all of them."""
@@ -163,15 +155,15 @@ class Algebra:
     def settled(self, shape: Shape) -> Shape:
         """The same values, with alternatives in place of what objects must not
         satisfy."""
-        objects = shape["object"]
-        while left := [each for one in objects for each in cast("Object", one).unless]:
-            met = (
-                each
-                for one in objects
-                for each in self._excluding(cast("Object", one), left[0])
-            )
-            objects = self._reduced("object", dict.fromkeys(met))
-        return {**shape, "object": objects}
+        objects = cast("tuple[Object, ...]", shape["object"])
+        while True:
+            pending = [one.unless[0] for one in objects if one.unless]
+            if not pending:
+                return {**shape, "object": objects}
+            met: dict[Constraint, None] = {}
+            for one in objects:
+                met.update(dict.fromkeys(self._excluding(one, pending[0])))
+            objects = cast("tuple[Object, ...]", self._reduced("object", met))
 
     def in_place(self, literals: Literals) -> Shape:
         """The shape of parts of the schema that is being read: none may be that schema
@@ -186,20 +178,13 @@ class Algebra:
         """Whether no value satisfies all of them. False where that is not known."""
         if not literals:
             return False
-        known = self._empty.get(literals)
-        if known is not None:
-            return known
-        if len(literals) > 1 and any(
-            (not positive, number) in literals for positive, number in literals
-        ):
+        if literals in self._empty:
+            return self._empty[literals]
+        if not literals.isdisjoint((not positive, n) for positive, n in literals):
             return True
         asking = self._asking
-        running = self._running
-        if (
-            literals in asking
-            or len(asking) > _MAX_ASKING
-            or not running.isdisjoint(literals)
-        ):
+        inside = literals in asking or not self._running.isdisjoint(literals)
+        if inside or len(asking) > _MAX_ASKING:
             return False
         asking.add(literals)
         try:
@@ -209,7 +194,7 @@ class Algebra:
             return False
         finally:
             asking.discard(literals)
-        if not asking and not running:
+        if not asking and not self._running:
             self._empty[literals] = answer
         return answer
 
@@ -221,21 +206,15 @@ class Algebra:
         """The values of both shapes."""
         result: Shape = {}
         for kind, every in ALL.items():
-            lefts = one[kind]
-            rights = two[kind]
-            if lefts is every or rights is every:
-                result[kind] = rights if lefts is every else lefts
-                continue
-            if not lefts or not rights:
-                result[kind] = ()
+            if one[kind] == every or two[kind] == every:
+                result[kind] = two[kind] if one[kind] == every else one[kind]
                 continue
             met: dict[Constraint, None] = {}
-            for left in lefts:
-                for right in rights:
-                    self._meets += 1
-                    constraint = left.meet(right)  # type: ignore[arg-type]
-                    if constraint is not None:
-                        met[constraint] = None
+            for left, right in product(one[kind], two[kind]):
+                self._meets += 1
+                constraint = left.meet(right)  # type: ignore[arg-type]
+                if constraint is not None:
+                    met[constraint] = None
             result[kind] = self._reduced(kind, met)
         return result
 
@@ -259,13 +238,7 @@ class Algebra:
 
     def pruned(self, shape: Shape) -> Shape:
         """Without alternatives that nothing satisfies."""
-        possible = self._possible
-        return {
-            kind: every
-            if not every or every is ALL[kind]
-            else tuple(filter(possible, every))
-            for kind, every in shape.items()
-        }
+        return {kind: tuple(filter(self._possible, shape[kind])) for kind in shape}
 
     def allows_name(self, constraint: Object, name: str) -> bool:
         """Whether `propertyNames` lets a property have this name."""
@@ -324,7 +297,8 @@ class Algebra:
             one, unless=tuple(each for each in one.unless if each != literals)
         )
         alone = {**nothing(), "object": (rest,)}
-        if not self.widest.overlap(alone, self.widest.in_place(literals))["object"]:
+        wide = self.widest
+        if not wide.overlap(alone, wide.in_place(literals))["object"]:
             return (rest,)
         return self.overlap(alone, self.in_place(self.negated(literals)))["object"]
 
@@ -335,7 +309,7 @@ class Algebra:
         if self._meets > _MAX_MEETS or len(met) > _MAX_ALTERNATIVES:
             raise UnsupportedSpecError(
                 "combines too many alternatives",
-                where="json_schema",
+                where=self.document.place(*_COMBINING, weigh=_branches),
                 hint="use fewer under allOf, oneOf and not, or give each one a const of a required property",
             )
         if ALL[kind][0] in met and not (
@@ -373,21 +347,25 @@ class Algebra:
         )
 
     def _possible(self, constraint: Constraint) -> bool:
+        """Whether nothing shows that no value satisfies a constraint."""
         match constraint:
-            case (
-                Array(shortest=least, longest=int(most))
-                | Object(shortest=least, longest=int(most))
-            ) if least > most:
-                return False
-            case Object():
-                allowed = not constraint.names or all(
+            case Null() | Boolean() | Number():
+                return True
+            case String(shortest=least, longest=most):
+                values: list[Literals] = []
+            case Array(shortest=least, longest=most):
+                first = range(min(least, _MAX_ITEMS))
+                values = [constraint.at(index) for index in first]
+                values += [contains.item for contains in constraint.contains]
+            case Object(longest=most):
+                least = max(constraint.shortest, len(constraint.required))
+                values = [constraint.of(name) for name in constraint.required]
+                if not all(
                     self.allows_name(constraint, name) for name in constraint.required
-                )
-                return allowed and not any(
-                    map(self.empty, map(constraint.of, constraint.required))
-                )
-            case Array():
-                first = range(min(constraint.shortest, _MAX_ITEMS))
-                wanted = [contains.item for contains in constraint.contains]
-                return not any(map(self.empty, [*map(constraint.at, first), *wanted]))
-        return True
+                ):
+                    return False
+        return (most is None or least <= most) and not any(map(self.empty, values))
+
+
+def _branches(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 1

@@ -9,9 +9,10 @@ of which must hold. Depends on patterns and spec.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.ranges import Number, common
@@ -22,7 +23,14 @@ Literals = frozenset[tuple[bool, int]]
 
 TRUE: Literals = frozenset()
 
-T = TypeVar("T")
+
+def negation(literals: Literals) -> Literals:
+    """The negation of one literal."""
+    [(positive, number)] = literals
+    return frozenset({(not positive, number)})
+
+
+Demands = TypeVar("Demands", "String", "Array", "Object")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,33 +66,19 @@ class String:
     excluded: frozenset[str] = frozenset()
 
     def meet(self, other: String) -> String | None:
-        values = common(self.values, other.values)
-        met = String(
-            max(self.shortest, other.shortest),
-            _least(self.longest, other.longest),
-            self.patterns | other.patterns,
-            self.no_patterns | other.no_patterns,
-            self.formats | other.formats,
-            None,
-            self.excluded | other.excluded,
-        )
-        if values is not None:
-            kept = tuple(value for value in values if met.has(value))
+        met = _both(self, other)
+        if met.values is not None:
+            free = replace(met, values=None)
+            kept = tuple(value for value in met.values if free.has(value))
             return String(values=kept) if kept else None
-        if met.longest is not None and met.shortest > met.longest:
-            return None
-        if not met.no_patterns.isdisjoint(
-            {*met.patterns, *(WIDE[name] for name in met.formats)}
-        ):
-            return None
-        return met
+        wide = [WIDE[name] for name in met.formats]
+        return met if met.no_patterns.isdisjoint({*met.patterns, *wide}) else None
 
     def has(self, text: str) -> bool:
         """Whether a string is one of these."""
-        if self.values is not None and text not in self.values:
-            return False
         return (
-            self.shortest <= len(text)
+            (self.values is None or text in self.values)
+            and self.shortest <= len(text)
             and (self.longest is None or len(text) <= self.longest)
             and text not in self.excluded
             and all(patterns.matches(source, text) for source in self.patterns)
@@ -123,21 +117,9 @@ class Array:
     shortest: int = 0
     longest: int | None = None
     unique: bool = False
-    repeats: bool = False
-    """Two items are equal: what `not: {uniqueItems: true}` asks for."""
 
-    def meet(self, other: Array) -> Array | None:
-        met = Array(
-            _union(self.items, other.items),
-            _union(self.contains, other.contains),
-            max(self.shortest, other.shortest),
-            _least(self.longest, other.longest),
-            self.unique or other.unique,
-            self.repeats or other.repeats,
-        )
-        if met.longest is not None and met.shortest > met.longest:
-            return None
-        return None if met.unique and met.repeats else met
+    def meet(self, other: Array) -> Array:
+        return _both(self, other)
 
     def at(self, index: int) -> Literals:
         """What the item at an index must satisfy."""
@@ -167,17 +149,12 @@ class Properties:
 
     def of(self, name: str) -> Literals:
         """What the value of a property must satisfy."""
-        if len(self._by_name) < len(self.named):
+        if not self._by_name:
             self._by_name.update(self.named)
-        listed = self._by_name.get(name)
-        if not self.matching:
-            return listed if listed is not None else self.others or TRUE
-        found = [] if listed is None else [listed]
-        found += [
-            literals
-            for source, literals in self.matching
-            if patterns.matches(source, name)
-        ]
+        found = [self._by_name[name]] if name in self._by_name else []
+        for source, literals in self.matching:
+            if patterns.matches(source, name):
+                found.append(literals)
         return TRUE.union(*found) if found else self.others or TRUE
 
 
@@ -213,30 +190,11 @@ class Object:
     it is known."""
 
     def meet(self, other: Object) -> Object | None:
-        met = Object(
-            _joined(self.properties, other.properties),
-            _joined(self.required, other.required),
-            _joined(self.forbidden, other.forbidden),
-            _joined(self.names, other.names),
-            _joined(self.exists, other.exists),
-            max(self.shortest, other.shortest),
-            _least(self.longest, other.longest),
-            _joined(self.asked, other.asked),
-            _joined(self.unless, other.unless),
-        )
-        if not set(met.required).isdisjoint(met.forbidden):
-            return None
-        if (
-            met.longest is not None
-            and max(len(met.required), met.shortest) > met.longest
-        ):
-            return None
-        return met
+        met = _both(self, other)
+        return met if set(met.required).isdisjoint(met.forbidden) else None
 
     def of(self, name: str) -> Literals:
         """What the value of a property must satisfy."""
-        if len(self.properties) == 1:
-            return self.properties[0].of(name)
         return TRUE.union(*(properties.of(name) for properties in self.properties))
 
     @property
@@ -252,16 +210,34 @@ Constraint = Null | Boolean | Number | String | Array | Object
 
 
 def _least(one: int | None, two: int | None) -> int | None:
-    return two if one is None else one if two is None else min(one, two)
+    if one is None or two is None:
+        return two if one is None else one
+    return min(one, two)
 
 
-def _union(one: tuple[T, ...], two: Iterable[T]) -> tuple[T, ...]:
-    return tuple(dict.fromkeys((*one, *two)))
+def _joined(one: Any, two: Any) -> Any:
+    """The elements of two sets, or of two lists without repetitions."""
+    if not one or not two:
+        return one or two
+    return one | two if isinstance(one, frozenset) else tuple(dict.fromkeys(one + two))
 
 
-def _joined(one: tuple[T, ...], two: tuple[T, ...]) -> tuple[T, ...]:
-    """The same of two without repetitions."""
-    return _union(one, two) if one and two else one or two
+_MEET: dict[str, Callable[[Any, Any], Any]] = {
+    "shortest": max,
+    "longest": _least,
+    "values": common,
+    "unique": operator.or_,
+}
+"""How fields that do not list demands are combined."""
+
+
+def _both(one: Demands, two: Demands) -> Demands:
+    """The demands of two constraints of one type."""
+    fields = (
+        _MEET.get(name, _joined)(getattr(one, name), getattr(two, name))
+        for name in one.__slots__
+    )
+    return type(one)(*fields)
 
 
 def describes(constraint: Constraint) -> bool:
@@ -273,4 +249,4 @@ def describes(constraint: Constraint) -> bool:
 
 def with_properties(constraint: Object, properties: Properties) -> Object:
     """The same objects with one more demand on their properties."""
-    return replace(constraint, properties=_union(constraint.properties, (properties,)))
+    return _both(constraint, Object(properties=(properties,)))

@@ -32,98 +32,75 @@ _LIKELY = (
     "required",
 )
 """The keywords of which one is mostly the mistake."""
-_OPENING = "set strict: false, which leaves objects open"
 
 
-def contradiction(algebra: Algebra, *, opened: bool) -> UnsatisfiableSpecError:
-    """Return the error of a schema that allows nothing. `opened`: whether it does where
-    objects are open."""
+def contradiction(algebra: Algebra, *, closed: bool) -> UnsatisfiableSpecError:
+    """Return the error of a schema that allows nothing. `closed`: whether objects are
+    closed that don't say otherwise."""
     document = algebra.document
-    place: Path = ()
-    node = document.nodes[document.number(document.root, document.root_base)]
+    number: int | None = document.number(document.root, document.root_base)
     seen: set[int] = set()
-    while id(node) not in seen:
-        seen.add(id(node))
-        inner = next(
-            (part for part in _needed(node) if _is_empty(algebra, node, *part)), None
-        )
-        if inner is None:
-            break
-        path, schema = inner
-        place = (*place, *path)
-        node = document.nodes[document.number(schema, node.base, place)]
-        if isinstance(schema, Mapping) and "$ref" in schema:
-            place = node.path
-    what, place, hint = _complaint(node, place)
-    if opened:
-        hint += f", or {_OPENING}"
+    while number is not None and number not in seen:
+        seen.add(number)
+        node = document.nodes[number]
+        number = _empty_part(algebra, node)
+    what, keyword, hint = _complaint(node)
+    if closed and keyword in ("required", "minProperties"):
+        hint += ", or set strict: false, which leaves objects open"
+    place = (*node.path, keyword) if keyword else node.path
     return UnsatisfiableSpecError(
         f"allows no output at all: {what}", where=pointer(place), hint=hint
     )
 
 
-def _is_empty(algebra: Algebra, node: Numbered, path: Path, schema: Any) -> bool:
-    try:
-        return algebra.empty(algebra.literals(schema, node.base, (*node.path, *path)))
-    except UnsupportedSpecError:
-        return False  # it may allow what can't be written
+def _empty_part(algebra: Algebra, node: Numbered) -> int | None:
+    """The number of a part that allows nothing, though each value must satisfy it."""
+    for schema, *path in _needed(node.keywords):
+        place = (*node.path, *path)
+        try:
+            if algebra.empty(algebra.literals(schema, node.base, place)):
+                return algebra.document.number(schema, node.base, place)
+        except UnsupportedSpecError:
+            pass  # it may allow what can't be written
+    return None
 
 
-def _needed(node: Numbered) -> Iterator[tuple[Path, Any]]:
-    """The parts of a schema that each of its values has, or satisfies."""
-    keywords = node.keywords
+def _needed(keywords: Mapping[str, Any]) -> Iterator[tuple[Any, *Path]]:
+    """The parts of a schema that each of its values has, or satisfies, and their
+    places."""
     if "$ref" in keywords:
-        yield ("$ref",), {"$ref": keywords["$ref"]}
+        yield {"$ref": keywords["$ref"]}, "$ref"
     for index, member in enumerate(keywords.get("allOf", ())):
-        yield ("allOf", index), member
+        yield member, "allOf", index
     described = keywords.get("properties", {})
-    if keywords.get("type") in ("object", ["object"]):
+    if keywords.get("type") == "object":
         for name in keywords.get("required", ()):
             if name in described:
-                yield ("properties", name), described[name]
-    items = (
-        keywords.get("items")
-        if keywords.get("minItems") and "prefixItems" not in keywords
-        else None
-    )
-    if keywords.get("type") in ("array", ["array"]) and isinstance(items, Mapping):
-        yield ("items",), items
+                yield described[name], "properties", name
+    items = keywords.get("items")
+    if keywords.get("type") == "array" and isinstance(items, Mapping):
+        if keywords.get("minItems") and "prefixItems" not in keywords:
+            yield items, "items"
 
 
-def _complaint(node: Numbered, place: Path) -> tuple[str, Path, str]:
-    """What is wrong with a schema of which each part by itself allows something, where,
-    and a hint."""
+def _complaint(node: Numbered) -> tuple[str, str, str]:
+    """What is wrong with a schema of which each part by itself allows something, at
+    which keyword, and a hint."""
     keywords = node.keywords
     if node.schema is False:
-        return "`false` allows no value", place, "write a schema, or {} for any value"
+        return "`false` allows no value", "", "write a schema, or {} for any value"
     crossed = crossed_bounds(keywords)
     if crossed:
         what, hint = crossed
-        return what, (*place, what.split()[0]), hint
-    lacking = [
-        name
-        for name in keywords.get("required", ())
-        if name not in keywords.get("properties", {})
-    ]
-    if (
-        lacking
-        and "additionalProperties" in keywords
-        and "patternProperties" not in keywords
-    ):
-        name = lacking[0][:60]
-        what = f'`required` names "{name}", which `properties` does not describe, and the object is closed'
-        hint = f'add "{name}" to `properties`, or take it out of `required`'
-        return what, (*place, "required"), hint
-    likely = next((name for name in _LIKELY if name in keywords), None)
-    names = [
-        *([likely] if likely else []),
-        *(name for name in keywords if name != likely),
-    ]
-    told = ", ".join(f"`{name}`" for name in names if not name.startswith("$"))
+        return what, what.split()[0], hint
+    described = keywords.get("properties", {})
+    for name in keywords.get("required", ()):
+        if name not in described and "additionalProperties" in keywords:
+            told = f'"{name[:60]}"'
+            what = f"`required` names {told}, which `properties` does not describe"
+            hint = f"add {told} to `properties`, or take it out of `required`"
+            return what, "required", hint
+    likely = next((name for name in _LIKELY if name in keywords), "")
+    told = ", ".join(dict.fromkeys(f"`{name}`" for name in (likely, *keywords) if name))
     hint = "change one of them; a recursion needs an end: null, or a name that is not in `required`"
-    where = (*place, likely) if likely else place
-    return (
-        f"{told} together allow nothing" if told else "no value satisfies it",
-        where,
-        hint,
-    )
+    return f"{told} together allow nothing", likely, hint

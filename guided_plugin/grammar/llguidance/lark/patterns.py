@@ -162,7 +162,7 @@ def _takes(body: str, text: str, what: str) -> bool:
     if found is None:
         raise UnsupportedSpecError(
             f"{what} needs too much work to be compared with {text[:80]!r}",
-            where="json_schema",
+            where="#",
             hint="write shorter counted repetitions, or no lookahead",
         )
     return found

@@ -6,25 +6,24 @@ Negation is pushed down to the subschemas. Depends on the algebra.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import (
     ALL,
+    KINDS,
     Algebra,
     Shape,
     anything,
     nothing,
 )
-from guided_plugin.grammar.llguidance.lark.by_type import demands
+from guided_plugin.grammar.llguidance.lark.by_type import NEVER_NEGATED, demands
 from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
     Boolean,
-    Constraint,
     Literals,
-    Null,
     Object,
     Properties,
     String,
@@ -52,10 +51,10 @@ class _Reader:
 
     def __init__(self, algebra: Algebra, number: int, positive: bool) -> None:
         self.algebra = algebra
-        self.number = number
         self.node = algebra.document.nodes[number]
         self.keywords = self.node.keywords
         self.positive = positive
+        self.wide = algebra.wide
         self.draft = algebra.document.draft
 
     def literals(self, positive: bool, schema: Any, *path: str | int) -> Literals:
@@ -67,13 +66,9 @@ class _Reader:
         """The shape of a subschema in place."""
         return self.algebra.in_place(self.literals(positive, schema, *path))
 
-    def refusal(self, keyword: str, why: str) -> UnsupportedSpecError:
-        where = pointer((*self.node.path, keyword))
-        hint = f"write it without {keyword}, or with fewer alternatives"
-        return UnsupportedSpecError(f"{keyword} {why}", where=where, hint=hint)
-
     def parts(self) -> Iterator[Shape]:
-        positive = self.positive
+        if not self.positive:
+            self.refuse_never_negated()
         for keyword, value in self.keywords.items():
             match keyword:
                 case "$ref":
@@ -86,36 +81,43 @@ class _Reader:
                     yield self.values([value])
                 case "allOf" | "anyOf" | "oneOf":
                     yield self.combined(keyword, value)
-                case "either":
-                    yield self.either(value)
                 case "not":
-                    yield self.shape(not positive, value, "not")
+                    yield self.shape(not self.positive, value, "not")
                 case "if":
-                    yield self.conditional()
-        negate = self.algebra.negated
-        wide = self.algebra.wide
-        for kind, constraints in demands(
-            self.keywords, self.literals, negate, positive, wide=wide
-        ):
-            yield {**(anything() if positive else nothing()), kind: constraints}
-        yield from self.dependencies()
+                    yield self.conditional(value)
+        rest = anything() if self.positive else nothing()
+        for alternatives in demands(self):
+            if alternatives:
+                yield {**rest, KINDS[type(alternatives[0])]: alternatives}
+        for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
+            for name, needed in self.keywords.get(keyword, {}).items():
+                yield self.dependent(keyword, name, needed)
+
+    def refuse_never_negated(self) -> None:
+        for keyword in NEVER_NEGATED:
+            if keyword in self.keywords:
+                raise UnsupportedSpecError(
+                    f"{keyword} can't be enforced where its opposite is asked for",
+                    where=pointer((*self.node.path, keyword)),
+                    hint=f"leave {keyword} out of `not`, `oneOf` and `if`, or write anyOf for oneOf",
+                )
 
     def combined(self, keyword: str, schemas: list[Any]) -> Shape:
         algebra = self.algebra
         branches = [
-            self.literals(True, schema, keyword, i) for i, schema in enumerate(schemas)
+            self.literals(True, schema, keyword, index)
+            for index, schema in enumerate(schemas)
         ]
         match keyword, self.positive:
             case "allOf", True:
                 return algebra.all_of(map(algebra.in_place, branches))
             case "allOf", False:
-                return algebra.either(
-                    map(algebra.in_place, map(algebra.negated, branches))
-                )
+                others = map(algebra.negated, branches)
+                return algebra.either(map(algebra.in_place, others))
             case "anyOf", True:
                 return algebra.either(map(algebra.in_place, branches))
             case "anyOf", False:
-                return self.outside(branches, ALL)
+                return algebra.all_of(map(self.outside, branches))
         return self.one_of(branches)
 
     def referred(self, reference: str) -> Shape:
@@ -129,7 +131,7 @@ class _Reader:
     def types(self, value: Any) -> Shape:
         named = {value} if isinstance(value, str) else set(value)
         if "any" in named:
-            return anything() if self.positive else nothing()
+            named.update(ALL)
         shape = {
             kind: every if (kind in named) is self.positive else ()
             for kind, every in ALL.items()
@@ -137,62 +139,59 @@ class _Reader:
         if "integer" in named and "number" not in named:
             # Draft 4 takes 1.0 for no integer: where any reading counts, that may be
             # what is meant.
-            either = self.draft <= 4 and self.algebra.wide and not self.positive
+            either = self.draft <= 4 and self.wide and not self.positive
             shape["number"] = (Number(whole=None if either else self.positive),)
         return shape
 
     def values(self, values: list[Any]) -> Shape:
-        strings = tuple(dict.fromkeys(v for v in values if isinstance(v, str)))
+        strings = dict.fromkeys(v for v in values if isinstance(v, str))
         booleans = frozenset(v for v in values if isinstance(v, bool))
-        numbers = tuple(
-            dict.fromkeys(
-                canonical(v)
-                for v in values
-                if isinstance(v, int | float) and not isinstance(v, bool)
-            )
+        numbers = dict.fromkeys(
+            canonical(v)
+            for v in values
+            if isinstance(v, int | float) and not isinstance(v, bool)
         )
-        compound = [self.described(v) for v in values if isinstance(v, list | dict)]
-        shapes = [self.shape(self.positive, value, "enum") for value in compound]
+        compound = [v for v in values if isinstance(v, list | dict)]
+        shapes = [
+            self.shape(self.positive, self.described(v), "enum") for v in compound
+        ]
         if self.positive:
-            shape: Shape = {
-                "null": (Null(),) if None in values else (),
-                "boolean": (Boolean(booleans),) if booleans else (),
-                "number": (Number(values=numbers),) if numbers else (),
-                "string": (String(values=strings),) if strings else (),
-            }
-            return self.algebra.either([nothing() | shape, *shapes])
+            shape = nothing()
+            if None in values:
+                shape["null"] = ALL["null"]
+            if booleans:
+                shape["boolean"] = (Boolean(booleans),)
+            if numbers:
+                shape["number"] = (Number(values=tuple(numbers)),)
+            if strings:
+                shape["string"] = (String(values=tuple(strings)),)
+            return self.algebra.either([shape, *shapes])
+        shape = anything()
+        if None in values:
+            shape["null"] = ()
         left = frozenset({True, False}) - booleans
-        shape = {
-            "null": () if None in values else ALL["null"],
-            "boolean": (Boolean(left),) if left else (),
-            "number": (Number(excluded=frozenset(numbers)),),
-            "string": (String(excluded=frozenset(strings)),),
-        }
-        return self.algebra.all_of([anything() | shape, *shapes])
+        shape["boolean"] = (Boolean(left),) if left else ()
+        shape["number"] = (Number(excluded=frozenset(numbers)),)
+        shape["string"] = (String(excluded=frozenset(strings)),)
+        return self.algebra.all_of([shape, *shapes])
 
     def described(self, value: list[Any] | dict[str, Any]) -> dict[str, Any]:
         """A schema that only this value satisfies."""
         if isinstance(value, dict):
-            properties = {name: {"enum": [member]} for name, member in value.items()}
-            closed = {
+            return {
                 "type": "object",
-                "properties": properties,
+                "properties": {name: {"enum": [v]} for name, v in value.items()},
                 "additionalProperties": False,
+                "required": list(value),
             }
-            return {**closed, "required": list(value)}
-        schema = {"type": "array", "minItems": len(value), "maxItems": len(value)}
-        prefix = "items" if self.draft <= 2019 else "prefixItems"
-        return (
-            {**schema, prefix: [{"enum": [member]} for member in value]}
-            if value
-            else schema
-        )
-
-    def either(self, options: tuple[Literals, ...]) -> Shape:
-        """One of some conjunctions holds; under negation none."""
-        if self.positive:
-            return self.algebra.either(map(self.algebra.in_place, options))
-        return self.outside(options, ALL)
+        return {
+            "type": "array",
+            "minItems": len(value),
+            "maxItems": len(value),
+            "items" if self.draft <= 2019 else "prefixItems": [
+                {"enum": [item]} for item in value
+            ],
+        }
 
     def one_of(self, branches: list[Literals]) -> Shape:
         """Exactly one branch holds; under negation none, or two at once."""
@@ -205,96 +204,61 @@ class _Reader:
             for i, j in combinations(range(len(branches)), 2)
         }
         if not self.positive:
-            return algebra.either([self.outside(branches, ALL), *overlaps.values()])
-        exact = []
-        for i, branch in enumerate(branches):
-            only = algebra.in_place(branch)
-            for pair, shared in overlaps.items():
-                if i in pair:
-                    other = branches[sum(pair) - i]
-                    only = algebra.overlap(only, self.outside([other], shared))
-            exact.append(only)
+            none = algebra.all_of(map(self.outside, branches))
+            return algebra.either([none, *overlaps.values()])
+        exact = list(map(algebra.in_place, branches))
+        for (i, j), shared in overlaps.items():
+            exact[i] = algebra.overlap(exact[i], self.outside(branches[j], shared))
+            exact[j] = algebra.overlap(exact[j], self.outside(branches[i], shared))
         return algebra.either(exact)
 
-    def outside(
-        self, branches: Sequence[Literals], shared: Mapping[str, tuple[Constraint, ...]]
-    ) -> Shape:
-        """The values that satisfy none of some branches; of the types that are not
-        shared, all.
+    def outside(self, branch: Literals, shared: Shape = ALL) -> Shape:
+        """The values that do not satisfy a branch; of the types that are not shared,
+        all.
 
-        Objects remember the branches until the rest of the conjunction is known, which
-        may exclude them.
+        Objects remember the branch until the rest of the conjunction is known, which
+        may exclude it.
         """
-        algebra = self.algebra
         found = anything()
+        scalars = [kind for kind in shared if kind != "object" and shared[kind]]
+        if scalars:
+            excluded = self.algebra.in_place(self.algebra.negated(branch))
+            for kind in scalars:
+                found[kind] = excluded[kind]
         if shared["object"]:
-            found["object"] = (Object(unless=tuple(branches)),)
-        kinds = [kind for kind in ALL if kind != "object" and shared[kind]]
-        for branch in branches if kinds else ():
-            excluded = algebra.in_place(algebra.negated(branch))
-            found = algebra.both(
-                found, {**anything(), **{kind: excluded[kind] for kind in kinds}}
-            )
+            found["object"] = (Object(unless=(branch,)),)
         return found
 
-    def conditional(self) -> Shape:
+    def conditional(self, condition: Any) -> Shape:
         algebra = self.algebra
-        condition = self.keywords["if"]
         branches = []
         for holds, keyword in ((True, "then"), (False, "else")):
-            branch = self.shape(
-                self.positive, self.keywords.get(keyword, True), keyword
-            )
-            branches.append(algebra.both(self.shape(holds, condition, "if"), branch))
+            branch = self.keywords.get(keyword, True)
+            case = self.shape(holds, condition, "if")
+            demanded = self.shape(self.positive, branch, keyword)
+            branches.append(algebra.both(case, demanded))
         return algebra.pruned(algebra.either(branches))
 
-    def dependencies(self) -> Iterator[Shape]:
+    def dependent(self, keyword: str, name: str, needed: Any) -> Shape:
+        """What the presence of a property demands of the object."""
         algebra = self.algebra
-        for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
-            for name, needed in self.keywords.get(keyword, {}).items():
-                present = {**nothing(), "object": (Object(required=(name,)),)}
-                absent = {**anything(), "object": (Object(forbidden=(name,)),)}
-                if isinstance(needed, str | list):
-                    names = [needed] if isinstance(needed, str) else needed
-                    others = tuple(
-                        dict.fromkeys(other for other in names if other != name)
-                    )
-                    if not self.positive:
-                        without = [
-                            Object(required=(name,), forbidden=(other,))
-                            for other in others
-                        ]
-                        yield {**nothing(), "object": tuple(without)}
-                    elif others:
-                        with_others = Object(required=(name, *others), asked=others)
-                        yield algebra.either(
-                            [absent, {**nothing(), "object": (with_others,)}]
-                        )
-                    continue
-                met = algebra.both(
-                    present, self.shape(self.positive, needed, keyword, name)
-                )
-                yield algebra.either([absent, met]) if self.positive else met
+        if isinstance(needed, str | list):
+            names = [needed] if isinstance(needed, str) else needed
+            needed = {"required": names}
+        present = {**nothing(), "object": (Object(required=(name,)),)}
+        absent = {**anything(), "object": (Object(forbidden=(name,)),)}
+        demanded = self.shape(self.positive, needed, keyword, name)
+        met = algebra.both(present, demanded)
+        return algebra.either([absent, met]) if self.positive else met
 
 
 def closed(constraint: Object, rest: Literals) -> Object:
     """The same objects, with a demand on every property that nothing else describes."""
-    described = [
-        properties for properties in constraint.properties if properties.describes
-    ]
-    if any(properties.others is not None for properties in described):
-        return constraint
-    named = dict.fromkeys(
-        name for properties in described for name, _ in properties.named
-    )
-    matching = dict.fromkeys(
-        source for properties in described for source, _ in properties.matching
-    )
-    return with_properties(
-        constraint,
-        Properties(
-            tuple((name, TRUE) for name in named),
-            tuple((source, TRUE) for source in matching),
-            rest,
-        ),
-    )
+    named: dict[str, Literals] = {}
+    matching: dict[str, Literals] = {}
+    for properties in constraint.properties:
+        if properties.describes:
+            named.update((name, TRUE) for name, _ in properties.named)
+            matching.update((source, TRUE) for source, _ in properties.matching)
+    others = Properties(tuple(named.items()), tuple(matching.items()), rest)
+    return with_properties(constraint, others)
