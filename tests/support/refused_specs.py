@@ -66,8 +66,8 @@ SCHEMAS: dict[str, tuple[Any, str, str]] = {
     ),
     "no item may be there": (
         {"type": "array", "items": False, "minItems": 1},
-        "#/minItems",
-        "`items`",
+        "#/items",
+        "false",
     ),
     "an item that is empty": (
         {"type": "array", "items": {"enum": [1], "type": "null"}, "minItems": 1},

@@ -32,7 +32,7 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     empty_terminal,
     string_terminal,
 )
-from guided_plugin.spec.references import Path
+from guided_plugin.spec.references import ROOT, Path
 from guided_plugin.spec.schema import pointer
 
 Shape = dict[str, tuple[Constraint, ...]]
@@ -53,9 +53,6 @@ KINDS = {type(every[0]): kind for kind, every in ALL.items()}
 # How many steps a schema may cost before it counts as too entangled.
 _MAX_MEETS = 400_000
 _MAX_ALTERNATIVES = 3_000
-# Beyond so many, alternatives are no longer compared with each other.
-_MAX_COMPARED = 200
-_LISTS = ("required", "forbidden", "properties", "names", "exists", "unless")
 # How many questions whether something is empty may depend on each other.
 _MAX_ASKING = 12
 # How many first items of an array are looked at.
@@ -105,8 +102,6 @@ class Algebra:
         """Whether a value is in a shape if any reading of formats, and of draft 4's
         integers, puts it there, not all of them."""
         self._read = read
-        # Where something is forbidden that the others don't describe, a weaker
-        # alternative must not replace one that describes more.
         self._closing = closing
         self._widest = self if wide or not document.ambiguous else None
         self._shapes: dict[tuple[bool, int], Shape] = {}
@@ -126,25 +121,19 @@ class Algebra:
             )
         return self._widest
 
-    def literals(
-        self, schema: Any, base: str, path: Path, positive: bool = True
-    ) -> Literals:
-        """A schema, or its negation, as a conjunction of one; the empty one where it
-        allows everything."""
-        if not isinstance(schema, bool):
-            number = self.document.number(schema, base, path)
-            node = self.document.nodes[number]
-            if node.keywords:
-                return frozenset({(positive, number)})
-            schema = node.schema is not False
-        if schema is positive:
-            return TRUE
-        return frozenset({(True, self.document.number(False))})
+    def literals(self, schema: Any, base: str, path: Path) -> Literals:
+        """A schema as a conjunction of one; the empty one where it allows
+        everything."""
+        number = self.document.number(schema, base, path)
+        node = self.document.nodes[number]
+        if node.keywords or node.schema is False:
+            return frozenset({(True, number)})
+        return TRUE
 
     def negated(self, literals: Literals) -> Literals:
         """The negation of a conjunction of one, or of none."""
         if not literals:
-            return frozenset({(True, self.document.number(False))})
+            return self.literals(False, ROOT, ())
         return negation(literals)
 
     def shape(self, literals: Literals) -> Shape:
@@ -156,23 +145,18 @@ class Algebra:
         """The same values, with alternatives in place of what objects must not
         satisfy."""
         objects = cast("tuple[Object, ...]", shape["object"])
-        while True:
-            pending = [one.unless[0] for one in objects if one.unless]
-            if not pending:
-                return {**shape, "object": objects}
+        while any(one.unless for one in objects):
             met: dict[Constraint, None] = {}
             for one in objects:
-                met.update(dict.fromkeys(self._excluding(one, pending[0])))
+                met.update(dict.fromkeys(self._settled_once(one)))
             objects = cast("tuple[Object, ...]", self._reduced("object", met))
+        return {**shape, "object": objects}
 
     def in_place(self, literals: Literals) -> Shape:
         """The shape of parts of the schema that is being read: none may be that schema
         again."""
-        shapes = [
-            self._of(literal)
-            for literal in sorted(literals, key=lambda literal: literal[::-1])
-        ]
-        return shapes[0] if len(shapes) == 1 else self.all_of(shapes)
+        by_number = sorted(literals, key=lambda literal: literal[::-1])
+        return self.all_of(map(self._of, by_number))
 
     def empty(self, literals: Literals) -> bool:
         """Whether no value satisfies all of them. False where that is not known."""
@@ -180,8 +164,6 @@ class Algebra:
             return False
         if literals in self._empty:
             return self._empty[literals]
-        if not literals.isdisjoint((not positive, n) for positive, n in literals):
-            return True
         asking = self._asking
         inside = literals in asking or not self._running.isdisjoint(literals)
         if inside or len(asking) > _MAX_ASKING:
@@ -222,11 +204,8 @@ class Algebra:
         """The values of all shapes."""
         result = anything()
         for shape in shapes:
-            result = self.both(result, shape)
-            # One alternative a type multiplies nothing.
-            if max(map(len, result.values())) > 1:
-                result = self.pruned(result)
-        return self.pruned(result)
+            result = self.overlap(result, shape)
+        return result
 
     def either(self, shapes: Iterable[Shape]) -> Shape:
         """The values of any of the shapes."""
@@ -288,63 +267,34 @@ class Algebra:
             return False
         return not self.shape(literals)["object"]
 
-    def _excluding(self, one: Object, literals: Literals) -> Iterable[Constraint]:
-        """An object without these in `unless`, as alternatives where it could satisfy
-        them."""
-        if literals not in one.unless:
+    def _settled_once(self, one: Object) -> Iterable[Constraint]:
+        """An object without the first of its `unless`, as alternatives where it could
+        satisfy that."""
+        if not one.unless:
             return (one,)
-        rest = replace(
-            one, unless=tuple(each for each in one.unless if each != literals)
-        )
+        excluded = one.unless[0]
+        rest = replace(one, unless=one.unless[1:])
         alone = {**nothing(), "object": (rest,)}
         wide = self.widest
-        if not wide.overlap(alone, wide.in_place(literals))["object"]:
+        if not wide.overlap(alone, wide.in_place(excluded))["object"]:
             return (rest,)
-        return self.overlap(alone, self.in_place(self.negated(literals)))["object"]
+        return self.overlap(alone, self.in_place(self.negated(excluded)))["object"]
 
     def _reduced(
         self, kind: str, met: dict[Constraint, None]
     ) -> tuple[Constraint, ...]:
-        """Alternatives without those that others cover."""
+        """Alternatives, or the one that covers all others."""
         if self._meets > _MAX_MEETS or len(met) > _MAX_ALTERNATIVES:
             raise UnsupportedSpecError(
                 "combines too many alternatives",
                 where=self.document.place(*_COMBINING, weigh=_branches),
                 hint="use fewer under allOf, oneOf and not, or give each one a const of a required property",
             )
-        if ALL[kind][0] in met and not (
-            kind == "object" and self._closing and any(map(describes, met))
-        ):
+        # Where objects are closed, one that describes nothing must not replace those
+        # that do: together with another description they allow more.
+        if ALL[kind][0] in met and not (self._closing and any(map(describes, met))):
             return ALL[kind]
-        if kind != "object" or len(met) > _MAX_COMPARED:
-            return tuple(met)
-        kept: list[Object] = []
-        for one in cast("Iterable[Object]", met):
-            if not any(self._covers(other, one) for other in kept):
-                kept = [other for other in kept if not self._covers(one, other)] + [one]
-        return tuple(kept)
-
-    def _covers(self, one: Object, two: Object) -> bool:
-        """Whether every demand of one object is among the other's, so that the other
-        adds nothing."""
-        if self._closing and (
-            set(one.properties) != set(two.properties)
-            or set(one.asked) != set(two.asked)
-        ):
-            return False
-        # Compared rather than hashed: a hash looks at everything in them.
-        return (
-            one.shortest <= two.shortest
-            and (
-                one.longest is None
-                or (two.longest is not None and two.longest <= one.longest)
-            )
-            and all(
-                each in getattr(two, name)
-                for name in _LISTS
-                for each in getattr(one, name)
-            )
-        )
+        return tuple(met)
 
     def _possible(self, constraint: Constraint) -> bool:
         """Whether nothing shows that no value satisfies a constraint."""

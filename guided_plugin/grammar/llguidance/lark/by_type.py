@@ -47,7 +47,7 @@ class Schema(Protocol):
     wide: bool
     """Whether any reading of a format counts."""
 
-    def literals(self, positive: bool, schema: Any, *path: str | int) -> Literals:
+    def literals(self, schema: Any, *path: str | int) -> Literals:
         """Numbers a subschema, given its place in the schema."""
 
 
@@ -115,12 +115,12 @@ def _arrays(schema: Schema) -> Iterator[tuple[Array, ...]]:
         listed = "items"
         others = "additionalItems"
     prefix = [
-        schema.literals(True, item, listed, index)
+        schema.literals(item, listed, index)
         for index, item in enumerate(keywords.get(listed, ()))
     ]
     rest = None
     if others in keywords:
-        rest = schema.literals(True, keywords[others], others)
+        rest = schema.literals(keywords[others], others)
     if not schema.positive:
         yield tuple(_wrong_items(prefix, rest))
         return
@@ -129,7 +129,7 @@ def _arrays(schema: Schema) -> Iterator[tuple[Array, ...]]:
     if keywords.get("uniqueItems"):
         yield (Array(unique=True),)
     if "contains" in keywords:
-        item = schema.literals(True, keywords["contains"], "contains")
+        item = schema.literals(keywords["contains"], "contains")
         yield (Array(contains=(Contains(item),), shortest=1),)
 
 
@@ -151,7 +151,7 @@ def _objects(schema: Schema) -> Iterator[tuple[Object, ...]]:
     others = None
     if "additionalProperties" in keywords:
         value = keywords["additionalProperties"]
-        others = schema.literals(True, value, "additionalProperties")
+        others = schema.literals(value, "additionalProperties")
     required = tuple(dict.fromkeys(keywords.get("required", ())))
     if not schema.positive:
         yield tuple(_wrong_properties(named, others))
@@ -162,14 +162,14 @@ def _objects(schema: Schema) -> Iterator[tuple[Object, ...]]:
     if required:
         yield (Object(required=required, asked=required),)
     if "propertyNames" in keywords:
-        names = schema.literals(True, keywords["propertyNames"], "propertyNames")
+        names = schema.literals(keywords["propertyNames"], "propertyNames")
         yield (Object(names=(names,) if names else ()),)
 
 
 def _named(schema: Schema, keyword: str) -> Named:
     """The subschemas that a keyword lists by name."""
     return tuple(
-        (name, schema.literals(True, value, keyword, name))
+        (name, schema.literals(value, keyword, name))
         for name, value in schema.keywords.get(keyword, {}).items()
     )
 

@@ -7,12 +7,12 @@ are empty; the place is the innermost of these that every value must have.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import NamedTuple
 
 from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.document import Numbered
+from guided_plugin.keywords import subschemas
 from guided_plugin.spec.references import Path
 from guided_plugin.spec.schema import crossed_bounds, pointer
 
@@ -34,53 +34,52 @@ _LIKELY = (
 """The keywords of which one is mostly the mistake."""
 
 
+class Part(NamedTuple):
+    """A subschema by its number, and where it stands."""
+
+    number: int
+    path: Path
+
+
 def contradiction(algebra: Algebra, *, closed: bool) -> UnsatisfiableSpecError:
     """Return the error of a schema that allows nothing. `closed`: whether objects are
     closed that don't say otherwise."""
     document = algebra.document
-    number: int | None = document.number(document.root, document.root_base)
+    part: Part | None = Part(document.number(document.root, document.root_base), ())
     seen: set[int] = set()
-    while number is not None and number not in seen:
-        seen.add(number)
-        node = document.nodes[number]
-        number = _empty_part(algebra, node)
+    while part is not None and part.number not in seen:
+        seen.add(part.number)
+        node = document.nodes[part.number]
+        place = node.path if node.keywords else part.path
+        part = _empty_part(algebra, node)
     what, keyword, hint = _complaint(node)
+    if keyword:
+        place = (*place, keyword)
     if closed and keyword in ("required", "minProperties"):
         hint += ", or set strict: false, which leaves objects open"
-    place = (*node.path, keyword) if keyword else node.path
     return UnsatisfiableSpecError(
         f"allows no output at all: {what}", where=pointer(place), hint=hint
     )
 
 
-def _empty_part(algebra: Algebra, node: Numbered) -> int | None:
-    """The number of a part that allows nothing, though each value must satisfy it."""
-    for schema, *path in _needed(node.keywords):
+def _empty_part(algebra: Algebra, node: Numbered) -> Part | None:
+    """A part that allows nothing, though each value must satisfy it."""
+    keywords = node.keywords
+    needed = {("properties", name) for name in keywords.get("required", ())}
+    needed.update(("allOf", index) for index in range(len(keywords.get("allOf", ()))))
+    if keywords.get("minItems", 0) > len(keywords.get("prefixItems", ())):
+        needed.add(("items",))
+    for path, schema in subschemas(keywords):
+        if path not in needed:
+            continue
         place = (*node.path, *path)
+        number = algebra.document.number(schema, node.base, place)
         try:
-            if algebra.empty(algebra.literals(schema, node.base, place)):
-                return algebra.document.number(schema, node.base, place)
+            if algebra.empty(frozenset({(True, number)})):
+                return Part(number, place)
         except UnsupportedSpecError:
             pass  # it may allow what can't be written
     return None
-
-
-def _needed(keywords: Mapping[str, Any]) -> Iterator[tuple[Any, *Path]]:
-    """The parts of a schema that each of its values has, or satisfies, and their
-    places."""
-    if "$ref" in keywords:
-        yield {"$ref": keywords["$ref"]}, "$ref"
-    for index, member in enumerate(keywords.get("allOf", ())):
-        yield member, "allOf", index
-    described = keywords.get("properties", {})
-    if keywords.get("type") == "object":
-        for name in keywords.get("required", ()):
-            if name in described:
-                yield described[name], "properties", name
-    items = keywords.get("items")
-    if keywords.get("type") == "array" and isinstance(items, Mapping):
-        if keywords.get("minItems") and "prefixItems" not in keywords:
-            yield items, "items"
 
 
 def _complaint(node: Numbered) -> tuple[str, str, str]:
@@ -100,7 +99,8 @@ def _complaint(node: Numbered) -> tuple[str, str, str]:
             what = f"`required` names {told}, which `properties` does not describe"
             hint = f"add {told} to `properties`, or take it out of `required`"
             return what, "required", hint
-    likely = next((name for name in _LIKELY if name in keywords), "")
-    told = ", ".join(dict.fromkeys(f"`{name}`" for name in (likely, *keywords) if name))
+    likely = next(name for name in (*_LIKELY, *keywords) if name in keywords)
+    names = dict.fromkeys((likely, *keywords))
+    told = ", ".join(f"`{name}`" for name in names)
     hint = "change one of them; a recursion needs an end: null, or a name that is not in `required`"
     return f"{told} together allow nothing", likely, hint

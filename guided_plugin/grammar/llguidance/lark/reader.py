@@ -57,14 +57,17 @@ class _Reader:
         self.wide = algebra.wide
         self.draft = algebra.document.draft
 
-    def literals(self, positive: bool, schema: Any, *path: str | int) -> Literals:
-        return self.algebra.literals(
-            schema, self.node.base, (*self.node.path, *path), positive
-        )
+    def literals(self, schema: Any, *path: str | int) -> Literals:
+        return self.algebra.literals(schema, self.node.base, (*self.node.path, *path))
 
     def shape(self, positive: bool, schema: Any, *path: str | int) -> Shape:
-        """The shape of a subschema in place."""
-        return self.algebra.in_place(self.literals(positive, schema, *path))
+        """The shape of a subschema in place, or of its negation."""
+        return self.signed(positive, self.literals(schema, *path))
+
+    def signed(self, positive: bool, literals: Literals) -> Shape:
+        if not positive:
+            literals = self.algebra.negated(literals)
+        return self.algebra.in_place(literals)
 
     def parts(self) -> Iterator[Shape]:
         if not self.positive:
@@ -105,28 +108,23 @@ class _Reader:
     def combined(self, keyword: str, schemas: list[Any]) -> Shape:
         algebra = self.algebra
         branches = [
-            self.literals(True, schema, keyword, index)
+            self.literals(schema, keyword, index)
             for index, schema in enumerate(schemas)
         ]
-        match keyword, self.positive:
-            case "allOf", True:
-                return algebra.all_of(map(algebra.in_place, branches))
-            case "allOf", False:
-                others = map(algebra.negated, branches)
-                return algebra.either(map(algebra.in_place, others))
-            case "anyOf", True:
-                return algebra.either(map(algebra.in_place, branches))
-            case "anyOf", False:
-                return algebra.all_of(map(self.outside, branches))
-        return self.one_of(branches)
+        if keyword == "oneOf":
+            return self.one_of(branches)
+        if keyword == "anyOf" and not self.positive:
+            return algebra.all_of(map(self.outside, branches))
+        shapes = (self.signed(self.positive, branch) for branch in branches)
+        if keyword == "allOf" and self.positive:
+            return algebra.all_of(shapes)
+        return algebra.either(shapes)
 
     def referred(self, reference: str) -> Shape:
         path = (*self.node.path, "$ref")
         target = self.algebra.document.resolve(reference, self.node.base, path)
-        literals = self.algebra.literals(
-            target.schema, target.base, target.path, self.positive
-        )
-        return self.algebra.in_place(literals)
+        literals = self.algebra.literals(target.schema, target.base, target.path)
+        return self.signed(self.positive, literals)
 
     def types(self, value: Any) -> Shape:
         named = {value} if isinstance(value, str) else set(value)
@@ -222,7 +220,7 @@ class _Reader:
         found = anything()
         scalars = [kind for kind in shared if kind != "object" and shared[kind]]
         if scalars:
-            excluded = self.algebra.in_place(self.algebra.negated(branch))
+            excluded = self.signed(False, branch)
             for kind in scalars:
                 found[kind] = excluded[kind]
         if shared["object"]:
