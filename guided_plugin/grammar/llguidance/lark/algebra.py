@@ -59,17 +59,6 @@ _MAX_ASKING = 12
 _MAX_ITEMS = 8
 
 
-_COMBINING = (
-    "allOf",
-    "anyOf",
-    "oneOf",
-    "not",
-    "if",
-    "dependentSchemas",
-    "dependencies",
-)
-
-
 class _RecursionInPlace(UnsupportedSpecError):
     """A schema whose own shape is part of its shape."""
 
@@ -287,7 +276,7 @@ class Algebra:
         if self._meets > _MAX_MEETS or len(met) > _MAX_ALTERNATIVES:
             raise UnsupportedSpecError(
                 "combines too many alternatives",
-                where=self.document.place(*_COMBINING, weigh=_branches),
+                where=self.document.place("anyOf", "oneOf", "allOf", weigh=len),
                 hint="use fewer under allOf, oneOf and not, or give each one a const of a required property",
             )
         # Where objects are closed, one that describes nothing must not replace those
@@ -298,24 +287,25 @@ class Algebra:
 
     def _possible(self, constraint: Constraint) -> bool:
         """Whether nothing shows that no value satisfies a constraint."""
+        if getattr(constraint, "values", None) in ((), frozenset()):
+            return False
+        needed: list[Literals] = []
         match constraint:
-            case Null() | Boolean() | Number():
-                return True
-            case String(shortest=least, longest=most):
-                values: list[Literals] = []
-            case Array(shortest=least, longest=most):
-                first = range(min(least, _MAX_ITEMS))
-                values = [constraint.at(index) for index in first]
-                values += [contains.item for contains in constraint.contains]
-            case Object(longest=most):
-                least = max(constraint.shortest, len(constraint.required))
-                values = [constraint.of(name) for name in constraint.required]
-                if not all(
-                    self.allows_name(constraint, name) for name in constraint.required
-                ):
+            case Array():
+                first = range(min(constraint.shortest, _MAX_ITEMS))
+                needed += map(constraint.at, first)
+                needed += [contains.item for contains in constraint.contains]
+            case Object():
+                required = constraint.required
+                if len(required) > constraint.shortest:
+                    constraint = replace(constraint, shortest=len(required))
+                if not all(self.allows_name(constraint, name) for name in required):
                     return False
-        return (most is None or least <= most) and not any(map(self.empty, values))
-
-
-def _branches(value: Any) -> int:
-    return len(value) if isinstance(value, list) else 1
+                needed += map(constraint.of, required)
+            case String():
+                pass
+            case _:
+                return True
+        if constraint.longest is not None and constraint.shortest > constraint.longest:
+            return False
+        return not any(map(self.empty, needed))

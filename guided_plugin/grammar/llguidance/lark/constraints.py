@@ -47,9 +47,8 @@ class Boolean:
 
     values: frozenset[bool] = frozenset({True, False})
 
-    def meet(self, other: Boolean) -> Boolean | None:
-        values = self.values & other.values
-        return Boolean(values) if values else None
+    def meet(self, other: Boolean) -> Boolean:
+        return Boolean(self.values & other.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class String:
         if met.values is not None:
             free = replace(met, values=None)
             kept = tuple(value for value in met.values if free.has(value))
-            return String(values=kept) if kept else None
+            return String(values=kept)
         wide = [WIDE[name] for name in met.formats]
         return met if met.no_patterns.isdisjoint({*met.patterns, *wide}) else None
 

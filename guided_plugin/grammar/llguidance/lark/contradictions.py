@@ -16,23 +16,6 @@ from guided_plugin.keywords import subschemas
 from guided_plugin.spec.references import Path
 from guided_plugin.spec.schema import crossed_bounds, pointer
 
-_LIKELY = (
-    "not",
-    "oneOf",
-    "anyOf",
-    "allOf",
-    "const",
-    "enum",
-    "contains",
-    "maxLength",
-    "pattern",
-    "maximum",
-    "minItems",
-    "minProperties",
-    "required",
-)
-"""The keywords of which one is mostly the mistake."""
-
 
 class Part(NamedTuple):
     """A subschema by its number, and where it stands."""
@@ -52,10 +35,8 @@ def contradiction(algebra: Algebra, *, closed: bool) -> UnsatisfiableSpecError:
         node = document.nodes[part.number]
         place = node.path if node.keywords else part.path
         part = _empty_part(algebra, node)
-    what, keyword, hint = _complaint(node)
-    if keyword:
-        place = (*place, keyword)
-    if closed and keyword in ("required", "minProperties"):
+    what, hint = _complaint(node)
+    if closed and "properties" in node.keywords:
         hint += ", or set strict: false, which leaves objects open"
     return UnsatisfiableSpecError(
         f"allows no output at all: {what}", where=pointer(place), hint=hint
@@ -65,7 +46,7 @@ def contradiction(algebra: Algebra, *, closed: bool) -> UnsatisfiableSpecError:
 def _empty_part(algebra: Algebra, node: Numbered) -> Part | None:
     """A part that allows nothing, though each value must satisfy it."""
     keywords = node.keywords
-    needed = {("properties", name) for name in keywords.get("required", ())}
+    needed: set[Path] = {("properties", name) for name in keywords.get("required", ())}
     needed.update(("allOf", index) for index in range(len(keywords.get("allOf", ()))))
     if keywords.get("minItems", 0) > len(keywords.get("prefixItems", ())):
         needed.add(("items",))
@@ -82,25 +63,21 @@ def _empty_part(algebra: Algebra, node: Numbered) -> Part | None:
     return None
 
 
-def _complaint(node: Numbered) -> tuple[str, str, str]:
-    """What is wrong with a schema of which each part by itself allows something, at
-    which keyword, and a hint."""
+def _complaint(node: Numbered) -> tuple[str, str]:
+    """What is wrong with a schema of which each part by itself allows something, and a
+    hint."""
     keywords = node.keywords
     if node.schema is False:
-        return "`false` allows no value", "", "write a schema, or {} for any value"
+        return "`false` allows no value", "write a schema, or {} for any value"
     crossed = crossed_bounds(keywords)
     if crossed:
-        what, hint = crossed
-        return what, what.split()[0], hint
+        return crossed
     described = keywords.get("properties", {})
     for name in keywords.get("required", ()):
         if name not in described and "additionalProperties" in keywords:
             told = f'"{name[:60]}"'
             what = f"`required` names {told}, which `properties` does not describe"
-            hint = f"add {told} to `properties`, or take it out of `required`"
-            return what, "required", hint
-    likely = next(name for name in (*_LIKELY, *keywords) if name in keywords)
-    names = dict.fromkeys((likely, *keywords))
-    told = ", ".join(f"`{name}`" for name in names)
+            return what, f"add {told} to `properties`, or take it out of `required`"
+    told = ", ".join(f"`{name}`" for name in keywords)
     hint = "change one of them; a recursion needs an end: null, or a name that is not in `required`"
-    return f"{told} together allow nothing", likely, hint
+    return f"{told} together allow nothing", hint

@@ -22,6 +22,9 @@ from guided_plugin.spec.schema import pointer, references_of
 # Beyond every double. Bounds are compared digit by digit.
 _TOO_LARGE = 10**400
 
+# Stands for the number of a reference that is being followed.
+_RESOLVING = -1
+
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
@@ -55,36 +58,32 @@ class Document:
     def number(self, schema: Any, base: str = ROOT, path: Path = ()) -> int:
         """The number of a subschema. A schema that is only a reference has its
         target's."""
-        seen: set[tuple[str, str]] = set()
-        while True:
-            identity = (id(schema), base)
-            if identity in self._by_identity:
-                return self._by_identity[identity]
-            base = self._references.enter(schema, base)
-            keywords = self._keywords(schema, path)
-            # Schemas that differ only in what decides nothing, as descriptions, are
-            # equal.
-            key = (base, repr(schema if isinstance(schema, bool) else keywords))
-            if key in seen:
-                raise UnsupportedSpecError(
-                    "refers to itself and to nothing else",
-                    where=pointer((*path, "$ref")),
-                    hint="end the recursion",
-                )
-            seen.add(key)
-            if keywords.keys() != {"$ref"}:
-                break
-            target = self.resolve(keywords["$ref"], base, (*path, "$ref"))
-            schema = target.schema
-            base = target.base
-            path = target.path
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = len(self.nodes)
-            self.nodes.append(Numbered(schema, base, path, keywords))
-        self._by_identity[id(schema), base] = number
-        self._kept.append(schema)
+        identity = (id(schema), base)
+        if identity not in self._by_identity:
+            self._by_identity[identity] = _RESOLVING
+            self._by_identity[identity] = self._new_number(schema, base, path)
+            self._kept.append(schema)
+        number = self._by_identity[identity]
+        if number == _RESOLVING:
+            raise UnsupportedSpecError(
+                "refers to itself and to nothing else",
+                where=pointer((*path, "$ref")),
+                hint="end the recursion",
+            )
         return number
+
+    def _new_number(self, schema: Any, base: str, path: Path) -> int:
+        base = self._references.enter(schema, base)
+        keywords = self._keywords(schema, path)
+        if keywords.keys() == {"$ref"}:
+            target = self.resolve(keywords["$ref"], base, (*path, "$ref"))
+            return self.number(target.schema, target.base, target.path)
+        # Schemas that differ only in what decides nothing, as descriptions, are equal.
+        key = (base, repr(schema if isinstance(schema, bool) else keywords))
+        if key not in self._numbers:
+            self._numbers[key] = len(self.nodes)
+            self.nodes.append(Numbered(schema, base, path, keywords))
+        return self._numbers[key]
 
     def resolve(self, reference: Any, base: str, path: Path) -> Target:
         """What a reference points at. `path`: where it stands."""

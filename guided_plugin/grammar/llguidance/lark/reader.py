@@ -33,6 +33,16 @@ from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.spec.arithmetic import canonical
 from guided_plugin.spec.schema import pointer
 
+_KINDS_OF_VALUES = {
+    type(None): "null",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+}
+
 
 def read_schema(algebra: Algebra, number: int, positive: bool) -> Shape:
     """The shape of a numbered schema, or of its negation."""
@@ -135,43 +145,40 @@ class _Reader:
             for kind, every in ALL.items()
         }
         if "integer" in named and "number" not in named:
-            # Draft 4 takes 1.0 for no integer: where any reading counts, that may be
-            # what is meant.
-            either = self.draft <= 4 and self.wide and not self.positive
-            shape["number"] = (Number(whole=None if either else self.positive),)
+            whole: bool | None = self.positive
+            if self.draft <= 4 and self.wide and not whole:
+                # Draft 4 takes 1.0 for no integer: where any reading counts, that may
+                # be what is meant.
+                whole = None
+            shape["number"] = (Number(whole=whole),)
         return shape
 
     def values(self, values: list[Any]) -> Shape:
-        strings = dict.fromkeys(v for v in values if isinstance(v, str))
-        booleans = frozenset(v for v in values if isinstance(v, bool))
-        numbers = dict.fromkeys(
-            canonical(v)
-            for v in values
-            if isinstance(v, int | float) and not isinstance(v, bool)
-        )
-        compound = [v for v in values if isinstance(v, list | dict)]
-        shapes = [
-            self.shape(self.positive, self.described(v), "enum") for v in compound
+        found: dict[str, list[Any]] = {kind: [] for kind in ALL}
+        for value in values:
+            found[_KINDS_OF_VALUES[type(value)]].append(value)
+        numbers = dict.fromkeys(map(canonical, found["number"]))
+        strings = dict.fromkeys(found["string"])
+        booleans = frozenset(found["boolean"])
+        compound = [
+            self.shape(self.positive, self.described(value), "enum")
+            for value in (*found["array"], *found["object"])
         ]
         if self.positive:
             shape = nothing()
-            if None in values:
+            if found["null"]:
                 shape["null"] = ALL["null"]
-            if booleans:
-                shape["boolean"] = (Boolean(booleans),)
-            if numbers:
-                shape["number"] = (Number(values=tuple(numbers)),)
-            if strings:
-                shape["string"] = (String(values=tuple(strings)),)
-            return self.algebra.either([shape, *shapes])
+            shape["boolean"] = (Boolean(booleans),)
+            shape["number"] = (Number(values=tuple(numbers)),)
+            shape["string"] = (String(values=tuple(strings)),)
+            return self.algebra.pruned(self.algebra.either([shape, *compound]))
         shape = anything()
-        if None in values:
+        if found["null"]:
             shape["null"] = ()
-        left = frozenset({True, False}) - booleans
-        shape["boolean"] = (Boolean(left),) if left else ()
+        shape["boolean"] = (Boolean(frozenset({True, False}) - booleans),)
         shape["number"] = (Number(excluded=frozenset(numbers)),)
         shape["string"] = (String(excluded=frozenset(strings)),)
-        return self.algebra.all_of([shape, *shapes])
+        return self.algebra.all_of([shape, *compound])
 
     def described(self, value: list[Any] | dict[str, Any]) -> dict[str, Any]:
         """A schema that only this value satisfies."""
@@ -182,13 +189,12 @@ class _Reader:
                 "additionalProperties": False,
                 "required": list(value),
             }
+        prefix = "items" if self.draft <= 2019 else "prefixItems"
         return {
             "type": "array",
+            prefix: [{"enum": [item]} for item in value],
             "minItems": len(value),
             "maxItems": len(value),
-            "items" if self.draft <= 2019 else "prefixItems": [
-                {"enum": [item]} for item in value
-            ],
         }
 
     def one_of(self, branches: list[Literals]) -> Shape:
