@@ -127,8 +127,9 @@ class Algebra:
 
     def shape(self, literals: Literals) -> Shape:
         """The values that satisfy all of them."""
-        found = self._conjunctions[literals] = self.settled(self._unsettled(literals))
-        return found
+        if literals not in self._conjunctions:
+            self._conjunctions[literals] = self.settled(self.in_place(literals))
+        return self._conjunctions[literals]
 
     def settled(self, shape: Shape) -> Shape:
         """The same values, with alternatives in place of what objects must not
@@ -237,24 +238,12 @@ class Algebra:
                 self._running.discard(literal)
         return shape
 
-    def _unsettled(self, literals: Literals) -> Shape:
-        """The values that satisfy all of them, where objects may still have
-        `unless`."""
-        found = self._conjunctions.get(literals)
-        if found is None:
-            found = self._conjunctions[literals] = self.pruned(self.in_place(literals))
-        return found
-
     def _allows_nothing(self, literals: Literals) -> bool:
-        """Whether no value satisfies all of them, asked in the order of what an answer
-        costs."""
-        found = self._unsettled(literals)
-        if any(found[kind] for kind in ("null", "boolean", "number", "array")):
+        shape = self.shape(literals)
+        if any(shape[kind] for kind in shape if kind != "string"):
             return False
-        strings = cast("tuple[String, ...]", found["string"])
-        if not all(empty_terminal(string_terminal(string)) for string in strings):
-            return False
-        return not self.shape(literals)["object"]
+        strings = self.strings(literals)
+        return all(empty_terminal(string_terminal(string)) for string in strings)
 
     def _settled_once(self, one: Object) -> Iterable[Constraint]:
         """An object without the first of its `unless`, as alternatives where it could

@@ -1,14 +1,15 @@
 """Keywords that constrain one type, as alternatives for the values of that type.
 
 Negated, a minimum is a maximum, and `required` forbids. Values of other types satisfy
-these keywords, and don't satisfy their negation. Depends on constraints.
+these keywords, and don't satisfy their negation. Depends on the algebra.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
+from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
     Array,
@@ -22,11 +23,21 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     String,
     negation,
 )
+from guided_plugin.grammar.llguidance.lark.document import Numbered
 from guided_plugin.grammar.llguidance.lark.ranges import Bound, Number
 from guided_plugin.spec.arithmetic import canonical
 from guided_plugin.spec.formats import WIDE
 
-NEVER_NEGATED = ("patternProperties", "propertyNames", "contains", "uniqueItems")
+NEVER_NEGATED = (
+    "patternProperties",
+    "propertyNames",
+    "contains",
+    "uniqueItems",
+    "if",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+)
 """Keywords whose negation is refused: none of 1,082 real schemas needs it."""
 
 Named = tuple[tuple[str, Literals], ...]
@@ -38,20 +49,21 @@ _LENGTHS: dict[str, Callable[..., String | Array | Object]] = {
 }
 
 
-class Schema(Protocol):
-    """What is known of the schema that is read."""
+class Reading:
+    """A schema that is read, or its negation: its keywords and subschemas."""
 
-    keywords: Mapping[str, Any]
-    positive: bool
-    """Whether its values are asked for, not those of its negation."""
-    wide: bool
-    """Whether any reading of a format counts."""
+    def __init__(self, algebra: Algebra, node: Numbered, positive: bool) -> None:
+        self.algebra = algebra
+        self.node = node
+        self.keywords = node.keywords
+        self.positive = positive
 
     def literals(self, schema: Any, *path: str | int) -> Literals:
         """Numbers a subschema, given its place in the schema."""
+        return self.algebra.literals(schema, self.node.base, (*self.node.path, *path))
 
 
-def demands(schema: Schema) -> Iterator[tuple[Constraint, ...]]:
+def demands(schema: Reading) -> Iterator[tuple[Constraint, ...]]:
     """Each keyword, or its negation, as alternatives for the values of one type."""
     yield from _numbers(schema)
     yield from _strings(schema)
@@ -60,7 +72,7 @@ def demands(schema: Schema) -> Iterator[tuple[Constraint, ...]]:
     yield from _lengths(schema)
 
 
-def _numbers(schema: Schema) -> Iterator[tuple[Number]]:
+def _numbers(schema: Reading) -> Iterator[tuple[Number]]:
     for lower, bound in _bounds(schema.keywords):
         if not schema.positive:
             lower = not lower
@@ -85,7 +97,7 @@ def _bounds(keywords: Mapping[str, Any]) -> Iterator[tuple[bool, Bound]]:
             yield lower, Bound(canonical(exclusive), True)
 
 
-def _strings(schema: Schema) -> Iterator[tuple[String]]:
+def _strings(schema: Reading) -> Iterator[tuple[String]]:
     keywords = schema.keywords
     if "pattern" in keywords:
         sources = frozenset({keywords["pattern"]})
@@ -96,7 +108,7 @@ def _strings(schema: Schema) -> Iterator[tuple[String]]:
     if "format" in keywords:
         name = keywords["format"]
         widest = frozenset({WIDE[name]})
-        match schema.positive, schema.wide:
+        match schema.positive, schema.algebra.wide:
             case True, False:
                 yield (String(formats=frozenset({name})),)
             case True, True:
@@ -107,7 +119,7 @@ def _strings(schema: Schema) -> Iterator[tuple[String]]:
                 yield (String(),)
 
 
-def _arrays(schema: Schema) -> Iterator[tuple[Array, ...]]:
+def _arrays(schema: Reading) -> Iterator[tuple[Array, ...]]:
     keywords = schema.keywords
     listed = "prefixItems"
     others = "items"
@@ -144,7 +156,7 @@ def _wrong_items(prefix: list[Literals], rest: Literals | None) -> Iterator[Arra
         yield Array(contains=(Contains(negation(rest), start),), shortest=start + 1)
 
 
-def _objects(schema: Schema) -> Iterator[tuple[Object, ...]]:
+def _objects(schema: Reading) -> Iterator[tuple[Object, ...]]:
     keywords = schema.keywords
     named = _named(schema, "properties")
     matching = _named(schema, "patternProperties")
@@ -166,7 +178,7 @@ def _objects(schema: Schema) -> Iterator[tuple[Object, ...]]:
         yield (Object(names=(names,) if names else ()),)
 
 
-def _named(schema: Schema, keyword: str) -> Named:
+def _named(schema: Reading, keyword: str) -> Named:
     """The subschemas that a keyword lists by name."""
     return tuple(
         (name, schema.literals(value, keyword, name))
@@ -186,7 +198,7 @@ def _wrong_properties(named: Named, others: Literals | None) -> Iterator[Object]
         yield Object(exists=(exists,), shortest=1)
 
 
-def _lengths(schema: Schema) -> Iterator[tuple[Constraint, ...]]:
+def _lengths(schema: Reading) -> Iterator[tuple[Constraint, ...]]:
     for unit, constraint in _LENGTHS.items():
         least = schema.keywords.get(f"min{unit}", 0)
         most = schema.keywords.get(f"max{unit}")

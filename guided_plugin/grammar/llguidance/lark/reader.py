@@ -19,9 +19,12 @@ from guided_plugin.grammar.llguidance.lark.algebra import (
     anything,
     nothing,
 )
-from guided_plugin.grammar.llguidance.lark.by_type import NEVER_NEGATED, demands
+from guided_plugin.grammar.llguidance.lark.by_type import (
+    NEVER_NEGATED,
+    Reading,
+    demands,
+)
 from guided_plugin.grammar.llguidance.lark.constraints import (
-    TRUE,
     Boolean,
     Literals,
     Object,
@@ -33,7 +36,7 @@ from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.spec.arithmetic import canonical
 from guided_plugin.spec.schema import pointer
 
-_KINDS_OF_VALUES = {
+_TYPES_OF_VALUES = {
     type(None): "null",
     bool: "boolean",
     int: "number",
@@ -49,26 +52,15 @@ def read_schema(algebra: Algebra, number: int, positive: bool) -> Shape:
     node = algebra.document.nodes[number]
     if isinstance(node.schema, bool):
         return anything() if node.schema is positive else nothing()
-    reader = _Reader(algebra, number, positive)
+    parts = _Reader(algebra, node, positive).parts()
     if positive:
-        return algebra.all_of(reader.parts())
-    return algebra.pruned(algebra.either(reader.parts()))
+        return algebra.all_of(parts)
+    return algebra.pruned(algebra.either(parts))
 
 
-class _Reader:
+class _Reader(Reading):
     """Reads one schema's keywords: shapes of which all must hold, or under negation
     any."""
-
-    def __init__(self, algebra: Algebra, number: int, positive: bool) -> None:
-        self.algebra = algebra
-        self.node = algebra.document.nodes[number]
-        self.keywords = self.node.keywords
-        self.positive = positive
-        self.wide = algebra.wide
-        self.draft = algebra.document.draft
-
-    def literals(self, schema: Any, *path: str | int) -> Literals:
-        return self.algebra.literals(schema, self.node.base, (*self.node.path, *path))
 
     def shape(self, positive: bool, schema: Any, *path: str | int) -> Shape:
         """The shape of a subschema in place, or of its negation."""
@@ -80,12 +72,16 @@ class _Reader:
         return self.algebra.in_place(literals)
 
     def parts(self) -> Iterator[Shape]:
-        if not self.positive:
-            self.refuse_never_negated()
         for keyword, value in self.keywords.items():
+            if keyword in NEVER_NEGATED and not self.positive:
+                raise UnsupportedSpecError(
+                    f"{keyword} can't be enforced where its opposite is asked for",
+                    where=pointer((*self.node.path, keyword)),
+                    hint=f"leave {keyword} out of `not`, `oneOf` and `if`, or write anyOf for oneOf",
+                )
             match keyword:
                 case "$ref":
-                    yield self.referred(value)
+                    yield self.shape(self.positive, {"$ref": value})
                 case "type":
                     yield self.types(value)
                 case "enum":
@@ -98,22 +94,76 @@ class _Reader:
                     yield self.shape(not self.positive, value, "not")
                 case "if":
                     yield self.conditional(value)
+                case "dependencies" | "dependentRequired" | "dependentSchemas":
+                    for name, needed in value.items():
+                        yield self.dependent(keyword, name, needed)
         rest = anything() if self.positive else nothing()
         for alternatives in demands(self):
             if alternatives:
                 yield {**rest, KINDS[type(alternatives[0])]: alternatives}
-        for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
-            for name, needed in self.keywords.get(keyword, {}).items():
-                yield self.dependent(keyword, name, needed)
 
-    def refuse_never_negated(self) -> None:
-        for keyword in NEVER_NEGATED:
-            if keyword in self.keywords:
-                raise UnsupportedSpecError(
-                    f"{keyword} can't be enforced where its opposite is asked for",
-                    where=pointer((*self.node.path, keyword)),
-                    hint=f"leave {keyword} out of `not`, `oneOf` and `if`, or write anyOf for oneOf",
-                )
+    # Keywords
+
+    def types(self, value: Any) -> Shape:
+        named = {value} if isinstance(value, str) else set(value)
+        if "any" in named:
+            named.update(ALL)
+        shape = nothing()
+        for kind, every in ALL.items():
+            if (kind in named) is self.positive:
+                shape[kind] = every
+        if "integer" in named and "number" not in named:
+            whole: bool | None = self.positive
+            if self.algebra.document.draft <= 4 and self.algebra.wide and not whole:
+                # Draft 4 takes 1.0 for no integer: where any reading counts, that may
+                # be what is meant.
+                whole = None
+            shape["number"] = (Number(whole=whole),)
+        return shape
+
+    def values(self, values: list[Any]) -> Shape:
+        found: dict[str, list[Any]] = {kind: [] for kind in ALL}
+        for value in values:
+            found[_TYPES_OF_VALUES[type(value)]].append(value)
+        booleans = frozenset(found["boolean"])
+        numbers = tuple(dict.fromkeys(map(canonical, found["number"])))
+        strings = tuple(dict.fromkeys(found["string"]))
+        shapes = [
+            self.shape(self.positive, self.described(value), "enum")
+            for value in (*found["array"], *found["object"])
+        ]
+        if self.positive:
+            scalars = nothing()
+            scalars["null"] = ALL["null"] if found["null"] else ()
+            scalars["boolean"] = (Boolean(booleans),)
+            scalars["number"] = (Number(values=numbers),)
+            scalars["string"] = (String(values=strings),)
+            shapes.insert(0, scalars)
+            return self.algebra.pruned(self.algebra.either(shapes))
+        others = anything()
+        others["null"] = () if found["null"] else ALL["null"]
+        others["boolean"] = (Boolean(Boolean().values - booleans),)
+        others["number"] = (Number(excluded=frozenset(numbers)),)
+        others["string"] = (String(excluded=frozenset(strings)),)
+        shapes.insert(0, others)
+        return self.algebra.all_of(shapes)
+
+    def described(self, value: list[Any] | dict[str, Any]) -> dict[str, Any]:
+        """A schema that only this value satisfies."""
+        if isinstance(value, dict):
+            return {
+                "type": "object",
+                "properties": {name: {"enum": [v]} for name, v in value.items()},
+                "additionalProperties": False,
+                "required": list(value),
+            }
+        prefix = "items" if self.algebra.document.draft <= 2019 else "prefixItems"
+        return {
+            "type": "array",
+            prefix: [{"enum": [item]} for item in value],
+            "minItems": len(value),
+            "maxItems": len(value),
+        }
 
     def combined(self, keyword: str, schemas: list[Any]) -> Shape:
         algebra = self.algebra
@@ -125,96 +175,29 @@ class _Reader:
             return self.one_of(branches)
         if keyword == "anyOf" and not self.positive:
             return algebra.all_of(map(self.outside, branches))
-        shapes = (self.signed(self.positive, branch) for branch in branches)
+        shapes = [self.signed(self.positive, branch) for branch in branches]
         if keyword == "allOf" and self.positive:
             return algebra.all_of(shapes)
         return algebra.either(shapes)
-
-    def referred(self, reference: str) -> Shape:
-        path = (*self.node.path, "$ref")
-        target = self.algebra.document.resolve(reference, self.node.base, path)
-        literals = self.algebra.literals(target.schema, target.base, target.path)
-        return self.signed(self.positive, literals)
-
-    def types(self, value: Any) -> Shape:
-        named = {value} if isinstance(value, str) else set(value)
-        if "any" in named:
-            named.update(ALL)
-        shape = {
-            kind: every if (kind in named) is self.positive else ()
-            for kind, every in ALL.items()
-        }
-        if "integer" in named and "number" not in named:
-            whole: bool | None = self.positive
-            if self.draft <= 4 and self.wide and not whole:
-                # Draft 4 takes 1.0 for no integer: where any reading counts, that may
-                # be what is meant.
-                whole = None
-            shape["number"] = (Number(whole=whole),)
-        return shape
-
-    def values(self, values: list[Any]) -> Shape:
-        found: dict[str, list[Any]] = {kind: [] for kind in ALL}
-        for value in values:
-            found[_KINDS_OF_VALUES[type(value)]].append(value)
-        numbers = dict.fromkeys(map(canonical, found["number"]))
-        strings = dict.fromkeys(found["string"])
-        booleans = frozenset(found["boolean"])
-        compound = [
-            self.shape(self.positive, self.described(value), "enum")
-            for value in (*found["array"], *found["object"])
-        ]
-        if self.positive:
-            shape = nothing()
-            if found["null"]:
-                shape["null"] = ALL["null"]
-            shape["boolean"] = (Boolean(booleans),)
-            shape["number"] = (Number(values=tuple(numbers)),)
-            shape["string"] = (String(values=tuple(strings)),)
-            return self.algebra.pruned(self.algebra.either([shape, *compound]))
-        shape = anything()
-        if found["null"]:
-            shape["null"] = ()
-        shape["boolean"] = (Boolean(frozenset({True, False}) - booleans),)
-        shape["number"] = (Number(excluded=frozenset(numbers)),)
-        shape["string"] = (String(excluded=frozenset(strings)),)
-        return self.algebra.all_of([shape, *compound])
-
-    def described(self, value: list[Any] | dict[str, Any]) -> dict[str, Any]:
-        """A schema that only this value satisfies."""
-        if isinstance(value, dict):
-            return {
-                "type": "object",
-                "properties": {name: {"enum": [v]} for name, v in value.items()},
-                "additionalProperties": False,
-                "required": list(value),
-            }
-        prefix = "items" if self.draft <= 2019 else "prefixItems"
-        return {
-            "type": "array",
-            prefix: [{"enum": [item]} for item in value],
-            "minItems": len(value),
-            "maxItems": len(value),
-        }
 
     def one_of(self, branches: list[Literals]) -> Shape:
         """Exactly one branch holds; under negation none, or two at once."""
         algebra = self.algebra
         # What is in one only as we read formats may be in others under wider readings.
         wide = algebra.widest if self.positive else algebra
-        held = list(map(wide.in_place, branches))
-        overlaps = {
-            (i, j): wide.overlap(held[i], held[j])
-            for i, j in combinations(range(len(branches)), 2)
-        }
-        if not self.positive:
-            none = algebra.all_of(map(self.outside, branches))
-            return algebra.either([none, *overlaps.values()])
-        exact = list(map(algebra.in_place, branches))
-        for (i, j), shared in overlaps.items():
-            exact[i] = algebra.overlap(exact[i], self.outside(branches[j], shared))
-            exact[j] = algebra.overlap(exact[j], self.outside(branches[i], shared))
-        return algebra.either(exact)
+        held = [wide.in_place(branch) for branch in branches]
+        exact = [algebra.in_place(branch) for branch in branches]
+        twice = []
+        for i, j in combinations(range(len(branches)), 2):
+            shared = wide.overlap(held[i], held[j])
+            twice.append(shared)
+            if self.positive:
+                exact[i] = algebra.overlap(exact[i], self.outside(branches[j], shared))
+                exact[j] = algebra.overlap(exact[j], self.outside(branches[i], shared))
+        if self.positive:
+            return algebra.either(exact)
+        none = algebra.all_of(map(self.outside, branches))
+        return algebra.either([none, *twice])
 
     def outside(self, branch: Literals, shared: Shape = ALL) -> Shape:
         """The values that do not satisfy a branch; of the types that are not shared,
@@ -234,26 +217,25 @@ class _Reader:
         return found
 
     def conditional(self, condition: Any) -> Shape:
-        algebra = self.algebra
         branches = []
         for holds, keyword in ((True, "then"), (False, "else")):
-            branch = self.keywords.get(keyword, True)
             case = self.shape(holds, condition, "if")
-            demanded = self.shape(self.positive, branch, keyword)
-            branches.append(algebra.both(case, demanded))
-        return algebra.pruned(algebra.either(branches))
+            demanded = self.shape(True, self.keywords.get(keyword, True), keyword)
+            branches.append(self.algebra.overlap(case, demanded))
+        return self.algebra.either(branches)
 
     def dependent(self, keyword: str, name: str, needed: Any) -> Shape:
         """What the presence of a property demands of the object."""
-        algebra = self.algebra
-        if isinstance(needed, str | list):
-            names = [needed] if isinstance(needed, str) else needed
-            needed = {"required": names}
-        present = {**nothing(), "object": (Object(required=(name,)),)}
-        absent = {**anything(), "object": (Object(forbidden=(name,)),)}
-        demanded = self.shape(self.positive, needed, keyword, name)
-        met = algebra.both(present, demanded)
-        return algebra.either([absent, met]) if self.positive else met
+        if isinstance(needed, str):
+            needed = [needed]
+        if isinstance(needed, list):
+            needed = {"required": needed}
+        present = nothing()
+        present["object"] = (Object(required=(name,)),)
+        absent = anything()
+        absent["object"] = (Object(forbidden=(name,)),)
+        demanded = self.shape(True, needed, keyword, name)
+        return self.algebra.either([absent, self.algebra.both(present, demanded)])
 
 
 def closed(constraint: Object, rest: Literals) -> Object:
@@ -262,7 +244,7 @@ def closed(constraint: Object, rest: Literals) -> Object:
     matching: dict[str, Literals] = {}
     for properties in constraint.properties:
         if properties.describes:
-            named.update((name, TRUE) for name, _ in properties.named)
-            matching.update((source, TRUE) for source, _ in properties.matching)
+            named.update(properties.named)
+            matching.update(properties.matching)
     others = Properties(tuple(named.items()), tuple(matching.items()), rest)
     return with_properties(constraint, others)
