@@ -31,6 +31,12 @@ from guided_plugin.grammar.llguidance.lark.terminals import empty_terminal
 HEADER = '%llguidance {"no_forcing": true}\n'
 
 
+_ONLY_OTHERWISE = (
+    "can't be enforced: the grammar omits some spellings of its values, of a format, or of numbers like "
+    "1.0, which draft 4 does not count as integers"
+)
+
+
 def schema_to_lark(
     schema: Any,
     *,
@@ -106,7 +112,12 @@ def lower_schema(
         start = emitter.root(root)
         shape = algebra.shape(root)
         if not grammar.productive(start, empty_terminal):
-            raise contradiction(algebra, closed=closed)
+            found = contradiction(algebra, closed=closed)
+            if algebra.empty(root) and not algebra.widest.empty(root):
+                raise UnsupportedSpecError(
+                    _ONLY_OTHERWISE, where=found.where, hint=found.hint
+                )
+            raise found
     except RecursionError as error:
         raise UnsupportedSpecError(
             "is nested too deep", where="#", hint="flatten it"

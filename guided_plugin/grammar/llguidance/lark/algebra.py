@@ -198,7 +198,10 @@ class Algebra:
         return result
 
     def either(self, shapes: Iterable[Shape]) -> Shape:
-        """The values of any of the shapes."""
+        """The values of any of the shapes.
+
+        Alternatives that nothing satisfies stay: see `pruned`.
+        """
         result: dict[str, dict[Constraint, None]] = {kind: {} for kind in ALL}
         for shape in shapes:
             for kind, constraints in shape.items():
@@ -222,6 +225,8 @@ class Algebra:
         return cast("tuple[String, ...]", self.shape(literals)["string"])
 
     def _of(self, literal: tuple[bool, int]) -> Shape:
+        """The shape of one schema, or of its negation, read when it is first asked
+        for."""
         shape = self._shapes.get(literal)
         if shape is None:
             positive, number = literal
@@ -239,6 +244,8 @@ class Algebra:
         return shape
 
     def _allows_nothing(self, literals: Literals) -> bool:
+        """Whether no value satisfies all of them, as far as shapes and the terminals
+        of strings tell."""
         shape = self.shape(literals)
         if any(shape[kind] for kind in shape if kind != "string"):
             return False

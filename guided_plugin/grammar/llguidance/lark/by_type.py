@@ -50,7 +50,10 @@ _LENGTHS: dict[str, Callable[..., String | Array | Object]] = {
 
 
 class Reading:
-    """A schema that is read, or its negation: its keywords and subschemas."""
+    """A schema that is read, or its negation: its keywords and subschemas.
+
+    `positive`: whether its own values are asked for, not those of its negation.
+    """
 
     def __init__(self, algebra: Algebra, node: Numbered, positive: bool) -> None:
         self.algebra = algebra
@@ -73,6 +76,7 @@ def demands(schema: Reading) -> Iterator[tuple[Constraint, ...]]:
 
 
 def _numbers(schema: Reading) -> Iterator[tuple[Number]]:
+    """Bounds and divisors. What is not above a bound is at most that."""
     for lower, bound in _bounds(schema.keywords):
         if not schema.positive:
             lower = not lower
@@ -98,6 +102,11 @@ def _bounds(keywords: Mapping[str, Any]) -> Iterator[tuple[bool, Bound]]:
 
 
 def _strings(schema: Reading) -> Iterator[tuple[String]]:
+    """Patterns and formats.
+
+    A string has a format if it has it by every reading, and does not have it if it has
+    it by none; where any reading counts (`wide`), more strings may do either.
+    """
     keywords = schema.keywords
     if "pattern" in keywords:
         sources = frozenset({keywords["pattern"]})
@@ -120,6 +129,11 @@ def _strings(schema: Reading) -> Iterator[tuple[String]]:
 
 
 def _arrays(schema: Reading) -> Iterator[tuple[Array, ...]]:
+    """Items by their place, `contains` and `uniqueItems`.
+
+    Before draft 2020-12, `items` may list the first ones, and `additionalItems` says
+    what the others are.
+    """
     keywords = schema.keywords
     listed = "prefixItems"
     others = "items"
@@ -157,6 +171,7 @@ def _wrong_items(prefix: list[Literals], rest: Literals | None) -> Iterator[Arra
 
 
 def _objects(schema: Reading) -> Iterator[tuple[Object, ...]]:
+    """Properties by their names, `required` and `propertyNames`."""
     keywords = schema.keywords
     named = _named(schema, "properties")
     matching = _named(schema, "patternProperties")
@@ -199,6 +214,7 @@ def _wrong_properties(named: Named, others: Literals | None) -> Iterator[Object]
 
 
 def _lengths(schema: Reading) -> Iterator[tuple[Constraint, ...]]:
+    """The least and the greatest length of strings, arrays and objects."""
     for unit, constraint in _LENGTHS.items():
         least = schema.keywords.get(f"min{unit}", 0)
         most = schema.keywords.get(f"max{unit}")

@@ -38,6 +38,7 @@ class Null:
     """The one null."""
 
     def meet(self, other: Null) -> Null:
+        """There is only one."""
         return other
 
 
@@ -48,6 +49,7 @@ class Boolean:
     values: frozenset[bool] = frozenset({True, False})
 
     def meet(self, other: Boolean) -> Boolean:
+        """Return those that are in both, perhaps none."""
         return Boolean(self.values & other.values)
 
 
@@ -65,6 +67,10 @@ class String:
     excluded: frozenset[str] = frozenset()
 
     def meet(self, other: String) -> String | None:
+        """Return the strings that satisfy both.
+
+        Listed values are checked here, so that they have no other demand.
+        """
         met = _both(self, other)
         if met.values is not None:
             free = replace(met, values=None)
@@ -96,7 +102,9 @@ class Items:
 
     def at(self, index: int) -> Literals:
         """What the item at an index must satisfy."""
-        return self.prefix[index] if index < len(self.prefix) else self.rest or TRUE
+        if index < len(self.prefix):
+            return self.prefix[index]
+        return self.rest or TRUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,7 @@ class Array:
     unique: bool = False
 
     def meet(self, other: Array) -> Array:
+        """Return the arrays that satisfy both."""
         return _both(self, other)
 
     def at(self, index: int) -> Literals:
@@ -137,7 +146,10 @@ class Properties:
     named: tuple[tuple[str, Literals], ...] = ()
     matching: tuple[tuple[str, Literals], ...] = ()
     others: Literals | None = None
-    """None: not mentioned, so anything."""
+    """What all other properties must satisfy.
+
+    None: not mentioned, so anything.
+    """
     describes: bool = True
     """Whether these are the properties that an object has, as far as the schema says;
     under `not` they are not."""
@@ -189,6 +201,8 @@ class Object:
     it is known."""
 
     def meet(self, other: Object) -> Object | None:
+        """Return the objects that satisfy both; None where a name is required and
+        forbidden."""
         met = _both(self, other)
         return met if set(met.required).isdisjoint(met.forbidden) else None
 
@@ -209,6 +223,7 @@ Constraint = Null | Boolean | Number | String | Array | Object
 
 
 def _least(one: int | None, two: int | None) -> int | None:
+    """The smaller of two limits; None is no limit."""
     if one is None or two is None:
         return two if one is None else one
     return min(one, two)
@@ -218,7 +233,9 @@ def _joined(one: Any, two: Any) -> Any:
     """The elements of two sets, or of two lists without repetitions."""
     if not one or not two:
         return one or two
-    return one | two if isinstance(one, frozenset) else tuple(dict.fromkeys(one + two))
+    if isinstance(one, frozenset):
+        return one | two
+    return tuple(dict.fromkeys(one + two))
 
 
 _MEET: dict[str, Callable[[Any, Any], Any]] = {

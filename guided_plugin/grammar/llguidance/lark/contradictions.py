@@ -16,6 +16,23 @@ from guided_plugin.keywords import subschemas
 from guided_plugin.spec.references import Path
 from guided_plugin.spec.schema import crossed_bounds, pointer
 
+_LIKELY = (
+    "not",
+    "oneOf",
+    "anyOf",
+    "allOf",
+    "const",
+    "enum",
+    "contains",
+    "maxLength",
+    "pattern",
+    "maximum",
+    "minItems",
+    "minProperties",
+    "required",
+)
+"""The keywords of which one is mostly the mistake."""
+
 
 class Part(NamedTuple):
     """A subschema by its number, and where it stands."""
@@ -35,7 +52,9 @@ def contradiction(algebra: Algebra, *, closed: bool) -> UnsatisfiableSpecError:
         node = document.nodes[part.number]
         place = node.path if node.keywords else part.path
         part = _empty_part(algebra, node)
-    what, hint = _complaint(node)
+    what, keyword, hint = _complaint(node)
+    if keyword:
+        place = (*place, keyword)
     if closed and "properties" in node.keywords:
         hint += ", or set strict: false, which leaves objects open"
     return UnsatisfiableSpecError(
@@ -63,21 +82,24 @@ def _empty_part(algebra: Algebra, node: Numbered) -> Part | None:
     return None
 
 
-def _complaint(node: Numbered) -> tuple[str, str]:
-    """What is wrong with a schema of which each part by itself allows something, and a
-    hint."""
+def _complaint(node: Numbered) -> tuple[str, str, str]:
+    """What is wrong with a schema of which each part by itself allows something, at
+    which keyword, and a hint."""
     keywords = node.keywords
     if node.schema is False:
-        return "`false` allows no value", "write a schema, or {} for any value"
+        return "`false` allows no value", "", "write a schema, or {} for any value"
     crossed = crossed_bounds(keywords)
     if crossed:
-        return crossed
+        what, hint = crossed
+        return what, what.split()[0], hint
     described = keywords.get("properties", {})
     for name in keywords.get("required", ()):
         if name not in described and "additionalProperties" in keywords:
             told = f'"{name[:60]}"'
             what = f"`required` names {told}, which `properties` does not describe"
-            return what, f"add {told} to `properties`, or take it out of `required`"
-    told = ", ".join(f"`{name}`" for name in keywords)
+            hint = f"add {told} to `properties`, or take it out of `required`"
+            return what, "required", hint
+    in_order = [name for name in (*_LIKELY, *keywords) if name in keywords]
+    told = ", ".join(f"`{name}`" for name in dict.fromkeys(in_order))
     hint = "change one of them; a recursion needs an end: null, or a name that is not in `required`"
-    return f"{told} together allow nothing", hint
+    return f"{told} together allow nothing", in_order[0], hint

@@ -73,6 +73,8 @@ class Document:
         return number
 
     def _new_number(self, schema: Any, base: str, path: Path) -> int:
+        """The number of a subschema that was not looked at before, though perhaps one
+        that is equal."""
         base = self._references.enter(schema, base)
         keywords = self._keywords(schema, path)
         if keywords.keys() == {"$ref"}:
@@ -86,7 +88,11 @@ class Document:
         return self._numbers[key]
 
     def resolve(self, reference: Any, base: str, path: Path) -> Target:
-        """What a reference points at. `path`: where it stands."""
+        """What a reference points at. `path`: where it stands.
+
+        Raises an UnsupportedSpecError for one that leads nowhere, or out of the
+        document.
+        """
         try:
             return self._references.resolve(reference, base)
         except LostReferenceError as error:

@@ -36,6 +36,8 @@ from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.spec.arithmetic import canonical
 from guided_plugin.spec.schema import pointer
 
+_DEPENDENCIES = ("dependencies", "dependentRequired", "dependentSchemas")
+
 _TYPES_OF_VALUES = {
     type(None): "null",
     bool: "boolean",
@@ -67,11 +69,17 @@ class _Reader(Reading):
         return self.signed(positive, self.literals(schema, *path))
 
     def signed(self, positive: bool, literals: Literals) -> Shape:
+        """The shape of a conjunction of subschemas in place, or of its negation."""
         if not positive:
             literals = self.algebra.negated(literals)
         return self.algebra.in_place(literals)
 
     def parts(self) -> Iterator[Shape]:
+        """What each keyword, or its negation, allows.
+
+        Keywords for which nothing is yielded allow everything, and their negation
+        nothing.
+        """
         for keyword, value in self.keywords.items():
             if keyword in NEVER_NEGATED and not self.positive:
                 raise UnsupportedSpecError(
@@ -94,17 +102,20 @@ class _Reader(Reading):
                     yield self.shape(not self.positive, value, "not")
                 case "if":
                     yield self.conditional(value)
-                case "dependencies" | "dependentRequired" | "dependentSchemas":
-                    for name, needed in value.items():
-                        yield self.dependent(keyword, name, needed)
         rest = anything() if self.positive else nothing()
         for alternatives in demands(self):
             if alternatives:
-                yield {**rest, KINDS[type(alternatives[0])]: alternatives}
+                kind = KINDS[type(alternatives[0])]
+                yield {**rest, kind: alternatives}
+        # Names that they describe come after those of `properties`.
+        for keyword in _DEPENDENCIES:
+            for name, needed in self.keywords.get(keyword, {}).items():
+                yield self.dependent(keyword, name, needed)
 
     # Keywords
 
     def types(self, value: Any) -> Shape:
+        """The values of the types that `type` names; integers are numbers."""
         named = {value} if isinstance(value, str) else set(value)
         if "any" in named:
             named.update(ALL)
@@ -113,15 +124,18 @@ class _Reader(Reading):
             if (kind in named) is self.positive:
                 shape[kind] = every
         if "integer" in named and "number" not in named:
-            whole: bool | None = self.positive
-            if self.algebra.document.draft <= 4 and self.algebra.wide and not whole:
-                # Draft 4 takes 1.0 for no integer: where any reading counts, that may
-                # be what is meant.
-                whole = None
-            shape["number"] = (Number(whole=whole),)
+            # Draft 4 takes 1.0 for no integer: where any reading counts, that may be
+            # what is meant.
+            either = self.algebra.document.draft <= 4 and self.algebra.wide
+            fractions = Number() if either else Number(whole=False)
+            shape["number"] = (Number(whole=True) if self.positive else fractions,)
         return shape
 
     def values(self, values: list[Any]) -> Shape:
+        """These values alone; under negation all others.
+
+        Arrays and objects are values of a schema that describes them.
+        """
         found: dict[str, list[Any]] = {kind: [] for kind in ALL}
         for value in values:
             found[_TYPES_OF_VALUES[type(value)]].append(value)
@@ -166,6 +180,8 @@ class _Reader(Reading):
         }
 
     def combined(self, keyword: str, schemas: list[Any]) -> Shape:
+        """The values that satisfy all, any or exactly one of some branches; under
+        negation all others."""
         algebra = self.algebra
         branches = [
             self.literals(schema, keyword, index)
@@ -217,6 +233,8 @@ class _Reader(Reading):
         return found
 
     def conditional(self, condition: Any) -> Shape:
+        """The values that satisfy `if` and `then`, and those that satisfy `else` but
+        not `if`."""
         branches = []
         for holds, keyword in ((True, "then"), (False, "else")):
             case = self.shape(holds, condition, "if")
