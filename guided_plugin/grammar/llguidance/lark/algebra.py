@@ -172,10 +172,6 @@ class Algebra:
 
     def overlap(self, one: Shape, two: Shape) -> Shape:
         """The values of both shapes, without alternatives that nothing satisfies."""
-        return self.pruned(self.both(one, two))
-
-    def both(self, one: Shape, two: Shape) -> Shape:
-        """The values of both shapes."""
         result: Shape = {}
         for kind, every in ALL.items():
             if one[kind] == every or two[kind] == every:
@@ -188,7 +184,7 @@ class Algebra:
                 if constraint is not None:
                     met[constraint] = None
             result[kind] = self._reduced(kind, met)
-        return result
+        return self.pruned(result)
 
     def all_of(self, shapes: Iterable[Shape]) -> Shape:
         """The values of all shapes."""

@@ -253,7 +253,7 @@ class _Reader(Reading):
         absent = anything()
         absent["object"] = (Object(forbidden=(name,)),)
         demanded = self.shape(True, needed, keyword, name)
-        return self.algebra.either([absent, self.algebra.both(present, demanded)])
+        return self.algebra.either([absent, self.algebra.overlap(present, demanded)])
 
 
 def closed(constraint: Object, rest: Literals) -> Object:
