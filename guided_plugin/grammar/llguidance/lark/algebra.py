@@ -24,7 +24,6 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Object,
     String,
     describes,
-    negation,
 )
 from guided_plugin.grammar.llguidance.lark.document import Document
 from guided_plugin.grammar.llguidance.lark.ranges import Number
@@ -35,7 +34,8 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
 from guided_plugin.spec.references import ROOT, Path
 from guided_plugin.spec.schema import pointer
 
-Shape = dict[str, tuple[Constraint, ...]]
+Alternatives = tuple[Constraint, ...]
+Shape = dict[str, Alternatives]
 
 ALL: Shape = {
     "null": (Null(),),
@@ -123,12 +123,14 @@ class Algebra:
         """The negation of a conjunction of one, or of none."""
         if not literals:
             return self.literals(False, ROOT, ())
-        return negation(literals)
+        [(positive, number)] = literals
+        return frozenset({(not positive, number)})
 
     def shape(self, literals: Literals) -> Shape:
         """The values that satisfy all of them."""
         if literals not in self._conjunctions:
-            self._conjunctions[literals] = self.settled(self.in_place(literals))
+            shape = self.in_place(literals)
+            self._conjunctions[literals] = self.settled(shape)
         return self._conjunctions[literals]
 
     def settled(self, shape: Shape) -> Shape:
@@ -174,11 +176,16 @@ class Algebra:
         """The values of both shapes, without alternatives that nothing satisfies."""
         result: Shape = {}
         for kind, every in ALL.items():
-            if one[kind] == every or two[kind] == every:
-                result[kind] = two[kind] if one[kind] == every else one[kind]
+            lefts = one[kind]
+            rights = two[kind]
+            if lefts == every:
+                result[kind] = rights
+                continue
+            if rights == every:
+                result[kind] = lefts
                 continue
             met: dict[Constraint, None] = {}
-            for left, right in product(one[kind], two[kind]):
+            for left, right in product(lefts, rights):
                 self._meets += 1
                 constraint = left.meet(right)  # type: ignore[arg-type]
                 if constraint is not None:
@@ -257,13 +264,13 @@ class Algebra:
         rest = replace(one, unless=one.unless[1:])
         alone = {**nothing(), "object": (rest,)}
         wide = self.widest
-        if not wide.overlap(alone, wide.in_place(excluded))["object"]:
+        shared = wide.overlap(alone, wide.in_place(excluded))
+        if not shared["object"]:
             return (rest,)
-        return self.overlap(alone, self.in_place(self.negated(excluded)))["object"]
+        others = self.in_place(self.negated(excluded))
+        return self.overlap(alone, others)["object"]
 
-    def _reduced(
-        self, kind: str, met: dict[Constraint, None]
-    ) -> tuple[Constraint, ...]:
+    def _reduced(self, kind: str, met: dict[Constraint, None]) -> Alternatives:
         """Alternatives, or the one that covers all others."""
         if self._meets > _MAX_MEETS or len(met) > _MAX_ALTERNATIVES:
             raise UnsupportedSpecError(
@@ -273,7 +280,8 @@ class Algebra:
             )
         # Where objects are closed, one that describes nothing must not replace those
         # that do: together with another description they allow more.
-        if ALL[kind][0] in met and not (self._closing and any(map(describes, met))):
+        keeps = self._closing and any(map(describes, met))
+        if ALL[kind][0] in met and not keeps:
             return ALL[kind]
         return tuple(met)
 

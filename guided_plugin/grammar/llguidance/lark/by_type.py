@@ -21,7 +21,6 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Object,
     Properties,
     String,
-    negation,
 )
 from guided_plugin.grammar.llguidance.lark.document import Numbered
 from guided_plugin.grammar.llguidance.lark.ranges import Bound, Number
@@ -63,7 +62,8 @@ class Reading:
 
     def literals(self, schema: Any, *path: str | int) -> Literals:
         """Numbers a subschema, given its place in the schema."""
-        return self.algebra.literals(schema, self.node.base, (*self.node.path, *path))
+        place = (*self.node.path, *path)
+        return self.algebra.literals(schema, self.node.base, place)
 
 
 def demands(schema: Reading) -> Iterator[tuple[Constraint, ...]]:
@@ -81,7 +81,10 @@ def _numbers(schema: Reading) -> Iterator[tuple[Number]]:
         if not schema.positive:
             lower = not lower
             bound = Bound(bound.value, not bound.exclusive)
-        yield (Number(low=bound) if lower else Number(high=bound),)
+        if lower:
+            yield (Number(low=bound),)
+        else:
+            yield (Number(high=bound),)
     if "multipleOf" in schema.keywords:
         divisors = frozenset({canonical(schema.keywords["multipleOf"])})
         if schema.positive:
@@ -148,10 +151,11 @@ def _arrays(schema: Reading) -> Iterator[tuple[Array, ...]]:
     if others in keywords:
         rest = schema.literals(keywords[others], others)
     if not schema.positive:
-        yield tuple(_wrong_items(prefix, rest))
+        yield tuple(_wrong_items(schema.algebra, prefix, rest))
         return
     if prefix or rest:
-        yield (Array(items=(Items(tuple(prefix), rest),)),)
+        items = Items(tuple(prefix), rest)
+        yield (Array(items=(items,)),)
     if keywords.get("uniqueItems"):
         yield (Array(unique=True),)
     if "contains" in keywords:
@@ -159,15 +163,18 @@ def _arrays(schema: Reading) -> Iterator[tuple[Array, ...]]:
         yield (Array(contains=(Contains(item),), shortest=1),)
 
 
-def _wrong_items(prefix: list[Literals], rest: Literals | None) -> Iterator[Array]:
+def _wrong_items(
+    algebra: Algebra, prefix: list[Literals], rest: Literals | None
+) -> Iterator[Array]:
     """Arrays with an item that is not as said."""
     for index, item in enumerate(prefix):
         if item:
-            wrong = Items((TRUE,) * index + (negation(item),))
+            wrong = Items((TRUE,) * index + (algebra.negated(item),))
             yield Array(items=(wrong,), shortest=index + 1)
     if rest:
         start = len(prefix)
-        yield Array(contains=(Contains(negation(rest), start),), shortest=start + 1)
+        wrong_one = Contains(algebra.negated(rest), start)
+        yield Array(contains=(wrong_one,), shortest=start + 1)
 
 
 def _objects(schema: Reading) -> Iterator[tuple[Object, ...]]:
@@ -181,11 +188,12 @@ def _objects(schema: Reading) -> Iterator[tuple[Object, ...]]:
         others = schema.literals(value, "additionalProperties")
     required = tuple(dict.fromkeys(keywords.get("required", ())))
     if not schema.positive:
-        yield tuple(_wrong_properties(named, others))
+        yield tuple(_wrong_properties(schema.algebra, named, others))
         yield tuple(Object(forbidden=(name,)) for name in required)
         return
     if named or matching or others is not None:
-        yield (Object(properties=(Properties(named, matching, others),)),)
+        properties = Properties(named, matching, others)
+        yield (Object(properties=(properties,)),)
     if required:
         yield (Object(required=required, asked=required),)
     if "propertyNames" in keywords:
@@ -201,15 +209,17 @@ def _named(schema: Reading, keyword: str) -> Named:
     )
 
 
-def _wrong_properties(named: Named, others: Literals | None) -> Iterator[Object]:
+def _wrong_properties(
+    algebra: Algebra, named: Named, others: Literals | None
+) -> Iterator[Object]:
     """Objects with a property whose value is not as said."""
     for name, value in named:
         if value:
-            wrong = Properties(named=((name, negation(value)),), describes=False)
+            wrong = Properties(named=((name, algebra.negated(value)),), describes=False)
             yield Object(properties=(wrong,), required=(name,))
     if others:
         names = frozenset(name for name, _ in named)
-        exists = Exists(negation(others), besides=(names, frozenset()))
+        exists = Exists(algebra.negated(others), besides=(names, frozenset()))
         yield Object(exists=(exists,), shortest=1)
 
 

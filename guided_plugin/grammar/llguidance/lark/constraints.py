@@ -24,12 +24,6 @@ Literals = frozenset[tuple[bool, int]]
 TRUE: Literals = frozenset()
 
 
-def negation(literals: Literals) -> Literals:
-    """The negation of one literal."""
-    [(positive, number)] = literals
-    return frozenset({(not positive, number)})
-
-
 Demands = TypeVar("Demands", "String", "Array", "Object")
 
 
@@ -76,8 +70,10 @@ class String:
             free = replace(met, values=None)
             kept = tuple(value for value in met.values if free.has(value))
             return String(values=kept)
-        wide = [WIDE[name] for name in met.formats]
-        return met if met.no_patterns.isdisjoint({*met.patterns, *wide}) else None
+        required = {*met.patterns, *(WIDE[name] for name in met.formats)}
+        if not met.no_patterns.isdisjoint(required):
+            return None
+        return met
 
     def has(self, text: str) -> bool:
         """Whether a string is one of these."""
@@ -162,11 +158,15 @@ class Properties:
         """What the value of a property must satisfy."""
         if not self._by_name:
             self._by_name.update(self.named)
-        found = [self._by_name[name]] if name in self._by_name else []
+        found = []
+        if name in self._by_name:
+            found.append(self._by_name[name])
         for source, literals in self.matching:
             if patterns.matches(source, name):
                 found.append(literals)
-        return TRUE.union(*found) if found else self.others or TRUE
+        if not found:
+            return self.others or TRUE
+        return TRUE.union(*found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,9 @@ class Object:
         """Return the objects that satisfy both; None where a name is required and
         forbidden."""
         met = _both(self, other)
-        return met if set(met.required).isdisjoint(met.forbidden) else None
+        if not set(met.required).isdisjoint(met.forbidden):
+            return None
+        return met
 
     def of(self, name: str) -> Literals:
         """What the value of a property must satisfy."""

@@ -45,7 +45,8 @@ def contradiction(algebra: Algebra, *, closed: bool) -> UnsatisfiableSpecError:
     """Return the error of a schema that allows nothing. `closed`: whether objects are
     closed that don't say otherwise."""
     document = algebra.document
-    part: Part | None = Part(document.number(document.root, document.root_base), ())
+    root = document.number(document.root, document.root_base)
+    part: Part | None = Part(root, ())
     seen: set[int] = set()
     while part is not None and part.number not in seen:
         seen.add(part.number)

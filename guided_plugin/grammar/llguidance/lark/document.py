@@ -78,7 +78,8 @@ class Document:
         base = self._references.enter(schema, base)
         keywords = self._keywords(schema, path)
         if keywords.keys() == {"$ref"}:
-            target = self.resolve(keywords["$ref"], base, (*path, "$ref"))
+            place = (*path, "$ref")
+            target = self.resolve(keywords["$ref"], base, place)
             return self.number(target.schema, target.base, target.path)
         # Schemas that differ only in what decides nothing, as descriptions, are equal.
         key = (base, repr(schema if isinstance(schema, bool) else keywords))

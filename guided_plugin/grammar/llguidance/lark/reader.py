@@ -66,7 +66,8 @@ class _Reader(Reading):
 
     def shape(self, positive: bool, schema: Any, *path: str | int) -> Shape:
         """The shape of a subschema in place, or of its negation."""
-        return self.signed(positive, self.literals(schema, *path))
+        literals = self.literals(schema, *path)
+        return self.signed(positive, literals)
 
     def signed(self, positive: bool, literals: Literals) -> Shape:
         """The shape of a conjunction of subschemas in place, or of its negation."""
@@ -126,9 +127,13 @@ class _Reader(Reading):
         if "integer" in named and "number" not in named:
             # Draft 4 takes 1.0 for no integer: where any reading counts, that may be
             # what is meant.
-            either = self.algebra.document.draft <= 4 and self.algebra.wide
-            fractions = Number() if either else Number(whole=False)
-            shape["number"] = (Number(whole=True) if self.positive else fractions,)
+            if self.positive:
+                number = Number(whole=True)
+            elif self.algebra.document.draft <= 4 and self.algebra.wide:
+                number = Number()
+            else:
+                number = Number(whole=False)
+            shape["number"] = (number,)
         return shape
 
     def values(self, values: list[Any]) -> Shape:
@@ -148,14 +153,16 @@ class _Reader(Reading):
         ]
         if self.positive:
             scalars = nothing()
-            scalars["null"] = ALL["null"] if found["null"] else ()
+            if found["null"]:
+                scalars["null"] = ALL["null"]
             scalars["boolean"] = (Boolean(booleans),)
             scalars["number"] = (Number(values=numbers),)
             scalars["string"] = (String(values=strings),)
             shapes.insert(0, scalars)
             return self.algebra.pruned(self.algebra.either(shapes))
         others = anything()
-        others["null"] = () if found["null"] else ALL["null"]
+        if found["null"]:
+            others["null"] = ()
         others["boolean"] = (Boolean(Boolean().values - booleans),)
         others["number"] = (Number(excluded=frozenset(numbers)),)
         others["string"] = (String(excluded=frozenset(strings)),)
@@ -208,8 +215,9 @@ class _Reader(Reading):
             shared = wide.overlap(held[i], held[j])
             twice.append(shared)
             if self.positive:
-                exact[i] = algebra.overlap(exact[i], self.outside(branches[j], shared))
-                exact[j] = algebra.overlap(exact[j], self.outside(branches[i], shared))
+                for one, other in ((i, j), (j, i)):
+                    alone = self.outside(branches[other], shared)
+                    exact[one] = algebra.overlap(exact[one], alone)
         if self.positive:
             return algebra.either(exact)
         none = algebra.all_of(map(self.outside, branches))
@@ -238,7 +246,8 @@ class _Reader(Reading):
         branches = []
         for holds, keyword in ((True, "then"), (False, "else")):
             case = self.shape(holds, condition, "if")
-            demanded = self.shape(True, self.keywords.get(keyword, True), keyword)
+            branch = self.keywords.get(keyword, True)
+            demanded = self.shape(True, branch, keyword)
             branches.append(self.algebra.overlap(case, demanded))
         return self.algebra.either(branches)
 
@@ -253,7 +262,8 @@ class _Reader(Reading):
         absent = anything()
         absent["object"] = (Object(forbidden=(name,)),)
         demanded = self.shape(True, needed, keyword, name)
-        return self.algebra.either([absent, self.algebra.overlap(present, demanded)])
+        met = self.algebra.overlap(present, demanded)
+        return self.algebra.either([absent, met])
 
 
 def closed(constraint: Object, rest: Literals) -> Object:
@@ -264,5 +274,9 @@ def closed(constraint: Object, rest: Literals) -> Object:
         if properties.describes:
             named.update(properties.named)
             matching.update(properties.matching)
-    others = Properties(tuple(named.items()), tuple(matching.items()), rest)
+    others = Properties(
+        named=tuple(named.items()),
+        matching=tuple(matching.items()),
+        others=rest,
+    )
     return with_properties(constraint, others)
