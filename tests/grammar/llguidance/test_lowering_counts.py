@@ -3,16 +3,13 @@
 What their grammars take is in test_language_equality.py.
 """
 
-import itertools
 import json
 
 import pytest
-from instances import text_of
 from llguidance_specs import VOCABULARY, allowed
-from oracle import oracle
 
 from guided_plugin import OutputSpec
-from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.errors import UnsatisfiableSpecError
 
 OBJECT = {"type": "object"}
 
@@ -65,46 +62,3 @@ def test_a_comma_comes_only_before_a_property_that_is_possible(
     matcher = backend.start(backend.compile(spec), VOCABULARY.stop_token_ids)
     assert matcher.accept_text(text.encode())
     assert allowed(backend, [matcher])[0] & {*b",}"} == {*map(ord, shown)}
-
-
-INTEGER = {"type": "integer"}
-
-
-def naming(demanded, described):
-    """One property whose name matches a pattern of each demand."""
-    demands = [
-        {"not": {"patternProperties": {source: {"not": value}}}}
-        for source, value in demanded.items()
-    ]
-    closed = {"patternProperties": described, "additionalProperties": False}
-    return {**OBJECT, **closed, "maxProperties": 1, "allOf": demands}
-
-
-@pytest.mark.parametrize(
-    ("demanded", "described"),
-    [
-        (dict.fromkeys(("a", "b", "cd"), True), {"f": INTEGER, "b": True}),
-        (dict.fromkeys("abcde", INTEGER), dict.fromkeys(("^[a-f]+$", "f", "a"), True)),
-    ],
-)
-def test_one_name_may_have_to_match_many_patterns(backend, demanded, described):
-    schema = naming(demanded, described)
-    spec = OutputSpec.json_schema(schema, strict=False)
-    start = backend.start(backend.compile(spec), VOCABULARY.stop_token_ids)
-    valid = oracle(schema)
-    assert valid({"abcdef": 1})
-    for length in range(1, 7):
-        for letters in itertools.combinations("abcdef", length):
-            name = "".join(letters)
-            for value in ({name: 1}, {name: "x"}, {name[::-1]: 1}):
-                matcher = start.fork()
-                taken = matcher.accept_text(text_of(value).encode())
-                assert (taken and matcher.complete) == valid(value), value
-
-
-def test_too_many_patterns_that_one_name_may_match_are_refused(backend):
-    texts = {c: {"type": "string", "minLength": ord(c)} for c in "efgijk"}
-    schema = naming(dict.fromkeys("abc", INTEGER), {**texts, "h": INTEGER})
-    assert oracle(schema)({"abch": 1})
-    with pytest.raises(UnsupportedSpecError, match="too many patterns"):
-        backend.compile(OutputSpec.json_schema(schema, strict=False))

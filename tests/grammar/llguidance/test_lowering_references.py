@@ -50,6 +50,25 @@ def test_what_hardly_any_schema_has_is_refused_with_its_place(schema, where, wha
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [
+        ("patternProperties", {"^a": INTEGER}),
+        ("propertyNames", {"maxLength": 1}),
+        ("contains", INTEGER),
+        ("uniqueItems", True),
+        ("if", INTEGER),
+        ("dependencies", {"a": ["b"]}),
+    ],
+)
+def test_opposites_that_hardly_any_schema_needs_are_refused(keyword, value):
+    opposite = {"items": {"not": {"then": False, keyword: value}}}
+    with pytest.raises(UnsupportedSpecError, match="its opposite") as caught:
+        schema_to_lark(opposite, strict=False, whitespace="compact")
+    assert caught.value.where == f"#/items/not/{keyword}"
+    assert caught.value.hint
+
+
 def test_where_they_decide_nothing_they_are_no_trouble(backend):
     for schema in (
         {"type": "string", "unevaluatedProperties": False},

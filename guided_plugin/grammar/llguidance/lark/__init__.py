@@ -13,10 +13,9 @@ from typing import Any
 
 from guided_plugin.config import UNBOUNDED, Bounds, Whitespace
 from guided_plugin.errors import UnsupportedSpecError
-from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.arrays import array_rule
-from guided_plugin.grammar.llguidance.lark.constraints import Array, Literals, Object
+from guided_plugin.grammar.llguidance.lark.constraints import Array, Object
 from guided_plugin.grammar.llguidance.lark.contradictions import contradiction
 from guided_plugin.grammar.llguidance.lark.document import Document
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter, Style
@@ -25,26 +24,16 @@ from guided_plugin.grammar.llguidance.lark.objects import object_rule
 from guided_plugin.grammar.llguidance.lark.reader import read_schema
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar, Symbol
 from guided_plugin.grammar.llguidance.lark.terminals import empty_terminal
-from guided_plugin.spec.schema import pointer
 
 # Without this, where a grammar leaves one text only, llguidance allows one spelling of
 # it alone: the first token of its own tokenization. A model must be free to take any
 # token that fits.
 HEADER = '%llguidance {"no_forcing": true}\n'
 
+
 _ONLY_OTHERWISE = (
     "can't be enforced: the grammar omits some spellings of its values, of a format, or of numbers like "
     "1.0, which draft 4 does not count as integers"
-)
-
-_COMBINING = (
-    "allOf",
-    "anyOf",
-    "oneOf",
-    "not",
-    "if",
-    "dependentSchemas",
-    "dependencies",
 )
 
 
@@ -108,7 +97,6 @@ def lower_schema(
     not said."""
     document = Document(schema, unenforced=unenforced)
     algebra = Algebra(document, read_schema, closing=closed)
-    root = algebra.literals(schema, document.root_base, ())
     style = Style(
         closed=closed,
         ordered=closed if ordered is None else ordered,
@@ -118,66 +106,21 @@ def lower_schema(
         impossible_token=impossible_token,
         marked=marked,
     )
-
-    def emitter_of(algebra: Algebra, style: Style, grammar: Grammar) -> Emitter:
-        return Emitter(
-            algebra, style, {Array: array_rule, Object: object_rule}, grammar
-        )
-
-    def allows(
-        literals: Literals, algebra: Algebra = algebra, style: Style = style
-    ) -> bool:
-        apart = emitter_of(algebra, style, Grammar())
-        return apart.grammar.productive(apart.root(literals), empty_terminal)
-
-    emitter = emitter_of(algebra, style, grammar)
+    emitter = Emitter(algebra, style, {Array: array_rule, Object: object_rule}, grammar)
     try:
+        root = algebra.literals(schema, document.root_base, ())
         start = emitter.root(root)
-        types = frozenset(kind for kind, found in algebra.shape(root).items() if found)
+        shape = algebra.shape(root)
+        if not grammar.productive(start, empty_terminal):
+            found = contradiction(algebra, closed=closed)
+            if algebra.empty(root) and not algebra.widest.empty(root):
+                raise UnsupportedSpecError(
+                    _ONLY_OTHERWISE, where=found.where, hint=found.hint
+                )
+            raise found
     except RecursionError as error:
         raise UnsupportedSpecError(
             "is nested too deep", where="#", hint="flatten it"
         ) from error
-    except UnsupportedSpecError as error:
-        raise _placed(error, document) from None
-    if not grammar.productive(start, empty_terminal):
-        try:
-            opened = closed and allows(root, style=replace(style, closed=False))
-        except UnsupportedSpecError:
-            opened = False  # open ones may not be writable
-        found = contradiction(algebra, opened=opened)
-        if allows(root, algebra.opposite):
-            raise UnsupportedSpecError(
-                _ONLY_OTHERWISE, where=found.where, hint=found.hint
-            )
-        raise found
+    types = frozenset(kind for kind in shape if shape[kind])
     return Lowered(start, types, emitter.distinct)
-
-
-def _placed(error: UnsupportedSpecError, document: Document) -> UnsupportedSpecError:
-    """The error with the place of what it is about: what reads patterns, or combines
-    shapes, knows none."""
-    if error.where == "json_schema":
-        where = document.place(
-            *_COMBINING,
-            weigh=lambda value: len(value) if isinstance(value, list) else 1,
-        )
-        return UnsupportedSpecError(error.what, where=where, hint=error.hint)
-    if error.where != "pattern":
-        return error
-    for node in document.nodes:
-        places = {
-            ("patternProperties", source): source
-            for source in node.keywords.get("patternProperties", ())
-        }
-        for place, source in (
-            places | {("pattern",): node.keywords.get("pattern", "")}
-        ).items():
-            try:
-                patterns.pattern(source)
-            except UnsupportedSpecError as found:
-                if found.what == error.what:
-                    return UnsupportedSpecError(
-                        error.what, where=pointer((*node.path, *place)), hint=error.hint
-                    )
-    return error

@@ -8,8 +8,9 @@ constraints and terminals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import product
 from typing import Any, cast
 
 from guided_plugin.errors import UnsupportedSpecError
@@ -30,12 +31,13 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     empty_terminal,
     string_terminal,
 )
-from guided_plugin.spec.references import Path
+from guided_plugin.spec.references import ROOT, Path
 from guided_plugin.spec.schema import pointer
 
-Shape = dict[str, tuple[Constraint, ...]]
+Alternatives = tuple[Constraint, ...]
+Shape = dict[str, Alternatives]
 
-ALL: Mapping[str, tuple[Constraint, ...]] = {
+ALL: Shape = {
     "null": (Null(),),
     "boolean": (Boolean(),),
     "number": (Number(),),
@@ -45,12 +47,12 @@ ALL: Mapping[str, tuple[Constraint, ...]] = {
 }
 """The shape of every value."""
 
+KINDS = {type(every[0]): kind for kind, every in ALL.items()}
+"""The type of the values that a constraint is about."""
+
 # How many steps a schema may cost before it counts as too entangled.
 _MAX_MEETS = 400_000
 _MAX_ALTERNATIVES = 3_000
-# Beyond so many, alternatives are no longer compared with each other.
-_MAX_COMPARED = 200
-_LISTS = ("required", "forbidden", "properties", "names", "exists", "unless")
 # How many questions whether something is empty may depend on each other.
 _MAX_ASKING = 12
 # How many first items of an array are looked at.
@@ -80,19 +82,17 @@ class Algebra:
         read: Callable[[Algebra, int, bool], Shape],
         *,
         closing: bool,
-        opposite: Algebra | None = None,
+        wide: bool = False,
     ) -> None:
         """`read`: the shape of a numbered schema, or of its negation, from its
         keywords."""
-        self.wide = opposite is not None
-        """Whether a value is in a shape if any reading puts it there, not all of
-        them."""
-        self._opposite = opposite
         self.document = document
+        self.wide = wide
+        """Whether a value is in a shape if any reading of formats, and of draft 4's
+        integers, puts it there, not all of them."""
         self._read = read
-        # Where something is forbidden that the others don't describe, a weaker
-        # alternative must not replace one that describes more.
         self._closing = closing
+        self._widest = self if wide or not document.ambiguous else None
         self._shapes: dict[tuple[bool, int], Shape] = {}
         self._conjunctions: dict[Literals, Shape] = {}
         self._running: set[tuple[bool, int]] = set()
@@ -101,105 +101,64 @@ class Algebra:
         self._meets = 0
 
     @property
-    def opposite(self) -> Algebra:
-        """The algebra that reads formats, and draft 4's integers, the other way: what
-        isn't in its shapes satisfies the negation."""
-        if not self.document.formats and self.document.draft > 4:
-            return self
-        if self._opposite is None:
-            self._opposite = Algebra(
-                self.document, self._read, closing=self._closing, opposite=self
-            )
-        return self._opposite
-
-    @property
     def widest(self) -> Algebra:
-        """The algebra of those two that reads formats in the wider way."""
-        return self if self.wide else self.opposite
+        """The algebra of the same document that is `wide`: what isn't in its shapes
+        satisfies the negation here."""
+        if self._widest is None:
+            self._widest = Algebra(
+                self.document, self._read, closing=self._closing, wide=True
+            )
+        return self._widest
 
-    def literals(
-        self, schema: Any, base: str, path: Path, positive: bool = True
-    ) -> Literals:
-        """A schema, or its negation, as a conjunction of one; the empty one where it
-        allows everything."""
-        if not isinstance(schema, bool):
-            number = self.document.number(schema, base, path)
-            node = self.document.nodes[number]
-            if node.keywords:
-                return frozenset({(positive, number)})
-            schema = node.schema is not False
-        return (
-            TRUE
-            if schema is positive
-            else frozenset({(True, self.document.number(False))})
-        )
+    def literals(self, schema: Any, base: str, path: Path) -> Literals:
+        """A schema as a conjunction of one; the empty one where it allows
+        everything."""
+        number = self.document.number(schema, base, path)
+        node = self.document.nodes[number]
+        if node.keywords or node.schema is False:
+            return frozenset({(True, number)})
+        return TRUE
 
     def negated(self, literals: Literals) -> Literals:
-        """The negation of a conjunction."""
-        others = [
-            frozenset({(not positive, number)}) for positive, number in sorted(literals)
-        ]
-        if len(others) == 1:
-            return others[0]
-        return self.either_of(others)
-
-    def either_of(self, options: Iterable[Literals]) -> Literals:
-        """At least one of some conjunctions."""
-        distinct = tuple(dict.fromkeys(options))
-        if TRUE in distinct:
-            return TRUE
-        if len(distinct) == 1:
-            return distinct[0]
-        number = (
-            self.document.either(distinct) if distinct else self.document.number(False)
-        )
-        return frozenset({(True, number)})
+        """The negation of a conjunction of one, or of none."""
+        if not literals:
+            return self.literals(False, ROOT, ())
+        [(positive, number)] = literals
+        return frozenset({(not positive, number)})
 
     def shape(self, literals: Literals) -> Shape:
         """The values that satisfy all of them."""
-        found = self._conjunctions[literals] = self.settled(self._unsettled(literals))
-        return found
+        if literals not in self._conjunctions:
+            shape = self.in_place(literals)
+            self._conjunctions[literals] = self.settled(shape)
+        return self._conjunctions[literals]
 
     def settled(self, shape: Shape) -> Shape:
         """The same values, with alternatives in place of what objects must not
         satisfy."""
-        objects = shape["object"]
-        while left := [each for one in objects for each in cast("Object", one).unless]:
-            met = (
-                each
-                for one in objects
-                for each in self._excluding(cast("Object", one), left[0])
-            )
-            objects = self._reduced("object", dict.fromkeys(met))
+        objects = cast("tuple[Object, ...]", shape["object"])
+        while any(one.unless for one in objects):
+            met: dict[Constraint, None] = {}
+            for one in objects:
+                met.update(dict.fromkeys(self._settled_once(one)))
+            objects = cast("tuple[Object, ...]", self._reduced("object", met))
         return {**shape, "object": objects}
 
     def in_place(self, literals: Literals) -> Shape:
         """The shape of parts of the schema that is being read: none may be that schema
         again."""
-        shapes = [
-            self._of(literal)
-            for literal in sorted(literals, key=lambda literal: literal[::-1])
-        ]
-        return shapes[0] if len(shapes) == 1 else self.all_of(shapes)
+        by_number = sorted(literals, key=lambda literal: literal[::-1])
+        return self.all_of(map(self._of, by_number))
 
     def empty(self, literals: Literals) -> bool:
         """Whether no value satisfies all of them. False where that is not known."""
         if not literals:
             return False
-        known = self._empty.get(literals)
-        if known is not None:
-            return known
-        if len(literals) > 1 and any(
-            (not positive, number) in literals for positive, number in literals
-        ):
-            return True
+        if literals in self._empty:
+            return self._empty[literals]
         asking = self._asking
-        running = self._running
-        if (
-            literals in asking
-            or len(asking) > _MAX_ASKING
-            or not running.isdisjoint(literals)
-        ):
+        inside = literals in asking or not self._running.isdisjoint(literals)
+        if inside or len(asking) > _MAX_ASKING:
             return False
         asking.add(literals)
         try:
@@ -209,48 +168,43 @@ class Algebra:
             return False
         finally:
             asking.discard(literals)
-        if not asking and not running:
+        if not asking and not self._running:
             self._empty[literals] = answer
         return answer
 
     def overlap(self, one: Shape, two: Shape) -> Shape:
         """The values of both shapes, without alternatives that nothing satisfies."""
-        return self.pruned(self.both(one, two))
-
-    def both(self, one: Shape, two: Shape) -> Shape:
-        """The values of both shapes."""
         result: Shape = {}
         for kind, every in ALL.items():
             lefts = one[kind]
             rights = two[kind]
-            if lefts is every or rights is every:
-                result[kind] = rights if lefts is every else lefts
+            if lefts == every:
+                result[kind] = rights
                 continue
-            if not lefts or not rights:
-                result[kind] = ()
+            if rights == every:
+                result[kind] = lefts
                 continue
             met: dict[Constraint, None] = {}
-            for left in lefts:
-                for right in rights:
-                    self._meets += 1
-                    constraint = left.meet(right)  # type: ignore[arg-type]
-                    if constraint is not None:
-                        met[constraint] = None
+            for left, right in product(lefts, rights):
+                self._meets += 1
+                constraint = left.meet(right)  # type: ignore[arg-type]
+                if constraint is not None:
+                    met[constraint] = None
             result[kind] = self._reduced(kind, met)
-        return result
+        return self.pruned(result)
 
     def all_of(self, shapes: Iterable[Shape]) -> Shape:
         """The values of all shapes."""
         result = anything()
         for shape in shapes:
-            result = self.both(result, shape)
-            # One alternative a type multiplies nothing.
-            if max(map(len, result.values())) > 1:
-                result = self.pruned(result)
-        return self.pruned(result)
+            result = self.overlap(result, shape)
+        return result
 
     def either(self, shapes: Iterable[Shape]) -> Shape:
-        """The values of any of the shapes."""
+        """The values of any of the shapes.
+
+        Alternatives that nothing satisfies stay: see `pruned`.
+        """
         result: dict[str, dict[Constraint, None]] = {kind: {} for kind in ALL}
         for shape in shapes:
             for kind, constraints in shape.items():
@@ -259,13 +213,7 @@ class Algebra:
 
     def pruned(self, shape: Shape) -> Shape:
         """Without alternatives that nothing satisfies."""
-        possible = self._possible
-        return {
-            kind: every
-            if not every or every is ALL[kind]
-            else tuple(filter(possible, every))
-            for kind, every in shape.items()
-        }
+        return {kind: tuple(filter(self._possible, shape[kind])) for kind in shape}
 
     def allows_name(self, constraint: Object, name: str) -> bool:
         """Whether `propertyNames` lets a property have this name."""
@@ -280,6 +228,8 @@ class Algebra:
         return cast("tuple[String, ...]", self.shape(literals)["string"])
 
     def _of(self, literal: tuple[bool, int]) -> Shape:
+        """The shape of one schema, or of its negation, read when it is first asked
+        for."""
         shape = self._shapes.get(literal)
         if shape is None:
             positive, number = literal
@@ -296,98 +246,66 @@ class Algebra:
                 self._running.discard(literal)
         return shape
 
-    def _unsettled(self, literals: Literals) -> Shape:
-        """The values that satisfy all of them, where objects may still have
-        `unless`."""
-        found = self._conjunctions.get(literals)
-        if found is None:
-            found = self._conjunctions[literals] = self.pruned(self.in_place(literals))
-        return found
-
     def _allows_nothing(self, literals: Literals) -> bool:
-        """Whether no value satisfies all of them, asked in the order of what an answer
-        costs."""
-        found = self._unsettled(literals)
-        if any(found[kind] for kind in ("null", "boolean", "number", "array")):
+        """Whether no value satisfies all of them, as far as shapes and the terminals
+        of strings tell."""
+        shape = self.shape(literals)
+        if any(shape[kind] for kind in shape if kind != "string"):
             return False
-        strings = cast("tuple[String, ...]", found["string"])
-        if not all(empty_terminal(string_terminal(string)) for string in strings):
-            return False
-        return not self.shape(literals)["object"]
+        strings = self.strings(literals)
+        return all(empty_terminal(string_terminal(string)) for string in strings)
 
-    def _excluding(self, one: Object, literals: Literals) -> Iterable[Constraint]:
-        """An object without these in `unless`, as alternatives where it could satisfy
-        them."""
-        if literals not in one.unless:
+    def _settled_once(self, one: Object) -> Iterable[Constraint]:
+        """An object without the first of its `unless`, as alternatives where it could
+        satisfy that."""
+        if not one.unless:
             return (one,)
-        rest = replace(
-            one, unless=tuple(each for each in one.unless if each != literals)
-        )
+        excluded = one.unless[0]
+        rest = replace(one, unless=one.unless[1:])
         alone = {**nothing(), "object": (rest,)}
-        if not self.widest.overlap(alone, self.widest.in_place(literals))["object"]:
+        wide = self.widest
+        shared = wide.overlap(alone, wide.in_place(excluded))
+        if not shared["object"]:
             return (rest,)
-        return self.overlap(alone, self.in_place(self.negated(literals)))["object"]
+        others = self.in_place(self.negated(excluded))
+        return self.overlap(alone, others)["object"]
 
-    def _reduced(
-        self, kind: str, met: dict[Constraint, None]
-    ) -> tuple[Constraint, ...]:
-        """Alternatives without those that others cover."""
+    def _reduced(self, kind: str, met: dict[Constraint, None]) -> Alternatives:
+        """Alternatives, or the one that covers all others."""
         if self._meets > _MAX_MEETS or len(met) > _MAX_ALTERNATIVES:
             raise UnsupportedSpecError(
                 "combines too many alternatives",
-                where="json_schema",
+                where=self.document.place("anyOf", "oneOf", "allOf", weigh=len),
                 hint="use fewer under allOf, oneOf and not, or give each one a const of a required property",
             )
-        if ALL[kind][0] in met and not (
-            kind == "object" and self._closing and any(map(describes, met))
-        ):
+        # Where objects are closed, one that describes nothing must not replace those
+        # that do: together with another description they allow more.
+        keeps = self._closing and any(map(describes, met))
+        if ALL[kind][0] in met and not keeps:
             return ALL[kind]
-        if kind != "object" or len(met) > _MAX_COMPARED:
-            return tuple(met)
-        kept: list[Object] = []
-        for one in cast("Iterable[Object]", met):
-            if not any(self._covers(other, one) for other in kept):
-                kept = [other for other in kept if not self._covers(one, other)] + [one]
-        return tuple(kept)
-
-    def _covers(self, one: Object, two: Object) -> bool:
-        """Whether every demand of one object is among the other's, so that the other
-        adds nothing."""
-        if self._closing and (
-            set(one.properties) != set(two.properties)
-            or set(one.asked) != set(two.asked)
-        ):
-            return False
-        # Compared rather than hashed: a hash looks at everything in them.
-        return (
-            one.shortest <= two.shortest
-            and (
-                one.longest is None
-                or (two.longest is not None and two.longest <= one.longest)
-            )
-            and all(
-                each in getattr(two, name)
-                for name in _LISTS
-                for each in getattr(one, name)
-            )
-        )
+        return tuple(met)
 
     def _possible(self, constraint: Constraint) -> bool:
+        """Whether nothing shows that no value satisfies a constraint."""
+        if getattr(constraint, "values", None) in ((), frozenset()):
+            return False
+        needed: list[Literals] = []
         match constraint:
-            case (
-                Array(shortest=least, longest=int(most))
-                | Object(shortest=least, longest=int(most))
-            ) if least > most:
-                return False
-            case Object():
-                allowed = not constraint.names or all(
-                    self.allows_name(constraint, name) for name in constraint.required
-                )
-                return allowed and not any(
-                    map(self.empty, map(constraint.of, constraint.required))
-                )
             case Array():
                 first = range(min(constraint.shortest, _MAX_ITEMS))
-                wanted = [contains.item for contains in constraint.contains]
-                return not any(map(self.empty, [*map(constraint.at, first), *wanted]))
-        return True
+                needed += map(constraint.at, first)
+                needed += [contains.item for contains in constraint.contains]
+            case Object():
+                required = constraint.required
+                if len(required) > constraint.shortest:
+                    constraint = replace(constraint, shortest=len(required))
+                if not all(self.allows_name(constraint, name) for name in required):
+                    return False
+                needed += map(constraint.of, required)
+            case String():
+                pass
+            case _:
+                return True
+        if constraint.longest is not None and constraint.shortest > constraint.longest:
+            return False
+        return not any(map(self.empty, needed))

@@ -55,8 +55,6 @@ _MULTIPLES = 20
 
 def array_rule(emitter: Emitter, constraint: Array) -> Symbol:
     """The rule of an array constraint."""
-    if constraint.repeats:
-        raise emitter.refusal("uniqueItems", "can't be enforced under not")
     if constraint.longest is not None and constraint.shortest > constraint.longest:
         return emitter.grammar.define(emitter.grammar.name("a"), [])
     if constraint.unique and (constraint.longest is None or constraint.longest > 1):

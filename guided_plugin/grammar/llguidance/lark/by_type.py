@@ -1,14 +1,15 @@
-"""Keywords that constrain one type, as constraints, and what breaks these.
+"""Keywords that constrain one type, as alternatives for the values of that type.
 
 Negated, a minimum is a maximum, and `required` forbids. Values of other types satisfy
-these keywords, and don't satisfy their negation. Depends on constraints.
+these keywords, and don't satisfy their negation. Depends on the algebra.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
+from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
     Array,
@@ -21,228 +22,218 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Properties,
     String,
 )
+from guided_plugin.grammar.llguidance.lark.document import Numbered
 from guided_plugin.grammar.llguidance.lark.ranges import Bound, Number
 from guided_plugin.spec.arithmetic import canonical
 from guided_plugin.spec.formats import WIDE
 
-Keywords = Mapping[str, Any]
-Negate = Callable[[Literals], Literals]
+NEVER_NEGATED = (
+    "patternProperties",
+    "propertyNames",
+    "contains",
+    "uniqueItems",
+    "if",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+)
+"""Keywords whose negation is refused: none of 1,082 real schemas needs it."""
 
-_OF_NUMBERS = {
-    "minimum",
-    "maximum",
-    "exclusiveMinimum",
-    "exclusiveMaximum",
-    "multipleOf",
+Named = tuple[tuple[str, Literals], ...]
+
+_LENGTHS: dict[str, Callable[..., String | Array | Object]] = {
+    "Length": String,
+    "Items": Array,
+    "Properties": Object,
 }
-_OF_STRINGS = {"minLength", "maxLength", "pattern", "format"}
-_OF_ARRAYS = {"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"}
-_OF_OBJECTS = {
-    *("properties", "patternProperties", "additionalProperties", "propertyNames"),
-    *("required", "minProperties", "maxProperties"),
-}
 
 
-class LiteralsOf(Protocol):
-    """Numbers a subschema, given its place in the schema."""
+class Reading:
+    """A schema that is read, or its negation: its keywords and subschemas.
 
-    def __call__(self, positive: bool, schema: Any, *path: str | int) -> Literals: ...
-
-
-def demands(
-    keywords: Keywords,
-    literals: LiteralsOf,
-    negate: Negate,
-    positive: bool,
-    *,
-    wide: bool,
-) -> Iterator[tuple[str, tuple[Constraint, ...]]]:
-    """What each keyword, or its negation, demands: a type, and alternatives for the
-    values of that type.
-
-    `negate`: the negation of a conjunction of subschemas. `wide`: under any reading of
-    a format.
+    `positive`: whether its own values are asked for, not those of its negation.
     """
-    there = keywords.keys()
-    for number in _numbers(keywords, positive) if there & _OF_NUMBERS else ():
-        yield "number", (number,)
-    for strings in _strings(keywords, positive, wide) if there & _OF_STRINGS else ():
-        yield "string", strings
-    for array in _arrays(keywords, literals) if there & _OF_ARRAYS else ():
-        yield "array", (array,) if positive else tuple(negated(array, negate))
-    for constraint in _objects(keywords, literals) if there & _OF_OBJECTS else ():
-        yield (
-            "object",
-            (constraint,) if positive else tuple(negated(constraint, negate)),
-        )
+
+    def __init__(self, algebra: Algebra, node: Numbered, positive: bool) -> None:
+        self.algebra = algebra
+        self.node = node
+        self.keywords = node.keywords
+        self.positive = positive
+
+    def literals(self, schema: Any, *path: str | int) -> Literals:
+        """Numbers a subschema, given its place in the schema."""
+        place = (*self.node.path, *path)
+        return self.algebra.literals(schema, self.node.base, place)
 
 
-def _numbers(keywords: Keywords, positive: bool) -> Iterator[Number]:
-    for keyword, lower in (("minimum", True), ("maximum", False)):
-        value = keywords.get(keyword)
-        other = keywords.get(f"exclusive{keyword.title()}")
-        ends = [] if value is None else [Bound(canonical(value), other is True)]
-        if other is not None and not isinstance(other, bool):
-            ends.append(Bound(canonical(other), True))
-        for end in ends:
-            bound = end if positive else Bound(end.value, not end.exclusive)
-            yield Number(low=bound) if lower is positive else Number(high=bound)
-    if "multipleOf" in keywords:
-        found = frozenset({canonical(keywords["multipleOf"])})
-        yield Number(multiples=found) if positive else Number(no_multiples=found)
+def demands(schema: Reading) -> Iterator[tuple[Constraint, ...]]:
+    """Each keyword, or its negation, as alternatives for the values of one type."""
+    yield from _numbers(schema)
+    yield from _strings(schema)
+    yield from _arrays(schema)
+    yield from _objects(schema)
+    yield from _lengths(schema)
 
 
-def _strings(
-    keywords: Keywords, positive: bool, wide: bool
-) -> Iterator[tuple[String, ...]]:
-    for least, most in _lengths(keywords, "Length"):
-        if positive:
-            yield (
-                (String(shortest=least, longest=most),)
-                if most is None or least <= most
-                else ()
-            )
-            continue
-        shorter = [String(longest=least - 1)] if least else []
-        yield (*shorter, *([String(shortest=most + 1)] if most is not None else []))
+def _numbers(schema: Reading) -> Iterator[tuple[Number]]:
+    """Bounds and divisors. What is not above a bound is at most that."""
+    for lower, bound in _bounds(schema.keywords):
+        if not schema.positive:
+            lower = not lower
+            bound = Bound(bound.value, not bound.exclusive)
+        if lower:
+            yield (Number(low=bound),)
+        else:
+            yield (Number(high=bound),)
+    if "multipleOf" in schema.keywords:
+        divisors = frozenset({canonical(schema.keywords["multipleOf"])})
+        if schema.positive:
+            yield (Number(multiples=divisors),)
+        else:
+            yield (Number(no_multiples=divisors),)
+
+
+def _bounds(keywords: Mapping[str, Any]) -> Iterator[tuple[bool, Bound]]:
+    """Each bound, with whether it is a lower one."""
+    for name, lower in (("minimum", True), ("maximum", False)):
+        exclusive = keywords.get(f"exclusive{name.title()}")
+        if name in keywords:
+            # In draft 4, `exclusiveMinimum` says how `minimum` is meant.
+            yield lower, Bound(canonical(keywords[name]), exclusive is True)
+        if exclusive is not None and not isinstance(exclusive, bool):
+            yield lower, Bound(canonical(exclusive), True)
+
+
+def _strings(schema: Reading) -> Iterator[tuple[String]]:
+    """Patterns and formats.
+
+    A string has a format if it has it by every reading, and does not have it if it has
+    it by none; where any reading counts (`wide`), more strings may do either.
+    """
+    keywords = schema.keywords
     if "pattern" in keywords:
-        found = frozenset({keywords["pattern"]})
-        yield (String(patterns=found) if positive else String(no_patterns=found),)
+        sources = frozenset({keywords["pattern"]})
+        if schema.positive:
+            yield (String(patterns=sources),)
+        else:
+            yield (String(no_patterns=sources),)
     if "format" in keywords:
         name = keywords["format"]
-        found = frozenset({WIDE[name]})
-        if wide:
-            yield (String(patterns=found) if positive else String(),)
-        else:
-            yield (
-                String(formats=frozenset({name}))
-                if positive
-                else String(no_patterns=found),
-            )
+        widest = frozenset({WIDE[name]})
+        match schema.positive, schema.algebra.wide:
+            case True, False:
+                yield (String(formats=frozenset({name})),)
+            case True, True:
+                yield (String(patterns=widest),)
+            case False, False:
+                yield (String(no_patterns=widest),)
+            case False, True:
+                yield (String(),)
 
 
-def _arrays(keywords: Keywords, literals: LiteralsOf) -> Iterator[Array]:
-    items = _items(keywords, literals)
-    if items is not None:
-        yield Array(items=(items,))
-    for least, most in _lengths(keywords, "Items"):
-        yield Array(shortest=least, longest=most)
+def _arrays(schema: Reading) -> Iterator[tuple[Array, ...]]:
+    """Items by their place, `contains` and `uniqueItems`.
+
+    Before draft 2020-12, `items` may list the first ones, and `additionalItems` says
+    what the others are.
+    """
+    keywords = schema.keywords
+    listed = "prefixItems"
+    others = "items"
+    if isinstance(keywords.get("items"), list):
+        listed = "items"
+        others = "additionalItems"
+    prefix = [
+        schema.literals(item, listed, index)
+        for index, item in enumerate(keywords.get(listed, ()))
+    ]
+    rest = None
+    if others in keywords:
+        rest = schema.literals(keywords[others], others)
+    if not schema.positive:
+        yield tuple(_wrong_items(schema.algebra, prefix, rest))
+        return
+    if prefix or rest:
+        items = Items(tuple(prefix), rest)
+        yield (Array(items=(items,)),)
     if keywords.get("uniqueItems"):
-        yield Array(unique=True)
+        yield (Array(unique=True),)
     if "contains" in keywords:
-        item = literals(True, keywords["contains"], "contains")
-        yield Array(contains=(Contains(item),), shortest=1)
+        item = schema.literals(keywords["contains"], "contains")
+        yield (Array(contains=(Contains(item),), shortest=1),)
 
 
-def _items(keywords: Keywords, literals: LiteralsOf) -> Items | None:
-    place = "prefixItems"
-    prefix = keywords.get("prefixItems", [])
-    name = "items"
-    items = keywords.get("items")
-    if isinstance(items, list):
-        place = "items"
-        prefix = items
-        name = "additionalItems"
-        items = keywords.get("additionalItems")
-    if not prefix and items is None:
-        return None
-    first = tuple(literals(True, schema, place, i) for i, schema in enumerate(prefix))
-    return Items(first, literals(True, items, name) if items is not None else None)
+def _wrong_items(
+    algebra: Algebra, prefix: list[Literals], rest: Literals | None
+) -> Iterator[Array]:
+    """Arrays with an item that is not as said."""
+    for index, item in enumerate(prefix):
+        if item:
+            wrong = Items((TRUE,) * index + (algebra.negated(item),))
+            yield Array(items=(wrong,), shortest=index + 1)
+    if rest:
+        start = len(prefix)
+        wrong_one = Contains(algebra.negated(rest), start)
+        yield Array(contains=(wrong_one,), shortest=start + 1)
 
 
-def _objects(keywords: Keywords, literals: LiteralsOf) -> Iterator[Object]:
-    named = keywords.get("properties", {})
-    matching = keywords.get("patternProperties", {})
-    others = keywords.get("additionalProperties")
+def _objects(schema: Reading) -> Iterator[tuple[Object, ...]]:
+    """Properties by their names, `required` and `propertyNames`."""
+    keywords = schema.keywords
+    named = _named(schema, "properties")
+    matching = _named(schema, "patternProperties")
+    others = None
+    if "additionalProperties" in keywords:
+        value = keywords["additionalProperties"]
+        others = schema.literals(value, "additionalProperties")
+    required = tuple(dict.fromkeys(keywords.get("required", ())))
+    if not schema.positive:
+        yield tuple(_wrong_properties(schema.algebra, named, others))
+        yield tuple(Object(forbidden=(name,)) for name in required)
+        return
     if named or matching or others is not None:
-        properties = Properties(
-            tuple(
-                (name, literals(True, schema, "properties", name))
-                for name, schema in named.items()
-            ),
-            tuple(
-                (s, literals(True, schema, "patternProperties", s))
-                for s, schema in matching.items()
-            ),
-            literals(True, others, "additionalProperties")
-            if others is not None
-            else None,
-        )
-        yield Object(properties=(properties,))
-    if "required" in keywords:
-        asked = tuple(dict.fromkeys(keywords["required"]))
-        yield Object(required=asked, asked=asked)
-    for least, most in _lengths(keywords, "Properties"):
-        yield Object(shortest=least, longest=most)
+        properties = Properties(named, matching, others)
+        yield (Object(properties=(properties,)),)
+    if required:
+        yield (Object(required=required, asked=required),)
     if "propertyNames" in keywords:
-        names = literals(True, keywords["propertyNames"], "propertyNames")
-        yield Object(names=(names,) if names else ())
+        names = schema.literals(keywords["propertyNames"], "propertyNames")
+        yield (Object(names=(names,) if names else ()),)
 
 
-def _lengths(keywords: Keywords, unit: str) -> Iterator[tuple[int, int | None]]:
-    least = keywords.get(f"min{unit}", 0)
-    most = keywords.get(f"max{unit}")
-    if least or most is not None:
-        yield least, most
+def _named(schema: Reading, keyword: str) -> Named:
+    """The subschemas that a keyword lists by name."""
+    return tuple(
+        (name, schema.literals(value, keyword, name))
+        for name, value in schema.keywords.get(keyword, {}).items()
+    )
 
 
-def negated(constraint: Constraint, negate: Negate) -> Iterator[Constraint]:
-    """What breaks one of the demands of an array or an object. `negate`: the negation
-    of a conjunction."""
-    match constraint:
-        case Array():
-            yield from _negated_array(constraint, negate)
-        case Object():
-            yield from _negated_object(constraint, negate)
-
-
-def _negated_array(array: Array, negate: Negate) -> Iterator[Array]:
-    for items in array.items:
-        for index, item in enumerate(items.prefix):
-            if item:
-                wrong = Items((TRUE,) * index + (negate(item),))
-                yield Array(items=(wrong,), shortest=index + 1)
-        if items.rest:
-            start = len(items.prefix)
-            other = Contains(negate(items.rest), start)
-            yield Array(contains=(other,), shortest=start + 1)
-    for contains in array.contains:
-        others = Items((TRUE,) * contains.start, negate(contains.item))
-        yield Array(items=(others,)) if contains.item else Array(longest=contains.start)
-    if array.shortest:
-        yield Array(longest=array.shortest - 1)
-    if array.longest is not None:
-        yield Array(shortest=array.longest + 1)
-    if array.unique:
-        yield Array(repeats=True, shortest=2)
-
-
-def _negated_object(constraint: Object, negate: Negate) -> Iterator[Object]:
-    for properties in constraint.properties:
-        yield from _other_values(properties, negate)
-    for name in constraint.required:
-        yield Object(forbidden=(name,))
-    for name in constraint.forbidden:
-        yield Object(required=(name,))
-    for names in constraint.names:
-        yield Object(exists=(Exists(TRUE, name=negate(names)),), shortest=1)
-    if constraint.shortest:
-        yield Object(longest=constraint.shortest - 1)
-    if constraint.longest is not None:
-        yield Object(shortest=constraint.longest + 1)
-
-
-def _other_values(properties: Properties, negate: Negate) -> Iterator[Object]:
-    """Objects with a property that has another value than these say."""
-    for name, value in properties.named:
+def _wrong_properties(
+    algebra: Algebra, named: Named, others: Literals | None
+) -> Iterator[Object]:
+    """Objects with a property whose value is not as said."""
+    for name, value in named:
         if value:
-            wrong = Properties(named=((name, negate(value)),), describes=False)
+            wrong = Properties(named=((name, algebra.negated(value)),), describes=False)
             yield Object(properties=(wrong,), required=(name,))
-    for source, value in properties.matching:
-        if value:
-            yield Object(exists=(Exists(negate(value), pattern=source),), shortest=1)
-    if properties.others:
-        names = frozenset(name for name, _ in properties.named)
-        sources = frozenset(source for source, _ in properties.matching)
-        exists = Exists(negate(properties.others), besides=(names, sources))
+    if others:
+        names = frozenset(name for name, _ in named)
+        exists = Exists(algebra.negated(others), besides=(names, frozenset()))
         yield Object(exists=(exists,), shortest=1)
+
+
+def _lengths(schema: Reading) -> Iterator[tuple[Constraint, ...]]:
+    """The least and the greatest length of strings, arrays and objects."""
+    for unit, constraint in _LENGTHS.items():
+        least = schema.keywords.get(f"min{unit}", 0)
+        most = schema.keywords.get(f"max{unit}")
+        if not least and most is None:
+            continue
+        if schema.positive:
+            yield (constraint(shortest=least, longest=most),)
+            continue
+        if least:
+            yield (constraint(longest=least - 1),)
+        if most is not None:
+            yield (constraint(shortest=most + 1),)

@@ -9,9 +9,10 @@ of which must hold. Depends on patterns and spec.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.ranges import Number, common
@@ -22,7 +23,8 @@ Literals = frozenset[tuple[bool, int]]
 
 TRUE: Literals = frozenset()
 
-T = TypeVar("T")
+
+Demands = TypeVar("Demands", "String", "Array", "Object")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Null:
     """The one null."""
 
     def meet(self, other: Null) -> Null:
+        """There is only one."""
         return other
 
 
@@ -39,9 +42,9 @@ class Boolean:
 
     values: frozenset[bool] = frozenset({True, False})
 
-    def meet(self, other: Boolean) -> Boolean | None:
-        values = self.values & other.values
-        return Boolean(values) if values else None
+    def meet(self, other: Boolean) -> Boolean:
+        """Return those that are in both, perhaps none."""
+        return Boolean(self.values & other.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,33 +61,25 @@ class String:
     excluded: frozenset[str] = frozenset()
 
     def meet(self, other: String) -> String | None:
-        values = common(self.values, other.values)
-        met = String(
-            max(self.shortest, other.shortest),
-            _least(self.longest, other.longest),
-            self.patterns | other.patterns,
-            self.no_patterns | other.no_patterns,
-            self.formats | other.formats,
-            None,
-            self.excluded | other.excluded,
-        )
-        if values is not None:
-            kept = tuple(value for value in values if met.has(value))
-            return String(values=kept) if kept else None
-        if met.longest is not None and met.shortest > met.longest:
-            return None
-        if not met.no_patterns.isdisjoint(
-            {*met.patterns, *(WIDE[name] for name in met.formats)}
-        ):
+        """Return the strings that satisfy both.
+
+        Listed values are checked here, so that they have no other demand.
+        """
+        met = _both(self, other)
+        if met.values is not None:
+            free = replace(met, values=None)
+            kept = tuple(value for value in met.values if free.has(value))
+            return String(values=kept)
+        required = {*met.patterns, *(WIDE[name] for name in met.formats)}
+        if not met.no_patterns.isdisjoint(required):
             return None
         return met
 
     def has(self, text: str) -> bool:
         """Whether a string is one of these."""
-        if self.values is not None and text not in self.values:
-            return False
         return (
-            self.shortest <= len(text)
+            (self.values is None or text in self.values)
+            and self.shortest <= len(text)
             and (self.longest is None or len(text) <= self.longest)
             and text not in self.excluded
             and all(patterns.matches(source, text) for source in self.patterns)
@@ -103,7 +98,9 @@ class Items:
 
     def at(self, index: int) -> Literals:
         """What the item at an index must satisfy."""
-        return self.prefix[index] if index < len(self.prefix) else self.rest or TRUE
+        if index < len(self.prefix):
+            return self.prefix[index]
+        return self.rest or TRUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +120,10 @@ class Array:
     shortest: int = 0
     longest: int | None = None
     unique: bool = False
-    repeats: bool = False
-    """Two items are equal: what `not: {uniqueItems: true}` asks for."""
 
-    def meet(self, other: Array) -> Array | None:
-        met = Array(
-            _union(self.items, other.items),
-            _union(self.contains, other.contains),
-            max(self.shortest, other.shortest),
-            _least(self.longest, other.longest),
-            self.unique or other.unique,
-            self.repeats or other.repeats,
-        )
-        if met.longest is not None and met.shortest > met.longest:
-            return None
-        return None if met.unique and met.repeats else met
+    def meet(self, other: Array) -> Array:
+        """Return the arrays that satisfy both."""
+        return _both(self, other)
 
     def at(self, index: int) -> Literals:
         """What the item at an index must satisfy."""
@@ -156,7 +142,10 @@ class Properties:
     named: tuple[tuple[str, Literals], ...] = ()
     matching: tuple[tuple[str, Literals], ...] = ()
     others: Literals | None = None
-    """None: not mentioned, so anything."""
+    """What all other properties must satisfy.
+
+    None: not mentioned, so anything.
+    """
     describes: bool = True
     """Whether these are the properties that an object has, as far as the schema says;
     under `not` they are not."""
@@ -167,18 +156,17 @@ class Properties:
 
     def of(self, name: str) -> Literals:
         """What the value of a property must satisfy."""
-        if len(self._by_name) < len(self.named):
+        if not self._by_name:
             self._by_name.update(self.named)
-        listed = self._by_name.get(name)
-        if not self.matching:
-            return listed if listed is not None else self.others or TRUE
-        found = [] if listed is None else [listed]
-        found += [
-            literals
-            for source, literals in self.matching
-            if patterns.matches(source, name)
-        ]
-        return TRUE.union(*found) if found else self.others or TRUE
+        found = []
+        if name in self._by_name:
+            found.append(self._by_name[name])
+        for source, literals in self.matching:
+            if patterns.matches(source, name):
+                found.append(literals)
+        if not found:
+            return self.others or TRUE
+        return TRUE.union(*found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,30 +201,15 @@ class Object:
     it is known."""
 
     def meet(self, other: Object) -> Object | None:
-        met = Object(
-            _joined(self.properties, other.properties),
-            _joined(self.required, other.required),
-            _joined(self.forbidden, other.forbidden),
-            _joined(self.names, other.names),
-            _joined(self.exists, other.exists),
-            max(self.shortest, other.shortest),
-            _least(self.longest, other.longest),
-            _joined(self.asked, other.asked),
-            _joined(self.unless, other.unless),
-        )
+        """Return the objects that satisfy both; None where a name is required and
+        forbidden."""
+        met = _both(self, other)
         if not set(met.required).isdisjoint(met.forbidden):
-            return None
-        if (
-            met.longest is not None
-            and max(len(met.required), met.shortest) > met.longest
-        ):
             return None
         return met
 
     def of(self, name: str) -> Literals:
         """What the value of a property must satisfy."""
-        if len(self.properties) == 1:
-            return self.properties[0].of(name)
         return TRUE.union(*(properties.of(name) for properties in self.properties))
 
     @property
@@ -252,16 +225,37 @@ Constraint = Null | Boolean | Number | String | Array | Object
 
 
 def _least(one: int | None, two: int | None) -> int | None:
-    return two if one is None else one if two is None else min(one, two)
+    """The smaller of two limits; None is no limit."""
+    if one is None or two is None:
+        return two if one is None else one
+    return min(one, two)
 
 
-def _union(one: tuple[T, ...], two: Iterable[T]) -> tuple[T, ...]:
-    return tuple(dict.fromkeys((*one, *two)))
+def _joined(one: Any, two: Any) -> Any:
+    """The elements of two sets, or of two lists without repetitions."""
+    if not one or not two:
+        return one or two
+    if isinstance(one, frozenset):
+        return one | two
+    return tuple(dict.fromkeys(one + two))
 
 
-def _joined(one: tuple[T, ...], two: tuple[T, ...]) -> tuple[T, ...]:
-    """The same of two without repetitions."""
-    return _union(one, two) if one and two else one or two
+_MEET: dict[str, Callable[[Any, Any], Any]] = {
+    "shortest": max,
+    "longest": _least,
+    "values": common,
+    "unique": operator.or_,
+}
+"""How fields that do not list demands are combined."""
+
+
+def _both(one: Demands, two: Demands) -> Demands:
+    """The demands of two constraints of one type."""
+    fields = (
+        _MEET.get(name, _joined)(getattr(one, name), getattr(two, name))
+        for name in one.__slots__
+    )
+    return type(one)(*fields)
 
 
 def describes(constraint: Constraint) -> bool:
@@ -273,4 +267,4 @@ def describes(constraint: Constraint) -> bool:
 
 def with_properties(constraint: Object, properties: Properties) -> Object:
     """The same objects with one more demand on their properties."""
-    return replace(constraint, properties=_union(constraint.properties, (properties,)))
+    return _both(constraint, Object(properties=(properties,)))

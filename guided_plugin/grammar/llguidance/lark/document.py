@@ -13,18 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError, shown
-from guided_plugin.grammar.llguidance.lark.constraints import Literals
+from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.keywords import ASSERTIONS, KEYWORDS, REFUSED, draft_of, idle_reason
 from guided_plugin.spec.formats import FORMATS
 from guided_plugin.spec.references import ROOT, LostReferenceError, Path, Target
 from guided_plugin.spec.schema import pointer, references_of
 
-EITHER = "either"
-"""The keyword of schemas that are not in the document: its value lists conjunctions of
-numbers."""
-
 # Beyond every double. Bounds are compared digit by digit.
 _TOO_LARGE = 10**400
+
+# Stands for the number of a reference that is being followed.
+_RESOLVING = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,81 +48,77 @@ class Document:
         self.nodes: list[Numbered] = []
         self._numbers: dict[tuple[str, str], int] = {}
         self._by_identity: dict[tuple[int, str], int] = {}
-        self._unions: dict[tuple[Literals, ...], int] = {}
         self._kept: list[Any] = []
         self._enforced = ASSERTIONS - frozenset(unenforced)
         self._references = references_of(root)
-        text = json.dumps(root)
-        self.formats = '"format"' in text
-        """Whether any format may count, of which there are several readings."""
+        self.ambiguous = self.draft <= 4 or '"format"' in json.dumps(root)
+        """Whether validators may read it in several ways: formats, and the integers of
+        draft 4, have several readings."""
 
     def number(self, schema: Any, base: str = ROOT, path: Path = ()) -> int:
         """The number of a subschema. A schema that is only a reference has its
         target's."""
-        seen: set[tuple[str, str]] = set()
-        while True:
-            identity = (id(schema), base)
-            if identity in self._by_identity:
-                return self._by_identity[identity]
-            base = self._references.enter(schema, base)
-            keywords = self._keywords(schema, path)
-            # Schemas that differ only in what decides nothing, as descriptions, are
-            # equal.
-            key = (base, repr(schema if isinstance(schema, bool) else keywords))
-            if key in seen:
-                raise UnsupportedSpecError(
-                    "refers to itself and to nothing else",
-                    where=pointer((*path, "$ref")),
-                    hint="end the recursion",
-                )
-            seen.add(key)
-            if keywords.keys() != {"$ref"}:
-                break
-            target = self.resolve(keywords["$ref"], base, (*path, "$ref"))
-            schema = target.schema
-            base = target.base
-            path = target.path
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = len(self.nodes)
-            self.nodes.append(Numbered(schema, base, path, keywords))
-        self._by_identity[id(schema), base] = number
-        self._kept.append(schema)
+        identity = (id(schema), base)
+        if identity not in self._by_identity:
+            self._by_identity[identity] = _RESOLVING
+            self._by_identity[identity] = self._new_number(schema, base, path)
+            self._kept.append(schema)
+        number = self._by_identity[identity]
+        if number == _RESOLVING:
+            raise UnsupportedSpecError(
+                "refers to itself and to nothing else",
+                where=pointer((*path, "$ref")),
+                hint="end the recursion",
+            )
         return number
 
-    def either(self, options: tuple[Literals, ...]) -> int:
-        """The number of a schema that is not in the document: all of some conjunction
-        must hold."""
-        number = self._unions.get(options)
-        if number is None:
-            number = self._unions[options] = len(self.nodes)
-            self.nodes.append(Numbered(None, ROOT, (), {EITHER: options}))
-        return number
+    def _new_number(self, schema: Any, base: str, path: Path) -> int:
+        """The number of a subschema that was not looked at before, though perhaps one
+        that is equal."""
+        base = self._references.enter(schema, base)
+        keywords = self._keywords(schema, path)
+        if keywords.keys() == {"$ref"}:
+            place = (*path, "$ref")
+            target = self.resolve(keywords["$ref"], base, place)
+            return self.number(target.schema, target.base, target.path)
+        # Schemas that differ only in what decides nothing, as descriptions, are equal.
+        key = (base, repr(schema if isinstance(schema, bool) else keywords))
+        if key not in self._numbers:
+            self._numbers[key] = len(self.nodes)
+            self.nodes.append(Numbered(schema, base, path, keywords))
+        return self._numbers[key]
 
     def resolve(self, reference: Any, base: str, path: Path) -> Target:
-        """What a reference points at. `path`: where it stands."""
+        """What a reference points at. `path`: where it stands.
+
+        Raises an UnsupportedSpecError for one that leads nowhere, or out of the
+        document.
+        """
         try:
             return self._references.resolve(reference, base)
         except LostReferenceError as error:
-            what = f"to another document is never fetched: {shown(reference)}"
-            hint = "copy it into $defs"
             if error.where == "place":
-                what, hint = (
-                    f"points at nothing: {shown(reference)}",
-                    "write it as #/$defs/Name",
-                )
-            raise UnsupportedSpecError(
-                f"$ref {what}", where=pointer(path), hint=hint
-            ) from None
+                what = "points at nothing"
+                hint = "write it as #/$defs/Name"
+            else:
+                what = "to another document is never fetched"
+                hint = "copy it into $defs"
+            what = f"$ref {what}: {shown(reference)}"
+            raise UnsupportedSpecError(what, where=pointer(path), hint=hint) from None
 
     def place(
         self, *keywords: str, weigh: Callable[[Any], int] = lambda value: 0
     ) -> str:
         """The place of the value of these keywords that weighs most, the first of
         equals; "#" for none."""
-        used = [(n, key) for n in self.nodes for key in n.keywords if key in keywords]
-        found = max(used, key=lambda use: weigh(use[0].keywords[use[1]]), default=None)
-        return pointer((*found[0].path, found[1])) if found else "#"
+        most = -1
+        place: Path = ()
+        for node in self.nodes:
+            for keyword, value in node.keywords.items():
+                if keyword in keywords and weigh(value) > most:
+                    most = weigh(value)
+                    place = (*node.path, keyword)
+        return pointer(place)
 
     @property
     def root_base(self) -> str:
@@ -138,11 +133,9 @@ class Document:
         if isinstance(schema, bool):
             return {}
         if not isinstance(schema, Mapping):
-            raise UnsupportedSpecError(
-                f"is not a schema: {shown(schema)}",
-                where=pointer(path),
-                hint="a schema is an object or true/false",
-            )
+            what = f"is not a schema: {shown(schema)}"
+            hint = "a schema is an object or true/false"
+            raise UnsupportedSpecError(what, where=pointer(path), hint=hint)
         enforced = {key: schema[key] for key in schema if key in self._enforced}
         if enforced.get("format", "") not in FORMATS:
             enforced.pop("format", None)
@@ -150,19 +143,33 @@ class Document:
         for key, value in enforced.items():
             if idle_reason(enforced, key, self._written):
                 continue
-            if key in REFUSED:
-                raise UnsupportedSpecError(
-                    f"{key} is not supported",
-                    where=pointer((*path, key)),
-                    hint=REFUSED[key],
-                )
-            if isinstance(value, int | float) and not abs(value) < _TOO_LARGE:
-                raise UnsupportedSpecError(
-                    f"{key} is a number too large to compare",
-                    where=pointer((*path, key)),
-                    hint="leave it out, or take a smaller one",
-                )
-            if isinstance(value, float):
-                value = int(value) if KEYWORDS[key].value == "count" else value
+            if isinstance(value, float) and KEYWORDS[key].value == "count":
+                value = int(value)
+            self._check(key, value, (*path, key))
             kept[key] = value
         return kept
+
+    def _check(self, key: str, value: Any, path: Path) -> None:
+        """Refuse a keyword that no grammar can say."""
+        if key in REFUSED:
+            what = f"{key} is not supported"
+            raise UnsupportedSpecError(what, where=pointer(path), hint=REFUSED[key])
+        if isinstance(value, int | float) and not abs(value) < _TOO_LARGE:
+            what = f"{key} is a number too large to compare"
+            hint = "leave it out, or take a smaller one"
+            raise UnsupportedSpecError(what, where=pointer(path), hint=hint)
+        if key == "pattern":
+            _check_pattern(value, path)
+        if key == "patternProperties":
+            for source in value:
+                _check_pattern(source, (*path, source))
+
+
+def _check_pattern(source: str, path: Path) -> None:
+    """Refuse a pattern that is no regular expression, with its place."""
+    try:
+        patterns.pattern(source)
+    except UnsupportedSpecError as error:
+        raise UnsupportedSpecError(
+            error.what, where=pointer(path), hint=error.hint
+        ) from None

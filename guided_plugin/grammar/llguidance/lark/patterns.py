@@ -170,7 +170,7 @@ def _takes(body: str, text: str, what: str) -> bool:
     if matcher.is_error():
         raise UnsupportedSpecError(
             f"{what} needs too much work to be compared with {text[:80]!r}",
-            where="json_schema",
+            where="#",
             hint="write shorter counted repetitions, or no lookahead",
         )
     if fits and tokens:

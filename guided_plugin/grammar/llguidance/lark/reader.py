@@ -6,25 +6,27 @@ Negation is pushed down to the subschemas. Depends on the algebra.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import (
     ALL,
+    KINDS,
     Algebra,
     Shape,
     anything,
     nothing,
 )
-from guided_plugin.grammar.llguidance.lark.by_type import demands
+from guided_plugin.grammar.llguidance.lark.by_type import (
+    NEVER_NEGATED,
+    Reading,
+    demands,
+)
 from guided_plugin.grammar.llguidance.lark.constraints import (
-    TRUE,
     Boolean,
-    Constraint,
     Literals,
-    Null,
     Object,
     Properties,
     String,
@@ -34,50 +36,61 @@ from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.spec.arithmetic import canonical
 from guided_plugin.spec.schema import pointer
 
+_DEPENDENCIES = ("dependencies", "dependentRequired", "dependentSchemas")
+
+_TYPES_OF_VALUES = {
+    type(None): "null",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+}
+
 
 def read_schema(algebra: Algebra, number: int, positive: bool) -> Shape:
     """The shape of a numbered schema, or of its negation."""
     node = algebra.document.nodes[number]
     if isinstance(node.schema, bool):
         return anything() if node.schema is positive else nothing()
-    reader = _Reader(algebra, number, positive)
+    parts = _Reader(algebra, node, positive).parts()
     if positive:
-        return algebra.all_of(reader.parts())
-    return algebra.pruned(algebra.either(reader.parts()))
+        return algebra.all_of(parts)
+    return algebra.pruned(algebra.either(parts))
 
 
-class _Reader:
+class _Reader(Reading):
     """Reads one schema's keywords: shapes of which all must hold, or under negation
     any."""
 
-    def __init__(self, algebra: Algebra, number: int, positive: bool) -> None:
-        self.algebra = algebra
-        self.number = number
-        self.node = algebra.document.nodes[number]
-        self.keywords = self.node.keywords
-        self.positive = positive
-        self.draft = algebra.document.draft
-
-    def literals(self, positive: bool, schema: Any, *path: str | int) -> Literals:
-        return self.algebra.literals(
-            schema, self.node.base, (*self.node.path, *path), positive
-        )
-
     def shape(self, positive: bool, schema: Any, *path: str | int) -> Shape:
-        """The shape of a subschema in place."""
-        return self.algebra.in_place(self.literals(positive, schema, *path))
+        """The shape of a subschema in place, or of its negation."""
+        literals = self.literals(schema, *path)
+        return self.signed(positive, literals)
 
-    def refusal(self, keyword: str, why: str) -> UnsupportedSpecError:
-        where = pointer((*self.node.path, keyword))
-        hint = f"write it without {keyword}, or with fewer alternatives"
-        return UnsupportedSpecError(f"{keyword} {why}", where=where, hint=hint)
+    def signed(self, positive: bool, literals: Literals) -> Shape:
+        """The shape of a conjunction of subschemas in place, or of its negation."""
+        if not positive:
+            literals = self.algebra.negated(literals)
+        return self.algebra.in_place(literals)
 
     def parts(self) -> Iterator[Shape]:
-        positive = self.positive
+        """What each keyword, or its negation, allows.
+
+        Keywords for which nothing is yielded allow everything, and their negation
+        nothing.
+        """
         for keyword, value in self.keywords.items():
+            if keyword in NEVER_NEGATED and not self.positive:
+                raise UnsupportedSpecError(
+                    f"{keyword} can't be enforced where its opposite is asked for",
+                    where=pointer((*self.node.path, keyword)),
+                    hint=f"leave {keyword} out of `not`, `oneOf` and `if`, or write anyOf for oneOf",
+                )
             match keyword:
                 case "$ref":
-                    yield self.referred(value)
+                    yield self.shape(self.positive, {"$ref": value})
                 case "type":
                     yield self.types(value)
                 case "enum":
@@ -86,216 +99,184 @@ class _Reader:
                     yield self.values([value])
                 case "allOf" | "anyOf" | "oneOf":
                     yield self.combined(keyword, value)
-                case "either":
-                    yield self.either(value)
                 case "not":
-                    yield self.shape(not positive, value, "not")
+                    yield self.shape(not self.positive, value, "not")
                 case "if":
-                    yield self.conditional()
-        negate = self.algebra.negated
-        wide = self.algebra.wide
-        for kind, constraints in demands(
-            self.keywords, self.literals, negate, positive, wide=wide
-        ):
-            yield {**(anything() if positive else nothing()), kind: constraints}
-        yield from self.dependencies()
+                    yield self.conditional(value)
+        rest = anything() if self.positive else nothing()
+        for alternatives in demands(self):
+            if alternatives:
+                kind = KINDS[type(alternatives[0])]
+                yield {**rest, kind: alternatives}
+        # Names that they describe come after those of `properties`.
+        for keyword in _DEPENDENCIES:
+            for name, needed in self.keywords.get(keyword, {}).items():
+                yield self.dependent(keyword, name, needed)
 
-    def combined(self, keyword: str, schemas: list[Any]) -> Shape:
-        algebra = self.algebra
-        branches = [
-            self.literals(True, schema, keyword, i) for i, schema in enumerate(schemas)
-        ]
-        match keyword, self.positive:
-            case "allOf", True:
-                return algebra.all_of(map(algebra.in_place, branches))
-            case "allOf", False:
-                return algebra.either(
-                    map(algebra.in_place, map(algebra.negated, branches))
-                )
-            case "anyOf", True:
-                return algebra.either(map(algebra.in_place, branches))
-            case "anyOf", False:
-                return self.outside(branches, ALL)
-        return self.one_of(branches)
-
-    def referred(self, reference: str) -> Shape:
-        path = (*self.node.path, "$ref")
-        target = self.algebra.document.resolve(reference, self.node.base, path)
-        literals = self.algebra.literals(
-            target.schema, target.base, target.path, self.positive
-        )
-        return self.algebra.in_place(literals)
+    # Keywords
 
     def types(self, value: Any) -> Shape:
+        """The values of the types that `type` names; integers are numbers."""
         named = {value} if isinstance(value, str) else set(value)
         if "any" in named:
-            return anything() if self.positive else nothing()
-        shape = {
-            kind: every if (kind in named) is self.positive else ()
-            for kind, every in ALL.items()
-        }
+            named.update(ALL)
+        shape = nothing()
+        for kind, every in ALL.items():
+            if (kind in named) is self.positive:
+                shape[kind] = every
         if "integer" in named and "number" not in named:
             # Draft 4 takes 1.0 for no integer: where any reading counts, that may be
             # what is meant.
-            either = self.draft <= 4 and self.algebra.wide
-            fractions = Number() if either else Number(no_multiples=frozenset({1}))
-            shape["number"] = (Number(whole=True) if self.positive else fractions,)
+            if self.positive:
+                number = Number(whole=True)
+            elif self.algebra.document.draft <= 4 and self.algebra.wide:
+                number = Number()
+            else:
+                number = Number(no_multiples=frozenset({1}))
+            shape["number"] = (number,)
         return shape
 
     def values(self, values: list[Any]) -> Shape:
-        strings = tuple(dict.fromkeys(v for v in values if isinstance(v, str)))
-        booleans = frozenset(v for v in values if isinstance(v, bool))
-        numbers = tuple(
-            dict.fromkeys(
-                canonical(v)
-                for v in values
-                if isinstance(v, int | float) and not isinstance(v, bool)
-            )
-        )
-        compound = [self.described(v) for v in values if isinstance(v, list | dict)]
-        shapes = [self.shape(self.positive, value, "enum") for value in compound]
+        """These values alone; under negation all others.
+
+        Arrays and objects are values of a schema that describes them.
+        """
+        found: dict[str, list[Any]] = {kind: [] for kind in ALL}
+        for value in values:
+            found[_TYPES_OF_VALUES[type(value)]].append(value)
+        booleans = frozenset(found["boolean"])
+        numbers = tuple(dict.fromkeys(map(canonical, found["number"])))
+        strings = tuple(dict.fromkeys(found["string"]))
+        shapes = [
+            self.shape(self.positive, self.described(value), "enum")
+            for value in (*found["array"], *found["object"])
+        ]
         if self.positive:
-            shape: Shape = {
-                "null": (Null(),) if None in values else (),
-                "boolean": (Boolean(booleans),) if booleans else (),
-                "number": (Number(values=numbers),) if numbers else (),
-                "string": (String(values=strings),) if strings else (),
-            }
-            return self.algebra.either([nothing() | shape, *shapes])
-        left = frozenset({True, False}) - booleans
-        shape = {
-            "null": () if None in values else ALL["null"],
-            "boolean": (Boolean(left),) if left else (),
-            "number": (Number(excluded=frozenset(numbers)),),
-            "string": (String(excluded=frozenset(strings)),),
-        }
-        return self.algebra.all_of([anything() | shape, *shapes])
+            scalars = nothing()
+            if found["null"]:
+                scalars["null"] = ALL["null"]
+            scalars["boolean"] = (Boolean(booleans),)
+            scalars["number"] = (Number(values=numbers),)
+            scalars["string"] = (String(values=strings),)
+            shapes.insert(0, scalars)
+            return self.algebra.pruned(self.algebra.either(shapes))
+        others = anything()
+        if found["null"]:
+            others["null"] = ()
+        others["boolean"] = (Boolean(Boolean().values - booleans),)
+        others["number"] = (Number(excluded=frozenset(numbers)),)
+        others["string"] = (String(excluded=frozenset(strings)),)
+        shapes.insert(0, others)
+        return self.algebra.all_of(shapes)
 
     def described(self, value: list[Any] | dict[str, Any]) -> dict[str, Any]:
         """A schema that only this value satisfies."""
         if isinstance(value, dict):
-            properties = {name: {"enum": [member]} for name, member in value.items()}
-            closed = {
+            return {
                 "type": "object",
-                "properties": properties,
+                "properties": {name: {"enum": [v]} for name, v in value.items()},
                 "additionalProperties": False,
+                "required": list(value),
             }
-            return {**closed, "required": list(value)}
-        schema = {"type": "array", "minItems": len(value), "maxItems": len(value)}
-        prefix = "items" if self.draft <= 2019 else "prefixItems"
-        return (
-            {**schema, prefix: [{"enum": [member]} for member in value]}
-            if value
-            else schema
-        )
+        prefix = "items" if self.algebra.document.draft <= 2019 else "prefixItems"
+        return {
+            "type": "array",
+            prefix: [{"enum": [item]} for item in value],
+            "minItems": len(value),
+            "maxItems": len(value),
+        }
 
-    def either(self, options: tuple[Literals, ...]) -> Shape:
-        """One of some conjunctions holds; under negation none."""
-        if self.positive:
-            return self.algebra.either(map(self.algebra.in_place, options))
-        return self.outside(options, ALL)
+    def combined(self, keyword: str, schemas: list[Any]) -> Shape:
+        """The values that satisfy all, any or exactly one of some branches; under
+        negation all others."""
+        algebra = self.algebra
+        branches = [
+            self.literals(schema, keyword, index)
+            for index, schema in enumerate(schemas)
+        ]
+        if keyword == "oneOf":
+            return self.one_of(branches)
+        if keyword == "anyOf" and not self.positive:
+            return algebra.all_of(map(self.outside, branches))
+        shapes = [self.signed(self.positive, branch) for branch in branches]
+        if keyword == "allOf" and self.positive:
+            return algebra.all_of(shapes)
+        return algebra.either(shapes)
 
     def one_of(self, branches: list[Literals]) -> Shape:
         """Exactly one branch holds; under negation none, or two at once."""
         algebra = self.algebra
         # What is in one only as we read formats may be in others under wider readings.
         wide = algebra.widest if self.positive else algebra
-        held = list(map(wide.in_place, branches))
-        overlaps = {
-            (i, j): wide.overlap(held[i], held[j])
-            for i, j in combinations(range(len(branches)), 2)
-        }
-        if not self.positive:
-            return algebra.either([self.outside(branches, ALL), *overlaps.values()])
-        exact = []
-        for i, branch in enumerate(branches):
-            only = algebra.in_place(branch)
-            for pair, shared in overlaps.items():
-                if i in pair:
-                    other = branches[sum(pair) - i]
-                    only = algebra.overlap(only, self.outside([other], shared))
-            exact.append(only)
-        return algebra.either(exact)
+        held = [wide.in_place(branch) for branch in branches]
+        exact = [algebra.in_place(branch) for branch in branches]
+        twice = []
+        for i, j in combinations(range(len(branches)), 2):
+            shared = wide.overlap(held[i], held[j])
+            twice.append(shared)
+            if self.positive:
+                for one, other in ((i, j), (j, i)):
+                    alone = self.outside(branches[other], shared)
+                    exact[one] = algebra.overlap(exact[one], alone)
+        if self.positive:
+            return algebra.either(exact)
+        none = algebra.all_of(map(self.outside, branches))
+        return algebra.either([none, *twice])
 
-    def outside(
-        self, branches: Sequence[Literals], shared: Mapping[str, tuple[Constraint, ...]]
-    ) -> Shape:
-        """The values that satisfy none of some branches; of the types that are not
-        shared, all.
+    def outside(self, branch: Literals, shared: Shape = ALL) -> Shape:
+        """The values that do not satisfy a branch; of the types that are not shared,
+        all.
 
-        Objects remember the branches until the rest of the conjunction is known, which
-        may exclude them.
+        Objects remember the branch until the rest of the conjunction is known, which
+        may exclude it.
         """
-        algebra = self.algebra
         found = anything()
+        scalars = [kind for kind in shared if kind != "object" and shared[kind]]
+        if scalars:
+            excluded = self.signed(False, branch)
+            for kind in scalars:
+                found[kind] = excluded[kind]
         if shared["object"]:
-            found["object"] = (Object(unless=tuple(branches)),)
-        kinds = [kind for kind in ALL if kind != "object" and shared[kind]]
-        for branch in branches if kinds else ():
-            excluded = algebra.in_place(algebra.negated(branch))
-            found = algebra.both(
-                found, {**anything(), **{kind: excluded[kind] for kind in kinds}}
-            )
+            found["object"] = (Object(unless=(branch,)),)
         return found
 
-    def conditional(self) -> Shape:
-        algebra = self.algebra
-        condition = self.keywords["if"]
+    def conditional(self, condition: Any) -> Shape:
+        """The values that satisfy `if` and `then`, and those that satisfy `else` but
+        not `if`."""
         branches = []
         for holds, keyword in ((True, "then"), (False, "else")):
-            branch = self.shape(
-                self.positive, self.keywords.get(keyword, True), keyword
-            )
-            branches.append(algebra.both(self.shape(holds, condition, "if"), branch))
-        return algebra.pruned(algebra.either(branches))
+            case = self.shape(holds, condition, "if")
+            branch = self.keywords.get(keyword, True)
+            demanded = self.shape(True, branch, keyword)
+            branches.append(self.algebra.overlap(case, demanded))
+        return self.algebra.either(branches)
 
-    def dependencies(self) -> Iterator[Shape]:
-        algebra = self.algebra
-        for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
-            for name, needed in self.keywords.get(keyword, {}).items():
-                present = {**nothing(), "object": (Object(required=(name,)),)}
-                absent = {**anything(), "object": (Object(forbidden=(name,)),)}
-                if isinstance(needed, str | list):
-                    names = [needed] if isinstance(needed, str) else needed
-                    others = tuple(
-                        dict.fromkeys(other for other in names if other != name)
-                    )
-                    if not self.positive:
-                        without = [
-                            Object(required=(name,), forbidden=(other,))
-                            for other in others
-                        ]
-                        yield {**nothing(), "object": tuple(without)}
-                    elif others:
-                        with_others = Object(required=(name, *others), asked=others)
-                        yield algebra.either(
-                            [absent, {**nothing(), "object": (with_others,)}]
-                        )
-                    continue
-                met = algebra.both(
-                    present, self.shape(self.positive, needed, keyword, name)
-                )
-                yield algebra.either([absent, met]) if self.positive else met
+    def dependent(self, keyword: str, name: str, needed: Any) -> Shape:
+        """What the presence of a property demands of the object."""
+        if isinstance(needed, str):
+            needed = [needed]
+        if isinstance(needed, list):
+            needed = {"required": needed}
+        present = nothing()
+        present["object"] = (Object(required=(name,)),)
+        absent = anything()
+        absent["object"] = (Object(forbidden=(name,)),)
+        demanded = self.shape(True, needed, keyword, name)
+        met = self.algebra.overlap(present, demanded)
+        return self.algebra.either([absent, met])
 
 
 def closed(constraint: Object, rest: Literals) -> Object:
     """The same objects, with a demand on every property that nothing else describes."""
-    described = [
-        properties for properties in constraint.properties if properties.describes
-    ]
-    if any(properties.others is not None for properties in described):
-        return constraint
-    named = dict.fromkeys(
-        name for properties in described for name, _ in properties.named
+    named: dict[str, Literals] = {}
+    matching: dict[str, Literals] = {}
+    for properties in constraint.properties:
+        if properties.describes:
+            named.update(properties.named)
+            matching.update(properties.matching)
+    others = Properties(
+        named=tuple(named.items()),
+        matching=tuple(matching.items()),
+        others=rest,
     )
-    matching = dict.fromkeys(
-        source for properties in described for source, _ in properties.matching
-    )
-    return with_properties(
-        constraint,
-        Properties(
-            tuple((name, TRUE) for name in named),
-            tuple((source, TRUE) for source in matching),
-            rest,
-        ),
-    )
+    return with_properties(constraint, others)

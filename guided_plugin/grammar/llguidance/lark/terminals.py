@@ -122,6 +122,6 @@ def key_text(text: str) -> str:
     except UnicodeEncodeError as error:
         raise UnsupportedSpecError(
             f"has a lone surrogate, which no text can hold: {shown(text)}",
-            where="json_schema",
+            where="#",
         ) from error
     return literal(encode_basestring(text))
