@@ -7,11 +7,10 @@ terminals; arrays.py and objects.py write the rules of the rest.
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, cast
 
 from guided_plugin.errors import CompileLimitError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
@@ -49,7 +48,6 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     COLON,
     COMMA,
     NULL,
-    empty_terminal,
     entangled,
     lead,
     string_terminal,
@@ -71,7 +69,6 @@ _MOST_AT_ONCE = 7_900
 """Items of a row of llguidance's parser for what an object may begin with, of 8,000
 (see `backend.py`)."""
 
-T = TypeVar("T")
 _Compared: TypeAlias = tuple[Items, ...] | None
 
 SIMPLER = "leave one of the keywords out, or use smaller bounds and fewer alternatives"
@@ -123,27 +120,15 @@ class Emitter:
         self._marks: dict[tuple[Constraint, _Compared], int] = {}
         self.distinct = False
         """Whether the output needs the check that items or names are distinct."""
-        self.is_apart = False
-        """Whether it only finds out what may be written."""
-
-    def apart(self) -> Emitter:
-        """Another one for the same schema, which writes into a grammar of its own."""
-        other = Emitter(self.algebra, self.style, self._writers, Grammar())
-        other.is_apart = True
-        other.comparing = self.comparing
-        return other
 
     def root(self, literals: Literals) -> Symbol:
         """The rule of a whole document, everything that it needs included."""
         symbol = self.value(literals)
-        self._finish()
+        while self._pending:
+            name, pending, self.comparing = self._pending.pop()
+            rules = dict.fromkeys(self._constraints(pending))
+            self.grammar.define(name, [Alternative((rule,)) for rule in rules])
         return symbol
-
-    def satisfies(self, constraint: Constraint) -> bool:
-        """Whether anything satisfies a constraint, as its rules tell."""
-        symbol = self._constraint(constraint)
-        self._finish()
-        return self.grammar.productive(symbol, empty_terminal)
 
     def limited(self, constraint: Object) -> Object:
         """The same objects; those that describe some properties without others, where
@@ -218,8 +203,11 @@ class Emitter:
         return value
 
     def refusal(self, keyword: str, why: str) -> UnsupportedSpecError:
-        """An error about a keyword, with the place of its first use."""
+        """An error about a keyword, with the place of its first use. What combines
+        schemas may ask for the same without it."""
         where = self.algebra.document.place(keyword)
+        if where == "#":
+            where = "json_schema"
         return UnsupportedSpecError(f"{keyword} {why}", where=where, hint=SIMPLER)
 
     def incomparable(self, why: str, hint: str = SIMPLER) -> UnsupportedSpecError:
@@ -274,25 +262,23 @@ class Emitter:
         if any(map(entangled, bodies)):
             self.grammar.together(bodies)
 
-    def _finish(self) -> None:
-        while self._pending:
-            name, literals, self.comparing = self._pending.pop()
-            alternatives = dict.fromkeys(self._constraints(literals))
-            self.grammar.define(
-                name, [Alternative((symbol,)) for symbol in alternatives]
-            )
-
     def _constraints(self, literals: Literals) -> list[Symbol]:
         shape = self.algebra.shape(literals)
         if shape["object"]:
-            self._check_row(shape["object"])
+            self._check_row(cast("Sequence[Object]", shape["object"]))
         return [self._constraint(c) for every in shape.values() for c in every]
 
-    def _check_row(self, objects: Sequence[Constraint]) -> None:
+    def _check_row(self, objects: Sequence[Object]) -> None:
         """Refuse objects of more properties, in any order, than may come at one
         place."""
-        items = sum(2 + len(_listed([each])) for each in objects)
-        if items > _MOST_AT_ONCE and not self.style.ordered:
+        if self.style.ordered:
+            return
+        items = 2 * len(objects)
+        for constraint in objects:
+            items += len(
+                {name for each in constraint.properties for name, _ in each.named}
+            )
+        if items > _MOST_AT_ONCE:
             raise CompileLimitError(
                 f"{items} properties in any order may come at one place; llguidance reads {_MOST_AT_ONCE}",
                 where=self.algebra.document.place(
@@ -355,18 +341,3 @@ class Emitter:
         return self.grammar.terminal(
             body, filled=not (number.no_multiples or number.excluded)
         )
-
-
-def all_subsets(items: Sequence[T]) -> Iterator[tuple[T, ...]]:
-    """All choices of some items, the fewest first."""
-    return itertools.chain.from_iterable(
-        itertools.combinations(items, count) for count in range(len(items) + 1)
-    )
-
-
-def _listed(objects: Iterable[Constraint]) -> dict[str, None]:
-    """The names that objects list, in the order of the first object that lists them."""
-    properties = (
-        each for o in objects if isinstance(o, Object) for each in o.properties
-    )
-    return dict.fromkeys(name for each in properties for name, _ in each.named)
