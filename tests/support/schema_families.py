@@ -775,23 +775,25 @@ REFERENCES = {
 
 NEAR = [
     {"not": {"type": ["string", "number"]}},
-    {"not": {"enum": [1, "a", None, True, [1], {"a": 1}]}},
+    {"not": {"enum": [1, "a", None, True, [1]]}},
     {"type": "number", "minimum": 0.3, "maximum": 1.5},
     {"type": "number", "not": {"enum": [0, 1, 1.5]}},
     {"type": "string", "not": {"minLength": 2}},
     {"type": "string", "pattern": "\\W", "minLength": 2},
     {"type": "array", "not": {"items": INTEGER}},
     {"type": "array", "not": {"contains": INTEGER}},
-    {"type": "array", "contains": INTEGER, "maxItems": 2},
+    {"type": "array", "contains": INTEGER, "items": {"type": ["integer", "null"]}},
     {
         "type": "object",
         "patternProperties": {"[a-b]": INTEGER},
         "additionalProperties": False,
     },
-    {"type": "object", "not": {"propertyNames": {"maxLength": 1}}},
     {"type": "object", "not": {"required": ["a", "b"]}},
-    {"type": "object", "not": {"additionalProperties": INTEGER}},
-    {"type": "object", "not": {"patternProperties": {"^x": INTEGER}}},
+    {
+        **_object((), a=INTEGER, b=NULL),
+        "additionalProperties": False,
+        "not": {"properties": {"a": True}, "additionalProperties": False},
+    },
     {"type": "object", "not": {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}},
     {
         "type": "object",

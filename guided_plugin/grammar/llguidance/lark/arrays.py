@@ -41,7 +41,7 @@ def array_rule(emitter: Emitter, constraint: Array) -> Symbol:
     if constraint.repeats:
         raise emitter.refusal("uniqueItems", "can't be enforced under not")
     if longest is not None and shortest > longest:
-        return emitter.grammar.define(emitter.grammar.name("a"), [])
+        return emitter.grammar.rule()
     if constraint.unique and longest in (0, 1):
         constraint = replace(constraint, unique=False)
     if constraint.unique:
@@ -130,7 +130,7 @@ def _selection(
 ) -> Symbol:
     """Some of a list of strings, each once."""
     if shortest > len(strings):
-        return emitter.grammar.define(emitter.grammar.name("a"), [])
+        return emitter.grammar.rule()
     items = [
         Member(emitter.marked(Text(key_text(string)), PLAIN), bit=bit)
         for bit, string in enumerate(strings)

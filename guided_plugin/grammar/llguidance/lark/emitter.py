@@ -186,20 +186,14 @@ class Emitter:
             )
         value = Reference("any")
         if value.rule not in self.grammar.rules:
+            string = self._constraint(String())
             scalars = [
-                self._constraint(each)
-                for each in (String(), Boolean(), Number(), Null())
+                (self._constraint(each),) for each in (Boolean(), Number(), Null())
             ]
-            item = self.marked(value, PLAIN)
-            items = (item, Repeated((COMMA, item), 0, None))
-            array = (Text('"["'), Repeated(items, 0, 1), Text('"]"'))
-            member = (scalars[0], COLON, value)
-            members = (*member, Repeated((COMMA, *member), 0, None))
-            entries = (Text('"{"'), Repeated(members, 0, 1), Text('"}"'))
-            options = [*((scalar,) for scalar in scalars), array, entries]
-            self.grammar.define(
-                value.rule, [Alternative(symbols) for symbols in options]
-            )
+            array = _alike('"["', (self.marked(value, PLAIN),), '"]"')
+            entries = _alike('"{"', (string, COLON, value), '"}"')
+            options = [(string,), *scalars, array, entries]
+            self.grammar.define(value.rule, [Alternative(each) for each in options])
         return value
 
     def refusal(self, keyword: str, why: str) -> UnsupportedSpecError:
@@ -214,22 +208,20 @@ class Emitter:
         """An error about the `uniqueItems` of the array that is being written, with its
         place."""
         document = self.algebra.document
-        items = {*(self.comparing or ())}
-        where = document.place("uniqueItems")
-        most = -1
+        items = set(self.comparing or ())
+        places: dict[str, int] = {}
         for number, node in enumerate([*document.nodes]):
             if not node.keywords.get("uniqueItems"):
                 continue
-            for array in self.algebra.shape(frozenset({(True, number)}))["array"]:
+            arrays = self.algebra.shape(frozenset({(True, number)}))["array"]
+            for array in cast("tuple[Array, ...]", arrays):
                 # Keywords that apply together with it may add to what it says about
                 # items.
-                if (
-                    isinstance(array, Array)
-                    and items.issuperset(array.items)
-                    and len(array.items) > most
-                ):
-                    where = pointer((*node.path, "uniqueItems"))
-                    most = len(array.items)
+                if items.issuperset(array.items):
+                    places[pointer((*node.path, "uniqueItems"))] = len(array.items)
+        where = max(
+            places, key=places.__getitem__, default=document.place("uniqueItems")
+        )
         return UnsupportedSpecError(
             f"uniqueItems can't be enforced: {why}", where=where, hint=hint
         )
@@ -307,9 +299,8 @@ class Emitter:
             case Number():
                 return self._number(constraint)
             case String():
-                body = (value_terminal if self.comparing is None else string_terminal)(
-                    constraint
-                )
+                terminal = value_terminal if self.comparing is None else string_terminal
+                body = terminal(constraint)
                 self.together([body])
                 return self.led(self.grammar.terminal(body), lead(constraint))
 
@@ -341,3 +332,9 @@ class Emitter:
         return self.grammar.terminal(
             body, filled=not (number.no_multiples or number.excluded)
         )
+
+
+def _alike(opening: str, item: tuple[Symbol, ...], closing: str) -> tuple[Symbol, ...]:
+    """A container of any number of items that are all alike."""
+    more = Repeated((COMMA, *item), 0, None)
+    return (Text(opening), Repeated((*item, more), 0, 1), Text(closing))

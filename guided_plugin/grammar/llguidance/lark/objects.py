@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
-    Exists,
     Literals,
     Object,
     Properties,
@@ -30,12 +29,7 @@ from guided_plugin.grammar.llguidance.lark.patterns import (
     matches,
     pattern,
 )
-from guided_plugin.grammar.llguidance.lark.rules import (
-    Alternative,
-    Repeated,
-    Symbol,
-    Text,
-)
+from guided_plugin.grammar.llguidance.lark.rules import Repeated, Symbol, Text
 from guided_plugin.grammar.llguidance.lark.terminals import (
     COLON,
     COMMA,
@@ -77,10 +71,8 @@ def object_rule(emitter: Emitter, constraint: Object) -> Symbol:
     writer = _Writer(emitter, emitter.limited(constraint))
     if not writer.object.exists:
         return writer.rule()
-    rules = {object_rule(emitter, each): None for each in writer.answers()}
-    return emitter.grammar.define(
-        emitter.grammar.name("o"), [Alternative((rule,)) for rule in rules]
-    )
+    options = [object_rule(emitter, each) for each in writer.answers()]
+    return emitter.grammar.rule(*((option,) for option in options))
 
 
 class _Class(NamedTuple):
@@ -116,49 +108,32 @@ class _Writer:
         """The first demand for some property as alternatives, one for each listed
         property that can answer it."""
         exists, *others = self.object.exists
-        if self.may_be_unlisted(exists):
+        if exists.besides is None or any(
+            exists.besides[1].isdisjoint(each.patterns)
+            and not self.algebra.empty(each.value | exists.value)
+            for each in self.open
+        ):
             raise self.emitter.refusal(
                 "not", "asks for some property that need not be a listed one"
             )
+        names, sources = exists.besides
         plain = replace(self.object, exists=tuple(others))
-        options = [
-            self.answered_by(name, exists.value, plain)
-            for name in self.live
-            if self.may_answer(name, exists)
-        ]
+        options = []
+        for name in self.live:
+            if name in names or any(matches(source, name) for source in sources):
+                continue
+            if self.algebra.empty(self.object.of(name) | exists.value):
+                continue
+            required = replace(plain, required=(*plain.required, name))
+            value = Properties(named=((name, exists.value),), describes=False)
+            options.append(with_properties(required, value))
         if len(options) > 1 and len(options) ** len(self.object.exists) > _MAX_ANSWERS:
             raise self.emitter.refusal("not", "requires one of too many properties")
         return options
 
-    def may_be_unlisted(self, exists: Exists) -> bool:
-        """Whether a demand may be answered by a name that is not listed, or is about
-        names that match a pattern."""
-        if exists.besides is None:
-            return True
-        _, sources = exists.besides
-        return any(
-            sources.isdisjoint(each.patterns)
-            and not self.algebra.empty(each.value | exists.value)
-            for each in self.open
-        )
-
-    def may_answer(self, name: str, exists: Exists) -> bool:
-        """Whether a listed property may answer a demand."""
-        names, sources = exists.besides or (frozenset(), frozenset())
-        if name in names or any(matches(source, name) for source in sources):
-            return False
-        return not self.algebra.empty(self.object.of(name) | exists.value)
-
-    def answered_by(self, name: str, value: Literals, plain: Object) -> Object:
-        """The objects in which a listed property has a value that was demanded."""
-        required = tuple(dict.fromkeys((*plain.required, name)))
-        demand = Properties(named=((name, value),), describes=False)
-        return with_properties(replace(plain, required=required), demand)
-
     def rule(self) -> Symbol:
         required = self.required
-        # Those that are not required: the required ones are there at the end in any
-        # case.
+        # The required ones are there at the end in any case: the others are counted.
         fewest = max(0, self.object.shortest - len(required))
         most = self.object.longest
         if most is not None:
@@ -167,48 +142,52 @@ class _Writer:
             self.live = [name for name in self.live if name in required]
             self.open = []
             most = None
-        optional = len(self.live) - len(required)
-        if most is not None and not self.open and most >= optional:
-            most = None
-        is_impossible = (most is not None and most < fewest) or (
-            not self.open and fewest > optional
-        )
-        if is_impossible or any(name not in self.live for name in required):
-            return self.grammar.define(self.grammar.name("o"), [])
-        is_empty_allowed = not required and not fewest
+        if not self.open:
+            optional = len(self.live) - len(required)
+            if fewest > optional:
+                return self.grammar.rule()
+            if most is not None and most >= optional:
+                most = None
+        if most is not None and most < fewest:
+            return self.grammar.rule()
+        if not required.keys() <= set(self.live):
+            return self.grammar.rule()
+        can_be_empty = not required and not fewest
         is_counted = most is not None or fewest > (0 if required else 1)
         comparing = self.emitter.comparing is not None
         if comparing and is_counted:
             raise self.emitter.incomparable(_COUNTED, _COUNT_NOTHING)
-        is_ordered = self.emitter.style.ordered or comparing or not self.live
-        if not is_counted and (is_ordered or len(required) > NAMED):
-            return self.in_order(is_empty_allowed)
-        if len(required) > NAMED:
+        if is_counted and len(required) > NAMED:
             raise self.emitter.refusal(
                 "required", f"over {NAMED} names, next to counts"
             )
-        members = [*self.named_members(), *self.open_members(fewest)]
-        inside = any_order(self.emitter, members, fewest, most)
-        if is_empty_allowed:
+        is_ordered = self.emitter.style.ordered or comparing or not self.live
+        named = list(self.named_members())
+        others = list(self.open_members(fewest))
+        if not is_counted and (is_ordered or len(required) > NAMED):
+            return self.in_order(named, others, can_be_empty)
+        inside = any_order(self.emitter, [*named, *others], fewest, most)
+        if can_be_empty:
             inside = Repeated((inside,), 0, 1)
         return self.grammar.rule((OPEN, inside, CLOSE))
 
     # What properties there may be
 
     def listed_names(self, allowed: tuple[String, ...]) -> list[str]:
-        listed: dict[str, None] = {}
+        names: list[str] = []
         for properties in self.object.properties:
-            listed.update(dict.fromkeys(name for name, _ in properties.named))
-        listed.update(dict.fromkeys((*self.object.required, *self.object.forbidden)))
+            names += [name for name, _ in properties.named]
+        names += self.object.required
+        names += self.object.forbidden
         for string in allowed:
-            listed.update(dict.fromkeys(string.values or ()))
-        return list(listed)
+            names += string.values or ()
+        return list(dict.fromkeys(names))
 
     def is_possible(self, name: str) -> bool:
         """Whether there may be a listed property."""
         return (
             name not in self.object.forbidden
-            and (not self.object.names or self.algebra.allows_name(self.object, name))
+            and self.algebra.allows_name(self.object, name)
             and not self.algebra.empty(self.object.of(name))
         )
 
@@ -223,6 +202,7 @@ class _Writer:
             bodies = [string_terminal(string) for string in shapes]
             base = bodies if len(bodies) == 1 else [any_of(bodies)]
         groups = self.pattern_groups()
+        matched_by = {name: _matched(name, groups) for name in self.listed}
         matching: list[tuple[_Group, ...]] = [()]
         for group in groups:
             matching += [(*matched, group) for matched in matching]
@@ -233,12 +213,12 @@ class _Writer:
                 continue
             if self.emitter.comparing is not None:
                 raise self.emitter.incomparable(_OPEN, _LIST_NAMES)
-            listed = [name for name in self.listed if _matched(name, groups) == matched]
+            listed = [name for name, found in matched_by.items() if found == matched]
             names = " & ".join([*_names(base, matched, groups), *excluding(listed)])
             if empty_terminal(names):
                 continue
             characters = None
-            if not base and len(patterns) == len(groups):
+            if not base and len(patterns) == len(matched) == len(groups):
                 characters = lead(replace(String(), patterns=frozenset(patterns)))
             key = self.emitter.led(self.grammar.terminal(names), characters)
             yield _Class(patterns, names, key, value)
@@ -293,30 +273,24 @@ class _Writer:
                 key = self.emitter.marked(key, CHANGING)
             yield Member(self.emitter.value(each.value), (key, COLON))
 
-    def in_order(self, is_empty_allowed: bool) -> Symbol:
+    def in_order(
+        self, named: list[Member], others: list[Member], can_be_empty: bool
+    ) -> Symbol:
         """Listed properties in their order, the others after them."""
-        members = {
-            name: (
-                Text(key_text(name)),
-                COLON,
-                self.emitter.value(self.object.of(name)),
-            )
-            for name in self.live
-        }
-        others = [
-            (each.key, COLON, self.emitter.value(each.value)) for each in self.open
-        ]
-        other = self.grammar.rule(*others) if others else None
+        other = None
+        if others:
+            other = self.grammar.rule(*((*each.key, each.value) for each in others))
         tail: tuple[Symbol, ...] = ()
         if other is not None:
             tail = (Repeated((COMMA, other), 0, None),)
         heads: list[tuple[Symbol, ...]] = []
-        if is_empty_allowed:
+        if can_be_empty:
             heads.append(())
         if other is not None and not self.required:
             heads.append((other, *tail))
-        for name, member in reversed(members.items()):
-            if name in self.required:
+        for each in reversed(named):
+            member = (*each.key, each.value)
+            if each.required:
                 # Nothing that comes later can come first.
                 heads = [(*member, *tail)]
                 tail = (COMMA, *member, *tail)
