@@ -12,7 +12,7 @@ from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
 OBJECT = {"type": "object"}
 ONE = {"contains": {"const": 1}}
 FOUR = {
-    "properties": dict.fromkeys("abcd", {"const": 1}),
+    "properties": {name: {"const": 1} for name in "abcd"},
     "additionalProperties": False,
 }
 
@@ -23,8 +23,16 @@ CASES = [
     ({"type": "array", "not": {"items": {"const": 1}}}, ["[2]", "[1,1,2]"], ["[]", "[1]", "[1,1]"]),
     ({**OBJECT, "minProperties": 2}, ['{"a":1,"b":1}'], ['{"a":1,"a":1}', '{"a":1}']),
     ({"properties": {"a": {}}, "minProperties": 1}, ['{"a":1}', '{"b":1}'], ["{}"]),
-    ({**OBJECT, "required": ["a"], "minProperties": 3}, ['{"b":1,"a":1,"c":1}'], ['{"a":1,"b":1,"b":1}', '{"a":1,"b":1}']),
-    ({**FOUR, "minProperties": 2}, ['{"b":1,"a":1}', '{"a":1,"b":1,"c":1,"d":1}'], ['{"a":1}', "{}", '{"a":1,"a":1}']),
+    (
+        {**OBJECT, "required": ["a"], "minProperties": 3},
+        ['{"b":1,"a":1,"c":1}'],
+        ['{"a":1,"b":1,"b":1}', '{"a":1,"b":1}'],
+    ),
+    (
+        {**FOUR, "minProperties": 2},
+        ['{"b":1,"a":1}', '{"a":1,"b":1,"c":1,"d":1}'],
+        ['{"a":1}', "{}", '{"a":1,"a":1}'],
+    ),
     ({**FOUR, "maxProperties": 2}, ["{}", '{"d":1}', '{"b":1,"a":1}'], ['{"a":1,"b":1,"c":1}']),
     (
         {**FOUR, "required": ["c"], "minProperties": 2, "maxProperties": 3},

@@ -80,8 +80,10 @@ def _alike(emitter: Emitter, constraint: Array, index: int) -> tuple[Symbol, ...
     high = None if constraint.longest is None else constraint.longest - index
     if index:
         return (Repeated((COMMA, item), low, high),)
-    more = Repeated((COMMA, item), max(low - 1, 0), None if high is None else high - 1)
-    symbols = (item,) if high == 1 else (item, more)
+    symbols: tuple[Symbol, ...] = (item,)
+    if high != 1:
+        most = None if high is None else high - 1
+        symbols = (item, Repeated((COMMA, item), max(low - 1, 0), most))
     return symbols if low else (Repeated(symbols, 0, 1),)
 
 
@@ -131,12 +133,13 @@ def _selection(
     """Some of a list of strings, each once."""
     if shortest > len(strings):
         return emitter.grammar.rule()
-    items = [
-        Member(emitter.marked(Text(key_text(string)), PLAIN), bit=bit)
-        for bit, string in enumerate(strings)
-    ]
-    filled = any_order(emitter, items, shortest, longest)
-    inside = filled if shortest else Repeated((filled,), 0, 1)
+    items = []
+    for bit, string in enumerate(strings):
+        item = emitter.marked(Text(key_text(string)), PLAIN)
+        items.append(Member(item, bit=bit))
+    inside = any_order(emitter, items, shortest, longest)
+    if not shortest:
+        inside = Repeated((inside,), 0, 1)
     return emitter.grammar.rule((OPEN, inside, CLOSE))
 
 
@@ -151,9 +154,10 @@ def _distinct(emitter: Emitter, constraint: Array) -> Symbol:
             "`contains` counts the items", "leave one of the two out"
         )
     least = constraint.shortest
-    if least > 1 and (
-        constraint.prefix_length or _least_count(emitter, constraint, least) < least
-    ):
+    count = least
+    if least > 1:
+        count = _least_count(emitter, constraint, least)
+    if count < least:
         raise emitter.incomparable(
             f"there may be fewer than {least} different items",
             "use a smaller minItems, or items of a type with enough values; arrays and"
@@ -167,12 +171,13 @@ def _distinct(emitter: Emitter, constraint: Array) -> Symbol:
 def _least_count(emitter: Emitter, constraint: Array, most: int) -> int:
     """How many different scalars may be items, at least; no more than `most` of a
     type."""
-    shape = emitter.algebra.shape(constraint.at(0))
-    # Alternatives of one type may have values in common.
-    return sum(
-        max((_count(each, most) for each in every), default=0)
-        for every in shape.values()
-    )
+    if constraint.prefix_length:
+        return 0
+    found = 0
+    for alternatives in emitter.algebra.shape(constraint.at(0)).values():
+        # Alternatives of one type may have values in common.
+        found += max((_count(each, most) for each in alternatives), default=0)
+    return found
 
 
 def _count(constraint: Constraint, most: int) -> int:

@@ -239,14 +239,6 @@ class Object:
             return self.properties[0].of(name)
         return TRUE.union(*(properties.of(name) for properties in self.properties))
 
-    @property
-    def counts_names(self) -> bool:
-        """Whether an object could satisfy this by a name that comes twice, though not
-        as it is read back."""
-        return self.shortest > len(self.required) + 1 or any(
-            exists.value for exists in self.exists
-        )
-
 
 Constraint = Null | Boolean | Number | String | Array | Object
 

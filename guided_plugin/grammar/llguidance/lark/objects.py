@@ -71,8 +71,8 @@ def object_rule(emitter: Emitter, constraint: Object) -> Symbol:
     writer = _Writer(emitter, emitter.limited(constraint))
     if not writer.object.exists:
         return writer.rule()
-    options = [object_rule(emitter, each) for each in writer.answers()]
-    return emitter.grammar.rule(*((option,) for option in options))
+    alternatives = [(object_rule(emitter, each),) for each in writer.answers()]
+    return emitter.grammar.rule(*alternatives)
 
 
 class _Class(NamedTuple):
@@ -86,37 +86,45 @@ class _Class(NamedTuple):
 
 
 class _Writer:
+    """Writes the rule of one object constraint."""
+
     def __init__(self, emitter: Emitter, constraint: Object) -> None:
         self.emitter = emitter
         self.algebra = emitter.algebra
         self.grammar = emitter.grammar
         self.object = constraint
         self.required = dict.fromkeys(constraint.required)
-        names = TRUE.union(*constraint.names)
         # The strings that `propertyNames` allows.
-        allowed = self.algebra.strings(names) if names else (String(),)
+        allowed: tuple[String, ...] = (String(),)
+        if constraint.names:
+            allowed = self.algebra.strings(TRUE.union(*constraint.names))
         self.listed = self.listed_names(allowed)
+        """The names about which the schema says something."""
         self.live = [name for name in self.listed if self.is_possible(name)]
+        """Those of them that properties may have."""
         if emitter.comparing is not None:
+            order = emitter.name_order
             for name in self.live:
-                emitter.name_order.setdefault(name, len(emitter.name_order))
-            self.live.sort(key=emitter.name_order.__getitem__)
+                order.setdefault(name, len(order))
+            self.live.sort(key=order.__getitem__)
         self.open = list(self.open_classes(allowed))
+        """All other names."""
         emitter.together([each.names for each in self.open])
 
     def answers(self) -> list[Object]:
         """The first demand for some property as alternatives, one for each listed
         property that can answer it."""
         exists, *others = self.object.exists
-        if exists.besides is None or any(
-            exists.besides[1].isdisjoint(each.patterns)
-            and not self.algebra.empty(each.value | exists.value)
-            for each in self.open
-        ):
-            raise self.emitter.refusal(
-                "not", "asks for some property that need not be a listed one"
-            )
+        refusal = self.emitter.refusal(
+            "not", "asks for some property that need not be a listed one"
+        )
+        if exists.besides is None:
+            raise refusal
         names, sources = exists.besides
+        for each in self.open:
+            may_answer = sources.isdisjoint(each.patterns)
+            if may_answer and not self.algebra.empty(each.value | exists.value):
+                raise refusal
         plain = replace(self.object, exists=tuple(others))
         options = []
         for name in self.live:
@@ -132,6 +140,7 @@ class _Writer:
         return options
 
     def rule(self) -> Symbol:
+        """The rule of an object about which there are no demands left."""
         required = self.required
         # The required ones are there at the end in any case: the others are counted.
         fewest = max(0, self.object.shortest - len(required))
@@ -174,6 +183,7 @@ class _Writer:
     # What properties there may be
 
     def listed_names(self, allowed: tuple[String, ...]) -> list[str]:
+        """The names about which the schema says something, in its order."""
         names: list[str] = []
         for properties in self.object.properties:
             names += [name for name, _ in properties.named]
@@ -199,8 +209,9 @@ class _Writer:
             return
         base: list[str] = []
         if String() not in shapes:
-            bodies = [string_terminal(string) for string in shapes]
-            base = bodies if len(bodies) == 1 else [any_of(bodies)]
+            base = [string_terminal(string) for string in shapes]
+        if len(base) > 1:
+            base = [any_of(base)]
         groups = self.pattern_groups()
         matched_by = {name: _matched(name, groups) for name in self.listed}
         matching: list[tuple[_Group, ...]] = [()]
@@ -214,13 +225,16 @@ class _Writer:
             if self.emitter.comparing is not None:
                 raise self.emitter.incomparable(_OPEN, _LIST_NAMES)
             listed = [name for name, found in matched_by.items() if found == matched]
-            names = " & ".join([*_names(base, matched, groups), *excluding(listed)])
+            parts = _names(base, matched, groups)
+            names = " & ".join([*parts, *excluding(listed)])
             if empty_terminal(names):
                 continue
             characters = None
-            if not base and len(patterns) == len(matched) == len(groups):
-                characters = lead(replace(String(), patterns=frozenset(patterns)))
-            key = self.emitter.led(self.grammar.terminal(names), characters)
+            is_plain = len(patterns) == len(matched) == len(groups)
+            if is_plain and not base:
+                characters = lead(String(patterns=frozenset(patterns)))
+            terminal = self.grammar.terminal(names)
+            key = self.emitter.led(terminal, characters)
             yield _Class(patterns, names, key, value)
 
     def pattern_groups(self) -> list[_Group]:
@@ -237,6 +251,7 @@ class _Writer:
         return [tuple(group) for group in groups.values()]
 
     def open_value(self, matched: tuple[str, ...]) -> Literals:
+        """What a property whose name matches these patterns must satisfy."""
         value = TRUE
         for properties in self.object.properties:
             own = [
@@ -244,7 +259,9 @@ class _Writer:
                 for source, literals in properties.matching
                 if source in matched
             ]
-            value = value.union(*own) if own else value | (properties.others or TRUE)
+            if not own and properties.others is not None:
+                own = [properties.others]
+            value = value.union(*own)
         return value
 
     # Rules
@@ -254,9 +271,12 @@ class _Writer:
         order = sorted(self.live, key=lambda name: name not in self.required)
         bits = {name: bit for bit, name in enumerate(order[:NAMED])}
         for name in self.live:
-            value = self.emitter.value(self.object.of(name))
-            key = (Text(key_text(name)), COLON)
-            yield Member(value, key, name in self.required, bits.get(name))
+            yield Member(
+                value=self.emitter.value(self.object.of(name)),
+                key=(Text(key_text(name)), COLON),
+                required=name in self.required,
+                bit=bits.get(name),
+            )
 
     def open_members(self, fewest: int) -> Iterator[Member]:
         """The properties that are not listed, of which so many must come."""
@@ -265,7 +285,8 @@ class _Writer:
             if fewest > 1:
                 # The grammar can't remember these names, and the last value of a name
                 # is what counts.
-                if few_strings(each.names, max(FEW_NAMES, fewest)) is not None:
+                few = few_strings(each.names, max(FEW_NAMES, fewest))
+                if few is not None:
                     raise self.emitter.refusal(
                         "minProperties", "counts few names that are not listed"
                     )
@@ -277,17 +298,16 @@ class _Writer:
         self, named: list[Member], others: list[Member], can_be_empty: bool
     ) -> Symbol:
         """Listed properties in their order, the others after them."""
-        other = None
-        if others:
-            other = self.grammar.rule(*((*each.key, each.value) for each in others))
         tail: tuple[Symbol, ...] = ()
-        if other is not None:
-            tail = (Repeated((COMMA, other), 0, None),)
         heads: list[tuple[Symbol, ...]] = []
         if can_be_empty:
             heads.append(())
-        if other is not None and not self.required:
-            heads.append((other, *tail))
+        if others:
+            alternatives = [(*each.key, each.value) for each in others]
+            other = self.grammar.rule(*alternatives)
+            tail = (Repeated((COMMA, other), 0, None),)
+            if not self.required:
+                heads.append((other, *tail))
         for each in reversed(named):
             member = (*each.key, each.value)
             if each.required:
@@ -298,7 +318,8 @@ class _Writer:
                 heads.append((*member, *tail))
                 tail = (Repeated((COMMA, *member), 0, 1), *tail)
             tail = (self.grammar.rule(tail),)
-        return self.grammar.rule(*((OPEN, *head, CLOSE) for head in reversed(heads)))
+        objects = [(OPEN, *head, CLOSE) for head in reversed(heads)]
+        return self.grammar.rule(*objects)
 
 
 def _matched(name: str, groups: list[_Group]) -> tuple[_Group, ...]:
@@ -313,14 +334,16 @@ def _names(
 ) -> list[str]:
     """The parts of a terminal for the names that match a pattern of each of these
     groups, and no other."""
-    # A pattern's expression is a string already.
-    parts = base or ([] if matched else [expression(f'"{ANY_CHARACTER}*"')])
+    parts = base
+    if not parts and not matched:
+        # A pattern's expression is a string already.
+        parts = [expression(f'"{ANY_CHARACTER}*"')]
     for group in matched:
         if len(group) == 1:
             parts = both_patterns(parts, group)
         else:
             parts = [*parts, any_of([pattern(source) for source in group])]
-    others = itertools.chain.from_iterable(
-        group for group in groups if group not in matched
-    )
-    return [*parts, *(f"~{also_pattern(source)}" for source in others)]
+    for group in groups:
+        if group not in matched:
+            parts = [*parts, *(f"~{also_pattern(source)}" for source in group)]
+    return parts
