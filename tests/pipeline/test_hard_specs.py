@@ -95,14 +95,6 @@ USER = '{"user_id":"a","user_name":"%s"}'
 
 INTEGERS = {**UNIQUE, "items": {"type": "integer"}}
 NAMED = {"patternProperties": {"^$": INTEGERS}, "additionalProperties": False}
-NONE_MATCHES = {
-    "allOf": [
-        {"not": {"patternProperties": {name: False}}} for name in ("^a", "b", "d")
-    ],
-    "patternProperties": {"^a": True, "b": True, "d": True},
-    "additionalProperties": False,
-    "maxProperties": 1,
-}
 PROPERTIES = {
     f"p{i}": {"anyOf": [{"type": "string"}, {"type": "integer"}]} for i in range(3300)
 }
@@ -136,7 +128,6 @@ TEXTS: list[tuple[gp.OutputSpec, list[str], list[str]]] = [
         ['["a","a"]'],
     ),
     (schema(NAMED), ['{"":[1,2]}'], ['{"":[1,1]}']),
-    (schema(NONE_MATCHES), ['{"abcdf":1}'], ['{"abc":1}', "{}"]),
     (
         schema({"type": "number", "minimum": 1e10}),
         ["50036000000.5", "10000000000"],
@@ -149,7 +140,7 @@ TEXTS: list[tuple[gp.OutputSpec, list[str], list[str]]] = [
         ['{"\x7f":1}'],
         ["{}"],
     ),
-    (schema(MANY, whitespace="compact"), ['{"p1":1,"p2":"a"}'], ['{"p1":1}']),
+    (schema(MANY, whitespace="compact"), ['{"p1":1,"p2":"a"}'], ["{}"]),
     (schema({"type": "string"}), [r'"\u0041\/\ud83d\ude00"'], [r'"\ud83d"', r'"\x"']),
     (
         schema({"type": "array", "items": {"type": "string"}}),
