@@ -67,7 +67,11 @@ _Group = tuple[str, ...]
 
 
 def object_rule(emitter: Emitter, constraint: Object) -> Symbol:
-    """The rule of an object constraint."""
+    """The rule of an object constraint.
+
+    A demand for some property is replaced by alternatives that require one, until none
+    is left.
+    """
     writer = _Writer(emitter, emitter.limited(constraint))
     if not writer.object.exists:
         return writer.rule()
@@ -86,7 +90,12 @@ class _Class(NamedTuple):
 
 
 class _Writer:
-    """Writes the rule of one object constraint."""
+    """Writes the rule of one object constraint.
+
+    Names about which the schema says something are listed: each is a property of its
+    own. All other names are in classes, one for each set of patterns that they match;
+    every name of a class has the same values.
+    """
 
     def __init__(self, emitter: Emitter, constraint: Object) -> None:
         self.emitter = emitter
