@@ -9,7 +9,7 @@ import pytest
 from llguidance_specs import VOCABULARY, allowed
 
 from guided_plugin import OutputSpec
-from guided_plugin.errors import UnsatisfiableSpecError
+from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
 
 OBJECT = {"type": "object"}
 
@@ -62,3 +62,49 @@ def test_a_comma_comes_only_before_a_property_that_is_possible(
     matcher = backend.start(backend.compile(spec), VOCABULARY.stop_token_ids)
     assert matcher.accept_text(text.encode())
     assert allowed(backend, [matcher])[0] & {*b",}"} == {*map(ord, shown)}
+
+
+ONE = {"contains": {"const": 1}}
+NOT_INTEGERS = {"not": {"additionalProperties": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "where"),
+    [
+        ({"contains": {}, "maxItems": 2}, "#/contains"),
+        ({**ONE, "minItems": 2}, "#/contains"),
+        (
+            {"allOf": [{"contains": {"const": i}} for i in range(2)]},
+            "#/allOf/0/contains",
+        ),
+        ({"prefixItems": [{"const": 2}], **ONE}, "#/contains"),
+        ({"not": {"prefixItems": [{}], "items": {"type": "null"}}}, "#/not"),
+        ({"properties": {"a": {}}, "minProperties": 2}, "#/minProperties"),
+        ({"properties": {"a": {}}, "maxProperties": 2}, "#/maxProperties"),
+        (
+            {"propertyNames": {"pattern": "^[ab]$"}, "minProperties": 2},
+            "#/minProperties",
+        ),
+        ({**OBJECT, "minProperties": 5_000_000}, "#/minProperties"),
+        (
+            {"required": list(map(str, range(41))), "maxProperties": 60},
+            "#/maxProperties",
+        ),
+        ({**OBJECT, **NOT_INTEGERS}, "#/not"),
+        ({**OBJECT, "oneOf": [NOT_INTEGERS["not"], {"minProperties": 0}]}, "#/oneOf"),
+        ({**OBJECT, "not": {"propertyNames": {"maxLength": 1}}}, "#/not"),
+        ({**OBJECT, "not": {"patternProperties": {"^x": {"const": 1}}}}, "#/not"),
+        (
+            {"patternProperties": {letter: {"const": letter} for letter in "abcdefg"}},
+            "#/patternProperties",
+        ),
+    ],
+    ids=lambda case: json.dumps(case)[:60],
+)
+def test_what_hardly_any_schema_asks_for_is_refused_with_its_place(
+    backend, schema, where
+):
+    with pytest.raises(UnsupportedSpecError) as caught:
+        backend.compile(OutputSpec.json_schema(schema, strict=False))
+    assert caught.value.where == where
+    assert caught.value.hint

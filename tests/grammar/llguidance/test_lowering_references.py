@@ -12,6 +12,7 @@ from guided_plugin import OutputSpec
 from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import schema_to_lark
 
+INTEGER = {"type": "integer"}
 DYNAMIC = '{"$dynamicRef": "#a", "$defs": {"a": {"$dynamicAnchor": "a"}}}'
 RECURSIVE = """{"$schema": "https://json-schema.org/draft/2019-09/schema",
     "$recursiveRef": "#"}"""

@@ -212,14 +212,6 @@ class Object:
         """What the value of a property must satisfy."""
         return TRUE.union(*(properties.of(name) for properties in self.properties))
 
-    @property
-    def counts_names(self) -> bool:
-        """Whether an object could satisfy this by a name that comes twice, though not
-        as it is read back."""
-        return self.shortest > len(self.required) + 1 or any(
-            exists.value for exists in self.exists
-        )
-
 
 Constraint = Null | Boolean | Number | String | Array | Object
 

@@ -7,11 +7,10 @@ terminals; arrays.py and objects.py write the rules of the rest.
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, cast
 
 from guided_plugin.errors import CompileLimitError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
@@ -54,7 +53,6 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     COLON,
     COMMA,
     NULL,
-    empty_terminal,
     entangled,
     lead,
     string_terminal,
@@ -80,7 +78,6 @@ _NUMBER_REACH = 3
 """Characters that a number may still need besides the digits of a bound: behind a sign,
 a point or an exponent."""
 
-T = TypeVar("T")
 _Compared: TypeAlias = tuple[Items, ...] | None
 
 SIMPLER = "leave one of the keywords out, or use smaller bounds and fewer alternatives"
@@ -132,27 +129,15 @@ class Emitter:
         self._marks: dict[tuple[Constraint, _Compared], int] = {}
         self.distinct = False
         """Whether the output needs the check that items or names are distinct."""
-        self.is_apart = False
-        """Whether it only finds out what may be written."""
-
-    def apart(self) -> Emitter:
-        """Another one for the same schema, which writes into a grammar of its own."""
-        other = Emitter(self.algebra, self.style, self._writers, Grammar())
-        other.is_apart = True
-        other.comparing = self.comparing
-        return other
 
     def root(self, literals: Literals) -> Symbol:
         """The rule of a whole document, everything that it needs included."""
         symbol = self.value(literals)
-        self._finish()
+        while self._pending:
+            name, pending, self.comparing = self._pending.pop()
+            rules = dict.fromkeys(self._constraints(pending))
+            self.grammar.define(name, [Alternative((rule,)) for rule in rules])
         return symbol
-
-    def satisfies(self, constraint: Constraint) -> bool:
-        """Whether anything satisfies a constraint, as its rules tell."""
-        symbol = self._constraint(constraint)
-        self._finish()
-        return self.grammar.productive(symbol, empty_terminal)
 
     def limited(self, constraint: Object) -> Object:
         """The same objects; those that describe some properties without others, where
@@ -210,47 +195,42 @@ class Emitter:
             )
         value = Reference("any")
         if value.rule not in self.grammar.rules:
+            string = self._constraint(String())
             scalars = [
-                self._constraint(each)
-                for each in (String(), Boolean(), Number(), Null())
+                (self._constraint(each),) for each in (Boolean(), Number(), Null())
             ]
-            item = self.marked(value, PLAIN)
-            items = (item, Repeated((COMMA, item), 0, None))
-            array = (Text('"["'), Repeated(items, 0, 1), Text('"]"'))
-            member = (scalars[0], COLON, value)
-            members = (*member, Repeated((COMMA, *member), 0, None))
-            entries = (Text('"{"'), Repeated(members, 0, 1), Text('"}"'))
-            options = [*((scalar,) for scalar in scalars), array, entries]
-            self.grammar.define(
-                value.rule, [Alternative(symbols) for symbols in options]
-            )
+            array = _alike('"["', (self.marked(value, PLAIN),), '"]"')
+            entries = _alike('"{"', (string, COLON, value), '"}"')
+            options = [(string,), *scalars, array, entries]
+            self.grammar.define(value.rule, [Alternative(each) for each in options])
         return value
 
     def refusal(self, keyword: str, why: str) -> UnsupportedSpecError:
-        """An error about a keyword, with the place of its first use."""
+        """An error about a keyword, with the place of its first use. What combines
+        schemas may ask for the same without it."""
         where = self.algebra.document.place(keyword)
+        if where == "#":
+            where = "json_schema"
         return UnsupportedSpecError(f"{keyword} {why}", where=where, hint=SIMPLER)
 
     def incomparable(self, why: str, hint: str = SIMPLER) -> UnsupportedSpecError:
         """An error about the `uniqueItems` of the array that is being written, with its
         place."""
         document = self.algebra.document
-        items = {*(self.comparing or ())}
-        where = document.place("uniqueItems")
-        most = -1
+        items = set(self.comparing or ())
+        places: dict[str, int] = {}
         for number, node in enumerate([*document.nodes]):
             if not node.keywords.get("uniqueItems"):
                 continue
-            for array in self.algebra.shape(frozenset({(True, number)}))["array"]:
+            arrays = self.algebra.shape(frozenset({(True, number)}))["array"]
+            for array in cast("tuple[Array, ...]", arrays):
                 # Keywords that apply together with it may add to what it says about
                 # items.
-                if (
-                    isinstance(array, Array)
-                    and items.issuperset(array.items)
-                    and len(array.items) > most
-                ):
-                    where = pointer((*node.path, "uniqueItems"))
-                    most = len(array.items)
+                if items.issuperset(array.items):
+                    places[pointer((*node.path, "uniqueItems"))] = len(array.items)
+        where = max(
+            places, key=places.__getitem__, default=document.place("uniqueItems")
+        )
         return UnsupportedSpecError(
             f"uniqueItems can't be enforced: {why}", where=where, hint=hint
         )
@@ -285,25 +265,23 @@ class Emitter:
         if any(map(entangled, bodies)):
             self.grammar.together(bodies)
 
-    def _finish(self) -> None:
-        while self._pending:
-            name, literals, self.comparing = self._pending.pop()
-            alternatives = dict.fromkeys(self._constraints(literals))
-            self.grammar.define(
-                name, [Alternative((symbol,)) for symbol in alternatives]
-            )
-
     def _constraints(self, literals: Literals) -> list[Symbol]:
         shape = self.algebra.shape(literals)
         if shape["object"]:
-            self._check_row(shape["object"])
+            self._check_row(cast("Sequence[Object]", shape["object"]))
         return [self._constraint(c) for every in shape.values() for c in every]
 
-    def _check_row(self, objects: Sequence[Constraint]) -> None:
+    def _check_row(self, objects: Sequence[Object]) -> None:
         """Refuse objects of more properties, in any order, than may come at one
         place."""
-        items = sum(2 + len(_listed([each])) for each in objects)
-        if items > _MOST_AT_ONCE and not self.style.ordered:
+        if self.style.ordered:
+            return
+        items = 2 * len(objects)
+        for constraint in objects:
+            items += len(
+                {name for each in constraint.properties for name, _ in each.named}
+            )
+        if items > _MOST_AT_ONCE:
             raise CompileLimitError(
                 f"{items} properties in any order may come at one place; llguidance reads {_MOST_AT_ONCE}",
                 where=self.algebra.document.place(
@@ -334,17 +312,16 @@ class Emitter:
             case Number():
                 return self._number(constraint)
             case String():
-                body = (value_terminal if self.comparing is None else string_terminal)(
-                    constraint
-                )
-                terminal = self.grammar.terminal(
+                terminal = value_terminal if self.comparing is None else string_terminal
+                body = terminal(constraint)
+                text = self.grammar.terminal(
                     body,
                     reach=reach_of(constraint),
                     marks=marks_of(constraint),
                     texts=texts_of(constraint),
                 )
                 self.together([body])
-                return self.led(terminal, lead(constraint))
+                return self.led(text, lead(constraint))
 
     def _number(self, number: Number) -> Symbol:
         spelling = self.style.spelling
@@ -386,16 +363,7 @@ def _digits_of(number: Number) -> int:
     return max((len(plain(value)) for value in named), default=0)
 
 
-def all_subsets(items: Sequence[T]) -> Iterator[tuple[T, ...]]:
-    """All choices of some items, the fewest first."""
-    return itertools.chain.from_iterable(
-        itertools.combinations(items, count) for count in range(len(items) + 1)
-    )
-
-
-def _listed(objects: Iterable[Constraint]) -> dict[str, None]:
-    """The names that objects list, in the order of the first object that lists them."""
-    properties = (
-        each for o in objects if isinstance(o, Object) for each in o.properties
-    )
-    return dict.fromkeys(name for each in properties for name, _ in each.named)
+def _alike(opening: str, item: tuple[Symbol, ...], closing: str) -> tuple[Symbol, ...]:
+    """A container of any number of items that are all alike."""
+    more = Repeated((COMMA, *item), 0, None)
+    return (Text(opening), Repeated((*item, more), 0, 1), Text(closing))
