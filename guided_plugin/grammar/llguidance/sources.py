@@ -20,10 +20,10 @@ from guided_plugin.errors import (
 )
 from guided_plugin.grammar.llguidance.client import client_lark
 from guided_plugin.grammar.llguidance.lark import HEADER, schema_to_lark
-from guided_plugin.grammar.llguidance.lark.ends import nesting
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
 from guided_plugin.grammar.llguidance.lark.reach import Known, known_of
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar, literal
+from guided_plugin.grammar.llguidance.lark.runs import nesting
 from guided_plugin.grammar.llguidance.matcher import first_line
 from guided_plugin.grammar.llguidance.tags import tag_to_lark
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers

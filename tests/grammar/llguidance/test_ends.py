@@ -10,9 +10,10 @@ import pytest
 from oracle import oracle
 
 from guided_plugin.grammar.llguidance.lark import schema_to_lark
-from guided_plugin.grammar.llguidance.lark.ends import ends_of, forced_run, nesting
+from guided_plugin.grammar.llguidance.lark.ends import ends_of
 from guided_plugin.grammar.llguidance.lark.reach import known_of
 from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar, RuleSet
+from guided_plugin.grammar.llguidance.lark.runs import forced_run, nesting
 from guided_plugin.spec.languages import searched, whole
 
 NODE = {
@@ -29,7 +30,7 @@ SCHEMAS: list[Any] = [
     {"type": "array", "items": NODE, "minItems": 3},
     {
         "type": "array",
-        "items": {"enum": [1, 2, 33]},
+        "items": {"enum": ["a", "b", "cc"]},
         "uniqueItems": True,
         "minItems": 2,
     },

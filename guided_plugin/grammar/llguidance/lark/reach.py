@@ -17,6 +17,7 @@ from guided_plugin.spec.ecma import (
     Characters,
     Node,
     Not,
+    Ranges,
     Repeat,
     Sequence,
     children,
@@ -91,8 +92,9 @@ def texts_of(string: String) -> tuple[bytes, ...]:
 
 def marks_of(string: String) -> frozenset[str]:
     """The characters that end some text of a constraint, or make another one of it."""
-    refused = [known_of_pattern(source).marks for source in string.no_patterns]
-    return frozenset().union(*refused, *(known.marks for known in _demands(string)))
+    found = _demands(string)
+    found += map(known_of_pattern, string.no_patterns)
+    return frozenset().union(*(known.marks for known in found))
 
 
 def known_of(node: Node) -> Known:
@@ -175,21 +177,23 @@ def _marks(node: Node) -> set[str]:
     if node == ANY:
         return set()
     ranges = complement(node.ranges) if node.negated else node.ranges
-    if not all(any(low <= code <= high for low, high in ranges) for code in PROBES):
+    if not all(_holds(ranges, code) for code in PROBES):
         return set()
-    out = [each for each in complement(ranges) if each not in _NO_TEXT]
-    codes = {
-        code
-        for low, high in out
-        for code in range(min(low, _BEYOND), min(high, _BEYOND) + 1)
-    }
-    return {chr(code) for code in codes if code > 31 and chr(code) not in '"\\<'}
+    found: set[str] = set()
+    for low, high in set(complement(ranges)).difference(_NO_TEXT):
+        codes = range(min(low, _BEYOND), min(high, _BEYOND) + 1)
+        found.update(map(chr, codes))
+    return {char for char in found if char >= " " and char not in '"\\<'}
 
 
 def _character(node: Characters) -> str:
     """One character of a class, a usual one if that may be."""
     ranges = complement(node.ranges) if node.negated else node.ranges
     for code in _USUAL:
-        if any(low <= code <= high for low, high in ranges):
+        if _holds(ranges, code):
             return chr(code)
     return chr(ranges[0][0]) if ranges else "a"
+
+
+def _holds(ranges: Ranges, code: int) -> bool:
+    return any(low <= code <= high for low, high in ranges)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import json
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -49,6 +50,18 @@ holds these."""
 def literal(text: str) -> str:
     """A text in quotes, as llguidance reads it: its lexer takes no DEL there."""
     return encode_basestring(text).replace("\x7f", "\\u007f")
+
+
+def lone_literal(body: str) -> bytes | None:
+    """The text of a body that is one literal; None where it is more, or another
+    thing."""
+    if not body.startswith('"'):
+        return None
+    try:
+        text = json.loads(body)
+    except ValueError:  # there are several
+        return None
+    return str(text).encode()
 
 
 class Text(NamedTuple):
