@@ -55,8 +55,13 @@ def spelling(token: bytes, mode: Mode) -> tuple[bytes, bytes]:
     if mode >= Mode.STRING and (found := _REST_OF_STRING.match(token, inside)):
         inside = found.end()
     outside = _SPACES.sub(_without_spaces, token[inside:])
-    bare = _STRING.sub(lambda found: b'"' + b"x" * (len(found[0]) - 1), outside)
+    bare = _STRING.sub(_without_letters, outside)
     return token[:inside] + outside, b"x" * inside + bare
+
+
+def _without_letters(found: re.Match[bytes]) -> bytes:
+    rest = len(found[0]) - 1
+    return b'"' + b"x" * rest
 
 
 def _without_spaces(found: re.Match[bytes]) -> bytes:
@@ -114,11 +119,13 @@ class Spelled:
         for pair in pairs:
             by_first.setdefault(pair[0][:2], []).append(pair)
         by_first.pop(b"", None)
-        ordered = [
-            pair for first in sorted(by_first) for pair in sorted(by_first[first])
-        ]
-        self._texts = [text for text, _ in ordered]
-        self._ids = np.array([token for _, token in ordered], np.int64)
+        self._texts: list[bytes] = []
+        ids: list[int] = []
+        for first in sorted(by_first):
+            for text, number in sorted(by_first[first]):
+                self._texts.append(text)
+                ids.append(number)
+        self._ids = np.array(ids, np.int64)
 
     def beginning(self, text: bytes) -> Ids:
         """The tokens that begin with a text."""
@@ -126,7 +133,8 @@ class Spelled:
         if low == len(self._texts) or not self._texts[low].startswith(text):
             return self._ids[:0]
         # No text has bytes above these: they are not UTF-8.
-        return self._ids[low : bisect_left(self._texts, text + b"\xff" * 8, low)]
+        high = bisect_left(self._texts, text + b"\xff" * 8, low)
+        return self._ids[low:high]
 
 
 class Spellings:
@@ -172,6 +180,6 @@ class Spellings:
 
 def forbid(mask: MaskArray, ids: Ids) -> None:
     """Take tokens out of a mask."""
-    np.bitwise_and.at(
-        mask, ids >> 5, ~np.left_shift(1, ids & 31).astype(np.uint32).view(np.int32)
-    )
+    bits = np.left_shift(1, ids & 31).astype(np.uint32)
+    kept = ~bits
+    np.bitwise_and.at(mask, ids >> 5, kept.view(np.int32))

@@ -83,11 +83,13 @@ def texts_of(string: String) -> tuple[bytes, ...]:
             return ()
         usual = found[0].texts if found else ("",)
         # Where a pattern may be found anywhere, a longer text has more before it.
-        texts = ["a" * (string.shortest - len(text)) + text for text in usual]
-    kept = (text for text in texts if text not in string.excluded)
-    return tuple(
-        json.dumps(text, ensure_ascii=False).encode(errors="replace") for text in kept
-    )
+        texts = [text.rjust(string.shortest, "a") for text in usual]
+    written: list[bytes] = []
+    for text in texts:
+        if text not in string.excluded:
+            quoted = json.dumps(text, ensure_ascii=False)
+            written.append(quoted.encode(errors="replace"))
+    return tuple(written)
 
 
 def marks_of(string: String) -> frozenset[str]:
@@ -132,9 +134,9 @@ def _need(node: Node) -> Need:
             return Need(least, most)
         case Alternation(options) if options:
             needs = [_need(option) for option in options]
-            return Need(
-                min(need.least for need in needs), max(need.most for need in needs)
-            )
+            least = min(need.least for need in needs)
+            most = max(need.most for need in needs)
+            return Need(least, most)
         case Repeat(part, low, _):
             once = _need(part)
             return Need(low * once.least, once.most + max(low - 1, 0) * once.least)
