@@ -68,8 +68,10 @@ class Known:
 def reach_of(string: String) -> int:
     """The bytes that a string of a constraint may still need, its quotes included."""
     if string.values is not None:
-        return _QUOTES + max((len(each.encode()) for each in string.values), default=0)
-    return _QUOTES + string.shortest + sum(known.most for known in _demands(string))
+        sizes = [len(each.encode()) for each in string.values]
+        return _QUOTES + max(sizes, default=0)
+    demanded = sum(known.most for known in _demands(string))
+    return _QUOTES + string.shortest + demanded
 
 
 def texts_of(string: String) -> tuple[bytes, ...]:
@@ -159,7 +161,9 @@ def _texts(node: Node) -> list[str]:
             found = ["".join(usual)]
             for at, texts in enumerate(known):
                 for other in texts[1:]:
-                    found.append("".join([*usual[:at], other, *usual[at + 1 :]]))
+                    before = usual[:at]
+                    behind = usual[at + 1 :]
+                    found.append("".join([*before, other, *behind]))
         case Alternation(options):
             found = [text for option in options for text in _texts(option)] or [""]
             found.sort(key=len)
