@@ -48,6 +48,9 @@ what no collection has, and [figures](figures.md#maskbench) have real schemas. W
   vLLM calls it, with `strict_mode`, which closes objects; llguidance with `no_forcing`, since it otherwise
   insists on the tokenizer's own tokens. Neither is configured further.
 
+Each table was measured on the date that it names. Since then xgrammar, through this package, takes EBNF grammars
+alone and refuses every schema, and [more is refused](specs.md#what-is-refused) with `auto`.
+
 These keywords say nothing about validity, so they are annotations, as in the standard: `title`,
 `description`, `default`, `examples`, `$comment`, `readOnly`, `writeOnly`, `deprecated`, `contentEncoding`,
 `contentMediaType`, `contentSchema`, and every `format` that is not in the table of formats. Keywords of a
