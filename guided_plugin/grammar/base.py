@@ -203,7 +203,7 @@ class Backend(Protocol):
 
     name: str
     languages: frozenset[str]
-    """What `auto` may give it: kinds of specs (`json_schema`, ...) and, in place of
+    """What it takes, named or chosen: kinds of specs (`json_schema`, ...) and, in place of
     `grammar`, the syntaxes `ebnf` and `lark`. It enforces every construct of a spec of
     these that it doesn't refuse. Read from the factory, before a backend is made; a
     factory without it is used where it is named."""

@@ -11,6 +11,7 @@ from llguidance_specs import VOCABULARY
 from oracle import oracle
 
 from guided_plugin import OutputSpec
+from guided_plugin.errors import UnsupportedSpecError
 
 OPEN = {"type": "object"}
 CLOSED = {"additionalProperties": False}
@@ -110,7 +111,12 @@ def compare(compiler, spec, means):
 def test_with_strict_an_object_is_closed_where_it_describes_properties(
     compiler, form, schema, means
 ):
-    compare(compiler, form(schema), means)
+    counts = schema.get("minProperties", 0) > len(schema.get("required", ())) + 1
+    if form is in_lark and counts:
+        with pytest.raises(UnsupportedSpecError, match="inside a grammar"):
+            compiler.compile(form(schema))
+    else:
+        compare(compiler, form(schema), means)
 
 
 def test_no_text_of_an_open_object_has_spaces_that_were_not_asked_for(compiler):

@@ -23,6 +23,8 @@ RAW = "raw-xgrammar"
 class RawXGrammar(XGrammarBackend):
     """The backend with regexes, choices and schemas as xgrammar reads them."""
 
+    languages = frozenset({"ebnf", "regex", "choice", "json_schema", "structural_tag"})
+
     def _compile(self, spec: OutputSpec) -> Any:
         match spec.kind:
             case "regex":

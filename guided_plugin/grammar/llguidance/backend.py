@@ -144,6 +144,8 @@ class LLGuidanceBackend:
         self._probe(spec, lark)
         left = self._left_out(spec)
         named = self._named(spec, lark.text)
+        if spec.close_before_length:
+            lark = replace(lark, ends=ends_of(lark.rules))
         made = Prepared(spec, self.name, lark.packed(), unenforced=left, named=named)
         if not spec.close_before_length:
             return made

@@ -404,3 +404,13 @@ def test_texts_are_spelled_with_the_fewest_tokens():
         map(TOKENS.index, (b'{"', b"name", b'":', b"00"))
     )
     assert Spelling(Vocabulary((b"a", b"</s>"), (1,))).spelled(b"ab") is None
+
+
+def test_what_rules_tell_of_ends_survives_the_way_between_processes(compiler):
+    backend = compiler.backend("llguidance")
+    spec = OutputSpec.json_schema(PERSON, close_before_length=True)
+    made = backend.compile(spec)
+    loaded = backend.load(backend.prepare(spec))
+    kept = [grammar.handle.closing.endings._ends for grammar in (made, loaded)]
+    assert b'"born"' in kept[0].names
+    assert kept[0] == kept[1]

@@ -307,7 +307,7 @@ class TestWhatIsRefused:
             ({"type": "any_text", "later": 1}, "#/format/later"),
         ],
     )
-    @pytest.mark.parametrize("backend", ["auto", "llguidance"])
+    @pytest.mark.parametrize("backend", ["llguidance"])
     def test_with_its_reason(self, compiler, form, says, backend):
         with pytest.raises(GrammarError) as caught:
             compiled(compiler, form, backend)

@@ -12,7 +12,9 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Array,
     Boolean,
     Constraint,
+    Literals,
     Null,
+    Object,
     String,
 )
 from guided_plugin.grammar.llguidance.lark.emitter import CHANGING, PLAIN, Emitter
@@ -153,34 +155,56 @@ def _distinct(emitter: Emitter, constraint: Array) -> Symbol:
         )
     least = constraint.shortest
     count = least
-    if least > 1:
-        count = _least_count(emitter, constraint, least)
+    if least > 1 and constraint.prefix_length:
+        count = 0
+    elif least > 1:
+        count = _least_count(emitter, constraint.at(0), least)
     if count < least:
         raise emitter.incomparable(
             f"there may be fewer than {least} different items",
-            "use a smaller minItems, or items of a type with enough values; arrays and"
-            " objects are not counted",
+            "use a smaller minItems, or items of a type with enough values",
         )
     symbol = _sequence(emitter, constraint)
     emitter.comparing = around
     return symbol
 
 
-def _least_count(emitter: Emitter, constraint: Array, most: int) -> int:
-    """How many different scalars may be items, at least; no more than `most` of a
-    type."""
-    if constraint.prefix_length:
+def _least_count(
+    emitter: Emitter,
+    literals: Literals,
+    most: int,
+    around: frozenset[Literals] = frozenset(),
+) -> int:
+    """How many different values satisfy literals, at least; no more than `most` of a
+    type. `around`: what they stand inside of."""
+    if not literals:
+        return most
+    if literals in around:
         return 0
+    inside = around | {literals}
     found = 0
-    for alternatives in emitter.algebra.shape(constraint.at(0)).values():
+    for alternatives in emitter.algebra.shape(literals).values():
+        counts = [_count(emitter, each, most, inside) for each in alternatives]
         # Alternatives of one type may have values in common.
-        found += max((_count(each, most) for each in alternatives), default=0)
+        found += max(counts, default=0)
     return found
 
 
-def _count(constraint: Constraint, most: int) -> int:
-    """How many values satisfy a constraint, up to `most`."""
+def _count(
+    emitter: Emitter, constraint: Constraint, most: int, around: frozenset[Literals]
+) -> int:
+    """How many values satisfy a constraint, up to `most`; of arrays and objects, as
+    many as their first item or some property may be."""
     match constraint:
+        case Array() if constraint.longest != 0:
+            return _least_count(emitter, constraint.at(0), most, around)
+        case Object(names=()):
+            named = {name for each in constraint.properties for name, _ in each.named}
+            counts = [
+                _least_count(emitter, constraint.of(name), most, around)
+                for name in named.difference(constraint.forbidden)
+            ]
+            return max(counts, default=0)
         case Null():
             return 1
         case (

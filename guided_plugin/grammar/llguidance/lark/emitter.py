@@ -344,7 +344,7 @@ class Emitter:
             raise UnsupportedSpecError(
                 f"multipleOf {str(divisor)[:40]} has too many remainders to count",
                 where=where,
-                hint="set a minimum and a maximum closer together, or list the values in an enum",
+                hint="list the values in an enum, or take a divisor of at most 1024 and three decimals",
             )
         # A range without numbers is no constraint; what is left out of one may be all
         # there is.

@@ -142,11 +142,11 @@ def _digits_before(number: Number, most: int) -> int:
     beyond = farthest + step * (others + 1)
     last = math.ceil(beyond) - 1
     needed = len(str(last))
-    if len(bounds) == 2:
-        return needed
     if not most:
-        return 0
-    return max(most, needed)
+        return needed if len(bounds) == 2 else 0
+    if len(bounds) != 2:
+        needed = max(most, needed)
+    return min(needed, _MOST_BEFORE)
 
 
 def _digits_behind(number: Number, most: int) -> int:
