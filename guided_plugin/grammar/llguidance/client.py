@@ -29,6 +29,7 @@ from guided_plugin.errors import (
 )
 from guided_plugin.grammar.llguidance.lark import HEADER, lower_schema
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar
+from guided_plugin.grammar.llguidance.lark.writer import written
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.schema import check_schema
@@ -188,4 +189,4 @@ def _inner_grammar(
             hint="leave them out, or send the schema as json_schema or in a structural tag",
         )
     layout = spec.layout
-    return schemas.lark(lowered.symbol, "", layout, spec.bounds.max_whitespace).text
+    return written(schemas, lowered.symbol, "", layout, spec.bounds.max_whitespace).text

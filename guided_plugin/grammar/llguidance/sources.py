@@ -24,6 +24,7 @@ from guided_plugin.grammar.llguidance.lark.patterns import whole_text
 from guided_plugin.grammar.llguidance.lark.reach import Known, known_of
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar, literal
 from guided_plugin.grammar.llguidance.lark.runs import nesting
+from guided_plugin.grammar.llguidance.lark.writer import written
 from guided_plugin.grammar.llguidance.matcher import first_line
 from guided_plugin.grammar.llguidance.tags import tag_to_lark
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
@@ -156,7 +157,7 @@ def _terminal(body: str, known: Known) -> LarkGrammar:
     grammar = Grammar()
     texts = tuple(text.encode(errors="replace") for text in known.texts)
     start = grammar.terminal(body, reach=known.most, marks=known.marks, texts=texts)
-    return grammar.lark(start, HEADER)
+    return written(grammar, start, HEADER)
 
 
 def _regex(source: str) -> str:

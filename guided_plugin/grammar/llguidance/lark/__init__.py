@@ -24,6 +24,7 @@ from guided_plugin.grammar.llguidance.lark.objects import object_rule
 from guided_plugin.grammar.llguidance.lark.reader import read_schema
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar, Symbol
 from guided_plugin.grammar.llguidance.lark.terminals import empty_terminal
+from guided_plugin.grammar.llguidance.lark.writer import written
 
 # Without this, where a grammar leaves one text only, llguidance allows one spelling of
 # it alone: the first token of its own tokenization. A model must be free to take any
@@ -65,10 +66,15 @@ def schema_to_lark(
         impossible_token=impossible_token,
         marked=marked,
     )
-    written = grammar.lark(
-        found.symbol, HEADER, whitespace, marked=marked, most=bounds.max_whitespace
+    made = written(
+        grammar,
+        found.symbol,
+        HEADER,
+        whitespace,
+        marked=marked,
+        most=bounds.max_whitespace,
     )
-    return replace(written, distinct=found.distinct)
+    return replace(made, distinct=found.distinct)
 
 
 @dataclass(frozen=True, slots=True)

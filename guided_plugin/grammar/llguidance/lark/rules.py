@@ -11,40 +11,14 @@ from __future__ import annotations
 import ast
 import itertools
 import json
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field
 from json.encoder import encode_basestring
 from typing import NamedTuple
 
-from guided_plugin.config import Whitespace
-
 NEVER = "never"
 """The rule of what can't come, behind a token that is never sampled."""
-
-SPARE_BIT = 63
-"""A bit of parameters that no rule sets."""
-
-_SPACE = r"[\x20\x0A\x0D\x09]*"
-_BOUNDED_SPACE = r"\x20{0,2}(\x0D?\x0A[\x09\x20]{0,%d})?"
-"""Whitespace as models write it: spaces, or a line's end and the next line's
-indentation."""
-_PUNCTUATION: Mapping[Whitespace, Mapping[str, str]] = {
-    "compact": {},
-    "spaced": {'","': '", "', '":"': '": "'},
-    "flexible": {
-        **{f'"{opening}"': rf"/\{opening}{_SPACE}/" for opening in "{["},
-        **{f'"{closing}"': rf"/{_SPACE}\{closing}/" for closing in "}]"},
-        **{f'"{between}"': f"/{_SPACE}{between}{_SPACE}/" for between in ",:"},
-    },
-}
-"""How JSON's punctuation is written, with the whitespace next to it."""
-
-_MARKED = {'","': "/, ?/", '":"': "/: ?/"}
-"""The same for `spaced` in a grammar with marks. They come behind a comma, before its
-space, and the check that reads them knows values without spaces; the matcher next to it
-holds these."""
 
 
 def literal(text: str) -> str:
@@ -146,9 +120,6 @@ class LarkGrammar:
         )
 
 
-_FRAGMENT = re.compile(r"\bF[0-9]+\b")
-
-
 class Alternative(NamedTuple):
     """Symbols one after the other, under a condition on the parameter."""
 
@@ -204,17 +175,18 @@ class Grammar:
     """Rules and terminals by name."""
 
     rules: dict[str, Rule] = field(default_factory=dict)
-    _terminals: dict[str, str] = field(default_factory=dict)
-    _known: dict[str, Terminal] = field(default_factory=dict)
-    """The terminals by name."""
+    _names: dict[str, str] = field(default_factory=dict)
+    """The names of terminals, by their bodies."""
+    terminals: dict[str, Terminal] = field(default_factory=dict)
+    """By name."""
     _filled: set[str] = field(default_factory=set)
     """Terminals that are known to take something."""
-    _fragments: dict[str, str] = field(default_factory=dict)
+    fragments: dict[str, str] = field(default_factory=dict)
     _shared: dict[tuple[Alternative, ...], str] = field(default_factory=dict)
     _count: int = 0
     marks: Iterator[int] = field(default_factory=itertools.count)
     """Numbers for marks."""
-    _together: dict[tuple[str, ...], None] = field(default_factory=dict)
+    groups: dict[tuple[str, ...], None] = field(default_factory=dict)
     _alive: set[str] = field(default_factory=set)
     """Rules that were found to derive something: nothing that is added later changes
     that."""
@@ -266,11 +238,11 @@ class Grammar:
     ) -> Text:
         """A terminal; equal ones are one. `filled`: it is known to take something. The
         others are those of a `Terminal`."""
-        name = self._terminals.get(body)
+        name = self._names.get(body)
         if name is None:
-            name = self._terminals[body] = f"T{len(self._terminals)}"
+            name = self._names[body] = f"T{len(self._names)}"
             most = len(body) if reach is None else reach
-            self._known[name] = Terminal(body, most, marks, texts)
+            self.terminals[name] = Terminal(body, most, marks, texts)
         if filled:
             self._filled.add(name)
         return Text(name)
@@ -278,14 +250,14 @@ class Grammar:
     def together(self, bodies: Iterable[str]) -> None:
         """Say that these terminals may come next at one place: `probe` tries whether
         that takes too long."""
-        self._together[tuple(self.terminal(body).text for body in bodies)] = None
+        self.groups[tuple(self.terminal(body).text for body in bodies)] = None
 
     def fragment(self, body: str) -> str:
         """A name for a part of terminals; equal ones are one. It may use fragments that
         are there already."""
-        name = self._fragments.get(body)
+        name = self.fragments.get(body)
         if name is None:
-            name = self._fragments[body] = f"F{len(self._fragments)}"
+            name = self.fragments[body] = f"F{len(self.fragments)}"
         return name
 
     def productive(self, start: Symbol, takes_nothing: Callable[[str], bool]) -> bool:
@@ -296,9 +268,7 @@ class Grammar:
         """
         alive = self._alive
         fresh = {n: rule for n, rule in self.rules.items() if n not in self._alive}
-        for body, name in itertools.islice(
-            self._terminals.items(), len(self._dead), None
-        ):
+        for body, name in itertools.islice(self._names.items(), len(self._dead), None):
             self._dead[name] = name not in self._filled and takes_nothing(body)
 
         def lives(symbol: Symbol) -> bool:
@@ -342,147 +312,10 @@ class Grammar:
             ]
         return lives(start)
 
-    def lark(
-        self,
-        start: Symbol,
-        top: str,
-        whitespace: Whitespace = "compact",
-        most: int = 0,
-        marked: bool = False,
-    ) -> LarkGrammar:
-        """Write the grammar. `whitespace` is next to JSON's punctuation only: `most` on
-        each side."""
-        punctuation = (
-            _MARKED if marked and whitespace == "spaced" else _PUNCTUATION[whitespace]
-        )
-        space = _BOUNDED_SPACE % most if most else _SPACE
-        rules, terminals = _reachable(self.rules, start)
-        # Each is written once: llguidance reads an expression where it stands.
-        used = [mark for mark in punctuation if mark in terminals]
-        words = {mark: f"P{number}" for number, mark in enumerate(used)}
-        words |= self._renamed()
-        lines = [top + f"start: {_symbol(start, words)}"]
-        lines += [
-            f"{words[mark]}: {punctuation[mark].replace(_SPACE, space)}"
-            for mark in used
-        ]
-        for name in rules:
-            if name in words:
-                continue
-            rule = self.rules[name]
-            head = f"{name}::_" if rule.parameter else name
-            alternatives = rule.alternatives
-            if rule.parameter:
-                alternatives = [self._with_condition(each) for each in alternatives]
-            if rule.parameter and len(alternatives) == 1:
-                # llguidance folds rules of one alternative, and then forgets the
-                # parameter.
-                one = alternatives[0]
-                ways = (f"bit_clear({SPARE_BIT})", f"bit_set({SPARE_BIT})")
-                alternatives = [
-                    Alternative(one.symbols, both(one.condition, way)) for way in ways
-                ]
-            lines.append(
-                f"{head}: "
-                + " | ".join([_alternative(each, words) for each in alternatives])
-            )
-        bodies = {
-            name: body for body, name in self._terminals.items() if name in terminals
-        }
-        lines += [f"{name}: {body}" for name, body in bodies.items()]
-        if self._fragments:
-            lines += _used(self._fragments, bodies.values())
-        probes = tuple(self._probe(top, group, bodies) for group in self._together)
-        return LarkGrammar(
-            "\n".join(lines) + "\n",
-            tuple(filter(None, probes)),
-            endless=NEVER in rules,
-            rules=RuleSet(
-                start,
-                {name: self.rules[name] for name in rules},
-                {name: self._known[name] for name in bodies},
-                whitespace == "spaced",
-            ),
-        )
-
-    def _probe(
-        self, top: str, group: tuple[str, ...], bodies: Mapping[str, str]
-    ) -> str:
-        """A grammar of those terminals of a group that are used; empty if none are."""
-        used = {name: bodies[name] for name in group if name in bodies}
-        if not used:
-            return ""
-        lines = [f"{top}start: {' | '.join(used)}"]
-        lines += [f"{name}: {body}" for name, body in used.items()]
-        lines += _used(self._fragments, used.values())
-        return "\n".join(lines) + "\n"
-
-    def _renamed(self) -> dict[str, str]:
-        """Rules that are another one, with that one's name."""
-        renamed: dict[str, str] = {}
-        for name, rule in self.rules.items():
-            match rule.alternatives:
-                case [Alternative((Reference(other, ""),), "", None, "")] if (
-                    not rule.parameter
-                ):
-                    renamed[name] = other
-        for name, other in renamed.items():
-            while other in renamed:
-                other = renamed[other]
-            renamed[name] = other
-        return renamed
-
-    def _with_condition(self, alternative: Alternative) -> Alternative:
-        """An alternative with all that it asks for in its condition."""
-        asked = alternative.condition
-        if alternative.bit is not None:
-            asked = both(asked, f"bit_clear({alternative.bit})")
-        if alternative.some_of:
-            asked = _any_of(self.rules[alternative.some_of].alternatives)
-        return Alternative(alternative.symbols, asked)
-
 
 def both(one: str, two: str) -> str:
     """A condition that holds where both do; the empty one always does."""
     return f"and({one}, {two})" if one and two else one or two
-
-
-def _any_of(alternatives: list[Alternative]) -> str:
-    """A condition that holds where one of several alternatives is possible."""
-    bits: dict[str, set[int | None]] = {}
-    for each in alternatives:
-        bits.setdefault(each.condition, set()).add(each.bit)
-    joined = ""
-    for condition, clear in bits.items():
-        known = sorted(bit for bit in clear if bit is not None)
-        options = [condition]
-        if None not in clear:
-            runs = [
-                list(run)
-                for _, run in itertools.groupby(
-                    known, key=lambda bit: bit - known.index(bit)
-                )
-            ]
-            options = [
-                both(f"bit_count_lt([{r[0]}:{r[-1] + 1}], {len(r)})", condition)
-                for r in runs
-            ]
-        for option in options:
-            if not option:
-                return ""
-            joined = f"or({joined}, {option})" if joined else option
-    return joined
-
-
-def _used(fragments: dict[str, str], bodies: Iterable[str]) -> list[str]:
-    """The fragments that terminals need, each as a line."""
-    lines: list[str] = []
-    needed = set(_FRAGMENT.findall(" ".join(bodies)))
-    for body, name in reversed(fragments.items()):
-        if name in needed:
-            needed.update(_FRAGMENT.findall(body))
-            lines.append(f"{name}: {body}")
-    return lines
 
 
 def _without_dead(
@@ -521,47 +354,3 @@ def named(symbols: Iterable[Symbol]) -> Iterator[str]:
             yield from named(symbol.symbols)
         elif isinstance(symbol, Reference):
             yield symbol.rule
-
-
-def _reachable(rules: dict[str, Rule], start: Symbol) -> tuple[list[str], set[str]]:
-    """The rules and terminals that a grammar uses, the rules in the order of their
-    use."""
-    seen: dict[str, None] = {}
-    terminals: set[str] = set()
-    pending: list[Symbol] = [start]
-    while pending:
-        symbol = pending.pop()
-        if isinstance(symbol, Text):
-            terminals.add(symbol.text)
-        elif isinstance(symbol, Repeated):
-            pending += symbol.symbols
-        elif symbol.rule not in seen:
-            seen[symbol.rule] = None
-            for alternative in rules[symbol.rule].alternatives:
-                pending += alternative.symbols
-    return list(seen), terminals
-
-
-def _alternative(alternative: Alternative, words: Mapping[str, str]) -> str:
-    text = " ".join([_symbol(symbol, words) for symbol in alternative.symbols]) or '""'
-    return f"{text} %if {alternative.condition}" if alternative.condition else text
-
-
-def _symbol(symbol: Symbol, words: Mapping[str, str]) -> str:
-    """`words`: how some literals and rules are written instead."""
-    if isinstance(symbol, Text):
-        return words.get(symbol.text, symbol.text)
-    if isinstance(symbol, Reference):
-        return words.get(symbol.rule, symbol.rule) + (
-            f"::{symbol.argument}" if symbol.argument else ""
-        )
-    inner = " ".join(_symbol(each, words) for each in symbol.symbols)
-    match symbol.low, symbol.high:
-        case 0, 0:
-            return '""'
-        case 0, 1:
-            return f"({inner})?"
-        case low, None if low < 2:
-            return f"({inner})" + ("*" if low == 0 else "+")
-        case low, high:
-            return f"({inner}){{{low},{'' if high is None else high}}}"

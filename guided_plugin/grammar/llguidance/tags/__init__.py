@@ -23,6 +23,7 @@ from guided_plugin.grammar.llguidance.lark.rules import (
     literal,
 )
 from guided_plugin.grammar.llguidance.lark.rules import Text as Terminal
+from guided_plugin.grammar.llguidance.lark.writer import written
 from guided_plugin.grammar.llguidance.tags.lexing import Lexing
 from guided_plugin.grammar.llguidance.tags.nodes import (
     Control,
@@ -70,10 +71,15 @@ def tag_to_lark(
         raise UnsupportedSpecError(
             "is nested too deep", where="structural_tag"
         ) from error
-    written = writer.grammar.lark(
-        start, HEADER, spec.layout, spec.bounds.max_whitespace, marked=marked
+    made = written(
+        writer.grammar,
+        start,
+        HEADER,
+        spec.layout,
+        spec.bounds.max_whitespace,
+        marked=marked,
     )
-    return replace(written, distinct=writer.distinct)
+    return replace(made, distinct=writer.distinct)
 
 
 @dataclass
