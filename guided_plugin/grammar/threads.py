@@ -22,11 +22,14 @@ _FAST = 0.7
 """A batch is fast if it takes no more than this part of what is allowed."""
 
 _FAST_FILLS = 32
-"""After at least so many fast fills in a row, fewer threads are tried."""
+"""After so many fast fills in a row, fewer threads are tried."""
+
+_EXPOSED = 3.0
+"""A fill that takes so many times what is allowed may have delayed a step."""
 
 _MOST_FAST_FILLS = 8192
-"""The limit of that number, which is four times as high after each late fill and half
-as high with each trial."""
+"""The limit of the wait for a trial. It is four times as long after a bad trial, and
+after a delay."""
 
 T = TypeVar("T")
 
@@ -49,10 +52,12 @@ class AdaptiveThreads(Generic[T]):
         self._executors: dict[int, T] = {}
         self._allowed: float | None = None
         self._at = len(self._sizes) - 1
-        self._fast = 0
-        """Fast fills in a row."""
+        self._fast = self._since = 0
+        """Fast fills in a row; fills since the last change."""
         self._needed = _FAST_FILLS
-        """Fast fills before fewer threads are tried."""
+        """Fast fills before the next trial."""
+        self._tried = False
+        """Whether the last change was a trial."""
         self._accept_seconds = 0.0
 
     @property
@@ -83,6 +88,7 @@ class AdaptiveThreads(Generic[T]):
             return
         seconds = seconds + self._accept_seconds
         self._accept_seconds = 0.0
+        self._since += 1
         if seconds > self._allowed:
             self._late(seconds / self._allowed)
         elif seconds > _FAST * self._allowed:
@@ -90,14 +96,19 @@ class AdaptiveThreads(Generic[T]):
         else:
             self._fast += 1
             if self._fast >= self._needed and self._at:
-                self._needed = max(self._needed // 2, _FAST_FILLS)
+                if self._tried:  # the last trial was good
+                    self._needed = max(self._needed // 2, _FAST_FILLS)
+                self._tried = True
                 self._use(self._at - 1)
 
     def _late(self, times: float) -> None:
         """The last fill took so many times what is allowed."""
         most = len(self._sizes) - 1
-        if self._at < most:
+        if self._at < most and (
+            times > _EXPOSED or (self._tried and self._since <= _FAST_FILLS)
+        ):
             self._needed = min(4 * self._needed, _MOST_FAST_FILLS)
+        self._tried = False
         enough = (
             at for at, size in enumerate(self._sizes) if size >= self.threads * times
         )
@@ -105,13 +116,15 @@ class AdaptiveThreads(Generic[T]):
 
     def _use(self, at: int) -> None:
         size = self._sizes[at]
-        self._fast = 0
         if size not in self._executors:
             try:
                 self._executors[size] = self._make(size)
             # no more threads are available: keep the executor in use
             except Exception as error:
                 _log.warning("cannot start %d threads: %s", size, error)
+                self._fast = 0
                 self._needed = _MOST_FAST_FILLS
                 return
         self._at = at
+        self._fast = 0
+        self._since = 0

@@ -74,7 +74,7 @@ def test_a_trial_that_came_out_badly_is_not_made_again_soon():
         i for i, (before, now) in enumerate(itertools.pairwise(seen)) if before != now
     ]
     assert set(seen) == {8, 4, 2}
-    assert seen.count(2) < 10
+    assert seen.count(2) < 8
     assert seen.count(8) == 32
     gaps = [
         later - sooner
@@ -111,7 +111,8 @@ def test_trials_that_come_out_well_bring_the_next_ones_sooner():
     adaptive.took(0.02)
     assert adaptive.threads == 8
     seen = fills(adaptive, 1e-4, 2000)
-    assert [seen.count(threads) for threads in (8, 4, 2)] == [128, 64, 32]
+    assert seen.count(8) == seen.count(4) == 128
+    assert seen.count(2) == 64
     assert seen[-1] == 1
 
 

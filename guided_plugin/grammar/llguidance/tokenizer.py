@@ -19,12 +19,12 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 _STRING = r'[^"\\\x00-\x1F\x7F\x{2028}\x{2029}]'
 _SLICES = [
     r"[\x20\x0A\x0D\x09]+",
-    rf"{_STRING}{{1,10}}",
-    rf"{_STRING}{{1,30}}",
+    *(rf"{_STRING}{{1,{most}}}" for most in (1, 2, 3, 5, 7, 10, 14, 30, 128)),
     rf"{_STRING}+",
 ]
 """Tokens whose masks are precomputed: a state that allows all of a slice adds it as one
-piece. These are llguidance's but for dots and ends; more of them gained nothing."""
+piece. With llguidance's own two of bounded strings, masks of these take a third longer
+at the 99th percentile, and 256 rows an eighth of a step."""
 
 _MARKER = b"\xff"
 """llguidance writes this in front of the name of a control token. No text contains
