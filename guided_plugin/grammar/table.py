@@ -232,13 +232,14 @@ class GrammarTable:
         if self._fills % _RENEW_EVERY == 0 or start - self._looked > _LOOK_SECONDS:
             self._look_at_matchers()
             start = self._looked = time.perf_counter()
-        if rows is None:
-            rows = list(range(len(slots)))
-            self._closing_until = time.thread_time() + _CLOSING_SECONDS
+        first = rows is None
+        rows = list(range(len(slots))) if rows is None else rows
         group = self._group(slots)
         for batch in group.batches:
             own = [rows[position] for position in batch.positions]
             self._fill_batch(batch, slots, mask, own)
+        if first:  # masks of new grammars take longer than this
+            self._closing_until = time.thread_time() + _CLOSING_SECONDS
         part = _CLOSING_SECONDS / max(1, len(group.closing))
         for position, request, closing in group.closing:
             if len(request.state.tokens) >= closing.due and request.error is None:

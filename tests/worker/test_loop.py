@@ -346,7 +346,7 @@ def test_backends_hear_how_far_apart_the_steps_are(make_engine, monkeypatch):
     paces = []
     monkeypatch.setattr(Chooser, "pace", lambda chooser, seconds: paces.append(seconds))
     engine = make_engine()
-    letters = gp.OutputSpec.grammar('root ::= "a"{100}')
+    letters = gp.OutputSpec.regex("a{100}")
     engine.client.add(0, "r", letters, ())
     for _ in range(33):
         step = engine.plan(0)

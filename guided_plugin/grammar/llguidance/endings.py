@@ -103,13 +103,15 @@ class Endings:
         return _SLACK + max(sizes)
 
     def first(self, start: LLGuidanceMatcher, seconds: float) -> tuple[int, ...] | None:
-        """The shortest output: as the rules tell it if that is one, else the shortest
-        that is found in so much processor time."""
+        """The shortest output: as the rules tell it if that is one, or a shorter one
+        that is found at once; where the rules don't tell, the shortest that is found in
+        so much processor time."""
         text = self._ends.shortest
-        tokens = None if text is None else self.spelling.spelled(text)
-        if tokens is not None and start.ends_with(tokens):
-            return tokens
-        return self.shortest(start, seconds)
+        told = None if text is None else self.spelling.spelled(text)
+        if told is None or not start.ends_with(told):
+            return self.shortest(start, seconds)
+        found = self.shortest(start, seconds, enough=len(told), tries=0)
+        return told if found is None or len(found) >= len(told) else found
 
     def shortest(
         self,

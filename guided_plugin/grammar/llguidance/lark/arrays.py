@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from guided_plugin.grammar.llguidance.lark.algebra import Shape
 from guided_plugin.grammar.llguidance.lark.constraints import (
     Array,
     Boolean,
@@ -169,42 +170,34 @@ def _distinct(emitter: Emitter, constraint: Array) -> Symbol:
     return symbol
 
 
-def _least_count(
-    emitter: Emitter,
-    literals: Literals,
-    most: int,
-    around: frozenset[Literals] = frozenset(),
-) -> int:
+def _least_count(emitter: Emitter, literals: Literals, most: int) -> int:
     """How many different values satisfy literals, at least; no more than `most` of a
-    type. `around`: what they stand inside of."""
-    if not literals:
-        return most
-    if literals in around:
-        return 0
-    inside = around | {literals}
-    found = 0
-    for alternatives in emitter.algebra.shape(literals).values():
-        counts = [_count(emitter, each, most, inside) for each in alternatives]
-        # Alternatives of one type may have values in common.
-        found += max(counts, default=0)
-    return found
-
-
-def _count(
-    emitter: Emitter, constraint: Constraint, most: int, around: frozenset[Literals]
-) -> int:
-    """How many values satisfy a constraint, up to `most`; of arrays and objects, as
-    many as their first item or some property may be."""
-    match constraint:
-        case Array() if constraint.longest != 0:
-            return _least_count(emitter, constraint.at(0), most, around)
-        case Object(names=()):
+    type. Objects count where there is nothing else, as often as some scalar property of
+    theirs may differ: an object that never ends leaves no items at all then."""
+    shape = emitter.algebra.shape(literals)
+    match [each for alternatives in shape.values() for each in alternatives]:
+        case [Object(names=()) as constraint]:
             named = {name for each in constraint.properties for name, _ in each.named}
             counts = [
-                _least_count(emitter, constraint.of(name), most, around)
+                _scalar_count(emitter.algebra.shape(constraint.of(name)), most)
                 for name in named.difference(constraint.forbidden)
             ]
             return max(counts, default=0)
+    return _scalar_count(shape, most)
+
+
+def _scalar_count(shape: Shape, most: int) -> int:
+    """How many scalars a shape holds, at least."""
+    found = 0
+    for alternatives in shape.values():
+        # Alternatives of one type may have values in common.
+        found += max((_count(each, most) for each in alternatives), default=0)
+    return found
+
+
+def _count(constraint: Constraint, most: int) -> int:
+    """How many values satisfy a constraint of scalars, up to `most`."""
+    match constraint:
         case Null():
             return 1
         case (
