@@ -25,7 +25,7 @@ from guided_plugin.grammar.llguidance.distinct.track import BYTES
 from guided_plugin.grammar.llguidance.endings import MEMO_BYTES, Endings
 from guided_plugin.grammar.llguidance.lark.ends import ends_of
 from guided_plugin.grammar.llguidance.lark.patterns import FUEL
-from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar
+from guided_plugin.grammar.llguidance.lark.rules import Ends, LarkGrammar
 from guided_plugin.grammar.llguidance.lark.runs import forced_run
 from guided_plugin.grammar.llguidance.learnt import Learnt
 from guided_plugin.grammar.llguidance.lexers import LexerPool, Lexers
@@ -303,8 +303,10 @@ class LLGuidanceBackend:
     ) -> tuple[int, ...] | None:
         """The tokens of a short completion, found in so much processor time; the
         matcher stays where it is."""
-        ends = ends_of(grammar.handle.lark.rules)
-        return Endings(self._tokenizers.spelling, ends).shortest(matcher, seconds)
+        rules: ClosingRules | None = grammar.handle.closing
+        if rules is not None:
+            return rules.endings.shortest(matcher, seconds)
+        return Endings(self._tokenizers.spelling, Ends()).shortest(matcher, seconds)
 
     def closing(
         self, grammar: Grammar, room: int, stop_token_ids: tuple[int, ...]

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from guided_plugin.grammar.base import MaskArray
+from guided_plugin.grammar.llguidance.lark.patterns import one_of_each
 from guided_plugin.grammar.llguidance.lark.rules import Ends
 from guided_plugin.grammar.llguidance.matcher import LLGuidanceMatcher
 from guided_plugin.grammar.llguidance.tokenizer import Spelling
@@ -28,7 +29,6 @@ Piece: TypeAlias = bytes | int
 
 _SPACE = ord(" ")
 _QUOTE = ord('"')
-_BACKSLASH = ord("\\")
 _CLOSERS = b"}])>"
 _ENDS = frozenset((*_CLOSERS, _QUOTE))
 _FREE = 64
@@ -299,7 +299,7 @@ class Endings:
         allowed = self.spelling.bytes_in(row)
         quoted = _QUOTE in allowed
         key = self.spelling.signature(row)
-        singles = [bytes([byte]) for byte in _one_of_each(allowed)]
+        singles = [bytes([byte]) for byte in one_of_each(allowed, _ALL)]
         begun = (
             single + rest
             for single, rest in itertools.product(singles[:2], self._rests)
@@ -339,7 +339,7 @@ class Endings:
             for (history, mask), (at, text) in list(level.items())[-_WIDTH:]:
                 if time.thread_time() > deadline:
                     return None
-                for byte in _one_of_each(self.spelling.bytes_in(at.row())):
+                for byte in one_of_each(self.spelling.bytes_in(at.row()), _ALL):
                     moved = at.fork()
                     if not moved.accept_text(bytes([byte])):
                         continue
@@ -370,23 +370,3 @@ def _ordered(allowed: list[int]) -> list[int]:
         *digits[1:],
         *last,
     ] or allowed
-
-
-def _one_of_each(allowed: list[int]) -> list[int]:
-    """One byte of each kind of character, without escapes: what differs by letters
-    alone is tried once; of few bytes all are."""
-    allowed = [byte for byte in allowed if byte != _BACKSLASH] or allowed
-    if len(allowed) <= _ALL:
-        return allowed
-    kinds: dict[object, int] = {}
-    for byte in sorted(allowed, key=lambda byte: (byte != 32, not chr(byte).isalnum())):
-        letter = chr(byte)
-        kind: object = (
-            "digit"
-            if letter.isdigit()
-            else letter.isupper()
-            if letter.isalpha()
-            else byte
-        )
-        kinds.setdefault("beyond" if byte >= 128 else kind, byte)
-    return list(kinds.values())

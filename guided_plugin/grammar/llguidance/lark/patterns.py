@@ -382,7 +382,8 @@ def shortest_text(body: str) -> bytes | None:
                 return None
             if text and matcher.is_accepting():
                 return text
-            for byte in _one_of_each(_next_bytes(matcher)):
+            found = one_of_each(_next_bytes(matcher), _FEW)
+            for byte in sorted(found, key=lambda byte: byte != _QUOTE):
                 ahead = matcher.deep_copy()
                 ahead.consume_token(byte)
                 # What may come next tells most states apart.
@@ -393,14 +394,19 @@ def shortest_text(body: str) -> bytes | None:
     return None
 
 
-def _one_of_each(found: list[int]) -> list[int]:
-    """The quote, and one byte of each kind: what differs by letters is tried once."""
+def one_of_each(allowed: list[int], few: int) -> list[int]:
+    """One byte of each kind of character, without escapes: what differs by letters
+    alone is tried once; of so few bytes all are."""
+    allowed = [byte for byte in allowed if byte != _BACKSLASH] or allowed
+    if len(allowed) <= few:
+        return allowed
     kinds: dict[object, int] = {}
-    for byte in reversed(found):
-        char = chr(byte)
-        kind: object = (char.isalpha(), char.isdigit(), char.isupper())
-        if not char.isalnum() or byte >= 128 or len(found) < _FEW:
-            kind = byte if byte < 128 else "beyond"
-        kinds[kind] = byte
-    kinds.pop(_BACKSLASH, None)
-    return sorted(kinds.values(), key=lambda byte: byte != _QUOTE)
+    for byte in sorted(allowed, key=lambda byte: (byte != 32, not chr(byte).isalnum())):
+        letter = chr(byte)
+        kind: object = byte
+        if letter.isdigit():
+            kind = "digit"
+        elif letter.isalpha():
+            kind = letter.isupper()
+        kinds.setdefault("beyond" if byte >= 128 else kind, byte)
+    return list(kinds.values())

@@ -212,10 +212,6 @@ class Grammar:
         self.rules[name] = Rule(alternatives, parameter, fewest, counted, needed)
         return Reference(name)
 
-    def replace_rules(self, rules: dict[str, Rule]) -> None:
-        """Have these rules and no others."""
-        self.rules, self._alive = rules, set()
-
     def rule(self, *alternatives: tuple[Symbol, ...]) -> Symbol:
         """A rule without parameter; equal ones are one."""
         if len(alternatives) == 1 and len(alternatives[0]) == 1:
