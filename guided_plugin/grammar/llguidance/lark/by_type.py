@@ -219,7 +219,7 @@ def _wrong_properties(
             yield Object(properties=(wrong,), required=(name,))
     if others:
         names = frozenset(name for name, _ in named)
-        exists = Exists(algebra.negated(others), besides=(names, frozenset()))
+        exists = Exists(algebra.negated(others), besides=names)
         yield Object(exists=(exists,), shortest=1)
 
 

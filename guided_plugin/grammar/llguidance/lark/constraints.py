@@ -171,15 +171,11 @@ class Properties:
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """There is a property whose name is as said and whose value satisfies `value`."""
+    """There is a property whose value satisfies `value`."""
 
     value: Literals
-    name: Literals | None = None
-    """The name, as a string, satisfies this;"""
-    pattern: str | None = None
-    """or matches this;"""
-    besides: tuple[frozenset[str], frozenset[str]] | None = None
-    """or is none of these names and matches none of these patterns."""
+    besides: frozenset[str]
+    """Its name is none of these."""
 
 
 @dataclass(frozen=True, slots=True)

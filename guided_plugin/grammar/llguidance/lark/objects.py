@@ -87,7 +87,6 @@ def object_rule(emitter: Emitter, constraint: Object) -> Symbol:
 class _Class(NamedTuple):
     """Names that are not listed and match the same patterns."""
 
-    patterns: tuple[str, ...]
     names: str
     """The body of their terminal."""
     key: Symbol
@@ -129,20 +128,15 @@ class _Writer:
         """The first demand for some property as alternatives, one for each listed
         property that can answer it."""
         exists, *others = self.object.exists
-        refusal = self.emitter.refusal(
-            "not", "asks for some property that need not be a listed one"
-        )
-        if exists.besides is None:
-            raise refusal
-        names, sources = exists.besides
         for each in self.open:
-            may_answer = sources.isdisjoint(each.patterns)
-            if may_answer and not self.algebra.empty(each.value | exists.value):
-                raise refusal
+            if not self.algebra.empty(each.value | exists.value):
+                raise self.emitter.refusal(
+                    "not", "asks for some property that need not be a listed one"
+                )
         plain = replace(self.object, exists=tuple(others))
         options = []
         for name in self.live:
-            if name in names or any(matches(source, name) for source in sources):
+            if name in exists.besides:
                 continue
             if self.algebra.empty(self.object.of(name) | exists.value):
                 continue
@@ -255,7 +249,7 @@ class _Writer:
                 texts=() if base else texts_of(named),
             )
             key = self.emitter.led(terminal, characters)
-            yield _Class(patterns, names, key, value)
+            yield _Class(names, key, value)
 
     def pattern_groups(self) -> list[_Group]:
         """The patterns of names. Those that ask for the same are a group."""
