@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import reduce
 from itertools import product
 from typing import Any, cast
 
@@ -173,32 +174,29 @@ class Algebra:
         return answer
 
     def overlap(self, one: Shape, two: Shape) -> Shape:
-        """The values of both shapes, without alternatives that nothing satisfies."""
+        """The values of both shapes, without what is added that nothing satisfies."""
         result: Shape = {}
         for kind, every in ALL.items():
             lefts = one[kind]
             rights = two[kind]
-            if lefts == every:
+            if lefts == every or not rights:
                 result[kind] = rights
                 continue
-            if rights == every:
+            if rights == every or not lefts:
                 result[kind] = lefts
                 continue
             met: dict[Constraint, None] = {}
             for left, right in product(lefts, rights):
                 self._meets += 1
                 constraint = left.meet(right)  # type: ignore[arg-type]
-                if constraint is not None:
+                if constraint is not None and self._possible(constraint):
                     met[constraint] = None
             result[kind] = self._reduced(kind, met)
-        return self.pruned(result)
+        return result
 
     def all_of(self, shapes: Iterable[Shape]) -> Shape:
         """The values of all shapes."""
-        result = anything()
-        for shape in shapes:
-            result = self.overlap(result, shape)
-        return result
+        return reduce(self.overlap, list(shapes) or [anything()])
 
     def either(self, shapes: Iterable[Shape]) -> Shape:
         """The values of any of the shapes.

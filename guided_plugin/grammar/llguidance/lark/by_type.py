@@ -66,8 +66,9 @@ class Reading:
         return self.algebra.literals(schema, self.node.base, place)
 
 
-def demands(schema: Reading) -> Iterator[tuple[Constraint, ...]]:
-    """Each keyword, or its negation, as alternatives for the values of one type."""
+def demands(schema: Reading) -> Iterator[Constraint]:
+    """What each keyword demands of the values of one type; under negation, what does not
+    satisfy it."""
     yield from _numbers(schema)
     yield from _strings(schema)
     yield from _arrays(schema)
@@ -75,22 +76,22 @@ def demands(schema: Reading) -> Iterator[tuple[Constraint, ...]]:
     yield from _lengths(schema)
 
 
-def _numbers(schema: Reading) -> Iterator[tuple[Number]]:
+def _numbers(schema: Reading) -> Iterator[Number]:
     """Bounds and divisors. What is not above a bound is at most that."""
     for lower, bound in _bounds(schema.keywords):
         if not schema.positive:
             lower = not lower
             bound = Bound(bound.value, not bound.exclusive)
         if lower:
-            yield (Number(low=bound),)
+            yield Number(low=bound)
         else:
-            yield (Number(high=bound),)
+            yield Number(high=bound)
     if "multipleOf" in schema.keywords:
         divisors = frozenset({canonical(schema.keywords["multipleOf"])})
         if schema.positive:
-            yield (Number(multiples=divisors),)
+            yield Number(multiples=divisors)
         else:
-            yield (Number(no_multiples=divisors),)
+            yield Number(no_multiples=divisors)
 
 
 def _bounds(keywords: Mapping[str, Any]) -> Iterator[tuple[bool, Bound]]:
@@ -104,7 +105,7 @@ def _bounds(keywords: Mapping[str, Any]) -> Iterator[tuple[bool, Bound]]:
             yield lower, Bound(canonical(exclusive), True)
 
 
-def _strings(schema: Reading) -> Iterator[tuple[String]]:
+def _strings(schema: Reading) -> Iterator[String]:
     """Patterns and formats.
 
     A string has a format if it has it by every reading, and does not have it if it has
@@ -114,24 +115,24 @@ def _strings(schema: Reading) -> Iterator[tuple[String]]:
     if "pattern" in keywords:
         sources = frozenset({keywords["pattern"]})
         if schema.positive:
-            yield (String(patterns=sources),)
+            yield String(patterns=sources)
         else:
-            yield (String(no_patterns=sources),)
+            yield String(no_patterns=sources)
     if "format" in keywords:
         name = keywords["format"]
         widest = frozenset({WIDE[name]})
         match schema.positive, schema.algebra.wide:
             case True, False:
-                yield (String(formats=frozenset({name})),)
+                yield String(formats=frozenset({name}))
             case True, True:
-                yield (String(patterns=widest),)
+                yield String(patterns=widest)
             case False, False:
-                yield (String(no_patterns=widest),)
+                yield String(no_patterns=widest)
             case False, True:
-                yield (String(),)
+                yield String()
 
 
-def _arrays(schema: Reading) -> Iterator[tuple[Array, ...]]:
+def _arrays(schema: Reading) -> Iterator[Array]:
     """Items by their place, `contains` and `uniqueItems`.
 
     Before draft 2020-12, `items` may list the first ones, and `additionalItems` says
@@ -151,16 +152,16 @@ def _arrays(schema: Reading) -> Iterator[tuple[Array, ...]]:
     if others in keywords:
         rest = schema.literals(keywords[others], others)
     if not schema.positive:
-        yield tuple(_wrong_items(schema.algebra, prefix, rest))
+        yield from _wrong_items(schema.algebra, prefix, rest)
         return
     if prefix or rest:
         items = Items(tuple(prefix), rest)
-        yield (Array(items=(items,)),)
+        yield Array(items=(items,))
     if keywords.get("uniqueItems"):
-        yield (Array(unique=True),)
+        yield Array(unique=True)
     if "contains" in keywords:
         item = schema.literals(keywords["contains"], "contains")
-        yield (Array(contains=(Contains(item),), shortest=1),)
+        yield Array(contains=(Contains(item),), shortest=1)
 
 
 def _wrong_items(
@@ -177,7 +178,7 @@ def _wrong_items(
         yield Array(contains=(wrong_one,), shortest=start + 1)
 
 
-def _objects(schema: Reading) -> Iterator[tuple[Object, ...]]:
+def _objects(schema: Reading) -> Iterator[Object]:
     """Properties by their names, `required` and `propertyNames`."""
     keywords = schema.keywords
     named = _named(schema, "properties")
@@ -188,17 +189,18 @@ def _objects(schema: Reading) -> Iterator[tuple[Object, ...]]:
         others = schema.literals(value, "additionalProperties")
     required = tuple(dict.fromkeys(keywords.get("required", ())))
     if not schema.positive:
-        yield tuple(_wrong_properties(schema.algebra, named, others))
-        yield tuple(Object(forbidden=(name,)) for name in required)
+        yield from _wrong_properties(schema.algebra, named, others)
+        for name in required:
+            yield Object(forbidden=(name,))
         return
     if named or matching or others is not None:
         properties = Properties(named, matching, others)
-        yield (Object(properties=(properties,)),)
+        yield Object(properties=(properties,))
     if required:
-        yield (Object(required=required, asked=required),)
+        yield Object(required=required, asked=required)
     if "propertyNames" in keywords:
         names = schema.literals(keywords["propertyNames"], "propertyNames")
-        yield (Object(names=(names,) if names else ()),)
+        yield Object(names=(names,) if names else ())
 
 
 def _named(schema: Reading, keyword: str) -> Named:
@@ -223,7 +225,7 @@ def _wrong_properties(
         yield Object(exists=(exists,), shortest=1)
 
 
-def _lengths(schema: Reading) -> Iterator[tuple[Constraint, ...]]:
+def _lengths(schema: Reading) -> Iterator[Constraint]:
     """The least and the greatest length of strings, arrays and objects."""
     for unit, constraint in _LENGTHS.items():
         least = schema.keywords.get(f"min{unit}", 0)
@@ -231,9 +233,9 @@ def _lengths(schema: Reading) -> Iterator[tuple[Constraint, ...]]:
         if not least and most is None:
             continue
         if schema.positive:
-            yield (constraint(shortest=least, longest=most),)
+            yield constraint(shortest=least, longest=most)
             continue
         if least:
-            yield (constraint(longest=least - 1),)
+            yield constraint(longest=least - 1)
         if most is not None:
-            yield (constraint(shortest=most + 1),)
+            yield constraint(shortest=most + 1)

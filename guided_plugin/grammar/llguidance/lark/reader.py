@@ -55,9 +55,8 @@ def read_schema(algebra: Algebra, number: int, positive: bool) -> Shape:
     if isinstance(node.schema, bool):
         return anything() if node.schema is positive else nothing()
     parts = _Reader(algebra, node, positive).parts()
-    if positive:
-        return algebra.all_of(parts)
-    return algebra.pruned(algebra.either(parts))
+    joined = algebra.all_of if positive else algebra.either
+    return algebra.pruned(joined(parts))
 
 
 class _Reader(Reading):
@@ -103,17 +102,29 @@ class _Reader(Reading):
                     yield self.shape(not self.positive, value, "not")
                 case "if":
                     yield self.conditional(value)
-        rest = anything() if self.positive else nothing()
-        for alternatives in demands(self):
-            if alternatives:
-                kind = KINDS[type(alternatives[0])]
-                yield {**rest, kind: alternatives}
+        yield self.demanded()
         # Names that they describe come after those of `properties`.
         for keyword in _DEPENDENCIES:
             for name, needed in self.keywords.get(keyword, {}).items():
                 yield self.dependent(keyword, name, needed)
 
     # Keywords
+
+    def demanded(self) -> Shape:
+        """What the keywords that constrain one type allow; under negation, what does
+        not satisfy one of them."""
+        shape = anything() if self.positive else nothing()
+        for demand in demands(self):
+            kind = KINDS[type(demand)]
+            known = shape[kind]
+            if not self.positive:
+                shape[kind] = (*known, demand)
+            elif known == ALL[kind]:
+                shape[kind] = (demand,)
+            else:
+                met = [each.meet(demand) for each in known]  # type: ignore[arg-type]
+                shape[kind] = tuple(each for each in met if each is not None)
+        return shape
 
     def types(self, value: Any) -> Shape:
         """The values of the types that `type` names; integers are numbers."""
