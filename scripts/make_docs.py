@@ -369,22 +369,23 @@ which versions are tested: [compatibility](compatibility.md#vllm).
 VERSIONS_END = """
 ## What is added
 
-Four methods are added to vLLM's `WorkerBase`, in every process: `guided_prepare` (compiles a spec before its
-request comes), `guided_health` (why nothing can be guided now), `guided_retry_after` (in how many seconds
+Four methods are added to vLLM's `WorkerBase`, in every process: `guided_prepare` (gets the grammar of a
+request ready that the scheduler holds), `guided_health` (why nothing can be guided now), `guided_retry_after` (in how many seconds
 something may be guided again), `guided_metrics` (the figures of the pipelines).
 
 Left on vLLM's objects:
 
 | object | what |
 |---|---|
-| `extra_args` of a guided request | `guided_admitted` (a frontend has compiled its spec), `guided_request` \
-(its id), `guided_left` (left to vLLM), `guided_reasoning` (in the frontend: what its caller says of it) |
+| `extra_args` of a guided request | `guided_admitted` (a frontend has compiled its spec), `guided_made` \
+(what the frontend made of it; the engine takes it off), `guided_request` (its id), `guided_left` (left to vLLM), `guided_reasoning` (in the frontend: what its caller says of it) |
 | the input processor, the worker, the sampler | `_guided_gate`, `_guided_engine`, `_guided_runners` |
 | the `BeamSearchParams` of a server | `_guided_request` |
 | the `additional_config` of an engine whose speculative config is the plugin's | `guided_plugin_jump` |
 | the scheduler | `_guided_unbegun` (requests whose constrained part may not have begun), `_guided_led` \
 (those whose outputs are led to an end) |
-| outputs of guided batches | `_guided_watch`, `guided_failed` (reasons by request id) |
+| outputs of guided batches | `_guided_watch`, `guided_failed` (reasons by request id), `guided_ready` \
+(the ids of held requests whose grammars came) |
 | each wrapper | `_guided_plugin` |
 
 A request that fails ends with the error code `guided_request_failed`.

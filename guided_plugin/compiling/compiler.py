@@ -19,6 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -190,7 +191,8 @@ class GrammarCompiler:
         def found(key: OutputSpec) -> Grammar | Prepared | None:
             return self._kept.get(key) or self._cache.get(key)
 
-        made = self._once(spec, "admission", found, self._made, deadline)
+        make = partial(self._made, travels=True)
+        made = self._once(spec, "admission", found, make, deadline)
         return made if isinstance(made, Prepared) else None
 
     def is_quick(self, spec: OutputSpec) -> bool:
@@ -317,16 +319,22 @@ class GrammarCompiler:
             self._cache.put(key, grammar, grammar.size_bytes)
         return grammar
 
-    def _made(self, key: OutputSpec, deadline: float) -> Grammar | Prepared:
+    def _made(
+        self, key: OutputSpec, deadline: float, *, travels: bool = False
+    ) -> Grammar | Prepared:
         """What a helper made of a spec, or its grammar where it needs none; both are
-        kept."""
+        kept. `travels`: another process needs it, this one does not."""
         check_limits(key, self.config)
         allowed = Allowance(self.config.compile_seconds, deadline)
 
         def make(backend: str, last: bool) -> Grammar | Prepared:
+            small = self._is_small(key, backend)
+            prepares = hasattr(self.chooser.backend(backend), "prepare")
+            local = backend in self.plugins.local
+            if small and prepares and travels and not local:
+                return self.chooser.prepare(backend, key)
             # Helpers do not have what was registered as an object.
-            here = backend in self.plugins.local or self._is_small(key, backend)
-            if here or not hasattr(self.chooser.backend(backend), "prepare"):
+            if small or not prepares or local:
                 grammar = self.chooser.compile(backend, key)
                 self.chooser.probe(grammar)
                 return grammar

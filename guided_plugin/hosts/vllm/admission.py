@@ -41,6 +41,7 @@ from guided_plugin.hosts.vllm.common import (
     ADMITTED,
     EXTRA,
     GUIDED,
+    MADE,
     MARK,
     constraint,
     is_within,
@@ -215,9 +216,7 @@ class Gate:
     def patience(self) -> float:
         """How many seconds a request waits until its spec is ready."""
         return (
-            2 * self.options.compile_seconds
-            if self.specs.engine_started
-            else _START_SECONDS
+            2 * self.options.compile_seconds if self.specs.started else _START_SECONDS
         )
 
     def complete(self, request: Any) -> None:
@@ -253,7 +252,9 @@ class Gate:
         salt = getattr(request, "cache_salt", None)
         if salt:
             salt = hashlib.blake2b(repr(salt).encode(), digest_size=16).hexdigest()
-        extra[GUIDED], extra[ADMITTED] = (text, room, salt), True
+        extra[GUIDED] = text, room, salt
+        extra[ADMITTED] = True
+        extra[MADE] = admitted.made
 
     def room(self, admitted: Admitted, params: Any, prompt: int) -> int:
         """How many tokens may follow so many of a prompt. Raises RequestError where
@@ -285,8 +286,6 @@ class Gate:
                 "the gate of guided requests",
                 "the first requests wait for it",
             )
-            # one that is late says so when it is asked for its health
-            self.specs.engine_started = True
 
     def _warm(self) -> None:
         try:
@@ -325,8 +324,7 @@ class Gate:
 
 class Ahead(Sequence[Any]):
     """The parameters of each prompt, with its spec where that is known. To read those
-    of one begins the specs of the next, so that they compile at the same time, and the
-    engine gets ready what is admitted meanwhile."""
+    of one begins the specs of the next, so that they compile at the same time."""
 
     def __init__(self, gate: Gate, params: Sequence[Any]) -> None:
         self._gate = gate
@@ -372,22 +370,7 @@ class Ahead(Sequence[Any]):
             new.values(), key=lambda asked: len(str(asked.form)), reverse=True
         ):
             with suppress(GuidedError):
-                begun = specs.begin(asked)
-                if isinstance(begun, Future):
-                    begun.add_done_callback(self._compiled)
-                else:
-                    self._expect(begun)
-
-    def _compiled(self, done: Future[Admitted]) -> None:
-        if done.exception() is None:
-            self._expect(done.result())
-
-    def _expect(self, admitted: Admitted) -> None:
-        """Small ones are made ready too: in a call's first step they would compile one
-        after the other."""
-        if admitted is not LEFT:
-            admitted.prepared = False
-            self._gate.specs.expected.append(admitted)
+                specs.begin(asked)
 
 
 def gate_of(owner: Any) -> Gate:

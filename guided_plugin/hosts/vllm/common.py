@@ -60,9 +60,12 @@ MARK = "guided_left"
 """Set by the gate on each request that is left to vLLM's own manager, so that its
 engine counts it."""
 
+MADE = "guided_made"
+"""Set by the gate: what it made of the spec, which the engine takes off."""
+
 PREPARE = "guided_prepare"
-"""The method of vLLM's workers by which a frontend has a spec compiled before the
-request comes."""
+"""The method of vLLM's workers that gets the spec of a request ready, whose outputs
+tell when it is."""
 
 HEALTH = "guided_health"
 """The method of vLLM's workers that tells why nothing can be guided now; an empty text

@@ -14,7 +14,6 @@ import itertools
 import logging
 import math
 import threading
-import time
 from collections.abc import Container, Iterable
 from concurrent.futures import Future
 from typing import Any
@@ -60,10 +59,6 @@ from guided_plugin.worker.ranks.group import agree, not_shared
 
 _log = logging.getLogger(__name__)
 
-_ASKED_SECONDS = 60.0
-"""For how long a compile is kept that no frontend asks for any more: its client has
-left."""
-
 _FIRST = OutputSpec.choice(["a"])
 """A spec that starts the grammar worker."""
 
@@ -94,9 +89,6 @@ class Engine:
         """Whether this rank has the grammars, and tells of failures: of several ranks
         the first, whose output vLLM takes."""
         self._numbers = itertools.count(1)
-        self._preparing: dict[str, tuple[Future[Admission], float]] = {}
-        """Specs that frontends ask for again and again until they are there, by what
-        frontends call them, and when each was last asked for."""
         self._growth = Growth()
         self.seconds = Times()
         """What steps took of vLLM's thread, the runner's part included."""
@@ -260,32 +252,18 @@ class Engine:
         """Whether there is no slot for another request."""
         return len(self._running) >= self._max_requests
 
-    def prepare(self, key: str, made: tuple[str, bytes | None] | None) -> bool:
-        """Get the spec of a request that will come ready; whether that is done. Never
-        blocks. `made` comes with the first question only: the spec, packed, and what a
-        helper of the frontend made of it."""
+    def prepare(self, packed: str, made: bytes | None) -> Future[Admission]:
+        """Get the spec of a request that will come ready. Never blocks; any thread.
+        `made`: what a frontend made of it."""
         if self._pipeline is None or not self.leads:
-            return True
-        now = time.monotonic()
-        verdict, _ = self._preparing.pop(key, (None, now))
-        asked = self._preparing.items()
-        self._preparing = {
-            one: each for one, each in asked if now - each[1] < _ASKED_SECONDS
-        }
-        if verdict is None:
-            # another frontend's question, or an older one, was told that it is done
-            if made is None:
-                return True
-            text, prepared = made
-            spec = unpacked(text)
-            if prepared is not None:
-                self._pipeline.compiler.keep(spec, prepared_from(prepared))
-            verdict = self._pipeline.prepare(spec)
-        if not verdict.done():
-            self._preparing[key] = verdict, now
-            return False
-        self._started = True
-        return True
+            ready: Future[Admission] = Future()
+            ready.set_result(Admission("", 0.0))
+            return ready
+        spec = unpacked(packed)
+        compiler = self._pipeline.compiler
+        if made is not None and compiler.kept(spec) is None:
+            compiler.keep(spec, prepared_from(made))
+        return self._pipeline.prepare(spec)
 
     def end(self, guided: GuidedRequest) -> None:
         """A request has left; it may come back as another one."""
@@ -391,6 +369,17 @@ def sample_tokens(original: Any) -> Any:
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         return watch(self, original(self, *args, **kwargs))
+
+    return replaced
+
+
+def execute_model(original: Any) -> Any:
+    """`Worker.execute_model`: the output of a step without tokens tells which grammars
+    are ready."""
+
+    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        output = original(self, *args, **kwargs)
+        return None if output is None else watch(self, output)
 
     return replaced
 

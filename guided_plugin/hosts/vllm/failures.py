@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from guided_plugin.errors import GuidedError, RequestError, printable
+from guided_plugin.errors import RequestError, printable
 from guided_plugin.grammar.renewal import never_began
 from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.hosts.vllm.common import (
@@ -32,23 +32,22 @@ from guided_plugin.hosts.vllm.common import (
     GUIDED,
     MARK,
     REQUEST,
-    constraint,
-    options_of,
-    refused_unseen,
-    rust_frontend,
 )
+from guided_plugin.hosts.vllm.hold import release
 from guided_plugin.hosts.vllm.jump import switch_of
 from guided_plugin.hosts.vllm.logits import GuidedRequest
 from guided_plugin.hosts.vllm.patches import named, patch_in
-from guided_plugin.hosts.vllm.telling import refusal
 from guided_plugin.spec import unpacked
 from guided_plugin.step import LED
 
 _log = logging.getLogger(__name__)
 
 FAILED = "guided_failed"
-"""The attribute of a ModelRunnerOutput that says which requests failed: reasons by
-id."""
+"""The attribute of a ModelRunnerOutput that says which requests failed, or are led to
+an end: reasons by id."""
+
+READY = "guided_ready"
+"""The attribute of a ModelRunnerOutput with the ids of requests whose grammars came."""
 
 _WATCH = "_guided_watch"
 
@@ -60,8 +59,8 @@ _UNBEGUN = "_guided_unbegun"
 """The attribute of a scheduler with its requests, by id, whose constrained part may not
 have begun."""
 
-Failures = Callable[[Any], dict[str, str]]
-"""The failures that belong to a ModelRunnerOutput, once its tokens are on the host."""
+Find = Callable[[Any], dict[str, Any]]
+"""The attributes that a ModelRunnerOutput carries, once its tokens are on the host."""
 
 AT_ONCE = -1
 """In place of a step: the request was closed before its first one."""
@@ -76,14 +75,14 @@ class Left:
     requests = 0
 
 
-def attach(output: Any, failures: Failures) -> Any:
-    """An output that will carry its failures when its tokens are on the host."""
+def attach(output: Any, find: Find) -> Any:
+    """An output that will carry its attributes when its tokens are on the host."""
     kind = _kind_of(output.__class__)
     if kind == "asynchronous":
         # not a bound method: that would keep the output's tensors alive
-        setattr(output, _WATCH, failures)
+        setattr(output, _WATCH, find)
         return output
-    return _with_failures(output, failures) if kind == "complete" else output
+    return _with_news(output, find) if kind == "complete" else output
 
 
 @cache
@@ -104,17 +103,17 @@ def get_output(original: Any) -> Any:
 
     def replaced(self: Any) -> Any:
         output = original(self)
-        failures: Failures | None = self.__dict__.pop(_WATCH, None)
-        return output if failures is None else _with_failures(output, failures)
+        find: Find | None = self.__dict__.pop(_WATCH, None)
+        return output if find is None else _with_news(output, find)
 
     return replaced
 
 
-def _with_failures(output: Any, failures: Failures) -> Any:
-    failed = failures(output)
-    if failed:
+def _with_news(output: Any, find: Find) -> Any:
+    news = find(output)
+    if news:
         output = copy.copy(output)  # vLLM has one for all steps without a token
-        setattr(output, FAILED, failed)
+        vars(output).update(news)
     return output
 
 
@@ -152,7 +151,9 @@ def update_from_output(original: Any) -> Any:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        failed = getattr(model_runner_output, FAILED, None)
+        for request_id in getattr(model_runner_output, READY, ()):
+            release(self.requests.get(request_id))
+        failed = getattr(model_runner_output, FAILED, {})
         switch = switch_of(self)
         if switch is not None:
             switch.note(scheduler_output, model_runner_output.sampled_token_ids)
@@ -164,7 +165,7 @@ def update_from_output(original: Any) -> Any:
             )
         live = {
             one: reason
-            for one, reason in (failed or {}).items()
+            for one, reason in failed.items()
             if _is_live(self.requests.get(one))
         }
         for request_id in [one for one, reason in live.items() if reason == LED]:
@@ -260,64 +261,6 @@ def _error(reason: str) -> Any:
     )
 
 
-def preprocess_add_request(original: Any) -> Any:
-    """`EngineCore.preprocess_add_request`. Every request passes it. One with a
-    constraint that this plugin serves and without the gate's mark came past the check
-    at admission: nothing has compiled its spec within the limits, and with `take_over`
-    vLLM's own manager would serve what the operator gave to the plugin. It is
-    refused."""
-
-    def replaced(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        # None where a request is pooled: it has no output to guide
-        params = request.sampling_params
-        error = None if params is None else passed_by(params, self.vllm_config)
-        if error is None:
-            return original(self, request, *args, **kwargs)
-        # vLLM's part all the same: its caches of images follow what frontends send. But
-        # no grammar is made.
-        request.sampling_params = copy.copy(params)
-        request.sampling_params.structured_outputs = None
-        original(self, request, *args, **kwargs)
-        _log.error(
-            "request %s: refused: %s", printable(request.request_id), error.reason
-        )
-        raise refusal(error)
-
-    return replaced
-
-
-def check_ready(prompt: Any, vllm_config: Any) -> None:
-    """Refuse what a caller gives a frontend as a request that is ready for the engine,
-    if no gate made it."""
-    params = getattr(prompt, "sampling_params", None)
-    error = None if params is None else passed_by(params, vllm_config)
-    if error is not None:
-        raise refusal(error)
-
-
-def passed_by(params: Any, vllm_config: Any) -> GuidedError | None:
-    """Why a request in the engine is refused, if it came past the gate."""
-    extra = params.extra_args
-    if extra and extra.get(GUIDED) is not None:
-        # Only the gate of a Python frontend makes a mark: any other is a client's.
-        return (
-            None if extra.get(ADMITTED) is True and not rust_frontend() else _PASSED_BY
-        )
-    if constraint(params) is None:
-        return None
-    options = options_of(vllm_config)
-    if options.refused == "vllm" and extra and extra.get(MARK) is True:
-        return None
-    taken_over = options.take_over and refused_unseen(vllm_config, options) is None
-    return _PASSED_BY if taken_over else None
-
-
-_PASSED_BY = RequestError(
-    "the request reached the engine without the plugin's check",
-    hint="send it through a frontend that has loaded the plugin: see docs/compatibility.md#entrances",
-)
-
-
 class Ledger:
     """Failed requests of one engine by vLLM's id, until an output tells of them.
     Thread-safe: outputs may be fetched in another thread."""
@@ -330,9 +273,16 @@ class Ledger:
         elsewhere."""
         self._dead: list[DeadRows] = []
         """Of the step that is being sampled."""
+        self._ready: list[str] = []
+        """Requests in the scheduler whose grammars came since."""
 
     def __bool__(self) -> bool:
-        return bool(self.pending or self._dead)
+        return bool(self.pending or self._dead or self._ready)
+
+    def tell_ready(self, request_id: str, _: object = None) -> None:
+        """The grammar of a request that the scheduler holds is there, or is refused."""
+        with self._lock:
+            self._ready.append(request_id)
 
     def add(self, request_id: str, step: int, reason: str) -> None:
         """A request is closed from a step on, or led. The first reason why it failed
@@ -358,8 +308,18 @@ class Ledger:
         self._dead = []
         newest = AT_ONCE if runtime is None else runtime.newest - ahead
         return attach(
-            output, lambda complete: self._failed(newest, dead, runtime, complete)
+            output, lambda complete: self._news(newest, dead, runtime, complete)
         )
+
+    def _news(
+        self, step: int, dead: list[DeadRows], runtime: Any, output: Any
+    ) -> dict[str, Any]:
+        failed = self._failed(step, dead, runtime, output)
+        with self._lock:
+            ready = tuple(self._ready)
+            self._ready.clear()
+        news = {FAILED: failed, READY: ready}
+        return {name: told for name, told in news.items() if told}
 
     def _failed(
         self, step: int, dead: list[DeadRows], runtime: Any, output: Any

@@ -3,16 +3,12 @@ before an engine sees them.
 
 vLLM has no hook for this; `names` says which method each function here wraps and why,
 and `patches` puts it there. A spec that can't be compiled is the client's error: status
-400, path and hint. All but small ones are made ready in the engine before their
-requests go there: a step that waited for one would hold up the whole batch. Imports
-vLLM lazily.
+400, path and hint. Imports vLLM lazily.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -23,8 +19,8 @@ from guided_plugin._version import __version__
 from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.admission import REASONING, Ahead, gate_of
-from guided_plugin.hosts.vllm.common import GUIDED, PREPARE
-from guided_plugin.hosts.vllm.failures import check_ready
+from guided_plugin.hosts.vllm.common import GUIDED
+from guided_plugin.hosts.vllm.hold import check_ready
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import Call, patch
 from guided_plugin.hosts.vllm.places import note
@@ -32,10 +28,6 @@ from guided_plugin.hosts.vllm.questions import ask_all, offer_methods
 from guided_plugin.hosts.vllm.reasoning import Said
 from guided_plugin.hosts.vllm.specs import LEFT, Admitted
 from guided_plugin.hosts.vllm.telling import refusal, refused
-
-_PAUSES = 0.001, 0.05
-"""Seconds between the first two questions whether a spec is ready in the engine, and at
-most."""
 
 _COMPLETION = "cmpl-"
 """Begins the ids of requests of /v1/completions."""
@@ -142,19 +134,6 @@ def add_request(original: Any) -> Any:
             admitted: Admitted = carried.extra_args[GUIDED]
             if admitted is not LEFT:
                 gate.health.check(lambda method: self.collective_rpc(method))
-            deadline = gate.deadline()
-            pauses = _pauses()
-            specs = gate.specs
-            while admitted is not LEFT and (specs.expected or not admitted.prepared):
-                wanted = list(dict.fromkeys([admitted, *specs.expected]))
-                questions = [specs.question(one) for one in wanted]
-                if specs.answered(
-                    wanted, self.collective_rpc(PREPARE, args=(questions,))
-                ):
-                    break
-                if time.monotonic() > deadline:
-                    raise gate.late()
-                time.sleep(next(pauses))
         except GuidedError as error:
             raise refused(
                 error, call.get("request_id", args, kwargs), params
@@ -189,26 +168,11 @@ def add_request_async(original: Any) -> Any:
                     True if whole else call.get("reasoning_ended", args, kwargs),
                     call.get("reasoning_parser_kwargs", args, kwargs) or {},
                 )
-            pauses = _pauses()
-            while not admitted.prepared:
-                answers = await ask_all(
-                    self, PREPARE, ([gate.specs.question(admitted)],)
-                )
-                if not gate.specs.answered([admitted], answers):
-                    await asyncio.sleep(next(pauses))
         telling.stop_waiting()
         args, kwargs = call.having(carried, args, kwargs)
         return await original(self, *args, **kwargs)
 
     return replaced
-
-
-def _pauses() -> Iterator[float]:
-    """Longer and longer ones."""
-    pause, longest = _PAUSES
-    while True:
-        yield pause
-        pause = min(1.5 * pause, longest)
 
 
 def cleanup(original: Any) -> Any:

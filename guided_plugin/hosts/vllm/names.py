@@ -97,8 +97,7 @@ vllm.v1.engine.input_processor
 vllm.v1.engine.llm_engine
   LLMEngine has input_processor
   LLMEngine.add_request takes prompt params
-    -> START gate:add_request: admission; asks whether the engine can guide; has slow specs made ready \
-       there first
+    -> START gate:add_request: admission; asks whether the engine can guide
   LLMEngine.collective_rpc begins self method takes args
 vllm.v1.engine.async_llm
   AsyncLLM has input_processor
@@ -162,22 +161,29 @@ vllm.v1.core.sched.scheduler
   Scheduler.update_from_output begins self scheduler_output model_runner_output
     -> START failures:update_from_output: ends failed requests as errors
 vllm.v1.request
-  Request has request_id sampling_params is_finished
+  Request has request_id sampling_params is_finished status structured_output_request
+  RequestStatus has WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
 vllm.v1.engine
   FinishReason has ERROR STOP
   EngineCoreOutput has request_id finish_reason stop_reason
   EngineCoreOutputs has outputs
 vllm.v1.engine.core
-  EngineCore has vllm_config
+  EngineCore has vllm_config model_executor
   EngineCore.preprocess_add_request begins self request
-    -> START failures:preprocess_add_request: refuses a request with a constraint that bypassed the \
-       admission
+    -> START hold:preprocess_add_request: refuses a request with a constraint that bypassed the \
+       admission; holds others until their grammar is there
+  EngineCore.add_request begins self request
+    -> START hold:add_request: asks workers of other processes for the grammar
+vllm.v1.executor.abstract
+  Executor.collective_rpc begins self method takes args non_block
 [WORKER]
 vllm.v1.worker.worker_base
   WorkerBase has vllm_config
 vllm.v1.worker.gpu_worker
   Worker.sample_tokens begins self
     -> ENGINE engine:sample_tokens: attaches the failures of a step to its output
+  Worker.execute_model begins self scheduler_output
+    -> ENGINE engine:execute_model: tells which grammars are there also where nothing is sampled
 vllm.v1.outputs
   ModelRunnerOutput has req_id_to_index sampled_token_ids
   AsyncModelRunnerOutput.get_output begins self

@@ -18,7 +18,8 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from guided_plugin.grammar.native import native
@@ -36,7 +37,7 @@ _SECONDS = 60.0
 """How long the start of a server waits at most, in each of its processes."""
 
 _FRESH_SECONDS = 0.25
-"""How long an answer about its health holds, unless a request fails meanwhile."""
+"""How long an engine's answer holds that it can guide nothing."""
 
 
 async def ask_all(llm: Any, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
@@ -111,10 +112,12 @@ class Health:
             self._note_failure(error)
 
     def _is_fresh(self) -> bool:
-        return (
-            telling.listener.failures == self._failures
-            and time.monotonic() - self._asked < _FRESH_SECONDS
-        )
+        """Whether nothing can have changed: an engine that is well stays so until a
+        request fails."""
+        if telling.listener.failures != self._failures:
+            return False
+        seconds = _FRESH_SECONDS if self._refusal else math.inf
+        return time.monotonic() - self._asked < seconds
 
     def _note(self, answers: list[str], seconds: list[float]) -> None:
         self._refusal = next(filter(None, answers), "")
@@ -140,9 +143,11 @@ def offer_methods() -> None:
     more where workers may have been loaded since."""
     from vllm.v1.worker.worker_base import WorkerBase
 
-    def guided_prepare(self: Any, questions: Iterable[tuple[str, Any]]) -> list[bool]:
+    def guided_prepare(self: Any, request_id: str, *spec: Any) -> None:
         engine = engine_of(self)
-        return [engine is None or engine.prepare(key, made) for key, made in questions]
+        if engine is not None and engine.leads:
+            tell = partial(engine.failed.tell_ready, request_id)
+            engine.prepare(*spec).add_done_callback(tell)
 
     def guided_metrics(self: Any, growth: bool = False) -> list[dict[str, Any]]:
         engine = engine_of(self)

@@ -37,15 +37,11 @@ from guided_plugin.grammar.base import least_tokens
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import GUIDED, read_spec, vocabulary_of
 from guided_plugin.hosts.vllm.places import placed_in
-from guided_plugin.spec import OutputSpec, identity_of, packed
+from guided_plugin.spec import OutputSpec, packed
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 from guided_plugin.spec.output_spec import spec_bytes
 
 _log = logging.getLogger(__name__)
-
-_SLOW_SECONDS = 0.05
-"""A spec that took longer than this to compile must be ready in the engine before its
-request goes there."""
 
 _ADMITTED_BYTES = 16 << 20
 """What is remembered of admitted specs: their texts, by a digest of what clients
@@ -75,11 +71,8 @@ class Admitted:
     spec: OutputSpec
     """Its triggers are token ids: the scheduler has no tokenizer, and no request with
     it needs one again."""
-    prepared: bool
-    """Whether its requests may go to the engine at once; else the engine gets it ready
-    first."""
-    told: bool = field(default=False, init=False)
-    """Whether the engine was sent the spec for that."""
+    made: bytes | None = None
+    """What the engine loads its grammar from; None where it compiles that."""
     backend: str = ""
     """What it compiled with, for metrics."""
     unenforced: tuple[str, ...] = ()
@@ -90,17 +83,15 @@ class Admitted:
     """Tokens of its shortest output, where it is closed before its limit."""
     packed: str = field(init=False)
     """The spec as a text for the engine."""
-    key: str = field(init=False)
-    """What frontend and engine call it meanwhile."""
 
     def __post_init__(self) -> None:
-        self.packed, self.key = packed(self.spec)[0], identity_of(self.spec).hex()
+        self.packed = packed(self.spec)[0]
 
     def __deepcopy__(self, memo: Any) -> Admitted:
         return self  # vLLM clones the params of each request
 
 
-LEFT = Admitted(OutputSpec.json_object(), True)
+LEFT = Admitted(OutputSpec.json_object())
 """In place of an admitted spec: its requests are left to vLLM's own manager (`refused:
 "vllm"`)."""
 
@@ -121,12 +112,9 @@ class Specs:
         self._waiting: dict[object, Future[Admitted]] = {}
         """Those that do."""
         self._threads: Background[Admitted] = Background(self.room)
-        self.engine_started = False
-        """Whether the engine has compiled a spec. Its grammar worker takes seconds to
+        self.started = False
+        """Whether a spec has compiled here. The helper processes take seconds to
         start."""
-        self.expected: list[Admitted] = []
-        """Specs of requests that `LLM` will add next, which the engine does not have
-        ready yet."""
 
     @property
     def compiler(self) -> GrammarCompiler:
@@ -190,30 +178,6 @@ class Specs:
                 running.add_done_callback(lambda _: self._waiting.pop(key, None))
             return running
 
-    def question(
-        self, admitted: Admitted
-    ) -> tuple[str, tuple[str, bytes | None] | None]:
-        """What `guided_prepare` is asked about a spec: after the first time its key is
-        enough."""
-        if admitted.told:
-            return admitted.key, None
-        admitted.told = True
-        made = self.compiler.kept(admitted.spec)
-        return admitted.key, (
-            admitted.packed,
-            None if made is None else pickle.dumps(made),
-        )
-
-    def answered(self, asked: list[Admitted], answers: list[list[bool]]) -> bool:
-        """Note which specs the engine has ready, or has refused; whether the first one
-        is among them. Each of its workers has answered for each spec."""
-        for admitted, ready in zip(asked, zip(*answers, strict=True), strict=True):
-            if all(ready):
-                admitted.prepared = self.engine_started = True
-                if admitted in self.expected:
-                    self.expected.remove(admitted)
-        return asked[0].prepared
-
     def _read(self, form: Any) -> OutputSpec:
         spec = read_spec(form).settled(self._options)
         vocabulary = self.compiler.vocabulary
@@ -232,6 +196,7 @@ class Specs:
             made = self.compiler.admit(spec, deadline=asked.deadline)
         except GuidedError as error:
             return self._left(asked, error)
+        self.started = True
         seconds = time.monotonic() - start
         of = made or self.compiler.cached(spec)
         backend = "" if of is None else of.backend
@@ -242,8 +207,8 @@ class Specs:
             if of is None
             else (of.unenforced, of.named, least)
         )
-        prepared = self.engine_started and made is None and seconds <= _SLOW_SECONDS
-        return self._remember(asked, Admitted(spec, prepared, backend, *told))
+        written = None if made is None else pickle.dumps(made)
+        return self._remember(asked, Admitted(spec, written, backend, *told))
 
     def _left(self, asked: Asked, error: GuidedError) -> Admitted:
         """LEFT, where the operator leaves a refused spec to vLLM. Raises the error
@@ -261,7 +226,7 @@ class Specs:
             size = (
                 2 * ENTRY_BYTES
                 + spec_bytes(admitted.spec)
-                + texts_bytes(admitted.packed)
+                + texts_bytes(admitted.packed, admitted.made or b"")
             )
             with self._lock:
                 known = self._admitted.get(asked.key)

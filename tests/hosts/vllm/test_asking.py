@@ -119,7 +119,7 @@ def test_a_client_that_has_changed_is_told(monkeypatch):
         asyncio.run(ask_all(llm, HEALTH))
 
 
-def test_the_engine_is_asked_whether_it_can_guide_a_few_times_a_second(monkeypatch):
+def test_an_engine_that_is_well_is_asked_again_after_a_failure_alone(monkeypatch):
     now = [100.0]
     asked = []
     answers = [""]
@@ -133,8 +133,11 @@ def test_the_engine_is_asked_whether_it_can_guide_a_few_times_a_second(monkeypat
     for _ in range(5):
         health.check(collective_rpc)
     assert asked == [HEALTH]
+    now[0] += 1000.0
+    health.check(collective_rpc)
+    assert asked == [HEALTH]
     answers[:] = ["", "the breaker is open"]
-    now[0] += 1.0
+    telling.listener.failed()
     for _ in range(3):
         with pytest.raises(GracefulHTTPError, match="the breaker is open") as caught:
             health.check(collective_rpc)

@@ -314,22 +314,6 @@ def test_what_separates_cached_prefixes_separates_what_outputs_teach(llm, monkey
     assert not {"mine", "yours"} & {mine, yours}
 
 
-def test_a_spec_that_compiles_slowly_is_ready_before_its_request(
-    llm, serves, monkeypatch
-):
-    called = []
-    original = type(llm.llm_engine).collective_rpc
-
-    def spy(self, method, *args, **kwargs):
-        called.append(method)
-        return original(self, method, *args, **kwargs)
-
-    monkeypatch.setattr(type(llm.llm_engine), "collective_rpc", spy)
-    monkeypatch.setattr("guided_plugin.hosts.vllm.specs._SLOW_SECONDS", -1.0)
-    serves({"regex": "[q-w]{7}"})
-    assert "guided_prepare" in called
-
-
 def test_a_worker_that_dies_takes_no_request_with_it(llm, checker):
     metrics = runner(llm).engine.pipeline.metrics
     form = {"regex": "[a-d]{60}"}

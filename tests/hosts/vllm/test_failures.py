@@ -157,7 +157,7 @@ def test_one_whose_scheduler_does_not_name_requests_guides_nothing(caplog):
 
 def test_a_step_without_a_token_keeps_vllms_shared_output_as_it_was():
     failed = vllm_failures.attach(
-        EMPTY_MODEL_RUNNER_OUTPUT, lambda output: {"one": "why"}
+        EMPTY_MODEL_RUNNER_OUTPUT, lambda output: {FAILED: {"one": "why"}}
     )
     assert getattr(pickle.loads(pickle.dumps(failed)), FAILED) == {"one": "why"}
     assert not hasattr(EMPTY_MODEL_RUNNER_OUTPUT, FAILED)

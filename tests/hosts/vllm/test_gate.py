@@ -2,7 +2,6 @@
 
 import enum
 import json
-from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +17,6 @@ from vllm_support import SMALL, TAKES_OVER, config, engine_request, parallel, pa
 import guided_plugin as gp
 from guided_plugin import errors
 from guided_plugin.hosts.vllm import common as vllm_common
-from guided_plugin.hosts.vllm import engine as vllm_engine
 from guided_plugin.hosts.vllm import patches as vllm_contract
 from guided_plugin.hosts.vllm import specs as vllm_specs
 from guided_plugin.hosts.vllm import telling
@@ -27,7 +25,7 @@ from guided_plugin.hosts.vllm.common import options_of
 from guided_plugin.hosts.vllm.names import Name, Part
 from guided_plugin.hosts.vllm.reasoning import Said
 from guided_plugin.hosts.vllm.specs import Admitted, may_leave
-from guided_plugin.spec import packed, unpacked
+from guided_plugin.spec import unpacked
 from guided_plugin.spec.triggers import Trigger
 from guided_plugin.vllm import GuidedLogitsProcessor
 
@@ -442,42 +440,6 @@ def test_the_kill_switch_leaves_all_to_vllm_and_the_start_line_says_so(
 def test_a_processor_for_an_unknown_runner_says_so():
     with pytest.raises(gp.GuidedError, match="with 5 arguments"):
         GuidedLogitsProcessor(config(SMALL), 1, 2, 3, 4)
-
-
-def test_compiles_that_nobody_asks_for_any_more_are_forgotten(monkeypatch):
-    asked = []
-    answers = {}
-
-    def prepare(spec):
-        asked.append(spec.text)
-        return answers.setdefault(spec.text, Future())
-
-    clock = [0.0]
-    monkeypatch.setattr(
-        vllm_engine, "time", SimpleNamespace(monotonic=lambda: clock[0])
-    )
-    engine = object.__new__(vllm_engine.Engine)
-    engine._pipeline = SimpleNamespace(compiler=SimpleNamespace(), prepare=prepare)
-    engine._preparing = {}
-    engine._started = False
-    engine.leads = True
-
-    def ask(text):
-        return engine.prepare(text, (packed(gp.OutputSpec.regex(text))[0], None))
-
-    assert not ask("a")
-    clock[0] = 40.0
-    assert not ask("b")
-    assert not engine.prepare("a", None)
-    assert asked == ["a", "b"]
-    clock[0] = 100.5
-    assert not engine.prepare("b", None)
-    assert len(engine._preparing) == 1  # the other was forgotten
-    assert not ask("a")
-    assert asked == ["a", "b", "a"]
-    answers["b"].set_result(None)
-    assert engine.prepare("b", None)
-    assert (len(engine._preparing), engine._started) == (1, True)
 
 
 def test_refused_specs_are_left_and_limits_and_troubles_of_the_server_are_not():

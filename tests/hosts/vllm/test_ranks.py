@@ -20,6 +20,7 @@ from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import unsupported_reason
 from guided_plugin.hosts.vllm.failures import FAILED, DeadRows
 from guided_plugin.hosts.vllm.logits import GuidedRequest
+from guided_plugin.spec import packed
 from guided_plugin.step import LED
 from guided_plugin.worker.ranks.follower import FollowerRuntime
 
@@ -79,7 +80,7 @@ def test_both_ranks_sample_the_same_and_one_has_the_grammars(two_ranks, mode, ki
     specs = {"one": AB, "two": closed, "bad": gp.OutputSpec.regex("(?<=a)b")}
     ranks = two_ranks(kind, mode, specs)
     assert [rank.engine.health() for rank in ranks] == ["", ""]
-    assert ranks[1].engine.prepare("key", None)
+    assert ranks[1].engine.prepare(packed(AB)[0], None).done()
     told = [{}, {}]
     for _ in range(5):
         for rank, failed in zip(ranks, told, strict=True):

@@ -27,6 +27,7 @@ from guided_plugin.hosts.vllm.common import GUIDED
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import named, patch, patch_in
 from guided_plugin.hosts.vllm.v1 import V1Runner
+from guided_plugin.spec import packed
 
 OBJECT = {
     "type": "object",
@@ -131,11 +132,10 @@ def test_a_worker_answers_for_its_own_engine_alone():
         1,
         0,
     ]
-    for engine, answer in zip(engines, (True, False), strict=True):
-        engine.prepare = Mock(return_value=answer)
-    assert [
-        WorkerBase.guided_prepare(worker, [("key", None)]) for worker in workers
-    ] == [[True], [False]]
+    text, _ = packed(gp.OutputSpec.choice(["a", "b"]))
+    WorkerBase.guided_prepare(workers[1], "held", text, None)
+    engines[1].prepare(text, None).result(60)
+    assert [bool(engine.failed) for engine in engines] == [False, True]
     engines[0].leads = False
     assert [len(WorkerBase.guided_metrics(worker)) for worker in workers] == [0, 1]
     for engine in engines:

@@ -34,7 +34,6 @@ from guided_plugin.hosts.vllm.admission import Ahead, Gate
 from guided_plugin.hosts.vllm.common import (
     GUIDED,
     HEALTH,
-    PREPARE,
     RETRY_AFTER,
     prepared_from,
 )
@@ -96,33 +95,19 @@ def waiting_gate(*, go_on=None, **options):
 
 
 class Engine:
-    """An engine of two ranks. Its second says that specs are ready once it was asked so
-    often."""
+    """An engine of two ranks. Its second may refuse guided requests."""
 
     vllm_config = None
 
-    def __init__(self, gate, needs=1):
+    def __init__(self, gate):
         self.input_processor = SimpleNamespace(_guided_gate=gate)
         self.calls = []
-        self.made = {}
-        self.needs = needs
         self.refusal = ""
         self.abort_request = lambda ids, internal: None
 
     def collective_rpc(self, method, args=()):
-        if method in (HEALTH, RETRY_AFTER):
-            return ["", self.refusal] if method == HEALTH else [0.0, 1.0]
-        assert method == PREPARE
-        (questions,) = args
-        assert json.dumps(questions, default=str)  # it goes to another process
-        self.calls.append([key for key, _ in questions])
-        for key, made in questions:
-            assert (made is None) == (key in self.made)  # the spec itself comes once
-            self.made.setdefault(key, made)
-        return [
-            [True] * len(questions),
-            [len(self.calls) >= self.needs] * len(questions),
-        ]
+        self.calls.append(method)
+        return {HEALTH: ["", self.refusal], RETRY_AFTER: [0.0, 1.0]}[method]
 
     def add(self, params):
         return add_request(lambda self, params: "added")(self, params)
@@ -299,7 +284,7 @@ def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fa
         bad = asyncio.ensure_future(gate.admit_async(regex("slow bad")))
         for number in range(50):
             quick = (await gate.admit_async(regex(f"quick{number}"))).extra_args[GUIDED]
-            assert gate.specs.question(quick)[1][1] is None
+            assert quick.made is None  # this compiler makes nothing of it
         assert not any(task.done() for task in slow)
         with pytest.raises(
             errors.BusyError, match=r"3 specs are compiling or w.*compile_queue"
@@ -315,18 +300,15 @@ def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fa
 
     carried = asyncio.run(flood())
     assert sorted(compiler.begun) == ["slow bad", "slow0", "slow1", "slow2"]
-    assert not any(one.extra_args[GUIDED].prepared for one in carried)
+    assert all(one.extra_args[GUIDED].made for one in carried)
     assert not gate.specs._waiting
 
 
-@pytest.mark.parametrize("late", ["its compile", "the engine"])
-def test_a_request_has_one_deadline_whatever_it_waits_for(monkeypatch, late):
+def test_a_request_has_one_deadline_whatever_it_waits_for(monkeypatch):
     gate, compiler = waiting_gate(go_on=threading.Event())
     monkeypatch.setattr(Gate, "patience", 0.2)
-    engine = AsyncEngine(gate, needs=10**9 if late == "the engine" else 1)
+    engine = AsyncEngine(gate)
     sent = []
-    if late == "the engine":
-        compiler.go_on.set()
 
     async def stages(scope, receive, send):
         """A stream: its request is admitted before it begins, and comes to the engine
@@ -341,39 +323,18 @@ def test_a_request_has_one_deadline_whatever_it_waits_for(monkeypatch, late):
 
     start = time.monotonic()
     asyncio.run(telling.RetryAfter(stages)({"type": "http"}, None, None))
-    assert 0.19 < sent[0] - start < (0.25 if late == "the engine" else 0.35)
+    assert 0.19 < sent[0] - start < 0.35
     compiler.go_on.set()
-    engine.needs = 1
     assert asyncio.run(engine.add(regex("slow"))) == "added"
     assert set(compiler.begun) == {"slow"}
 
 
-def test_a_request_is_held_back_until_the_engine_is_ready_and_not_for_ever(monkeypatch):
+def test_what_was_made_of_a_spec_goes_to_the_engine_with_its_request():
     gate, _ = waiting_gate()
-    engine = Engine(gate, needs=4)
-    for _ in range(2):  # the second time it is known to be ready
-        assert engine.add(regex("slow")) == "added"
-        assert len(engine.calls) == 4
-    key, made = msgspec.msgpack.decode(
-        msgspec.msgpack.encode(next(iter(engine.made.items())))
-    )
-    assert key == admitted(gate, "slow").key
-    assert unpacked(made[0]) == (spec := gp.OutputSpec.regex("slow"))
-    assert prepared_from(made[1]) == Prepared(spec, "xgrammar", b"made", "because")
-    monkeypatch.setattr(Gate, "patience", 0.05)
-    with pytest.raises(GracefulHTTPError, match="not ready within"):
-        Engine(gate, needs=10**9).add(regex("slow too"))
-
-
-def test_until_an_engine_has_compiled_a_spec_every_spec_is_prepared_there(monkeypatch):
-    gate = Gate(config(SMALL))
-    one, two = (admitted(gate, text) for text in "ab")
-    assert not gate.specs.answered([one], [[True], [False]])  # of two workers one
-    assert (one.prepared, two.prepared) == (False, False)
-    assert gate.specs.answered([one], [[True], [True]])
-    assert admitted(gate, "c").prepared
-    monkeypatch.setattr(specs, "_SLOW_SECONDS", -1.0)
-    assert not admitted(gate, "d").prepared
+    one = admitted(gate, "slow")
+    text, made = msgspec.msgpack.decode(msgspec.msgpack.encode([one.packed, one.made]))
+    assert unpacked(text) == (spec := gp.OutputSpec.regex("slow"))
+    assert prepared_from(made) == Prepared(spec, "xgrammar", b"made", "because")
 
 
 def run(engine, params):
@@ -394,14 +355,14 @@ def texts_added(engine, *texts):
     ]
 
 
-def test_specs_of_several_prompts_compile_at_the_same_time_and_the_engine_is_asked_for_all():
+def test_specs_of_several_prompts_compile_at_the_same_time():
     # one after the other, none would ever end
     gate, compiler = waiting_gate(go_on=threading.Barrier(4))
-    engine = Engine(gate, needs=3)
+    engine = Engine(gate)
     given = [f"slow{number}" for number in range(8)]
     assert texts_added(engine, *given) == given
     assert sorted(compiler.begun) == given  # each once
-    assert max(map(len, engine.calls)) >= 4
+    assert engine.calls == [HEALTH]
 
 
 def test_the_largest_spec_comes_first_and_there_is_never_too_little_room():
@@ -419,7 +380,7 @@ def test_one_spec_of_many_prompts_compiles_once_and_known_ones_never():
     engine = Engine(gate)
     for given in (["slow", "slow", "small", "slow"], ["small", "slow"]):
         assert texts_added(engine, *given) == given
-    assert (compiler.begun, len(engine.made)) == (["slow"], 2)
+    assert compiler.begun == ["slow"]
     first, same, other = Ahead(gate, [shared := regex("small"), shared, regex("small")])
     # params of many prompts are looked up once
     assert shared is not first is same is not other
@@ -454,7 +415,7 @@ def test_an_engine_that_cannot_guide_is_asked_for_nothing():
     engine.refusal = "the engine has not loaded the logits processor"
     with pytest.raises(GracefulHTTPError, match="has not loaded"):
         run(engine, [regex("a"), regex("slow")])
-    assert engine.calls == []
+    assert engine.calls == [HEALTH, RETRY_AFTER]
 
 
 def test_it_looks_ahead_no_further_than_needed_and_passes_on_all_else(monkeypatch):
