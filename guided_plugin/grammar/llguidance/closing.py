@@ -70,6 +70,7 @@ class ClosingRules:
         self.plain = endings.spelling.plain(marks)
         self.growth = growth
         """Tokens that one token may add to the shortest ending, at most."""
+        self.longest = endings.longest
         self._first = first
         self._lost = 0.0
         """Seconds of searches that found nothing."""
@@ -254,8 +255,8 @@ class Closing:
     looked: int = 0
     """With so many tokens it was looked at last."""
     owed: float = 0.0
-    """Seconds of searches for endings beyond its part of the steps so far. While it
-    owes some it is led, for which no search is necessary."""
+    """Seconds of searches for endings beyond its part of the steps so far. Where the
+    steps that are left can't pay them it is led, for which no search is necessary."""
 
     @property
     def mark(self) -> tuple[int, Ending | None, int, int, int]:
@@ -281,6 +282,11 @@ class Closing:
         out. `until`: of `time.thread_time`, for searches that only leave more choice;
         `part`: seconds of each step for those without which it would be cut."""
         left = self.room - tokens
+        # One token is sampled now, and a stop token comes at the end.
+        spare = left - self.rules.longest - 2
+        if spare >= 0:  # any ending fits
+            self.due = tokens + int(spare) + 1
+            return
         growth = self.rules.growth
         self.owed = max(0.0, self.owed - part * (tokens - self.looked))
         self.due = tokens + 1
@@ -303,9 +309,8 @@ class Closing:
             self.missed += 1
             self.due = tokens + (1 << self.missed)
             return
-        # One token is sampled now, and a stop token comes at the end.
         spare = left - len(ending) - 2
-        owes = self.owed > part
+        owes = self.owed > part * left
         steps = (spare - growth) // (growth + 1)
         if spare >= growth and (not owes or steps > _NEAR):
             self.due += steps
