@@ -100,6 +100,9 @@ class ClosingRules:
         for ending in self._recent:
             if len(ending) <= enough and matcher.ends_with(ending):
                 return ending
+        tail = self._tail(matcher, before or self._first)
+        if tail is not None and len(tail) <= enough:
+            return tail
         if self._lost > _LOST_SECONDS:
             return None
         start = time.thread_time()
@@ -114,6 +117,19 @@ class ClosingRules:
         else:
             self._lost += time.thread_time() - start
         return found
+
+    def _tail(self, matcher: LLGuidanceMatcher, ending: Ending) -> Ending | None:
+        """The shortest part at the end of an ending's text that ends the output."""
+        spelling = self.endings.spelling
+        texts = [spelling.tokens[token] for token in ending]
+        text = b"".join(texts)
+        if not all(texts) or not spelling.single.keys() >= {*text}:
+            return None
+        singles = [spelling.single[byte] for byte in text]
+        for start in range(len(text), -1, -1):
+            if matcher.ends_with(singles[start:]):
+                return self.endings.spelled([text[start:]])
+        return None
 
     def kept(
         self,
