@@ -8,6 +8,7 @@ why. Depends on the grammar protocols.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest
 from guided_plugin.step import NO_TOKEN
+
+_log = logging.getLogger(__name__)
 
 _HEAD_WORDS = 64
 
@@ -270,19 +273,23 @@ class GrammarTable:
         begun = time.thread_time()
         before = closing.led
         last = tokens[-1] if tokens else -1
-        error: GuidedError | None = None
+        problem: Exception | None = None
         try:
             closing.restrict(
                 request.matcher, len(tokens), last, row, self._closing_until, part
             )
-        except Exception as problem:
-            error = RequestError(f"its end could not be found: {problem}")
-        if error is None and time.thread_time() - begun > self._unbounded.seconds:
-            hint = "set close_before_length to false, or simplify the schema"
-            error = RequestError("the search for its end takes too long", hint=hint)
-        if error is not None:
-            self.fail(slot, error)
-            row[:] = self.stop_row(request)
+        except Exception as error:
+            problem = error
+        if time.thread_time() - begun > self._unbounded.seconds:
+            problem = TimeoutError("it takes too long")
+        if problem is not None:
+            _log.warning(
+                "request %s may be cut at its token limit: the search for its end failed: %s",
+                request.request_id,
+                problem,
+            )
+            request.closing = None
+            self.regroup()
         if closing.led > before:
             self.tokens_led += 1
             if not before:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.errors import UnsatisfiableSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, Matcher, Prepared
 from guided_plugin.grammar.llguidance.client import inner_schemas, tokens_in
 from guided_plugin.grammar.llguidance.closing import Closing, ClosingRules
@@ -274,6 +274,8 @@ class LLGuidanceBackend:
         )
         if spec.close_before_length:
             ends = lark.ends or ends_of(lark.rules)
+            if lark.distinct:  # rules don't tell how long items are that must differ
+                ends = replace(ends, longest=None)
             endings = Endings(self._tokenizers.spelling, ends)
             if prepared is None:
                 first = endings.first(self.start(made, self._stops), _CLOSING_SECONDS)
@@ -282,9 +284,11 @@ class LLGuidanceBackend:
                 first = prepared.shortest
                 grows = prepared.growth
             if first is None:
-                what = "has no end that can be found in time, so it can't be closed before its token limit"
-                raise UnsupportedSpecError(
-                    what, where=spec.kind, hint="set close_before_length to false"
+                what = (
+                    "no end was found in time: outputs may be cut at their token limit"
+                )
+                return replace(
+                    made, warnings=(what,), seconds=time.perf_counter() - start
                 )
             closing = ClosingRules(endings, grows, first, ends.marks)
             # Grammars without marks, as most of JSON are, share their plain tokens.

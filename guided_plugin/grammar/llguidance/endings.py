@@ -11,6 +11,7 @@ rules tell of ends.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from bisect import bisect_left
 from collections import Counter, deque
@@ -101,6 +102,14 @@ class Endings:
             times = self.spelling.brackets if text.startswith(b"[") else 1
             sizes.append(times * self.spelling.most_tokens(text))
         return _SLACK + max(sizes)
+
+    @property
+    def longest(self) -> float:
+        """The most tokens that the shortest ending of any place may have."""
+        text = self._ends.longest
+        if text is None:
+            return math.inf
+        return _SLACK + self._ends.reach + self.spelling.most_tokens(text)
 
     def first(self, start: LLGuidanceMatcher, seconds: float) -> tuple[int, ...] | None:
         """The shortest output: as the rules tell it if that is one, or a shorter one

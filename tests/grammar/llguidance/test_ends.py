@@ -75,6 +75,21 @@ def test_choices_hold_the_longest_text_that_one_may_add(strict: bool) -> None:
     assert len(longest) < 80
 
 
+PAIR = {
+    "type": "object",
+    "properties": {"a": {"type": "array", "minItems": 1}, "bcd": {"const": 7}},
+    "required": ["bcd"],
+}
+PAIR["properties"]["a"]["items"] = {"enum": ["x", "yyyy"]}
+
+
+def test_the_longest_ending_is_behind_the_choices_that_need_most() -> None:
+    choice = {"anyOf": [PAIR, {"const": 1}]}
+    known = ends_of(_rules(choice, strict=True))
+    assert known.longest == b'{"a":["x"],"bcd":7}'
+    assert ends_of(_rules(NODE, strict=True)).longest is None
+
+
 @pytest.mark.parametrize(
     ("pattern", "most"),
     [
