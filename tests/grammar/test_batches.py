@@ -127,16 +127,14 @@ def slow(released):
     return backend
 
 
-def grammar_of(name, *, spec=SPEC, bounded=False):
-    return Grammar(spec, "scripted", name, 0, 0.0, bounded=bounded)
+def grammar_of(name, *, bounded=False):
+    return Grammar(SPEC, "scripted", name, 0, 0.0, bounded=bounded)
 
 
 def table_of(slow, names, *, bounded=False):
     """A table, and the specs that it refuses from now on."""
     refused = []
-    table = GrammarTable(
-        VOCABULARY, 0.1, 60.0, lambda spec, error: refused.append(spec)
-    )
+    table = GrammarTable(VOCABULARY, 0.1, 0.2, lambda spec, error: refused.append(spec))
     for slot, name in enumerate(names):
         table.add(slot, name, SPEC, grammar_of(name, bounded=bounded), slow)
     return table, refused
@@ -183,30 +181,25 @@ def test_a_draft_whose_mask_takes_too_long_fails_its_request(slow):
     assert masks(table) == [1, 1 << END]
 
 
-def test_a_replay_that_takes_too_long_is_an_error_for_its_request(slow):
-    table, _ = table_of(slow, "x")
-    slow.slow.add("accept y")
-    with pytest.raises(BudgetError, match="a replay of its grammar takes more than"):
-        table.add(1, "y", SPEC, grammar_of("y"), slow, [0, 1])
-    table.add(1, "z", SPEC, grammar_of("z"), slow, [0, 1])
-    assert masks(table) == [1, 4]
-
-
 @pytest.mark.parametrize(
-    ("trigger", "error"),
+    ("bounded", "trigger", "error"),
     [
-        (None, "the replay of its 20 tokens takes too long"),
-        ([{"tokens": [0] * 20, "kept": True}], "a replay of its grammar takes more"),
+        (False, None, "a replay of its grammar takes more than 100 ms"),
+        (True, None, "the replay of its 20 tokens takes too long"),
+        (True, [{"tokens": [0] * 20, "kept": True}], "a replay of its grammar takes"),
     ],
 )
-def test_tokens_that_a_request_brings_take_a_bounded_time(slow, trigger, error):
-    slow.work = lambda name, what: spin(0.02)
+def test_tokens_that_a_request_brings_take_a_bounded_time(
+    slow, bounded, trigger, error
+):
+    table, _ = table_of(slow, "x")
+    slow.work = lambda name, what: spin(0.02 if name == "y" else 0.0)
     spec = gp.OutputSpec.regex("[abc]*", start_after=trigger)
-    grammar = grammar_of("x", spec=spec, bounded=True)
-    table = GrammarTable(VOCABULARY, 0.1, 0.2)
+    tokens = [] if trigger else [0] * 20
     with pytest.raises(RequestError, match=error):
-        table.add(0, "x", spec, grammar, slow, [] if trigger else [0] * 20)
-    assert not table.requests
+        table.add(1, "y", spec, grammar_of("y", bounded=bounded), slow, tokens)
+    table.add(1, "z", SPEC, grammar_of("z"), slow, [0, 1])
+    assert masks(table) == [1, 4]
 
 
 def test_after_a_slow_call_for_all_the_request_that_takes_too_long_fails(slow):

@@ -54,16 +54,14 @@ def plain(trigger, stops, tokens, taken):
 
 
 ids = st.integers(0, 5)
-cases = st.fixed_dictionaries(
-    {
-        "trigger": st.lists(ids, max_size=3).map(tuple),
-        "stops": st.sets(ids, min_size=1, max_size=3).map(tuple),
-        "tokens": st.lists(st.integers(-1, 5), max_size=14),
-        "replayed": st.integers(0, 14),
-        "chunks": st.lists(st.integers(1, 5), min_size=14, max_size=14),
-        "told": st.integers(0, 14),
-    }
-)
+CASES = {
+    "trigger": st.lists(ids, max_size=3).map(tuple),
+    "stops": st.sets(ids, min_size=1, max_size=3).map(tuple),
+    "tokens": st.lists(st.integers(-1, 5), max_size=14),
+    "replayed": st.integers(0, 14),
+    "chunks": st.lists(st.integers(1, 5), min_size=14, max_size=14),
+    "told": st.integers(0, 14),
+}
 
 
 def table_of(spec, tokens=()):
@@ -73,16 +71,15 @@ def table_of(spec, tokens=()):
 
 
 @settings(deadline=None, max_examples=400)
-@given(cases)
-def test_table_and_journal_follow_the_rules(case):
-    trigger = case["trigger"]
-    stops = case["stops"]
-    tokens = case["tokens"]
+@given(**CASES)
+def test_table_and_journal_follow_the_rules(
+    trigger, stops, tokens, replayed, chunks, told
+):
     spec = OutputSpec.choice(["x"], start_after=trigger or None, stop_token_ids=stops)
     expected = plain(trigger, stops, tokens, TAKEN)
 
     # What a request had produced before, as a host or a new worker gives it.
-    first = tokens[: case["replayed"]]
+    first = tokens[:replayed]
     table = table_of(spec, first)
     for token in tokens[len(first) :]:
         table.accept((0,), [token])
@@ -92,10 +89,10 @@ def test_table_and_journal_follow_the_rules(case):
     journal = LiveRequest(1, 0, "r", spec, stops)
     failed = bool(table.failures)
     at = 0
-    for chunk in case["chunks"]:
+    for chunk in chunks:
         # A worker tells of a failure when the journal has fewer or more tokens than
         # those that counted.
-        if failed and at >= case["told"]:
+        if failed and at >= told:
             journal.state.fail(len(table.tokens(0)))
             failed = False
         journal.state.extend(array("q", tokens[at : at + chunk]))
@@ -111,26 +108,24 @@ def test_table_and_journal_follow_the_rules(case):
 
 
 @settings(deadline=None, max_examples=200)
-@given(cases)
-def test_a_state_goes_back_to_any_mark(case):
-    trigger = case["trigger"]
-    stops = case["stops"]
-    tokens = [abs(token) for token in case["tokens"]]
+@given(**CASES)
+def test_a_state_goes_back_to_any_mark(trigger, stops, tokens, replayed, chunks, told):
+    tokens = [abs(token) for token in tokens]
     state = RequestState(triggers(trigger or None) or (), stops)
-    state.extend(array("q", tokens[: case["replayed"]]))
+    state.extend(array("q", tokens[:replayed]))
     mark = state.mark()
     counted = list(state.tokens)
-    for number, token in enumerate(case["chunks"]):
+    for number, token in enumerate(chunks):
         ends = state.ends_with(token)
         state.take(token)
         assert ends == (state.phase in (Phase.DONE, Phase.FAILED))
-        if number == case["told"]:
+        if number == told:
             state.fail()
     state.go_back(mark)
     assert (state.mark(), list(state.tokens)) == (mark, counted)
     # It goes on as one that never went further.
     other = RequestState(triggers(trigger or None) or (), stops)
-    for token in (*tokens[: case["replayed"]], *tokens):
+    for token in (*tokens[:replayed], *tokens):
         other.take(token)
     state.extend(array("q", tokens))
     assert (state.mark(), state.tokens) == (other.mark(), other.tokens)
