@@ -241,16 +241,22 @@ def test_a_spec_in_quarantine_is_refused_until_its_time_is_over(
     byte_compiler, monkeypatch
 ):
     """Triggers that cost too much are not blamed on their language."""
-    spec = gp.OutputSpec.regex("[a-c]{5}", start_after=[[1], [2]])
+    spec = gp.OutputSpec.regex("[a-c]{3}")
+    asked = gp.OutputSpec.regex("[a-c]{5}", start_after=[[1], [2]])
     byte_compiler.compile(spec)
-    byte_compiler.quarantine(spec, BudgetError("a mask took too long", hint="shorter"))
+    for slow in (spec, asked):
+        error = BudgetError("a mask took too long", hint="shorter")
+        byte_compiler.quarantine(slow, error)
+    assert byte_compiler.cached(spec) is None
     says = r"refused for now: a mask took too long \(shorter\)"
-    for refused in (spec, dataclasses.replace(spec, stop_token_ids=(3,))):
-        assert byte_compiler.cached(refused) is None
-        with pytest.raises(CompileLimitError, match=says):
-            byte_compiler.compile(refused)
+    with pytest.raises(CompileLimitError, match=says):
+        byte_compiler.compile(spec)
+    same = dataclasses.replace(asked, stop_token_ids=(3,))
+    assert isinstance(byte_compiler.refusal(same), CompileLimitError)
     for trigger in (None, [[1]], "</think>"):
-        byte_compiler.compile(gp.OutputSpec.regex("[a-c]{5}", start_after=trigger))
+        other = gp.OutputSpec.regex("[a-c]{5}", start_after=trigger)
+        assert byte_compiler.refusal(other) is None
+        byte_compiler.compile(other)
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 3600)
     byte_compiler.compile(spec)

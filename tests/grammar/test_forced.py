@@ -4,6 +4,7 @@ against masks."""
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 
 DEMO = load_vocabulary(MODEL_DIR)
+BYTES = [bytes([byte]) for byte in range(256)]
+CASES = json.loads(Path(__file__).with_name("forced.json").read_bytes())
 
 
 class Run:
@@ -68,49 +71,45 @@ def test_mask_allows_what_must_follow(demo):
     run = Run(OutputSpec.json_schema(demo.schema, whitespace="compact"))
     stops = set(DEMO.stop_token_ids)
     offered = 0
-    while not stops.issuperset(run.allowed()) and offered < 100:
+    for _ in range(60):
         for token in run.after():
             assert token in run.allowed()
             run.take(token)
             offered += 1
         free = set(run.allowed()) - stops
-        if free:
-            run.take(max(free, key=lambda token: len(DEMO.tokens[token])))
+        if not free:
+            break
+        run.take(max(free, key=lambda token: len(DEMO.text_tokens[token])))
     assert offered > 10
 
 
-ABC = OutputSpec.choice(["x:abc", "x:abd"])
-CALL = {"type": "tag", "begin": "ab<|call|>ab", "content": {"type": "any_text"}}
-NAMED = OutputSpec.structural_tag({"format": {**CALL, "end": "<x"}})
-MARKS = [b'":', b'":-', b' "', b' "/', b" -"]
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["regex"])
+def test_what_is_offered_next_to_these_tokens(case):
+    """A word that may go on is left out, and a mark where another token may be made of
+    it; though not that of a value, which a sign or an empty text makes another of."""
+    more = [text.encode() for text in case["tokens"]]
+    tokens = [*BYTES, *more, b"</s>"]
+    vocabulary = Vocabulary.from_tokens(tokens, [len(tokens) - 1])
+    run = Run(OutputSpec.regex(case["regex"]), vocabulary)
+    run.take(*(tokens.index(text.encode()) for text in case["begun"]))
+    assert run.texts() == [text.encode() for text in case["offered"]]
 
 
-@pytest.mark.parametrize(
-    ("more", "spec", "begun", "offered"),
-    [
-        # A word that may go on is left out.
-        ([b"ab", b"abc", b"x:"], ABC, [], [b"x:"]),
-        ([b"ab", b"x:"], OutputSpec.choice(["x:ab", "x:abd"]), [], [b"x:", b"ab"]),
-        # So is a mark, where another token may be made of it,
-        ([b'":', b'":"'], OutputSpec.regex('":("|1)'), [], []),
-        ([b'":', b'":"'], OutputSpec.regex('":[12]'), [], [b'":']),
-        ([b"_-"], OutputSpec.regex("_-?[0-9]"), [], []),
-        # though not that of a value, which a sign or an empty text makes another of.
-        (MARKS, OutputSpec.regex('":-?[0-9]'), [], [b'":']),
-        (MARKS, OutputSpec.regex('": -?[0-9]+'), [], [b'":', b" "]),
-        (MARKS, OutputSpec.regex('":( "[/a])'), [b'":'], [b' "']),
-        # A control token ends what must follow.
-        ([b"ab", b"<|call|>"], NAMED, [], [b"ab"]),
-        ([b"ab", b"<|call|>"], NAMED, [b"ab"], []),
-        ([b"ab", b"<|call|>"], NAMED, [b"ab", b"<|call|>"], [b"ab"]),
-    ],
-)
-def test_what_is_offered_after_a_few_tokens(more, spec, begun, offered):
-    tokens = [*(bytes([byte]) for byte in range(256)), *more, b"</s>"]
-    controls = [256 + more.index(b"<|call|>")] if b"<|call|>" in more else []
-    run = Run(spec, Vocabulary.from_tokens(tokens, [len(tokens) - 1], controls))
-    run.take(*map(tokens.index, begun))
-    assert run.texts() == offered
+def test_a_control_token_ends_what_must_follow():
+    tokens = [*BYTES, b"ab", b"<|call|>", b"</s>"]
+    tag = {
+        "type": "tag",
+        "begin": "ab<|call|>ab",
+        "content": {"type": "any_text"},
+        "end": "<x",
+    }
+    spec = OutputSpec.structural_tag({"format": tag})
+    run = Run(spec, Vocabulary.from_tokens(tokens, [258], [257]))
+    assert run.after() == (256,)
+    run.take(256)
+    assert run.after() == ()
+    run.take(257)
+    assert run.after() == (256,)
 
 
 def test_only_active_requests_and_no_more_than_most():

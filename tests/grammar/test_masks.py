@@ -61,8 +61,14 @@ LANGUAGES = [
     (OutputSpec.regex("(a|bc)*x|0(1|10){0,2}y?"), "(a|bc)*x|0(1|10){0,2}y?"),
     (OutputSpec.regex(NEGATED), r'"([!#-/:-@[\]^_`{-~]|\xc3[\x80-\xbf])?"'),
     (OutputSpec.json_schema({"enum": VALUES}), '"ab"|"é"|10|-1|true|null'),
-    (OutputSpec.json_schema(OBJECT), r'\{"a":(true|false)(,"b":"(é|ab)")?\}'),
-    (OutputSpec.json_schema(ARRAY), r'\[("a"|10)(,("a"|10)){0,2}\]'),
+    (
+        OutputSpec.json_schema(OBJECT, whitespace="compact"),
+        r'\{"a":(true|false)(,"b":"(é|ab)")?\}',
+    ),
+    (
+        OutputSpec.json_schema(ARRAY, whitespace="compact"),
+        r'\[("a"|10)(,("a"|10)){0,2}\]',
+    ),
     (
         OutputSpec.json_schema({"type": "integer", "minimum": -11, "maximum": 109}),
         "-([0-9]|1[01])|[0-9]|[1-9][0-9]|10[0-9]",
@@ -74,7 +80,7 @@ LANGUAGES = [
 
 @pytest.fixture(scope="module")
 def backends():
-    config = GuidedConfig(threads=2, whitespace="compact")
+    config = GuidedConfig(threads=2)
     return XGrammarBackend(VOCABULARY, config), LLGuidanceBackend(VOCABULARY, config)
 
 

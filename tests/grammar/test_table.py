@@ -97,7 +97,8 @@ class Request:
             return self.phase, len(self.tokens), ended
         for count, token in enumerate(tokens, 1):
             if not waiting:
-                if not matcher.accept(token):
+                known = 0 <= token < len(TOKENS)
+                if not known or not matcher.accept(token):
                     return Phase.FAILED, count - 1, ended
                 if token in self.stops:
                     return Phase.DONE, count, ended
@@ -186,6 +187,8 @@ def test_any_history(seed):
             request = Request(chance.choice([XGRAMMAR, LLGUIDANCE]), spec)
             for _ in range(chance.randrange(3)):
                 request.take(request.likely(chance))
+            if request.phase is Phase.FAILED:
+                continue  # no host brings a token that was refused
             live[slot] = request
             before = np.array(request.tokens, np.int64)
             table.start(slot, spec, request.backend, before)
@@ -203,7 +206,8 @@ def test_any_history(seed):
         pairs = list(zip(requests, drafts, strict=True))
         expected = [request.masks(own) for request, own in pairs]
         alone = chance.random() < 0.3
-        assert masks_with_drafts(table, slots, drafts, alone) == expected
+        found = masks_with_drafts(table, slots, drafts, alone)
+        assert found == expected
         for slot, request in zip(slots, requests, strict=True):
             phase, _, _ = request.after()
             seen.add(phase)
@@ -213,10 +217,11 @@ def test_any_history(seed):
         sampled = [request.likely(chance) for request in requests]
         odd = chance.randrange(3 * len(slots))
         if odd < len(slots):
-            sampled[odd] = chance.choice([-5, len(TOKENS), 10**6])
+            sampled[odd] = chance.choice([NO_TOKEN, -5, len(TOKENS), 10**6])
         table.accept(slots, sampled)
         for request, token in zip(requests, sampled, strict=True):
-            request.take(token)
+            if token != NO_TOKEN:
+                request.take(token)
     assert seen == set(Phase)
 
 
@@ -328,7 +333,7 @@ def test_a_call_that_raises_fails_its_request_alone(call, culprit, failed):
     ("backend", "options", "says"),
     [
         (XGRAMMAR, {"stop_token_ids": [len(TOKENS)]}, "r0: stop token 54 is outside"),
-        (XGRAMMAR, {"start_after": [4000]}, "r0: token 4000 is outside"),
+        (XGRAMMAR, {"start_after": [4000]}, "r0: start_after: token 4000 is"),
         (faulty_at("start", "ab*"), {}, "r0: its backend failed: out of memory"),
         (faulty_at("accept", "ab*"), {}, "r0: its backend failed: out of memory"),
     ],
@@ -374,9 +379,9 @@ def test_a_matcher_that_fails_along_drafts_fails_alone(broken, says):
         table.start(slot, OutputSpec.regex(text), faulty, [Z])
     faulty.broken = broken
     faulty.culprit = "a"
-    masks, others = masks_with_drafts(table, (0, 1), [[Z, Z], []], alone=False)
+    masks, others = masks_with_drafts(table, (0, 1), [[Z], []], alone=False)
     after = {END} if "refuse" in broken else {Z, END}
-    assert [*masks, *others] == [{Z, END}, after, after, {Z, END}]
+    assert [*masks, *others] == [{Z, END}, after, {Z, END}]
     assert [says in text for _, text in table.told()] == [True] * bool(says)
     assert table.phase(0) is (Phase.FAILED if says else Phase.ACTIVE)
     assert table.phase(1) is Phase.ACTIVE

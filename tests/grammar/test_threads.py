@@ -2,6 +2,8 @@
 done in time."""
 
 import itertools
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from compilers import compiler_of
 import guided_plugin as gp
 from guided_plugin.grammar.threads import AdaptiveThreads
 
+CASES = json.loads(Path(__file__).with_name("thread_counts.json").read_bytes())
 PACE = 0.02 / 3
 """A batch may take 0.3 of it: 2 ms."""
 
@@ -39,44 +42,20 @@ def test_all_threads_work_until_there_is_a_pace(most):
     assert made == [most]
 
 
-@pytest.mark.parametrize(
-    ("most", "runs"),
-    [
-        (8, [(200, 0, 0.3, 0, 1)]),  # small fills gain nothing by threads
-        # Nor do those that do not spread.
-        (8, [(200, 0.1, 0, 0, 1), (50, 0, 4, 0, 8)]),
-        # A cold start puts no trial off.
-        (8, [(50, 1e3, 0, 0, 8), (200, 0.1, 0, 0, 1)]),
-        # Tokens count as well: three quarters of what is allowed.
-        (8, [(200, 0, 0.2, 1.3, 8)]),
-        (8, [(200, 0, 0.2, 1.0, 1)]),
-        # Fills near the limit change nothing.
-        (8, [(31, 0, 0.9, 0, 8), (1, 0, 1.9, 0, 8), (31, 0, 0.9, 0, 8)]),
-        # One size at a time is taken away, and one late fill brings what it needs.
-        (12, [(32, 4, 0, 0, 8), (32, 4, 0, 0, 4), (32, 4, 0, 0, 2)]),
-        (12, [(300, 0.01, 0, 0, 1), (1, 5, 0, 0, 4), (1, 400, 0, 0, 12)]),
-        # Trials that come out well bring the next ones sooner.
-        (
-            8,
-            [
-                (200, 0.1, 0, 0, 1),
-                (1, 20, 0, 0, 8),
-                (128, 0.1, 0, 0, 4),
-                (128, 0.1, 0, 0, 2),
-                (64, 0.1, 0, 0, 1),
-            ],
-        ),
-    ],
-)
-def test_how_many_threads_are_left(most, runs):
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["what"])
+def test_how_many_threads_are_left(case):
     """After so many fills, each of work that spreads, of work that does not, and of
-    tokens before it."""
-    adaptive = paced(most)
-    left = []
-    for count, work, overhead, tokens, _ in runs:
-        fills(adaptive, work, count, overhead=overhead, tokens=tokens)
-        left.append(adaptive.threads)
-    assert left == [expected for *_, expected in runs]
+    tokens before it, in milliseconds."""
+    adaptive = paced(case["most"])
+    for run in case["runs"]:
+        fills(
+            adaptive,
+            run["spreading"],
+            run["fills"],
+            overhead=run["fixed"],
+            tokens=run["tokens"],
+        )
+        assert adaptive.threads == run["left"]
 
 
 def test_a_trial_that_came_out_badly_is_not_made_again_soon():
