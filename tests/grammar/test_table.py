@@ -249,7 +249,9 @@ def test_a_failure_says_what_happened_and_where(spec, tokens, where, says):
     table.feed(7, ids(tokens) if isinstance(tokens, str) else tokens)
     table.masks(7)
     ((slot, error),) = table.failures
-    assert (slot, error.where, error.request_id) == (7, where, "r7")
+    assert slot == 7
+    assert error.where == where
+    assert error.request_id == "r7"
     assert says in str(error)
 
 
