@@ -259,8 +259,9 @@ class Faulty(ScriptedBackend):
     """Takes `z` for ever. The calls that `broken` names raise for the request of
     `culprit`; if that is empty, where they are for several."""
 
-    broken: tuple[str, ...] = ()
-    culprit = ""
+    def __init__(self, *broken, culprit=""):
+        self.broken = broken
+        self.culprit = culprit
 
     def is_broken(self, call, matchers):
         texts = [matcher.spec.text for matcher in matchers]
@@ -289,13 +290,6 @@ class Faulty(ScriptedBackend):
 
     def mask(self, matcher):
         return [1 << Z, 1 << END % 32]
-
-
-def faulty_at(call, culprit):
-    backend = Faulty()
-    backend.broken = (call,)
-    backend.culprit = culprit
-    return backend
 
 
 @pytest.mark.parametrize(
@@ -336,8 +330,8 @@ def test_a_call_that_raises_fails_its_request_alone(call, culprit, failed):
     [
         (XGRAMMAR, {"stop_token_ids": [len(TOKENS)]}, "r0: stop token 54 is outside"),
         (XGRAMMAR, {"start_after": [4000]}, "r0: start_after: token 4000 is"),
-        (faulty_at("start", "ab*"), {}, "r0: its backend failed: out of memory"),
-        (faulty_at("accept", "ab*"), {}, "r0: its backend failed: out of memory"),
+        (Faulty("start", culprit="ab*"), {}, "r0: its backend failed: out of memory"),
+        (Faulty("accept", culprit="ab*"), {}, "r0: its backend failed: out of memory"),
     ],
 )
 def test_a_request_that_cannot_start_takes_no_slot(backend, options, says):
