@@ -79,11 +79,3 @@ def test_a_layout_is_forgotten_when_outputs_change():
         output = Output(layouts)
         output.write(b'{"a":')
         assert output.next(b"1") == spaces + b"1"
-
-
-def test_nothing_is_told_inside_a_string():
-    output = Output(Layouts())
-    output.write(b'{"a": 1, "b, ')
-    assert output.next(b'"') == b""
-    output.write(b'c": {')
-    assert output.next(b'"') == b'"'  # as behind the bracket before
