@@ -25,6 +25,7 @@ from guided_plugin.grammar.forced import ForcedTokens
 from guided_plugin.grammar.learnt_drafts import Found, LearntDrafts
 from guided_plugin.grammar.outline import Outline, words_of
 from guided_plugin.grammar.table import GrammarTable
+from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 
 DEMO = load_vocabulary(MODEL_DIR)
@@ -286,7 +287,9 @@ def test_what_is_known_of_a_place_is_what_its_own_grammar_says(seed):
 @pytest.mark.parametrize("layout", TABLES["layouts"].values(), ids=TABLES["layouts"])
 def test_a_learnt_layout_forces_as_much_as_a_fixed_one(layout):
     """With `flexible` whitespace, once a document of this layout was written."""
-    server = Server(most=64)
+    singles = [bytes([byte]) for byte in range(256)]
+    vocabulary = Vocabulary.from_tokens([*singles, b"</s>"], [256])
+    server = Server(vocabulary, most=64)
     schema, value = TABLES["laid out"].values()
     written = json.dumps(value, **layout)
     flexible = OutputSpec.json_schema(schema, whitespace="flexible")
