@@ -234,6 +234,7 @@ def test_any_history(seed):
             "",
             "(b'x') after 2 tokens breaks the grammar",
         ),
+        (SPECS[8], "yz", "", "(b'z') after 2 tokens breaks the grammar"),
         (SPECS[4], "ab", "", "the grammar allows no token after 2 tokens ("),
         (
             OutputSpec.regex("x", start_after="<think>"),
@@ -279,7 +280,8 @@ class Faulty(ScriptedBackend):
 
     def accepts(self, matcher, token):
         self.check("accept" if matcher.tokens else "begin", [matcher])
-        refused = self.is_broken("refuse", [matcher])
+        place = "refuse later" if matcher.tokens else "refuse first"
+        refused = self.is_broken(place, [matcher])
         return token in (Z, END) and not refused
 
     def goes_back(self, matcher):
@@ -365,7 +367,8 @@ def test_slots_that_are_taken_or_empty():
     [
         (["back"], ""),  # another matcher is brought there
         (["back", "begin"], "could not roll drafts back"),
-        (["refuse"], "breaks the grammar"),  # though its mask showed the draft
+        (["back", "refuse first"], "could not roll drafts back"),
+        (["refuse later"], "breaks the grammar"),  # though its mask showed the draft
     ],
 )
 def test_a_matcher_that_fails_along_drafts_fails_alone(broken, says):
@@ -376,7 +379,7 @@ def test_a_matcher_that_fails_along_drafts_fails_alone(broken, says):
     faulty.broken = broken
     faulty.culprit = "a"
     masks, others = masks_with_drafts(table, (0, 1), [[Z], []], alone=False)
-    after = {END} if "refuse" in broken else {Z, END}
+    after = {END} if "refuse later" in broken else {Z, END}
     assert [*masks, *others] == [{Z, END}, after, {Z, END}]
     assert [says in text for _, text in table.told()] == [True] * bool(says)
     assert table.phase(0) is (Phase.FAILED if says else Phase.ACTIVE)
