@@ -234,7 +234,7 @@ def test_any_history(seed):
             "",
             "(b'x') after 2 tokens breaks the grammar",
         ),
-        (SPECS[8], "yz", "", "(b'z') after 2 tokens breaks the grammar"),
+        (SPECS[8], "yz", "", "(b'y') after 2 tokens breaks the grammar"),
         (SPECS[4], "ab", "", "the grammar allows no token after 2 tokens ("),
         (
             OutputSpec.regex("x", start_after="<think>"),
