@@ -3,6 +3,8 @@ end."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -12,6 +14,7 @@ from subjects import Mode, Subject, check, is_whole
 
 SEED = 20
 COUNT = 60
+ORACLE = json.loads(Path(__file__).with_name("oracle.json").read_bytes())
 
 
 def test_random_schemas():
@@ -24,49 +27,11 @@ def test_random_schemas():
     ] == []
 
 
-DRAFT_4 = '"$schema": "http://json-schema.org/draft-04/schema#"'
-DRAFT_7 = '"$schema": "http://json-schema.org/draft-07/schema#"'
-
-
-@pytest.mark.parametrize(
-    ("schema", "valid", "invalid"),
-    [
-        ('{"multipleOf": 1}', "9007199254740993.0", "11238123536985124437638.125"),
-        ('{"multipleOf": 0.1}', "11238123536985124437638.1", "0.15"),
-        ('{"multipleOf": 0.01}', "19.99|0.07", "0.001"),
-        ('{"maximum": 9007199254740993}', "9007199254740993", "9007199254740993.5"),
-        (
-            f'{{{DRAFT_4}, "minimum": 1, "exclusiveMinimum": true}}',
-            "1.0000000000000000000001",
-            "1",
-        ),
-        ('{"enum": [0.1]}', "0.10", "0.1000000000000000000001"),
-        (
-            '{"uniqueItems": true}',
-            "[9007199254740993, 9007199254740992.0]|[1, true]|[[1], [true]]",
-            "[1, 1.0]|[[1], [true], [1]]",
-        ),
-        (r'{"pattern": "^\\w(?!x)$"}', '"a"', '"\u98f5"'),
-        ('{"pattern": "^a$"}', '"a"', r'"a\n"'),
-        (r'{"pattern": "^[^]\\d\\s"}', r'"\n1\ufeff"', r'"a٣ "|"a1\u001c"'),
-        ('{"type": "string"}', r'"\ud83d\ude00"', r'"\ud83d"'),
-        (
-            '{"items": [{"type": "null"}], "additionalItems": false}',
-            "[]|[null]",
-            "[1]|[null, 1]",
-        ),
-        (
-            '{"dependencies": {"a": ["b"]}}',
-            '{"b": 1}|{"a": 1, "b": 1}',
-            '{"a": 1}',
-        ),
-        (f'{{{DRAFT_7}, "format": "uuid"}}', "1", '"x"'),
-    ],
-)
-def test_the_oracle_is_exact_and_reads_as_the_standard_does(schema, valid, invalid):
-    check = oracle(read_exactly(schema))
-    assert [one for one in valid.split("|") if not check(read_exactly(one))] == []
-    assert [one for one in invalid.split("|") if check(read_exactly(one))] == []
+@pytest.mark.parametrize("case", ORACLE, ids=lambda case: case["schema"])
+def test_the_oracle_is_exact_and_reads_as_the_standard_does(case):
+    check = oracle(read_exactly(case["schema"]))
+    assert [one for one in case["valid"] if not check(read_exactly(one))] == []
+    assert [one for one in case["invalid"] if check(read_exactly(one))] == []
 
 
 @pytest.mark.parametrize(
@@ -75,11 +40,6 @@ def test_the_oracle_is_exact_and_reads_as_the_standard_does(schema, valid, inval
 def test_the_oracle_says_what_it_cannot_judge(schema):
     with pytest.raises(OracleError):
         oracle(schema)("x")
-
-
-def test_the_same_seed_gives_the_same_schemas():
-    totals = [fuzz(range(12), seed, instances=10).totals for seed in (1, 1, 2)]
-    assert totals[0] == totals[1] != totals[2]
 
 
 @pytest.mark.parametrize("tag", ["", "tag", "triggered_tags", "lark"])

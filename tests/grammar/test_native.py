@@ -48,7 +48,8 @@ def test_a_program_may_end_while_lexers_are_made():
             pipeline.add_request(str(request), spec)
         """
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr == ""
 
 
 def test_the_end_waits_for_what_has_begun_and_lets_nothing_begin():
@@ -77,7 +78,9 @@ def test_the_end_waits_for_what_has_begun_and_lets_nothing_begin():
         begun.wait()
         """
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "one\n", "")
+    assert done.returncode == 0
+    assert done.stdout == "one\n"
+    assert done.stderr == ""
 
 
 def test_work_within_work_is_counted_once_and_begins_at_the_end_too():
@@ -98,7 +101,8 @@ def test_work_within_work_is_counted_once_and_begins_at_the_end_too():
         begun.wait()
         """
     )
-    assert (done.returncode, done.stdout) == (0, "inner\n")
+    assert done.returncode == 0
+    assert done.stdout == "inner\n"
 
 
 def test_who_waits_for_a_thread_at_the_end_waits_not_for_ever():
@@ -121,7 +125,8 @@ def test_who_waits_for_a_thread_at_the_end_waits_not_for_ever():
         thread = in_background(work)
         """
     )
-    assert (done.returncode, done.stdout) == (0, "late\n")
+    assert done.returncode == 0
+    assert done.stdout == "late\n"
 
 
 @pytest.mark.parametrize(
@@ -156,4 +161,5 @@ def test_a_child_that_is_forked_ends_at_once_wherever_native_work_goes_on(where)
         print(os.waitstatus_to_exitcode(status))
         """
     )
-    assert (done.returncode, done.stdout) == (0, "7\n")
+    assert done.returncode == 0
+    assert done.stdout == "7\n"

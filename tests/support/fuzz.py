@@ -1,6 +1,6 @@
 """Random schemas, their grammars and an oracle: where do they disagree.
 
-    python tests/support/fuzz.py [--count N] [--seed S] [--backend NAME] [--json OUT]
+    python tests/support/fuzz.py [--count N] [--seed S] [--json OUT]
 
 Each schema is compiled in a mode of its own (strict or not, in each `whitespace`, by
 itself, in a structural tag or in a Lark grammar). Instances around it, and outputs at
@@ -34,6 +34,8 @@ SERIOUS = ("wrong accept", "dead end", "early stop", "inconsistent", "crash")
 """Faults that no output may ever meet."""
 MINOR = ("wrong refusal", "called unsatisfiable")
 """Valid values that can't be written."""
+_SHOWN = 10
+"""Schemas of each fault, at most."""
 _COUNTED = (
     "schemas",
     "checked",
@@ -102,25 +104,24 @@ def reason_kind(reason):
     return text.splitlines()[0][:100] if text else "no reason given"
 
 
-def fuzz(numbers, seed, *, backend="auto", instances=60):
+def fuzz(numbers, seed, *, instances=60):
     """Check the schemas of these numbers."""
     report = Report()
     for number in numbers:
         source = Random(f"{seed}:{number}")
         schema = random_schema(source)
-        mode = _random_mode(source, backend)
+        mode = _random_mode(source)
         report.add(number, mode, schema, check(schema, mode, source, count=instances))
     return report
 
 
-def _random_mode(source, backend):
+def _random_mode(source):
     layouts = ("flexible", "spaced", "compact")
     tags = ("",) * 9 + ("tag", "triggered_tags", "lark")
     return Mode(
         strict=source.random() < 0.25,
         whitespace=source.choices(layouts, (0.3, 0.2, 0.5))[0],
         tag=source.choice(tags),
-        backend=backend,
     )
 
 
@@ -225,29 +226,18 @@ def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--count", type=int, default=2_000, help="schemas (default 2000)")
-    add(
-        "--first",
-        type=int,
-        default=0,
-        metavar="N",
-        help="begin with the Nth of the seed",
-    )
     add("--seed", type=int, default=None, help="default: another one each time")
-    add("--backend", default="auto")
     add("--instances", type=int, default=60, help="instances a schema (default 60)")
-    add("--show", type=int, default=10, metavar="N", help="schemas shown of each fault")
     add("--json", type=Path, metavar="OUT", help="write the sums, compressed")
     options = parser.parse_args()
     seed = Random().randrange(10**6) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
-    numbers = range(options.first, options.first + options.count)
-    report = fuzz(numbers, seed, backend=options.backend, instances=options.instances)
+    report = fuzz(range(options.count), seed, instances=options.instances)
     print(*report.lines(), sep="\n", flush=True)
-    _show(report.faults, options.show)
+    _show(report.faults)
     if options.json:
         document = {
             "seed": seed,
-            "backend": options.backend,
             "totals": {**dict.fromkeys((*SERIOUS, *MINOR), 0), **report.totals},
             "refused": dict(report.refused),
             "faults": [fault.line() for fault in report.faults[:200]],
@@ -256,12 +246,12 @@ def main():
     return int(any(report.totals[kind] for kind in SERIOUS))
 
 
-def _show(faults, most):
+def _show(faults):
     """Each kind's smallest schemas, each once."""
     faults = sorted(faults, key=lambda fault: len(json.dumps(fault.schema)))
     for kind in (*SERIOUS, *MINOR):
         found = {fault.number: fault for fault in faults if fault.finding.kind == kind}
-        small = [smallest(fault) for fault in list(found.values())[:most]]
+        small = [smallest(fault) for fault in list(found.values())[:_SHOWN]]
         # One for each set of keywords.
         by_words = {
             frozenset(re.findall(r'"(\$?[a-zA-Z]{3,})":', json.dumps(one.schema))): one

@@ -1,5 +1,5 @@
-"""A table of grammars over a small vocabulary, step by step, and a backend that does
-what a test says."""
+"""A table of grammars over a small vocabulary, and a backend that does what a test
+says."""
 
 from __future__ import annotations
 
@@ -10,65 +10,51 @@ from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.grammar.vocabulary import Vocabulary
 
-__all__ = ["END", "EVERYTHING", "OTHER_END", "PAD", "THINK", "TOKENS", "VOCABULARY"]
+__all__ = ["END", "EVERYTHING", "OTHER_END", "THINK", "TOKENS", "VOCABULARY"]
 __all__ += ["ScriptedBackend", "ScriptedMatcher", "Table", "ids"]
 
+_LETTERS = b'abcdefghijklmnopqrstuvwxyz0123456789 {}[]":,-.'
 TOKENS = (
-    *(bytes([letter]) for letter in b"abcdefghijklmnopqrstuvwxyz0123456789 "),
-    b"</s>",
-    b"<end>",
-    b"<think>",
+    *(bytes([letter]) for letter in _LETTERS),
+    *(b'{"', b'":', b"ab", b"12", b'"}'),
+    *(b"</s>", b"<end>", b"<think>"),
 )
 END, OTHER_END, THINK = (TOKENS.index(name) for name in (b"</s>", b"<end>", b"<think>"))
-
-
-PAD = 0  # the letter a: hosts pad with ordinary tokens too
-
-
 EVERYTHING = set(range(64))
 
 
 def ids(text):
+    """A token for each letter."""
     return [TOKENS.index(letter.encode()) for letter in text]
 
 
-VOCABULARY = Vocabulary(
-    TOKENS, (END,), frozenset({END, OTHER_END, THINK}), encode=lambda text: ids(text)
-)
+VOCABULARY = Vocabulary(TOKENS, (END,), frozenset({END, OTHER_END, THINK}), encode=ids)
 
 
-class Table:
-    """A `GrammarTable` with helpers; `mask` shows a step's masks as sets of token
-    ids."""
+class Table(GrammarTable):
+    """A table over `VOCABULARY`, with helpers."""
 
-    def __init__(self, backend):
-        self.inner = GrammarTable(VOCABULARY)
-        self.backend = backend
+    def __init__(self):
+        super().__init__(VOCABULARY)
 
-    def add(
-        self,
-        slot,
-        spec,
-        tokens=(),
-        backend=None,
-    ):
-        chosen = backend or self.backend
-        self.inner.add(slot, f"r{slot}", spec, chosen.compile(spec), chosen, tokens)
+    def start(self, slot, spec, backend, tokens=()):
+        """Add a request that is named after its slot."""
+        self.add(slot, f"r{slot}", spec, backend.compile(spec), backend, tokens)
 
-    def mask(self, *slots):
+    def masks(self, *slots):
+        """A step's masks, as sets of token ids."""
         rows = np.full((len(slots), VOCABULARY.words), 0x5A5A5A5A, np.int32)
-        self.inner.fill(slots, rows)
+        self.fill(slots, rows)
         return [set(tokens) for tokens in tokens_of(rows)]
 
-    def phases(self, *slots):
-        return [self.inner.phase(slot) for slot in slots]
-
     def feed(self, slot, tokens):
+        """Tokens that were sampled without a look at masks."""
         for token in tokens:
-            self.inner.accept((slot,), [token])
+            self.accept((slot,), [token])
 
-    def failures(self):
-        return [(slot, str(error)) for slot, error in self.inner.failures]
+    def told(self):
+        """The failures, as texts."""
+        return [(slot, str(error)) for slot, error in self.failures]
 
 
 class ScriptedBackend:
@@ -76,10 +62,6 @@ class ScriptedBackend:
     instead."""
 
     name = "scripted"
-
-    def __init__(self):
-        self.batches: list[int] = []
-        """How many matchers each batch had that was made."""
 
     def accepts(self, matcher, token):
         return True
@@ -100,7 +82,6 @@ class ScriptedBackend:
         return ScriptedMatcher(self, grammar)
 
     def batch(self, matchers):
-        self.batches.append(len(matchers))
         return ScriptedBatch(self, list(matchers))
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
-from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.plugins import Plugins
@@ -25,7 +23,7 @@ class RawXGrammar(XGrammarBackend):
 
     languages = frozenset({"ebnf", "regex", "choice", "json_schema", "structural_tag"})
 
-    def _compile(self, spec: OutputSpec) -> Any:
+    def _compile(self, spec):
         match spec.kind:
             case "regex":
                 return self._compiler.compile_regex(spec.text)
@@ -42,13 +40,13 @@ class RawXGrammar(XGrammarBackend):
 class _RawTags(RawXGrammar):
     name = RAW
 
-    def __init__(self, vocabulary: Vocabulary, config: GuidedConfig) -> None:
+    def __init__(self, vocabulary, config):
         # It reads control tokens as text.
         super().__init__(
             dataclasses.replace(vocabulary, special_ids=frozenset()), config
         )
 
-    def _compile(self, spec: OutputSpec) -> Any:
+    def _compile(self, spec):
         document = spec.document()
         if "structures" in document:
             tags = [
@@ -68,17 +66,17 @@ class _RawTags(RawXGrammar):
         return self._compiler.compile_structural_tag(json.dumps(document))
 
 
-def _json(schema: Any) -> dict[str, Any]:
+def _json(schema):
     return {"type": "json_schema", "json_schema": schema}
 
 
 class _Plugin:
     @hookimpl
-    def register_backends(self, register: Any) -> None:
+    def register_backends(self, register):
         register(RAW, _RawTags)
 
 
-def compiler_with_raw(vocabulary: Vocabulary) -> GrammarCompiler:
+def compiler_with_raw(vocabulary):
     """A compiler that has it under the name `RAW`."""
     plugins = Plugins(entry_points=False)
     plugins.register(_Plugin(), RAW)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from compilers import unbounded
 from instances import laid_out, near, respelt, text_of
@@ -55,7 +55,6 @@ class Mode(NamedTuple):
     tag: str = ""
     """`tag`, `triggered_tags`, `lark` (the schema inside a grammar), or empty for the
     schema itself."""
-    backend: str = "auto"
 
     def __str__(self):
         strictness = "strict" if self.strict else "standard"
@@ -63,8 +62,7 @@ class Mode(NamedTuple):
 
     def spec(self, schema):
         """What a request would ask for."""
-        options: dict[str, Any] = self._asdict()
-        del options["tag"]
+        options = {"strict": self.strict, "whitespace": self.whitespace}
         if not self.tag:
             return OutputSpec.json_schema(schema, **options)
         if self.tag == "lark":
@@ -72,7 +70,7 @@ class Mode(NamedTuple):
                 f'start: "{BEGIN}" inner "{END}"\ninner: %json {json.dumps(schema)}'
             )
             return OutputSpec.grammar(source, "lark", **options)
-        part: dict[str, Any] = {"type": "tag", "begin": BEGIN, "end": END}
+        part = {"type": "tag", "begin": BEGIN, "end": END}
         part["content"] = {"type": "json_schema", "json_schema": schema}
         if self.tag == "triggered_tags":
             part = {"type": self.tag, "triggers": [BEGIN], "tags": [part]}

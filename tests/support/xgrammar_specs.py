@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from guided_plugin.grammar.base import Matcher
-from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
-from guided_plugin.spec import OutputSpec
-
 __all__ = ["accepts", "allowed", "stops_of"]
 
 
-def accepts(backend: XGrammarBackend, spec: OutputSpec, text: str | bytes) -> bool:
+def accepts(backend, spec, text):
     """Whether a text is a whole output."""
     matcher = backend.start(backend.compile(spec), stops_of(backend))
     return (
@@ -20,11 +16,11 @@ def accepts(backend: XGrammarBackend, spec: OutputSpec, text: str | bytes) -> bo
     )
 
 
-def stops_of(backend: XGrammarBackend) -> tuple[int, ...]:
+def stops_of(backend):
     return backend._vocabulary.stop_token_ids
 
 
-def allowed(backend: XGrammarBackend, matcher: Matcher) -> set[int]:
+def allowed(backend, matcher):
     mask = np.zeros((1, backend._vocabulary.words), np.int32)
     backend.batch([matcher]).fill(mask, [0])
     return set(

@@ -5,7 +5,7 @@ import json
 import pytest
 from xgrammar_specs import accepts
 
-from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.errors import GrammarError, UnsupportedSpecError
 from guided_plugin.grammar.xgrammar.ebnf import client_ebnf
 from guided_plugin.spec import OutputSpec
 
@@ -72,9 +72,19 @@ def test_the_grammar_of_json_takes_nothing_else(byte_backend, text):
         ('root ::= ("a" | | "c") "b"', ["b", "ab", "cb"], ["a"]),
         ("root ::= . .", ["aé", "\n|"], ["a", "abc"]),
         ('root ::= "|" [|()] "(" # | (', ["||(", "|)("], ["|("]),
+        # A character before a hexadecimal digit.
+        ('root ::= "über" | "école"', ["über", "école"], ["\ufcber", "\u0e9cole"]),
+        ("root ::= [éa]", ["é", "a"], ["\u0e9a"]),
+        ("root ::= [éa-c]", ["é", "a", "b", "c"], ["d"]),
+        ("root ::= [^éa] [ü-ÿ0-9]", ["bü", "ñ9"], ["éü", "añ"]),
+        (r'root ::= "\xfcb" [\xe9a]', ["übé", "üba"], ["\u0fcba"]),
+        ('root ::= "a" # "[é\nb ::= "é"', ["a"], ["é"]),
+        # The name of a token in quotes is a text.
+        (r'root ::= "Token(2)\\ud83d" [T(]', ["Token(2)\\ud83dT"], ["Token(2)"]),
+        (r'root ::= "Regex(" [\u0041]', ["Regex(A"], ["Regex("]),
     ],
 )
-def test_empty_alternatives_and_dots(byte_backend, source, good, bad):
+def test_what_a_grammar_takes(byte_backend, source, good, bad):
     spec = OutputSpec.grammar(source)
     assert [text for text in good if not accepts(byte_backend, spec, text)] == []
     assert [text for text in bad if accepts(byte_backend, spec, text)] == []
@@ -85,23 +95,30 @@ def test_other_grammars_stay_as_they_are():
     assert client_ebnf(source) == source
 
 
+MIDDLE = "may end the output in the middle"
+SURROGATE = r"is not supported: (half of|xgrammar takes)"
+
+
 @pytest.mark.parametrize(
-    ("source", "where"),
+    ("source", "where", "says"),
     [
-        ('root ::= "a" Token(256) "b"', "line 1, column 14"),
-        ('root ::= "a" x\nx ::= ExcludeToken(97)', "line 2, column 7"),
-        ('root ::= TokenTagDispatch((256, y))\ny ::= "q"', "line 1, column 10"),
-        ('root ::= TagDispatch(("<x>", y))\ny ::= "q"', "line 1, column 10"),
+        ('root ::= "a" Token(256) "b"', "line 1, column 14", MIDDLE),
+        ('root ::= "a" x\nx ::= ExcludeToken(97)', "line 2, column 7", MIDDLE),
+        ('root ::= TokenTagDispatch((256, y))\ny ::= "q"', "line 1, column 10", MIDDLE),
+        ('root ::= TagDispatch(("<x>", y))\ny ::= "q"', "line 1, column 10", MIDDLE),
+        (r'root ::= "a\\\ud83d\ude00"', "line 1, column 10", SURROGATE),
+        (r'root ::= [a] "\uDFFF"', "line 1, column 14", SURROGATE),
+        (r'root ::= "\U0000dfff"', "line 1, column 10", SURROGATE),
+        (r"root ::= [a] [\\b-\udfff]", "line 1, column 14", SURROGATE),
+        (r"root ::= [^\ud800-\udfff]", "line 1, column 10", SURROGATE),
+        (r'root ::= Regex("[^a]")', "line 1, column 10", SURROGATE),
+        (r'root ::= "\xfc" [^\xfc] [b-a]', "line 1, column 26", None),
     ],
 )
-def test_tokens_are_refused_with_their_place(byte_backend, source, where):
-    with pytest.raises(
-        UnsupportedSpecError, match="may end the output in the middle"
-    ) as caught:
+def test_what_is_refused_has_its_place_in_the_clients_text(
+    byte_backend, source, where, says
+):
+    kind = UnsupportedSpecError if says else GrammarError
+    with pytest.raises(kind, match=says) as caught:
         byte_backend.compile(OutputSpec.grammar(source))
     assert caught.value.where == f"grammar, {where}"
-
-
-def test_the_name_of_a_token_in_quotes_is_a_text(byte_backend):
-    spec = OutputSpec.grammar('root ::= "Token(256)" [T(]')
-    assert accepts(byte_backend, spec, "Token(256)T")
