@@ -1,5 +1,7 @@
 """The llguidance backend: what it takes, its limits, its stop tokens, its batches."""
 
+import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +17,8 @@ from guided_plugin.errors import CompileLimitError
 from guided_plugin.grammar.forced import ForcedTokens
 
 LONG = [f"no {i}" for i in range(9_000)]
+NAMES = json.loads(r"""{"properties":
+    {"a": {"type": "integer"}, "\n": {"const": "\t"}, "b": {"const": "\u0001"}}}""")
 AWKWARD = [f"a{text}b" for text in ("", 'n"o\n', 'say "hi"', "\\n \\u0041", "/[a-z]*/")]
 
 
@@ -26,6 +30,11 @@ AWKWARD = [f"a{text}b" for text in ("", 'n"o\n', 'say "hi"', "\\n \\u0041", "/[a
         (OutputSpec.choice(AWKWARD), AWKWARD, ["a", "a/b", 'an"o\\nb']),
         (OutputSpec.choice(LONG), ["no 8999", "no 1"], ["no 9000", "no "]),
         (OutputSpec.grammar('start: "a" start | "b"', "lark"), ["b", "aab"], ["aa"]),
+        (
+            OutputSpec.json_schema(NAMES, strict=False),
+            ['{"a":1,"\\n":"\\t","c":"\\\\"}', '{"b":"\\u0001"}'],
+            ['{"\\u0061":"x"}', '{"a":"x"}', '{"b":"\\u0002"}'],
+        ),
     ],
 )
 def test_languages(backend, spec, good, bad):
@@ -111,22 +120,20 @@ def test_a_batch_tells_which_matchers_refused(backend, count):
         assert batch.accept(tokens) == [place not in wrong for place in range(count)]
 
 
-DISTINCT = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
-
-
 def test_keywords_may_be_left_unenforced():
     compiler = compiler_of(VOCABULARY, unenforced_keywords=("uniqueItems",))
     backend = compiler.backend("llguidance")
-    spec = OutputSpec.json_schema(DISTINCT)
+    schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    spec = OutputSpec.json_schema(schema)
+    content = {"type": "json_schema", "json_schema": schema}
+    tagged = OutputSpec.structural_tag({"format": {**TAG, "content": content}})
     assert takes(backend, spec, '["a","a"]')
+    assert takes(backend, tagged, 'ab<["a","a"]</ab>')
     left = ("uniqueItems",)
-    assert compiler.compile(spec).unenforced == left
-    assert backend.compile(spec).admission().unenforced == left
-    prepared = backend.prepare(spec)
-    assert prepared.unenforced == backend.load(prepared).unenforced == left
-    tag = {**TAG, "content": {"type": "json_schema", "json_schema": DISTINCT}}
-    tagged = OutputSpec.structural_tag({"format": tag})
-    assert compiler.compile(tagged).unenforced == left
+    for one in (spec, tagged):
+        prepared = backend.prepare(one)
+        assert compiler.compile(one).unenforced == left
+        assert prepared.unenforced == backend.load(prepared).unenforced == left
 
 
 @pytest.mark.parametrize(
@@ -163,17 +170,6 @@ def test_a_pattern_that_meets_a_length_is_taken_to_its_end(backend):
     assert allowed(backend, [matcher])[0] & {*b"y "} == {ord("y")}
 
 
-def test_names_left_open_have_one_spelling(backend):
-    number = {"type": "integer"}
-    schema = {
-        "properties": {"a": number, "\n": {"const": "\t"}, "b": {"const": "\x01"}}
-    }
-    spec = OutputSpec.json_schema(schema, strict=False)
-    assert takes(backend, spec, '{"a":1,"\\n":"\\t","c":"\\\\"}')
-    assert takes(backend, spec, '{"b":"\\u0001"}')
-    assert not takes(backend, spec, '{"\\u0061":"x"}')
-
-
 def properties(count, **keywords):
     described = {f"p{i}": {"type": "string"} for i in range(count)}
     return OutputSpec.json_schema({"properties": described, **keywords})
@@ -203,6 +199,12 @@ def test_a_grammar_nested_too_deep_for_llguidances_stack_is_refused_before_it(
         backend.compile(make(2_010))
 
 
+def test_members_in_any_order_are_not_nested(backend):
+    """And without `strict` they may come in any."""
+    in_any_order = dataclasses.replace(properties(3_300), strict=False)
+    assert backend.compile(in_any_order).backend == "llguidance"
+
+
 def either(count):
     schema = {"properties": {f"p{i}": {"type": "null"} for i in range(count)}}
     return {**schema, "anyOf": [{"required": ["p0"]}, {"required": ["p1"]}]}
@@ -229,12 +231,6 @@ def test_more_properties_in_any_order_than_a_row_holds_are_refused_before_a_requ
     with pytest.raises(CompileLimitError, match=says) as caught:
         backend.compile(OutputSpec.json_schema(schema(5_000), strict=False))
     assert caught.value.where == where
-
-
-def test_members_in_any_order_are_not_nested(backend):
-    described = {f"p{i}": {"type": "string"} for i in range(3_300)}
-    open_ones = OutputSpec.json_schema({"properties": described}, strict=False)
-    assert backend.compile(open_ones).backend == "llguidance"
 
 
 GROWTH = """

@@ -8,12 +8,14 @@ import re
 import struct
 
 import pytest
-from compilers import taken_of, takes
-from distinct_walks import walker
+from compilers import compiler_of, taken_of, takes
+from stopping import Walker
+from vocabularies import BYTES
 
 from guided_plugin.spec import OutputSpec
 
-COMPILER, WALKS = walker("bytes")
+COMPILER = compiler_of(BYTES)
+WALKS = Walker(COMPILER)
 NUMBER = {"type": "number"}
 SCHEMAS = json.loads("""[
     true, {"type": "object"}, {"type": "integer"}, {"not": {"type": "string"}},
@@ -89,13 +91,11 @@ def test_every_double_below_1e308_may_be_written():
     assert taken_of(COMPILER, NUMBERS, texts) == texts
 
 
-@pytest.mark.parametrize(
-    "number", ["-8E3333333333", "1e309", "9e308", "12e100", "1e-999"]
-)
-def test_no_exponent_is_beyond_a_double(number):
-    assert takes(COMPILER, OutputSpec.json_object(), '{"a":1e5}')
-    assert not takes(COMPILER, OutputSpec.json_object(), f'{{"a":{number}}}')
-    assert not takes(COMPILER, NUMBERS, f"[{number}]")
+def test_no_exponent_is_beyond_a_double():
+    numbers = ["1e5", "-8E3333333333", "1e309", "9e308", "12e100", "1e-999"]
+    for spec, text in ((OutputSpec.json_object(), '{"a":%s}'), (NUMBERS, "[%s]")):
+        texts = [text % number for number in numbers]
+        assert taken_of(COMPILER, spec, texts) == texts[:1]
 
 
 def test_without_a_bound_any_number_may_be_written():
