@@ -69,6 +69,19 @@ def shown(table, slots):
     return tokens_of(rows)
 
 
+def step(table, tokens):
+    """One step of the first requests, and what the masks show. Those that have failed
+    get a stop token."""
+    slots = tuple(range(len(tokens)))
+    rows = shown(table, slots)
+    due = []
+    for slot, token in enumerate(tokens):
+        active = table.phase(slot) is Phase.ACTIVE
+        due.append(token if active else END)
+    table.accept(slots, due)
+    return rows
+
+
 def all_show(rows, tokens):
     return all(token in row for row, token in zip(rows, tokens, strict=True))
 
@@ -78,20 +91,20 @@ def phases(table, slots):
 
 
 def test_one_after_the_other_they_all_end(made):
+    """And their masks are those of lexers that have room enough."""
     full_backend, full = made(ENOUGH)
     free_backend, free = made(10_000)
-    ours = GrammarTable(VOCABULARY)
-    reference = GrammarTable(VOCABULARY)
-    for letter, tokens in zip(LETTERS, OUTPUTS, strict=True):
-        ours.add(0, letter, SPEC, full, full_backend)
-        reference.add(0, letter, SPEC, free, free_backend)
+    table = GrammarTable(VOCABULARY)
+    for tokens in OUTPUTS:
+        table.add(0, "full", SPEC, full, full_backend)
+        table.add(1, "free", SPEC, free, free_backend)
         for token in tokens:
-            assert shown(ours, (0,)) == shown(reference, (0,))
-            ours.accept((0,), [token])
-            reference.accept((0,), [token])
-        assert (ours.phase(0), ours.failures) == (Phase.DONE, [])
-        ours.remove(0)
-        reference.remove(0)
+            ours, others = step(table, [token, token])
+            assert ours == others
+        assert table.failures == []
+        assert phases(table, (0, 1)) == {Phase.DONE}
+        table.remove(0)
+        table.remove(1)
 
 
 @pytest.mark.parametrize(
@@ -101,10 +114,11 @@ def test_one_after_the_other_they_all_end(made):
 def test_side_by_side_they_all_end(made, states, threads, taken):
     """Those that have tokens get more without masks, as where a worker ended."""
     table = table_of(*made(states, threads), taken=taken)
-    for tokens in zip(*(tokens[taken:] for tokens in OUTPUTS), strict=True):
-        if not taken:
-            assert all_show(shown(table, SLOTS), tokens)
-        table.accept(SLOTS, list(tokens))
+    for tokens in list(zip(*OUTPUTS, strict=True))[taken:]:
+        if taken:
+            table.accept(SLOTS, list(tokens))
+        else:
+            assert all_show(step(table, tokens), tokens)
     assert table.failures == []
     assert phases(table, SLOTS) == {Phase.DONE}
 
@@ -115,9 +129,7 @@ def test_one_that_is_too_much_for_any_lexer_fails_alone(made):
     other = backend.compile(OutputSpec.regex("[0-9]{70}"))
     table.add(1, "small", other.spec, other, backend)
     for token in OUTPUTS[0][:41]:
-        shown(table, (0, 1))
-        due = token if table.phase(0) is Phase.ACTIVE else END
-        table.accept((0, 1), [due, ord("5")])
+        step(table, [token, ord("5")])
     ((slot, error),) = table.failures
     assert slot == 0
     assert "is exhausted" in str(error)
@@ -136,13 +148,12 @@ def test_drafts_are_looked_at_with_a_new_lexer(made, monkeypatch, states, goes_b
     steps = list(zip(*OUTPUTS, strict=True))
     for at in range(0, len(steps) - 4, 7):
         rows = np.zeros((4 * len(SLOTS), VOCABULARY.words), np.int32)
-        fill_with_drafts(
-            table, SLOTS, rows, [list(step) for step in steps[at : at + 3]]
-        )
+        drafts = [list(step) for step in steps[at : at + 3]]
+        fill_with_drafts(table, SLOTS, rows, drafts)
         due = [token for step in steps[at : at + 4] for token in step]
         assert all_show(tokens_of(rows), due)
-        for step in steps[at : at + 3]:
-            table.accept(SLOTS, list(step))
+        for tokens in drafts:
+            table.accept(SLOTS, tokens)
     assert table.failures == []
 
 
@@ -152,19 +163,13 @@ def test_replays_take_a_bounded_time(made, monkeypatch):
     monkeypatch.setattr(renewal, "_MOST", 0.0)
     table = table_of(backend, grammar)
     for tokens in zip(*OUTPUTS, strict=True):
-        shown(table, SLOTS)
-        due = [
-            token if table.phase(slot) is Phase.ACTIVE else END
-            for slot, token in zip(SLOTS, tokens, strict=True)
-        ]
-        table.accept(SLOTS, due)
+        step(table, tokens)
     assert phases(table, SLOTS) == {Phase.FAILED}
     assert all("is exhausted after" in str(error) for _, error in table.failures)
     table.remove(0)
     table.add(0, "next", SPEC, grammar, backend)
     for token in OUTPUTS[0]:
-        shown(table, (0,))
-        table.accept((0,), [token])
+        step(table, [token])
     assert table.phase(0) is Phase.DONE
 
 
@@ -193,30 +198,22 @@ def test_a_backend_that_fails_at_it_fails_one_request(made, caplog):
 
 
 def test_a_full_lexer_is_rebuilt_once_for_all_its_users():
-    lexers = Lexers(Base(), Base, LexerPool(1))
-    (old, one), (same, two) = lexers.take(), lexers.take()
-    assert old is same
-    assert not one.rebuild_shared()  # nothing is wrong with it
-    old.error = True
-    assert one.rebuild_shared()
-    new, three = lexers.take()
-    assert new is not old
-    assert two.rebuild_shared()  # of the same lexer: known already
-    assert lexers.take()[0] is new
-    assert one.lexer is two.lexer is not three.lexer
-
-
-def test_where_nothing_new_can_be_made_the_old_one_stays_and_it_is_tried_again():
+    """It stays where nothing new can be made, which is tried again."""
     answers = [MemoryError(), Base(error=True), Base()]
-    first = Base(error=True)
-    lexers = Lexers(first, lambda: said(answers), LexerPool(1))
-    share = lexers.take()[1]
+    old = Base()
+    lexers = Lexers(old, lambda: said(answers), LexerPool(1))
+    shares = [lexers.take()[1] for _ in range(2)]
+    assert not shares[0].rebuild_shared()  # nothing is wrong with it
+    old.error = True
     with pytest.raises(MemoryError):
-        share.rebuild_shared()
-    assert share.rebuild_shared()
-    assert lexers.take()[0] is first
-    assert share.rebuild_shared()
-    assert lexers.take()[0] is not first
+        shares[0].rebuild_shared()
+    assert shares[0].rebuild_shared()
+    assert lexers.take()[0] is old
+    assert shares[0].rebuild_shared()
+    new = lexers.take()[0]
+    assert new is not old
+    assert shares[1].rebuild_shared()  # known already
+    assert lexers.take()[0] is new
 
 
 def said(answers):
@@ -266,10 +263,12 @@ def test_a_grammar_may_grow_again_after_a_lexer_could_not_be_made(monkeypatch):
     monkeypatch.setattr(threading, "excepthook", failed.append)
     answers = [RuntimeError("no memory"), Base(error=True), Base(), Base()]
     lexers = Lexers(Base(), lambda: said(answers), LexerPool(2))
+
+    def refuse(thread):
+        raise RuntimeError
+
     with monkeypatch.context() as patched:
-        patched.setattr(
-            threading.Thread, "start", lambda thread: said([RuntimeError()])
-        )
+        patched.setattr(threading.Thread, "start", refuse)
         shares = taken(lexers, 5)
     for wanted in (1, 1, 3):
         lexers._paused_until = 0.0
@@ -318,7 +317,7 @@ def test_requests_that_came_while_there_was_no_room_get_lexers_later():
     users = [48]
     while len(users) < 8 or max(users) > 2 * min(users) + 2:
         assert time.monotonic() < deadline, users
-        rows = shown(table, slots)
+        shown(table, slots)
         if len(tokens) < 40:
             tokens.append(ord("x"))
             table.accept(slots, [ord("x")] * 48)
@@ -329,36 +328,6 @@ def test_requests_that_came_while_there_was_no_room_get_lexers_later():
     table.add(48, "fresh", string, grammar, backend, tokens)
     rows = shown(table, (*slots, 48))
     assert rows == rows[-1:] * 49
-
-
-def crowd(users):
-    """A grammar whose requests all came while there was no room, and their shares."""
-    lexers = Lexers(Base(), Base, LexerPool(2))
-    lexers._paused_until = float("inf")
-    shares = [lexers.take()[1] for _ in range(users)]
-    assert not any(share.crowded for share in shares)  # there is no other
-    lexers._paused_until = 0.0
-    return lexers, shares
-
-
-def test_a_crowded_lexer_calls_for_others_and_is_crowded_no_more_when_they_are_used():
-    lexers, shares = crowd(12)
-    assert not shares[0].crowded
-    assert settled(lexers) == 6
-    while shares[0].crowded:
-        del shares[0]  # as when its request gets a new matcher
-        shares.append(lexers.take()[1])
-    users = [lexer.users for lexer in lexers._lexers]
-    assert max(users) <= max(2 * (min(users) + 1), 4)
-
-
-def test_a_lexer_that_was_given_up_is_not_crowded():
-    lexers, shares = crowd(12)
-    shares += taken(lexers, 1)
-    assert shares[0].crowded
-    lexers.forget()
-    assert shares[-1].lexer.outdated
-    assert not any(share.crowded for share in shares)
 
 
 @pytest.mark.parametrize(("tokens", "moves"), [(1000, True), (1001, False)])

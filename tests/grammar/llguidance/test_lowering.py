@@ -1,12 +1,11 @@
 """Schemas as grammars: which are refused, where a comma may come, and how large the
-grammars are. The schemas are in lowering.json.
+grammars are.
 
 What their grammars take is in test_language_equality.py.
 """
 
 import json
 import time
-from pathlib import Path
 
 import pytest
 from compilers import start, takes, tokens_of, unbounded
@@ -17,7 +16,6 @@ from guided_plugin.errors import SpecError, UnsatisfiableSpecError, UnsupportedS
 from guided_plugin.grammar.llguidance.lark import schema_to_lark
 from guided_plugin.spec import OutputSpec
 
-TABLES = json.loads(Path(__file__).with_name("lowering.json").read_bytes())
 COMPILER = unbounded(BYTES)
 
 
@@ -25,11 +23,66 @@ def open_spec(schema):
     return OutputSpec.json_schema(schema, strict=False)
 
 
-@pytest.mark.parametrize(("schema", "where", "says"), TABLES["unsupported"])
+UNSUPPORTED = json.loads(r"""[
+    [{"contains": {}, "maxItems": 2}, "#/contains", ""],
+    [{"contains": {"const": 1}, "minItems": 2}, "#/contains", ""],
+    [{"allOf": [{"contains": {"const": 0}}, {"contains": {"const": 1}}]},
+        "#/allOf/0/contains", ""],
+    [{"prefixItems": [{"const": 2}], "contains": {"const": 1}}, "#/contains", ""],
+    [{"properties": {"a": {}}, "minProperties": 2}, "#/minProperties", ""],
+    [{"properties": {"a": {}}, "maxProperties": 2}, "#/maxProperties", ""],
+    [{"propertyNames": {"pattern": "^[ab]$"}, "minProperties": 2}, "#/minProperties",
+        ""],
+    [{"type": "object", "minProperties": 5000000}, "#/minProperties", ""],
+    [{"required": ["1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12",
+        "13", "14", "15", "16", "17", "18", "19", "20", "21", "22", "23", "24", "25",
+        "26", "27", "28", "29", "30", "31", "32", "33", "34", "35", "36", "37", "38",
+        "39", "40", "41"], "maxProperties": 60}, "#/maxProperties", ""],
+    [{"type": "object", "not": {"additionalProperties": {"type": "integer"}}},
+        "#/not", ""],
+    [{"type": "object", "not": {"propertyNames": {"maxLength": 1}}},
+        "#/not/propertyNames", "its opposite"],
+    [{"not": {"then": false, "propertyNames": {"maxLength": 1}}},
+        "#/not/propertyNames", "its opposite"],
+    [{"type": "object", "not": {"patternProperties": {"^x": {"const": 1}}}},
+        "#/not/patternProperties", "its opposite"],
+    [{"patternProperties": {"a": {"const": "a"}, "b": {"const": "b"},
+        "c": {"const": "c"}, "d": {"const": "d"}, "e": {"const": "e"},
+        "f": {"const": "f"}, "g": {"const": "g"}}}, "#/patternProperties", ""],
+    [{"items": {"not": {"contains": {"type": "integer"}}}}, "#/items/not/contains",
+        "its opposite"],
+    [{"items": {"not": {"uniqueItems": true}}}, "#/items/not/uniqueItems",
+        "its opposite"],
+    [{"items": {"not": {"then": false, "if": {"type": "integer"}}}}, "#/items/not/if",
+        "its opposite"],
+    [{"items": {"not": {"dependencies": {"a": ["b"]}}}}, "#/items/not/dependencies",
+        "its opposite"],
+    [{"$dynamicRef": "#a", "$defs": {"a": {"$dynamicAnchor": "a"}}}, "#/$dynamicRef",
+        "is not supported"],
+    [{"$schema": "https://json-schema.org/draft/2019-09/schema",
+        "$recursiveRef": "#"}, "#/$recursiveRef", "is not supported"],
+    [{"items": {"unevaluatedProperties": false}}, "#/items/unevaluatedProperties",
+        "is not supported"],
+    [{"unevaluatedItems": {}}, "#/unevaluatedItems", "is not supported"],
+    [{"contains": {}, "minContains": 2}, "#/minContains", "is not supported"],
+    [{"allOf": [{"contains": {}, "maxContains": 2}]}, "#/allOf/0/maxContains",
+        "is not supported"],
+    [{"allOf": [{"$ref": "#"}]}, "#", "in place"],
+    [{"type": "string", "pattern": "a\\b"}, "#/pattern", "word boundary"],
+    [{"type": "number", "multipleOf": 4294967296}, "#/multipleOf", "multipleOf"],
+    [{"items": {"not": {"multipleOf": 0.123456789}}}, "#/items/not/multipleOf",
+        "multipleOf"],
+    [{"multipleOf": 3, "anyOf": [{"type": "null"}, {"multipleOf": 99991}]},
+        "#/anyOf/1/multipleOf", "multipleOf"]
+]""")
+
+
+@pytest.mark.parametrize(("schema", "where", "says"), UNSUPPORTED)
 def test_what_hardly_any_schema_asks_for_is_refused_with_its_place(schema, where, says):
-    with pytest.raises(UnsupportedSpecError, match=says) as caught:
+    with pytest.raises(UnsupportedSpecError) as caught:
         COMPILER.compile(open_spec(schema))
     assert caught.value.where == where
+    assert says in caught.value.what
     assert caught.value.hint
 
 
@@ -40,7 +93,40 @@ def test_numbers_beyond_every_double_are_refused(number):
     assert caught.value.where == "#/items/minimum"
 
 
-@pytest.mark.parametrize("schema", TABLES["unsatisfiable"])
+UNSATISFIABLE = json.loads(r"""[
+    {"type": "object", "required": ["a", "b"], "maxProperties": 1},
+    {"type": "object", "required": ["a"], "propertyNames": {"maxLength": 0}},
+    {"type": "object", "minProperties": 3, "propertyNames": {"enum": ["a", "b"]}},
+    {"type": "object", "minProperties": 1, "propertyNames": {"pattern": "^a",
+        "not": {"pattern": "a"}}},
+    {"type": "object", "minProperties": 1, "patternProperties": {"^[^a]*$": false,
+        "a": false}},
+    {"type": "object", "required": ["a"], "properties": {"a": {"minItems": 2,
+        "maxItems": 1, "type": "array"}}},
+    {"type": "array", "contains": false},
+    {"type": "array", "contains": {"const": 1}, "items": {"const": 2}},
+    {"type": "array", "prefixItems": [{}, false], "minItems": 2},
+    {"type": "string", "pattern": "^a+$", "allOf": [{"pattern": "^b+$"}]},
+    {"type": "string", "pattern": "^a$", "maxLength": 0},
+    {"type": "string", "pattern": "[]"},
+    {"type": "string", "pattern": "x[]+y"},
+    {"type": "string", "pattern": "[^\\s\\S]"},
+    {"type": "string", "pattern": "\ud800"},
+    {"type": "string", "pattern": "(?:a[]|[])b"},
+    {"type": "integer", "exclusiveMinimum": 3, "exclusiveMaximum": 4},
+    {"type": "integer", "minimum": 1, "maximum": 6, "multipleOf": 7},
+    {"type": "number", "minimum": 0.1, "maximum": 0.2, "multipleOf": 0.25},
+    {"type": "integer", "minimum": 1, "maximum": 3, "not": {"enum": [1, 2, 3]}},
+    {"type": "integer", "minimum": 1, "maximum": 3, "multipleOf": 2,
+        "not": {"const": 2.0}},
+    {"type": "integer", "multipleOf": 6, "not": {"multipleOf": 3}},
+    {"type": "number", "multipleOf": 3, "not": {"type": "integer"}},
+    {"const": 1e+23, "not": {"const": 100000000000000000000000}},
+    {"type": "number", "exclusiveMinimum": 5, "maximum": 5}
+]""")
+
+
+@pytest.mark.parametrize("schema", UNSATISFIABLE)
 def test_what_allows_nothing_is_refused(schema):
     with pytest.raises((UnsatisfiableSpecError, SpecError)):
         COMPILER.compile(open_spec(schema))
@@ -51,12 +137,36 @@ def test_what_allows_nothing_is_refused(schema):
     assert not matcher.accept_text(b'{"')
 
 
-@pytest.mark.parametrize("schema", TABLES["undecided"])
+UNDECIDED = json.loads(r"""[
+    {"type": "string", "unevaluatedProperties": false},
+    {"items": {}, "maxContains": 2}
+]""")
+
+
+@pytest.mark.parametrize("schema", UNDECIDED)
 def test_what_decides_nothing_is_no_trouble(schema):
     assert takes(COMPILER, open_spec(schema), '"a"')
 
 
-@pytest.mark.parametrize(("schema", "text", "shown"), TABLES["commas"])
+COMMAS = json.loads(r"""[
+    [{"properties": {"a": {"const": 1}, "b": {"const": 1}, "c": {"const": 1}}},
+        "{'c':1,'a':1", ",}"],
+    [{"properties": {"a": {"const": 1}, "b": {"const": 1}, "c": {"const": 1}}},
+        "{'c':1,'a':1,'b':1", "}"],
+    [{"properties": {"a": {"const": 1}, "b": {"const": 1}, "c": {"const": 1}},
+        "maxProperties": 2}, "{'b':1", ",}"],
+    [{"properties": {"a": {"const": 1}, "b": {"const": 1}, "c": {"const": 1}},
+        "maxProperties": 2}, "{'b':1,'c':1", "}"],
+    [{"properties": {"a": {"const": 1}, "b": {"const": 1}, "c": {"const": 1}},
+        "required": ["c"], "maxProperties": 2}, "{'b':1", ","],
+    [{"properties": {"a": {"const": 1}, "b": {"const": 1}, "c": {"const": 1}},
+        "required": ["c"], "maxProperties": 2}, "{'b':1,'c':1", "}"],
+    [{"properties": {"a": {"const": 1}, "b": {"type": "string", "pattern": "^a",
+        "format": "ipv4"}}}, "{'a':1", "}"]
+]""")
+
+
+@pytest.mark.parametrize(("schema", "text", "shown"), COMMAS)
 def test_a_comma_comes_only_before_a_property_that_is_possible(schema, text, shown):
     closed = {"type": "object", "additionalProperties": False, **schema}
     matcher = start(COMPILER, open_spec(closed))
@@ -69,7 +179,14 @@ def size(schema, strict=False):
     return len(schema_to_lark(schema, whitespace="compact", strict=strict).text)
 
 
-@pytest.mark.parametrize(("schema", "most"), TABLES["sizes"])
+SIZES = json.loads(r"""[
+    [{"type": "number", "multipleOf": 86400}, 200000],
+    [{"type": "number", "multipleOf": 3.14}, 300000],
+    [{"type": "integer", "multipleOf": 5, "minimum": 0}, 4000]
+]""")
+
+
+@pytest.mark.parametrize(("schema", "most"), SIZES)
 def test_the_text_of_a_grammar_with_many_remainders_is_bounded(schema, most):
     assert size(schema) < most
 
@@ -104,14 +221,32 @@ def branches(count, kinds):
     return found
 
 
+UNIONS = json.loads(r"""{
+    "beside": {"type": "object", "required": ["kind"], "oneOf": "BRANCHES"},
+    "before": {"oneOf": "BRANCHES", "type": "object", "required": ["kind"]},
+    "deep": {"allOf": [{"allOf": [{"allOf": [{"oneOf": "BRANCHES"}]}]},
+        {"allOf": [{"type": "object", "required": ["kind"]}]}]},
+    "reference": {"$ref": "#/$defs/union", "type": "object", "required": ["kind"],
+        "$defs": {"union": {"oneOf": "BRANCHES"}}},
+    "anyOf": {"anyOf": [{"allOf": [{"oneOf": "BRANCHES"}, {"type": "object",
+        "required": ["kind"]}]}, {"type": "null"}]},
+    "property": {"allOf": [{"properties": {"x": {"type": "object",
+        "required": ["kind"]}}}, {"properties": {"x": {"oneOf": "BRANCHES"}}}]},
+    "items": {"items": {"oneOf": "BRANCHES"}, "allOf": [{"items": {"type": "object",
+        "required": ["kind"]}}]},
+    "counted": {"type": "object", "required": ["kind"], "minProperties": 1,
+        "oneOf": "BRANCHES"}
+}""")
+
+
 def union(place, count, kinds):
-    text = json.dumps(TABLES["unions"][place])
+    text = json.dumps(UNIONS[place])
     return json.loads(text.replace('"BRANCHES"', json.dumps(branches(count, kinds))))
 
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("kinds", [constant, pattern])
-@pytest.mark.parametrize("place", TABLES["unions"])
+@pytest.mark.parametrize("place", UNIONS)
 def test_a_grammar_grows_with_the_branches_and_not_with_their_products(
     place, kinds, strict
 ):

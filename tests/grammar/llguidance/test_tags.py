@@ -16,7 +16,6 @@ from tag_forms import (
     CALL,
     FORMS,
     VOCABULARY,
-    const,
     follows,
     grown,
     json_of,
@@ -24,7 +23,7 @@ from tag_forms import (
     triggered,
 )
 
-from guided_plugin.errors import GrammarError
+from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.llguidance.tags import tag_to_lark
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
@@ -179,109 +178,148 @@ def test_what_is_taken(form, options, good, bad):
     assert taken(compiled(form, **options), good + bad) == good
 
 
-def pair(first, second):
-    return {"type": "sequence", "elements": [first, second]}
-
-
-def either(*elements):
-    return {"type": "or", "elements": elements}
-
-
-def regex(pattern):
-    return {"type": "regex", "pattern": pattern}
-
-
-def second(schema):
-    """A schema in the second of two tags."""
-    return triggered(tag("<f=", json_of(True), "<"), tag("<f=g", json_of(schema), "<"))
-
-
-def elements(schema):
-    return tag("<f>\n", json_of(schema, style="qwen_xml"), "\n</f>")
-
-
-def properties(**properties):
-    return elements({"type": "object", "properties": properties})
-
-
-IN_SECOND = "#/format/tags/1/content/json_schema"
-CONTENT = "#/format/content/json_schema"
-STAR = {"type": "star", "content": const("ab")}
-PLUS = {"type": "plus", "content": const("ab")}
-REFUSED = [
-    (
-        second({"not": {"type": "array", "uniqueItems": True}}),
-        f"{IN_SECOND}/not/uniqueItems",
-    ),
-    (
-        second({"properties": {"a": {"type": "string", "pattern": "(a)\\1"}}}),
-        f"{IN_SECOND}/properties/a/pattern",
-    ),
-    (second({"not": {"pattern": "a(?<=b)"}}), f"{IN_SECOND}/not/pattern"),
-    (
-        tag("<f>", json_of({"properties": {"a": {"type": 1}}}), "</f>"),
-        f"{CONTENT}/properties/a/type",
-    ),
-    (tag("<f>", json_of({"type": "integer", "not": {}}), "</f>"), f"{CONTENT}/not"),
-    (pair(NUMBER, const("0;")), "JSON before a text"),
-    (pair(NUMBER, ANY), "JSON before a text"),
-    (pair(regex("[a-z]+"), const("end")), "the regex"),
-    (pair(either(const("a"), const("ab")), const("b")), "'a' next to 'ab'"),
-    (either(pair(const("<a>"), NUMBER), ANY), "free text next to '<a>'"),
-    (either(regex("[0-9]+,"), pair(NUMBER, const(";"))), "next to"),
-    (pair(ANY, const("x")), "free text before"),
-    ({"type": "star", "content": ANY}, "free text"),
-    ({"type": "star", "content": PLUS}, "several ways"),
-    (pair(STAR, PLUS), "several ways"),
-    ({"type": "any_text", "max_chars": 3}, "#/format/max_chars"),
-    (json_of({}, style="cohere_xml"), "cohere_xml"),
-    (json_of({}, excludes=["x"]), "#/format/excludes"),
-    ({"type": "grammar", "grammar": 'root ::= "a"'}, "'grammar'"),
-    ({"type": "exclude_token", "exclude_tokens": []}, "'exclude_token'"),
-    ({"type": "any_tokens"}, "write any_text"),
-    ({"type": "token", "token": CALL}, "const_string"),
-    ({"type": "repeat", "min": 1, "max": 2, "content": ANY}, "or a sequence"),
-    ({"type": "dispatch"}, "write triggered_tags"),
-    ({"type": "token_dispatch"}, "write triggered_tags"),
-    ({"type": "token_triggered_tags"}, "write triggered_tags"),
-    (tag({"type": "token", "token": CALL}, ANY, CALL), "#/format/begin"),
-    (json_of({}, max_whitespace_cnt=2), "#/format/max_whitespace_cnt"),
-    ({"type": "any_text", "later": 1}, "#/format/later"),
-    (triggered(tag("<f=", NUMBER, ">"), excludes=["<f="]), "excluded text"),
-    (triggered(tag("<f=", NUMBER, ">"), excludes=["f="]), "excluded text"),
-    (triggered(tag("<f=", NUMBER, ">"), excludes=["="]), "excluded text"),
-    (triggered(tag("<f=", NUMBER, ">"), excludes=["no <f="]), "excluded text"),
-    # what has no one spelling as XML elements
-    (elements(True), CONTENT),
-    (elements({"type": "object"}), CONTENT),
-    (
-        elements({"type": "object", "properties": {}, "additionalProperties": True}),
-        CONTENT,
-    ),
-    (elements({"type": "object", "properties": {}, "minProperties": 1}), CONTENT),
-    (elements({"type": "object", "properties": {}, "required": ["a"]}), CONTENT),
-    (properties(a={"type": "string", "maxLength": 3}), CONTENT),
-    (properties(a={"type": ["string", "null"]}), CONTENT),
-    (properties(a={"anyOf": [{"type": "string"}, {"type": "integer"}]}), CONTENT),
-    (properties(a={}), CONTENT),
-    (properties(**{"a>b": {"type": "integer"}}), CONTENT),
-    (
-        properties(n={"not": {"type": "array", "uniqueItems": True}}),
-        f"{CONTENT}/properties/n/not/uniqueItems",
-    ),
-]
+REFUSED = json.loads(r"""[
+    [{"type": "triggered_tags", "triggers": ["<f="], "tags": [{"type": "tag",
+        "begin": "<f=", "content": {"type": "json_schema", "json_schema": true},
+        "end": "<"}, {"type": "tag", "begin": "<f=g",
+        "content": {"type": "json_schema", "json_schema": {"not": {"type": "array",
+        "uniqueItems": true}}}, "end": "<"}]},
+        "#/format/tags/1/content/json_schema/not/uniqueItems"],
+    [{"type": "triggered_tags", "triggers": ["<f="], "tags": [{"type": "tag",
+        "begin": "<f=", "content": {"type": "json_schema", "json_schema": true},
+        "end": "<"}, {"type": "tag", "begin": "<f=g",
+        "content": {"type": "json_schema",
+        "json_schema": {"properties": {"a": {"type": "string",
+        "pattern": "(a)\\1"}}}}, "end": "<"}]},
+        "#/format/tags/1/content/json_schema/properties/a/pattern"],
+    [{"type": "triggered_tags", "triggers": ["<f="], "tags": [{"type": "tag",
+        "begin": "<f=", "content": {"type": "json_schema", "json_schema": true},
+        "end": "<"}, {"type": "tag", "begin": "<f=g",
+        "content": {"type": "json_schema",
+        "json_schema": {"not": {"pattern": "a(?<=b)"}}}, "end": "<"}]},
+        "#/format/tags/1/content/json_schema/not/pattern"],
+    [{"type": "tag", "begin": "<f>", "content": {"type": "json_schema",
+        "json_schema": {"properties": {"a": {"type": 1}}}}, "end": "</f>"},
+        "#/format/content/json_schema/properties/a/type"],
+    [{"type": "tag", "begin": "<f>", "content": {"type": "json_schema",
+        "json_schema": {"type": "integer", "not": {}}}, "end": "</f>"},
+        "#/format/content/json_schema/not"],
+    [{"type": "sequence", "elements": [{"type": "json_schema",
+        "json_schema": {"type": "integer"}}, {"type": "const_string",
+        "value": "0;"}]}, "JSON before a text"],
+    [{"type": "sequence", "elements": [{"type": "json_schema",
+        "json_schema": {"type": "integer"}}, {"type": "any_text"}]},
+        "JSON before a text"],
+    [{"type": "sequence", "elements": [{"type": "regex", "pattern": "[a-z]+"},
+        {"type": "const_string", "value": "end"}]}, "the regex"],
+    [{"type": "sequence", "elements": [{"type": "or",
+        "elements": [{"type": "const_string", "value": "a"}, {"type": "const_string",
+        "value": "ab"}]}, {"type": "const_string", "value": "b"}]},
+        "'a' next to 'ab'"],
+    [{"type": "or", "elements": [{"type": "sequence",
+        "elements": [{"type": "const_string", "value": "<a>"}, {"type": "json_schema",
+        "json_schema": {"type": "integer"}}]}, {"type": "any_text"}]},
+        "free text next to '<a>'"],
+    [{"type": "or", "elements": [{"type": "regex", "pattern": "[0-9]+,"},
+        {"type": "sequence", "elements": [{"type": "json_schema",
+        "json_schema": {"type": "integer"}}, {"type": "const_string",
+        "value": ";"}]}]}, "next to"],
+    [{"type": "sequence", "elements": [{"type": "any_text"}, {"type": "const_string",
+        "value": "x"}]}, "free text before"],
+    [{"type": "star", "content": {"type": "any_text"}}, "free text"],
+    [{"type": "star", "content": {"type": "plus", "content": {"type": "const_string",
+        "value": "ab"}}}, "several ways"],
+    [{"type": "sequence", "elements": [{"type": "star",
+        "content": {"type": "const_string", "value": "ab"}}, {"type": "plus",
+        "content": {"type": "const_string", "value": "ab"}}]}, "several ways"],
+    [{"type": "any_text", "max_chars": 3}, "#/format/max_chars"],
+    [{"type": "json_schema", "json_schema": {}, "style": "cohere_xml"}, "cohere_xml"],
+    [{"type": "json_schema", "json_schema": {}, "excludes": ["x"]},
+        "#/format/excludes"],
+    [{"type": "grammar", "grammar": "root ::= \"a\""}, "'grammar'"],
+    [{"type": "exclude_token", "exclude_tokens": []}, "'exclude_token'"],
+    [{"type": "any_tokens"}, "write any_text"],
+    [{"type": "token", "token": "<|call|>"}, "const_string"],
+    [{"type": "repeat", "min": 1, "max": 2, "content": {"type": "any_text"}},
+        "or a sequence"],
+    [{"type": "dispatch"}, "write triggered_tags"],
+    [{"type": "token_dispatch"}, "write triggered_tags"],
+    [{"type": "token_triggered_tags"}, "write triggered_tags"],
+    [{"type": "tag", "begin": {"type": "token", "token": "<|call|>"},
+        "content": {"type": "any_text"}, "end": "<|call|>"}, "#/format/begin"],
+    [{"type": "json_schema", "json_schema": {}, "max_whitespace_cnt": 2},
+        "#/format/max_whitespace_cnt"],
+    [{"type": "any_text", "later": 1}, "#/format/later"],
+    [{"type": "triggered_tags", "triggers": ["<f="], "tags": [{"type": "tag",
+        "begin": "<f=", "content": {"type": "json_schema",
+        "json_schema": {"type": "integer"}}, "end": ">"}], "excludes": ["<f="]},
+        "excluded text"],
+    [{"type": "triggered_tags", "triggers": ["<f="], "tags": [{"type": "tag",
+        "begin": "<f=", "content": {"type": "json_schema",
+        "json_schema": {"type": "integer"}}, "end": ">"}], "excludes": ["f="]},
+        "excluded text"],
+    [{"type": "triggered_tags", "triggers": ["<f="], "tags": [{"type": "tag",
+        "begin": "<f=", "content": {"type": "json_schema",
+        "json_schema": {"type": "integer"}}, "end": ">"}], "excludes": ["="]},
+        "excluded text"],
+    [{"type": "triggered_tags", "triggers": ["<f="], "tags": [{"type": "tag",
+        "begin": "<f=", "content": {"type": "json_schema",
+        "json_schema": {"type": "integer"}}, "end": ">"}], "excludes": ["no <f="]},
+        "excluded text"],
+    [{"type": "tag", "begin": "<f>\n", "content": {"type": "json_schema",
+        "json_schema": true, "style": "qwen_xml"}, "end": "\n</f>"},
+        "#/format/content/json_schema"],
+    [{"type": "tag", "begin": "<f>\n", "content": {"type": "json_schema",
+        "json_schema": {"type": "object"}, "style": "qwen_xml"}, "end": "\n</f>"},
+        "#/format/content/json_schema"],
+    [{"type": "tag", "begin": "<f>\n", "content": {"type": "json_schema",
+        "json_schema": {"type": "object", "properties": {},
+        "additionalProperties": true}, "style": "qwen_xml"}, "end": "\n</f>"},
+        "#/format/content/json_schema"],
+    [{"type": "tag", "begin": "<f>\n", "content": {"type": "json_schema",
+        "json_schema": {"type": "object", "properties": {}, "minProperties": 1},
+        "style": "qwen_xml"}, "end": "\n</f>"}, "#/format/content/json_schema"],
+    [{"type": "tag", "begin": "<f>\n", "content": {"type": "json_schema",
+        "json_schema": {"type": "object", "properties": {}, "required": ["a"]},
+        "style": "qwen_xml"}, "end": "\n</f>"}, "#/format/content/json_schema"],
+    [{"type": "tag", "begin": "<f>\n", "content": {"type": "json_schema",
+        "json_schema": {"type": "object", "properties": {"a": {"type": "string",
+        "maxLength": 3}}}, "style": "qwen_xml"}, "end": "\n</f>"},
+        "#/format/content/json_schema"],
+    [{"type": "tag", "begin": "<f>\n", "content": {"type": "json_schema",
+        "json_schema": {"type": "object", "properties": {"a": {"type": ["string",
+        "null"]}}}, "style": "qwen_xml"}, "end": "\n</f>"},
+        "#/format/content/json_schema"],
+    [{"type": "tag", "begin": "<f>\n", "content": {"type": "json_schema",
+        "json_schema": {"type": "object",
+        "properties": {"a": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}},
+        "style": "qwen_xml"}, "end": "\n</f>"}, "#/format/content/json_schema"],
+    [{"type": "tag", "begin": "<f>\n", "content": {"type": "json_schema",
+        "json_schema": {"type": "object", "properties": {"a": {}}},
+        "style": "qwen_xml"}, "end": "\n</f>"}, "#/format/content/json_schema"],
+    [{"type": "tag", "begin": "<f>\n", "content": {"type": "json_schema",
+        "json_schema": {"type": "object", "properties": {"a>b": {"type": "integer"}}},
+        "style": "qwen_xml"}, "end": "\n</f>"}, "#/format/content/json_schema"],
+    [{"type": "tag", "begin": "<f>\n", "content": {"type": "json_schema",
+        "json_schema": {"type": "object",
+        "properties": {"n": {"not": {"type": "array", "uniqueItems": true}}}},
+        "style": "qwen_xml"}, "end": "\n</f>"},
+        "#/format/content/json_schema/properties/n/not/uniqueItems"]
+]""")
+"""Forms, the last of them what has no one spelling as XML elements, each with what its
+refusal says or its place."""
 
 
 @pytest.mark.parametrize(("form", "says"), REFUSED)
 def test_what_is_refused_with_its_reason(form, says):
-    with pytest.raises(GrammarError) as caught:
+    with pytest.raises(GuidedError) as caught:
         compiled(form)
     assert says in str(caught.value)
 
 
 def test_open_objects_have_no_form_in_xml():
-    with pytest.raises(GrammarError, match=r"style.*use strict: true"):
-        compiled(elements(A_NUMBER), strict=False)
+    with pytest.raises(GuidedError, match=r"style.*use strict: true"):
+        styled("qwen_xml", strict=False)
 
 
 def test_hundreds_of_tools_are_read_in_a_second():
@@ -330,7 +368,7 @@ CALLED = json.loads("""{"type": "object", "required": ["n"], "properties": {
         "unit": {"enum": ["C", "F", "Fx"]},
         "more": {"$ref": "#/$defs/more"}},
     "$defs": {"more": {"type": "object", "properties": {
-        "s": {"type": "string"}, "t": {"items": {"type": "integer"}}}}}}""")
+        "s": {"type": "string"}, "t": {"type": "array", "items": {"type": "integer"}}}}}}""")
 TEXTS = ("city", "unit")
 RIGHT = json.loads(r"""[[["n", "12"]], [["city", "a <b>\nc"], ["n", "12"]],
     [["city", "x"], ["n", "1"], ["unit", "Fx"], ["more", "{\"s\":\"x\"}"]],
