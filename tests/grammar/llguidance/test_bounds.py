@@ -16,7 +16,7 @@ from oracle import oracle
 from schemas import random_schema
 from vocabularies import BYTES
 
-from guided_plugin.config import BOUNDS, UNBOUNDED, GuidedConfig
+from guided_plugin.config import BOUNDS, UNBOUNDED
 from guided_plugin.diagnose.check import check_spec
 from guided_plugin.errors import CompileLimitError, GuidedError
 from guided_plugin.spec import OutputSpec
@@ -133,17 +133,6 @@ def test_whitespace_at_its_edge(spec, around):
             assert not takes(COMPILER, matcher, text % space), (gap, space)
     assert takes(COMPILER, matcher, around % '{"a":[    ]}')
     assert not takes(COMPILER, matcher, around % '{"a":[     ]}')
-
-
-def test_parameters_in_xml():
-    described = {"q": {"type": "string"}, "n": {"type": "integer"}}
-    schema = {"type": "object", "properties": described, "required": ["q", "n"]}
-    part = {"type": "json_schema", "json_schema": schema, "style": "qwen_xml"}
-    spec = OutputSpec.structural_tag({"format": part}, max_digits=2)
-    text = "<parameter=q>abc</parameter><parameter=n>%s</parameter>"
-    for one in (spec, spec.settled(GuidedConfig(**vars(UNBOUNDED)))):
-        assert takes(COMPILER, one, text % 12)
-        assert not takes(COMPILER, one, text % 123)
 
 
 def test_zero_sets_no_bound():

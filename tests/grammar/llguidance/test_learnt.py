@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +145,15 @@ def pool(monkeypatch):
     return learnt, grammar, other
 
 
+def look(learnt):
+    """Have it look at the process, in a thread of its own, as when masks were filled."""
+    learnt._next = 0.0
+    learnt.filled()
+    deadline = time.monotonic() + 10
+    while learnt._working and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
 def forgotten(*grammars):
     return [grammar.cost() == 1 for grammar in grammars]
 
@@ -154,7 +164,7 @@ def test_grammars_without_users_come_first_and_those_unused_for_longest(pool):
     share = grammars[2].take()[1]
     for one, used in zip(grammars, (1.0, 2.0, 3.0, 0.5), strict=True):
         one.used = used
-    learnt._reduce()
+    look(learnt)
     assert forgotten(*grammars) == [True, True, False, False]
     assert not share.lexer.outdated
 
@@ -163,7 +173,7 @@ def test_those_in_use_give_up_the_largest_first_and_only_once_at_a_time(pool):
     learnt, grammar, _ = pool
     grammars = [grammar(cost) for cost in (600, 200, 100)]
     shares = [one.take()[1] for one in grammars]
-    learnt._reduce()
+    look(learnt)
     assert forgotten(*grammars) == [True, False, False]
     assert [share.lexer.outdated for share in shares] == [True, False, False]
     assert grammars[0].renewing
@@ -175,7 +185,7 @@ def test_what_is_not_the_lexers_is_left_out_of_the_measure(pool):
     learnt, grammar, other = pool
     one = grammar(10)
     other[0] = 50_000_000
-    learnt._reduce()
+    look(learnt)
     assert forgotten(one) == [False]
     assert learnt.size_bytes <= 10_000
 

@@ -9,7 +9,7 @@ import time
 from random import Random
 
 import pytest
-from compilers import compiler_of, start, tokens_of
+from compilers import allowed, compiler_of, start
 from raw_xgrammar import RAW, compiler_with_raw
 from stopping import Walker, special_vocabulary
 from tag_forms import (
@@ -45,12 +45,9 @@ def taken(grammar, texts, compiler=COMPILER):
 ANY = {"type": "any_text"}
 A_NUMBER = json.loads("""{"type": "object", "properties": {"a": {"type": "integer"}},
     "required": ["a"]}""")
-OLDER = {
-    "structures": [
-        {"begin": f"<f={name}>", "schema": A_NUMBER, "end": "</f>"} for name in "ab"
-    ],
-    "triggers": ["<f="],
-}
+OLDER = json.loads("""{"triggers": ["<f="], "structures": [
+    {"begin": "<f=a>", "schema": {"type": "integer"}, "end": "</f>"},
+    {"begin": "<f=b>", "schema": {"type": "string"}, "end": "</f>"}]}""")
 
 
 @pytest.mark.parametrize("name", [*FORMS, "older"])
@@ -80,10 +77,10 @@ def test_only_control_tokens_that_a_tag_names_are_allowed(name):
     for _ in range(20):
         matcher = start(COMPILER, grammar)
         for _ in range(12):
-            allowed = tokens_of(matcher.row()[None])[0]
-            assert max(allowed) < max(call, other)
-            assert (END in allowed) == matcher.complete
-            candidates = [token for token in allowed if token != END]
+            shown = allowed(matcher)
+            assert max(shown) < max(call, other)
+            assert (END in shown) == matcher.complete
+            candidates = [token for token in shown if token != END]
             if not candidates:
                 break
             token = chance.choice(candidates)
@@ -94,88 +91,86 @@ def test_only_control_tokens_that_a_tag_names_are_allowed(name):
     assert seen
 
 
-NULL_CALL = tag(f"{CALL}f:", json_of({"type": "null"}), CALL)
-AB = json.loads("""{"type": "object", "required": ["a"],
-    "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}""")
-NUMBER = json_of({"type": "integer"})
-LIST = tag("{", json_of({"items": {"type": "integer"}}), "}")
-DUMPED = '{{"a": [1, 2]}}'
-COMPACT = '{{"a":[1,2]}}'
-LOOSE = '{{ "a" :\n[ 1 ,2 ] }}'
-OUTSIDE = ['{ {"a":1}}', '{{"a":1} }', ' {{"a":1}}']
-
-
-def enum_tag(name, values):
-    schema = {"type": "object", "properties": {"a": {"enum": values}, "b": {}}}
-    return tag(f"<f={name}>", json_of({**schema, "required": ["a"]}), "</f>")
-
-
-def between(pattern):
-    return tag("<", {"type": "regex", "pattern": pattern}, ">")
-
-
-KINDS = triggered(enum_tag("x", ["x"]), enum_tag("y", ["y"]), enum_tag("z", [3]))
-TAKEN = [
-    (
-        triggered(NULL_CALL, triggers=(CALL,)),
-        {},
-        ["so \x01f:null\x01 and \x01f:null\x01.", f"so {CALL}f:null{CALL} no"],
-        ["so \x01g:null\x01", f"so {CALL}g:null{CALL}"],
-    ),
-    # a stop token is none of them
-    (tag("<x>", ANY, "</s>"), {}, ["<x>a</s>"], ["<x>a"]),
-    (
-        KINDS,
-        {},
-        ['<f=x>{"a":"x","b":[1,{"c":null}]}</f>', '<f=z>{"a":3}</f>'],
-        ['<f=x>{"a":"y"}</f>', '<f=y>{"a":"x"}</f>', '<f=z>{"a":"x"}</f>'],
-    ),
-    (
-        tag("<", json_of(AB), ">"),
-        {},
-        ['<{"a":1,"b":1}>'],
-        ['<{"b":1,"a":1}>', '<{"a":1,"c":1}>', '<{"b":1}>'],
-    ),
-    (
-        tag("<", json_of(AB, any_order=True), ">"),
-        {},
-        ['<{"b":1,"a":1}>'],
-        ['<{"a":1,"c":1}>', '<{"b":1}>'],
-    ),
-    (
-        tag("<", json_of(AB), ">"),
-        {"strict": False},
-        ['<{"b":1,"a":1}>', '<{"a":1,"c":1}>'],
-        ['<{"b":1}>'],
-    ),
-    (LIST, {"whitespace": "compact"}, [COMPACT], [LOOSE, DUMPED]),
-    (LIST, {}, [COMPACT, LOOSE, DUMPED], OUTSIDE),
-    (LIST, {"whitespace": "flexible"}, [COMPACT, LOOSE, '{"a b"}'], OUTSIDE),
-    (
-        LIST,
-        {"whitespace": "spaced"},
-        [DUMPED],
-        [COMPACT, LOOSE, '{{"a": [1,2]}}', '{{"a": [1, 2 ]}}', '{{"a": [1, 2]} }'],
-    ),
-    (
-        triggered(tag("<", NUMBER, ">"), triggers=("<",), excludes=["</y>"]),
-        {},
-        ["a<1>", "a"],
-        ["a</", "a<"],
-    ),
-    (between("a/b"), {}, ["<a/b>"], ["<a/>"]),
-    (between(r"a\/b"), {}, ["<a/b>"], ["<a/>"]),
-    (between(r"a\\/b"), {}, [r"<a\/b>"], ["<a/b>"]),
-    (between("a\nb"), {}, ["<a\nb>"], ["<a\n>"]),
-    (between(r"[/\\]{2}"), {}, ["</\\>"], ["</>"]),
-    (between(r"a\\"), {}, ["<a\\>"], ["<a>"]),
-    (between(r"\\\/\n"), {}, ["<\\/\n>"], ["<\\/>"]),
-]
+TAKEN = json.loads(r"""[
+    [{"type": "triggered_tags", "triggers": ["<|call|>"], "tags": [{"type": "tag",
+        "begin": "<|call|>f:", "content": {"type": "json_schema",
+        "json_schema": {"type": "null"}}, "end": "<|call|>"}]}, {},
+        ["so \u0001f:null\u0001 and \u0001f:null\u0001.",
+        "so <|call|>f:null<|call|> no"], ["so \u0001g:null\u0001",
+        "so <|call|>g:null<|call|>"]],
+    [{"type": "tag", "begin": "<x>", "content": {"type": "any_text"}, "end": "</s>"},
+        {}, ["<x>a</s>"], ["<x>a"]],
+    [{"type": "triggered_tags", "triggers": ["<f="], "tags": [{"type": "tag",
+        "begin": "<f=x>", "content": {"type": "json_schema",
+        "json_schema": {"type": "object", "properties": {"a": {"enum": ["x"]},
+        "b": {}}, "required": ["a"]}}, "end": "</f>"}, {"type": "tag",
+        "begin": "<f=y>", "content": {"type": "json_schema",
+        "json_schema": {"type": "object", "properties": {"a": {"enum": ["y"]},
+        "b": {}}, "required": ["a"]}}, "end": "</f>"}, {"type": "tag",
+        "begin": "<f=z>", "content": {"type": "json_schema",
+        "json_schema": {"type": "object", "properties": {"a": {"enum": [3]}, "b": {}},
+        "required": ["a"]}}, "end": "</f>"}]}, {},
+        ["<f=x>{'a':'x','b':[1,{'c':null}]}</f>", "<f=z>{'a':3}</f>"],
+        ["<f=x>{'a':'y'}</f>", "<f=y>{'a':'x'}</f>", "<f=z>{'a':'x'}</f>"]],
+    [{"type": "tag", "begin": "<", "content": {"type": "json_schema",
+        "json_schema": {"type": "object", "required": ["a"],
+        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}},
+        "end": ">"}, {}, ["<{'a':1,'b':1}>"], ["<{'b':1,'a':1}>", "<{'a':1,'c':1}>",
+        "<{'b':1}>"]],
+    [{"type": "tag", "begin": "<", "content": {"type": "json_schema",
+        "json_schema": {"type": "object", "required": ["a"],
+        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
+        "any_order": true}, "end": ">"}, {}, ["<{'b':1,'a':1}>"], ["<{'a':1,'c':1}>",
+        "<{'b':1}>"]],
+    [{"type": "tag", "begin": "<", "content": {"type": "json_schema",
+        "json_schema": {"type": "object", "required": ["a"],
+        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}},
+        "end": ">"}, {"strict": false}, ["<{'b':1,'a':1}>", "<{'a':1,'c':1}>"],
+        ["<{'b':1}>"]],
+    [{"type": "tag", "begin": "{", "content": {"type": "json_schema",
+        "json_schema": {"items": {"type": "integer"}}}, "end": "}"},
+        {"whitespace": "compact"}, ["{{'a':[1,2]}}"], ["{{ 'a' :\n[ 1 ,2 ] }}",
+        "{{'a': [1, 2]}}"]],
+    [{"type": "tag", "begin": "{", "content": {"type": "json_schema",
+        "json_schema": {"items": {"type": "integer"}}}, "end": "}"}, {},
+        ["{{'a':[1,2]}}", "{{ 'a' :\n[ 1 ,2 ] }}", "{{'a': [1, 2]}}"], ["{ {'a':1}}",
+        "{{'a':1} }", " {{'a':1}}"]],
+    [{"type": "tag", "begin": "{", "content": {"type": "json_schema",
+        "json_schema": {"items": {"type": "integer"}}}, "end": "}"},
+        {"whitespace": "flexible"}, ["{{'a':[1,2]}}", "{{ 'a' :\n[ 1 ,2 ] }}",
+        "{'a b'}"], ["{ {'a':1}}", "{{'a':1} }", " {{'a':1}}"]],
+    [{"type": "tag", "begin": "{", "content": {"type": "json_schema",
+        "json_schema": {"items": {"type": "integer"}}}, "end": "}"},
+        {"whitespace": "spaced"}, ["{{'a': [1, 2]}}"], ["{{'a':[1,2]}}",
+        "{{ 'a' :\n[ 1 ,2 ] }}", "{{'a': [1,2]}}", "{{'a': [1, 2 ]}}",
+        "{{'a': [1, 2]} }"]],
+    [{"type": "triggered_tags", "triggers": ["<"], "tags": [{"type": "tag",
+        "begin": "<", "content": {"type": "json_schema",
+        "json_schema": {"type": "integer"}}, "end": ">"}], "excludes": ["</y>"]}, {},
+        ["a<1>", "a"], ["a</", "a<"]],
+    [{"type": "tag", "begin": "<", "content": {"type": "regex", "pattern": "a/b"},
+        "end": ">"}, {}, ["<a/b>"], ["<a/>"]],
+    [{"type": "tag", "begin": "<", "content": {"type": "regex", "pattern": "a\\/b"},
+        "end": ">"}, {}, ["<a/b>"], ["<a/>"]],
+    [{"type": "tag", "begin": "<", "content": {"type": "regex", "pattern": "a\\\\/b"},
+        "end": ">"}, {}, ["<a\\/b>"], ["<a/b>"]],
+    [{"type": "tag", "begin": "<", "content": {"type": "regex", "pattern": "a\nb"},
+        "end": ">"}, {}, ["<a\nb>"], ["<a\n>"]],
+    [{"type": "tag", "begin": "<", "content": {"type": "regex",
+        "pattern": "[/\\\\]{2}"}, "end": ">"}, {}, ["</\\>"], ["</>"]],
+    [{"type": "tag", "begin": "<", "content": {"type": "regex", "pattern": "a\\\\"},
+        "end": ">"}, {}, ["<a\\>"], ["<a>"]],
+    [{"type": "tag", "begin": "<", "content": {"type": "regex",
+        "pattern": "\\\\\\/\\n"}, "end": ">"}, {}, ["<\\/\n>"], ["<\\/>"]]
+]""")
+"""Forms with options, texts that they take and texts that they do not, with single
+quotes. \u0001 stands for a control token."""
 
 
 @pytest.mark.parametrize(("form", "options", "good", "bad"), TAKEN)
 def test_what_is_taken(form, options, good, bad):
-    assert taken(compiled(form, **options), good + bad) == good
+    texts = [text.replace("'", '"') for text in good + bad]
+    assert taken(compiled(form, **options), texts) == texts[: len(good)]
 
 
 REFUSED = json.loads(r"""[
@@ -185,25 +180,6 @@ REFUSED = json.loads(r"""[
         "content": {"type": "json_schema", "json_schema": {"not": {"type": "array",
         "uniqueItems": true}}}, "end": "<"}]},
         "#/format/tags/1/content/json_schema/not/uniqueItems"],
-    [{"type": "triggered_tags", "triggers": ["<f="], "tags": [{"type": "tag",
-        "begin": "<f=", "content": {"type": "json_schema", "json_schema": true},
-        "end": "<"}, {"type": "tag", "begin": "<f=g",
-        "content": {"type": "json_schema",
-        "json_schema": {"properties": {"a": {"type": "string",
-        "pattern": "(a)\\1"}}}}, "end": "<"}]},
-        "#/format/tags/1/content/json_schema/properties/a/pattern"],
-    [{"type": "triggered_tags", "triggers": ["<f="], "tags": [{"type": "tag",
-        "begin": "<f=", "content": {"type": "json_schema", "json_schema": true},
-        "end": "<"}, {"type": "tag", "begin": "<f=g",
-        "content": {"type": "json_schema",
-        "json_schema": {"not": {"pattern": "a(?<=b)"}}}, "end": "<"}]},
-        "#/format/tags/1/content/json_schema/not/pattern"],
-    [{"type": "tag", "begin": "<f>", "content": {"type": "json_schema",
-        "json_schema": {"properties": {"a": {"type": 1}}}}, "end": "</f>"},
-        "#/format/content/json_schema/properties/a/type"],
-    [{"type": "tag", "begin": "<f>", "content": {"type": "json_schema",
-        "json_schema": {"type": "integer", "not": {}}}, "end": "</f>"},
-        "#/format/content/json_schema/not"],
     [{"type": "sequence", "elements": [{"type": "json_schema",
         "json_schema": {"type": "integer"}}, {"type": "const_string",
         "value": "0;"}]}, "JSON before a text"],
@@ -415,10 +391,10 @@ def wandered(grammar, chance):
     matcher = start(COMPILER, grammar)
     text = b""
     while len(text) < 250 and not matcher.complete:
-        allowed = tokens_of(matcher.row()[None])[0]
-        assert allowed, text
-        likely = [token for token in allowed if token in b'</>parmetvlu_g\n"}1']
-        token = chance.choice(likely or [token for token in allowed if token < END])
+        shown = allowed(matcher)
+        assert shown, text
+        likely = [token for token in shown if token in b'</>parmetvlu_g\n"}1']
+        token = chance.choice(likely or [token for token in shown if token < END])
         assert matcher.accept(token)
         text += bytes([token])
     return text.decode(errors="ignore")
