@@ -33,7 +33,7 @@ UNSUPPORTED = json.loads(r"""[
     [{"properties": {"a": {}}, "maxProperties": 2}, "#/maxProperties", ""],
     [{"propertyNames": {"pattern": "^[ab]$"}, "minProperties": 2}, "#/minProperties",
         ""],
-    [{"type": "object", "minProperties": 900000}, "#/minProperties", ""],
+    [{"type": "object", "minProperties": 5000000}, "#/minProperties", ""],
     [{"required": ["1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12",
         "13", "14", "15", "16", "17", "18", "19", "20", "21", "22", "23", "24", "25",
         "26", "27", "28", "29", "30", "31", "32", "33", "34", "35", "36", "37", "38",
@@ -79,8 +79,9 @@ UNSUPPORTED = json.loads(r"""[
 
 @pytest.mark.parametrize(("schema", "where", "says"), UNSUPPORTED)
 def test_what_hardly_any_schema_asks_for_is_refused_with_its_place(schema, where, says):
+    backend = COMPILER.backend("llguidance")  # no limit of the compiler comes first
     with pytest.raises(UnsupportedSpecError) as caught:
-        COMPILER.compile(open_spec(schema))
+        backend.compile(open_spec(schema))
     assert caught.value.where == where
     assert says in caught.value.what
     assert caught.value.hint
