@@ -12,7 +12,7 @@ import pytest
 from compilers import compiler_of, start, taken_of, takes, tokens_of
 from llguidance_specs import END, OTHER_END, VOCABULARY
 
-from guided_plugin import OutputSpec, Vocabulary
+from guided_plugin import OutputSpec
 from guided_plugin.errors import CompileLimitError
 from guided_plugin.grammar.forced import ForcedTokens
 
@@ -81,18 +81,6 @@ def test_long_text_that_must_follow_is_not_looked_for_while_others_wait(
         matcher = backend.start(grammar, (END,))
         assert b"ab" in matcher.forced()
         assert bool(ForcedTokens(VOCABULARY).behind(matcher, 7)) == looks
-
-
-def test_a_forced_text_may_be_spelt_with_any_tokens():
-    texts = [b"</s>", b'{"', b'{"na', b'name":']
-    tokens = [*(bytes([byte]) for byte in range(256)), *texts]
-    wide = Vocabulary.from_tokens(tokens, [END])
-    compiler = compiler_of(wide)
-    masks = np.zeros((1, wide.words), np.int32)
-    schema = {"type": "object", "properties": {"name": {}}, "required": ["name"]}
-    matcher = start(compiler, OutputSpec.json_schema(schema))
-    compiler.backend("llguidance").batch([matcher]).fill(masks, [0])
-    assert tokens_of(masks) == [[ord("{"), 257, 258]]
 
 
 def shown(*matchers):

@@ -138,6 +138,7 @@ def test_whitespace_at_its_edge(spec, around):
 def test_zero_sets_no_bound():
     off = OutputSpec.json_schema(True, whitespace="flexible", **vars(UNBOUNDED))
     assert takes(COMPILER, off, "[" * 50 + " " * 500 + "1" * 500 + "]" * 50)
+    assert takes(COMPILER, off, "-8E33333333333333333333")
 
 
 def test_what_is_too_large_is_refused():

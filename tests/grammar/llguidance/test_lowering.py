@@ -9,7 +9,6 @@ import time
 
 import pytest
 from compilers import allowed, start, takes, unbounded
-from schema_families import CASES
 from vocabularies import BYTES
 
 from guided_plugin.errors import SpecError, UnsatisfiableSpecError, UnsupportedSpecError
@@ -255,11 +254,6 @@ def test_a_grammar_grows_with_the_branches_and_not_with_their_products(
     )
     assert large < 2.5 * medium < 6.25 * small
     assert medium < 20_000
-
-
-def test_that_of_geojson_is_small():
-    unions = [case.schema for (family, _), case in CASES.items() if family == "unions"]
-    assert all(size(schema) < 10_000 for schema in unions)
 
 
 @pytest.mark.parametrize("kinds", [constant, pattern])
