@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compilers import tokens_of
-from lexer_bases import Base
+from lexer_bases import Base, add
 
 from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
 from guided_plugin.grammar import renewal
@@ -61,11 +61,11 @@ def run():
     table = GrammarTable(vocabulary)
     slots = tuple(range(12))
     for slot in slots:
-        table.add(slot, str(slot), grammars[slot].spec, grammars[slot], backend)
+        add(table, (slot,), grammars[slot], backend)
     source = random.Random(1)
     before = resident_bytes()
     most = 0
-    for step in range(700):
+    for _ in range(700):
         rows = shown(table, slots, vocabulary)
         table.accept(slots, list(map(source.choice, rows)))
         most = max(most, resident_bytes() - before)
@@ -73,15 +73,12 @@ def run():
             ended = table.phase(slot) is not Phase.ACTIVE
             if ended or len(table.tokens(slot)) == 300:
                 table.remove(slot)
-                grammar = grammars[slot]
-                table.add(slot, f"{slot} {step}", grammar.spec, grammar, backend)
+                add(table, (slot,), grammars[slot], backend)
     assert table.failures == []
     fresh = backend_of(vocabulary)
     direct = GrammarTable(vocabulary)
     for slot in slots:
-        grammar = fresh.compile(hostile(slot))
-        taken = table.tokens(slot)
-        direct.add(slot, str(slot), grammar.spec, grammar, fresh, taken)
+        add(direct, (slot,), fresh.compile(hostile(slot)), fresh, table.tokens(slot))
     assert shown(table, slots, vocabulary) == shown(direct, slots, vocabulary)
     print(most, sum(grammar.handle.lexers._forgot > 0 for grammar in grammars))
 
@@ -112,7 +109,7 @@ def test_what_a_lexer_spends_can_be_read():
     before = lexers.cost()
     others_before = others.cost()
     table = GrammarTable(vocabulary)
-    table.add(0, "one", grammar.spec, grammar, backend)
+    add(table, (0,), grammar, backend)
     source = random.Random(3)
     for _ in range(100):
         (allowed,) = shown(table, (0,), vocabulary)
@@ -196,8 +193,7 @@ def test_requests_get_their_new_matchers_as_time_allows(monkeypatch):
     grammar = backend.compile(hostile(0))
     table = GrammarTable(vocabulary)
     slots = (0, 1)
-    for slot in slots:
-        table.add(slot, str(slot), grammar.spec, grammar, backend, list(b"ab"))
+    add(table, slots, grammar, backend, list(b"ab"))
     grammar.handle.lexers.forget()
     for seconds, renewing in ((0.0, True), (1.0, False)):
         monkeypatch.setattr(renewal, "_MOST", seconds)

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 from compilers import compiler_of, tokens_of
-from lexer_bases import Base
+from lexer_bases import Base, add
 
 from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
 from guided_plugin.bench import refused_at
@@ -58,8 +58,7 @@ def table_of(backend, grammar, count=26, taken=0):
     """A table with the first requests, which have some of their tokens."""
     table = GrammarTable(VOCABULARY)
     for slot in range(count):
-        tokens = OUTPUTS[slot][:taken]
-        table.add(slot, LETTERS[slot], grammar.spec, grammar, backend, tokens)
+        add(table, (slot,), grammar, backend, OUTPUTS[slot][:taken])
     return table
 
 
@@ -96,8 +95,8 @@ def test_one_after_the_other_they_all_end(made):
     free_backend, free = made(10_000)
     table = GrammarTable(VOCABULARY)
     for tokens in OUTPUTS:
-        table.add(0, "full", SPEC, full, full_backend)
-        table.add(1, "free", SPEC, free, free_backend)
+        add(table, (0,), full, full_backend)
+        add(table, (1,), free, free_backend)
         for token in tokens:
             ours, others = step(table, [token, token])
             assert ours == others
@@ -126,8 +125,7 @@ def test_side_by_side_they_all_end(made, states, threads, taken):
 def test_one_that_is_too_much_for_any_lexer_fails_alone(made):
     backend, grammar = made(TOO_FEW)
     table = table_of(backend, grammar, count=1)
-    other = backend.compile(OutputSpec.regex("[0-9]{70}"))
-    table.add(1, "small", other.spec, other, backend)
+    add(table, (1,), backend.compile(OutputSpec.regex("[0-9]{70}")), backend)
     for token in OUTPUTS[0][:41]:
         step(table, [token, ord("5")])
     ((slot, error),) = table.failures
@@ -167,7 +165,7 @@ def test_replays_take_a_bounded_time(made, monkeypatch):
     assert phases(table, SLOTS) == {Phase.FAILED}
     assert all("is exhausted after" in str(error) for _, error in table.failures)
     table.remove(0)
-    table.add(0, "next", SPEC, grammar, backend)
+    add(table, (0,), grammar, backend)
     for token in OUTPUTS[0]:
         step(table, [token])
     assert table.phase(0) is Phase.DONE
@@ -307,8 +305,7 @@ def test_requests_that_came_while_there_was_no_room_get_lexers_later():
     lexers._paused_until = float("inf")
     table = GrammarTable(VOCABULARY)
     slots = tuple(range(48))
-    for slot in slots:
-        table.add(slot, str(slot), string, grammar, backend)
+    add(table, slots, grammar, backend)
     assert settled(lexers) == 1
     lexers._paused_until = 0.0
     tokens = list(b'"')
@@ -325,7 +322,7 @@ def test_requests_that_came_while_there_was_no_room_get_lexers_later():
         users = [lexer.users for lexer in lexers._lexers]
     assert table.failures == []
     assert {table.tokens(slot) for slot in slots} == {tuple(tokens)}
-    table.add(48, "fresh", string, grammar, backend, tokens)
+    add(table, (48,), grammar, backend, tokens)
     rows = shown(table, (*slots, 48))
     assert rows == rows[-1:] * 49
 
@@ -335,7 +332,7 @@ def test_long_requests_stay_where_they_are(monkeypatch, tokens, moves):
     backend = LLGuidanceBackend(VOCABULARY, GuidedConfig(threads=2))
     grammar = backend.compile(OutputSpec.regex("x{2000}"))
     table = GrammarTable(VOCABULARY)
-    table.add(0, "long", grammar.spec, grammar, backend, list(b"x" * tokens))
+    add(table, (0,), grammar, backend, list(b"x" * tokens))
     before = table.requests[0].matcher
     monkeypatch.setattr(LLGuidanceMatcher, "crowded", True)
     shown(table, (0,))
