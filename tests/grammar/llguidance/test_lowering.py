@@ -103,7 +103,7 @@ UNSATISFIABLE = json.loads(r"""[
     {"type": "object", "required": ["a"], "properties": {"a": {"minItems": 2,
         "maxItems": 1, "type": "array"}}},
     {"type": "object", "properties": {"a": false}, "required": ["a"]},
-    {"type": "string", "minLength": 2.0, "maxLength": 1.0},
+    {"type": "string", "pattern": "^a$", "minLength": 2.0},
     {"type": "array", "contains": false},
     {"type": "array", "contains": {"const": 1}, "items": {"const": 2}},
     {"type": "array", "prefixItems": [{}, false], "minItems": 2},
