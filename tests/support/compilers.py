@@ -10,7 +10,15 @@ from guided_plugin.grammar.base import Grammar
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["compiler_of", "start", "taken_of", "takes", "tokens_of", "unbounded"]
+__all__ = [
+    "allowed",
+    "compiler_of",
+    "start",
+    "taken_of",
+    "takes",
+    "tokens_of",
+    "unbounded",
+]
 
 
 def compiler_of(vocabulary, **options):
@@ -52,3 +60,8 @@ def tokens_of(masks):
     """The tokens that each row of masks allows."""
     bits = np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little")
     return [np.flatnonzero(row).tolist() for row in bits]
+
+
+def allowed(matcher):
+    """The tokens that the mask of a matcher shows."""
+    return tokens_of(matcher.row()[None])[0]

@@ -1,4 +1,4 @@
-"""What tests of lexers put in place of llguidance."""
+"""What tests of lexers put in place of llguidance, and their requests."""
 
 
 class Base:
@@ -15,3 +15,9 @@ class Base:
 
     def compute_bitmask(self):
         return b""
+
+
+def add(table, slots, grammar, backend, tokens=()):
+    """Requests for a grammar, in these slots of a table, which have some tokens."""
+    for slot in slots:
+        table.add(slot, str(slot), grammar.spec, grammar, backend, tokens)

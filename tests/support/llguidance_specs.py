@@ -1,37 +1,20 @@
-"""A vocabulary, and questions to the llguidance backend, which its tests share."""
+"""A vocabulary, and a question to llguidance itself, which tests share."""
 
 from functools import cache, lru_cache
 
 import llguidance
-import numpy as np
-from compilers import tokens_of
 
 from guided_plugin import Vocabulary
 
-__all__ = [
-    "CONTROL",
-    "END",
-    "OTHER_END",
-    "PERSON",
-    "VOCABULARY",
-    "allowed",
-    "takes",
-    "terminal_takes",
-]
+__all__ = ["END", "OTHER_END", "VOCABULARY", "terminal_takes"]
 
 END = 256
 OTHER_END = 257
-CONTROL = 258
 VOCABULARY = Vocabulary.from_tokens(
     [*(bytes([byte]) for byte in range(256)), b"</s>", b"<other>", b"<ctrl>"],
     [END],
-    [OTHER_END, CONTROL],
+    [OTHER_END, 258],
 )
-
-
-def takes(backend, spec, text):
-    matcher = backend.start(backend.compile(spec), VOCABULARY.stop_token_ids)
-    return matcher.accept_text(text.encode()) and matcher.complete
 
 
 @cache
@@ -55,16 +38,3 @@ def terminal_takes(terminal, text):
     data = list(text.encode())
     taken = not data or matcher.try_consume_tokens(data) == len(data)
     return taken and matcher.is_accepting()
-
-
-def allowed(backend, matchers):
-    masks = np.zeros((len(matchers), VOCABULARY.words), np.int32)
-    backend.batch(matchers).fill(masks, list(range(len(matchers))))
-    return [set(tokens) for tokens in tokens_of(masks)]
-
-
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}},
-    "required": ["name"],
-}

@@ -1,5 +1,7 @@
 """The llguidance backend: what it takes, its limits, its stop tokens, its batches."""
 
+import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -7,14 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from compilers import compiler_of, tokens_of
-from llguidance_specs import END, OTHER_END, PERSON, VOCABULARY, allowed, takes
+from compilers import compiler_of, start, taken_of, takes, tokens_of
+from llguidance_specs import END, OTHER_END, VOCABULARY
 
-from guided_plugin import OutputSpec, Vocabulary
+from guided_plugin import OutputSpec
 from guided_plugin.errors import CompileLimitError
 from guided_plugin.grammar.forced import ForcedTokens
 
+COMPILER = compiler_of(VOCABULARY, threads=2)
+BACKEND = COMPILER.backend("llguidance")
 LONG = [f"no {i}" for i in range(9_000)]
+NAMES = json.loads(r"""{"properties":
+    {"a": {"type": "integer"}, "\n": {"const": "\t"}, "b": {"const": "\u0001"}}}""")
 AWKWARD = [f"a{text}b" for text in ("", 'n"o\n', 'say "hi"', "\\n \\u0041", "/[a-z]*/")]
 
 
@@ -26,23 +32,23 @@ AWKWARD = [f"a{text}b" for text in ("", 'n"o\n', 'say "hi"', "\\n \\u0041", "/[a
         (OutputSpec.choice(AWKWARD), AWKWARD, ["a", "a/b", 'an"o\\nb']),
         (OutputSpec.choice(LONG), ["no 8999", "no 1"], ["no 9000", "no "]),
         (OutputSpec.grammar('start: "a" start | "b"', "lark"), ["b", "aab"], ["aa"]),
+        (
+            OutputSpec.json_schema(NAMES, strict=False),
+            ['{"a":1,"\\n":"\\t","c":"\\\\"}', '{"b":"\\u0001"}'],
+            ['{"\\u0061":"x"}', '{"a":"x"}', '{"b":"\\u0002"}'],
+        ),
     ],
 )
-def test_languages(backend, spec, good, bad):
-    assert [text for text in good if not takes(backend, spec, text)] == []
-    assert [text for text in bad if takes(backend, spec, text)] == []
+def test_languages(spec, good, bad):
+    assert taken_of(COMPILER, spec, good + bad) == good
 
 
 def pairs(depth):
     """Pairs of pairs, which become one text that must follow."""
+    pair = {"type": "array", "items": False, "minItems": 2}
     last = {"const": "abc"}
     for _ in range(depth):
-        last = {
-            "type": "array",
-            "prefixItems": [last] * 2,
-            "items": False,
-            "minItems": 2,
-        }
+        last = {**pair, "prefixItems": [last, last]}
     return OutputSpec.json_schema(last, whitespace="compact")
 
 
@@ -77,56 +83,51 @@ def test_long_text_that_must_follow_is_not_looked_for_while_others_wait(
         assert bool(ForcedTokens(VOCABULARY).behind(matcher, 7)) == looks
 
 
-def test_a_forced_text_may_be_spelt_with_any_tokens():
-    texts = [b"</s>", b'{"', b'{"na', b'name":']
-    tokens = [*(bytes([byte]) for byte in range(256)), *texts]
-    wide = Vocabulary.from_tokens(tokens, [END])
-    backend = compiler_of(wide).backend("llguidance")
-    masks = np.zeros((1, wide.words), np.int32)
-    matcher = backend.start(backend.compile(OutputSpec.json_schema(PERSON)), (END,))
-    backend.batch([matcher]).fill(masks, [0])
-    assert tokens_of(masks) == [[ord("{"), 257, 258]]
+def shown(*matchers):
+    """The tokens that their masks show, filled in one batch."""
+    masks = np.zeros((len(matchers), VOCABULARY.words), np.int32)
+    BACKEND.batch(list(matchers)).fill(masks, list(range(len(matchers))))
+    return tokens_of(masks)
 
 
-def test_stop_tokens_of_one_request(backend):
-    grammar = backend.compile(OutputSpec.regex("a+"))
-    usual = backend.start(grammar, (END,))
-    own = backend.start(grammar, (OTHER_END,))
-    assert allowed(backend, [usual, own]) == [{ord("a")}, {ord("a")}]
-    batch = backend.batch([usual, own])
-    assert batch.accept([ord("a"), ord("a")]) == [True, True]
-    assert allowed(backend, [usual, own]) == [{ord("a"), END}, {ord("a"), OTHER_END}]
+def test_stop_tokens_of_one_request():
+    grammar = BACKEND.compile(OutputSpec.regex("a+"))
+    usual = BACKEND.start(grammar, (END,))
+    own = BACKEND.start(grammar, (OTHER_END,))
+    letter = ord("a")
+    assert shown(usual, own) == [[letter], [letter]]
+    batch = BACKEND.batch([usual, own])
+    assert batch.accept([letter, letter]) == [True, True]
+    assert shown(usual, own) == [[letter, END], [letter, OTHER_END]]
     assert batch.accept([OTHER_END, END]) == [False, False]
 
 
 @pytest.mark.parametrize("count", [3, 32, 33, 90])
-def test_a_batch_tells_which_matchers_refused(backend, count):
-    grammar = backend.compile(OutputSpec.regex("[a-c]{90}d"))
-    matchers = [backend.start(grammar, (END,)) for _ in range(count)]
+def test_a_batch_tells_which_matchers_refused(count):
+    grammar = BACKEND.compile(OutputSpec.regex("[a-c]{90}d"))
+    matchers = [start(COMPILER, grammar) for _ in range(count)]
     for ahead, matcher in enumerate(matchers):
         assert matcher.accept_text(b"abc"[: ahead % 3] * 30)
-    batch = backend.batch(matchers)
+    batch = BACKEND.batch(matchers)
     for wrong in ({1, count - 1}, {0, 1, count - 1}):
         tokens = [ord("z" if place in wrong else "b") for place in range(count)]
         assert batch.accept(tokens) == [place not in wrong for place in range(count)]
 
 
-DISTINCT = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
-
-
 def test_keywords_may_be_left_unenforced():
     compiler = compiler_of(VOCABULARY, unenforced_keywords=("uniqueItems",))
     backend = compiler.backend("llguidance")
-    spec = OutputSpec.json_schema(DISTINCT)
-    assert takes(backend, spec, '["a","a"]')
+    schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    spec = OutputSpec.json_schema(schema)
+    content = {"type": "json_schema", "json_schema": schema}
+    tagged = OutputSpec.structural_tag({"format": {**TAG, "content": content}})
+    assert takes(compiler, spec, '["a","a"]')
+    assert takes(compiler, tagged, 'ab<["a","a"]</ab>')
     left = ("uniqueItems",)
-    assert compiler.compile(spec).unenforced == left
-    assert backend.compile(spec).admission().unenforced == left
-    prepared = backend.prepare(spec)
-    assert prepared.unenforced == backend.load(prepared).unenforced == left
-    tag = {**TAG, "content": {"type": "json_schema", "json_schema": DISTINCT}}
-    tagged = OutputSpec.structural_tag({"format": tag})
-    assert compiler.compile(tagged).unenforced == left
+    for one in (spec, tagged):
+        prepared = backend.prepare(one)
+        assert compiler.compile(one).unenforced == left
+        assert prepared.unenforced == backend.load(prepared).unenforced == left
 
 
 @pytest.mark.parametrize(
@@ -153,25 +154,14 @@ def test_only_keywords_that_would_count_are_left_unenforced(schema, left):
     assert compiler.compile(OutputSpec.json_schema(schema)).unenforced == left
 
 
-def test_a_pattern_that_meets_a_length_is_taken_to_its_end(backend):
+def test_a_pattern_that_meets_a_length_is_taken_to_its_end():
     words = {"pattern": r"^(?:\S+\s+){0,49}\S+$", "maxLength": 500, "type": "string"}
-    spec = OutputSpec.json_schema(words)
-    matcher = backend.start(backend.compile(spec), VOCABULARY.stop_token_ids)
+    matcher = start(COMPILER, OutputSpec.json_schema(words))
     for byte in b'"' + b"word " * 49 + b"x":
-        assert byte in allowed(backend, [matcher])[0]
+        assert byte in shown(matcher)[0]
         assert matcher.accept(byte)
-    assert allowed(backend, [matcher])[0] & {*b"y "} == {ord("y")}
-
-
-def test_names_left_open_have_one_spelling(backend):
-    number = {"type": "integer"}
-    schema = {
-        "properties": {"a": number, "\n": {"const": "\t"}, "b": {"const": "\x01"}}
-    }
-    spec = OutputSpec.json_schema(schema, strict=False)
-    assert takes(backend, spec, '{"a":1,"\\n":"\\t","c":"\\\\"}')
-    assert takes(backend, spec, '{"b":"\\u0001"}')
-    assert not takes(backend, spec, '{"\\u0061":"x"}')
+    assert ord("y") in shown(matcher)[0]
+    assert ord(" ") not in shown(matcher)[0]
 
 
 def properties(count, **keywords):
@@ -190,17 +180,20 @@ def chain(count):
 
 
 @pytest.mark.parametrize("make", [properties, all_required, chain])
-def test_a_grammar_nested_too_deep_for_llguidances_stack_is_refused_before_it(
-    backend, make
-):
+def test_a_grammar_nested_too_deep_for_llguidances_stack_is_refused_before_it(make):
     """Just below the bound llguidance reads it, also in a thread; 2,700 rules end the
     process."""
     with ThreadPoolExecutor(1) as thread:
-        compiled = thread.submit(backend.compile, make(1_990)).result()
+        compiled = thread.submit(BACKEND.compile, make(1_990)).result()
     assert compiled.backend == "llguidance"
     says = r"nests \d+ rules .* llguidance supports at most 2000"
     with pytest.raises(CompileLimitError, match=says):
-        backend.compile(make(2_010))
+        BACKEND.compile(make(2_010))
+
+
+def test_members_in_any_order_are_not_nested():
+    in_any_order = dataclasses.replace(properties(3_300), strict=False)
+    assert BACKEND.compile(in_any_order).backend == "llguidance"
 
 
 def either(count):
@@ -220,21 +213,15 @@ def objects(count):
     ],
 )
 def test_more_properties_in_any_order_than_a_row_holds_are_refused_before_a_request(
-    backend, schema, where, text
+    schema, where, text
 ):
     """Just below the bound an object can begin; above it llguidance would stop at the
     brace."""
-    assert takes(backend, OutputSpec.json_schema(schema(3_900), strict=False), text)
+    assert takes(COMPILER, OutputSpec.json_schema(schema(3_900), strict=False), text)
     says = "properties in any order may come at one place"
     with pytest.raises(CompileLimitError, match=says) as caught:
-        backend.compile(OutputSpec.json_schema(schema(5_000), strict=False))
+        BACKEND.compile(OutputSpec.json_schema(schema(5_000), strict=False))
     assert caught.value.where == where
-
-
-def test_members_in_any_order_are_not_nested(backend):
-    described = {f"p{i}": {"type": "string"} for i in range(3_300)}
-    open_ones = OutputSpec.json_schema({"properties": described}, strict=False)
-    assert backend.compile(open_ones).backend == "llguidance"
 
 
 GROWTH = """

@@ -1,25 +1,22 @@
 """Lark of clients: inner schemas are compiled as `json_schema` compiles them; switches
-and stop tokens are refused with their line."""
+and stop tokens are refused with their line.
 
-from __future__ import annotations
+Of random schemas inside of grammars test_fuzz.py says that they mean the same.
+"""
 
 import dataclasses
 import json
 
 import pytest
-from instances import laid_out
+from compilers import compiler_of, taken_of
 
-from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import (
-    GrammarError,
+    CompileLimitError,
     GuidedError,
     RequestError,
-    UnsupportedSpecError,
 )
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.pipeline.pipeline import StepPipeline
-from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
 END = 256
@@ -27,259 +24,163 @@ TURN = 257
 THINK = 258
 THOUGHT = 259
 NAMES = [b"<|im_end|>", b"<|eot|>", b"<think>", b"</think>"]
+TOKENS = (*(bytes([byte]) for byte in range(256)), *NAMES)
+VOCABULARY = Vocabulary(TOKENS, (END, TURN), frozenset({THINK, THOUGHT}))
+"""Single bytes, two stop tokens and two other control tokens."""
+COMPILER = compiler_of(VOCABULARY, max_nodes=100_000)
 
 
-@pytest.fixture(scope="module")
-def compiler() -> GrammarCompiler:
-    """Over single bytes, with two stop tokens and two other control tokens."""
-    tokens = [*(bytes([byte]) for byte in range(256)), *NAMES]
-    vocabulary = Vocabulary(tuple(tokens), (END, TURN), frozenset({THINK, THOUGHT}))
-    config = GuidedConfig(threads=1, isolate_compiles=False, max_nodes=100_000)
-    return GrammarCompiler(
-        vocabulary, config=config, plugins=Plugins(entry_points=False)
-    )
+def lark(source):
+    return OutputSpec.grammar(source, "lark")
 
 
-def lark(source: str, **options: str) -> OutputSpec:
-    return OutputSpec.grammar(source, "lark", **options)
-
-
-def taken(compiler: GrammarCompiler, spec: OutputSpec, texts: list[str]) -> list[str]:
-    grammar = compiler.compile(spec)
-    matchers = [
-        (text, compiler.backend(grammar.backend).start(grammar, (END, TURN)))
-        for text in texts
-    ]
-    return [
-        text
-        for text, matcher in matchers
-        if matcher.accept_text(text.encode()) and matcher.complete
-    ]
-
-
-SCHEMAS = [
+TAKEN = [
     (
-        {"type": "object", "properties": {"a": {"minimum": 3, "type": "integer"}}},
-        ['{"a":3}', '{"a":2}', '{"a":3,"b":1}', '{ "a" : 3 }', "{}"],
+        'start: "<" x ">"\nx: %json {\n"oneOf": [{"type": "integer"},\n{"minimum": 2, "type": "number"}]}',
+        ["<1>", "<2.5>"],
+        ["<2>", "<1.5>", "1"],
     ),
     (
-        {"oneOf": [{"type": "integer"}, {"minimum": 2, "type": "number"}]},
-        ["1", "2", "2.5", "1.5"],
+        'start: a | b "!"\na: %json {"const":{"k":1}}\nb: %json {"const":{"k":12}}',
+        ['{"k":1}', '{"k":12}!'],
+        ['{"k":12}', '{"k":1}!'],
     ),
     (
-        {"type": "string", "pattern": "^[{}]+$", "maxLength": 2},
-        ['"{}"', '"{}}"', '"x"'],
+        'start: "a" %json {"type": "array", "items": {"enum": ["b"]}, "uniqueItems": true}',
+        ['a["b"]', "a[]"],
+        ['a["b","b"]'],
     ),
+    ('start: json0-0 %json {"const": 1}\njson0-0: "%json"', ["%json1"], ["1"]),
     (
-        {
-            "$ref": "#/$defs/a",
-            "$defs": {"a": {"type": "array", "items": {"$ref": "#"}}},
-        },
-        ["[[],[[]]]", "[1]"],
+        'start: "<|im_end|>" /<[a-z]>/ // <|eot|>\n# <|eot|>\n',
+        ["<|im_end|><b>"],
+        ["<|im_end|><b>\n"],
     ),
+    ('start: "a" "a"\n// distinct\n', ["aa"], ["a"]),
+    ('%llguidance {}\nstart: "ab"', ["ab"], []),
+    ('%llguidance {"no_forcing": false}\nstart: "ab"', ["ab"], []),
+    ('%llguidance {\n"no_forcing":\ntrue}\nstart: "ab"', ["ab"], []),
 ]
-UNIQUE = json.dumps(
-    {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
-)
 
 
-class TestInnerSchemas:
-    @pytest.mark.parametrize(
-        "options",
-        [{}, {"whitespace": "spaced"}, {"whitespace": "flexible"}, {"strict": False}],
-        ids=str,
-    )
-    @pytest.mark.parametrize(
-        ("schema", "texts"), SCHEMAS, ids=lambda value: json.dumps(value)[:30]
-    )
-    def test_take_what_json_schema_takes(self, compiler, schema, texts, options):
-        texts = [
-            *dict.fromkeys([*texts, *(laid_out(text, "spaced") for text in texts)])
-        ]
-        alone = taken(compiler, OutputSpec.json_schema(schema, **options), texts)
-        assert 0 < len(alone) <= len(texts)
-        source = f'start: "<" x ">"\nx: %json {json.dumps(schema, indent=1)}'
-        assert taken(
-            compiler, lark(source, **options), [f"<{text}>" for text in texts]
-        ) == [f"<{text}>" for text in alone]
-
-    @pytest.mark.parametrize(
-        "schema", [json.loads(UNIQUE), {"type": "object", "minProperties": 2}]
-    )
-    def test_must_not_need_the_check_for_distinct_items(self, compiler, schema):
-        source = f'start: "a"\n  | %json {json.dumps(schema)}'
-        with pytest.raises(UnsupportedSpecError, match="inside a grammar") as caught:
-            compiler.compile(lark(source))
-        assert caught.value.where == "grammar, line 2, column 5"
-
-    def test_leave_out_what_the_operator_does_not_want_enforced(self, compiler):
-        config = GuidedConfig(
-            threads=1, isolate_compiles=False, unenforced_keywords=("uniqueItems",)
-        )
-        other = GrammarCompiler(
-            compiler.vocabulary, config=config, plugins=Plugins(entry_points=False)
-        )
-        source = lark(f"start: %json {UNIQUE}")
-        assert taken(other, source, ["[1,1]"]) == ["[1,1]"]
-        assert other.compile(source).unenforced == ("uniqueItems",)
-
-    def test_begin_alike(self, compiler):
-        source = (
-            'start: a | b "!"\na: %json {"const":{"k":1}}\nb: %json {"const":{"k":12}}'
-        )
-        texts = ['{"k":1}', '{"k":12}!', '{"k":12}', '{"k":1}!']
-        assert taken(compiler, lark(source), texts) == texts[:2]
-
-    def test_names_that_are_taken(self, compiler):
-        source = 'start: json0-0 %json {"const": 1}\njson0-0: "%json"'
-        assert taken(compiler, lark(source), ["%json1", "1"]) == ["%json1"]
-
-    @pytest.mark.parametrize(
-        ("schema", "where", "says"),
-        [
-            ({"minimum": "a"}, "#/minimum", "must be a number"),
-            (
-                {"x-guidance": {"lenient": True}},
-                "#/x-guidance",
-                "how one backend reads",
-            ),
-            ({"$ref": "other:#x"}, "#/$ref", "never fetched"),
-        ],
-    )
-    def test_are_refused_with_line_and_keyword(self, compiler, schema, where, says):
-        source = f'start: "a"\n  | x\nx: "b" %json {json.dumps(schema)}'
-        with pytest.raises(GrammarError, match=says) as caught:
-            compiler.compile(lark(source))
-        assert caught.value.where == f"grammar, line 3, column 8, {where}"
-
-    @pytest.mark.parametrize(
-        "text", ["", "{", "{'a': 1}", '{"const": NaN}', "[" * 5000]
-    )
-    def test_must_be_json(self, compiler, text):
-        with pytest.raises(
-            GrammarError, match="what follows %json is not JSON"
-        ) as caught:
-            compiler.compile(lark(f"\nstart: %json {text}"))
-        assert caught.value.where == "grammar, line 2, column 8"
-
-    def test_errors_behind_one_keep_their_line(self, compiler):
-        with pytest.raises(GrammarError, match="unknown name") as caught:
-            compiler.compile(
-                lark('start: %json {\n"type":\n"null"\n} x\n  | "b"\nx: y\n')
-            )
-        assert caught.value.where == "grammar, line 6, column 4"
+@pytest.mark.parametrize(("source", "good", "bad"), TAKEN)
+def test_what_is_taken(source, good, bad):
+    assert taken_of(COMPILER, lark(source), good + bad) == good
 
 
-STOPS = {
-    "name": ('start: "a" <|im_end|> "b"', 1, 12),
-    "the other stop token": ('start: "a" x\nx: "c" | <|eot|> "b"', 2, 10),
-    "id": ('start: "a" <[257]> "b"', 1, 12),
-    "list": ('start: "a" <[3,256]> "b"', 1, 12),
-    "range": ('start: "a" <[200-300]> "b"', 1, 12),
-    "negated": ('start: "a" <[^1-3]> "b"', 1, 12),
-    "any": ("start: <[*]>+", 1, 8),
-    "at the end": ('start: "a" <|im_end|>', 1, 12),
-}
+UNIQUE = '{"type": "array", "items": {"type": "integer"}, "uniqueItems": true}'
+IN_THE_MIDDLE = "a stop token in the middle"
+NOT_JSON = "what follows %json is not JSON"
+REFUSED = [
+    (f'start: "a"\n  | %json {UNIQUE}', "2, column 5", "inside a grammar"),
+    (
+        'start: "a"\n  | %json {"type": "object", "minProperties": 2}',
+        "2, column 5",
+        "inside a grammar",
+    ),
+    (
+        'start: x\nx: "b" %json {"minimum": "a"}',
+        "2, column 8, #/minimum",
+        "must be a number",
+    ),
+    (
+        'start: x\nx: "b" %json {"x-guidance": {"lenient": true}}',
+        "2, column 8, #/x-guidance",
+        "how one backend reads",
+    ),
+    (
+        'start: x\nx: "b" %json {"$ref": "other:#x"}',
+        "2, column 8, #/$ref",
+        "never fetched",
+    ),
+    ("\nstart: %json ", "2, column 8", NOT_JSON),
+    ("\nstart: %json {", "2, column 8", NOT_JSON),
+    ("\nstart: %json {'a': 1}", "2, column 8", NOT_JSON),
+    ('\nstart: %json {"const": NaN}', "2, column 8", NOT_JSON),
+    ("\nstart: %json " + "[" * 5000, "2, column 8", NOT_JSON),
+    (
+        'start: %json {\n"type":\n"null"\n} x\n  | "b"\nx: y\n',
+        "6, column 4",
+        "unknown name",
+    ),
+    ("%llguidance {}\nstart: x", "2, column 8", "unknown name"),
+    (
+        '%llguidance {\n"no_forcing":\ntrue}\nstart: x',
+        "4, column 8",
+        "unknown name",
+    ),
+    ('start: "a" <|im_end|> "b"', "1, column 12", IN_THE_MIDDLE),
+    ('start: "a" x\nx: "c" | <|eot|> "b"', "2, column 10", IN_THE_MIDDLE),
+    ('start: "a" <[257]> "b"', "1, column 12", IN_THE_MIDDLE),
+    ('start: "a" <[3,256]> "b"', "1, column 12", IN_THE_MIDDLE),
+    ('start: "a" <[^1-3]> "b"', "1, column 12", IN_THE_MIDDLE),
+    ("start: <[*]>+", "1, column 8", IN_THE_MIDDLE),
+    ('start: "a" <|im_end|>', "1, column 12", IN_THE_MIDDLE),
+    (
+        '%llguidance {"allow_invalid_utf8": true}\nstart: "a"',
+        "1, column ",
+        "'allow_invalid_utf8'",
+    ),
+    (
+        'start: "a"\n%llguidance {"allow_initial_skip": true}',
+        "2, column ",
+        "'allow_initial_skip'",
+    ),
+    ('%llguidance [1]\nstart: "a"', "1, column ", "[1]"),
+    ('start: a "b"\na[stop=""]: /a/', "2, column ", "`stop=`"),
+    ('start: a "b"\na[capture, stop = "c"]: /a*/', "2, column ", "`stop =`"),
+    ("start: a\na[temperature=0.5]: /a/", "2, column ", "`temperature=`"),
+    ('start: "a"\n  | %lark {\nstart: <|im_end|>\n}', "2, column ", "%lark"),
+    ('start: "a" <[200-300]> "b"', "", ""),  # there is no token 300
+]
 
 
-class TestStopTokens:
-    @pytest.mark.parametrize(("source", "line", "column"), STOPS.values(), ids=STOPS)
-    def test_are_refused(self, compiler, source, line, column):
-        with pytest.raises(GuidedError) as caught:
-            compiler.compile(lark(source))
-        if "300" not in source:  # there is no such token
-            assert "a stop token in the middle" in caught.value.what
-            assert caught.value.where == f"grammar, line {line}, column {column}"
+@pytest.mark.parametrize(("source", "place", "says"), REFUSED)
+def test_what_is_refused_with_its_line(source, place, says):
+    with pytest.raises(GuidedError) as caught:
+        COMPILER.compile(lark(source))
+    if place:
+        assert caught.value.where.startswith(f"grammar, line {place}")
+    assert says in caught.value.what
 
-    def test_in_quotes_regexes_and_comments_are_text(self, compiler):
-        source = 'start: "<|im_end|>" /<[a-z]>/ // <|eot|>\n# <|eot|>\n'
-        assert taken(compiler, lark(source), ["<|im_end|><b>"]) == ["<|im_end|><b>"]
 
-    @pytest.mark.parametrize(
-        "spec",
-        [
-            lark("start: <think> /[a-z]*/ </think>"),
-            lark("start: <[258-259]> /[a-z]*/"),
-            OutputSpec.structural_tag(
-                {
-                    "format": {
-                        "type": "tag",
-                        "begin": "<think>",
-                        "content": {"type": "regex", "pattern": "a"},
-                        "end": "x",
-                    }
-                }
-            ),
-        ],
-        ids=["name", "range", "tag"],
-    )
-    def test_of_a_request_are_refused_where_the_grammar_names_them(
-        self, compiler, spec
-    ):
-        assert THINK in compiler.compile(spec).named
-        own = dataclasses.replace(spec, stop_token_ids=(THINK,))
-        with StepPipeline(compiler, max_slots=2, mode="inline") as pipeline:
-            pipeline.add_request("fine", spec)
-            with pytest.raises(
-                RequestError,
-                match="named in the grammar, and would end the output there",
-            ):
-                pipeline.add_request("own", own)
+def test_inner_schemas_leave_out_what_the_operator_does_not_want_enforced():
+    compiler = compiler_of(VOCABULARY, unenforced_keywords=("uniqueItems",))
+    source = lark(f"start: %json {UNIQUE}")
+    assert taken_of(compiler, source, ["[1,1]"]) == ["[1,1]"]
+    assert compiler.compile(source).unenforced == ("uniqueItems",)
+
+
+TAG = json.loads("""{"type": "tag", "begin": "<think>", "end": "x",
+    "content": {"type": "regex", "pattern": "a"}}""")
 
 
 @pytest.mark.parametrize(
-    ("source", "line", "says"),
+    "spec",
     [
-        (
-            '%llguidance {"allow_invalid_utf8": true}\nstart: "a"',
-            1,
-            "'allow_invalid_utf8'",
-        ),
-        (
-            'start: "a"\n%llguidance {"allow_initial_skip": true}',
-            2,
-            "'allow_initial_skip'",
-        ),
-        ('%llguidance [1]\nstart: "a"', 1, r"\[1\]"),
-        ('start: a "b"\na[stop=""]: /a/', 2, "`stop=`"),
-        ('start: a "b"\na[capture, stop = "c"]: /a*/', 2, "`stop =`"),
-        ("start: a\na[temperature=0.5]: /a/", 2, "`temperature=`"),
-        ('start: "a"\n  | %lark {\nstart: <|im_end|>\n}', 2, "%lark"),
+        lark("start: <think> /[a-z]*/ </think>"),
+        lark("start: <[258-259]> /[a-z]*/"),
+        OutputSpec.structural_tag({"format": TAG}),
     ],
 )
-def test_switches_of_llguidance_are_refused(compiler, source, line, says):
-    with pytest.raises(UnsupportedSpecError, match=says) as caught:
-        compiler.compile(lark(source))
-    assert caught.value.where.startswith(f"grammar, line {line}, column ")
-
-
-@pytest.mark.parametrize(
-    "options", ["{}", '{"no_forcing": false}', '{\n"no_forcing":\ntrue}']
-)
-def test_what_every_grammar_has_may_be_said(compiler, options):
-    assert taken(compiler, lark(f'%llguidance {options}\nstart: "ab"'), ["ab"]) == [
-        "ab"
-    ]
-    with pytest.raises(GrammarError, match="unknown name") as caught:
-        compiler.compile(lark(f"%llguidance {options}\nstart: x"))
-    assert caught.value.where == f"grammar, line {2 + options.count(chr(10))}, column 8"
+def test_stop_tokens_of_a_request_are_refused_where_the_grammar_names_them(spec):
+    assert THINK in COMPILER.compile(spec).named
+    own = dataclasses.replace(spec, stop_token_ids=(THINK,))
+    with StepPipeline(COMPILER, max_slots=2, mode="inline") as pipeline:
+        pipeline.add_request("fine", spec)
+        with pytest.raises(RequestError, match="and would end the output there"):
+            pipeline.add_request("own", own)
 
 
 @pytest.mark.slow
-def test_too_many_symbols_is_a_limit_with_its_reason(compiler):
-    def member(n: int) -> dict[str, object]:
-        inner = {"type": "object", "properties": {f"q{n}": {"enum": [n, n + 1]}}}
-        return {"anyOf": [inner, {"type": "array", "items": {"const": n}}]}
-
-    members = {f"p{n}": member(n) for n in range(4000)}
-    with pytest.raises(GuidedError) as caught:
-        compiler.compile(
-            OutputSpec.json_schema(
-                {"type": "object", "properties": members}, strict=False
-            )
-        )
-    assert (type(caught.value).__name__, caught.value.where) == (
-        "CompileLimitError",
-        "#",
-    )
-    assert "65,525" in caught.value.what
+def test_too_many_symbols_is_a_limit_with_its_reason():
+    members = {}
+    for number in range(4000):
+        described = {f"q{number}": {"enum": [number, number + 1]}}
+        array = {"type": "array", "items": {"const": number}}
+        member = {"type": "object", "properties": described}
+        members[f"p{number}"] = {"anyOf": [member, array]}
+    schema = {"type": "object", "properties": members}
+    with pytest.raises(CompileLimitError, match="65,525") as caught:
+        COMPILER.compile(OutputSpec.json_schema(schema, strict=False))
+    assert caught.value.where == "#"

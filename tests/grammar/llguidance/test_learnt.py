@@ -4,10 +4,12 @@ import random
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
-from lexer_bases import Base
+from compilers import tokens_of
+from lexer_bases import Base, add
 
 from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
 from guided_plugin.grammar import renewal
@@ -25,14 +27,13 @@ def words(count):
     source = random.Random(0)
     tokens = {bytes([byte]): None for byte in range(256)}
     while len(tokens) < count:
-        syllables = (
+        syllables = [
             source.choice("bcdfghjklmnprstvwz") + source.choice("aeiou")
-            for _ in range(9)
-        )
-        word = (
-            " " * (source.random() < 0.6) + "".join(syllables)[: source.randint(1, 8)]
-        )
-        tokens[word.encode()] = None
+            for _ in range(4)
+        ]
+        word = "".join(syllables)[: source.randint(1, 8)]
+        space = " " if source.random() < 0.6 else ""
+        tokens[f"{space}{word}".encode()] = None
     return Vocabulary.from_tokens([*tokens, b"</s>"], [len(tokens)], [len(tokens)])
 
 
@@ -41,72 +42,56 @@ def hostile(number):
     return OutputSpec.regex(rf"^[a-z ]*[aeiou][a-z ]{{{150 + number}}}$")
 
 
-def allowed(row):
-    return np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
+def backend_of(vocabulary, **options):
+    return LLGuidanceBackend(vocabulary, GuidedConfig(threads=1, **options))
 
 
-def run(backend, vocabulary, steps, count=12):
-    """Random outputs of hostile patterns; the most that the process grew, and the
-    outputs."""
-    grammars = [backend.compile(hostile(number)) for number in range(count)]
+def shown(table, slots, vocabulary):
+    mask = np.zeros((len(slots), vocabulary.words), np.int32)
+    table.fill(slots, mask)
+    return tokens_of(mask)
+
+
+def run():
+    """Random outputs of hostile patterns, in a process of their own: prints by how much
+    it grew at most, and how many grammars gave up what they had learnt."""
+    vocabulary = words(32_000)
+    backend = backend_of(vocabulary, learnt_bytes=LIMIT)
+    grammars = [backend.compile(hostile(number)) for number in range(12)]
     table = GrammarTable(vocabulary)
-    source = random.Random(1)
-    slots = tuple(range(count))
-    mask = np.zeros((count, vocabulary.words), np.int32)
-    outputs = [[] for _ in slots]
+    slots = tuple(range(12))
     for slot in slots:
-        table.add(slot, str(slot), grammars[slot].spec, grammars[slot], backend)
+        add(table, (slot,), grammars[slot], backend)
+    source = random.Random(1)
     before = resident_bytes()
     most = 0
-    for step in range(steps):
-        table.fill(slots, mask)
-        tokens = [source.choice(allowed(row)) for row in mask]
-        table.accept(slots, tokens)
+    for _ in range(700):
+        rows = shown(table, slots, vocabulary)
+        table.accept(slots, list(map(source.choice, rows)))
         most = max(most, resident_bytes() - before)
-        for slot, token in zip(slots, tokens, strict=True):
-            outputs[slot].append(token)
-            if table.phase(slot) is not Phase.ACTIVE or len(outputs[slot]) == 300:
+        for slot in slots:
+            ended = table.phase(slot) is not Phase.ACTIVE
+            if ended or len(table.tokens(slot)) == 300:
                 table.remove(slot)
-                table.add(
-                    slot, f"{slot} {step}", grammars[slot].spec, grammars[slot], backend
-                )
-                outputs[slot] = []
-    table.fill(slots, mask)
+                add(table, (slot,), grammars[slot], backend)
     assert table.failures == []
-    renewed = sum(grammar.handle.lexers._forgot > 0 for grammar in grammars)
-    return most, renewed, outputs, mask
-
-
-GROWTH = """
-import sys
-sys.path[:0] = sys.argv[1:]
-import test_learnt
-test_learnt.run_and_check()
-"""
-
-
-def run_and_check():
-    vocabulary = words(32_000)
-    backend = LLGuidanceBackend(vocabulary, GuidedConfig(threads=1, learnt_bytes=LIMIT))
-    most, renewed, outputs, mask = run(backend, vocabulary, 700)
-    fresh = LLGuidanceBackend(vocabulary, GuidedConfig(threads=1))
-    for number, output in enumerate(outputs):
-        matcher = fresh.start(fresh.compile(hostile(number)), vocabulary.stop_token_ids)
-        assert all(map(matcher.accept, output))
-        row = np.zeros((1, vocabulary.words), np.int32)
-        fresh.batch([matcher]).fill(row, [0])
-        assert np.array_equal(row[0], mask[number])
-    print(most, renewed)
+    fresh = backend_of(vocabulary)
+    direct = GrammarTable(vocabulary)
+    for slot in slots:
+        add(direct, (slot,), fresh.compile(hostile(slot)), fresh, table.tokens(slot))
+    assert shown(table, slots, vocabulary) == shown(direct, slots, vocabulary)
+    print(most, sum(grammar.handle.lexers._forgot > 0 for grammar in grammars))
 
 
 @pytest.mark.slow
 def test_hostile_patterns_stay_within_the_bound_and_their_rows_are_right():
     """Without a bound they would take 100 MiB by then, and go on."""
-    from pathlib import Path
-
     here = Path(__file__)
     folders = [str(here.parent), str(here.parents[2] / "support")]
-    command = [sys.executable, "-c", GROWTH, *folders]
+    script = (
+        "import sys; sys.path[:0] = sys.argv[1:]; import test_learnt; test_learnt.run()"
+    )
+    command = [sys.executable, "-c", script, *folders]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     most, renewed = map(int, done.stdout.split())
@@ -116,148 +101,107 @@ def test_hostile_patterns_stay_within_the_bound_and_their_rows_are_right():
 
 def test_what_a_lexer_spends_can_be_read():
     vocabulary = words(2_000)
-    backend = LLGuidanceBackend(vocabulary, GuidedConfig(threads=1))
+    backend = backend_of(vocabulary)
     grammar = backend.compile(hostile(0))
-    plain = backend.compile(OutputSpec.regex("[ab]{9}"))
     lexers = grammar.handle.lexers
-    others = plain.handle.lexers
+    others = backend.compile(OutputSpec.regex("[ab]{9}")).handle.lexers
     fuel_spent(lexers._lexers[0].base)  # learns a little itself
     before = lexers.cost()
-    other = others.cost()
-    assert lexers.cost() == before > 0
-    matcher = backend.start(grammar, vocabulary.stop_token_ids)
+    others_before = others.cost()
+    table = GrammarTable(vocabulary)
+    add(table, (0,), grammar, backend)
     source = random.Random(3)
-    row = np.zeros((1, vocabulary.words), np.int32)
     for _ in range(100):
-        backend.batch([matcher]).fill(row, [0])
-        assert matcher.accept(source.choice(allowed(row[0])))
-    assert lexers.cost() > 3 * before
-    assert others.cost() == other
+        (allowed,) = shown(table, (0,), vocabulary)
+        table.accept((0,), [source.choice(allowed)])
+    assert lexers.cost() > 3 * before > 0
+    assert others.cost() == others_before
 
 
 @pytest.fixture
 def pool(monkeypatch):
-    """Grammars whose lexers hold what `costs` says, in a process that holds nothing
-    else."""
+    """What lexers have learnt, a maker of grammars whose lexers hold what it is told,
+    and what else the process holds."""
     costs = {}
+    made = LexerPool(1)
+    other = [0]
 
-    class Told(Base):
-        def __init__(self, name=None):
-            super().__init__()
-            self.name = name
+    def grammar(cost):
+        first = Base()
+        costs[first] = cost
+        return Lexers(first, Base, made)
+
+    def resident():
+        return other[0] + 1000 * sum(lexers.cost() for lexers in made.members())
 
     monkeypatch.setattr(Lexers, "cost", lambda self: costs.get(self._lexers[0].base, 1))
     monkeypatch.setattr(module, "_trim", lambda: None)
-    made = LexerPool(1)
-
-    def grammar(cost):
-        first = Told()
-        costs[first] = cost
-        return Lexers(first, lambda: Told("new"), made)
-
-    grown = {"other": 0}
-
-    def resident():
-        return grown["other"] + 1000 * sum(one.cost() for one in made.members())
-
     monkeypatch.setattr(module, "resident_bytes", resident)
-    return made, grammar, grown
-
-
-def forgotten(*grammars):
-    return [grammar._lexers[0].base.name == "new" for grammar in grammars]
-
-
-def test_grammars_without_users_come_first_and_those_unused_for_longest(pool):
-    made, grammar, _ = pool
     learnt = Learnt(made, 1_000_000)
     learnt._base = 0
-    old = grammar(400)
-    young = grammar(400)
-    used = grammar(100)
-    small = grammar(2)
-    share = used.take()[1]
-    old.used = 1.0
-    young.used = 2.0
-    small.used = 0.5
-    learnt._reduce()
-    assert forgotten(old, young, used, small) == [1, 1, 0, 0]
-    assert not share.lexer.outdated
+    return learnt, grammar, other
 
 
-def test_those_in_use_give_up_the_largest_first_and_only_once_at_a_time(pool):
-    made, grammar, _ = pool
-    learnt = Learnt(made, 1_000_000)
-    learnt._base = 0
-    large = grammar(600)
-    middle = grammar(200)
-    low = grammar(100)
-    shares = [one.take()[1] for one in (large, middle, low)]
-    learnt._reduce()
-    assert forgotten(large, middle, low) == [1, 0, 0]
-    assert [share.lexer.outdated for share in shares] == [True, False, False]
-    assert large.renewing
-    assert (large.users, middle.users) == (1, 1)
-    del shares[0]
-    assert (large.users, large.renewing) == (0, False)
-
-
-def test_what_is_not_the_lexers_is_left_out_of_the_measure(pool):
-    made, grammar, grown = pool
-    learnt = Learnt(made, 1_000_000)
-    learnt._base = 0
-    one = grammar(10)
-    grown["other"] = 50_000_000
-    learnt._reduce()
-    assert forgotten(one) == [0]
-    assert learnt.size_bytes <= 10_000
-
-
-def test_looks_are_rare_and_work_is_done_elsewhere(pool, monkeypatch):
-    made, grammar, grown = pool
-    learnt = Learnt(made, 1_000_000)
-    one = grammar(1)
-    learnt.filled()
-    grown["other"] = 0
-    calls = []
-    monkeypatch.setattr(learnt, "_reduce", lambda: calls.append(1))
-    monkeypatch.setattr(module, "resident_bytes", lambda: 10_000_000)
-    learnt.filled()
-    assert not calls
+def look(learnt):
+    """Have it look at the process, in a thread of its own, as when masks were filled."""
     learnt._next = 0.0
     learnt.filled()
     deadline = time.monotonic() + 10
     while learnt._working and time.monotonic() < deadline:
         time.sleep(0.001)
-    assert calls == [1]
-    assert forgotten(one) == [0]
+
+
+def forgotten(*grammars):
+    return [grammar.cost() == 1 for grammar in grammars]
+
+
+def test_grammars_without_users_come_first_and_those_unused_for_longest(pool):
+    learnt, grammar, _ = pool
+    grammars = [grammar(cost) for cost in (400, 400, 100, 2)]
+    share = grammars[2].take()[1]
+    for one, used in zip(grammars, (1.0, 2.0, 3.0, 0.5), strict=True):
+        one.used = used
+    look(learnt)
+    assert forgotten(*grammars) == [True, True, False, False]
+    assert not share.lexer.outdated
+
+
+def test_those_in_use_give_up_the_largest_first_and_only_once_at_a_time(pool):
+    learnt, grammar, _ = pool
+    grammars = [grammar(cost) for cost in (600, 200, 100)]
+    shares = [one.take()[1] for one in grammars]
+    look(learnt)
+    assert forgotten(*grammars) == [True, False, False]
+    assert [share.lexer.outdated for share in shares] == [True, False, False]
+    assert grammars[0].renewing
+    del shares[0]
+    assert not grammars[0].renewing
+
+
+def test_what_is_not_the_lexers_is_left_out_of_the_measure(pool):
+    learnt, grammar, other = pool
+    one = grammar(10)
+    other[0] = 50_000_000
+    look(learnt)
+    assert forgotten(one) == [False]
+    assert learnt.size_bytes <= 10_000
 
 
 def test_requests_get_their_new_matchers_as_time_allows(monkeypatch):
     vocabulary = words(1_000)
-    backend = LLGuidanceBackend(vocabulary, GuidedConfig(threads=1))
+    backend = backend_of(vocabulary)
     grammar = backend.compile(hostile(0))
     table = GrammarTable(vocabulary)
     slots = (0, 1)
-    for slot in slots:
-        table.add(slot, str(slot), grammar.spec, grammar, backend)
-    table.accept(slots, [ord("a"), ord("b")])
+    add(table, slots, grammar, backend, list(b"ab"))
     grammar.handle.lexers.forget()
-    mask = np.zeros((2, vocabulary.words), np.int32)
-    monkeypatch.setattr(renewal, "_MOST", 0.0)  # no time at all
-    table.renewals._left = 0.0
-    for _ in range(20):
-        table.fill(slots, mask)
-    assert grammar.handle.lexers.renewing
-    monkeypatch.undo()
-    table.renewals._left = 1.0
-    for _ in range(20):
-        table.fill(slots, mask)
-    assert not grammar.handle.lexers.renewing
-    assert [request.matcher.outdated for request in table.requests.values()] == [
-        False,
-        False,
-    ]
-    table.accept(slots, [ord("c"), ord("d")])
+    for seconds, renewing in ((0.0, True), (1.0, False)):
+        monkeypatch.setattr(renewal, "_MOST", seconds)
+        table.renewals._left = seconds
+        for _ in range(20):
+            shown(table, slots, vocabulary)
+        assert grammar.handle.lexers.renewing == renewing
+    assert not any(request.matcher.outdated for request in table.requests.values())
+    table.accept(slots, list(b"cd"))
     assert table.failures == []
-    assert table.tokens(0) == (ord("a"), ord("c"))
+    assert table.tokens(0) == tuple(b"abc")

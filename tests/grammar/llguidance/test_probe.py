@@ -1,8 +1,6 @@
 """Texts that must meet several demands at once: each output can be ended, or the spec
 is refused."""
 
-from __future__ import annotations
-
 import json
 from random import Random
 
@@ -17,7 +15,6 @@ from guided_plugin.errors import (
     UnsatisfiableSpecError,
     UnsupportedSpecError,
 )
-from guided_plugin.grammar.llguidance.lark import schema_to_lark
 from guided_plugin.spec import OutputSpec
 
 
@@ -90,23 +87,3 @@ def test_patterns_with_lookahead_compile_where_they_are_tried():
     assert not is_small(OutputSpec.regex("a(?!b).*"), "llguidance")
     assert not is_small(OutputSpec.json_schema({"pattern": "^(?=a)"}), "llguidance")
     assert is_small(OutputSpec.regex("ab.*"), "llguidance")
-
-
-@pytest.mark.parametrize(
-    ("schema", "tried"),
-    [
-        ({"format": "hostname"}, False),
-        ({"pattern": "x"}, False),
-        ({"maxLength": 9}, False),
-        ({"format": "hostname", "pattern": "x"}, True),
-        ({"pattern": "^[a-z]+$", "not": {"enum": ["a", 'b"&~(']}}, False),
-        ({"not": {"pattern": "^[a-z]+$"}}, False),
-        ({"pattern": "^[a-z]+$", "maxLength": 9, "not": {"enum": ["a"]}}, True),
-        ({"pattern": "^[a-z]+$", "not": {"pattern": "x"}}, True),
-        ({"not": {"pattern": "^(?=a)(?!.*b)"}}, True),
-    ],
-)
-def test_only_what_must_meet_several_demands_is_tried(schema, tried):
-    text = {"type": "string", **schema}
-    grammar = schema_to_lark(text, strict=True, whitespace="compact")
-    assert bool(grammar.probes) == tried
