@@ -7,6 +7,7 @@ import numpy as np
 from compilers import tokens_of
 
 from guided_plugin import Vocabulary
+from guided_plugin.grammar.llguidance.lark.writer import expression_text
 
 __all__ = [
     "CONTROL",
@@ -41,7 +42,7 @@ def _bytes_tokenizer():
 
 @lru_cache(maxsize=8)
 def _at_start(terminal):
-    source = f'%llguidance {{"no_forcing": true}}\nstart: TEXT\nTEXT: {terminal}'
+    source = f'%llguidance {{"no_forcing": true}}\nstart: TEXT\nTEXT: {expression_text(terminal)}'
     return llguidance.LLMatcher(_bytes_tokenizer(), source, log_level=0)
 
 

@@ -13,6 +13,7 @@ from guided_plugin.grammar.llguidance.lark.emitter import Emitter
 from guided_plugin.grammar.llguidance.lark.rules import (
     Alternative,
     Reference,
+    Rule,
     Symbol,
     both,
 )
@@ -74,8 +75,7 @@ def any_order(
         room = "" if each.required else count.room
         steps.append(Alternative(symbols, room, each.bit))
     needed, counted = _needed(members, required, fewest)
-    grammar.define(
-        first,
+    grammar.rules[first] = Rule(
         steps,
         parameter=True,
         fewest=needed,
@@ -85,7 +85,7 @@ def any_order(
     complete = f"is_ones([0:{required}])" if required else ""
     end = Alternative((), both(complete, count.enough))
     more = Alternative((COMMA, Reference(first, "_")), some_of=first)
-    grammar.define(rest, [end, more], parameter=True)
+    grammar.rules[rest] = Rule([end, more], parameter=True)
     return Reference(first, "0x0")
 
 

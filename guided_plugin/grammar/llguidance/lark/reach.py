@@ -8,9 +8,11 @@ part.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from guided_plugin.grammar.llguidance.lark.constraints import String
+from guided_plugin.grammar.llguidance.lark.expressions import Known
 from guided_plugin.spec.ecma import (
     Alternation,
     Both,
@@ -33,6 +35,7 @@ PROBES = b"a 0Z-.{]"
 _USUAL = b"a0A "
 """Characters that texts have where they may."""
 _QUOTES = 2
+_SEVERAL = 2
 _LONGEST = 256
 """Characters of a text; one that is cut is no text, and no ending is found with it."""
 _WAYS = 8
@@ -53,52 +56,30 @@ class Need:
     """Bytes that may be missing, from any place in one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of the texts of an expression."""
-
-    texts: tuple[str, ...]
-    """Short ones, the shortest first."""
-    most: int
-    """As a need has it."""
-    marks: frozenset[str]
-    """Characters that end a text, or make another one of it, where most may come."""
-
-
-def reach_of(string: String) -> int:
-    """The bytes that a string of a constraint may still need, its quotes included."""
+def known_of_string(string: String) -> Known:
+    """What is known of the strings of a constraint, with their quotes: no texts where
+    several demands meet."""
     if string.values is not None:
         sizes = [len(each.encode()) for each in string.values]
-        return _QUOTES + max(sizes, default=0)
-    demanded = sum(known.most for known in _demands(string))
-    return _QUOTES + string.shortest + demanded
-
-
-def texts_of(string: String) -> tuple[bytes, ...]:
-    """Strings, with their quotes, that are likely to satisfy a constraint, a shortest
-    first; none where several demands meet."""
-    if string.values is not None:
-        texts = sorted(string.values, key=len)[:_WAYS]
-    else:
-        found = _demands(string)
-        if string.no_patterns or len(found) > 1:
-            return ()
-        usual = found[0].texts if found else ("",)
+        shortest = sorted(string.values, key=len)[:_WAYS]
+        return Known(_quoted(shortest), _QUOTES + max(sizes, default=0))
+    demands = [_known_of_format(name) for name in sorted(string.formats)]
+    demands += map(known_of_pattern, sorted(string.patterns))
+    refused = list(map(known_of_pattern, string.no_patterns))
+    marks = [known.marks for known in (*demands, *refused)]
+    texts: list[str] = []
+    if not refused and len(demands) < _SEVERAL:
+        usual = demands[0].texts if demands else ("",)
         # Where a pattern may be found anywhere, a longer text has more before it.
         texts = [text.rjust(string.shortest, "a") for text in usual]
-    written: list[bytes] = []
-    for text in texts:
-        if text not in string.excluded:
-            quoted = json.dumps(text, ensure_ascii=False)
-            written.append(quoted.encode(errors="replace"))
-    return tuple(written)
+    allowed = [text for text in texts if text not in string.excluded]
+    most = _QUOTES + string.shortest + sum(known.most for known in demands)
+    return Known(_quoted(allowed), most, frozenset().union(*marks))
 
 
-def marks_of(string: String) -> frozenset[str]:
-    """The characters that end some text of a constraint, or make another one of it."""
-    found = _demands(string)
-    found += map(known_of_pattern, string.no_patterns)
-    return frozenset().union(*(known.marks for known in found))
+def _quoted(texts: Iterable[str]) -> tuple[str, ...]:
+    """Texts as JSON strings."""
+    return tuple(json.dumps(text, ensure_ascii=False) for text in texts)
 
 
 def known_of(node: Node) -> Known:
@@ -115,11 +96,6 @@ def known_of_pattern(source: str) -> Known:
 @remembered(lambda name, known: texts_bytes(name, *known.texts))
 def _known_of_format(name: str) -> Known:
     return known_of(parse(FORMATS[name]))
-
-
-def _demands(string: String) -> list[Known]:
-    formats = map(_known_of_format, sorted(string.formats))
-    return [*formats, *map(known_of_pattern, sorted(string.patterns))]
 
 
 def _need(node: Node) -> Need:
