@@ -140,7 +140,8 @@ def _reachable(
             symbols.add(symbol)
         elif symbol.rule not in names:
             names[symbol.rule] = None
-            pending += rules[symbol.rule].symbols()
+            for alternative in rules[symbol.rule].alternatives:
+                pending += alternative.symbols
     return list(names), symbols
 
 
@@ -205,20 +206,19 @@ class _Writer:
 
     def symbol(self, symbol: Symbol) -> str:
         """A symbol as it stands in a rule."""
-        match symbol:
-            case Text(text):
-                return self._words.get(text) or literal(text)
-            case Token(number):
-                return f"<[{number}]>"
-            case Terminal():
-                return symbol.name
-            case Reference(name, argument):
-                while name in self.renamed:
-                    name = self.renamed[name]
-                return f"{name}::{argument}" if argument else name
-            case Repeated(symbols, low, high):
-                inner = self._sequence(symbols)
-                return _repeated(inner, low, high)
+        if isinstance(symbol, Text):
+            return self._words.get(symbol.text) or literal(symbol.text)
+        if isinstance(symbol, Terminal):
+            return symbol.name
+        if isinstance(symbol, Token):
+            return f"<[{symbol.number}]>"
+        if isinstance(symbol, Repeated):
+            inner = self._sequence(symbol.symbols)
+            return _repeated(inner, symbol.low, symbol.high)
+        name = symbol.rule
+        while name in self.renamed:
+            name = self.renamed[name]
+        return f"{name}::{symbol.argument}" if symbol.argument else name
 
     def _sequence(self, symbols: Iterable[Symbol]) -> str:
         return " ".join(map(self.symbol, symbols))
