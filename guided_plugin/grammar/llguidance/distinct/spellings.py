@@ -51,12 +51,15 @@ def only_opens(text: bytes) -> bool:
 
 def spelling(token: bytes, mode: Mode) -> tuple[bytes, bytes]:
     """How a token reads, and the same with letters in place of what strings contain."""
-    inside = len(token[: mode is Mode.ESCAPED])
-    if mode >= Mode.STRING and (found := _REST_OF_STRING.match(token, inside)):
-        inside = found.end()
+    inside = 1 if token and mode is Mode.ESCAPED else 0
+    if mode >= Mode.STRING:
+        found = _REST_OF_STRING.match(token, inside)
+        if found is not None:
+            inside = found.end()
     outside = _SPACES.sub(_without_spaces, token[inside:])
     bare = _STRING.sub(_without_letters, outside)
-    return token[:inside] + outside, b"x" * inside + bare
+    text = token[:inside] + outside
+    return text, b"x" * inside + bare
 
 
 def _without_letters(found: re.Match[bytes]) -> bytes:
@@ -67,9 +70,11 @@ def _without_letters(found: re.Match[bytes]) -> bytes:
 def _without_spaces(found: re.Match[bytes]) -> bytes:
     if found[0][:1] == b'"':
         return found[0]
+    token = found.string
     start, end = found.span()
-    before = found.string[start - 1 : start]
-    ends_number = end == len(found.string) and (not before or before[0] in SCALAR)
+    if end < len(token):
+        return b""
+    ends_number = start == 0 or token[start - 1] in SCALAR
     return b" " if ends_number else b""
 
 
@@ -91,7 +96,8 @@ class Spelled:
             if mode >= Mode.STRING and b'"' not in token and b"\\" not in token:
                 pairs.append((token, number))
                 continue
-            if mode is Mode.BETWEEN and (flat := _FLAT.fullmatch(token)):
+            flat = _FLAT.fullmatch(token) if mode is Mode.BETWEEN else None
+            if flat is not None:
                 pairs.append((flat[1], number))
                 continue
             text, bare = spelling(token, mode)
@@ -101,12 +107,14 @@ class Spelled:
             if _ZERO.search(bare):
                 zeros.append(number)
             comma = bare.find(b",")
-            if comma >= 0:
-                self.texts[number] = text
-                if only_opens(text[comma + 1 :]):
-                    self.opens.add(number)
-                elif _FLAT_PAIR.fullmatch(bare):
-                    self.halves[number] = text[:comma], text[comma + 1 :]
+            if comma < 0:
+                continue
+            self.texts[number] = text
+            behind = text[comma + 1 :]
+            if only_opens(behind):
+                self.opens.add(number)
+            elif _FLAT_PAIR.fullmatch(bare):
+                self.halves[number] = (text[:comma], behind)
         self.between = np.array([*self.texts], np.int64)
         """Tokens with a comma between values."""
         self.spaced = np.array(spaced, np.int64)
@@ -116,13 +124,15 @@ class Spelled:
         # By first bytes: one call for all would stop the other threads of the process
         # for too long.
         by_first: dict[bytes, list[tuple[bytes, int]]] = {}
-        for pair in pairs:
-            by_first.setdefault(pair[0][:2], []).append(pair)
+        for text, number in pairs:
+            first = text[:2]
+            by_first.setdefault(first, []).append((text, number))
         by_first.pop(b"", None)
         self._texts: list[bytes] = []
         ids: list[int] = []
         for first in sorted(by_first):
-            for text, number in sorted(by_first[first]):
+            same = sorted(by_first[first])
+            for text, number in same:
                 self._texts.append(text)
                 ids.append(number)
         self._ids = np.array(ids, np.int64)
@@ -147,14 +157,10 @@ class Spellings:
     @cached_property
     def opening(self) -> Ids:
         """The tokens that may open a container and have a comma in it."""
-        return np.array(
-            [
-                number
-                for number, token in enumerate(self.tokens)
-                if _OPENED.search(token)
-            ],
-            np.int64,
-        )
+        found = [
+            number for number, token in enumerate(self.tokens) if _OPENED.search(token)
+        ]
+        return np.array(found, np.int64)
 
     @cached_property
     def spaces(self) -> Ids:
@@ -168,14 +174,14 @@ class Spellings:
 
     @cached_property
     def _tables(self) -> list[Spelled]:
-        return [
-            Spelled(self.tokens, mode)
-            for mode in (Mode.BETWEEN, Mode.STRING, Mode.ESCAPED)
-        ]
+        modes = (Mode.BETWEEN, Mode.STRING, Mode.ESCAPED)
+        return [Spelled(self.tokens, mode) for mode in modes]
 
     def table(self, mode: Mode) -> Spelled:
         """The tokens as they read in a mode."""
-        return self._tables[max(0, mode - 1)]
+        # Scalars read as what is between values does.
+        index = max(0, mode - 1)
+        return self._tables[index]
 
 
 def forbid(mask: MaskArray, ids: Ids) -> None:

@@ -224,9 +224,7 @@ class _Writer:
         shapes = [string for string in allowed if string.values is None]
         if not shapes:
             return
-        base: list[Expression] = []
-        if String() not in shapes:
-            base = _any_of(shapes)
+        base = [] if String() in shapes else _any_of(shapes)
         groups = self.pattern_groups()
         matched_by = {name: _matched(name, groups) for name in self.listed}
         matching: list[tuple[_Group, ...]] = [()]
@@ -245,14 +243,12 @@ class _Writer:
             if empty_terminal(names):
                 continue
             named = String(patterns=frozenset(patterns))
-            characters = None
             is_plain = len(patterns) == len(matched) == len(groups)
-            if is_plain and not base:
-                characters = lead(named)
+            characters = lead(named) if is_plain and not base else None
             known = known_of_string(named)
-            if base:
-                marks = [known_of_string(shape).marks for shape in shapes]
-                known = Known((), known.most, known.marks.union(*marks))
+            marks = [known_of_string(shape).marks for shape in shapes]
+            texts = () if base else known.texts
+            known = Known(texts, known.most, known.marks.union(*marks))
             terminal = self.grammar.terminal(names, known)
             key = self.emitter.led(terminal, characters)
             yield _Class(terminal, key, value)

@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Callable
 from functools import cache
+from json.encoder import encode_basestring
 from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError
@@ -122,10 +123,8 @@ def also_pattern(source: str) -> Expression:
     llguidance would have to go through all states of the other parts to prove that the
     opposite of it leaves no text.
     """
-    node = searched(source)
-    options = node.options if isinstance(node, Alternation) else (node,)
     terms: list[Expression] = []
-    for option in options:
+    for option in _options(searched(source)):
         loose = _loose(option, _quoted)
         if loose:
             terms.append(Group(THEN, (Regex('"'), *loose)))
@@ -151,42 +150,36 @@ def lead(source: str) -> str | None:
     found = pattern(source)
     if not isinstance(found, Regex) or found.may_be_empty:
         return None
-    node = searched(source)
-    options = node.options if isinstance(node, Alternation) else (node,)
-    endless = {
-        first.part
-        for option in options
-        for first in flat(option)[:1]
-        if isinstance(first, Repeat) and first.high is None
-    }
+    endless: set[Node] = set()
+    for option in _options(searched(source)):
+        first = flat(option)[:1]
+        match first:
+            case [Repeat(part, _, None)]:
+                endless.add(part)
     for characters in (ANY, _DOT):
         if characters in endless:
             return _quoted(characters)
     return None
 
 
-@remembered(_bytes)
-def _searched_text(source: str) -> Expression:
-    return _term(searched(source), _unquoted)
-
-
 def matches(source: str, text: str) -> bool:
     """Whether a pattern is found in a text."""
-    return _takes(_searched_text(source), text, f"pattern {source[:80]!r}")
+    return _takes(pattern(source), text, f"pattern {source[:80]!r}")
 
 
 def matches_format(name: str, text: str) -> bool:
     """Whether a text has a format."""
-    return _takes(_format(name, ""), text, f"format {name!r}")
+    return _takes(quoted_format(name), text, f"format {name!r}")
 
 
 def _takes(expression: Expression, text: str, what: str) -> bool:
-    """Whether an expression takes a text, in time linear in its length.
+    """Whether an expression takes the string literal of a text, in time linear in its
+    length.
 
     Python's `re` would take exponential time for some patterns, and clients write them.
     """
     matcher = _start(expression).deep_copy()
-    tokens = list(text.encode(errors="surrogatepass"))
+    tokens = list(encode_basestring(text).encode(errors="surrogatepass"))
     fits = not matcher.is_error() and matcher.validate_tokens(tokens) == len(tokens)
     if matcher.is_error():
         raise UnsupportedSpecError(
@@ -194,21 +187,21 @@ def _takes(expression: Expression, text: str, what: str) -> bool:
             where="#",
             hint="write shorter counted repetitions, or no lookahead",
         )
-    if fits and tokens:
+    if fits:
         matcher.consume_tokens(tokens)
     return fits and bool(matcher.is_accepting())
 
 
 def quoted_format(name: str) -> Expression:
     """The string literals of a format. Formats hold no character that JSON escapes."""
-    return _format(name, '"')
-
-
-def _format(name: str, quote: str) -> Expression:
     bodies = [FORMATS[name]]
     if name in LENGTHS:
         bodies.append(LENGTHS[name])
-    return Group(AND, tuple(Regex(f"{quote}(?:{body}){quote}") for body in bodies))
+    return Group(AND, tuple(Regex(f'"(?:{body})"') for body in bodies))
+
+
+def _options(node: Node) -> tuple[Node, ...]:
+    return node.options if isinstance(node, Alternation) else (node,)
 
 
 def _quoted_term(node: Node) -> Expression:
@@ -331,23 +324,11 @@ def _code(code: int) -> str:
     return char if char.isalnum() and code < 128 else f"\\x{{{code:X}}}"
 
 
-class _Bytes:
-    """A vocabulary of single bytes."""
-
-    eos_token_id = 256
-    bos_token_id = unk_token_id = None
-    tokens = (*(bytes([byte]) for byte in range(256)), b"</s>")
-    special_token_ids = (256,)
-
-    def __call__(self, text: bytes | str) -> list[int]:
-        return list(text.encode() if isinstance(text, str) else text)
-
-
 @cache
 def _tokenizer() -> Any:
     import llguidance
 
-    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()), n_vocab=257)
+    return llguidance.LLTokenizer("byte")
 
 
 def _matcher_of(expression: Expression) -> Any:

@@ -159,10 +159,11 @@ class Rule:
 
     alternatives: list[Alternative]
     parameter: bool = False
+    required: tuple[Symbol, ...] = ()
+    """Conditions demand that all of these come,"""
+    others: tuple[Symbol, ...] = ()
     fewest: int = 0
-    """It derives nothing where those of `counted` that derive something count for less
-    than this together."""
-    counted: tuple[tuple[Symbol, int], ...] = ()
+    """and so many of these others, each of them once."""
     needed: tuple[tuple[Symbol, ...], ...] = ()
     """The parts that conditions demand of its texts, with commas between."""
 
@@ -263,11 +264,12 @@ class Grammar:
 
         def grows(name: str) -> bool:
             rule = fresh[name]
-            weights = [weight for symbol, weight in rule.counted if lives(symbol)]
-            if rule.fewest > sum(weights) or not any(map(possible, rule.alternatives)):
-                return False
-            alive.add(name)
-            return True
+            can_end = all(map(lives, rule.required))
+            if rule.fewest > sum(map(lives, rule.others)):
+                can_end = False
+            if can_end and any(map(possible, rule.alternatives)):
+                alive.add(name)
+            return name in alive
 
         # Rules are mostly written before those that they need: few are looked at a
         # second time, and from then on only those that use one which was found to
@@ -318,8 +320,7 @@ def _users(rules: Mapping[str, Rule]) -> dict[str, list[str]]:
     """Which of some rules use a rule: its name, and theirs."""
     users: dict[str, list[str]] = {}
     for name, rule in rules.items():
-        counted = [symbol for symbol, _ in rule.counted]
-        for used in {*_named(counted), *_named(rule.symbols())}:
+        for used in set(_named([*rule.symbols(), *rule.required, *rule.others])):
             users.setdefault(used, []).append(name)
     return users
 
