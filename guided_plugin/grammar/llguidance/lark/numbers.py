@@ -125,7 +125,7 @@ def _form(number: Number, zeros: bool, before: int, digits: int) -> str:
     some = times(1, _digits_behind(number, digits) if digits else None)
     whole = f"-?(?:0|[1-9][0-9]{more})"
     if number.whole:
-        return whole + (rf"(?:\.0{some})?" if zeros else "")
+        return rf"{whole}(?:\.0{some})?" if zeros else whole
     fraction = rf"(?:\.[0-9]{some})?"
     if number != Number() or before > _MOST_BEFORE_EXPONENTS:
         return whole + fraction
@@ -183,6 +183,7 @@ def _equal(value: Value, zeros: bool, digits: int) -> str:
 
 
 def _at_least(bound: Bound) -> Expression:
+    """The numbers that a lower bound allows."""
     if bound.value >= 0:
         # Not -0: some who read numbers without a sign refuse it.
         return Regex(_above(bound.value, bound.exclusive))
@@ -190,6 +191,7 @@ def _at_least(bound: Bound) -> Expression:
 
 
 def _at_most(bound: Bound) -> Expression:
+    """The numbers that an upper bound allows."""
     if bound.value > 0 or (bound.value == 0 and not bound.exclusive):
         return Opposite(Regex(_above(bound.value, not bound.exclusive)))
     return _below_zero(bound, bound.exclusive)
@@ -210,16 +212,20 @@ def _above(value: Value, exclusive: bool) -> str:
         if digit in ".9":
             continue
         same = re.escape(text[:index])
+        larger = f"[{int(digit) + 1}-9]"
         left = len(whole) - index - 1
-        rest = f"[0-9]{{{left}}}{FRACTION}" if left >= 0 else "[0-9]*"
-        options.append(f"{same}[{int(digit) + 1}-9]{rest}")
+        rest = "[0-9]*"
+        if left >= 0:
+            rest = f"[0-9]{{{left}}}{FRACTION}"
+        options.append(same + larger + rest)
     same = re.escape(text)
     if not exclusive:
-        options.append(same + ("[0-9]*" if fraction else FRACTION))
-        return "|".join(options)
-    if not fraction:
-        same += r"\."
-    options.append(f"{same}[0-9]*[1-9][0-9]*")
+        rest = "[0-9]*" if fraction else FRACTION
+    else:
+        rest = "[0-9]*[1-9][0-9]*"
+        if not fraction:
+            rest = r"\." + rest
+    options.append(same + rest)
     return "|".join(options)
 
 
