@@ -5,6 +5,7 @@ from functools import cache, lru_cache
 import llguidance
 
 from guided_plugin import Vocabulary
+from guided_plugin.grammar.llguidance.lark.writer import expression_text
 
 __all__ = ["END", "OTHER_END", "VOCABULARY", "terminal_takes"]
 
@@ -24,7 +25,7 @@ def _bytes_tokenizer():
 
 @lru_cache(maxsize=8)
 def _at_start(terminal):
-    source = f'%llguidance {{"no_forcing": true}}\nstart: TEXT\nTEXT: {terminal}'
+    source = f'%llguidance {{"no_forcing": true}}\nstart: TEXT\nTEXT: {expression_text(terminal)}'
     return llguidance.LLMatcher(_bytes_tokenizer(), source, log_level=0)
 
 

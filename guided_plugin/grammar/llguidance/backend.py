@@ -222,7 +222,7 @@ class LLGuidanceBackend:
         if first.is_error():
             message = first_line(first.get_error())
             if OVER_LIMIT.search(message):
-                raise too_entangled(spec, text, message)
+                raise too_entangled(spec, message)
             raise complaint(
                 first.get_error(), spec.kind, 1 if spec.kind == "grammar" else 0
             )
@@ -324,7 +324,7 @@ class LLGuidanceBackend:
             spec, text, self._byte_tokenizers.plain, _ITEMS_WITH_MARKS
         )
         if first.is_error():
-            raise too_entangled(spec, text, first_line(first.get_error()))
+            raise too_entangled(spec, first_line(first.get_error()))
         # What the first check would wait for.
         _ = (
             self._spellings.table(Mode.BETWEEN),

@@ -28,7 +28,7 @@ from guided_plugin.errors import (
     shown,
 )
 from guided_plugin.grammar.llguidance.lark import HEADER, lower_schema
-from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar
+from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar, Probe
 from guided_plugin.grammar.llguidance.lark.writer import written
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.spec import OutputSpec
@@ -73,8 +73,10 @@ def client_lark(
         name for n in range(len(source)) if (name := f"json{n}-") not in source
     )
     lines = 0
+    intersects = False
     for piece in _pieces(source):
         text = piece.text
+        intersects |= piece.kind == "other" and text in "&~"
         if piece.kind == "directive":
             lines += source.count("\n", piece.start, piece.end)
         named = ids(text) if piece.kind == "token" else frozenset()
@@ -83,15 +85,17 @@ def client_lark(
             text = ""
         elif text == "%json":
             text = f"{prefix}{len(inner)}"
-            body = _inner_grammar(spec, piece, schemas, unenforced)
-            inner.append(f"{text}: %lark {{\n{body}}}\n")
+            made = _inner_grammar(spec, piece, schemas, unenforced)
+            intersects |= bool(made.probes)
+            inner.append(f"{text}: %lark {{\n{made.text}}}\n")
         elif text == "\n":
             # What was on several lines is one name: those behind it stay where they
             # were.
             text = "\n" * (lines + 1)
             lines = 0
         parts.append(text)
-    return LarkGrammar("".join([*parts, "\n\n", *inner]))
+    whole = "".join([*parts, "\n\n", *inner])
+    return LarkGrammar(whole, (Probe(whole, frozenset()),) if intersects else ())
 
 
 def _check(source: str, piece: _Piece, *, stops: bool) -> None:
@@ -166,7 +170,7 @@ _DECODER = json.JSONDecoder(parse_constant=no_constant, parse_float=_finite)
 
 def _inner_grammar(
     spec: OutputSpec, piece: _Piece, schemas: Grammar, unenforced: Iterable[str]
-) -> str:
+) -> LarkGrammar:
     """The grammar of an inner schema, with rules that all of them share."""
     try:
         check_schema(piece.value)
@@ -189,4 +193,4 @@ def _inner_grammar(
             hint="leave them out, or send the schema as json_schema or in a structural tag",
         )
     layout = spec.layout
-    return written(schemas, lowered.symbol, "", layout, spec.bounds.max_whitespace).text
+    return written(schemas, lowered.symbol, "", layout, spec.bounds.max_whitespace)

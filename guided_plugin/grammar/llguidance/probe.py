@@ -9,22 +9,16 @@ tried: a few tokens, with half of the fuel that requests have. Depends on spec a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
 
-from guided_plugin.errors import GuidedError, UnsupportedSpecError
-from guided_plugin.grammar.llguidance.lark.patterns import (
-    FUEL,
-    also_pattern,
-    pattern,
-    quoted_format,
-)
+from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.grammar.llguidance.lark.patterns import FUEL
 from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar
 from guided_plugin.grammar.llguidance.matcher import first_line
 from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.formats import FORMATS
 from guided_plugin.spec.schema import pointer, values
 
 FUEL_OF_PROBES = {name: fuel // 2 for name, fuel in FUEL.items()}
@@ -44,25 +38,23 @@ def check_starts(
 ) -> None:
     """Raise an UnsupportedSpecError where a grammar has such a place. `matcher` makes
     one of a text."""
-    texts = sorted(grammar.probes, key=len, reverse=True)
-    if spec.kind in ("regex", "grammar") and (
-        "&" in grammar.text or "~" in grammar.text
-    ):
-        texts = [grammar.text]
-    for text in texts[:_MOST_GROUPS]:
-        reason = _walk(matcher(text), np.array(list(stops)))
+    largest_first = sorted(grammar.probes, key=lambda probe: -len(probe.text))
+    for probe in largest_first[:_MOST_GROUPS]:
+        reason = _walk(matcher(probe.text), np.array(list(stops)))
         if reason:
-            raise too_entangled(spec, text, reason)
+            raise too_entangled(spec, reason, probe.sources)
 
 
-def too_entangled(spec: OutputSpec, text: str, reason: str) -> UnsupportedSpecError:
+def too_entangled(
+    spec: OutputSpec, reason: str, sources: Set[str] | None = None
+) -> UnsupportedSpecError:
     """The refusal of a spec for some of its grammar, which takes more work than a mask
-    may take."""
+    may take. `sources`: the patterns and formats there; by default all of them."""
     schemas = spec.kind in ("json_schema", "structural_tag")
     demands = "patterns, formats and lengths" if schemas else "patterns"
     return UnsupportedSpecError(
         f"{demands} that one text must match, or not match, need too much work for a mask ({reason})",
-        where=_place(spec, text) or spec.kind,
+        where=(_place(spec, sources) if schemas else "") or spec.kind,
         hint="use fewer of them for one text, shorter counted repetitions, or no lookahead",
     )
 
@@ -85,33 +77,24 @@ def _walk(matcher: Any, stops: Any) -> str:
     return ""
 
 
-def _place(spec: OutputSpec, text: str) -> str:
-    """Where the schema is that most patterns and formats in a grammar come from."""
-    if spec.kind not in ("json_schema", "structural_tag"):
-        return ""
+def _place(spec: OutputSpec, sources: Set[str] | None) -> str:
+    """Where the schema is that says most of some patterns and formats."""
     best = 0
     place = ""
     for path, node in values(spec.document()):
-        parts_of = _parts(node) if isinstance(node, dict) else ()
-        found = sum(any(part in text for part in parts) for parts in parts_of)
-        if found > best:
-            best = found
+        said = _said(node) if isinstance(node, dict) else ()
+        found = [source for source in said if sources is None or source in sources]
+        if len(found) > best:
+            best = len(found)
             place = pointer(path)
     return place
 
 
-def _parts(node: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """How the grammar writes each pattern and format of a schema."""
+def _said(node: Mapping[str, Any]) -> Iterator[str]:
+    """The patterns and the format of a schema, if it is one and no other value."""
     matching = node.get("patternProperties")
-    for source in [
-        node.get("pattern"),
-        *(matching if isinstance(matching, dict) else ()),
-    ]:
+    if isinstance(matching, dict):
+        yield from matching
+    for source in (node.get("pattern"), node.get("format")):
         if isinstance(source, str):
-            try:
-                yield pattern(source), also_pattern(source)
-            except GuidedError:  # not a schema, but a value that looks like one
-                continue
-    name = node.get("format")
-    if isinstance(name, str) and name in FORMATS:
-        yield (quoted_format(name),)
+            yield source

@@ -20,9 +20,15 @@ from guided_plugin.errors import (
 )
 from guided_plugin.grammar.llguidance.client import client_lark
 from guided_plugin.grammar.llguidance.lark import HEADER, schema_to_lark
+from guided_plugin.grammar.llguidance.lark.expressions import (
+    Expression,
+    Known,
+    Texts,
+    has_intersection,
+)
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
-from guided_plugin.grammar.llguidance.lark.reach import Known, known_of
-from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar, literal
+from guided_plugin.grammar.llguidance.lark.reach import known_of
+from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar
 from guided_plugin.grammar.llguidance.lark.runs import nesting
 from guided_plugin.grammar.llguidance.lark.writer import written
 from guided_plugin.grammar.llguidance.matcher import first_line
@@ -131,13 +137,13 @@ def _written(
             marked=marked,
         )
     if spec.kind == "regex":
-        body = _regex(spec.text)
-        return _terminal(body, known_of(whole(spec.text)))
+        expression = _regex(spec.text)
+        return _terminal(expression, known_of(whole(spec.text)))
     if spec.kind == "choice":
         texts = spec.document()
         most = max(len(each.encode()) for each in texts)
-        known = Known(tuple(sorted(texts, key=len)), most, frozenset())
-        return _terminal(" | ".join(map(literal, texts)), known)
+        known = Known(tuple(sorted(texts, key=len)), most)
+        return _terminal(Texts(tuple(texts)), known)
     if spec.kind == "grammar" and spec.syntax == "lark":
         return client_lark(spec, tokens, unenforced)
     if spec.kind == "structural_tag":
@@ -152,15 +158,16 @@ def _written(
     )
 
 
-def _terminal(body: str, known: Known) -> LarkGrammar:
+def _terminal(expression: Expression, known: Known) -> LarkGrammar:
     """A grammar of one terminal."""
     grammar = Grammar()
-    texts = tuple(text.encode(errors="replace") for text in known.texts)
-    start = grammar.terminal(body, reach=known.most, marks=known.marks, texts=texts)
+    start = grammar.terminal(expression, known)
+    if has_intersection(expression):
+        grammar.groups[(start,)] = frozenset()
     return written(grammar, start, HEADER)
 
 
-def _regex(source: str) -> str:
+def _regex(source: str) -> Expression:
     try:
         return whole_text(source)
     except UnsupportedSpecError as error:

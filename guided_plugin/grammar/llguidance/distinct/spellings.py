@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from functools import cached_property
 
@@ -26,6 +27,7 @@ SCALAR = frozenset(b"0123456789+-.eEtrufalsn")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
 _REST_OF_STRING = re.compile(rb'(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
 _SPACES = re.compile(_STRING.pattern + rb"|[ \t\n\r]+", re.DOTALL)
+_ONLY_SPACES = re.compile(rb"[ \t\n\r]+")
 _FLAT = re.compile(rb'[ \t\n\r]*([^"\\,:\[\]{} \t\n\r]+)')
 _ZERO = re.compile(rb"(?:^0|\.0)[,\]} ]")
 _OPENING = re.compile(rb'[\[{]*["-]?')
@@ -51,25 +53,34 @@ def only_opens(text: bytes) -> bool:
 
 def spelling(token: bytes, mode: Mode) -> tuple[bytes, bytes]:
     """How a token reads, and the same with letters in place of what strings contain."""
-    inside = len(token[: mode is Mode.ESCAPED])
-    if mode >= Mode.STRING and (found := _REST_OF_STRING.match(token, inside)):
-        inside = found.end()
+    inside = 1 if token and mode is Mode.ESCAPED else 0
+    if mode >= Mode.STRING:
+        found = _REST_OF_STRING.match(token, inside)
+        if found is not None:
+            inside = found.end()
     outside = _SPACES.sub(_without_spaces, token[inside:])
     bare = _STRING.sub(_without_letters, outside)
-    return token[:inside] + outside, b"x" * inside + bare
+    text = token[:inside] + outside
+    return text, b"x" * inside + bare
 
 
 def _without_letters(found: re.Match[bytes]) -> bytes:
+    """A string, or the beginning of one, with a letter for each byte behind its
+    quote."""
     rest = len(found[0]) - 1
     return b'"' + b"x" * rest
 
 
 def _without_spaces(found: re.Match[bytes]) -> bytes:
+    """A string as it is; of whitespace, nothing but the space that may end a number at
+    the end of a token."""
     if found[0][:1] == b'"':
         return found[0]
+    token = found.string
     start, end = found.span()
-    before = found.string[start - 1 : start]
-    ends_number = end == len(found.string) and (not before or before[0] in SCALAR)
+    if end < len(token):
+        return b""
+    ends_number = start == 0 or token[start - 1] in SCALAR
     return b" " if ends_number else b""
 
 
@@ -84,14 +95,15 @@ class Spelled:
         self.halves: dict[int, tuple[bytes, bytes]] = {}
         """What stands before it and after it, where it is the only mark between
         values."""
-        pairs = []
-        zeros = []
-        spaced = []
+        pairs: list[tuple[bytes, int]] = []
+        zeros: list[int] = []
+        spaced: list[int] = []
         for number, token in enumerate(tokens):
             if mode >= Mode.STRING and b'"' not in token and b"\\" not in token:
                 pairs.append((token, number))
                 continue
-            if mode is Mode.BETWEEN and (flat := _FLAT.fullmatch(token)):
+            flat = _FLAT.fullmatch(token) if mode is Mode.BETWEEN else None
+            if flat is not None:
                 pairs.append((flat[1], number))
                 continue
             text, bare = spelling(token, mode)
@@ -101,31 +113,40 @@ class Spelled:
             if _ZERO.search(bare):
                 zeros.append(number)
             comma = bare.find(b",")
-            if comma >= 0:
-                self.texts[number] = text
-                if only_opens(text[comma + 1 :]):
-                    self.opens.add(number)
-                elif _FLAT_PAIR.fullmatch(bare):
-                    self.halves[number] = text[:comma], text[comma + 1 :]
-        self.between = np.array([*self.texts], np.int64)
+            if comma < 0:
+                continue
+            self.texts[number] = text
+            behind = text[comma + 1 :]
+            if only_opens(behind):
+                self.opens.add(number)
+            elif _FLAT_PAIR.fullmatch(bare):
+                self.halves[number] = (text[:comma], behind)
+        self.between = _ids(self.texts)
         """Tokens with a comma between values."""
-        self.spaced = np.array(spaced, np.int64)
+        self.spaced = _ids(spaced)
         """Tokens that end with an opening bracket and whitespace."""
-        self.zeros = np.array(zeros, np.int64)
+        self.zeros = _ids(zeros)
         """Tokens in which a number may end as 1.0 does."""
-        # By first bytes: one call for all would stop the other threads of the process
-        # for too long.
-        by_first: dict[bytes, list[tuple[bytes, int]]] = {}
-        for pair in pairs:
-            by_first.setdefault(pair[0][:2], []).append(pair)
-        by_first.pop(b"", None)
         self._texts: list[bytes] = []
-        ids: list[int] = []
+        """The texts of all tokens, sorted; `_ids` are their tokens."""
+        self._ids = _ids(self._sorted(pairs))
+
+    def _sorted(self, pairs: Iterable[tuple[bytes, int]]) -> Iterator[int]:
+        """Sort the texts; their tokens in the same order.
+
+        By first bytes: one call for all would stop the other threads of the process for
+        too long.
+        """
+        by_first: dict[bytes, list[tuple[bytes, int]]] = {}
+        for text, number in pairs:
+            first = text[:2]
+            by_first.setdefault(first, []).append((text, number))
+        by_first.pop(b"", None)
         for first in sorted(by_first):
-            for text, number in sorted(by_first[first]):
+            same = sorted(by_first[first])
+            for text, number in same:
                 self._texts.append(text)
-                ids.append(number)
-        self._ids = np.array(ids, np.int64)
+                yield number
 
     def beginning(self, text: bytes) -> Ids:
         """The tokens that begin with a text."""
@@ -147,35 +168,31 @@ class Spellings:
     @cached_property
     def opening(self) -> Ids:
         """The tokens that may open a container and have a comma in it."""
-        return np.array(
-            [
-                number
-                for number, token in enumerate(self.tokens)
-                if _OPENED.search(token)
-            ],
-            np.int64,
-        )
+        return self._those(_OPENED.search)
 
     @cached_property
     def spaces(self) -> Ids:
         """The tokens of whitespace alone."""
-        found = [
-            number
-            for number, token in enumerate(self.tokens)
-            if token and not token.strip(SPACES)
-        ]
-        return np.array(found, np.int64)
+        return self._those(_ONLY_SPACES.fullmatch)
+
+    def _those(self, fits: Callable[[bytes], object]) -> Ids:
+        """The tokens for which something is true."""
+        return _ids(number for number, token in enumerate(self.tokens) if fits(token))
 
     @cached_property
     def _tables(self) -> list[Spelled]:
-        return [
-            Spelled(self.tokens, mode)
-            for mode in (Mode.BETWEEN, Mode.STRING, Mode.ESCAPED)
-        ]
+        modes = (Mode.BETWEEN, Mode.STRING, Mode.ESCAPED)
+        return [Spelled(self.tokens, mode) for mode in modes]
 
     def table(self, mode: Mode) -> Spelled:
         """The tokens as they read in a mode."""
-        return self._tables[max(0, mode - 1)]
+        # Scalars read as what is between values does.
+        index = max(0, mode - 1)
+        return self._tables[index]
+
+
+def _ids(numbers: Iterable[int]) -> Ids:
+    return np.fromiter(numbers, np.int64)
 
 
 def forbid(mask: MaskArray, ids: Ids) -> None:

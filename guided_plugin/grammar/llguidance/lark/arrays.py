@@ -29,8 +29,8 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     string_terminal,
 )
 
-OPEN = Text('"["')
-CLOSE = Text('"]"')
+OPEN = Text("[")
+CLOSE = Text("]")
 
 # Among so many times as many multiples between bounds as are asked for, `not` leaves
 # enough.

@@ -8,7 +8,7 @@ terminals; arrays.py and objects.py write the rules of the rest.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
@@ -27,18 +27,15 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     String,
     with_properties,
 )
+from guided_plugin.grammar.llguidance.lark.expressions import Known, Regex, Texts
 from guided_plugin.grammar.llguidance.lark.numbers import (
     ONE_SPELLING,
     Spelling,
-    number_body,
+    TooManyStatesError,
+    number_terminal,
 )
-from guided_plugin.grammar.llguidance.lark.patterns import expression
 from guided_plugin.grammar.llguidance.lark.ranges import Number
-from guided_plugin.grammar.llguidance.lark.reach import (
-    marks_of,
-    reach_of,
-    texts_of,
-)
+from guided_plugin.grammar.llguidance.lark.reach import known_of_string
 from guided_plugin.grammar.llguidance.lark.reader import closed
 from guided_plugin.grammar.llguidance.lark.rules import (
     NEVER,
@@ -46,8 +43,11 @@ from guided_plugin.grammar.llguidance.lark.rules import (
     Grammar,
     Reference,
     Repeated,
+    Rule,
     Symbol,
+    Terminal,
     Text,
+    Token,
 )
 from guided_plugin.grammar.llguidance.lark.terminals import (
     COLON,
@@ -136,7 +136,8 @@ class Emitter:
         while self._pending:
             name, pending, self.comparing = self._pending.pop()
             rules = dict.fromkeys(self._constraints(pending))
-            self.grammar.define(name, [Alternative((rule,)) for rule in rules])
+            alternatives = [Alternative((rule,)) for rule in rules]
+            self.grammar.rules[name] = Rule(alternatives)
         return symbol
 
     def limited(self, constraint: Object) -> Object:
@@ -175,7 +176,7 @@ class Emitter:
         """A symbol with a mark before it, by its bit."""
         if not self.style.marked:
             return symbol
-        mark = Text(f"<[{MARKS.start + bit.bit_length() - 1}]>")
+        mark = Token(MARKS.start + bit.bit_length() - 1)
         return self.grammar.rule((Repeated((mark,), 0, 1), symbol))
 
     def mark_of(self, constraint: Constraint) -> int:
@@ -199,10 +200,11 @@ class Emitter:
             scalars = [
                 (self._constraint(each),) for each in (Boolean(), Number(), Null())
             ]
-            array = _alike('"["', (self.marked(value, PLAIN),), '"]"')
-            entries = _alike('"{"', (string, COLON, value), '"}"')
+            array = _alike("[", (self.marked(value, PLAIN),), "]")
+            entries = _alike("{", (string, COLON, value), "}")
             options = [(string,), *scalars, array, entries]
-            self.grammar.define(value.rule, [Alternative(each) for each in options])
+            alternatives = [Alternative(each) for each in options]
+            self.grammar.rules[value.rule] = Rule(alternatives)
         return value
 
     def refusal(self, keyword: str, why: str) -> UnsupportedSpecError:
@@ -235,7 +237,7 @@ class Emitter:
             f"uniqueItems can't be enforced: {why}", where=where, hint=hint
         )
 
-    def led(self, terminal: Text, characters: str | None) -> Symbol:
+    def led(self, terminal: Terminal, characters: str | None) -> Symbol:
         """A string literal as an alternative to endless ones that begin with the same
         characters.
 
@@ -247,23 +249,23 @@ class Emitter:
         """
         if characters is None or self.style.impossible_token is None:
             return terminal
-        never = Text(f"<[{self.style.impossible_token}]>")
-        if NEVER not in self.grammar.rules:
-            ending = [
-                Alternative((never, Reference(NEVER))),
-                Alternative((never, never)),
-            ]
-            self.grammar.define(NEVER, ending)
-        endless = self.grammar.terminal(
-            expression(f'"{characters}*'), reach=0, texts=(b'"',)
-        )
-        return self.grammar.rule((terminal,), (endless, Reference(NEVER)))
+        never = Token(self.style.impossible_token)
+        loop = Reference(NEVER)
+        ways = [Alternative((never, loop)), Alternative((never, never))]
+        self.grammar.rules.setdefault(NEVER, Rule(ways))
+        opening = Regex(f'"{characters}*')
+        endless = self.grammar.terminal(opening, Known(('"',), 0))
+        return self.grammar.rule((terminal,), (endless, loop))
 
-    def together(self, bodies: Sequence[str]) -> None:
-        """Have terminals tried that may come next at one place, where that may take
-        long."""
-        if any(map(entangled, bodies)):
-            self.grammar.together(bodies)
+    def together(
+        self, terminals: Sequence[Terminal], strings: Iterable[String]
+    ) -> None:
+        """Have terminals probed that may come next at one place, where that may take
+        long. `strings`: what they are made for."""
+        if any(entangled(terminal.expression) for terminal in terminals):
+            sources = [s.patterns | s.no_patterns | s.formats for s in strings]
+            group = tuple(terminals)
+            self.grammar.groups[group] = frozenset().union(*sources)
 
     def _constraints(self, literals: Literals) -> list[Symbol]:
         shape = self.algebra.shape(literals)
@@ -304,24 +306,17 @@ class Emitter:
             case Null():
                 return NULL
             case Boolean(values):
-                return self.grammar.terminal(
-                    " | ".join(f'"{json.dumps(value)}"' for value in sorted(values)),
-                    reach=len("false"),
-                    texts=tuple(json.dumps(value).encode() for value in {*values}),
-                )
+                texts = tuple(json.dumps(value) for value in sorted(values))
+                return self.grammar.terminal(Texts(texts), Known(texts, len("false")))
             case Number():
                 return self._number(constraint)
             case String():
-                terminal = value_terminal if self.comparing is None else string_terminal
-                body = terminal(constraint)
-                text = self.grammar.terminal(
-                    body,
-                    reach=reach_of(constraint),
-                    marks=marks_of(constraint),
-                    texts=texts_of(constraint),
+                written = value_terminal if self.comparing is None else string_terminal
+                terminal = self.grammar.terminal(
+                    written(constraint), known_of_string(constraint)
                 )
-                self.together([body])
-                return self.led(text, lead(constraint))
+                self.together([terminal], [constraint])
+                return self.led(terminal, lead(constraint))
 
     def _number(self, number: Number) -> Symbol:
         spelling = self.style.spelling
@@ -332,8 +327,9 @@ class Emitter:
             spelling = replace(
                 spelling, equal_zero=False, only=ONE_SPELLING, digits=digits
             )
-        body = number_body(number, spelling, self.grammar.fragment)
-        if body is None:
+        try:
+            expression = number_terminal(number, spelling, self.grammar.fragment)
+        except TooManyStatesError:
             divisor = max(
                 number.multiples | number.no_multiples,
                 key=lambda one: exact(one).numerator,
@@ -345,14 +341,14 @@ class Emitter:
                 f"multipleOf {str(divisor)[:40]} has too many remainders to count",
                 where=where,
                 hint="list the values in an enum, or take a divisor of at most 1024 and three decimals",
-            )
+            ) from None
+        texts = ("0",) if number in (Number(), Number(whole=True)) else ()
         # A range without numbers is no constraint; what is left out of one may be all
         # there is.
         return self.grammar.terminal(
-            body,
+            expression,
+            Known(texts, _NUMBER_REACH + _digits_of(number)),
             filled=not (number.no_multiples or number.excluded),
-            reach=_NUMBER_REACH + _digits_of(number),
-            texts=(b"0",) if number in (Number(), Number(whole=True)) else (),
         )
 
 

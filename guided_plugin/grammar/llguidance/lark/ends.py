@@ -24,7 +24,7 @@ from guided_plugin.grammar.llguidance.lark.rules import (
     Symbol,
     Terminal,
     Text,
-    lone_literal,
+    Token,
 )
 from guided_plugin.grammar.llguidance.lark.terminals import COLON, COMMA
 
@@ -60,9 +60,7 @@ class _Reader:
 
     def __init__(self, rules: RuleSet) -> None:
         self._rules = rules
-        self._terminals: dict[str, tuple[bytes, ...]] = {}
-        for name, terminal in rules.terminals.items():
-            self._terminals[name] = _texts_of(terminal)
+        self._terminals = {each: _texts_of(each) for each in rules.terminals}
         self._known: dict[str, bytes] = {}
         while self._improves():
             pass
@@ -119,8 +117,8 @@ class _Reader:
 
     def reach(self) -> int:
         """The most bytes that the rest of a terminal's text may need."""
-        terminals = self._rules.terminals.values()
-        return max((terminal.reach for terminal in terminals), default=0)
+        terminals = self._rules.terminals
+        return max((terminal.known.most for terminal in terminals), default=0)
 
     def longest(self) -> bytes | None:
         """The longest text that an output may need behind the terminal in which it is;
@@ -165,8 +163,8 @@ class _Reader:
     def marks(self) -> str:
         """The characters that may end a free text."""
         found: set[str] = set()
-        for terminal in self._rules.terminals.values():
-            found |= terminal.marks
+        for terminal in self._rules.terminals:
+            found |= terminal.known.marks
         return "".join(sorted(found))
 
     def _best(self, rule: Rule) -> Alternative | None:
@@ -204,15 +202,17 @@ class _Reader:
         return whole
 
     def _of_symbol(self, symbol: Symbol) -> bytes | None:
-        if isinstance(symbol, Reference):
-            return self._known.get(symbol.rule)
-        if isinstance(symbol, Repeated):
-            once = self._of_symbols(symbol.symbols) if symbol.low else b""
-            return None if once is None else once * symbol.low
-        text = lone_literal(symbol.text)
-        if text is None:
-            known = self._terminals.get(symbol.text)
-            return known[0] if known else _CONTROL
+        match symbol:
+            case Reference():
+                return self._known.get(symbol.rule)
+            case Repeated():
+                once = self._of_symbols(symbol.symbols) if symbol.low else b""
+                return None if once is None else once * symbol.low
+            case Terminal():
+                return self._terminals[symbol][0]
+            case Token():
+                return _CONTROL
+        text = symbol.text.encode()
         if self._rules.spaced and symbol in (COMMA, COLON):
             text += b" "
         return text
@@ -220,11 +220,12 @@ class _Reader:
 
 def _texts_of(terminal: Terminal) -> tuple[bytes, ...]:
     """Short texts of a terminal; where none are found, what is as long as one."""
-    if terminal.texts:
-        return terminal.texts
-    found = shortest_text(terminal.body)
+    known = terminal.known
+    if known.texts:
+        return tuple(text.encode(errors="replace") for text in known.texts)
+    found = shortest_text(terminal.expression)
     if found is None:
-        found = b"?" * max(terminal.reach, 1)
+        found = b"?" * max(known.most, 1)
     return (found,)
 
 
@@ -232,9 +233,7 @@ def _names(symbols: tuple[Symbol, ...]) -> Iterator[bytes]:
     """The literals that a colon follows."""
     for name, after in itertools.pairwise(symbols):
         if isinstance(name, Text) and after == COLON:
-            text = lone_literal(name.text)
-            if text is not None:
-                yield text
+            yield name.text.encode()
 
 
 def _optional(symbols: Iterable[Symbol]) -> Iterator[tuple[Symbol, ...]]:

@@ -13,6 +13,7 @@ from guided_plugin.grammar.llguidance.lark.emitter import Emitter
 from guided_plugin.grammar.llguidance.lark.rules import (
     Alternative,
     Reference,
+    Rule,
     Symbol,
     both,
 )
@@ -73,19 +74,19 @@ def any_order(
         symbols = (*each.key, each.value, Reference(rest, after))
         room = "" if each.required else count.room
         steps.append(Alternative(symbols, room, each.bit))
-    needed, counted = _needed(members, required, fewest)
-    grammar.define(
-        first,
+    can_repeat = any(each.bit is None for each in members)
+    grammar.rules[first] = Rule(
         steps,
         parameter=True,
-        fewest=needed,
-        counted=counted,
+        required=tuple(each.value for each in members if each.required),
+        others=tuple(each.value for each in members if not each.required),
+        fewest=min(fewest, 1) if can_repeat else fewest,
         needed=_shortest(members, fewest),
     )
     complete = f"is_ones([0:{required}])" if required else ""
     end = Alternative((), both(complete, count.enough))
     more = Alternative((COMMA, Reference(first, "_")), some_of=first)
-    grammar.define(rest, [end, more], parameter=True)
+    grammar.rules[rest] = Rule([end, more], parameter=True)
     return Reference(first, "0x0")
 
 
@@ -131,18 +132,3 @@ def _count(
     enough = f"{compare}ge({field}, {fewest})" if fewest else ""
     room = f"{compare}lt({field}, {most})" if most is not None else ""
     return _Count(enough, room, step)
-
-
-def _needed(
-    members: list[Member], required: int, fewest: int
-) -> tuple[int, tuple[tuple[Symbol, int], ...]]:
-    """What must be possible before an object may begin: all required members and
-    `fewest` others, as a sum of what each counts for."""
-    optional = [
-        (each.value, fewest if each.bit is None else 1)
-        for each in members
-        if not each.required
-    ]
-    one_required = 1 + sum(weight for _, weight in optional)
-    needed = [(each.value, one_required) for each in members if each.required]
-    return fewest + one_required * required, (*optional, *needed)

@@ -1,6 +1,6 @@
-"""Numbers as terminals over their JSON text. Depends on ranges.
+"""Numbers as expressions over their JSON text. Depends on ranges and expressions.
 
-A terminal is an intersection: an expression for the form of the number, and one for
+One is an intersection: an expression for the form of the number, and one for
 each demand. Bounds are compared digit by digit. Multiples of a power of ten end in
 zeros; other multiples are an automaton over the digits, whose states are remainders.
 """
@@ -9,10 +9,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
+from guided_plugin.grammar.llguidance.lark.expressions import (
+    AND,
+    OR,
+    THEN,
+    Expression,
+    Fragment,
+    Group,
+    Opposite,
+    Regex,
+)
 from guided_plugin.grammar.llguidance.lark.ranges import Bound, Number
 from guided_plugin.spec.arithmetic import Value, exact, places, plain, power_of_ten
 from guided_plugin.spec.languages import times
@@ -44,7 +54,8 @@ _MAX_DECIMALS = 3
 _COUNTED_DIGITS = 15
 """Multiples that nothing bounds have at most so many digits before the point."""
 
-Fragment = Callable[[str], str]
+Naming = Callable[[Expression], str]
+"""Gives a name to a part of terminals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +73,27 @@ class Spelling:
     one of a double."""
 
 
-def number_body(number: Number, spelling: Spelling, fragment: Fragment) -> str | None:
-    """A terminal's body for a number; None where a `multipleOf` has too many
-    remainders.
+class TooManyStatesError(Exception):
+    """A `multipleOf` has too many remainders."""
 
-    `fragment` gives a name to a part of terminals.
-    """
+
+def number_terminal(number: Number, spelling: Spelling, naming: Naming) -> Expression:
+    """The numbers of a constraint. Raises a TooManyStatesError."""
     zeros = spelling.fraction_zero or (spelling.equal_zero and not number.whole)
-    if number.values is not None:
-        texts = [_equal(value, zeros, spelling.digits) for value in number.values]
-        values = "|".join(texts)
-        terms = [f"/{values}/"]
+    terms: list[Expression] = []
+    if number.values is None:
+        terms += _terms(number, zeros, spelling.digits, naming)
     else:
-        try:
-            terms = _terms(number, zeros, spelling.digits, fragment)
-        except _TooManyStatesError:
-            return None
+        texts = [_equal(value, zeros, spelling.digits) for value in number.values]
+        terms.append(Regex("|".join(texts)))
     if spelling.only:
-        terms.append(f"/{spelling.only}/")
-    return " & ".join(terms)
+        terms.append(Regex(spelling.only))
+    return Group(AND, tuple(terms))
 
 
-def _terms(number: Number, zeros: bool, digits: int, fragment: Fragment) -> list[str]:
+def _terms(
+    number: Number, zeros: bool, digits: int, naming: Naming
+) -> Iterator[Expression]:
     """The parts of the intersection, of which the first says what a number is."""
     step = number.step if number.multiples else None
     refused = [exact(divisor) for divisor in sorted(number.no_multiples)]
@@ -92,21 +102,17 @@ def _terms(number: Number, zeros: bool, digits: int, fragment: Fragment) -> list
     if None in map(power_of_ten, divisors):
         most = min(most or _COUNTED_DIGITS, _COUNTED_DIGITS)
     before = _digits_before(number, most)
-    form = _form(number, zeros, before, digits)
-    terms = [f"/{form}/"]
+    yield Regex(_form(number, zeros, before, digits))
     if step is not None:
-        terms.append(_multiples(step, before, fragment))
+        yield _multiples(step, before, naming)
     if number.low is not None:
-        terms.append(_at_least(number.low))
+        yield _at_least(number.low)
     if number.high is not None:
-        terms.append(_at_most(number.high))
+        yield _at_most(number.high)
     for divisor in refused:
-        multiples = _multiples(divisor, before, fragment)
-        terms.append(f"~{multiples}")
+        yield Opposite(_multiples(divisor, before, naming))
     for value in sorted(number.excluded):
-        spellings = _equal(value, zeros=True, digits=0)
-        terms.append(f"~/{spellings}/")
-    return terms
+        yield Opposite(Regex(_equal(value, zeros=True, digits=0)))
 
 
 def _form(number: Number, zeros: bool, before: int, digits: int) -> str:
@@ -119,7 +125,7 @@ def _form(number: Number, zeros: bool, before: int, digits: int) -> str:
     some = times(1, _digits_behind(number, digits) if digits else None)
     whole = f"-?(?:0|[1-9][0-9]{more})"
     if number.whole:
-        return whole + (rf"(?:\.0{some})?" if zeros else "")
+        return rf"{whole}(?:\.0{some})?" if zeros else whole
     fraction = rf"(?:\.[0-9]{some})?"
     if number != Number() or before > _MOST_BEFORE_EXPONENTS:
         return whole + fraction
@@ -176,21 +182,24 @@ def _equal(value: Value, zeros: bool, digits: int) -> str:
     return body
 
 
-def _at_least(bound: Bound) -> str:
+def _at_least(bound: Bound) -> Expression:
+    """The numbers that a lower bound allows."""
     if bound.value >= 0:
         # Not -0: some who read numbers without a sign refuse it.
-        right = _above(bound.value, bound.exclusive)
-        return f"/{right}/"
-    wrong = _above(-bound.value, not bound.exclusive)
-    return f"~/-(?:{wrong})/"
+        return Regex(_above(bound.value, bound.exclusive))
+    return Opposite(_below_zero(bound, not bound.exclusive))
 
 
-def _at_most(bound: Bound) -> str:
+def _at_most(bound: Bound) -> Expression:
+    """The numbers that an upper bound allows."""
     if bound.value > 0 or (bound.value == 0 and not bound.exclusive):
-        wrong = _above(bound.value, not bound.exclusive)
-        return f"~/{wrong}/"
-    right = _above(-bound.value, bound.exclusive)
-    return f"/-(?:{right})/"
+        return Opposite(Regex(_above(bound.value, not bound.exclusive)))
+    return _below_zero(bound, bound.exclusive)
+
+
+def _below_zero(bound: Bound, exclusive: bool) -> Regex:
+    """Numbers with a sign up to, or below, a bound that is not positive."""
+    return Regex(f"-(?:{_above(-bound.value, exclusive)})")
 
 
 def _above(value: Value, exclusive: bool) -> str:
@@ -203,42 +212,42 @@ def _above(value: Value, exclusive: bool) -> str:
         if digit in ".9":
             continue
         same = re.escape(text[:index])
+        larger = f"[{int(digit) + 1}-9]"
         left = len(whole) - index - 1
-        rest = f"[0-9]{{{left}}}{FRACTION}" if left >= 0 else "[0-9]*"
-        options.append(f"{same}[{int(digit) + 1}-9]{rest}")
+        rest = "[0-9]*"
+        if left >= 0:
+            rest = f"[0-9]{{{left}}}{FRACTION}"
+        options.append(same + larger + rest)
     same = re.escape(text)
     if not exclusive:
-        options.append(same + ("[0-9]*" if fraction else FRACTION))
-        return "|".join(options)
-    if not fraction:
-        same += r"\."
-    options.append(f"{same}[0-9]*[1-9][0-9]*")
+        rest = "[0-9]*" if fraction else FRACTION
+    else:
+        rest = "[0-9]*[1-9][0-9]*"
+        if not fraction:
+            rest = r"\." + rest
+    options.append(same + rest)
     return "|".join(options)
 
 
-def _multiples(divisor: Fraction, digits: int, fragment: Fragment) -> str:
-    """A part of a terminal for the multiples of a number. Those of a power of ten are
-    told by where the digits end.
+def _multiples(divisor: Fraction, digits: int, naming: Naming) -> Expression:
+    """The multiples of a number. Those of a power of ten are told by where the digits
+    end.
 
     `digits`: the most before the point, where multiples are counted.
     """
     power = power_of_ten(divisor)
     if power is None:
-        counted = _counted(divisor, digits, fragment)
-        return f"(/-?/ ({counted}))"
+        counted = _counted(divisor, digits, naming)
+        return Group(THEN, (Regex("-?"), counted))
     if power < 0:
-        return rf"/-?{INTEGER}(?:\.[0-9]{{1,{-power}}}0*)?/"
-    return rf"/-?(?:0|[1-9][0-9]*0{{{power}}}){ZEROS}/"
+        return Regex(rf"-?{INTEGER}(?:\.[0-9]{{1,{-power}}}0*)?")
+    return Regex(rf"-?(?:0|[1-9][0-9]*0{{{power}}}){ZEROS}")
 
 
-class _TooManyStatesError(Exception):
-    pass
-
-
-def _counted(step: Fraction, digits: int, fragment: Fragment) -> str:
+def _counted(step: Fraction, digits: int, naming: Naming) -> Expression:
     """Multiples without a sign: an automaton whose states are remainders.
 
-    It is written from its end: `following` is how a number may go on after each
+    It is written from its end: `following` names how a number may go on after each
     remainder, first where no digit before the point is left. Empty: in no way.
     """
     decimals = places(step)
@@ -246,36 +255,38 @@ def _counted(step: Fraction, digits: int, fragment: Fragment) -> str:
     divisor = int(scaled.rstrip("0"))
     zeros = len(scaled) - len(str(divisor))
     if divisor > _MAX_DIVISOR or decimals > _MAX_DECIMALS:
-        raise _TooManyStatesError
+        raise TooManyStatesError
     remainders = range(divisor)
     ends = [_fraction(remainder, divisor, decimals) for remainder in remainders]
-    last = [end and fragment(f"/0{{{zeros}}}{end}/") for end in ends]
+    last = [end and naming(Regex(f"0{{{zeros}}}{end}")) for end in ends]
     following = last
     states = 0
     for _ in range(digits - zeros - 1):
-        bodies = []
+        names: list[str] = []
         for remainder, end in enumerate(last):
             options = _digits(remainder, following, range(10))
             if end:
-                options.append(end)
-            bodies.append(" | ".join(options))
-        following = [body and fragment(body) for body in bodies]
+                options.append(Fragment(end))
+            names.append(naming(Group(OR, tuple(options))) if options else "")
+        following = names
         states += len(set(following))
         if states > _MAX_STATES:
-            raise _TooManyStatesError
-    options = _digits(0, following, range(1, 10))
-    options.append(f"/0{ends[0]}/")
-    return " | ".join(options)
+            raise TooManyStatesError
+    first = _digits(0, following, range(1, 10))
+    return Group(OR, (*first, Regex(f"0{ends[0]}")))
 
 
-def _digits(remainder: int, following: list[str], digits: Iterable[int]) -> list[str]:
+def _digits(
+    remainder: int, following: list[str], digits: Iterable[int]
+) -> list[Expression]:
     """Each digit that may come after a remainder, and what follows it then."""
     options: dict[str, str] = {}
     for digit in digits:
-        rest = following[(remainder * 10 + digit) % len(following)]
-        if rest:
-            options[rest] = options.get(rest, "") + str(digit)
-    return [f"/[{some}]/ {rest}" for rest, some in options.items()]
+        after = (remainder * 10 + digit) % len(following)
+        name = following[after]
+        if name:
+            options[name] = options.get(name, "") + str(digit)
+    return [Fragment(name, f"[{some}]") for name, some in options.items()]
 
 
 def _fraction(remainder: int, divisor: int, decimals: int) -> str:

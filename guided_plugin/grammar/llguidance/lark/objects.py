@@ -20,35 +20,41 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     with_properties,
 )
 from guided_plugin.grammar.llguidance.lark.emitter import CHANGING, Emitter
+from guided_plugin.grammar.llguidance.lark.expressions import (
+    AND,
+    OR,
+    Expression,
+    Group,
+    Known,
+    Opposite,
+)
 from guided_plugin.grammar.llguidance.lark.members import NAMED, Member, any_order
 from guided_plugin.grammar.llguidance.lark.patterns import (
-    ANY_CHARACTER,
     also_pattern,
-    expression,
     few_strings,
     matches,
-    pattern,
 )
-from guided_plugin.grammar.llguidance.lark.reach import (
-    marks_of,
-    reach_of,
-    texts_of,
+from guided_plugin.grammar.llguidance.lark.reach import known_of_string
+from guided_plugin.grammar.llguidance.lark.rules import (
+    Repeated,
+    Symbol,
+    Terminal,
+    Text,
 )
-from guided_plugin.grammar.llguidance.lark.rules import Repeated, Symbol, Text
 from guided_plugin.grammar.llguidance.lark.terminals import (
+    ANY_STRING,
     COLON,
     COMMA,
-    any_of,
     both_patterns,
     empty_terminal,
     excluding,
     key_text,
     lead,
-    string_terminal,
+    string_parts,
 )
 
-OPEN = Text('"{"')
-CLOSE = Text('"}"')
+OPEN = Text("{")
+CLOSE = Text("}")
 
 # How many ways there may be to let listed properties answer.
 _MAX_ANSWERS = 64
@@ -87,8 +93,7 @@ def object_rule(emitter: Emitter, constraint: Object) -> Symbol:
 class _Class(NamedTuple):
     """Names that are not listed and match the same patterns."""
 
-    names: str
-    """The body of their terminal."""
+    names: Terminal
     key: Symbol
     value: Literals
 
@@ -122,7 +127,11 @@ class _Writer:
             self.live.sort(key=order.__getitem__)
         self.open = list(self.open_classes(allowed))
         """All other names."""
-        emitter.together([each.names for each in self.open])
+        sources = [
+            source for each in constraint.properties for source, _ in each.matching
+        ]
+        named = String(patterns=frozenset(sources))
+        emitter.together([each.names for each in self.open], [named, *allowed])
 
     def answers(self) -> list[Object]:
         """The first demand for some property as alternatives, one for each listed
@@ -215,11 +224,7 @@ class _Writer:
         shapes = [string for string in allowed if string.values is None]
         if not shapes:
             return
-        base: list[str] = []
-        if String() not in shapes:
-            base = [string_terminal(string) for string in shapes]
-        if len(base) > 1:
-            base = [any_of(base)]
+        base = [] if String() in shapes else _any_of(shapes)
         groups = self.pattern_groups()
         matched_by = {name: _matched(name, groups) for name in self.listed}
         matching: list[tuple[_Group, ...]] = [()]
@@ -234,22 +239,19 @@ class _Writer:
                 raise self.emitter.incomparable(_OPEN, _LIST_NAMES)
             listed = [name for name, found in matched_by.items() if found == matched]
             parts = _names(base, matched, groups)
-            names = " & ".join([*parts, *excluding(listed)])
+            names = Group(AND, (*parts, *excluding(listed)))
             if empty_terminal(names):
                 continue
-            characters = None
-            is_plain = len(patterns) == len(matched) == len(groups)
-            if is_plain and not base:
-                characters = lead(String(patterns=frozenset(patterns)))
             named = String(patterns=frozenset(patterns))
-            terminal = self.grammar.terminal(
-                names,
-                reach=reach_of(named),
-                marks=marks_of(named).union(*map(marks_of, shapes)),
-                texts=() if base else texts_of(named),
-            )
+            is_plain = len(patterns) == len(matched) == len(groups)
+            characters = lead(named) if is_plain and not base else None
+            known = known_of_string(named)
+            marks = [known_of_string(shape).marks for shape in shapes]
+            texts = () if base else known.texts
+            known = Known(texts, known.most, known.marks.union(*marks))
+            terminal = self.grammar.terminal(names, known)
             key = self.emitter.led(terminal, characters)
-            yield _Class(names, key, value)
+            yield _Class(terminal, key, value)
 
     def pattern_groups(self) -> list[_Group]:
         """The patterns of names. Those that ask for the same are a group."""
@@ -299,7 +301,7 @@ class _Writer:
             if fewest > 1:
                 # The grammar can't remember these names, and the last value of a name
                 # is what counts.
-                few = few_strings(each.names, max(FEW_NAMES, fewest))
+                few = few_strings(each.names.expression, max(FEW_NAMES, fewest))
                 if few is not None:
                     raise self.emitter.refusal(
                         "minProperties", "counts few names that are not listed"
@@ -343,21 +345,30 @@ def _matched(name: str, groups: list[_Group]) -> tuple[_Group, ...]:
     )
 
 
+def _any_of(strings: list[String]) -> list[Expression]:
+    """What any of several constraints allows, as parts of an intersection."""
+    parts = [string_parts(string) for string in strings]
+    if len(parts) == 1:
+        return parts[0]
+    return [Group(OR, tuple(Group(AND, tuple(each)) for each in parts))]
+
+
 def _names(
-    base: list[str], matched: tuple[_Group, ...], groups: list[_Group]
-) -> list[str]:
-    """The parts of a terminal for the names that match a pattern of each of these
+    base: list[Expression], matched: tuple[_Group, ...], groups: list[_Group]
+) -> list[Expression]:
+    """The parts of an intersection for the names that match a pattern of each of these
     groups, and no other."""
     parts = base
     if not parts and not matched:
         # A pattern's expression is a string already.
-        parts = [expression(f'"{ANY_CHARACTER}*"')]
+        parts = [ANY_STRING]
     for group in matched:
         if len(group) == 1:
             parts = both_patterns(parts, group)
         else:
-            parts = [*parts, any_of([pattern(source) for source in group])]
+            strings = [String(patterns=frozenset({source})) for source in group]
+            parts = [*parts, *_any_of(strings)]
     for group in groups:
         if group not in matched:
-            parts = [*parts, *(f"~{also_pattern(source)}" for source in group)]
+            parts = [*parts, *(Opposite(also_pattern(source)) for source in group)]
     return parts

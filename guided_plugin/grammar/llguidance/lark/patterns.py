@@ -1,10 +1,10 @@
-"""What a pattern, a format or a regular expression allows, as parts of a terminal, and
-what a terminal takes.
+"""What a pattern, a format or a regular expression allows, as an expression, and what an
+expression takes.
 
 A JSON string writes some characters as escapes, so a pattern is rewritten for the text
 with its quotes, one spelling for each character: as itself, or where JSON forbids that,
-as its short escape. Depends on spec/languages and spec/formats; what a terminal takes
-is asked of llguidance.
+as its short escape. Depends on writer, spec/languages and spec/formats; what an
+expression takes is asked of llguidance.
 """
 
 from __future__ import annotations
@@ -14,9 +14,20 @@ import json
 import re
 from collections.abc import Callable
 from functools import cache
+from json.encoder import encode_basestring
 from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.grammar.llguidance.lark.expressions import (
+    AND,
+    OR,
+    THEN,
+    Expression,
+    Group,
+    Opposite,
+    Regex,
+)
+from guided_plugin.grammar.llguidance.lark.writer import expression_text
 from guided_plugin.spec.ecma import (
     LINE_ENDS,
     MAX_CODE,
@@ -52,7 +63,7 @@ _RAW: Ranges = ((32, 33), (35, 91), (93, 0xD7FF), (0xE000, MAX_CODE))
 """What JSON writes as itself."""
 _RAW_CLASS = r'[^"\\\x00-\x1F]'
 NOTHING = r"[^\x00-\U0010FFFF]"
-_ANY_BYTES = f"(~/{NOTHING}/)"
+_ANY_BYTES = Group(THEN, (Opposite(Regex(NOTHING)),))
 """Whatever comes, ill-formed texts included: llguidance sees at once that nothing more
 is asked for."""
 
@@ -76,13 +87,13 @@ _MATCHER_BYTES = 200_000
 _QUOTE = ord('"')
 _BACKSLASH = ord("\\")
 _LONGEST_TEXT = 100
-"""Bytes of the shortest text of a terminal, at most; chosen, not measured, as are the
+"""Bytes of the shortest text of an expression, at most; chosen, not measured, as are the
 next two."""
 _WIDTH = 8
 """Texts of one length that are kept while the shortest is looked for."""
 _FEW = 12
 """So many bytes are all tried."""
-# How many bytes are tried to find out whether a terminal takes only a few texts, and
+# How many bytes are tried to find out whether an expression takes only a few texts, and
 # how long these may be.
 _MAX_STEPS = 3_000
 _MAX_BYTES = 100
@@ -92,14 +103,19 @@ Leaf = Callable[[Characters], str]
 _DOT = Characters(LINE_ENDS, negated=True)
 
 
-@remembered(texts_bytes)
-def pattern(source: str) -> str:
+def _bytes(source: object, found: object) -> int:
+    """About what a pattern or an expression takes, and what was found for it."""
+    return texts_bytes(repr(source), repr(found))
+
+
+@remembered(_bytes)
+def pattern(source: str) -> Expression:
     """The string literals in whose text a pattern is found."""
     return _quoted_term(searched(source))
 
 
-@remembered(texts_bytes)
-def also_pattern(source: str) -> str:
+@remembered(_bytes)
+def also_pattern(source: str) -> Expression:
     """The same for a part, or an opposite, where another part of the intersection takes
     literals only.
 
@@ -107,15 +123,18 @@ def also_pattern(source: str) -> str:
     llguidance would have to go through all states of the other parts to prove that the
     opposite of it leaves no text.
     """
-    terms = []
+    terms: list[Expression] = []
     for option in _options(searched(source)):
         loose = _loose(option, _quoted)
-        terms.append(f'(/"/ {loose})' if loose else _quoted_term(option))
-    return terms[0] if len(terms) == 1 else f"({' | '.join(terms)})"
+        if loose:
+            terms.append(Group(THEN, (Regex('"'), *loose)))
+        else:
+            terms.append(_quoted_term(option))
+    return terms[0] if len(terms) == 1 else Group(OR, tuple(terms))
 
 
-@remembered(texts_bytes)
-def whole_text(source: str) -> str:
+@remembered(_bytes)
+def whole_text(source: str) -> Expression:
     """The texts that a regular expression matches from the first to the last
     character."""
     return _term(whole(source), _unquoted)
@@ -128,44 +147,39 @@ def lead(source: str) -> str | None:
 
     None where those are not nearly all there are.
     """
-    node = searched(source)
-    if not _is_plain(node) or NOTHING in pattern(source):
-        # It may match no text at all.
+    found = pattern(source)
+    if not isinstance(found, Regex) or found.may_be_empty:
         return None
-    endless = {
-        first.part
-        for option in _options(node)
-        for first in flat(option)[:1]
-        if isinstance(first, Repeat) and first.high is None
-    }
+    endless: set[Node] = set()
+    for option in _options(searched(source)):
+        first = flat(option)[:1]
+        match first:
+            case [Repeat(part, _, None)]:
+                endless.add(part)
     for characters in (ANY, _DOT):
         if characters in endless:
             return _quoted(characters)
     return None
 
 
-@remembered(texts_bytes)
-def _searched_text(source: str) -> str:
-    return _term(searched(source), _unquoted)
-
-
 def matches(source: str, text: str) -> bool:
     """Whether a pattern is found in a text."""
-    return _takes(_searched_text(source), text, f"pattern {source[:80]!r}")
+    return _takes(pattern(source), text, f"pattern {source[:80]!r}")
 
 
 def matches_format(name: str, text: str) -> bool:
     """Whether a text has a format."""
-    return _takes(_format(name, ""), text, f"format {name!r}")
+    return _takes(quoted_format(name), text, f"format {name!r}")
 
 
-def _takes(body: str, text: str, what: str) -> bool:
-    """Whether a terminal takes a text, in time linear in its length.
+def _takes(expression: Expression, text: str, what: str) -> bool:
+    """Whether an expression takes the string literal of a text, in time linear in its
+    length.
 
     Python's `re` would take exponential time for some patterns, and clients write them.
     """
-    matcher = _start(body).deep_copy()
-    tokens = list(text.encode(errors="surrogatepass"))
+    matcher = _start(expression).deep_copy()
+    tokens = list(encode_basestring(text).encode(errors="surrogatepass"))
     fits = not matcher.is_error() and matcher.validate_tokens(tokens) == len(tokens)
     if matcher.is_error():
         raise UnsupportedSpecError(
@@ -173,66 +187,74 @@ def _takes(body: str, text: str, what: str) -> bool:
             where="#",
             hint="write shorter counted repetitions, or no lookahead",
         )
-    if fits and tokens:
+    if fits:
         matcher.consume_tokens(tokens)
     return fits and bool(matcher.is_accepting())
 
 
-def quoted_format(name: str) -> str:
+def quoted_format(name: str) -> Expression:
     """The string literals of a format. Formats hold no character that JSON escapes."""
-    body = _format(name, '"')
-    return f"({body})"
-
-
-def _format(name: str, quote: str) -> str:
     bodies = [FORMATS[name]]
     if name in LENGTHS:
         bodies.append(LENGTHS[name])
-    return " & ".join(expression(f"{quote}(?:{body}){quote}") for body in bodies)
-
-
-def expression(body: str) -> str:
-    """A regular expression as the grammar writes it."""
-    return "/" + body.replace("/", "\\/") + "/"
+    return Group(AND, tuple(Regex(f'"(?:{body})"') for body in bodies))
 
 
 def _options(node: Node) -> tuple[Node, ...]:
     return node.options if isinstance(node, Alternation) else (node,)
 
 
-def _quoted_term(node: Node) -> str:
+def _quoted_term(node: Node) -> Expression:
     if _is_plain(node):
-        return expression(f'"(?:{_text(node, _quoted)})"')
-    return f'(/"/ {_term(node, _quoted)} /"/)'
+        return _plain(node, _quoted, '"')
+    return Group(THEN, (Regex('"'), _term(node, _quoted), Regex('"')))
 
 
-def _term(node: Node, leaf: Leaf) -> str:
-    """A tree as a part of a terminal. Regular expressions have no intersections,
-    terminals have."""
+def _term(node: Node, leaf: Leaf) -> Expression:
+    """A tree as an expression. Regular expressions have no intersections, expressions
+    have."""
     if _is_plain(node):
-        return expression(f"(?:{_text(node, leaf)})")
+        return _plain(node, leaf)
     match node:
         case Both(parts):
-            return f"({' & '.join(_term(part, leaf) for part in parts)})"
-        case Alternation(options):
-            return f"({' | '.join(_term(option, leaf) for option in options)})"
+            operator = AND
+        case Alternation(parts):
+            operator = OR
         case Not(part):
             # It always is a part of an intersection.
-            return f"~({_loose(part, leaf) or _term(part, leaf)})"
-    return f"({' '.join(_term(part, leaf) for part in flat(node))})"
+            loose = _loose(part, leaf) or (_term(part, leaf),)
+            return Opposite(Group(THEN, loose))
+        case _:
+            operator = THEN
+            parts = tuple(flat(node))
+    return Group(operator, tuple(_term(part, leaf) for part in parts))
 
 
-def _loose(node: Node, leaf: Leaf) -> str | None:
-    """A tree after which a text may go on in any way, as a part that takes any bytes
-    there; None for others."""
+def _plain(node: Node, leaf: Leaf, quote: str = "") -> Regex:
+    """A plain tree as a regular expression."""
+    source = f"{quote}(?:{_text(node, leaf)}){quote}"
+    return Regex(source, _has_nothing(node, leaf))
+
+
+def _loose(node: Node, leaf: Leaf) -> tuple[Expression, ...]:
+    """A tree after which a text may go on in any way, as parts of which the last takes
+    any bytes; empty for others."""
     parts = flat(node)
     if parts[-1:] != [ANYTHING]:
-        return None
-    return f"{_term(Sequence(tuple(parts[:-1])), leaf)} {_ANY_BYTES}"
+        return ()
+    before = Sequence(tuple(parts[:-1]))
+    return (_term(before, leaf), _ANY_BYTES)
 
 
 def _is_plain(node: Node) -> bool:
     return not isinstance(node, Both | Not) and all(map(_is_plain, children(node)))
+
+
+def _has_nothing(node: Node, leaf: Leaf) -> bool:
+    """Whether some character of a tree can't be any."""
+    if isinstance(node, Characters):
+        return leaf(node) == NOTHING
+    return any(_has_nothing(child, leaf) for child in children(node))
 
 
 def _text(node: Node, leaf: Leaf) -> str:
@@ -249,6 +271,7 @@ def _text(node: Node, leaf: Leaf) -> str:
     raise TypeError(node)
 
 
+@remembered(_bytes)
 def _quoted(node: Characters) -> str:
     """One character of a JSON string: raw where JSON allows that, else its escapes."""
     if node == ANY:
@@ -301,50 +324,39 @@ def _code(code: int) -> str:
     return char if char.isalnum() and code < 128 else f"\\x{{{code:X}}}"
 
 
-class _Bytes:
-    """A vocabulary of single bytes."""
-
-    eos_token_id = 256
-    bos_token_id = unk_token_id = None
-    tokens = (*(bytes([byte]) for byte in range(256)), b"</s>")
-    special_token_ids = (256,)
-
-    def __call__(self, text: bytes | str) -> list[int]:
-        return list(text.encode() if isinstance(text, str) else text)
-
-
 @cache
 def _tokenizer() -> Any:
     import llguidance
 
-    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()), n_vocab=257)
+    return llguidance.LLTokenizer("byte")
 
 
-def _matcher_of(body: str) -> Any:
+def _matcher_of(expression: Expression) -> Any:
     import llguidance
 
+    body = expression_text(expression)
     text = f'%llguidance {{"no_forcing": true}}\nstart: T\nT: {body}\n'
     limits = llguidance.LLParserLimits(**FUEL, verbose_errors=False)
     return llguidance.LLMatcher(_tokenizer(), text, log_level=0, limits=limits)
 
 
-@remembered(texts_bytes)
-def takes_nothing(body: str) -> bool:
-    """Whether a terminal takes no text. False where llguidance can't tell."""
-    matcher = _matcher_of(body)
+@remembered(_bytes)
+def takes_nothing(expression: Expression) -> bool:
+    """Whether an expression takes no text. False where llguidance can't tell."""
+    matcher = _matcher_of(expression)
     return not matcher.get_error() and not _next_bytes(matcher)
 
 
-@remembered(lambda body, _: _MATCHER_BYTES + texts_bytes(body))
-def _start(body: str) -> Any:
-    return _matcher_of(body)
+@remembered(lambda expression, _: _MATCHER_BYTES + _bytes(expression, None))
+def _start(expression: Expression) -> Any:
+    return _matcher_of(expression)
 
 
-@remembered(texts_bytes)
-def few_strings(body: str, limit: int) -> tuple[str, ...] | None:
-    """The strings whose JSON a terminal takes, where these are short and at most so
+@remembered(_bytes)
+def few_strings(expression: Expression, limit: int) -> tuple[str, ...] | None:
+    """The strings whose JSON an expression takes, where these are short and at most so
     many; else None."""
-    matcher = _matcher_of(body)
+    matcher = _matcher_of(expression)
     if matcher.get_error():
         return None
     found: list[str] = []
@@ -370,11 +382,11 @@ def _next_bytes(matcher: Any) -> list[int]:
     return sorted(found, key=lambda byte: byte == _QUOTE)
 
 
-@remembered(texts_bytes)
-def shortest_text(body: str) -> bytes | None:
-    """A shortest text that a terminal takes, of few kinds of characters; None where none
-    is found soon."""
-    level: dict[bytes, Any] = {b"": _matcher_of(body)}
+@remembered(_bytes)
+def shortest_text(expression: Expression) -> bytes | None:
+    """A shortest text that an expression takes, of few kinds of characters; None where
+    none is found soon."""
+    level: dict[bytes, Any] = {b"": _matcher_of(expression)}
     for _ in range(_LONGEST_TEXT):
         states: dict[bytes, tuple[bytes, Any]] = {}
         for text, matcher in level.items():

@@ -8,9 +8,11 @@ part.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from guided_plugin.grammar.llguidance.lark.constraints import String
+from guided_plugin.grammar.llguidance.lark.expressions import Known
 from guided_plugin.spec.ecma import (
     Alternation,
     Both,
@@ -33,6 +35,7 @@ PROBES = b"a 0Z-.{]"
 _USUAL = b"a0A "
 """Characters that texts have where they may."""
 _QUOTES = 2
+_SEVERAL = 2
 _LONGEST = 256
 """Characters of a text; one that is cut is no text, and no ending is found with it."""
 _WAYS = 8
@@ -53,52 +56,30 @@ class Need:
     """Bytes that may be missing, from any place in one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of the texts of an expression."""
-
-    texts: tuple[str, ...]
-    """Short ones, the shortest first."""
-    most: int
-    """As a need has it."""
-    marks: frozenset[str]
-    """Characters that end a text, or make another one of it, where most may come."""
-
-
-def reach_of(string: String) -> int:
-    """The bytes that a string of a constraint may still need, its quotes included."""
+def known_of_string(string: String) -> Known:
+    """What is known of the strings of a constraint, with their quotes: no texts where
+    several demands meet."""
     if string.values is not None:
         sizes = [len(each.encode()) for each in string.values]
-        return _QUOTES + max(sizes, default=0)
-    demanded = sum(known.most for known in _demands(string))
-    return _QUOTES + string.shortest + demanded
-
-
-def texts_of(string: String) -> tuple[bytes, ...]:
-    """Strings, with their quotes, that are likely to satisfy a constraint, a shortest
-    first; none where several demands meet."""
-    if string.values is not None:
-        texts = sorted(string.values, key=len)[:_WAYS]
-    else:
-        found = _demands(string)
-        if string.no_patterns or len(found) > 1:
-            return ()
-        usual = found[0].texts if found else ("",)
+        shortest = sorted(string.values, key=len)[:_WAYS]
+        return Known(_quoted(shortest), _QUOTES + max(sizes, default=0))
+    demands = [_known_of_format(name) for name in sorted(string.formats)]
+    demands += map(known_of_pattern, sorted(string.patterns))
+    refused = list(map(known_of_pattern, string.no_patterns))
+    marks = [known.marks for known in (*demands, *refused)]
+    texts: list[str] = []
+    if not refused and len(demands) < _SEVERAL:
+        usual = demands[0].texts if demands else ("",)
         # Where a pattern may be found anywhere, a longer text has more before it.
         texts = [text.rjust(string.shortest, "a") for text in usual]
-    written: list[bytes] = []
-    for text in texts:
-        if text not in string.excluded:
-            quoted = json.dumps(text, ensure_ascii=False)
-            written.append(quoted.encode(errors="replace"))
-    return tuple(written)
+    allowed = [text for text in texts if text not in string.excluded]
+    most = _QUOTES + string.shortest + sum(known.most for known in demands)
+    return Known(_quoted(allowed), most, frozenset().union(*marks))
 
 
-def marks_of(string: String) -> frozenset[str]:
-    """The characters that end some text of a constraint, or make another one of it."""
-    found = _demands(string)
-    found += map(known_of_pattern, string.no_patterns)
-    return frozenset().union(*(known.marks for known in found))
+def _quoted(texts: Iterable[str]) -> tuple[str, ...]:
+    """Texts as JSON strings."""
+    return tuple(json.dumps(text, ensure_ascii=False) for text in texts)
 
 
 def known_of(node: Node) -> Known:
@@ -117,11 +98,6 @@ def _known_of_format(name: str) -> Known:
     return known_of(parse(FORMATS[name]))
 
 
-def _demands(string: String) -> list[Known]:
-    formats = map(_known_of_format, sorted(string.formats))
-    return [*formats, *map(known_of_pattern, sorted(string.patterns))]
-
-
 def _need(node: Node) -> Need:
     match node:
         case Characters():
@@ -130,23 +106,33 @@ def _need(node: Node) -> Need:
         case Sequence(parts):
             least = 0
             most = 0
-            for need in reversed([_need(part) for part in parts]):
+            for part in reversed(parts):
+                need = _need(part)
                 most = max(most, need.most + least)
                 least += need.least
             return Need(least, most)
         case Alternation(options) if options:
-            needs = [_need(option) for option in options]
-            least = min(need.least for need in needs)
-            most = max(need.most for need in needs)
-            return Need(least, most)
+            needs = list(map(_need, options))
+            return Need(
+                min(need.least for need in needs),
+                max(need.most for need in needs),
+            )
         case Repeat(part, low, _):
             once = _need(part)
-            return Need(low * once.least, once.most + max(low - 1, 0) * once.least)
+            before = max(low - 1, 0) * once.least
+            return Need(low * once.least, once.most + before)
         case Both(parts):
-            needs = [_need(part) for part in parts if not isinstance(part, Not)]
-            least = max((need.least for need in needs), default=0)
-            return Need(least, sum(need.most for need in needs))
+            needs = list(map(_need, _taken(parts)))
+            return Need(
+                max((need.least for need in needs), default=0),
+                sum(need.most for need in needs),
+            )
     return Need(0, 0)
+
+
+def _taken(parts: Iterable[Node]) -> list[Node]:
+    """The parts of an intersection that are not opposites."""
+    return [part for part in parts if not isinstance(part, Not)]
 
 
 def _texts(node: Node) -> list[str]:
@@ -156,49 +142,65 @@ def _texts(node: Node) -> list[str]:
         case Characters():
             found = [_character(node)]
         case Sequence(parts):
-            known = [_texts(part) for part in parts]
-            usual = [texts[0] for texts in known]
-            found = ["".join(usual)]
-            for at, texts in enumerate(known):
-                for other in texts[1:]:
-                    before = usual[:at]
-                    behind = usual[at + 1 :]
-                    found.append("".join([*before, other, *behind]))
+            found = _texts_in_order([_texts(part) for part in parts])
         case Alternation(options):
-            found = [text for option in options for text in _texts(option)] or [""]
-            found.sort(key=len)
+            for option in options:
+                found += _texts(option)
+            found = sorted(found[1:], key=len) or found
         case Repeat(part, low, _) if low:
-            once = _texts(part)
-            found = once if low == 1 else [once[0] * min(low, _LONGEST)]
+            found = _texts(part)
+            if low > 1:
+                found = [found[0] * min(low, _LONGEST)]
         case Both(parts):
-            wanted = [part for part in parts if not isinstance(part, Not)]
-            found = _texts(wanted[0]) if wanted else [""]
-    return list(dict.fromkeys(text[:_LONGEST] for text in found))[:_WAYS]
+            for part in _taken(parts)[:1]:
+                found = _texts(part)
+    cut = [text[:_LONGEST] for text in found]
+    return list(dict.fromkeys(cut))[:_WAYS]
+
+
+def _texts_in_order(known: list[list[str]]) -> list[str]:
+    """Texts of a sequence: the first of each part, or another one in one place."""
+    usual = [texts[0] for texts in known]
+    found = ["".join(usual)]
+    for place, texts in enumerate(known):
+        before = "".join(usual[:place])
+        behind = "".join(usual[place + 1 :])
+        found += [before + other + behind for other in texts[1:]]
+    return found
 
 
 def _marks(node: Node) -> set[str]:
     """What a class leaves out that holds all that a free text may hold."""
     if not isinstance(node, Characters):
         return set().union(*map(_marks, children(node)))
-    if node == ANY:
-        return set()
-    ranges = complement(node.ranges) if node.negated else node.ranges
-    if not all(_holds(ranges, code) for code in PROBES):
+    ranges = _ranges(node)
+    if node == ANY or not all(_holds(ranges, code) for code in PROBES):
         return set()
     found: set[str] = set()
-    for low, high in set(complement(ranges)).difference(_NO_TEXT):
-        codes = range(min(low, _BEYOND), min(high, _BEYOND) + 1)
-        found.update(map(chr, codes))
+    for low, high in complement(ranges):
+        if (low, high) in _NO_TEXT:
+            continue
+        first = min(low, _BEYOND)
+        last = min(high, _BEYOND)
+        found.update(map(chr, range(first, last + 1)))
     return {char for char in found if char >= " " and char not in '"\\<'}
 
 
 def _character(node: Characters) -> str:
     """One character of a class, a usual one if that may be."""
-    ranges = complement(node.ranges) if node.negated else node.ranges
+    ranges = _ranges(node)
     for code in _USUAL:
         if _holds(ranges, code):
             return chr(code)
-    return chr(ranges[0][0]) if ranges else "a"
+    if not ranges:
+        return "a"
+    low, _ = ranges[0]
+    return chr(low)
+
+
+def _ranges(node: Characters) -> Ranges:
+    """The characters of a class, as far as ranges tell."""
+    return complement(node.ranges) if node.negated else node.ranges
 
 
 def _holds(ranges: Ranges, code: int) -> bool:

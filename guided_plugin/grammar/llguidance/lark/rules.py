@@ -1,5 +1,4 @@
-"""Grammar rules under construction, and how they become llguidance's Lark. Depends on
-nothing.
+"""Grammar rules under construction. Depends on expressions.
 
 Rules are built in any order, recursion included. Before they are written, rules that
 derive nothing are removed with every alternative that needs them: a grammar must not
@@ -10,38 +9,52 @@ from __future__ import annotations
 
 import ast
 import itertools
-import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field
-from json.encoder import encode_basestring
 from typing import NamedTuple
+
+from guided_plugin.grammar.llguidance.lark.expressions import (
+    Expression,
+    Known,
+    Texts,
+)
 
 NEVER = "never"
 """The rule of what can't come, behind a token that is never sampled."""
 
 
-def literal(text: str) -> str:
-    """A text in quotes, as llguidance reads it: its lexer takes no DEL there."""
-    return encode_basestring(text).replace("\x7f", "\\u007f")
-
-
-def lone_literal(body: str) -> bytes | None:
-    """The text of a body that is one literal; None where it is more, or another
-    thing."""
-    if not body.startswith('"'):
-        return None
-    try:
-        text = json.loads(body)
-    except ValueError:  # there are several
-        return None
-    return str(text).encode()
-
-
 class Text(NamedTuple):
-    """A terminal's name, or a literal in quotes."""
+    """A literal text."""
 
     text: str
+
+
+class Token(NamedTuple):
+    """A special token, by its number."""
+
+    number: int
+
+
+@dataclass(slots=True, eq=False)
+class Terminal:
+    """An expression that the lexer reads. Equal ones of one grammar are one object."""
+
+    name: str
+    expression: Expression
+    known: Known
+    filled: bool = False
+    """It is known to take something."""
+    empty: bool | None = None
+    """Whether it takes nothing; None before that is asked."""
+
+    @property
+    def literal(self) -> str | None:
+        """Its text, where it has one text only."""
+        match self.expression:
+            case Texts((text,)):
+                return text
+        return None
 
 
 class Reference(NamedTuple):
@@ -59,7 +72,7 @@ class Repeated(NamedTuple):
     high: int | None
 
 
-Symbol = Text | Reference | Repeated
+Symbol = Text | Token | Terminal | Reference | Repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +97,22 @@ class Ends:
     beyond ASCII."""
 
 
+class Probe(NamedTuple):
+    """A small grammar of terminals that may come next at one place, some of them
+    intersections."""
+
+    text: str
+    sources: frozenset[str]
+    """The patterns, and the names of formats, that they come from."""
+
+
 @dataclass(frozen=True, slots=True)
 class LarkGrammar:
     """A grammar as llguidance reads it, and what is known of it."""
 
     text: str
-    probes: tuple[str, ...] = ()
-    """Small grammars of its terminals that may come next at one place, where some are
-    intersections."""
+    probes: tuple[Probe, ...] = ()
+    """What is tried before requests run: see `probe`."""
     distinct: bool = False
     """Whether its outputs must be checked for items or names that are not distinct."""
     endless: bool = False
@@ -141,25 +162,18 @@ class Rule:
 
     alternatives: list[Alternative]
     parameter: bool = False
+    required: tuple[Symbol, ...] = ()
+    """Conditions demand that all of these come,"""
+    others: tuple[Symbol, ...] = ()
     fewest: int = 0
-    """It derives nothing where those of `counted` that derive something count for less
-    than this together."""
-    counted: tuple[tuple[Symbol, int], ...] = ()
+    """and so many of these others, each of them once."""
     needed: tuple[tuple[Symbol, ...], ...] = ()
     """The parts that conditions demand of its texts, with commas between."""
 
-
-class Terminal(NamedTuple):
-    """An expression over characters, and what is known of its texts."""
-
-    body: str
-    reach: int
-    """The most characters that may still be needed inside of it."""
-    marks: frozenset[str]
-    """Characters that end a text in it, or make another one of it, where most may
-    come."""
-    texts: tuple[bytes, ...]
-    """Short texts of it, a shortest first; none where they are to be found out."""
+    def symbols(self) -> Iterator[Symbol]:
+        """The symbols of all alternatives."""
+        for alternative in self.alternatives:
+            yield from alternative.symbols
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,52 +182,33 @@ class RuleSet:
 
     start: Symbol
     rules: dict[str, Rule]
-    terminals: dict[str, Terminal]
+    terminals: tuple[Terminal, ...]
     spaced: bool
     """Whether a space follows commas and colons."""
 
 
 @dataclass(slots=True)
 class Grammar:
-    """Rules and terminals by name."""
+    """Rules by name, and terminals."""
 
     rules: dict[str, Rule] = field(default_factory=dict)
-    _names: dict[str, str] = field(default_factory=dict)
-    """The names of terminals, by their bodies."""
-    terminals: dict[str, Terminal] = field(default_factory=dict)
-    """By name."""
-    _filled: set[str] = field(default_factory=set)
-    """Terminals that are known to take something."""
-    fragments: dict[str, str] = field(default_factory=dict)
-    _shared: dict[tuple[Alternative, ...], str] = field(default_factory=dict)
-    _count: int = 0
+    terminals: dict[Expression, Terminal] = field(default_factory=dict)
+    fragments: dict[Expression, str] = field(default_factory=dict)
+    """The names of parts of terminals."""
+    groups: dict[tuple[Terminal, ...], frozenset[str]] = field(default_factory=dict)
+    """Terminals that may come next at one place, to be probed, and their sources."""
     marks: Iterator[int] = field(default_factory=itertools.count)
     """Numbers for marks."""
-    groups: dict[tuple[str, ...], None] = field(default_factory=dict)
+    _shared: dict[tuple[Alternative, ...], str] = field(default_factory=dict)
+    _count: int = 0
     _alive: set[str] = field(default_factory=set)
     """Rules that were found to derive something: nothing that is added later changes
     that."""
-    _dead: dict[str, bool] = field(default_factory=dict)
-    """Whether a terminal takes nothing, of those that were asked about."""
 
     def name(self, prefix: str = "r") -> str:
         """A new rule name."""
         self._count += 1
         return f"{prefix}{self._count}"
-
-    def define(
-        self,
-        name: str,
-        alternatives: list[Alternative],
-        *,
-        parameter: bool = False,
-        fewest: int = 0,
-        counted: tuple[tuple[Symbol, int], ...] = (),
-        needed: tuple[tuple[Symbol, ...], ...] = (),
-    ) -> Reference:
-        """Give a named rule its alternatives."""
-        self.rules[name] = Rule(alternatives, parameter, fewest, counted, needed)
-        return Reference(name)
 
     def rule(self, *alternatives: tuple[Symbol, ...]) -> Symbol:
         """A rule without parameter; equal ones are one."""
@@ -223,92 +218,83 @@ class Grammar:
         name = self._shared.get(key)
         if name is None:
             name = self._shared[key] = self.name()
-            self.define(name, list(key))
+            self.rules[name] = Rule(list(key))
         return Reference(name)
 
     def terminal(
-        self,
-        body: str,
-        *,
-        filled: bool = False,
-        reach: int | None = None,
-        marks: frozenset[str] = frozenset(),
-        texts: tuple[bytes, ...] = (),
-    ) -> Text:
-        """A terminal; equal ones are one. `filled`: it is known to take something. The
-        others are those of a `Terminal`."""
-        name = self._names.get(body)
-        if name is None:
-            name = self._names[body] = f"T{len(self._names)}"
-            most = len(body) if reach is None else reach
-            self.terminals[name] = Terminal(body, most, marks, texts)
-        if filled:
-            self._filled.add(name)
-        return Text(name)
+        self, expression: Expression, known: Known, *, filled: bool = False
+    ) -> Terminal:
+        """A terminal; equal ones are one. `filled`: it is known to take something."""
+        terminal = self.terminals.get(expression)
+        if terminal is None:
+            name = f"T{len(self.terminals)}"
+            terminal = self.terminals[expression] = Terminal(name, expression, known)
+        terminal.filled |= filled
+        return terminal
 
-    def together(self, bodies: Iterable[str]) -> None:
-        """Say that these terminals may come next at one place: `probe` tries whether
-        that takes too long."""
-        self.groups[tuple(self.terminal(body).text for body in bodies)] = None
-
-    def fragment(self, body: str) -> str:
+    def fragment(self, expression: Expression) -> str:
         """A name for a part of terminals; equal ones are one. It may use fragments that
         are there already."""
-        name = self.fragments.get(body)
-        if name is None:
-            name = self.fragments[body] = f"F{len(self.fragments)}"
-        return name
+        return self.fragments.setdefault(expression, f"F{len(self.fragments)}")
 
-    def productive(self, start: Symbol, takes_nothing: Callable[[str], bool]) -> bool:
+    def productive(
+        self, start: Symbol, takes_nothing: Callable[[Expression], bool]
+    ) -> bool:
         """Remove what derives nothing; whether anything is left to start with. What was
         looked at in an earlier call is not looked at again.
 
-        `takes_nothing`: whether a terminal is empty, by its body.
+        `takes_nothing`: whether a terminal's expression is empty.
         """
         alive = self._alive
-        fresh = {n: rule for n, rule in self.rules.items() if n not in self._alive}
-        for body, name in itertools.islice(self._names.items(), len(self._dead), None):
-            self._dead[name] = name not in self._filled and takes_nothing(body)
+        fresh = {name: self.rules[name] for name in self.rules if name not in alive}
+        for terminal in self.terminals.values():
+            if terminal.empty is None:
+                known = terminal.filled
+                terminal.empty = not known and takes_nothing(terminal.expression)
 
         def lives(symbol: Symbol) -> bool:
-            if isinstance(symbol, Reference):
-                return symbol.rule in alive
-            if isinstance(symbol, Text):
-                return not self._dead.get(symbol.text, False)
-            return symbol.low == 0 or all(map(lives, symbol.symbols))
+            match symbol:
+                case Reference():
+                    return symbol.rule in alive
+                case Terminal():
+                    return not symbol.empty
+                case Repeated():
+                    return symbol.low == 0 or all(map(lives, symbol.symbols))
+            return True
+
+        def possible(alternative: Alternative) -> bool:
+            return all(map(lives, alternative.symbols))
 
         def grows(name: str) -> bool:
             rule = fresh[name]
-            if rule.fewest > sum(
-                weight for symbol, weight in rule.counted if lives(symbol)
-            ):
-                return False
-            if not any(all(map(lives, a.symbols)) for a in rule.alternatives):
-                return False
-            alive.add(name)
-            return True
+            can_end = all(map(lives, rule.required))
+            if rule.fewest > sum(map(lives, rule.others)):
+                can_end = False
+            if can_end and any(map(possible, rule.alternatives)):
+                alive.add(name)
+            return name in alive
 
         # Rules are mostly written before those that they need: few are looked at a
         # second time, and from then on only those that use one which was found to
         # derive something.
         waiting = [name for name in reversed(fresh) if not grows(name)]
-        users = users_of(waiting, fresh)
+        users = _users({name: fresh[name] for name in waiting})
         pending = deque(waiting)
         while pending:
             name = pending.popleft()
             if name not in alive and grows(name):
                 pending += users.get(name, ())
-        waiting = [name for name in waiting if name not in alive]
-        if not waiting and not any(self._dead.values()):
-            return lives(start)
-        for name, rule in fresh.items():
-            if name not in alive:
-                del self.rules[name]
-                continue
-            kept = [a for a in rule.alternatives if all(map(lives, a.symbols))]
-            rule.alternatives = [
-                a._replace(symbols=_without_dead(a.symbols, lives)) for a in kept
-            ]
+        dead = [name for name in waiting if name not in alive]
+        for name in dead:
+            del self.rules[name]
+            del fresh[name]
+        if dead or any(terminal.empty for terminal in self.terminals.values()):
+            for rule in fresh.values():
+                kept = filter(possible, rule.alternatives)
+                rule.alternatives = [
+                    one._replace(symbols=_without_dead(one.symbols, lives))
+                    for one in kept
+                ]
         return lives(start)
 
 
@@ -333,23 +319,19 @@ def _without_dead(
     return tuple(kept)
 
 
-def users_of(names: Iterable[str], rules: Mapping[str, Rule]) -> dict[str, list[str]]:
-    """Which of the named rules use a rule: its name, and theirs."""
+def _users(rules: Mapping[str, Rule]) -> dict[str, list[str]]:
+    """Which of some rules use a rule: its name, and theirs."""
     users: dict[str, list[str]] = {}
-    for name in names:
-        counted = [symbol for symbol, _ in rules[name].counted]
-        for each in {
-            *named(counted),
-            *named(s for a in rules[name].alternatives for s in a.symbols),
-        }:
-            users.setdefault(each, []).append(name)
+    for name, rule in rules.items():
+        for used in set(_named([*rule.symbols(), *rule.required, *rule.others])):
+            users.setdefault(used, []).append(name)
     return users
 
 
-def named(symbols: Iterable[Symbol]) -> Iterator[str]:
+def _named(symbols: Iterable[Symbol]) -> Iterator[str]:
     """The rules that symbols name."""
     for symbol in symbols:
         if isinstance(symbol, Repeated):
-            yield from named(symbol.symbols)
+            yield from _named(symbol.symbols)
         elif isinstance(symbol, Reference):
             yield symbol.rule

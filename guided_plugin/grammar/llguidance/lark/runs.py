@@ -12,8 +12,8 @@ from guided_plugin.grammar.llguidance.lark.rules import (
     Repeated,
     RuleSet,
     Symbol,
+    Terminal,
     Text,
-    lone_literal,
 )
 
 
@@ -69,18 +69,19 @@ class _Runs:
 
     def of_symbol(self, symbol: Symbol) -> _Run:
         """The run of a symbol."""
-        if isinstance(symbol, Reference):
-            return self.of_rule(symbol.rule)
-        if isinstance(symbol, Repeated):
-            return self._of_repeated(symbol)
-        terminal = self._rules.terminals.get(symbol.text)
-        body = symbol.text if terminal is None else terminal.body
-        text = lone_literal(body)
-        if text is not None:
-            size = len(text)
-        else:
-            size = 0 if terminal is None else terminal.reach
-        return _Run(text is not None, size, size, size)
+        match symbol:
+            case Reference():
+                return self.of_rule(symbol.rule)
+            case Repeated():
+                return self._of_repeated(symbol)
+            case Text():
+                return _of_text(symbol.text)
+            case Terminal():
+                if symbol.literal is not None:
+                    return _of_text(symbol.literal)
+                most = symbol.known.most
+                return _Run(False, most, most, most)
+        return _CHOICE
 
     def _of_repeated(self, symbol: Repeated) -> _Run:
         once = self._of_symbols(symbol.symbols)
@@ -95,6 +96,12 @@ class _Runs:
         for symbol in symbols:
             run = _joined(run, self.of_symbol(symbol))
         return run
+
+
+def _of_text(text: str) -> _Run:
+    """The run of a literal text."""
+    size = len(text.encode())
+    return _Run(True, size, size, size)
 
 
 def _either(one: _Run, two: _Run) -> _Run:
@@ -128,14 +135,15 @@ def nesting(rules: RuleSet) -> int:
     while pending:
         symbol, depth = pending.pop()
         inner: list[Symbol] = []
-        if isinstance(symbol, Text):
-            continue
+        match symbol:
+            case Repeated():
+                inner += symbol.symbols
+            case Reference():
+                if symbol.rule not in seen:
+                    seen.add(symbol.rule)
+                    inner += rules.rules[symbol.rule].symbols()
+            case _:
+                continue
         deepest = max(deepest, depth)
-        if isinstance(symbol, Repeated):
-            inner += symbol.symbols
-        elif symbol.rule not in seen:
-            seen.add(symbol.rule)
-            for alternative in rules.rules[symbol.rule].alternatives:
-                inner += alternative.symbols
         pending.extend((each, depth + 1) for each in reversed(inner))
     return deepest

@@ -1,8 +1,7 @@
-"""How the grammar writes texts. Depends on patterns and rules."""
+"""How the grammar writes strings. Depends on patterns and rules."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import cache
 from json.encoder import encode_basestring
@@ -10,25 +9,29 @@ from json.encoder import encode_basestring
 from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.constraints import String
-from guided_plugin.grammar.llguidance.lark.patterns import (
-    also_pattern,
-    expression,
-    pattern,
+from guided_plugin.grammar.llguidance.lark.expressions import (
+    AND,
+    Expression,
+    Group,
+    Opposite,
+    Regex,
+    Texts,
+    has_intersection,
+    may_be_empty,
 )
-from guided_plugin.grammar.llguidance.lark.rules import Text, literal
+from guided_plugin.grammar.llguidance.lark.patterns import also_pattern, pattern
+from guided_plugin.grammar.llguidance.lark.rules import Text
 from guided_plugin.spec.formats import LENGTHS
 from guided_plugin.spec.languages import times
 
-# Any string but a few: there are always others.
-_ANY_STRING = expression(f'"{patterns.ANY_CHARACTER}*"')
-_BUT_TEXTS = re.compile(r" & ~\((?:\"(?:[^\"\\]|\\.)*\"(?: \| )?)+\)$")
+ANY_STRING = Regex(f'"{patterns.ANY_CHARACTER}*"')
 
-NULL = Text('"null"')
-COMMA = Text('","')
-COLON = Text('":"')
+NULL = Text("null")
+COMMA = Text(",")
+COLON = Text(":")
 
 
-def value_terminal(string: String) -> str:
+def value_terminal(string: String) -> Expression:
     """The strings of a constraint as values. Where they are free but for their length,
     in all spellings."""
     if string == String(string.shortest, string.longest):
@@ -36,26 +39,30 @@ def value_terminal(string: String) -> str:
     return string_terminal(string)
 
 
-def _any_strings(string: String, character: str) -> str:
-    return expression(f'"{character}{times(string.shortest, string.longest)}"')
+def _any_strings(string: String, character: str) -> Regex:
+    return Regex(f'"{character}{times(string.shortest, string.longest)}"')
 
 
-def string_terminal(string: String) -> str:
+def string_terminal(string: String) -> Expression:
     """The strings of a constraint in one spelling, quotes included."""
     if string.values is not None:
-        return " | ".join(map(key_text, string.values))
+        return Texts(tuple(map(key_text, string.values)))
+    return Group(AND, tuple(string_parts(string)))
+
+
+def string_parts(string: String) -> list[Expression]:
+    """The parts of the intersection for a constraint that lists no values."""
     terms = [patterns.quoted_format(name) for name in sorted(string.formats)]
     if string.shortest or string.longest is not None:
         terms.append(_any_strings(string, patterns.ANY_CHARACTER))
-    terms = both_patterns(terms, sorted(string.patterns))
-    if not terms:
-        terms.append(_any_strings(string, patterns.ANY_CHARACTER))
-    terms += [f"~{also_pattern(source)}" for source in sorted(string.no_patterns)]
-    terms += excluding(string.excluded)
-    return " & ".join(terms)
+    terms = both_patterns(terms, sorted(string.patterns)) or [ANY_STRING]
+    terms += [Opposite(also_pattern(source)) for source in sorted(string.no_patterns)]
+    return terms + excluding(string.excluded)
 
 
-def both_patterns(required: list[str], sources: Iterable[str]) -> list[str]:
+def both_patterns(
+    required: list[Expression], sources: Iterable[str]
+) -> list[Expression]:
     """The parts of an intersection with those for some patterns. One part at least says
     what literals are."""
     for source in sources:
@@ -63,41 +70,49 @@ def both_patterns(required: list[str], sources: Iterable[str]) -> list[str]:
     return required
 
 
-def excluding(texts: Iterable[str]) -> list[str]:
-    """A part of a terminal that refuses some string literals."""
-    bodies = [key_text(text) for text in sorted(texts)]
-    return [f"~({' | '.join(bodies)})"] if bodies else []
+def excluding(texts: Iterable[str]) -> list[Expression]:
+    """A part of an intersection that refuses some string literals."""
+    refused = tuple(key_text(text) for text in sorted(texts))
+    return [Opposite(Texts(refused))] if refused else []
 
 
-def empty_terminal(body: str) -> bool:
-    """Whether a terminal takes no text. Only intersections and those with an empty
-    class may be empty."""
-    if " & " not in body and patterns.NOTHING not in body:
+def empty_terminal(expression: Expression) -> bool:
+    """Whether an expression takes no text."""
+    if not may_be_empty(expression) or not _demands(expression):
         return False
-    if _BUT_TEXTS.sub("", body) == _ANY_STRING:
-        return False
-    return patterns.takes_nothing(body)
+    return patterns.takes_nothing(expression)
 
 
-def entangled(body: str) -> bool:
-    """Whether a terminal is an intersection that may need much work, as far as its text
-    tells.
+def entangled(expression: Expression) -> bool:
+    """Whether an expression is an intersection that may need much work, as far as its
+    form tells.
 
     Texts to leave out add little to one pattern, and one pattern to leave out no more
     than to take.
     """
-    body = _BUT_TEXTS.sub("", body).removeprefix(f"{_ANY_STRING} & ")
-    return " & " in body and body not in _lone_formats()
+    demands = _demands(expression)
+    if len(demands) == 1 and demands[0] in _lone_formats():
+        return False
+    return len(demands) > 1 or any(map(has_intersection, demands))
+
+
+def _demands(expression: Expression) -> list[Expression]:
+    """The parts of an intersection that allow less than any string but a few: there are
+    always others."""
+    parts: tuple[Expression, ...] = (expression,)
+    if isinstance(expression, Group) and expression.operator == AND:
+        parts = expression.parts
+    return [
+        part
+        for part in parts
+        if part != ANY_STRING
+        and not (isinstance(part, Opposite) and isinstance(part.part, Texts))
+    ]
 
 
 @cache
-def _lone_formats() -> frozenset[str]:
+def _lone_formats() -> frozenset[Expression]:
     return frozenset(map(patterns.quoted_format, LENGTHS))
-
-
-def any_of(bodies: list[str]) -> str:
-    """A part of a terminal that takes what any of these takes."""
-    return "(" + " | ".join(f"({body})" for body in bodies) + ")"
 
 
 def lead(string: String) -> str | None:
@@ -116,7 +131,7 @@ def lead(string: String) -> str | None:
 
 
 def key_text(text: str) -> str:
-    """A JSON string literal as a literal of the grammar."""
+    """A text as a JSON string literal."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -124,4 +139,4 @@ def key_text(text: str) -> str:
             f"has a lone surrogate, which no text can hold: {shown(text)}",
             where="#",
         ) from error
-    return literal(encode_basestring(text))
+    return encode_basestring(text)

@@ -1,23 +1,37 @@
-"""How rules become llguidance's Lark: written once, when all are there. Depends on rules."""
+"""How rules and expressions become llguidance's Lark: written once, when all are there.
+Depends on rules and expressions.
+"""
 
 from __future__ import annotations
 
-import itertools
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from json.encoder import encode_basestring
 
 from guided_plugin.config import Whitespace
+from guided_plugin.grammar.llguidance.lark.expressions import (
+    OR,
+    Expression,
+    Fragment,
+    Group,
+    Opposite,
+    Regex,
+    Texts,
+    fragments_of,
+)
 from guided_plugin.grammar.llguidance.lark.rules import (
     NEVER,
     Alternative,
     Grammar,
     LarkGrammar,
+    Probe,
     Reference,
     Repeated,
     Rule,
     RuleSet,
     Symbol,
+    Terminal,
     Text,
+    Token,
     both,
 )
 
@@ -30,21 +44,22 @@ _BOUNDED_SPACE = r"\x20{0,2}(\x0D?\x0A[\x09\x20]{0,%d})?"
 indentation."""
 _PUNCTUATION: Mapping[Whitespace, Mapping[str, str]] = {
     "compact": {},
-    "spaced": {'","': '", "', '":"': '": "'},
+    "spaced": {",": '", "', ":": '": "'},
     "flexible": {
-        **{f'"{opening}"': rf"/\{opening}{_SPACE}/" for opening in "{["},
-        **{f'"{closing}"': rf"/{_SPACE}\{closing}/" for closing in "}]"},
-        **{f'"{between}"': f"/{_SPACE}{between}{_SPACE}/" for between in ",:"},
+        "{": rf"/\{{{_SPACE}/",
+        "[": rf"/\[{_SPACE}/",
+        "}": rf"/{_SPACE}\}}/",
+        "]": rf"/{_SPACE}\]/",
+        ",": f"/{_SPACE},{_SPACE}/",
+        ":": f"/{_SPACE}:{_SPACE}/",
     },
 }
 """How JSON's punctuation is written, with the whitespace next to it."""
 
-_MARKED = {'","': "/, ?/", '":"': "/: ?/"}
+_MARKED = {",": "/, ?/", ":": "/: ?/"}
 """The same for `spaced` in a grammar with marks. They come behind a comma, before its
 space, and the check that reads them knows values without spaces; the matcher next to it
 holds these."""
-
-_FRAGMENT = re.compile(r"\bF[0-9]+\b")
 
 
 def written(
@@ -58,106 +73,186 @@ def written(
 ) -> LarkGrammar:
     """Write what is derived from a symbol. `whitespace` is next to JSON's punctuation
     only: `most` on each side."""
-    rules, terminals = _reachable(grammar.rules, start)
+    names, symbols = _reachable(grammar.rules, start)
+    terminals = [one for one in grammar.terminals.values() if one in symbols]
     punctuation = _punctuation(whitespace, most, marked)
     # Each is written once: llguidance reads an expression where it stands.
-    used = [mark for mark in punctuation if mark in terminals]
+    used = [mark for mark in punctuation if Text(mark) in symbols]
     words = {mark: f"P{number}" for number, mark in enumerate(used)}
-    words |= _renamed(grammar.rules)
-    lines = [top + f"start: {_symbol(start, words)}"]
+    writer = _Writer(grammar.rules, words)
+    lines = [f"{top}start: {writer.symbol(start)}"]
     lines += [f"{words[mark]}: {punctuation[mark]}" for mark in used]
-    for name in rules:
-        if name not in words:
-            lines.append(_rule(name, grammar.rules, words))
-    known = {
-        name: terminal
-        for name, terminal in grammar.terminals.items()
-        if name in terminals
-    }
-    bodies = {name: terminal.body for name, terminal in known.items()}
-    lines += _terminal_lines(grammar, bodies)
-    probes: list[str] = []
-    for group in grammar.groups:
-        tried = {name: bodies[name] for name in group if name in bodies}
+    lines += [writer.rule(name) for name in names if name not in writer.renamed]
+    lines += _terminal_lines(grammar, terminals)
+    probes: list[Probe] = []
+    for group, sources in grammar.groups.items():
+        tried = [terminal for terminal in dict.fromkeys(group) if terminal in symbols]
         if tried:
-            first = f"{top}start: {' | '.join(tried)}"
-            probes.append(_joined([first, *_terminal_lines(grammar, tried)]))
+            first = f"{top}start: {' | '.join(terminal.name for terminal in tried)}"
+            text = _joined([first, *_terminal_lines(grammar, tried)])
+            probes.append(Probe(text, sources))
+    rules = {name: grammar.rules[name] for name in names}
     return LarkGrammar(
         _joined(lines),
         tuple(probes),
         endless=NEVER in rules,
-        rules=RuleSet(
-            start,
-            {name: grammar.rules[name] for name in rules},
-            known,
-            whitespace == "spaced",
-        ),
+        rules=RuleSet(start, rules, tuple(terminals), whitespace == "spaced"),
     )
 
 
-def _punctuation(whitespace: Whitespace, most: int, marked: bool) -> dict[str, str]:
+def expression_text(expression: Expression, *, inside: bool = False) -> str:
+    """An expression as text. `inside`: as a part of another one."""
+    operator = OR
+    match expression:
+        case Regex(source):
+            escaped = source.replace("/", "\\/")
+            return f"/{escaped}/"
+        case Fragment(name, before):
+            return f"/{before}/ {name}" if before else name
+        case Opposite(part):
+            return "~" + expression_text(part, inside=True)
+        case Texts(texts):
+            parts = [literal(text) for text in texts]
+        case Group(operator, expressions):
+            parts = [expression_text(part, inside=True) for part in expressions]
+    text = operator.join(parts)
+    return f"({text})" if inside else text
+
+
+def literal(text: str) -> str:
+    """A text in quotes, as llguidance reads it: its lexer takes no DEL there."""
+    return encode_basestring(text).replace("\x7f", "\\u007f")
+
+
+def _reachable(
+    rules: Mapping[str, Rule], start: Symbol
+) -> tuple[list[str], set[Symbol]]:
+    """The rules that a grammar uses, in the order of their use, and its texts and
+    terminals."""
+    names: dict[str, None] = {}
+    symbols: set[Symbol] = set()
+    pending = [start]
+    while pending:
+        symbol = pending.pop()
+        if isinstance(symbol, Repeated):
+            pending += symbol.symbols
+        elif not isinstance(symbol, Reference):
+            symbols.add(symbol)
+        elif symbol.rule not in names:
+            names[symbol.rule] = None
+            for alternative in rules[symbol.rule].alternatives:
+                pending += alternative.symbols
+    return list(names), symbols
+
+
+def _punctuation(whitespace: Whitespace, most: int, marked: bool) -> Mapping[str, str]:
     """How JSON's punctuation is written."""
     if marked and whitespace == "spaced":
-        return dict(_MARKED)
+        return _MARKED
     space = _BOUNDED_SPACE % most if most else _SPACE
     found = _PUNCTUATION[whitespace]
     return {mark: text.replace(_SPACE, space) for mark, text in found.items()}
 
 
-def _joined(lines: list[str]) -> str:
+def _terminal_lines(grammar: Grammar, terminals: Iterable[Terminal]) -> Iterator[str]:
+    """Terminals, and the fragments that they need, each as a line."""
+    needed: set[str] = set()
+    for terminal in terminals:
+        yield f"{terminal.name}: {expression_text(terminal.expression)}"
+        if grammar.fragments:
+            needed |= fragments_of(terminal.expression)
+    for expression, name in reversed(grammar.fragments.items()):
+        if name in needed:
+            yield f"{name}: {expression_text(expression)}"
+            needed |= fragments_of(expression)
+
+
+def _joined(lines: Iterable[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _terminal_lines(grammar: Grammar, bodies: Mapping[str, str]) -> list[str]:
-    """Terminals, and the fragments that they need, each as a line."""
-    lines = [f"{name}: {body}" for name, body in bodies.items()]
-    if grammar.fragments:
-        lines += _used(grammar.fragments, bodies.values())
-    return lines
+class _Writer:
+    """Writes the rules of one grammar."""
+
+    def __init__(self, rules: Mapping[str, Rule], words: Mapping[str, str]) -> None:
+        """`words`: the names of texts that have one."""
+        self._rules = rules
+        self._words = words
+        self.renamed: dict[str, str] = {}
+        """Rules that are another one, with that one's name."""
+        for name, rule in rules.items():
+            match rule.alternatives:
+                case [Alternative((Reference(other, ""),), "", None, "")] if (
+                    not rule.parameter
+                ):
+                    self.renamed[name] = other
+
+    def rule(self, name: str) -> str:
+        """A rule as a line."""
+        rule = self._rules[name]
+        alternatives = rule.alternatives
+        if rule.parameter:
+            name = f"{name}::_"
+            alternatives = [self._with_condition(each) for each in alternatives]
+        if rule.parameter and len(alternatives) == 1:
+            # llguidance folds rules of one alternative, and then forgets the parameter.
+            (one,) = alternatives
+            ways = (f"bit_clear({SPARE_BIT})", f"bit_set({SPARE_BIT})")
+            alternatives = [
+                Alternative(one.symbols, both(one.condition, way)) for way in ways
+            ]
+        texts = map(self._alternative, alternatives)
+        return f"{name}: {' | '.join(texts)}"
+
+    def symbol(self, symbol: Symbol) -> str:
+        """A symbol as it stands in a rule."""
+        if isinstance(symbol, Text):
+            return self._words.get(symbol.text) or literal(symbol.text)
+        if isinstance(symbol, Terminal):
+            return symbol.name
+        if isinstance(symbol, Token):
+            return f"<[{symbol.number}]>"
+        if isinstance(symbol, Repeated):
+            inner = self._sequence(symbol.symbols)
+            return _repeated(inner, symbol.low, symbol.high)
+        name = symbol.rule
+        while name in self.renamed:
+            name = self.renamed[name]
+        return f"{name}::{symbol.argument}" if symbol.argument else name
+
+    def _sequence(self, symbols: Iterable[Symbol]) -> str:
+        return " ".join(map(self.symbol, symbols))
+
+    def _alternative(self, alternative: Alternative) -> str:
+        text = self._sequence(alternative.symbols) or '""'
+        if alternative.condition:
+            text += f" %if {alternative.condition}"
+        return text
+
+    def _with_condition(self, alternative: Alternative) -> Alternative:
+        """An alternative with all that it asks for in its condition."""
+        asked = alternative.condition
+        if alternative.bit is not None:
+            asked = both(asked, f"bit_clear({alternative.bit})")
+        if alternative.some_of:
+            asked = _any_of(self._rules[alternative.some_of].alternatives)
+        return Alternative(alternative.symbols, asked)
 
 
-def _rule(name: str, rules: Mapping[str, Rule], words: Mapping[str, str]) -> str:
-    """A rule as a line."""
-    rule = rules[name]
-    alternatives = rule.alternatives
-    if rule.parameter:
-        name = f"{name}::_"
-        alternatives = [_with_condition(each, rules) for each in alternatives]
-    if rule.parameter and len(alternatives) == 1:
-        # llguidance folds rules of one alternative, and then forgets the parameter.
-        (one,) = alternatives
-        ways = (f"bit_clear({SPARE_BIT})", f"bit_set({SPARE_BIT})")
-        alternatives = [
-            Alternative(one.symbols, both(one.condition, way)) for way in ways
-        ]
-    texts = [_alternative(each, words) for each in alternatives]
-    return f"{name}: {' | '.join(texts)}"
-
-
-def _renamed(rules: Mapping[str, Rule]) -> dict[str, str]:
-    """Rules that are another one, with that one's name."""
-    renamed: dict[str, str] = {}
-    for name, rule in rules.items():
-        match rule.alternatives:
-            case [Alternative((Reference(other, ""),), "", None, "")] if (
-                not rule.parameter
-            ):
-                renamed[name] = other
-    for name, other in renamed.items():
-        while other in renamed:
-            other = renamed[other]
-        renamed[name] = other
-    return renamed
-
-
-def _with_condition(alternative: Alternative, rules: Mapping[str, Rule]) -> Alternative:
-    """An alternative with all that it asks for in its condition."""
-    asked = alternative.condition
-    if alternative.bit is not None:
-        asked = both(asked, f"bit_clear({alternative.bit})")
-    if alternative.some_of:
-        asked = _any_of(rules[alternative.some_of].alternatives)
-    return Alternative(alternative.symbols, asked)
+def _repeated(inner: str, low: int, high: int | None) -> str:
+    """Symbols that are repeated."""
+    match low, high:
+        case 0, 0:
+            return '""'
+        case 0, 1:
+            return f"({inner})?"
+        case 0, None:
+            return f"({inner})*"
+        case 1, None:
+            return f"({inner})+"
+        case _, None:
+            return f"({inner}){{{low},}}"
+    return f"({inner}){{{low},{high}}}"
 
 
 def _any_of(alternatives: list[Alternative]) -> str:
@@ -167,18 +262,11 @@ def _any_of(alternatives: list[Alternative]) -> str:
         bits.setdefault(each.condition, set()).add(each.bit)
     joined = ""
     for condition, clear in bits.items():
-        known = sorted(bit for bit in clear if bit is not None)
         options = [condition]
         if None not in clear:
-            runs = [
-                list(run)
-                for _, run in itertools.groupby(
-                    known, key=lambda bit: bit - known.index(bit)
-                )
-            ]
             options = [
-                both(f"bit_count_lt([{r[0]}:{r[-1] + 1}], {len(r)})", condition)
-                for r in runs
+                both(f"bit_count_lt([{run[0]}:{run[-1] + 1}], {len(run)})", condition)
+                for run in _runs(clear)
             ]
         for option in options:
             if not option:
@@ -187,56 +275,12 @@ def _any_of(alternatives: list[Alternative]) -> str:
     return joined
 
 
-def _used(fragments: dict[str, str], bodies: Iterable[str]) -> list[str]:
-    """The fragments that terminals need, each as a line."""
-    lines: list[str] = []
-    needed = set(_FRAGMENT.findall(" ".join(bodies)))
-    for body, name in reversed(fragments.items()):
-        if name in needed:
-            needed.update(_FRAGMENT.findall(body))
-            lines.append(f"{name}: {body}")
-    return lines
-
-
-def _reachable(rules: dict[str, Rule], start: Symbol) -> tuple[list[str], set[str]]:
-    """The rules and terminals that a grammar uses, the rules in the order of their
-    use."""
-    seen: dict[str, None] = {}
-    terminals: set[str] = set()
-    pending: list[Symbol] = [start]
-    while pending:
-        symbol = pending.pop()
-        if isinstance(symbol, Text):
-            terminals.add(symbol.text)
-        elif isinstance(symbol, Repeated):
-            pending += symbol.symbols
-        elif symbol.rule not in seen:
-            seen[symbol.rule] = None
-            for alternative in rules[symbol.rule].alternatives:
-                pending += alternative.symbols
-    return list(seen), terminals
-
-
-def _alternative(alternative: Alternative, words: Mapping[str, str]) -> str:
-    text = " ".join([_symbol(symbol, words) for symbol in alternative.symbols]) or '""'
-    return f"{text} %if {alternative.condition}" if alternative.condition else text
-
-
-def _symbol(symbol: Symbol, words: Mapping[str, str]) -> str:
-    """`words`: how some literals and rules are written instead."""
-    if isinstance(symbol, Text):
-        return words.get(symbol.text, symbol.text)
-    if isinstance(symbol, Reference):
-        return words.get(symbol.rule, symbol.rule) + (
-            f"::{symbol.argument}" if symbol.argument else ""
-        )
-    inner = " ".join(_symbol(each, words) for each in symbol.symbols)
-    match symbol.low, symbol.high:
-        case 0, 0:
-            return '""'
-        case 0, 1:
-            return f"({inner})?"
-        case low, None if low < 2:
-            return f"({inner})" + ("*" if low == 0 else "+")
-        case low, high:
-            return f"({inner}){{{low},{'' if high is None else high}}}"
+def _runs(bits: set[int | None]) -> list[list[int]]:
+    """Bits in their order, those together that follow each other."""
+    runs: list[list[int]] = []
+    for bit in sorted(bit for bit in bits if bit is not None):
+        if runs and bit == runs[-1][-1] + 1:
+            runs[-1].append(bit)
+        else:
+            runs.append([bit])
+    return runs

@@ -13,6 +13,19 @@ from dataclasses import dataclass, field, replace
 from guided_plugin.errors import GrammarError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import HEADER, Lowered, lower_schema
 from guided_plugin.grammar.llguidance.lark.emitter import CONTROL
+from guided_plugin.grammar.llguidance.lark.expressions import (
+    AND,
+    Expression,
+    Group,
+    Known,
+    Opposite,
+)
+from guided_plugin.grammar.llguidance.lark.expressions import (
+    Regex as Pattern,
+)
+from guided_plugin.grammar.llguidance.lark.expressions import (
+    Texts as Literals,
+)
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
 from guided_plugin.grammar.llguidance.lark.reach import known_of
 from guided_plugin.grammar.llguidance.lark.rules import (
@@ -20,9 +33,11 @@ from guided_plugin.grammar.llguidance.lark.rules import (
     LarkGrammar,
     Repeated,
     Symbol,
-    literal,
+    Token,
 )
-from guided_plugin.grammar.llguidance.lark.rules import Text as Terminal
+from guided_plugin.grammar.llguidance.lark.rules import (
+    Text as Literal,
+)
 from guided_plugin.grammar.llguidance.lark.writer import written
 from guided_plugin.grammar.llguidance.tags.lexing import Lexing
 from guided_plugin.grammar.llguidance.tags.nodes import (
@@ -43,7 +58,7 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.languages import whole
 from guided_plugin.spec.schema import pointer
 
-_NOT_EMPTY = "/(?s:.+)/"
+_NOT_EMPTY = Pattern("(?s:.+)")
 
 
 def tag_to_lark(
@@ -132,32 +147,21 @@ class _Writer:
         """The symbol of a node."""
         match node:
             case Text(text):
-                return self.grammar.terminal(literal(text))
+                known = Known((text,), len(text.encode()))
+                return self.grammar.terminal(Literals((text,)), known)
             case Control(token) if self.marked:
-                mark = Terminal(f"<[{CONTROL}]>")
-                return self.grammar.rule((mark, Terminal(f'"{token};"')))
+                name = Literal(f"{token};")
+                return self.grammar.rule((Token(CONTROL), name))
             case Control(token):
-                return Terminal(f"<[{token}]>")
-            case Free(stops, ending):
-                body = f"/(?s:.*){_escaped(ending)}/" if ending else _NOT_EMPTY
-                if stops:
-                    stop = "|".join(map(_escaped, stops))
-                    behind = "+" if node.reaches_stop else "*"
-                    body += f" & ~/(?s:.*)({stop})(?s:.{behind})/"
-                ends = [each for each in (ending, *stops) if each]
-                return self.grammar.terminal(
-                    body,
-                    reach=max(map(len, ends), default=1),
-                    marks=frozenset(each[-1] for each in ends),
-                    texts=(ending.encode() or b"a",),
-                )
+                return Token(token)
+            case Free():
+                return self._free(node)
             case Regex(pattern):
                 known = known_of(whole(pattern))
+                texts = tuple(text for text in known.texts if text)
                 return self.grammar.terminal(
-                    f"({whole_text(pattern)}) & {_NOT_EMPTY}",
-                    reach=known.most,
-                    marks=known.marks,
-                    texts=tuple(text.encode() for text in known.texts if text),
+                    Group(AND, (whole_text(pattern), _NOT_EMPTY)),
+                    replace(known, texts=texts),
                 )
             case Schema():
                 return self.lowered(node).symbol
@@ -169,6 +173,22 @@ class _Writer:
                 )
             case Repeat(part, low, loop):
                 return Repeated((self.symbol(part),), low, None if loop else 1)
+
+    def _free(self, node: Free) -> Symbol:
+        """Free text, up to its ending if it has one."""
+        ending = node.ending
+        text: Expression = _NOT_EMPTY
+        if ending:
+            text = Pattern(f"(?s:.*){_escaped(ending)}")
+        if node.stops:
+            stop = "|".join(map(_escaped, node.stops))
+            behind = "+" if node.reaches_stop else "*"
+            stopped = Pattern(f"(?s:.*)({stop})(?s:.{behind})")
+            text = Group(AND, (text, Opposite(stopped)))
+        ends = [each for each in (ending, *node.stops) if each]
+        most = max(map(len, ends), default=1)
+        marks = frozenset(each[-1] for each in ends)
+        return self.grammar.terminal(text, Known((ending or "a",), most, marks))
 
     def _symbols(self, nodes: Iterable[Node]) -> tuple[Symbol, ...]:
         """The symbols of nodes that come one after the other."""
