@@ -370,15 +370,16 @@ VERSIONS_END = """
 ## What is added
 
 Four methods are added to vLLM's `WorkerBase`, in every process: `guided_prepare` (gets the grammar of a
-request ready that the scheduler holds), `guided_health` (why nothing can be guided now), `guided_retry_after` (in how many seconds
-something may be guided again), `guided_metrics` (the figures of the pipelines).
+request ready that the scheduler holds), `guided_health` (why nothing can be guided now), `guided_retry_after`
+(in how many seconds something may be guided again), `guided_metrics` (the figures of the pipelines).
 
 Left on vLLM's objects:
 
 | object | what |
 |---|---|
 | `extra_args` of a guided request | `guided_admitted` (a frontend has compiled its spec), `guided_made` \
-(what the frontend made of it; the engine takes it off), `guided_request` (its id), `guided_left` (left to vLLM), `guided_reasoning` (in the frontend: what its caller says of it) |
+(what the frontend made of it; the engine takes it off), `guided_request` (its id), \
+`guided_left` (left to vLLM), `guided_reasoning` (in the frontend: what its caller says of it) |
 | the input processor, the worker, the sampler | `_guided_gate`, `_guided_engine`, `_guided_runners` |
 | the `BeamSearchParams` of a server | `_guided_request` |
 | the `additional_config` of an engine whose speculative config is the plugin's | `guided_plugin_jump` |

@@ -154,7 +154,7 @@ class _Reader:
                 inner = known[symbol.rule]
             elif isinstance(symbol, Repeated):
                 inner = self._end_of(symbol.symbols, known) + whole
-            elif symbol.text not in self._rules.terminals:
+            elif not isinstance(symbol, Terminal):
                 inner = whole
             found = max(found, inner + after, key=len)
             after = whole + after
