@@ -182,16 +182,16 @@ class GrammarCompiler:
             return self._kept.get(language_of(spec))
 
     def admit(
-        self, spec: OutputSpec, *, deadline: float | None = None
+        self, spec: OutputSpec, *, deadline: float | None = None, apart: bool = False
     ) -> Prepared | None:
         """Make sure that a spec compiles, for another process: returns what that
-        process loads it from, or None where it compiles it in place. `deadline` and
-        errors: as in `compile`."""
+        process loads it from, or None where it compiles it in place. `apart`: small
+        ones get a helper too. `deadline` and errors: as in `compile`."""
 
         def found(key: OutputSpec) -> Grammar | Prepared | None:
             return self._kept.get(key) or self._cache.get(key)
 
-        make = partial(self._made, travels=True)
+        make = partial(self._made, travels=True, apart=apart)
         made = self._once(spec, "admission", found, make, deadline)
         return made if isinstance(made, Prepared) else None
 
@@ -320,15 +320,22 @@ class GrammarCompiler:
         return grammar
 
     def _made(
-        self, key: OutputSpec, deadline: float, *, travels: bool = False
+        self,
+        key: OutputSpec,
+        deadline: float,
+        *,
+        travels: bool = False,
+        apart: bool = False,
     ) -> Grammar | Prepared:
         """What a helper made of a spec, or its grammar where it needs none; both are
-        kept. `travels`: another process needs it, this one does not."""
+        kept. `travels`: another process needs it, this one does not. `apart`: also a
+        small one needs a helper."""
         check_limits(key, self.config)
         allowed = Allowance(self.config.compile_seconds, deadline)
 
         def make(backend: str, last: bool) -> Grammar | Prepared:
-            small = self._is_small(key, backend)
+            isolated = apart and self.config.isolate_compiles
+            small = not isolated and self._is_small(key, backend)
             prepares = hasattr(self.chooser.backend(backend), "prepare")
             local = backend in self.plugins.local
             if small and prepares and travels and not local:

@@ -370,7 +370,7 @@ class Ahead(Sequence[Any]):
             new.values(), key=lambda asked: len(str(asked.form)), reverse=True
         ):
             with suppress(GuidedError):
-                specs.begin(asked)
+                specs.begin(asked, ahead=True)
 
 
 def gate_of(owner: Any) -> Gate:

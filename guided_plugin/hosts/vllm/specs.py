@@ -143,11 +143,12 @@ class Specs:
         return None if found is LEFT and asked.own else found
 
     def begin(
-        self, asked: Asked, most: float = math.inf
+        self, asked: Asked, most: float = math.inf, *, ahead: bool = False
     ) -> Admitted | Future[Admitted]:
         """The spec that a request asks for, if it is remembered or compiles in
         milliseconds; else what a thread makes of it, for all requests of the same form.
-        `most`: how many may be made at a time. Raises GuidedError."""
+        `most`: how many may be made at a time. `ahead`: the caller does not need it
+        yet, so that it never compiles here. Raises GuidedError."""
         found = self.look_up(asked) if asked.key is None else None
         if found is not None:
             return found
@@ -158,7 +159,7 @@ class Specs:
                 raise refusal
         except GuidedError as error:
             return self._left(asked, error)
-        if self.compiler.is_quick(spec):
+        if not ahead and self.compiler.is_quick(spec):
             return self._compiled(asked, spec)
         key = object() if asked.key is None else (asked.key, asked.own)
         with self._lock:
@@ -172,8 +173,9 @@ class Specs:
                         where="compiling",
                         hint="try again, or raise compile_queue or compile_processes",
                     )
+                compiled = partial(self._compiled, asked, spec, apart=True)
                 running = self._waiting[key] = self._threads.submit(
-                    partial(copy_context().run, self._compiled, asked, spec)
+                    partial(copy_context().run, compiled)
                 )
                 running.add_done_callback(lambda _: self._waiting.pop(key, None))
             return running
@@ -190,25 +192,20 @@ class Specs:
             spec, start_after=vocabulary.triggers(spec.start_after) or None
         )
 
-    def _compiled(self, asked: Asked, spec: OutputSpec) -> Admitted:
+    def _compiled(
+        self, asked: Asked, spec: OutputSpec, *, apart: bool = False
+    ) -> Admitted:
         start = time.monotonic()
         try:
-            made = self.compiler.admit(spec, deadline=asked.deadline)
+            made = self.compiler.admit(spec, deadline=asked.deadline, apart=apart)
+            of = made or self.compiler.compile(spec)
         except GuidedError as error:
             return self._left(asked, error)
         self.started = True
-        seconds = time.monotonic() - start
-        of = made or self.compiler.cached(spec)
-        backend = "" if of is None else of.backend
-        telling.listener.compiled(backend, seconds)
-        least = 0 if of is None else least_tokens(of.shortest)
-        told = (
-            ((), frozenset[int](), 0)
-            if of is None
-            else (of.unenforced, of.named, least)
-        )
+        telling.listener.compiled(of.backend, time.monotonic() - start)
         written = None if made is None else pickle.dumps(made)
-        return self._remember(asked, Admitted(spec, written, backend, *told))
+        told = of.backend, of.unenforced, of.named, least_tokens(of.shortest)
+        return self._remember(asked, Admitted(spec, written, *told))
 
     def _left(self, asked: Asked, error: GuidedError) -> Admitted:
         """LEFT, where the operator leaves a refused spec to vLLM. Raises the error
