@@ -29,7 +29,7 @@ import guided_plugin as gp
 from guided_plugin.bench import Plan, bench_vllm
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.engine import Engine
-from guided_plugin.hosts.vllm.failures import passed_by
+from guided_plugin.hosts.vllm.hold import passed_by
 
 PATTERN = "[xyz]{6,14}"
 TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
