@@ -191,7 +191,9 @@ def test_log_lines_about_a_request_begin_with_its_id():
         "batching.py",
         "call.py",
         "failures.py",
+        "hold.py",
         "renewal.py",
+        "table.py",
         "telling.py",
     }
     others = {text for _, text in about if not text.startswith("request %s: ")}

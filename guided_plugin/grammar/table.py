@@ -284,7 +284,7 @@ class GrammarTable:
             problem = TimeoutError("it takes too long")
         if problem is not None:
             _log.warning(
-                "request %s may be cut at its token limit: the search for its end failed: %s",
+                "request %s: may be cut at its token limit: the search for its end failed: %s",
                 request.request_id,
                 problem,
             )

@@ -211,7 +211,7 @@ def test_a_megabyte_of_tiny_values_is_refused_in_a_moment():
         start = time.thread_time()
         with pytest.raises(CompileLimitError, match="max_nodes"):
             check_size(one, GuidedConfig())
-        assert time.thread_time() - start < 0.05
+        assert time.thread_time() - start < 0.1  # 0.05 next to other tests
 
 
 @pytest.mark.parametrize(

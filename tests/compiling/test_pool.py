@@ -67,9 +67,16 @@ def test_a_large_schema_comes_back_from_a_helper(make):
 def test_what_compiles_in_place_needs_no_helper(make, options, schema):
     compiler = make(**options)
     spec = OutputSpec.json_schema(schema)
-    assert compiler.admit(spec) is None
+    made = compiler.admit(spec)  # which another process loads
+    assert make().chooser.load(made).spec == made.spec
     assert compiler.compile(spec).backend == "llguidance"
     assert compiler._pool.processes() == []
+
+
+def test_a_small_schema_gets_a_helper_where_that_is_asked_for(make):
+    compiler = make()
+    compiler.admit(OutputSpec.json_schema({"type": "integer"}), apart=True)
+    assert len(compiler._pool.processes()) == 1
 
 
 def test_processor_time_is_limited_and_what_went_over_is_remembered_for_a_minute(
