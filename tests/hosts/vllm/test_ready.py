@@ -132,7 +132,7 @@ def test_a_worker_answers_for_its_own_engine_alone():
         1,
         0,
     ]
-    text, _ = packed(gp.OutputSpec.choice(["a", "b"]))
+    text = packed(gp.OutputSpec.choice(["a", "b"]))[0]
     WorkerBase.guided_prepare(workers[1], "held", text, None)
     engines[1].prepare(text, None).result(60)
     assert [bool(engine.failed) for engine in engines] == [False, True]
