@@ -371,7 +371,8 @@ VERSIONS_END = """
 
 Four methods are added to vLLM's `WorkerBase`, in every process: `guided_prepare` (gets the grammar of a
 request ready that the scheduler holds), `guided_health` (why nothing can be guided now),
-`guided_retry_after` (in how many seconds something may be guided again), `guided_metrics` (the figures of the pipelines).
+`guided_retry_after` (in how many seconds something may be guided again), `guided_metrics` (the figures of the
+pipelines).
 
 Left on vLLM's objects:
 
