@@ -334,8 +334,9 @@ class GrammarCompiler:
         allowed = Allowance(self.config.compile_seconds, deadline)
 
         def make(backend: str, last: bool) -> Grammar | Prepared:
-            isolated = apart and self.config.isolate_compiles
-            small = not isolated and self._is_small(key, backend)
+            small = self._is_small(key, backend) and not (
+                apart and self.config.isolate_compiles
+            )
             prepares = hasattr(self.chooser.backend(backend), "prepare")
             local = backend in self.plugins.local
             if small and prepares and travels and not local:

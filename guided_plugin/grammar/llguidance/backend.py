@@ -6,8 +6,9 @@ compiled), tokenizer, lexers and matcher.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -143,7 +144,7 @@ class LLGuidanceBackend:
         first = self._first(spec, lark.text)
         self._probe(spec, lark)
         left = self._left_out(spec)
-        named = self._named(spec, lark.text)
+        named = self._named(spec, lark)
         if spec.close_before_length:
             lark = replace(lark, ends=ends_of(lark.rules))
         made = Prepared(spec, self.name, lark.packed(), unenforced=left, named=named)
@@ -188,14 +189,15 @@ class LLGuidanceBackend:
         )
         return left_out(schemas, self._unenforced)
 
-    def _named(self, spec: OutputSpec, text: str) -> frozenset[int]:
+    def _named(self, spec: OutputSpec, lark: LarkGrammar) -> frozenset[int]:
         """The control tokens that a client's grammar or tag names."""
-        if spec.kind not in ("grammar", "structural_tag"):
-            return frozenset()
-        found = {
-            one for token in tokens_in(text) for one in self._tokenizers.ids(token)
-        }
-        return frozenset(found & self._tokenizers.controls.keys())
+        found: Iterable[int] = ()
+        if lark.rules and spec.kind == "structural_tag":
+            found = lark.rules.tokens
+        elif spec.kind == "grammar":
+            ids = map(self._tokenizers.ids, tokens_in(spec.text))
+            found = itertools.chain.from_iterable(ids)
+        return frozenset(self._tokenizers.controls.keys() & found)
 
     def _matcher(
         self, spec: OutputSpec, text: str, tokenizer: Any, times: int = 1
@@ -250,8 +252,8 @@ class LLGuidanceBackend:
         lexers = Lexers(first, another, self._lexers, forces=lark.forces)
         impossible = self._tokenizers.impossible_token if lark.endless else None
         distinct = self._distinct_rules(spec) if lark.distinct else None
-        left = self._left_out(spec)
-        named = self._named(spec, text)
+        left = self._left_out(spec) if prepared is None else prepared.unenforced
+        named = self._named(spec, lark) if prepared is None else prepared.named
         bounded = spec.kind != "grammar"
         size = (
             _GRAMMAR_BYTES

@@ -40,8 +40,6 @@ _NEAR = 8
 """Steps until it is looked at again: an output that may go on for more is never led.
 Chosen: searches of 13 ms, the longest that were seen often, take 2 ms of a step
 then."""
-_RECENT = 6
-"""Endings of other outputs that are tried before one is searched."""
 _TAIL = 40
 """Tokens of an ending that was known, of which each last part is tried. Chosen: real
 shortest outputs have 15 to 35."""
@@ -77,7 +75,6 @@ class ClosingRules:
         self._first = first
         self._lost = 0.0
         """Seconds of searches that found nothing."""
-        self._recent: list[Ending] = []
         self._known: Latest[tuple[int, Ending], Ending] = Latest(MEMO_BYTES)
         """The ending that was found after a token, by that and the ending before it."""
         self._places: Latest[tuple[bytes, Ending], _Place] = Latest(MEMO_BYTES)
@@ -100,9 +97,6 @@ class ClosingRules:
             for ending in self._likely(token, before):
                 if len(ending) <= needed and matcher.ends_with(ending):
                     return ending
-        for ending in self._recent:
-            if len(ending) <= enough and matcher.ends_with(ending):
-                return ending
         tail = self._tail(matcher, before or self._first)
         if tail is not None and len(tail) <= enough:
             return tail
@@ -114,9 +108,6 @@ class ClosingRules:
         )
         if found is not None:
             self._remember(token, before, found)
-            self._recent = [found, *(one for one in self._recent if one != found)][
-                :_RECENT
-            ]
         else:
             self._lost += time.thread_time() - start
         return found

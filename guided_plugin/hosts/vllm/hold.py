@@ -41,7 +41,7 @@ class Held:
 
     def __init__(self, request: Any, question: tuple[Any, ...]) -> None:
         self.question = question
-        """What the workers of other processes are asked; empty once they are."""
+        """What the workers of other processes are asked; empty where there are none."""
         self._request = request
         self._until = time.monotonic() + _SECONDS
         self._ready = False
@@ -115,9 +115,9 @@ def add_request(original: Any) -> Any:
     def replaced(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         held = request.structured_output_request
         if isinstance(held, Held) and held.question:
-            question = held.question
-            held.question = ()
-            self.model_executor.collective_rpc(PREPARE, args=question, non_block=True)
+            self.model_executor.collective_rpc(
+                PREPARE, args=held.question, non_block=True
+            )
         return original(self, request, *args, **kwargs)
 
     return replaced

@@ -183,6 +183,8 @@ class RuleSet:
     start: Symbol
     rules: dict[str, Rule]
     terminals: tuple[Terminal, ...]
+    tokens: frozenset[int]
+    """Tokens that rules name by their number."""
     spaced: bool
     """Whether a space follows commas and colons."""
 

@@ -92,11 +92,12 @@ def written(
             text = _joined([first, *_terminal_lines(grammar, tried)])
             probes.append(Probe(text, sources))
     rules = {name: grammar.rules[name] for name in names}
+    tokens = frozenset(one.number for one in symbols if isinstance(one, Token))
     return LarkGrammar(
         _joined(lines),
         tuple(probes),
         endless=NEVER in rules,
-        rules=RuleSet(start, rules, tuple(terminals), whitespace == "spaced"),
+        rules=RuleSet(start, rules, tuple(terminals), tokens, whitespace == "spaced"),
     )
 
 
