@@ -24,7 +24,7 @@ from guided_plugin.hosts.vllm.hold import check_ready
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import Call, patch
 from guided_plugin.hosts.vllm.places import note
-from guided_plugin.hosts.vllm.questions import ask_all, offer_methods
+from guided_plugin.hosts.vllm.questions import Health, ask_all, offer_methods
 from guided_plugin.hosts.vllm.reasoning import Said
 from guided_plugin.hosts.vllm.specs import LEFT, Admitted
 from guided_plugin.hosts.vllm.telling import refusal, refused
@@ -278,7 +278,7 @@ async def state_of(app: Any) -> dict[str, Any]:
     off: Exception | None = gate.unsupported_reason
     try:
         if off is None:
-            await gate.health.check_async(partial(ask_all, engine))
+            await Health().check_async(partial(ask_all, engine))
     except Exception as error:  # an engine that has ended, too
         off = error
     return told | {
