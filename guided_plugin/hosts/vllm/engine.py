@@ -255,7 +255,7 @@ class Engine:
     def prepare(self, packed: str, made: bytes | None) -> Future[Admission]:
         """Get the spec of a request that will come ready. Never blocks; any thread.
         `made`: what a frontend made of it."""
-        if self._pipeline is None or not self.leads:
+        if self._pipeline is None:
             ready: Future[Admission] = Future()
             ready.set_result(Admission("", 0.0))
             return ready
