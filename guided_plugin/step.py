@@ -85,6 +85,9 @@ class Closure(NamedTuple):
     step: int
     """The first such step, numbered as `GrammarRuntime.newest` is."""
     reason: str
+    place: int = 0
+    """A request that is LED behind so many drafts of that step: it is if they are all
+    taken. What it is led to may end it in the same step."""
 
 
 @dataclass(frozen=True, slots=True)

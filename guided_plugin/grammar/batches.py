@@ -65,6 +65,8 @@ class RunningRequest:
     """Whether it keeps its matcher though that shares much."""
     closing: OutputClosing | None = None
     """What closes it before its token limit, where its spec asks for that."""
+    counted: bool = False
+    """Whether it was counted as one that is led to an end."""
     watched: int = 0
     """For so many calls more it has a deadline, though its backend bounds them: one for
     all was slow."""

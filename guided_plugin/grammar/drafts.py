@@ -71,7 +71,7 @@ class _Walk:
         table = self._table
         count = len(self._slots)
         filled = 0
-        led = list(table.led)
+        led = table.led
         tokens_led = table.tokens_led
         table.failures = []
         ahead: Sequence[int] = range(count)
@@ -82,7 +82,10 @@ class _Walk:
             slots = tuple(self._slots[i] for i in ahead)
             table.accept(slots, [tokens[i] for i in ahead])
             self._keep_failures()
+            table.led = {}
             table.fill(slots, self._mask[(place + 1) * count :], ahead)
+            for slot in table.led:
+                led.setdefault(slot, place + 1)
             self._keep_failures(BudgetError)
             filled += len(ahead)
             ahead = [i for i in ahead if i in self._origins]

@@ -97,9 +97,11 @@ class GrammarTable:
         self._fill_seconds = 0.0
         self.failures: list[tuple[int, GuidedError]] = []
         """Slots that failed since the host last took this list, with the reason."""
-        self.led: list[int] = []
+        self.led: dict[int, int] = {}
         """Slots whose outputs came so near their limit since then that they are led to
-        an end."""
+        an end: behind how many drafts of the next step."""
+        self.outputs_led = 0
+        """Such outputs since then, each counted once."""
         self.tokens_led = 0
         """Tokens since then that had no other choice."""
         self._closing_until = 0.0
@@ -293,7 +295,9 @@ class GrammarTable:
         if closing.led > before:
             self.tokens_led += 1
             if not before:
-                self.led.append(slot)
+                self.led[slot] = 0
+                self.outputs_led += not request.counted
+                request.counted = True
 
     def _look_at_matchers(self) -> None:
         """Replace matchers whose shared state is to be given up, as many as time

@@ -78,7 +78,6 @@ class InlineRuntime(GrammarRuntime):
         self._waits = Times()
         """Seconds that the host's thread filled masks in each step: nothing else goes
         on meanwhile."""
-        self._led = 0
         """Outputs that were led to an end."""
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
@@ -133,10 +132,10 @@ class InlineRuntime(GrammarRuntime):
         )
         self.followers.filled(step)
         led = self.table.led
-        self.table.led = []
-        self._led += len(led)
+        self.table.led = {}
         self._closed += [
-            Closure(self.table.requests[slot].request_id, step, LED) for slot in led
+            Closure(self.table.requests[slot].request_id, step, LED, place)
+            for slot, place in led.items()
         ]
         self._masks.upload(step, self._count)
         self._waits.add(time.perf_counter() - start)
@@ -189,7 +188,7 @@ class InlineRuntime(GrammarRuntime):
         return WorkerMetrics(
             shared_bytes=self._shape.size if self._shape.followers else 0,
             learnt_bytes=self._compiler.chooser.learnt_bytes(),
-            led_outputs=self._led,
+            led_outputs=self.table.outputs_led,
             led_tokens=self.table.tokens_led,
             exposed_wait=self._waits.median(),
             times={"exposed_wait": self._waits.counts()},

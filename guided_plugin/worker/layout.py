@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 
 from guided_plugin.errors import PipelineError
 from guided_plugin.grammar.base import MaskArray
-from guided_plugin.step import LED, NO_TOKEN
+from guided_plugin.step import LED, NO_TOKEN, Closure
 from guided_plugin.worker.words import Counter, PlanField, RankWord, Time
 
 PLAN_DEPTH = 4
@@ -62,7 +62,9 @@ _PAGE = 4096
 _LINE = 128  # two lines of 64: neighbours are prefetched in pairs
 _MAGIC = b"GUIDEDPL"
 _VERSION = 7
-_CLOSURE = np.dtype([("serial", "<i8"), ("step", "<i8"), ("reason", "S1008")])
+_CLOSURE = np.dtype(
+    [("serial", "<i8"), ("step", "<i8"), ("place", "<i8"), ("reason", "S1000")]
+)
 _Number = TypeVar("_Number", bound=np.generic)
 _HEADER = struct.Struct("<8sIIIIIIIQ16s")
 DIRECTORY = "/dev/shm"
@@ -294,24 +296,25 @@ class Region:
         for token in stop_token_ids:
             words[:, token // 32] |= np.uint32(1 << (token % 32))
 
-    def write_closure(self, slot: int, serial: int, step: int, reason: str) -> None:
+    def write_closure(
+        self, slot: int, serial: int, step: int, reason: str, place: int = 0
+    ) -> None:
         """The request `serial` of a slot failed, and its masks are closed from a step
-        on; or its output is LED. To be called before FILLED reaches that step. What is
+        on; or its output is LED, behind so many drafts. To be called before FILLED reaches that step. What is
         there of the same request stays, unless that was LED."""
         entry = self._closures[slot]
         if entry["serial"] == serial and entry["reason"] != LED.encode():
             return
         entry["serial"] = 0
-        entry["step"], entry["reason"] = (
-            step,
-            reason.encode()[: _CLOSURE["reason"].itemsize],
-        )
+        entry["step"] = step
+        entry["place"] = place
+        entry["reason"] = reason.encode()[: _CLOSURE["reason"].itemsize]
         if FENCED:
             fence()
         entry["serial"] = serial
         self.store(Counter.CLOSED, self.load(Counter.CLOSED) + 1)
 
-    def read_closure(self, slot: int, serial: int) -> tuple[int, str] | None:
+    def read_closure(self, request_id: str, slot: int, serial: int) -> Closure | None:
         """From which step on the request `serial` of a slot is closed, and why; None if
         it is not."""
         entry = self._closures[slot]
@@ -319,7 +322,8 @@ class Region:
             return None
         if FENCED:
             fence()
-        return int(entry["step"]), bytes(entry["reason"]).decode(errors="ignore")
+        reason = bytes(entry["reason"]).decode(errors="ignore")
+        return Closure(request_id, int(entry["step"]), reason, int(entry["place"]))
 
     def close(self) -> None:
         """Close the file; the memory is freed with the last array on it."""

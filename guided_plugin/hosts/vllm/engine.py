@@ -54,7 +54,7 @@ from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec, unpacked
 from guided_plugin.spec.memo import remembered
 from guided_plugin.spec.output_spec import spec_bytes
-from guided_plugin.step import UNGUIDED, Admission
+from guided_plugin.step import UNGUIDED, Admission, Closure
 from guided_plugin.worker.ranks.group import agree, not_shared
 
 _log = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ class Engine:
             slot = self._take_slot(request_id, spec, tokens, error)
         except GuidedError as problem:
             # not guided at all: it ends as an error
-            self.failed.add(request_id, AT_ONCE, problem.reason)
+            self.failed.add(Closure(request_id, AT_ONCE, problem.reason))
             return GuidedRequest(
                 request_id, UNGUIDED, min(params.all_stop_token_ids, default=0)
             )

@@ -38,7 +38,7 @@ from guided_plugin.hosts.vllm.jump import switch_of
 from guided_plugin.hosts.vllm.logits import GuidedRequest
 from guided_plugin.hosts.vllm.patches import named, patch_in
 from guided_plugin.spec import unpacked
-from guided_plugin.step import LED
+from guided_plugin.step import LED, Closure
 
 _log = logging.getLogger(__name__)
 
@@ -267,7 +267,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.pending: dict[str, tuple[int, str]] = {}
+        self.pending: dict[str, Closure] = {}
         self.tells = True
         """Whether this rank's output is the one that vLLM takes; nothing is noted
         elsewhere."""
@@ -284,14 +284,14 @@ class Ledger:
         with self._lock:
             self._ready.append(request_id)
 
-    def add(self, request_id: str, step: int, reason: str) -> None:
+    def add(self, closure: Closure) -> None:
         """A request is closed from a step on, or led. The first reason why it failed
         stays."""
         if self.tells:
             with self._lock:
-                known = self.pending.get(request_id)
-                if known is None or known[1] == LED:
-                    self.pending[request_id] = step, reason
+                known = self.pending.get(closure.request_id)
+                if known is None or known.reason == LED:
+                    self.pending[closure.request_id] = closure
 
     def limited(self, requests: list[GuidedRequest], flags: Tensor) -> None:
         """Rows of these may be given a stop token in this step; [positions, requests]
@@ -330,10 +330,14 @@ class Ledger:
             for request in rows.cut(output):
                 what = f"{request.limits} leave no token that the grammar allows"
                 error = RequestError(what, hint="change them, or the spec")
-                self.add(request.request_id, step, error.reason)
+                self.add(Closure(request.request_id, step, error.reason))
         for closure in () if runtime is None else runtime.take_closed():
-            self.add(closure.request_id, closure.step, closure.reason)
-        due = self.due(step)
+            self.add(closure)
+        due = {
+            closure.request_id: closure.reason
+            for closure in self.due(step)
+            if closure.place < max(1, len(_tokens_of(output, closure.request_id)))
+        }
         for request_id, reason in due.items():
             if request_id.startswith(OWN) and reason != LED:
                 _log.error(
@@ -343,21 +347,26 @@ class Ledger:
                 )
         return due
 
-    def due(self, step: int) -> dict[str, str]:
-        """The reasons of requests that are closed in a step, by id. Each is returned
-        once, or once more where a request that has ended is noticed in another place:
-        the scheduler passes over that."""
+    def due(self, step: int) -> list[Closure]:
+        """The requests that are closed in a step. Each is returned once, or once more
+        where a request that has ended is noticed in another place: the scheduler passes
+        over that."""
         if not self.pending:
-            return {}
+            return []
         with self._lock:
-            due = {
-                one: reason
-                for one, (first, reason) in self.pending.items()
-                if first <= step
-            }
-            for one in due:
-                del self.pending[one]
+            due = [one for one in self.pending.values() if one.step <= step]
+            for closure in due:
+                del self.pending[closure.request_id]
         return due
+
+
+def _tokens_of(output: Any, request_id: str) -> list[int]:
+    """The tokens of a step that a request took; `output` is its ModelRunnerOutput."""
+    row = output.req_id_to_index.get(request_id)
+    if row is None or not output.sampled_token_ids:
+        return []
+    tokens: list[int] = output.sampled_token_ids[row]
+    return tokens
 
 
 class DeadRows(NamedTuple):
@@ -375,12 +384,7 @@ class DeadRows(NamedTuple):
         found = []
         rows = self.flags.tolist()
         for column, request in enumerate(self.requests):
-            row = output.req_id_to_index.get(request.request_id)
-            tokens = (
-                []
-                if row is None or not output.sampled_token_ids
-                else output.sampled_token_ids[row]
-            )
+            tokens = _tokens_of(output, request.request_id)
             # An accepted draft may be that token, too.
             if any(
                 token == request.stop and at[column]

@@ -161,13 +161,14 @@ class WorkerRequests:
             self._publish(slot, error.reason)
         table = self.table
         region = self._rings.region
-        for slot in table.led:
-            self._publish(slot, LED)
-        region.store(Counter.LED, region.load(Counter.LED) + len(table.led))
+        for slot, place in table.led.items():
+            self._publish(slot, LED, place)
+        region.store(Counter.LED, region.load(Counter.LED) + table.outputs_led)
         region.store(
             Counter.LED_TOKENS, region.load(Counter.LED_TOKENS) + table.tokens_led
         )
-        table.led = []
+        table.led = {}
+        table.outputs_led = 0
         table.tokens_led = 0
 
     def report_failures(self) -> None:
@@ -206,10 +207,9 @@ class WorkerRequests:
         made = self._compiler.kept(message.spec) if message.prepared is None else None
         self._channel.send(Verdict(message.key, done.result().admission(), made))
 
-    def _publish(self, slot: int, reason: str) -> None:
-        self._rings.region.write_closure(
-            slot, self._serials[slot], self._rings.filled + 1, reason
-        )
+    def _publish(self, slot: int, reason: str, place: int = 0) -> None:
+        step = self._rings.filled + 1
+        self._rings.region.write_closure(slot, self._serials[slot], step, reason, place)
 
     def _close(self, add: Add, error: GuidedError) -> None:
         """Fail a request that has no grammar to fail in."""

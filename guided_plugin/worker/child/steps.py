@@ -70,7 +70,7 @@ class PlainSteps:
         rings.mark(plan.step, Time.FILL)
         self._fill(plan)
         rings.mark(plan.step, Time.FILLED)
-        if self._table.failures or self._table.tokens_led:
+        if self._table.failures or self._table.led or self._table.tokens_led:
             self._requests.publish_failures()
         rings.filled = plan.step
         rings.region.store(Counter.FILLED, plan.step)

@@ -52,7 +52,8 @@ class LiveRequests(dict[int, LiveRequest]):
             request.state.fail(count)
             request.error = error.for_request(request.request_id)
             self.read_closures()  # what a worker wrote has the exact step
-            self._close(request, self._steps.filled + 1, error.reason)
+            step = self._steps.filled + 1
+            self._close(request, Closure(request.request_id, step, error.reason))
             self.failures.append(request)
 
     def fail_all(self, error: GuidedError) -> None:
@@ -87,14 +88,18 @@ class LiveRequests(dict[int, LiveRequest]):
             return
         self._seen = self._region.load(Counter.CLOSED)
         for request in self.values():
-            entry = self._region.read_closure(request.slot, request.serial)
-            if entry is not None:
-                self._close(request, *entry)
+            closure = self._region.read_closure(
+                request.request_id, request.slot, request.serial
+            )
+            if closure is not None:
+                self._close(request, closure)
 
-    def _close(self, request: LiveRequest, step: int, reason: str) -> None:
-        if reason == LED and not request.led:
-            request.led = True
-            self._untold.append(Closure(request.request_id, step, reason))
-        if reason != LED and not request.closed:
+    def _close(self, request: LiveRequest, closure: Closure) -> None:
+        if closure.reason != LED:
+            told = request.closed
             request.closed = True
-            self._untold.append(Closure(request.request_id, step, reason))
+        else:  # again in a later step, if its drafts were not taken
+            told = request.led_in == closure.step
+            request.led_in = closure.step
+        if not told:
+            self._untold.append(closure)

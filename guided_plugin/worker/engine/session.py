@@ -59,10 +59,12 @@ class Session:
         client = self.client
         news: list[object] = []
         for request in client.requests.values():
-            closure = client.region.read_closure(request.slot, request.serial)
+            closure = client.region.read_closure(
+                request.request_id, request.slot, request.serial
+            )
             # The worker before may have closed it, and ended before it could send that.
-            if closure is not None and closure[1] != LED:
-                client.requests.fail(request, RequestError(closure[1]))
+            if closure is not None and closure.reason != LED:
+                client.requests.fail(request, RequestError(closure.reason))
             news.append(client.add_message(request))
         news += client.admissions.questions()
         news += [sync for _, sync in client.syncs.values()]

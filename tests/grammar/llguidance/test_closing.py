@@ -308,7 +308,7 @@ def test_near_the_end_the_model_still_chooses(compiler):
         assert (len(mask_of(table)) >= 100) == many
         table.accept((0,), [byte])
     assert mask_of(table) == [END]
-    assert table.led == [0]
+    assert table.led == {0: 0}
     assert table.tokens_led == 2  # the quote, the stop token
 
 
@@ -332,7 +332,7 @@ def test_an_output_whose_end_is_not_found_runs_on_and_that_is_told(
     assert "may be cut at its token limit" in record.message
 
 
-def test_drafts_that_would_lead_an_output_do_not(compiler):
+def test_drafts_that_would_lead_an_output_are_told_with_their_place(compiler):
     properties = {"a": {"type": "string"}, "b": {"type": "string"}}
     schema = {"type": "object", "properties": properties, "required": ["a"]}
     table = table_of(compiler, OutputSpec.json_schema(schema), 16)
@@ -341,7 +341,10 @@ def test_drafts_that_would_lead_an_output_do_not(compiler):
         table.accept((0,), [byte])
     drafts = [[byte] for byte in b'","b":"']
     fill_with_drafts(table, (0,), np.zeros((8, VOCABULARY.words), np.int32), drafts)
-    assert (table.led, table.tokens_led) == ([], 0)
+    assert (table.led, table.tokens_led) == ({0: 5}, 0)
+    # nor is it when the model says something else
+    mask_of(table)
+    assert table.led == {0: 5}
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(1.0, b"aaaab"), (-1.0, b"b")])
@@ -354,7 +357,8 @@ def test_where_there_is_no_time_for_a_choice_the_output_is_led(
     while table.phase(0) is Phase.ACTIVE:
         tokens.append(mask_of(table)[0])
         table.accept((0,), [tokens[-1]])
-    assert table.led == [0]
+    assert table.led == {0: 0}
+    assert table.outputs_led == 1
     assert text_of(tokens[:-1]) == text
 
 
