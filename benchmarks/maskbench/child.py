@@ -93,7 +93,7 @@ class FileBench:
         self._stage("reading")
         document = json.loads(path.read_bytes())
         tokens = [
-            (test["valid"], self._tokens(_text(test["data"])))
+            (test["valid"], self._tokens(text_of(test["data"])))
             for test in document["tests"]
         ]
         result = FileResult(path.name, tests=len(tokens))
@@ -242,7 +242,7 @@ class _NoBatch:
         """Nothing."""
 
 
-def _text(data: Any) -> str:
+def text_of(data: Any) -> str:
     """An instance as JSON. A lone surrogate has no UTF-8; what Python writes for it is
     its escape."""
     return (

@@ -61,6 +61,7 @@ _IN_RUST |= {
     r"\W": "[^0-9A-Za-z_]",
     r"\d": "[0-9]",
     r"\D": "[^0-9]",
+    ".": "[^\n\r\u2028\u2029]",
 }
 
 
@@ -159,7 +160,7 @@ def _readable(schema):
 
 def _for_rust(pattern):
     """A pattern with what Rust reads otherwise spelt out: classes in classes, lone
-    braces, NUL, words."""
+    braces, NUL, words, ends of lines."""
     result = ""
     inside = False
     for piece in _PIECES.findall(pattern):

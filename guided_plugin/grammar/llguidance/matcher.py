@@ -257,12 +257,19 @@ class LLGuidanceBatch:
         for i, check in self._distinct:
             check.restrict(mask[rows[i]])
         # At a dead end or a limit a matcher shows a stop token, as if the output were
-        # whole. To ask each of them costs more than to look for rows that show nothing
-        # else.
-        head = mask[rows, : len(self._texts)] & self._texts
-        for i in np.flatnonzero(~head.any(axis=1)).tolist():
+        # whole.
+        for i in self._suspects(mask, rows):
             if self._matchers[i].handle.is_error():
                 mask[rows[i]] = 0
+
+    def _suspects(self, mask: MaskArray, rows: list[int]) -> list[int]:
+        """Those that may show nothing but a stop token. To ask each of many costs more
+        than to look at their rows."""
+        if len(rows) == 1:
+            return [0]
+        head = mask[rows, : len(self._texts)] & self._texts
+        found: list[int] = np.flatnonzero(~head.any(axis=1)).tolist()
+        return found
 
     def _fill_all(self, mask: MaskArray, rows: list[int]) -> None:
         pairs = [(self._matchers[i].handle, rows[i]) for i in self._order]
