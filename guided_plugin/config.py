@@ -149,6 +149,9 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
     """vLLM's V2 runner: verify forced text in one forward pass, as drafts."""
     jump_drafts: int = 7
     """`jump_forward`: tokens at a time, unless a speculative config sets it."""
+    jump_rows: int = 128
+    """`jump_forward`: batches of more requests have no drafts, unless a speculative
+    config is set."""
     close_before_length: bool = False
     """Where a request does not set it: a guided output ends valid, within its token
     limit."""

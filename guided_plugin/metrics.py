@@ -377,7 +377,6 @@ HELP = {
     "offered_layout": "offered drafts of whitespace as earlier outputs had it, with what must follow it",
     "taken_layout": "accepted drafts of such whitespace",
     "forwards": "guided rows that got tokens in steps that may offer drafts",
-    "without_drafts": "batch sizes without drafts, because they were not faster",
     "led_outputs": "outputs led to an end before their token limit",
     "led_tokens": "tokens in those outputs that were the only choice",
     "restarts": "grammar workers that had to be replaced",

@@ -49,6 +49,7 @@ def test_defaults():
         "jump_forward": False,
         "close_before_length": False,
         "jump_drafts": 7,
+        "jump_rows": 128,
     }
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from guided_plugin.hosts.vllm.common import drafts_of
-from guided_plugin.hosts.vllm.jump import RUNNERS, size_of
+from guided_plugin.hosts.vllm.jump import RUNNERS
 from guided_plugin.hosts.vllm.names import Part
 from guided_plugin.hosts.vllm.v2 import NONE, Indices, PlannedBatch, V2Runner
 from guided_plugin.pipeline.pipeline import DraftStep
@@ -102,7 +102,6 @@ class V2DraftRunner(V2Runner):
         if self.engine.unsupported_reason is not None or self._unseen:
             return
         start = time.perf_counter()
-        count = batch.num_reqs
         planned = self.requests.masked(batch.idx_mapping_np)
         guided = len(planned) > 0
         if self._entered.step is not None or not guided:
@@ -112,9 +111,6 @@ class V2DraftRunner(V2Runner):
         self.engine.ahead = int(guided)
         offers = guided and self._jumps and greedy and verified and self._shown
         if guided:
-            (self.engine.without.discard if verified else self.engine.without.add)(
-                size_of(count)
-            )
             # Nobody guessed where the speculator is ours.
             none = not verified or (offers and confidences is not None)
             guesses = (None, None) if none else (batch.idx_mapping, drafts)

@@ -82,9 +82,6 @@ class Engine:
         """Where a plugin implements a step hook."""
         self.ahead = 0
         """Steps that are sent for the next output already."""
-        self.without: set[int] = set()
-        """Sizes of batches, to a power of two, whose last step was without drafts that
-        it could have had."""
         self.leads = True
         """Whether this rank has the grammars, and tells of failures: of several ranks
         the first, whose output vLLM takes."""
@@ -331,7 +328,6 @@ class Engine:
         metrics["host_thread"] = self.seconds.median()
         metrics["learnt_limit_bytes"] = self.options.learnt_bytes
         metrics["left_to_vllm"] = Left.requests
-        metrics["without_drafts"] = len(self.without)
         metrics["choices"] = [
             [*choice, count] for choice, count in metrics["choices"].items()
         ]

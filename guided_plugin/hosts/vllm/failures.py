@@ -34,7 +34,7 @@ from guided_plugin.hosts.vllm.common import (
     REQUEST,
 )
 from guided_plugin.hosts.vllm.hold import release
-from guided_plugin.hosts.vllm.jump import switch_of
+from guided_plugin.hosts.vllm.jump import drafts_by_size
 from guided_plugin.hosts.vllm.logits import GuidedRequest
 from guided_plugin.hosts.vllm.patches import named, patch_in
 from guided_plugin.spec import unpacked
@@ -126,10 +126,10 @@ def add_request(original: Any) -> Any:
         extra = None if params is None else params.extra_args
         if extra and extra.get(MARK) is True:
             Left.requests += 1
+        drafts = drafts_by_size(self)
         if extra and extra.get(GUIDED) is not None:
-            switch = switch_of(self)
-            if switch is not None:
-                switch.guided.add(request.request_id)
+            if drafts is not None:
+                drafts.guided[request.request_id] = request
             # Params may be shared, by the children of one request among others.
             request.sampling_params = copy.copy(params)
             request.sampling_params.extra_args = {**extra, REQUEST: request.request_id}
@@ -141,8 +141,7 @@ def add_request(original: Any) -> Any:
 
 
 def update_from_output(original: Any) -> Any:
-    """`Scheduler.update_from_output`. What a step took is noted here too, for
-    `jump_forward`."""
+    """`Scheduler.update_from_output`."""
 
     def replaced(
         self: Any,
@@ -154,9 +153,6 @@ def update_from_output(original: Any) -> Any:
         for request_id in getattr(model_runner_output, READY, ()):
             release(self.requests.get(request_id))
         failed = getattr(model_runner_output, FAILED, {})
-        switch = switch_of(self)
-        if switch is not None:
-            switch.note(scheduler_output, model_runner_output.sampled_token_ids)
         unbegun = dict(self.__dict__.get(_UNBEGUN) or ())
         led = set(self.__dict__.get(_LED) or ())
         if not failed and not unbegun and not led:

@@ -52,7 +52,6 @@ _TOLD: Mapping[str, str] = {
     "offered_layout": "drafts_offered_layout",
     "taken_layout": "drafts_taken_layout",
     "forwards": "drafts_forwards",
-    "without_drafts": "drafts_off",
     "led_outputs": "outputs_led",
     "led_tokens": "tokens_led",
     "restarts": "worker_restarts",

@@ -224,6 +224,8 @@ vllm.engine.arg_utils
   EngineArgs has speculative_config additional_config
   EngineArgs.create_engine_config begins self
     -> START jump:create_engine_config: with `jump_forward`, a speculative config where there is none
+vllm.config
+  SpeculativeConfig has num_speculative_tokens_per_batch_size
 vllm.v1.worker.gpu.spec_decode
   init_speculator begins vllm_config device req_states
     -> START jump:init_speculator: drafts go to the grammars when they are proposed, not in the sampler
@@ -236,12 +238,7 @@ vllm.v1.worker.gpu.spec_decode.rejection_sampler
 vllm.v1.worker.gpu.states
   RequestState has device max_num_reqs num_computed_tokens_np prefill_len req_id_to_index
 vllm.v1.core.sched.scheduler
-  Scheduler has vllm_config dynamic_sd_lookup running waiting prefill_capacity_bound
-  Scheduler.schedule begins self throttle_prefills
-    -> START jump:schedule: requests begin in every second or fourth step at most, where that is faster
-vllm.v1.core.sched.output
-  SchedulerOutput has num_scheduled_tokens finished_req_ids scheduled_new_reqs
-  NewRequestData has req_id
+  Scheduler has vllm_config dynamic_sd_lookup
 vllm.v1.worker.gpu.spec_decode.adaptive_verification
   AdaptiveVerificationManager.add_request begins self req_idx
   AdaptiveVerificationManager.record_confidences begins self confidence_probs input_batch

@@ -3,7 +3,6 @@ that was asked for."""
 
 import copy
 import dataclasses
-import itertools
 import json
 import os
 import re
@@ -23,7 +22,7 @@ from vllm_support import SCHEMA, params_of, processors, runner
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import questions as vllm_health
-from guided_plugin.hosts.vllm.jump import DraftSwitch
+from guided_plugin.hosts.vllm.jump import DraftsBySize
 
 TAG = {
     "format": {
@@ -435,44 +434,21 @@ def test_while_nothing_can_be_guided_running_requests_fail_and_new_ones_get_503(
     assert llm.collective_rpc("guided_health") == [""]
 
 
-def test_requests_that_begin_in_every_second_step_at_most_have_the_same_outputs(
-    llm, checker, monkeypatch
-):
-    """Also next to preempted requests and prompts in parts; nothing waits for ever."""
+def test_steps_may_have_drafts_while_guided_requests_are_there(llm, monkeypatch):
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
-    schedule = type(scheduler).schedule
-    begun = []
+    asked = []
 
-    def note(self, *args):
-        scheduled = schedule(self, *args)
-        begun.append(bool(scheduled.scheduled_new_reqs))
-        return scheduled
+    class Asked(DraftsBySize):
+        """Answers 0: this model runner has no drafts."""
 
-    monkeypatch.setattr(type(scheduler), "schedule", note)
-    forms = [YES, None, OURS[0], THEIRS[2], {"regex": "[ab]{2,5}"}] * 8
-    asked = [
-        params_of(form, temperature=0.0, theirs=form is THEIRS[2]) for form in forms
-    ]
-    prompts = ["x" * (3 + 29 * (at % 7 == 0)) for at in range(len(forms))]
-    adjacent = []
-    texts = []
-    for switch in (None, NoDrafts(7)):
-        monkeypatch.setattr(scheduler, "dynamic_sd_lookup", switch)
-        begun.clear()
-        outputs = [
-            output.outputs[0] for output in llm.generate(prompts, asked, use_tqdm=False)
-        ]
-        texts.append([output.text for output in outputs])
-        adjacent.append(sum(one and other for one, other in itertools.pairwise(begun)))
-    assert texts[0] == texts[1]
-    assert adjacent[1] < adjacent[0] / 4  # as many as follow long prompts
-    for form, output in zip(forms, outputs, strict=True):
-        if form is not None:
-            checker(form, output)
+        def __getitem__(self, rows):
+            asked.append(super().__getitem__(rows))
+            return 0
 
-
-class NoDrafts(DraftSwitch):
-    """Without drafts, which this model runner has none of."""
-
-    def __getitem__(self, rows):
-        return 0
+    lookup = Asked([7] * 100)
+    monkeypatch.setattr(scheduler, "dynamic_sd_lookup", lookup)
+    for form, drafts in ((None, 0), (YES, 7), (None, 0)):
+        asked.clear()
+        params = params_of(form, max_tokens=3)
+        llm.generate(["x"] * 3, params, use_tqdm=False)
+        assert set(asked) == {drafts}
