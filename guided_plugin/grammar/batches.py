@@ -65,8 +65,8 @@ class RunningRequest:
     """Whether it keeps its matcher though that shares much."""
     closing: OutputClosing | None = None
     """What closes it before its token limit, where its spec asks for that."""
-    counted: bool = False
-    """Whether it was counted as one that is led to an end."""
+    led: bool = False
+    """Whether its output was led to an end before its token limit."""
     watched: int = 0
     """For so many calls more it has a deadline, though its backend bounds them: one for
     all was slow."""
@@ -75,11 +75,6 @@ class RunningRequest:
     def bounded(self) -> bool:
         """Whether it is called together with others."""
         return self.grammar.bounded and not self.watched
-
-    @property
-    def led(self) -> bool:
-        """Whether its output was led to an end before its token limit."""
-        return self.closing is not None and self.closing.led > 0
 
     def replayed(self) -> tuple[Matcher, bool]:
         """A new matcher, moved past the request's tokens, and whether it accepted all

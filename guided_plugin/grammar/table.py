@@ -296,8 +296,8 @@ class GrammarTable:
             self.tokens_led += 1
             if not before:
                 self.led[slot] = 0
-                self.outputs_led += not request.counted
-                request.counted = True
+                self.outputs_led += not request.led
+                request.led = True
 
     def _look_at_matchers(self) -> None:
         """Replace matchers whose shared state is to be given up, as many as time

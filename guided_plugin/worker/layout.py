@@ -308,7 +308,7 @@ class Region:
         entry["serial"] = 0
         entry["step"] = step
         entry["place"] = place
-        entry["reason"] = reason.encode()[: _CLOSURE["reason"].itemsize]
+        entry["reason"] = reason.encode()  # cut where it is too long
         if FENCED:
             fence()
         entry["serial"] = serial
