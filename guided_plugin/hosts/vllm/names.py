@@ -331,10 +331,6 @@ vllm.distributed.parallel_state
   GroupCoordinator has is_last_rank
 vllm.config
   ParallelConfig has distributed_executor_backend prefill_context_parallel_size
-vllm.v1.worker.gpu_worker
-  Worker has model_runner
-vllm.v1.worker.gpu_model_runner
-  GPUModelRunner has requests
 [ENGINES]
 vllm.v1.engine.core_client
   AsyncMPClient has core_engines

@@ -322,6 +322,10 @@ def test_the_engine_is_told_how_many_tokens_an_output_may_have(theirs, reasoning
             {"parallel_config": parallel(prefill_context_parallel_size=2)},
             "prefill context",
         ),
+        (
+            {"parallel_config": parallel(pipeline_parallel_size=2)},
+            "pipeline parallelism is not supported with vLLM's V1 model runner",
+        ),
         ({"model_config": SimpleNamespace(skip_tokenizer_init=True)}, "tokenizer"),
     ],
 )
