@@ -345,8 +345,10 @@ def test_what_an_engine_cannot_serve_is_refused_and_their_own_is_left_to_vllm(
 def test_a_vllm_that_lacks_something_is_refused_by_its_name_and_its_own_is_left_to_it(
     monkeypatch,
 ):
-    gone = Name("vllm.v1.engine.async_llm:AsyncLLM.gone", Part.FRONTEND)
-    monkeypatch.setattr(vllm_contract, "NAMES", (*vllm_contract.NAMES, gone))
+    gone = Name("vllm.v1.engine.async_llm:AsyncLLM.gone")
+    names = vllm_contract.NAMES
+    changed = {**names, Part.FRONTEND: (*names[Part.FRONTEND], gone)}
+    monkeypatch.setattr(vllm_contract, "NAMES", changed)
     vllm_contract._broken.cache_clear()
     gate = Gate(config(TAKES_OVER))
     vllm_contract._broken.cache_clear()
