@@ -24,7 +24,7 @@ help:
 	@echo "make unit      the tests without vLLM that take less than ten seconds, but for those of tools (ARGS=... goes to pytest)"
 	@echo "make unit-all  those of tools and the slow ones too, with coverage"
 	@echo "make vllm-test the tests against a real vLLM on the CPU, in a venv of its own"
-	@echo "make replicas-test  two engines behind vLLM's data-parallel front, one of them killed; ranks on two machines, and stages"
+	@echo "make replicas-test  two engines behind vLLM's data-parallel front, one of them killed; ranks on two machines"
 	@echo "make clients-test  openai, instructor, langchain-openai and pydantic-ai against servers of that vLLM, one with SmolLM2"
 	@echo "make answers   two small real models on BFCL's calls and on lists: fails if a finished answer is not valid (ARGS=...)"
 	@echo "make vllm-next-test  the contract, gate and runners with the Python files of VLLM_RELEASES"
@@ -129,10 +129,8 @@ $(VLLM_STAMP): pyproject.toml constraints.txt constraints-vllm.txt
 
 # vLLM and what it loads warn of much that is not ours: warnings are errors in `unit` alone.
 VLLM_PYTEST := $(VLLM)/bin/python -m pytest -o filterwarnings=default -o timeout=900
-# Left to nightly: ranks with grammars inline or on two machines, which other tests have without vLLM, and two pipeline
-# stages. These spin on both processors of a machine of two, and in one of three runs no spec was ready within 120 s there.
-RANKS := tests/hosts/vllm/test_several_ranks.py::
-NIGHTLY_RANKS := "$(RANKS)test_two_ranks[inline-1]" "$(RANKS)test_two_stages"
+# Left to nightly: ranks with grammars inline or on two machines, which other tests have without vLLM.
+NIGHTLY_RANKS := "tests/hosts/vllm/test_several_ranks.py::test_two_ranks[inline-1]"
 vllm-test: $(VLLM_STAMP)
 	$(VLLM_PYTEST) $(addprefix --ignore=tests/hosts/vllm/test_,replicas.py load.py two_machines.py) \
 		$(addprefix --deselect=,$(NIGHTLY_RANKS)) tests/hosts/vllm

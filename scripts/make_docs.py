@@ -402,18 +402,19 @@ def render_versions() -> str:
     wrapped."""
     parts = ["| part | without it there is no | names |", "|---|---|---|"]
     for part in Part:
-        found = [name.path.partition(":")[2] for name in NAMES if name.part is part]
+        found = [name.path.partition(":")[2] for name in NAMES[part]]
         parts.append(
             f"| `{part.name.lower()}` | {part.value} | {', '.join(f'`{name}`' for name in found)} |"
         )
     wrapped = ["| name | part | when | why |", "|---|---|---|---|"]
     for when in When:
-        for name in NAMES:
-            if name.by and name.when is when:
-                path = name.path.partition(":")[2]
-                part = name.part.name.lower()
-                cells = (f"`{path}`", f"`{part}`", when.value, name.why)
-                wrapped.append(f"| {' | '.join(cells)} |")
+        for part, names in NAMES.items():
+            for name in names:
+                if name.wrapper and name.when is when:
+                    path = name.path.partition(":")[2]
+                    key = part.name.lower()
+                    cells = (f"`{path}`", f"`{key}`", when.value, name.why)
+                    wrapped.append(f"| {' | '.join(cells)} |")
     return "\n".join(
         [
             VERSIONS_HEADER,

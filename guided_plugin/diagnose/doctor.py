@@ -197,7 +197,7 @@ def _plugins() -> Iterator[Finding]:
 def vllm(setup: Setup) -> Iterator[Finding]:
     """The version that is installed, and everything that is missing of what is relied
     on."""
-    from guided_plugin.hosts.vllm.names import NAMES, Part
+    from guided_plugin.hosts.vllm.names import ALL_NAMES, Part
     from guided_plugin.hosts.vllm.patches import (
         differences,
         installed,
@@ -220,7 +220,7 @@ def vllm(setup: Setup) -> Iterator[Finding]:
             "problem", what, "install a tested version: docs/compatibility.md#vllm"
         )
     if not broken:
-        yield Finding("ok", f"all {len(NAMES)} names that the plugin uses exist")
+        yield Finding("ok", f"all {len(ALL_NAMES)} names that the plugin uses exist")
 
 
 SECTIONS: dict[str, Callable[[Setup], Iterator[Finding]]] = {

@@ -11,7 +11,7 @@ from script_files import ROOT
 from guided_plugin.diagnose import doctor, machine
 from guided_plugin.diagnose.machine import Setup
 from guided_plugin.hosts.vllm import patches
-from guided_plugin.hosts.vllm.names import NAMES, Part
+from guided_plugin.hosts.vllm.names import ALL_NAMES, Part
 from guided_plugin.ipc import processors
 from guided_plugin.worker import layout
 
@@ -176,7 +176,7 @@ def test_a_broken_contract_names_what_is_missing(monkeypatch):
     found = problems(doctor.vllm)
     assert len(found) == len(Part)
     told = " ".join(found)
-    assert all(name.path in told for name in NAMES)
+    assert all(name.path in told for name in ALL_NAMES)
     assert next(doctor.vllm(SETUP)).status == "note"
 
 

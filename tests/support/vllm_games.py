@@ -2,7 +2,6 @@
 Needs vLLM."""
 
 import random
-from itertools import chain
 from types import SimpleNamespace
 
 import numpy as np
@@ -109,60 +108,45 @@ class Request:
 
 class V1Game:
     """The batches that a V1 runner sees. It takes out what is not in a batch, preempted
-    for one, and puts it back for its next step; the batches of several pipeline stages
-    take turns."""
+    for one, and puts it back for its next step."""
 
     kind = Request
 
-    def __init__(self, guide, seed, *, placeholders=False, stages=1, most=8):
-        self.guide, self.rng, self.placeholders, self.most = (
-            guide,
-            random.Random(seed),
-            placeholders,
-            most,
-        )
+    def __init__(self, guide, seed, *, placeholders=False):
+        self.guide = guide
+        self.rng = random.Random(seed)
+        self.placeholders = placeholders
         self.generator = torch.Generator().manual_seed(seed)
-        self.groups = [[] for _ in range(stages)]
+        self.running = []
         self.preempted = []
         self.done = []
         self.rows = []
-        self.turn = 0
         self.count = 0
-        self.begun, self.cut, self.cut_back = set(), set(), 0
-        """Guided requests that were in a batch; those whose output was cut; how many of
-        them came back."""
-        self.table = guide.runner.engine.table = {}
 
     def step(self):
         rng = self.rng
-        group = self.groups[self.turn % len(self.groups)]
-        self.turn += 1
-        for one in (*self.groups, self.preempted):
+        for one in (self.running, self.preempted):
             for request in list(one):
                 # finished, or aborted wherever it is
                 if request.over or rng.random() < 0.02:
                     one.remove(request)
-                    del self.table[request.name]
                     self.done.append(request)
-                elif one is group and rng.random() < (0.03 if self.most == 8 else 0.12):
+                elif one is self.running and rng.random() < 0.03:
                     one.remove(request)
                     request.computed = 0
                     self.preempted.append(request)
-        running = sum(map(len, self.groups))
-        if self.preempted and running < 8 and rng.random() < 0.3:
+        room = len(self.running) < 8
+        if self.preempted and room and rng.random() < 0.3:
             request = self.preempted.pop(0)
             # a part of its cache could not be loaded
             if request.tokens and rng.random() < 0.3:
                 del request.tokens[-1]
                 del request.listed[-1]
-                self.cut.add(request)
-            group.append(request)
-        elif running < 8 and len(self.table) < self.most and rng.random() < 0.7:
+            self.running.append(request)
+        elif room and rng.random() < 0.7:
             self.count += 1
-            request = self.kind(self.count, rng)
-            self.table[request.name] = request
-            group.append(request)
-        self.decode([request for request in group if rng.random() < 0.95])
+            self.running.append(self.kind(self.count, rng))
+        self.decode([request for request in self.running if rng.random() < 0.95])
 
     def changed(self, batch):
         """The rows become those of a batch; what vLLM says of that."""
@@ -179,10 +163,6 @@ class V1Game:
                 at = free.pop(0) if free else len(rows)
                 rows[at : at + 1] = [request]
                 added.append((at, request.params, request.prompt, request.listed))
-                if request.spec is not None:
-                    self.begun.add(request)
-                    self.cut_back += request in self.cut
-                self.cut.discard(request)
         while None in rows:  # condense: the last row moves into the gap
             last = rows.pop()
             if last is not None:
@@ -226,7 +206,7 @@ class V1Game:
                 request.listed.append(-1 if self.placeholders else token)
 
     def finish(self):
-        for request in [*chain(*self.groups), *self.preempted, *self.done]:
+        for request in [*self.running, *self.preempted, *self.done]:
             request.check()
 
 

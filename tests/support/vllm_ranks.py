@@ -65,32 +65,13 @@ def seen(worker):
 def facts(worker):
     """The process of this rank, its worker, whether it leads; what vLLM calls its
     shared memory."""
-    found = {
-        "pid": os.getpid(),
-        "ident": os.environ["VLLM_DIST_IDENT"],
-        "runtime": None,
-        "worker": None,
-    }
     runner = runner_of(worker)
-    if runner is None:
-        return found
     runtime = runner.engine.pipeline.runtime
     supervisor = getattr(runtime, "supervisor", None)
     return {
-        **found,
+        "pid": os.getpid(),
+        "ident": os.environ["VLLM_DIST_IDENT"],
         "leads": runner.engine.leads,
         "runtime": type(runtime).__name__,
         "worker": None if supervisor is None else supervisor.worker_pid,
     }
-
-
-def allocate(worker):
-    """What a stage keeps of the one before it. vLLM's profile run makes that, which the
-    CPU's runner leaves out where nothing is compiled."""
-    runner = worker.model_runner
-    if worker.rank > 0:
-        runner.intermediate_tensors = runner.model.make_empty_intermediate_tensors(
-            batch_size=runner.max_num_tokens,
-            dtype=runner.model_config.dtype,
-            device=runner.device,
-        )

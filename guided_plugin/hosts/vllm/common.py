@@ -6,9 +6,9 @@ samples by itself, in both model runners; rank 0's tokens are published. So ever
 needs the same masks in the same step. The grammars work at rank 0; the others mask with
 its memory (`worker/ranks`), or on another machine (`--nnodes`) with a copy of it, which
 they hear of at the start, over vLLM's own CPU group. With drafts every rank proposes
-and judges the same ones. Under pipeline parallelism the ranks of the last stage sample,
-and the others have no part in this. Data parallelism needs nothing: each engine has
-ranks of its own.
+and judges the same ones. Under pipeline parallelism, which the V2 runner alone serves,
+the ranks of the last stage sample, and the others have no part in this. Data
+parallelism needs nothing: each engine has ranks of its own.
 
 A request carries its spec in `SamplingParams.extra_args["guided"]`: in a form of
 clients in the frontend, as the gate wrote it in the engine. Everything else follows
@@ -105,9 +105,7 @@ def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError |
             hint=f"unset {RUST_FRONTEND}",
         )
     speculative = vllm_config.speculative_config
-    if speculative is not None and not getattr(
-        vllm_config, "use_v2_model_runner", False
-    ):
+    if speculative is not None and not _uses_v2(vllm_config):
         return RequestError(
             "guided requests can't be served under speculative decoding by vLLM's V1 model runner",
             hint="VLLM_USE_V2_MODEL_RUNNER=1 takes the V2 runner; or start without a speculative config",
@@ -126,6 +124,11 @@ def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError |
         or broken(Part.SCHEDULER)
         or _unsupported_scheduler(vllm_config)
     )
+
+
+def _uses_v2(vllm_config: Any) -> bool:
+    """Whether the engine runs vLLM's V2 model runner."""
+    return getattr(vllm_config, "use_v2_model_runner", False)
 
 
 def _unsupported_scheduler(vllm_config: Any) -> RequestError | None:
@@ -150,7 +153,7 @@ def refused_unseen(vllm_config: Any, options: GuidedConfig) -> GuidedError | Non
     outputs = vllm_config.structured_outputs_config
     reasons = bool(outputs.reasoning_parser) and not outputs.enable_in_reasoning
     drafts = vllm_config.speculative_config is not None
-    runner = Part.V2 if getattr(vllm_config, "use_v2_model_runner", False) else Part.V1
+    runner = Part.V2 if _uses_v2(vllm_config) else Part.V1
     parts = (
         Part.FRONTEND,
         *(Part.REASONING,) * reasons,
@@ -309,6 +312,11 @@ def _unsupported_ranks(vllm_config: Any) -> RequestError | None:
     ranks = parallel.tensor_parallel_size
     if stages == ranks == 1:
         return None
+    if stages > 1 and not _uses_v2(vllm_config):
+        return _refused(
+            "pipeline parallelism is not supported with vLLM's V1 model runner",
+            "VLLM_USE_V2_MODEL_RUNNER=1 takes the V2 runner; or use tensor parallelism alone",
+        )
     parts = (Part.STAGES,) * (stages > 1) + (Part.RANKS,) * (ranks > 1)
     if (changed := broken(*parts)) is not None:
         return changed

@@ -14,7 +14,7 @@ import itertools
 import logging
 import math
 import threading
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -90,10 +90,6 @@ class Engine:
         self.seconds = Times()
         """What steps took of vLLM's thread, the runner's part included."""
         self._running: dict[str, GuidedRequest] = {}
-        self._max_requests = max_requests
-        self.table: Container[str] = ()
-        """V1's own table of requests by id, with those that are in no batch for the
-        moment."""
         self.failed = Ledger()
         """Requests that failed, until vLLM knows."""
         self._started = False
@@ -244,11 +240,6 @@ class Engine:
             raise error
         return self.pipeline.add_failed(request_id, spec, error)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether there is no slot for another request."""
-        return len(self._running) >= self._max_requests
-
     def prepare(self, packed: str, made: bytes | None) -> Future[Admission]:
         """Get the spec of a request that will come ready. Never blocks; any thread.
         `made`: what a frontend made of it."""
@@ -389,5 +380,4 @@ def watch(worker: Any, output: Any) -> Any:
         if engine is None:
             return output
         worker._guided_engine = engine  # found once: this is called in each step
-        engine.table = getattr(getattr(worker, "model_runner", None), "requests", ())
     return engine.watch(output)

@@ -24,7 +24,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from guided_plugin.errors import RequestError
-from guided_plugin.hosts.vllm.names import NAMES, Name, Part, When
+from guided_plugin.hosts.vllm.names import ALL_NAMES, NAMES, Name, Part, When
 
 _log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ def difference(name: Name, find: Find) -> str | None:
 
 def differences(find: Find, part: Part) -> list[str]:
     """Everything of a part that is not as expected."""
-    found = (difference(name, find) for name in NAMES if name.part is part)
+    found = (difference(name, find) for name in NAMES[part])
     return [one for one in found if one is not None]
 
 
@@ -193,14 +193,15 @@ def _broken(part: Part) -> RequestError | None:
 def patch(when: When) -> None:
     """Wrap the names whose time has come, but for those of broken parts. Does nothing
     the second time."""
-    for name in NAMES:
-        if (
-            name.by
-            and name.when is when
-            and (name.part in _TELL_THEMSELVES or _holds(name))
-        ):
-            for owner in _owners(name):
-                patch_in(owner, name)
+    for part, names in NAMES.items():
+        for name in names:
+            if (
+                name.wrapper
+                and name.when is when
+                and (part in _TELL_THEMSELVES or _holds(name, part))
+            ):
+                for owner in _owners(name):
+                    patch_in(owner, name)
 
 
 def patch_in(owner: Any, name: Name) -> None:
@@ -210,7 +211,7 @@ def patch_in(owner: Any, name: Name) -> None:
     original = getattr(owner, attribute, None)
     if original is None or hasattr(original, "_guided_plugin"):
         return
-    file, _, function = name.by.partition(":")
+    file, _, function = name.wrapper.partition(":")
     make = getattr(import_module(f"guided_plugin.hosts.vllm.{file}"), function)
     wrapper: Any = functools.wraps(original)(make(original))
     wrapper._guided_plugin = True
@@ -222,13 +223,13 @@ def patch_in(owner: Any, name: Name) -> None:
 
 def named(path: str) -> Name:
     """The entry of a name that is wrapped."""
-    return next(name for name in NAMES if name.by and name.path.endswith(path))
+    return next(name for name in ALL_NAMES if name.wrapper and name.path.endswith(path))
 
 
-def _holds(name: Name) -> bool:
+def _holds(name: Name, part: Part) -> bool:
     if name.when is When.LOADED and name.path.partition(":")[0] not in sys.modules:
         return False  # nor is it imported to look at it
-    return broken(name.part) is None
+    return broken(part) is None
 
 
 def _owners(name: Name) -> Iterator[Any]:

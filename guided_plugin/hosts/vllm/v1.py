@@ -1,9 +1,5 @@
 """vLLM's V1 model runner. Imports vLLM.
 
-Under pipeline parallelism the batches of the stages take turns, and V1 takes the
-requests of one batch out for the next, and puts them back for their next step. They
-keep their slots meanwhile: the runner's own table of requests says which have ended.
-
 V1 has no hook after sampling, and what it shows of sampled tokens may be placeholders.
 So `Sampler.forward` is wrapped for its result. Which rows of it count shows at the next
 `update_state`: the output of a request has grown by one entry, placeholder or not; in
@@ -24,7 +20,6 @@ import torch
 from torch import Tensor
 
 from guided_plugin.errors import RequestError
-from guided_plugin.hosts.vllm.common import GUIDED, REQUEST
 from guided_plugin.hosts.vllm.engine import Engine
 from guided_plugin.hosts.vllm.logits import ForcedRows, GuidedRequest, upload
 from guided_plugin.hosts.vllm.names import Part, When
@@ -54,10 +49,6 @@ class V1Runner:
         )
         self._rows: dict[int, _Row] = {}
         """By row of the batch."""
-        self._takes_turns = vllm_config.parallel_config.pipeline_parallel_size > 1
-        self._away: dict[str, _Row] = {}
-        """Requests of the other batches by id, with their slots; the one that left
-        first comes first."""
         self._slots: tuple[int, ...] = ()
         """What is planned."""
         self._planned: list[_Row] = []
@@ -162,14 +153,6 @@ class V1Runner:
         self._steps = 0
 
     def _begin(self, params: Any, output: list[int]) -> GuidedRequest | None:
-        if (
-            self._away
-            and self.engine.is_full
-            and params.extra_args.get(GUIDED) is not None
-        ):
-            # Some of them were preempted, and will begin again after what they had
-            # produced.
-            self.engine.end(self._away.pop(next(iter(self._away))).guided)
         error = _lost() if any(token < 0 for token in output) else None
         return self.engine.begin(params, output, error=error)
 
@@ -179,21 +162,11 @@ class V1Runner:
         self._settle_lengths()
         rows = self._rows
         for at in (*update.removed, *(at for at, *_ in update.added)):
-            self._take_out(at)
-        for name in [name for name in self._away if name not in self.engine.table]:
-            self.engine.end(self._away.pop(name).guided)
-        new = []
+            row = rows.pop(at, None)
+            if row is not None:
+                self.engine.end(row.guided)
         for at, params, _, output in update.added:
-            if not params.extra_args:
-                continue
-            row = self._back(params, output) if self._away else None
-            if row is None:
-                # once those that are back have their slots
-                new.append((at, params, output))
-            else:
-                rows[at] = row
-        for at, params, output in new:
-            guided = self._begin(params, output)
+            guided = self._begin(params, output) if params.extra_args else None
             if guided is not None:
                 rows[at] = _Row(guided, params, output, len(output))
         for source, target, direction in update.moved:
@@ -215,30 +188,6 @@ class V1Runner:
         mask = torch.zeros(1, vocabulary.words, dtype=torch.int32, device=device)
         row = torch.zeros(1, dtype=torch.int32, device=device)
         mask_rows(torch.zeros(1, width, device=device), mask, row, vocabulary.size)
-
-    def _take_out(self, at: int) -> None:
-        row = self._rows.pop(at, None)
-        if row is None:
-            return
-        guided = row.guided
-        if (
-            self._takes_turns
-            and guided.slot != UNGUIDED
-            and guided.request_id in self.engine.table
-        ):
-            self._away[guided.request_id] = row
-        else:
-            self.engine.end(guided)
-
-    def _back(self, params: Any, output: list[int]) -> _Row | None:
-        """A request that was taken out with this output; None where it has to begin."""
-        row = self._away.pop(params.extra_args.get(REQUEST), None)
-        if row is None or len(output) == row.length:
-            if row is not None:
-                row.output = output
-            return row
-        self.engine.end(row.guided)  # vLLM took some of the output back
-        return None
 
     def _rebuild(self) -> None:
         """What follows from which request is where."""

@@ -19,7 +19,7 @@ from vllm.entrypoints.speech_to_text.translation.protocol import TranslationRequ
 from vllm.exceptions import VLLMValidationError
 from vllm_support import SMALL, TAKES_OVER, config
 
-from guided_plugin.hosts.vllm.names import NAMES, When
+from guided_plugin.hosts.vllm.names import ALL_NAMES, When
 from guided_plugin.hosts.vllm.patches import patch
 
 MESSAGES = [{"role": "user", "content": "Write"}]
@@ -83,7 +83,9 @@ def test_every_way_to_a_beam_search_is_wrapped():
             )
     for name, modules in found.items():
         assert modules == {
-            one.path.partition(":")[0] for one in NAMES if one.by == f"gate:{name}"
+            one.path.partition(":")[0]
+            for one in ALL_NAMES
+            if one.wrapper == f"gate:{name}"
         }
 
 

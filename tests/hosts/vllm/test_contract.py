@@ -14,13 +14,13 @@ import pytest
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import patches
-from guided_plugin.hosts.vllm.names import NAMES, Name, Part
+from guided_plugin.hosts.vllm.names import ALL_NAMES, NAMES, Name, Part
 from guided_plugin.hosts.vllm.patches import broken, difference, differences, installed
 
 PACKAGE = pathlib.Path(gp.__file__).parent
 FILES = [*sorted((PACKAGE / "hosts" / "vllm").glob("*.py")), PACKAGE / "vllm.py"]
 TREES = {path.name: ast.parse(path.read_text()) for path in FILES}
-PATHS = {name.path for name in NAMES}
+PATHS = {name.path for name in ALL_NAMES}
 
 ROOTS = {
     "vllm_config": "vllm.config:VllmConfig",
@@ -93,7 +93,7 @@ def test_nothing_is_wrapped_elsewhere_and_every_wrapper_is_used():
         if isinstance(node, ast.FunctionDef)
         and [one.arg for one in node.args.args] == ["original"]
     }
-    assert wrappers == {name.by for name in NAMES if name.by}
+    assert wrappers == {name.wrapper for name in ALL_NAMES if name.wrapper}
     assigns = [
         file
         for file, tree in TREES.items()
@@ -104,7 +104,7 @@ def test_nothing_is_wrapped_elsewhere_and_every_wrapper_is_used():
 
 def test_every_attribute_of_an_object_of_vllms_is_in_the_contract():
     attributes = {}
-    for name in NAMES:
+    for name in ALL_NAMES:
         attributes.setdefault(name.path, set()).update(name.has)
         if "." in name.path.partition(":")[2]:
             owner, _, method = name.path.rpartition(".")
@@ -130,9 +130,10 @@ def test_every_attribute_of_an_object_of_vllms_is_in_the_contract():
 
 
 def test_every_name_is_there_once_and_every_part_has_some():
-    entries = [(name.path, name.part) for name in NAMES]
-    assert len(entries) == len(set(entries))
-    assert {name.part for name in NAMES} == set(Part)
+    for names in NAMES.values():
+        paths = [name.path for name in names]
+        assert len(paths) == len(set(paths)) > 0
+    assert list(NAMES) == list(Part)
 
 
 def worse(name):
@@ -156,7 +157,7 @@ def test_the_contract_holds_in_the_installed_vllm():
     assert {part.name: differences(installed, part) for part in parts} == {
         part.name: [] for part in parts
     }
-    for name in NAMES:
+    for name in ALL_NAMES:
         for other in worse(name):
             assert difference(other, installed) is not None, other
 
@@ -197,12 +198,13 @@ def test_an_unknown_version_is_served_with_one_line_in_the_log(monkeypatch, capl
 def test_a_broken_part_is_refused_by_name_and_stops_no_other(monkeypatch, caplog):
     """V1 alone, V2 alone and so on."""
     caplog.set_level(logging.INFO)
-    names = [next(name for name in NAMES if name.part is part) for part in Part]
+    names = {part: NAMES[part][:1] for part in Part}
     pytest.importorskip("vllm")
     for part in Part:
         patches._broken.cache_clear()
-        gone = Name("vllm.sampling_params:SamplingParams.no_such_method", part)
-        monkeypatch.setattr(patches, "NAMES", (*names, gone))
+        gone = Name("vllm.sampling_params:SamplingParams.no_such_method")
+        changed = {**names, part: (*names[part], gone)}
+        monkeypatch.setattr(patches, "NAMES", changed)
         for other in Part:
             error = broken(other)
             assert (error is not None) is (other is part)

@@ -322,6 +322,10 @@ def test_the_engine_is_told_how_many_tokens_an_output_may_have(theirs, reasoning
             {"parallel_config": parallel(prefill_context_parallel_size=2)},
             "prefill context",
         ),
+        (
+            {"parallel_config": parallel(pipeline_parallel_size=2)},
+            "pipeline parallelism is not supported with vLLM's V1 model runner",
+        ),
         ({"model_config": SimpleNamespace(skip_tokenizer_init=True)}, "tokenizer"),
     ],
 )
@@ -341,8 +345,10 @@ def test_what_an_engine_cannot_serve_is_refused_and_their_own_is_left_to_vllm(
 def test_a_vllm_that_lacks_something_is_refused_by_its_name_and_its_own_is_left_to_it(
     monkeypatch,
 ):
-    gone = Name("vllm.v1.engine.async_llm:AsyncLLM.gone", Part.FRONTEND)
-    monkeypatch.setattr(vllm_contract, "NAMES", (*vllm_contract.NAMES, gone))
+    gone = Name("vllm.v1.engine.async_llm:AsyncLLM.gone")
+    names = vllm_contract.NAMES
+    changed = {**names, Part.FRONTEND: (*names[Part.FRONTEND], gone)}
+    monkeypatch.setattr(vllm_contract, "NAMES", changed)
     vllm_contract._broken.cache_clear()
     gate = Gate(config(TAKES_OVER))
     vllm_contract._broken.cache_clear()

@@ -28,7 +28,7 @@ from vllm.v1.worker.worker_base import WorkerBase
 
 import guided_plugin
 from guided_plugin.hosts.vllm import failures, gate, patches
-from guided_plugin.hosts.vllm.names import CONSTRAINT_FORM, NAMES, When
+from guided_plugin.hosts.vllm.names import ALL_NAMES, CONSTRAINT_FORM, NAMES, When
 from guided_plugin.hosts.vllm.patches import Call, broken, patch
 
 VLLM = pathlib.Path(inspect.getfile(SamplingParams)).parent
@@ -131,7 +131,7 @@ def is_wrapper(value):
 
 def test_every_method_that_is_wrapped_is_in_the_table():
     for module in {
-        name.path.partition(":")[0] for name in NAMES if name.when is When.LOADED
+        name.path.partition(":")[0] for name in ALL_NAMES if name.when is When.LOADED
     }:
         importlib.import_module(module)
     gate.install()
@@ -162,8 +162,9 @@ def test_every_method_that_is_wrapped_is_in_the_table():
     }
     wanted = {
         name.path.partition(":")[2]
-        for name in NAMES
-        if name.by and broken(name.part) is None
+        for part, names in NAMES.items()
+        for name in names
+        if name.wrapper and broken(part) is None
     } | {"CPUWorker.compile_or_warm_up_model"}
     assert changed == wanted
     added = {name for name in vars(WorkerBase) if name.startswith("guided_")}

@@ -245,6 +245,18 @@ def test_what_is_not_supported_is_refused(vllm_config, says):
         Gate(vllm_config).admit(runner_params(AB))
 
 
+def test_pipeline_stages_of_the_v1_runner_are_refused():
+    vllm_config = engine_config(tensor_parallel_size=1, pipeline_parallel_size=2)
+    vllm_config.use_v2_model_runner = False
+    with pytest.raises(gp.GuidedError) as refused:
+        Gate(vllm_config).admit(runner_params(AB))
+    assert str(refused.value) == (
+        "guided requests on several ranks: pipeline parallelism is not supported with vLLM's V1 model runner "
+        "(VLLM_USE_V2_MODEL_RUNNER=1 takes the V2 runner; or use tensor parallelism alone; "
+        "docs/operations.md#several-gpus has what is supported)"
+    )
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize(
     "changes",

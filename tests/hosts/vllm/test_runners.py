@@ -188,9 +188,17 @@ def test_loaded_twice_the_second_does_nothing():
             {"parallel_config": parallel(prefill_context_parallel_size=2)},
             "prefill context",
         ),
+        (
+            {"parallel_config": parallel(pipeline_parallel_size=2)},
+            "pipeline parallelism is not supported with vLLM's V1 model runner",
+        ),
     ],
 )
-def test_an_engine_that_cannot_guide_closes_what_reaches_it(change, says, caplog):
+def test_an_engine_that_cannot_guide_closes_what_reaches_it(
+    change, says, caplog, monkeypatch
+):
+    last = SimpleNamespace(is_last_rank=True)
+    monkeypatch.setattr("vllm.distributed.parallel_state.get_pp_group", lambda: last)
     vllm_config = runner_config(**({"enabled": False} if "enabled" in change else {}))
     vllm_config.__dict__.update(change)
     guide = v1(vllm_config, runner_params(SPECS[0]), runner_params(None))

@@ -1,5 +1,5 @@
-"""vLLM on two ranks of the CPU, tensor-parallel and as two stages of a pipeline: guided
-as on one rank, and what happens when one of them dies.
+"""vLLM on two ranks of the CPU, tensor-parallel: guided as on one rank, and what happens
+when one of them dies.
 
 Each engine takes long to start, so what ends it comes last.
 """
@@ -21,7 +21,6 @@ from vllm_ranks import (
     OPTIONS,
     PROMPT,
     SEEDED,
-    allocate,
     facts,
     record,
     requests,
@@ -35,10 +34,10 @@ from guided_plugin.demo import MODEL_DIR
 pytestmark = pytest.mark.slow
 
 
-def engine(mode, **parallel):
+def engine(mode):
     return LLM(
         str(MODEL_DIR),
-        **parallel,
+        tensor_parallel_size=2,
         distributed_executor_backend="mp",
         additional_config={"guided_plugin": {"mode": mode, **PATIENT}},
         **OPTIONS,
@@ -50,7 +49,7 @@ def test_two_ranks(mode, victim, expected):
     """Both sample the same tokens in each step, and those of a single rank; one
     compiles. A failed request ends as an error; a dead worker is replaced; with a dead
     rank the engine ends, and all its processes."""
-    llm = engine(mode, tensor_parallel_size=2)
+    llm = engine(mode)
     ranks = llm.collective_rpc(facts)
     assert [rank["leads"] for rank in ranks] == [True, False]
     assert ranks[1]["runtime"] == "FollowerRuntime"
@@ -76,36 +75,6 @@ def test_two_ranks(mode, victim, expected):
         ranks = llm.collective_rpc(facts)
     first, second = llm.collective_rpc(seen)
     assert first == second
-
-    check_death(llm, ranks, victim)
-
-
-@pytest.mark.parametrize(("mode", "victim"), [("process", 1)])
-def test_two_stages(mode, victim, expected, monkeypatch):
-    """The last stage samples, and has the grammars. Batches take turns: no request is
-    begun twice. A failed request ends as an error; requests that ended while they were
-    in no batch leave nothing behind."""
-    # 0.32 binds the processes of all stages
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
-    llm = engine(mode, pipeline_parallel_size=2)
-    llm.collective_rpc(allocate)
-    ranks = llm.collective_rpc(facts)
-    assert [rank["runtime"] for rank in ranks] == [None, "WorkerRuntime"]
-    assert llm.collective_rpc("guided_health") == ["", ""]
-    assert llm.collective_rpc("guided_retry_after") == [0.0, 0.0]
-
-    outputs = llm.generate(*requests(), use_tqdm=False)
-    assert [output.outputs[0].token_ids for output in outputs] == expected
-    of_first, (figures,) = llm.collective_rpc("guided_metrics")
-    assert of_first == []
-    assert figures["added"] == len(GREEDY) + len(SEEDED) - 1
-    assert figures["steps"] > max(map(len, expected)) + 10  # turns were taken
-
-    check_failure(llm)
-    outputs = llm.generate(*requests(), use_tqdm=False)
-    assert [output.outputs[0].token_ids for output in outputs] == expected
-    # those of the last batches
-    assert llm.collective_rpc("guided_metrics")[1][0]["running"] <= 2
 
     check_death(llm, ranks, victim)
 

@@ -116,7 +116,6 @@ DRAFTS = {
     [
         pytest.param("0", {"tensor": 2}, 1, id="V1-TP2"),
         pytest.param("1", {"tensor": 2}, 0, id="V2-TP2"),
-        pytest.param("0", {"pipeline": 2}, 0, id="V1-PP2"),
         pytest.param("1", {"pipeline": 2}, 1, id="V2-PP2"),
         pytest.param(
             "1", {"pipeline": 2, "async_scheduling": False}, 0, id="V2-PP2-sync"

@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from guided_plugin.hosts.vllm import patches
-from guided_plugin.hosts.vllm.names import Name, Part
+from guided_plugin.hosts.vllm.names import Name
 from guided_plugin.hosts.vllm.patches import Missing, Unavailable, difference, installed
 
 FILES = {
@@ -133,14 +133,12 @@ def test_a_module_that_lacks_another_package_is_told_from_one_that_is_gone(
 ):
     with pytest.raises(Unavailable, match="surely_not_installed"):
         installed("shapes_of_vllm.broken:Thing")
-    thing = Name("shapes_of_vllm.broken:Thing", Part.FRONTEND)
+    thing = Name("shapes_of_vllm.broken:Thing")
     assert "surely_not_installed" in difference(thing, installed)
-    gone = Name("shapes_of_vllm.gone:Thing", Part.FRONTEND, endpoint=True)
+    gone = Name("shapes_of_vllm.gone:Thing", endpoint=True)
     assert "no module shapes_of_vllm.gone" in difference(gone, installed)
     assert (
-        difference(
-            Name("shapes_of_vllm.broken:Thing", Part.FRONTEND, endpoint=True), installed
-        )
+        difference(Name("shapes_of_vllm.broken:Thing", endpoint=True), installed)
         is None
     )
 
@@ -148,16 +146,14 @@ def test_a_module_that_lacks_another_package_is_told_from_one_that_is_gone(
 def test_a_difference_says_what_is_missing(small_package):
     path = "shapes_of_vllm.engine:Engine"
     assert (
-        difference(Name(f"{path}.send", Part.V1, begins=("self", "method")), installed)
-        is None
+        difference(Name(f"{path}.send", begins=("self", "method")), installed) is None
     )
     assert "does not begin with the parameters self, name" in difference(
-        Name(f"{path}.send", Part.V1, begins=("self", "name")), installed
+        Name(f"{path}.send", begins=("self", "name")), installed
     )
-    assert difference(
-        Name(f"{path}.send", Part.V1, takes=("args", "key")), installed
-    ) == (f"no parameter key of {path}.send")
+    assert difference(Name(f"{path}.send", takes=("args", "key")), installed) == (
+        f"no parameter key of {path}.send"
+    )
     assert (
-        difference(Name(path, Part.V1, has=("kind", "never")), installed)
-        == f"no {path}.never"
+        difference(Name(path, has=("kind", "never")), installed) == f"no {path}.never"
     )

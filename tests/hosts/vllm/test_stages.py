@@ -1,5 +1,4 @@
-"""Both of vLLM's model runners as the last stage of a pipeline, played: batches take
-turns."""
+"""vLLM's V2 model runner as the last stage of a pipeline, played: batches take turns."""
 
 import random
 from types import SimpleNamespace
@@ -10,10 +9,9 @@ import torch
 
 pytest.importorskip("vllm")
 
-from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 from vllm.v1.worker.worker_base import WorkerBase
-from vllm_games import SPECS, Request, V1Game, V2DraftGame, V2Game, played
+from vllm_games import SPECS, Request, V2DraftGame, V2Game, played
 from vllm_support import WIDTH, runner_config, runner_params
 
 import guided_plugin as gp
@@ -26,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
 def staged(vllm_config, stages=2):
     vllm_config.parallel_config.pipeline_parallel_size = stages
+    vllm_config.use_v2_model_runner = True
     return vllm_config
 
 
@@ -34,34 +33,14 @@ def last_stage(monkeypatch):
     """This process is the last stage of a pipeline."""
     group = SimpleNamespace(is_last_rank=True)
     monkeypatch.setattr("vllm.distributed.parallel_state.get_pp_group", lambda: group)
-    monkeypatch.setattr(
-        "guided_plugin.hosts.vllm.engine.unsupported_reason", lambda *config: None
-    )
     return group
-
-
-@pytest.mark.parametrize(("most", "seed"), [(8, 1), (8, 2), (8, 3), (14, 4), (14, 5)])
-def test_v1_batches_of_stages_take_turns(last_stage, most, seed):
-    """What is taken out keeps its slot, unless new requests need it, or its output was
-    cut back."""
-    guide = GuidedLogitsProcessor(staged(runner_config()), torch.device("cpu"), False)
-    game = V1Game(guide, seed, stages=2, most=most)
-
-    def look(step):
-        assert len(guide.runner._away) + len(guide.runner._rows) <= 8
-
-    metrics = played(game, 600, look)
-    again = metrics.added - game.cut_back
-    guided = len(game.begun)
-    assert game.cut_back > 0
-    assert again == guided if most == 8 else guided < again < guided * 1.5
 
 
 def test_a_stage_that_does_not_sample_does_nothing(last_stage, monkeypatch):
     monkeypatch.setattr(worker_methods, "ENGINES", WeakSet())
     last_stage.is_last_rank = False
     shared = staged(runner_config())
-    guide = GuidedLogitsProcessor(shared, torch.device("cpu"), False)
+    guide = GuidedLogitsProcessor(shared, SimpleNamespace())
     assert guide.runner is None
     worker = SimpleNamespace(vllm_config=shared)
     assert WorkerBase.guided_health(worker) == ""
@@ -144,37 +123,3 @@ def test_v2_a_prompt_whose_parts_are_in_both_turns(last_stage, old, new):
     game.guide.apply_staged_writes()
     got = sample(game, [first, second])
     assert [len(tokens) for tokens in got] == [3, WIDTH if new is None else 3]
-
-
-def test_v1_a_new_request_takes_the_slot_of_one_that_ended_not_of_one_that_waits(
-    last_stage,
-):
-    """All slots are taken, and new requests come first in vLLM's list."""
-    guide = GuidedLogitsProcessor(staged(runner_config()), torch.device("cpu"), False)
-    table = guide.runner.engine.table = {}
-
-    def new(number):
-        request = request_of(number, SPECS[0])
-        table[request.name] = request
-        return request
-
-    def step(rows, *, ended=()):
-        for request in ended:
-            del table[request.name]
-        added = [
-            (at, one.params, one.prompt, one.listed) for at, one in enumerate(rows)
-        ]
-        removed = list(range(7, len(rows) - 1, -1))
-        guide.update_state(BatchUpdate(len(rows), removed, added, []))
-        tokens = guide.apply(torch.zeros(len(rows), WIDTH)).argmax(-1).to(torch.int32)
-        guide.runner.sampled(tokens.view(-1, 1))
-        for request, token in zip(rows, tokens.tolist(), strict=True):
-            request.listed.append(token)
-
-    first = [new(number) for number in range(4)]
-    second = [new(number) for number in range(4, 8)]
-    for rows in (first, second, first, second):
-        step(rows)
-    step([new(8), *first], ended=[second.pop()])
-    step(second)
-    assert guide.runner.engine.pipeline.metrics().added == 9
