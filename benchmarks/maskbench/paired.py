@@ -118,8 +118,8 @@ def sides(vocabulary: Vocabulary) -> dict[str, Side]:
     tokenizer = Tokenizers(vocabulary).plain
 
     def ours(schema: Any) -> Any:
-        spec = OutputSpec.json_schema(schema, strict=False, whitespace="flexible")
         try:
+            spec = OutputSpec.json_schema(schema, strict=False, whitespace="flexible")
             return _Ours(compiler, compiler.compile(spec))
         except GuidedError:
             return None

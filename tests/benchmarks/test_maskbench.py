@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.maskbench.__main__ import main
 from benchmarks.maskbench.child import FileBench
+from benchmarks.maskbench.paired import main as paired
 from benchmarks.samples import TextTokens, open_sample
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import VocabularyError
@@ -119,6 +120,13 @@ def test_a_sample_measured_and_written(measure, folder, tmp_path):
     assert len(figures) == 9
     assert all(float(part) > 0 for figure in figures[7:] for part in figure.split("/"))
     assert "JSONDecodeError" in found["b/text.json"]["error"]
+
+
+def test_schemas_in_turns_with_llguidance(folder, capsys):
+    (folder / "deep/b/text.json").unlink()
+    assert paired([str(folder), "--tokenizer", str(MODEL_DIR)]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.split() == ["schemas", "2.000", "2.000", "1.00"]
 
 
 def test_what_hangs_or_crashes_costs_its_own_row(odd, measure, tmp_path):
