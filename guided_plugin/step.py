@@ -72,22 +72,18 @@ class TokenSink(NamedTuple):
     step: int
 
 
-LED = "close_before_length"
-"""In place of the reason of a `Closure`: the request did not fail, its output is led to
-an end."""
-
-
 class Closure(NamedTuple):
-    """A request that failed: from a step on, its masks allow stop tokens only. Or one
-    that is LED."""
+    """What became of a request in a step: it failed, and its masks allow stop tokens
+    only from then on, or its output is led to an end."""
 
     request_id: str
     step: int
     """The first such step, numbered as `GrammarRuntime.newest` is."""
-    reason: str
+    reason: str = ""
+    """Why it failed; empty where its output is led."""
     place: int = 0
-    """A request that is LED behind so many drafts of that step: it is if they are all
-    taken. What it is led to may end it in the same step."""
+    """It is led behind so many drafts of that step: if they are all taken. What it is
+    led to may end it in the same step."""
 
 
 @dataclass(frozen=True, slots=True)

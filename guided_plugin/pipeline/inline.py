@@ -26,7 +26,7 @@ from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.metrics import Times, WorkerMetrics
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import LED, Admission, Closure, StepPlan, TokenSink
+from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
 from guided_plugin.worker.device import make_buffers
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Region, Shape
 from guided_plugin.worker.ranks.leader import Followers
@@ -134,7 +134,7 @@ class InlineRuntime(GrammarRuntime):
         led = self.table.led
         self.table.led = {}
         self._closed += [
-            Closure(self.table.requests[slot].request_id, step, LED, place)
+            Closure(self.table.requests[slot].request_id, step, place=place)
             for slot, place in led.items()
         ]
         self._masks.upload(step, self._count)

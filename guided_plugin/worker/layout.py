@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 
 from guided_plugin.errors import PipelineError
 from guided_plugin.grammar.base import MaskArray
-from guided_plugin.step import LED, NO_TOKEN, Closure
+from guided_plugin.step import NO_TOKEN, Closure
 from guided_plugin.worker.words import Counter, PlanField, RankWord, Time
 
 PLAN_DEPTH = 4
@@ -300,10 +300,10 @@ class Region:
         self, slot: int, serial: int, step: int, reason: str, place: int = 0
     ) -> None:
         """The request `serial` of a slot failed, and its masks are closed from a step
-        on; or its output is LED, behind so many drafts. To be called before FILLED reaches that step. What is
-        there of the same request stays, unless that was LED."""
+        on; without a reason its output is led, behind so many drafts. To be called
+        before FILLED reaches that step. The first failure of a request stays."""
         entry = self._closures[slot]
-        if entry["serial"] == serial and entry["reason"] != LED.encode():
+        if entry["serial"] == serial and entry["reason"]:
             return
         entry["serial"] = 0
         entry["step"] = step

@@ -38,13 +38,20 @@ from guided_plugin.hosts.vllm.jump import drafts_by_size
 from guided_plugin.hosts.vllm.logits import GuidedRequest
 from guided_plugin.hosts.vllm.patches import named, patch_in
 from guided_plugin.spec import unpacked
-from guided_plugin.step import LED, Closure
+from guided_plugin.step import Closure
 
 _log = logging.getLogger(__name__)
 
 FAILED = "guided_failed"
-"""The attribute of a ModelRunnerOutput that says which requests failed, or are led to
-an end: reasons by id."""
+"""The attribute of a ModelRunnerOutput that says which requests failed: reasons by
+id."""
+
+LED = "guided_led"
+"""The attribute of a ModelRunnerOutput with the ids of requests whose outputs are led
+to an end before their limit."""
+
+STOP_REASON = "close_before_length"
+"""Of outputs that ended so."""
 
 READY = "guided_ready"
 """The attribute of a ModelRunnerOutput with the ids of requests whose grammars came."""
@@ -153,7 +160,11 @@ def update_from_output(original: Any) -> Any:
         for request_id in getattr(model_runner_output, READY, ()):
             release(self.requests.get(request_id))
         failed = getattr(model_runner_output, FAILED, {})
+        for request_id in getattr(model_runner_output, LED, ()):
+            if _is_live(self.requests.get(request_id)):
+                _note(self, _LED, self.requests[request_id])
         unbegun = dict(self.__dict__.get(_UNBEGUN) or ())
+        # The scheduler may drop a request in this update.
         led = set(self.__dict__.get(_LED) or ())
         if not failed and not unbegun and not led:
             return original(
@@ -164,10 +175,6 @@ def update_from_output(original: Any) -> Any:
             for one, reason in failed.items()
             if _is_live(self.requests.get(one))
         }
-        for request_id in [one for one, reason in live.items() if reason == LED]:
-            del live[request_id]
-            led.add(request_id)  # the scheduler may drop the request in this update
-            _note(self, _LED, self.requests[request_id])
         for request_id, reason in live.items():
             _log.error("request %s: output cut off: %s", printable(request_id), reason)
             _end_as_error(self, request_id, reason)
@@ -198,7 +205,7 @@ def _tell_led(outputs: list[Any], led: set[str]) -> None:
 
     for output in outputs:
         if output.request_id in led and output.finish_reason is FinishReason.STOP:
-            output.stop_reason = LED
+            output.stop_reason = STOP_REASON
 
 
 def _ended_too_early(outputs: list[Any], unbegun: dict[str, Any]) -> dict[str, str]:
@@ -264,6 +271,7 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.pending: dict[str, Closure] = {}
+        self._led: dict[str, Closure] = {}
         self.tells = True
         """Whether this rank's output is the one that vLLM takes; nothing is noted
         elsewhere."""
@@ -273,7 +281,7 @@ class Ledger:
         """Requests in the scheduler whose grammars came since."""
 
     def __bool__(self) -> bool:
-        return bool(self.pending or self._dead or self._ready)
+        return bool(self.pending or self._led or self._dead or self._ready)
 
     def tell_ready(self, request_id: str, _: object = None) -> None:
         """The grammar of a request that the scheduler holds is there, or is refused."""
@@ -283,11 +291,13 @@ class Ledger:
     def add(self, closure: Closure) -> None:
         """A request is closed from a step on, or led. The first reason why it failed
         stays."""
-        if self.tells:
-            with self._lock:
-                known = self.pending.get(closure.request_id)
-                if known is None or known.reason == LED:
-                    self.pending[closure.request_id] = closure
+        if not self.tells:
+            return
+        with self._lock:
+            if closure.reason:
+                self.pending.setdefault(closure.request_id, closure)
+            else:
+                self._led[closure.request_id] = closure
 
     def limited(self, requests: list[GuidedRequest], flags: Tensor) -> None:
         """Rows of these may be given a stop token in this step; [positions, requests]
@@ -314,7 +324,12 @@ class Ledger:
         with self._lock:
             ready = tuple(self._ready)
             self._ready.clear()
-        news = {FAILED: failed, READY: ready}
+        led = [
+            closure.request_id
+            for closure in self._due(self._led, step)
+            if closure.place < max(1, len(_tokens_of(output, closure.request_id)))
+        ]
+        news = {FAILED: failed, LED: led, READY: ready}
         return {name: told for name, told in news.items() if told}
 
     def _failed(
@@ -329,13 +344,9 @@ class Ledger:
                 self.add(Closure(request.request_id, step, error.reason))
         for closure in () if runtime is None else runtime.take_closed():
             self.add(closure)
-        due = {
-            closure.request_id: closure.reason
-            for closure in self.due(step)
-            if closure.place < max(1, len(_tokens_of(output, closure.request_id)))
-        }
+        due = {one.request_id: one.reason for one in self._due(self.pending, step)}
         for request_id, reason in due.items():
-            if request_id.startswith(OWN) and reason != LED:
+            if request_id.startswith(OWN):
                 _log.error(
                     "request %s: output cut off, and vLLM cannot be told: %s",
                     printable(request_id),
@@ -343,16 +354,16 @@ class Ledger:
                 )
         return due
 
-    def due(self, step: int) -> list[Closure]:
-        """The requests that are closed in a step. Each is returned once, or once more
+    def _due(self, kept: dict[str, Closure], step: int) -> list[Closure]:
+        """The requests that are closed, or led, in a step. Each is returned once, or once more
         where a request that has ended is noticed in another place: the scheduler passes
         over that."""
-        if not self.pending:
+        if not kept:
             return []
         with self._lock:
-            due = [one for one in self.pending.values() if one.step <= step]
+            due = [closure for closure in kept.values() if closure.step <= step]
             for closure in due:
-                del self.pending[closure.request_id]
+                del kept[closure.request_id]
         return due
 
 

@@ -18,7 +18,6 @@ from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.ipc import processors
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import LED
 from guided_plugin.worker.child.rings import Plan, WorkerRings
 from guided_plugin.worker.messages import Add, Compile, Failed, Verdict
 from guided_plugin.worker.words import Counter
@@ -162,7 +161,7 @@ class WorkerRequests:
         table = self.table
         region = self._rings.region
         for slot, place in table.led.items():
-            self._publish(slot, LED, place)
+            self._publish(slot, "", place)
         region.store(Counter.LED, region.load(Counter.LED) + table.outputs_led)
         region.store(
             Counter.LED_TOKENS, region.load(Counter.LED_TOKENS) + table.tokens_led

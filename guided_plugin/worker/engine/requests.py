@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 
 from guided_plugin.errors import GuidedError
-from guided_plugin.step import LED, Closure
+from guided_plugin.step import Closure
 from guided_plugin.worker.engine.steps import LiveRequest, StepRing
 from guided_plugin.worker.layout import Region
 from guided_plugin.worker.words import Counter
@@ -95,7 +95,7 @@ class LiveRequests(dict[int, LiveRequest]):
                 self._close(request, closure)
 
     def _close(self, request: LiveRequest, closure: Closure) -> None:
-        if closure.reason != LED:
+        if closure.reason:
             told = request.closed
             request.closed = True
         else:  # again in a later step, if its drafts were not taken

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from guided_plugin.errors import BudgetError, GuidedError, RequestError, printable
 from guided_plugin.ipc.channel import Channel
-from guided_plugin.step import LED, UNGUIDED
+from guided_plugin.step import UNGUIDED
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.messages import Failed, Hello, Ready, Synced, Verdict
 from guided_plugin.worker.words import Counter
@@ -63,7 +63,7 @@ class Session:
                 request.request_id, request.slot, request.serial
             )
             # The worker before may have closed it, and ended before it could send that.
-            if closure is not None and closure.reason != LED:
+            if closure is not None and closure.reason:
                 client.requests.fail(request, RequestError(closure.reason))
             news.append(client.add_message(request))
         news += client.admissions.questions()

@@ -23,9 +23,8 @@ from guided_plugin.hosts.vllm import failures as vllm_failures
 from guided_plugin.hosts.vllm import patches as vllm_contract
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import ADMITTED, REQUEST
-from guided_plugin.hosts.vllm.failures import FAILED
+from guided_plugin.hosts.vllm.failures import FAILED, LED, STOP_REASON
 from guided_plugin.spec import packed
-from guided_plugin.step import LED
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
@@ -69,15 +68,13 @@ def test_outputs_that_are_led_are_told_and_a_failure_of_theirs_wins(kind, mode):
     params = [params_of("led", spec.within(6)), cut, params_of("wide", spec.within(60))]
     runner = kind(runner_config(mode), ["led", "cut", "wide"], params)
     runner.forbidden = {1: ALL_BUT_A}
-    told = {}
-    for _ in range(6):
-        for name, reason in getattr(runner.step(), FAILED, {}).items():
-            told.setdefault(name, []).append(reason)
-    assert told["led"] == [LED]
+    outputs = [runner.step() for _ in range(6)]
+    led = [name for output in outputs for name in getattr(output, LED, ())]
+    assert sorted(led) == ["cut", "led"]
     # the scheduler ends it then
-    failed = next(reason for reason in told["cut"] if reason != LED)
-    assert "allowed_token_ids leave no token" in failed
-    assert told.keys() == {"led", "cut"}
+    failed = next(filter(None, (getattr(output, FAILED, {}) for output in outputs)))
+    assert "allowed_token_ids leave no token" in failed.pop("cut")
+    assert not failed
     text = bytes(runner.tokens[0][: runner.tokens[0].index(END)])
     # fewer where a busy machine had no time to look for another way
     assert re.fullmatch(b"a{1,4}b", text)
@@ -92,9 +89,9 @@ def test_an_output_that_is_led_behind_a_draft_is_told_if_the_draft_is_taken(mode
     runner = V2Drafts(
         runner_config(mode), names, [params_of(one, spec) for one in names]
     )
-    assert not hasattr(runner.step(), FAILED)
+    assert not hasattr(runner.step(), LED)
     runner.forbidden = {1: [ord("a")]}
-    assert runner.step().guided_failed == {"led": LED}
+    assert runner.step().guided_led == ["led"]
     assert runner.tokens == [[*b"aaa", END], [*b"aa", END]]
     runner.engine.close()
 
@@ -250,17 +247,17 @@ def test_only_outputs_that_were_led_to_their_end_say_so():
         return {0: EngineCoreOutputs(outputs=steps.pop(0))}
 
     wrapped = vllm_failures.update_from_output(update)
-    told = [dict.fromkeys(["led", "cut", "bad"], LED), {"last": LED, "bad": "why"}]
-    made = [
-        wrapped(scheduler, None, SimpleNamespace(**{FAILED: one}))[0].outputs
-        for one in told
+    told = [
+        {LED: ["led", "cut", "bad"]},
+        {LED: ["last"], FAILED: {"bad": "why"}},
     ]
+    made = [wrapped(scheduler, None, SimpleNamespace(**one))[0].outputs for one in told]
     assert [(one.finish_reason, one.stop_reason) for one in made[0]] == [(None, None)]
     assert {
         one.request_id: (one.finish_reason, one.stop_reason) for one in made[1]
     } == {
-        "led": (FinishReason.STOP, LED),
-        "last": (FinishReason.STOP, LED),
+        "led": (FinishReason.STOP, STOP_REASON),
+        "last": (FinishReason.STOP, STOP_REASON),
         "cut": (FinishReason.LENGTH, None),
         "free": (FinishReason.STOP, 7),
         "bad": (FinishReason.ERROR, "why"),
