@@ -67,9 +67,11 @@ async def one(
     *,
     stream: bool = True,
     leaves: float | None = None,
+    into: Outcome | None = None,
 ) -> Outcome:
-    """Ask, and read to the end; a client that `leaves` goes after so many seconds."""
-    outcome = Outcome(ask.kind, ask.guided, time.monotonic())
+    """Ask, and read to the end; a client that `leaves` goes after so many seconds. What
+    becomes of it is written `into` an outcome while it runs."""
+    outcome = into or Outcome(ask.kind, ask.guided, time.monotonic())
     try:
         async with asyncio.timeout(_PATIENCE if leaves is None else leaves) as limit:
             patience = None if leaves is not None else limit

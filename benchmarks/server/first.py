@@ -1,0 +1,180 @@
+"""First tokens of new and of known schemas on a server under load, and what a burst of
+new ones does to other streams.
+
+    python -m benchmarks.server.first [--rounds 60] [--burst 100] [--streams 8] [--out FILE]
+
+Unguided streams run all the time. Next to them come single requests in turns: unguided,
+with a known schema, with a new one. Then bursts of each kind, one after the other, and
+a pause between any two. Prints milliseconds, and writes JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from benchmarks.server import judges
+from benchmarks.server.asks import LONG, Ask, completion, small_schema
+from benchmarks.server.clients import connect, one
+from benchmarks.server.launch import Launch, started
+from benchmarks.server.tally import Outcome, spread
+from guided_plugin.bench import environment
+
+_PAUSE = 0.15
+"""Seconds between single requests."""
+_CALM = 3.0
+"""Seconds before and after a burst."""
+
+Make = Callable[[], Ask]
+
+
+async def measure(
+    url: str, rounds: int, burst: int, streams: int, seed: int = 0
+) -> dict[str, Any]:
+    """All figures of one server, as JSON."""
+    rng = random.Random(seed)
+    known = small_schema(rng)
+    kinds: dict[str, Make] = {
+        "unguided": lambda: completion("plain", judges.anything, tokens=20),
+        "known": lambda: known,
+        "new": lambda: small_schema(rng),
+    }
+    others: list[Outcome] = []
+    async with connect(url) as session:
+        await one(session, known)
+        running = [
+            asyncio.create_task(_stream(session, rng, others)) for _ in range(streams)
+        ]
+        await asyncio.sleep(_CALM)
+        found = {
+            "first_token_ms": await _turns(session, kinds, rounds),
+            "bursts": {
+                kind: await _burst(session, make, burst, others)
+                for kind, make in kinds.items()
+            },
+        }
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    return found
+
+
+async def _stream(
+    session: aiohttp.ClientSession, rng: random.Random, others: list[Outcome]
+) -> None:
+    """Unguided streams, one after the other; each is listed when it begins."""
+    while True:
+        ask = LONG[0](rng)
+        outcome = Outcome(ask.kind, False, time.monotonic())
+        others.append(outcome)
+        await one(session, ask, into=outcome)
+
+
+async def _turns(
+    session: aiohttp.ClientSession, kinds: dict[str, Make], rounds: int
+) -> dict[str, Any]:
+    waits: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for _ in range(rounds):
+        for kind, make in kinds.items():
+            outcome = await one(session, make())
+            if outcome.times:
+                waits[kind].append(outcome.times[0] - outcome.sent)
+            await asyncio.sleep(_PAUSE)
+    return {kind: spread(times) for kind, times in waits.items()}
+
+
+async def _burst(
+    session: aiohttp.ClientSession, make: Make, count: int, others: list[Outcome]
+) -> dict[str, Any]:
+    """Requests of one kind at the same time. Gaps of the other streams in the seconds
+    before, and until the last of the burst has ended."""
+    await asyncio.sleep(_CALM)
+    begun = time.monotonic()
+    asks = [make() for _ in range(count)]
+    outcomes = await asyncio.gather(*(one(session, ask) for ask in asks))
+    ended = time.monotonic()
+    firsts = [each.times[0] - each.sent for each in outcomes if each.times]
+    return {
+        "seconds": round(ended - begun, 3),
+        "valid": sum(each.end in ("valid", "length") for each in outcomes),
+        "first_token_ms": spread(firsts),
+        "others_gaps_ms_before": spread(_gaps(others, begun - _CALM, begun)),
+        "others_gaps_ms": spread(_gaps(others, begun, ended)),
+    }
+
+
+def _gaps(others: list[Outcome], since: float, until: float) -> list[float]:
+    """Gaps between parts of streams that end in a span of time."""
+    return [
+        later - before
+        for outcome in others
+        for before, later in zip(outcome.times, outcome.times[1:], strict=False)
+        if since <= later < until
+    ]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print, and write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=60, help="single requests a kind")
+    parser.add_argument("--burst", type=int, default=100, help="requests of a burst")
+    parser.add_argument("--streams", type=int, default=8, help="unguided ones beside")
+    parser.add_argument("--repeat", type=int, default=3, help="times, in one server")
+    parser.add_argument("--model", default=Launch.model, help="default: the demo's")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--out", type=Path, help="write the result as JSON")
+    options = parser.parse_args(arguments)
+    launch = Launch(
+        model=options.model,
+        device=options.device,
+        sequences=options.streams + options.burst,
+    )
+    load = options.rounds, options.burst, options.streams
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        started(launch, Path(folder) / "log") as server,
+    ):
+        runs = [
+            asyncio.run(measure(server.url, *load, seed))
+            for seed in range(options.repeat)
+        ]
+    for kind in ("unguided", "known", "new"):
+        firsts = [run["first_token_ms"][kind]["p50"] for run in runs]
+        ratios = [
+            run["bursts"][kind]["others_gaps_ms"]["p99"]
+            / run["bursts"]["unguided"]["others_gaps_ms"]["p99"]
+            for run in runs
+        ]
+        print(
+            f"{kind:9} first token {statistics.median(firsts):6.1f} ms (p50);"
+            f" p99 of others in a burst {statistics.median(ratios):.2f} of unguided"
+        )
+    if options.out is not None:
+        words = sys.argv[1:] if arguments is None else arguments
+        where = environment(options.device)
+        made = {
+            "command": shlex.join(["python", "-m", "benchmarks.server.first", *words]),
+            "date": where["date"],
+            "environment": where,
+            "runs": runs,
+        }
+        options.out.write_text(json.dumps(made, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
