@@ -31,6 +31,7 @@ from benchmarks.server.clients import connect, one
 from benchmarks.server.launch import Launch, started
 from benchmarks.server.tally import Outcome, spread
 from guided_plugin.bench import environment
+from guided_plugin.cli.results import progress
 
 _PAUSE = 0.15
 """Seconds between single requests."""
@@ -41,9 +42,15 @@ Make = Callable[[], Ask]
 
 
 async def measure(
-    url: str, rounds: int, burst: int, streams: int, seed: int = 0
+    url: str,
+    rounds: int,
+    burst: int,
+    streams: int,
+    seed: int,
+    note: Callable[[str], None],
 ) -> dict[str, Any]:
-    """All figures of one server, as JSON."""
+    """All figures of one server, as JSON. `note` is called before each round and each
+    burst."""
     rng = random.Random(seed)
     known = small_schema(rng)
     kinds: dict[str, Make] = {
@@ -58,17 +65,15 @@ async def measure(
             asyncio.create_task(_stream(session, rng, others)) for _ in range(streams)
         ]
         await asyncio.sleep(_CALM)
-        found = {
-            "first_token_ms": await _turns(session, kinds, rounds),
-            "bursts": {
-                kind: await _burst(session, make, burst, others)
-                for kind, make in kinds.items()
-            },
-        }
+        firsts = await _turns(session, kinds, rounds, note)
+        bursts = {}
+        for kind, make in kinds.items():
+            note(f"a burst, {kind}")
+            bursts[kind] = await _burst(session, make, burst, others)
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-    return found
+    return {"first_token_ms": firsts, "bursts": bursts}
 
 
 async def _stream(
@@ -83,10 +88,14 @@ async def _stream(
 
 
 async def _turns(
-    session: aiohttp.ClientSession, kinds: dict[str, Make], rounds: int
+    session: aiohttp.ClientSession,
+    kinds: dict[str, Make],
+    rounds: int,
+    note: Callable[[str], None],
 ) -> dict[str, Any]:
     waits: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(rounds):
+        note("single requests")
         for kind, make in kinds.items():
             outcome = await one(session, make())
             if outcome.times:
@@ -148,10 +157,12 @@ def main(arguments: list[str] | None = None) -> int:
         tempfile.TemporaryDirectory() as folder,
         started(launch, Path(folder) / "log") as server,
     ):
-        runs = [
-            asyncio.run(measure(server.url, *load, seed))
-            for seed in range(options.repeat)
-        ]
+        steps = options.repeat * (options.rounds + 3)
+        with progress("measuring", steps) as advance:
+            runs = [
+                asyncio.run(measure(server.url, *load, seed, advance))
+                for seed in range(options.repeat)
+            ]
     for kind in ("unguided", "known", "new"):
         firsts = [run["first_token_ms"][kind]["p50"] for run in runs]
         ratios = [
