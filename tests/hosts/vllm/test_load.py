@@ -1,11 +1,14 @@
 """Bounded parts of `make soak` and `make chaos`: a server under mixed load, and under
 attack."""
 
+import asyncio
+
 import pytest
 
 pytest.importorskip("vllm")
 
 from benchmarks.server.asks import MIXED
+from benchmarks.server.first import measure
 from benchmarks.server.launch import Launch, can_mount, started
 from benchmarks.server.runs import chaos, invalid, soak
 
@@ -37,6 +40,12 @@ def test_every_answer_under_mixed_load_is_right_and_none_is_lost(loaded_server):
     assert found["preemptions"] > 0
     for role in ("frontend", "template", "worker"):  # small specs need no helper
         assert found["processes"][role]["memory_mb"]["peak"] > 0
+
+
+def test_first_tokens_and_bursts_of_new_schemas(loaded_server):
+    found = asyncio.run(measure(loaded_server.url, 2, 6, 2, 1, print))
+    assert found["first_token_ms"]["new"]["count"] == 2
+    assert {burst["valid"] for burst in found["bursts"].values()} == {6}
 
 
 @pytest.mark.parametrize(
