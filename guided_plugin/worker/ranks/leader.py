@@ -253,14 +253,11 @@ class Mirror:
     def _take(self, group: RankGroup) -> bool:
         """Write a step, when no rank uses the masks in its place any more. False after
         the last one."""
-        message = self._in
         step = self._hear(group)
         if step in (ENDED, IDLE):
             return step == IDLE
         self._followers.wait(step - PLAN_DEPTH)
-        self._followers.plan(step, message.slots())
-        message.read(
-            self._region.masks[step % PLAN_DEPTH, : int(message.head[Head.MASKS])]
-        )
+        self._followers.plan(step, self._in.slots())
+        self._in.read(self._region.masks[step % PLAN_DEPTH])
         self._followers.filled(step)
         return True

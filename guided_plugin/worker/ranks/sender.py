@@ -5,11 +5,12 @@ waits for the masks, as a device of this machine does, and has used them when th
 sent.
 
 Most masks of a step were there in one of the steps before, at one row or another. So
-both sides keep a table of masks, and rank 0, which alone decides what is in it, sends
-the place of each mask and those that are new:
+the other side keeps the masks that it was sent, and rank 0 sends which of them each row
+has, and those that are new. When there is no room for more, rank 0 begins again with
+none:
 
-    head     int64               as `Head`; then the slots, then the place of each mask
-    masks    [new, words] int32  to be put at the places that are written as ~place, in this order
+    head     int64               as `Head`; then the slots, then for each row which mask it has
+    masks    [new, words] int32  come behind those that are kept
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ IDLE = -2
 """In place of a step: rank 0 is there, and had nothing to say for a while."""
 
 _DEEP = 4
-"""Masks of how many full steps the table holds."""
+"""Masks of how many full steps are kept."""
 
 _IDLE_SECONDS = 10.0
 """After which other machines are told that rank 0 is there: who waits for a message has
@@ -55,99 +56,77 @@ class Head(IntEnum):
     """The first numbers of a message."""
 
     STEP = 0
-    MASKS = 1
-    SLOTS = 2
+    SLOTS = 1
+    KEPT = 2
+    """How many masks the other side keeps."""
     NEW = 3
     REST = 4
 
 
-class _Table:
-    """What both sides have: the table, and memory for a message."""
+class _Message:
+    """What both sides have."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.most = shape.max_slots * shape.positions
-        self.masks: MaskArray = np.zeros((_DEEP * self.most, shape.words), np.int32)
+        """Masks of a step."""
         self.head: NDArray[np.int64] = np.zeros(
             Head.REST + shape.max_slots + self.most, np.int64
         )
         self.head_tensor = torch.from_numpy(self.head)
 
-    def places(self) -> NDArray[np.int64]:
-        """Of the masks of the message."""
-        first = Head.REST + self.shape.max_slots
-        return self.head[first : first + int(self.head[Head.MASKS])]
-
     def slots(self) -> NDArray[np.int64]:
-        """Of the message."""
-        return self.head[Head.REST : Head.REST + int(self.head[Head.SLOTS])]
+        """Of the plan."""
+        return self.head[Head.REST :][: self.head[Head.SLOTS]]
+
+    def rows(self) -> NDArray[np.int64]:
+        """Which mask each row has."""
+        count = self.head[Head.SLOTS] * self.shape.positions
+        return self.head[Head.REST + self.shape.max_slots :][:count]
 
 
-class Outgoing(_Table):
+class Outgoing(_Message):
     """Rank 0's side."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
-        # A key says where a mask may be; whether it is the same is compared.
-        self._weights = np.random.default_rng(1).integers(
-            1, 2**32, shape.words, dtype=np.uint32
-        )
-        self._found: dict[int, int] = {}
-        self._keys = [-1] * len(self.masks)
-        self._used = [-1] * len(self.masks)
-        self._next = 0
+        self._kept: dict[bytes, int] = {}
+        """The masks that the other side keeps, in its order."""
 
     def write(self, step: int, slots: NDArray[np.uint32], masks: MaskArray) -> Tensor:
         """Put a step into the head; returns the masks that go with it."""
-        self.head[: Head.REST] = step, len(masks), len(slots), 0
+        kept = self._kept
+        if len(kept) + len(masks) > _DEEP * self.most:
+            kept.clear()
+        self.head[: Head.REST] = step, len(slots), len(kept), 0
         self.slots()[:] = slots.view(np.int32)
-        keys: list[int] = (masks.view(np.uint32) @ self._weights).tolist()
+        rows = self.rows()
         new = []
-        for row, key in enumerate(keys):
-            place = self._found.get(key, -1)
-            if place < 0 or not np.array_equal(self.masks[place], masks[row]):
-                place = self._put(key, masks[row], step)
-                new.append(place)
-                self.places()[row] = ~place
-            else:
-                self.places()[row] = place
-            self._used[place] = step
+        for row, mask in enumerate(masks):
+            key = mask.tobytes()
+            if key not in kept:
+                kept[key] = len(kept)
+                new.append(row)
+            rows[row] = kept[key]
         self.head[Head.NEW] = len(new)
-        return torch.from_numpy(self.masks[new])
-
-    def _put(self, key: int, mask: MaskArray, step: int) -> int:
-        """A place that no mask of this step uses: there are more places than masks of a
-        step."""
-        while self._used[self._next] == step:
-            self._next = (self._next + 1) % len(self.masks)
-        place = self._next
-        self._next = (self._next + 1) % len(self.masks)
-        if self._found.get(self._keys[place]) == place:
-            del self._found[self._keys[place]]
-        self._found[key] = place
-        self._keys[place] = key
-        self.masks[place] = mask
-        return place
+        return torch.from_numpy(masks[new])
 
 
-class Incoming(_Table):
+class Incoming(_Message):
     """The side of the other machine."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
-        self._new: MaskArray = np.zeros((self.most, shape.words), np.int32)
+        self._kept: MaskArray = np.zeros((_DEEP * self.most, shape.words), np.int32)
 
     def new(self) -> Tensor:
         """Where the masks of the message go that has come in."""
-        return torch.from_numpy(self._new[: int(self.head[Head.NEW])])
+        kept = self._kept[self.head[Head.KEPT] :]
+        return torch.from_numpy(kept[: self.head[Head.NEW]])
 
     def read(self, masks: MaskArray) -> None:
-        """Write the masks of the step, from the table and the new ones."""
-        places = self.places()
-        new = places < 0
-        places[new] = ~places[new]
-        self.masks[places[new]] = self._new[: int(self.head[Head.NEW])]
-        np.take(self.masks, places, axis=0, out=masks)
+        """Write the masks of the step."""
+        masks[: len(self.rows())] = self._kept[self.rows()]
 
 
 class Sender:
