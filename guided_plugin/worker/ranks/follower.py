@@ -145,7 +145,11 @@ class FollowerRuntime(GrammarRuntime):
     # What only rank 0 knows
 
     def request(self, slot: int) -> RequestSoFar:
-        raise _not_here("the outcome of a request")
+        raise PipelineError(
+            "the outcome of a request is known only at rank 0",
+            where="tensor parallelism",
+            hint="ask the pipeline of rank 0",
+        )
 
     @property
     def newest(self) -> int:
@@ -222,7 +226,7 @@ def follow(
 ) -> FollowerRuntime:
     """Map the region that rank 0 offers, or the copy of it on this machine. Raises
     PipelineError if a rank can't share."""
-    offer: RegionOffer | str | None = group.gather(None)[0]
+    offer: RegionOffer | str = group.gather(None)[0]
     if isinstance(offer, str):
         raise not_shared(offer)
     first = machines.first(group.rank)
@@ -230,24 +234,20 @@ def follow(
         mirror = None
         runtime = None
         error = ""
-        if first == group.rank and offer is not None:
+        if first == group.rank:
             try:
                 mirror = Mirror(offer, machines.ranks(first))
                 undo.callback(mirror.close)
             # the others wait for the answer, whatever it is
             except Exception as problem:
                 error = f"cannot copy the memory of rank 0: {problem}"
-        if machines.others:
-            offers: list[RegionOffer | None] = group.gather(
-                mirror.offer if mirror is not None else None
-            )
-            offer = offers[first] if first else offer
-        if offer is not None:
+        here: RegionOffer | None = group.gather(mirror and mirror.offer)[first]
+        if here is not None:
             try:
-                runtime = _accept(offer, group.rank - 1, device, mirror)
+                runtime = _accept(here, group.rank - 1, device, mirror)
                 undo.callback(runtime.close)
             except Exception as problem:  # of the device too
-                error = f"cannot map the memory of process {offer.pid}: {problem}"
+                error = f"cannot map the memory of process {here.pid}: {problem}"
         answers: list[RankAnswer] = group.gather(RankAnswer(os.getpid(), error))
         reason: str = group.gather(None)[0]
         if reason or runtime is None:
@@ -280,11 +280,3 @@ def _open(offer: RegionOffer) -> Region:
     except BaseException:
         os.close(fd)
         raise
-
-
-def _not_here(what: str) -> PipelineError:
-    return PipelineError(
-        f"{what} is known only at rank 0",
-        where="tensor parallelism",
-        hint="ask the pipeline of rank 0",
-    )

@@ -4,7 +4,7 @@ start. Imports torch.
     agree    every rank says whether it can take part; all hear the same
     machine  every rank says where it is
     offer    rank 0 says where its region is (a process and a descriptor of it: the memory has no name)
-    mirrors  the first rank of each other machine says the same of its copy, if there are any
+    mirrors  the first rank of each machine says where its region is: rank 0 again, others of their copies
     answers  every other rank says whether it has mapped the one of its machine
     verdict  rank 0 says whether all have: then they share, else none does
 

@@ -66,19 +66,17 @@ class Followers:
         region = self._region
         # not that of another pipeline or of the host
         tag = 0x67750000 + next(_TAGS) % 2**16
-        group.gather(
-            RegionOffer(
-                os.getpid(),
-                region.fd,
-                region.shape,
-                region.identity,
-                self._first_step,
-                mode,
-                tag,
-            )
+        offer = RegionOffer(
+            os.getpid(),
+            region.fd,
+            region.shape,
+            region.identity,
+            self._first_step,
+            mode,
+            tag,
         )
-        if machines.others:
-            group.gather(None)
+        group.gather(offer)
+        group.gather(offer)  # again, as the first rank of its machine
         answers: list[RankAnswer] = group.gather(RankAnswer(os.getpid()))
         reason = next(
             (
