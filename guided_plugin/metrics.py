@@ -199,6 +199,8 @@ class WorkerMetrics:
     (`close_before_length`)."""
     led_tokens: int = 0
     """Tokens of theirs that had no other choice."""
+    unprotected_outputs: int = 0
+    """Outputs that might be cut at their token limit all the same: no end was known."""
     margin: float = 0.0
     """Median time that the masks were there before the logits in them; negative when
     they were late."""
@@ -261,6 +263,7 @@ COUNTERS = {
     "taken_layout",
     "led_outputs",
     "led_tokens",
+    "unprotected_outputs",
 }
 """Figures that only grow."""
 
@@ -379,6 +382,7 @@ HELP = {
     "forwards": "guided rows that got tokens in steps that may offer drafts",
     "led_outputs": "outputs led to an end before their token limit",
     "led_tokens": "tokens in those outputs that were the only choice",
+    "unprotected_outputs": "outputs with `close_before_length` for which no end was known",
     "restarts": "grammar workers that had to be replaced",
     "memory_bytes": "resident memory of the grammar worker",
     "shared_bytes": "memory that the grammar worker shares with the host",

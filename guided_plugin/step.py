@@ -92,7 +92,6 @@ class Admission:
 
     backend: str
     seconds: float
-    warnings: tuple[str, ...] = ()
     reason: str = ""
     """Why this backend."""
     unenforced: tuple[str, ...] = ()
@@ -114,6 +113,10 @@ class RequestInfo:
     error: GuidedError | None = None
     unenforced: tuple[str, ...] = ()
     """As in its `Admission`."""
+    closed: str = ""
+    """With `close_before_length`: `led`, if its output was led to an end before its
+    token limit; `unprotected: ...`, why it may be cut there. Else empty. As of the call
+    of `StepPipeline.request`."""
 
 
 LogitsProcessor = Callable[["Tensor", DecodeStep], "Tensor"]

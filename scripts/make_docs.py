@@ -310,7 +310,7 @@ same buckets in all processes, so they add up over engines and servers:
 
 The outcome of a request is `admitted`, `refused`, `busy` (status 503 for lack of room), `left` (to vLLM's own
 structured output) or `failed` (while it ran; before vLLM 0.33). Drafts are those of `jump_forward`, and
-`close_before_length` leads outputs to an end.
+`close_before_length` leads outputs to an end, or knows none for them.
 """
 
 

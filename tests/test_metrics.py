@@ -101,6 +101,7 @@ def test_what_prometheus_scrapes(monkeypatch):
         "guided_plugin_offered_layout": 0,
         "guided_plugin_taken_layout": 0,
         "guided_plugin_led_outputs": 0,
+        "guided_plugin_unprotected_outputs": 0,
         "guided_plugin_led_tokens": 0,
         "guided_plugin_requests": None,
         "guided_plugin_unenforced": None,

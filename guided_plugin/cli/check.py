@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -64,6 +65,12 @@ def check(
     ] = None,
     whitespace: Layout = None,
     open_objects: Open = False,
+    close: Annotated[
+        bool,
+        typer.Option(
+            "--close", help="With close_before_length; warn if it can't work."
+        ),
+    ] = False,
     raw: Annotated[
         bool,
         typer.Option(
@@ -98,9 +105,8 @@ def check(
     specs: dict[Path, OutputSpec | GuidedError] = {}
     for file in files:
         try:
-            specs[file] = load_spec(
-                file, whitespace=whitespace, open_objects=open_objects
-            )
+            spec = load_spec(file, whitespace=whitespace, open_objects=open_objects)
+            specs[file] = replace(spec, close_before_length=True) if close else spec
         except GuidedError as error:
             specs[file] = error
     instances = [(name_of(path), read_text(path)) for path in instance or []]

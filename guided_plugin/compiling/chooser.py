@@ -201,12 +201,6 @@ class Chooser:
         """A spec as a backend gets it: nothing is left to the configuration, and the
         lowerings that plugins registered, all or some, have rewritten it."""
         spec = spec.settled(self.config)
-        if spec.close_before_length and not hasattr(self.backend(backend), "closing"):
-            raise UnsupportedSpecError(
-                f"is not available with {backend}, which can't complete outputs",
-                where="close_before_length",
-                hint="leave it out, or name no backend; grammars in EBNF can be written as Lark",
-            )
         for name, lowering in self.plugins.lowerings.items():
             wanted = getattr(lowering, "backends", None)
             if (only is None or name in only) and (wanted is None or backend in wanted):

@@ -37,7 +37,13 @@ from guided_plugin.errors import (
     GuidedError,
     PluginError,
 )
-from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Prepared
+from guided_plugin.grammar.base import (
+    Backend,
+    Grammar,
+    MaskArray,
+    Prepared,
+    why_unprotected,
+)
 from guided_plugin.grammar.drafts import allows
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.ipc import processors
@@ -352,7 +358,8 @@ class GrammarCompiler:
             return self._pool.prepare(backend, lowered, allowed, 1.0 if last else 0.5)
 
         made = self.chooser.first(key, make)
-        for warning in misspelt(key) if self.tells else ():
+        warnings = (*misspelt(key), why_unprotected(made)) if self.tells else ()
+        for warning in filter(None, warnings):
             _log.warning("%s: %s", key.summary(), warning)
         with self._lock:
             if isinstance(made, Prepared):

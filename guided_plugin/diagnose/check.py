@@ -16,7 +16,7 @@ from typing import Any
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.diagnose.position import Position, bounds_of
 from guided_plugin.errors import GuidedError
-from guided_plugin.grammar.base import Grammar
+from guided_plugin.grammar.base import Grammar, why_unprotected
 from guided_plugin.keywords import ASSERTIONS
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.references import Path
@@ -123,9 +123,8 @@ def check_spec(
         if not report.accepted and keywords is not None and grammar.spec.closed:
             report = _hinted(compiler, spec, report)
         reports.append(report)
-    return CheckReport(
-        spec, grammar, None, (*warnings, *grammar.warnings), tuple(reports), keywords
-    )
+    warnings = tuple(filter(None, (*warnings, why_unprotected(grammar))))
+    return CheckReport(spec, grammar, None, warnings, tuple(reports), keywords)
 
 
 def match_text(position: Position, name: str, text: str) -> InstanceReport:

@@ -47,7 +47,6 @@ class Grammar:
     """What it takes when it is made, with the text of its spec."""
     seconds: float
     """Time it took to compile."""
-    warnings: tuple[str, ...] = ()
     reason: str = ""
     """Why this backend, and in what way it took the spec."""
     bounded: bool = False
@@ -71,11 +70,18 @@ class Grammar:
         return Admission(
             str(self.backend),
             float(self.seconds),
-            tuple(map(printable, self.warnings)),
             str(self.reason),
             tuple(map(printable, self.unenforced)),
             least_tokens(self.shortest),
         )
+
+
+def why_unprotected(made: Grammar | Prepared) -> str:
+    """Why outputs may be cut at their token limit though their spec asks for an end
+    before it; empty where they are not."""
+    if made.shortest is not None or not made.spec.close_before_length:
+        return ""
+    return f"unprotected: with {made.backend} no end of its outputs is known"
 
 
 def least_tokens(shortest: tuple[int, ...] | None) -> int:

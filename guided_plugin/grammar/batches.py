@@ -65,8 +65,8 @@ class RunningRequest:
     """Whether it keeps its matcher though that shares much."""
     closing: OutputClosing | None = None
     """What closes it before its token limit, where its spec asks for that."""
-    led: bool = False
-    """Whether its output was led to an end before its token limit."""
+    end: str = ""
+    """As in `RequestSoFar`."""
     watched: int = 0
     """For so many calls more it has a deadline, though its backend bounds them: one for
     all was slow."""

@@ -18,7 +18,13 @@ from typing import Any
 import numpy as np
 
 from guided_plugin.errors import BudgetError, GuidedError, PipelineError, RequestError
-from guided_plugin.grammar.base import Backend, Grammar, MaskArray, OutputClosing
+from guided_plugin.grammar.base import (
+    Backend,
+    Grammar,
+    MaskArray,
+    OutputClosing,
+    why_unprotected,
+)
 from guided_plugin.grammar.batches import (
     Quarantine,
     RunningRequest,
@@ -104,6 +110,10 @@ class GrammarTable:
         """Such outputs since then, each counted once."""
         self.tokens_led = 0
         """Tokens since then that had no other choice."""
+        self.unprotected: dict[int, str] = {}
+        """By slot, why outputs may be cut at their token limit. A worker takes what it
+        tells."""
+        self.outputs_unprotected = 0
         self._closing_until = 0.0
 
     def add(
@@ -162,10 +172,14 @@ class GrammarTable:
                 state,
                 forbidden=forbidden,
             )
-            if grammar.shortest is not None and spec.room is not None:
-                closer: Any = backend
-                request.closing = closer.closing(grammar, spec.room, stops)
             self.requests[slot] = request
+            closer: Any = backend
+            if grammar.shortest is None:
+                self._unprotect(slot, why_unprotected(grammar))
+            elif spec.room is None:
+                self._unprotect(slot, "unprotected: its token limit is not known")
+            else:
+                request.closing = closer.closing(grammar, spec.room, stops)
             if grammar.bounded or not history:
                 replay()
             else:
@@ -285,19 +299,27 @@ class GrammarTable:
         if time.thread_time() - begun > self._unbounded.seconds:
             problem = TimeoutError("it takes too long")
         if problem is not None:
-            _log.warning(
-                "request %s: may be cut at its token limit: the search for its end failed: %s",
-                request.request_id,
-                problem,
-            )
             request.closing = None
             self.regroup()
+        elif closing.due >= (request.spec.room or 0):  # it is not looked at again
+            problem = TimeoutError("none was found in time")
+        if problem is not None and request.end in ("", "led"):
+            reason = f"unprotected: the search for its end failed: {problem}"
+            self._unprotect(slot, reason)
+            _log.warning("request %s: %s", request.request_id, reason)
         if closing.led > before:
             self.tokens_led += 1
             if not before:
                 self.led[slot] = 0
-                self.outputs_led += not request.led
-                request.led = True
+                self.outputs_led += not request.end
+                request.end = request.end or "led"
+
+    def _unprotect(self, slot: int, reason: str) -> None:
+        """An output may be cut at its token limit, if there is a reason."""
+        if reason:
+            self.requests[slot].end = reason
+            self.unprotected[slot] = reason
+            self.outputs_unprotected += 1
 
     def _look_at_matchers(self) -> None:
         """Replace matchers whose shared state is to be given up, as many as time

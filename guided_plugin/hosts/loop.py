@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Never
 
 import torch
@@ -49,8 +49,9 @@ class Output:
     check it by them."""
     forwards: int = 0
     """Forward passes of the model that the row took part in until it stopped."""
-    closed: bool = False
-    """Whether it was led to its end before its token limit (`close_before_length`)."""
+    closed: str = ""
+    """With `close_before_length`: `led`, if it was led to its end before its token
+    limit, or `unprotected: ...`, why it could be cut there. Else empty."""
 
 
 class DecodeLoop:
@@ -180,23 +181,15 @@ class DecodeLoop:
                 for (row, name), (tokens, stopped, forwards) in zip(
                     requests.items(), batch.outputs(), strict=True
                 ):
-                    request = self.pipeline.request(name) if name else None
-                    told = (
-                        (request.error, request.unenforced) if request else (None, ())
-                    )
-                    # Of several ranks the first one knows.
-                    led = (
-                        name is not None
-                        and not self.pipeline.rank
-                        and self.pipeline.led(name)
-                    )
-                    outputs[row] = Output(
-                        tokens,
-                        stopped,
-                        *told,
-                        forwards,
-                        led and stopped and not told[0],
-                    )
+                    outputs[row] = Output(tokens, stopped, forwards=forwards)
+                    if name:
+                        request = self.pipeline.request(name)
+                        outputs[row] = replace(
+                            outputs[row],
+                            error=request.error,
+                            unenforced=request.unenforced,
+                            closed=request.closed,
+                        )
         finally:
             for name in filter(None, requests.values()):
                 self.pipeline.remove_request(name)

@@ -78,7 +78,6 @@ class InlineRuntime(GrammarRuntime):
         self._waits = Times()
         """Seconds that the host's thread filled masks in each step: nothing else goes
         on meanwhile."""
-        """Outputs that were led to an end."""
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Compile a spec in the background."""
@@ -190,6 +189,7 @@ class InlineRuntime(GrammarRuntime):
             learnt_bytes=self._compiler.chooser.learnt_bytes(),
             led_outputs=self.table.outputs_led,
             led_tokens=self.table.tokens_led,
+            unprotected_outputs=self.table.outputs_unprotected,
             exposed_wait=self._waits.median(),
             times={"exposed_wait": self._waits.counts()},
         )

@@ -13,7 +13,7 @@ from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.spec import OutputSpec, check_is_spec, check_room
 from guided_plugin.step import Admission, RequestInfo
-from guided_plugin.worker.runtime import GrammarRuntime
+from guided_plugin.worker.runtime import GrammarRuntime, RequestSoFar
 
 _MAX_CHOICES = 64
 
@@ -124,33 +124,23 @@ class PipelineRequests:
     def request(self, request_id: str) -> RequestInfo:
         """A running request; its `error` is set once it failed, at rank 0. Waits for
         the steps so far."""
-        if not self.rank:
-            self.phase(request_id)
-        return self._requests[self._slot_of(request_id)]
-
-    def unenforced(self, request_id: str) -> tuple[str, ...]:
-        """The keywords that a request's spec asks for and nothing enforces
-        (`unenforced_keywords`). Known of requests whose compile was waited for."""
-        return self._requests[self._slot_of(request_id)].unenforced
+        end = "" if self.rank else self._so_far(request_id).end
+        return replace(self._requests[self._slot_of(request_id)], closed=end)
 
     def tokens(self, request_id: str) -> tuple[int, ...]:
         """What a request has produced, as its grammar saw it. Waits for the steps so
         far."""
-        tokens = tuple(self.runtime.request(self._slot_of(request_id)).state.tokens)
-        self._report(self.runtime.take_failures())
-        return tokens
+        return tuple(self._so_far(request_id).state.tokens)
 
     def phase(self, request_id: str) -> Phase:
         """Whether a request is waiting for its start, active, done or failed. Waits for
         the steps so far."""
-        phase = self.runtime.request(self._slot_of(request_id)).state.phase
-        self._report(self.runtime.take_failures())
-        return phase
+        return self._so_far(request_id).state.phase
 
-    def led(self, request_id: str) -> bool:
-        """Whether a request's output was led to an end before its token limit. Waits
-        for the steps so far."""
-        return self.runtime.request(self._slot_of(request_id)).led
+    def _so_far(self, request_id: str) -> RequestSoFar:
+        request = self.runtime.request(self._slot_of(request_id))
+        self._report(self.runtime.take_failures())
+        return request
 
     def _counted(self) -> dict[tuple[str, str], int]:
         """How many requests were added, by backend and the reason why it was chosen."""

@@ -424,10 +424,6 @@ def check_is_spec(spec: object) -> None:
 def check_room(least: int, room: int | None, where: str = "max_tokens") -> None:
     """Refuse a request whose output can't end in time. `least`: tokens of the shortest
     one, 0 where outputs need not end; `where`: the name of the token limit."""
-    if least and room is None:
-        what = "needs the number of tokens that the output may have, which the host does not give"
-        hint = "give the pipeline spec.within(max_tokens)"
-        raise RequestError(what, where="close_before_length", hint=hint)
     if room is not None and room < least:
         raise RequestError(
             f"leaves {room} tokens; the shortest output of the spec takes {least}, its stop token included",

@@ -96,6 +96,14 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unprotected:
+    """Worker: why the output of a request may be cut at its token limit."""
+
+    serial: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Synced:
     """Worker: the answer to `Sync`."""
 
@@ -112,7 +120,7 @@ class Ends:
 
 
 from_worker = plain_decoder(
-    (Ready, Verdict, Failed, Synced, Ends, Admission, Prepared, *ERRORS),
+    (Ready, Verdict, Failed, Unprotected, Synced, Ends, Admission, Prepared, *ERRORS),
     (rebuild, unpacked),
 )
 """Reads a message of a worker, which may be broken."""

@@ -26,13 +26,13 @@ from guided_plugin.step import Admission, Closure, OfferedDrafts, StepPlan, Toke
 class RequestSoFar(Protocol):
     """What became of a request."""
 
+    end: str
+    """With `close_before_length`: `led`, if its output was led to an end before its
+    token limit; `unprotected: ...`, why it may be cut there. Else empty."""
+
     @property
     def state(self) -> RequestState:
         """Its phase and its tokens."""
-
-    @property
-    def led(self) -> bool:
-        """Whether its output was led to an end before its token limit."""
 
 
 class GrammarRuntime(Protocol):

@@ -67,7 +67,7 @@ def test_generate_json(run):
         assert (output["stopped"], output["error"], output["closed"]) == (
             True,
             None,
-            False,
+            "",
         )
         assert 1 <= output["tokens"] <= 4
 
@@ -134,7 +134,7 @@ def test_generate_closes_outputs_before_their_limit(run):
     assert all(
         re.fullmatch("[a-z]{3,}!", output["text"]) for output in result.json["outputs"]
     )
-    assert any(output["closed"] for output in result.json["outputs"])
+    assert any(output["closed"] == "led" for output in result.json["outputs"])
 
 
 def test_an_output_that_fails_is_told_after_the_others(run, monkeypatch):

@@ -59,7 +59,7 @@ def test_every_output_with_room_enough_ends_valid(loop, kind):
         for output in outputs[:2]:
             check(loop, kind, output)
             assert len(output.tokens) < room
-        closed += [output.closed for output in outputs[:2]]
+        closed += [output.closed == "led" for output in outputs[:2]]
         without = loop.run(PROMPTS, [free, free, None], **options)
         cut += sum(not output.stopped for output in without[:2])
         assert not any(output.closed for output in [*without, outputs[2]])
@@ -79,7 +79,7 @@ def test_an_output_that_ends_by_itself_is_not_closed_and_rows_beside_are_untouch
         sampling=sampling,
     )
     alone = loop.run(PROMPTS, [None] * 3, max_new_tokens=90, sampling=sampling)
-    assert (outputs[0].stopped, outputs[0].closed) == (True, False)
+    assert (outputs[0].stopped, outputs[0].closed) == (True, "")
     assert [
         one.tokens == bare.tokens for one, bare in zip(outputs, alone, strict=True)
     ] == [0, 1, 0]
@@ -92,7 +92,7 @@ def test_too_little_room_is_an_error_of_the_row_and_the_number_told_is_enough(lo
     assert isinstance(refused.error, RequestError)
     assert (refused.tokens, refused.closed, free.error, len(free.tokens)) == (
         (),
-        False,
+        "",
         None,
         room,
     )
@@ -100,7 +100,7 @@ def test_too_little_room_is_an_error_of_the_row_and_the_number_told_is_enough(lo
     told = int(re.search(r"allow at least (\d+)", refused.error.hint)[1])
     (output,) = loop.run(PROMPTS[:1], specs[:1], max_new_tokens=told)
     check(loop, "schema", output)
-    assert output.closed
+    assert output.closed == "led"
 
 
 def test_what_comes_after_a_trigger_is_closed_where_it_has_room(loop):
@@ -116,5 +116,23 @@ def test_what_comes_after_a_trigger_is_closed_where_it_has_room(loop):
             )
             if start <= 30:
                 check(loop, "tag", output, start)
-                complete += output.closed
+                complete += output.closed == "led"
     assert complete > 5
+
+
+@pytest.mark.parametrize(
+    ("grammar", "syntax"),
+    [('root ::= "x" [a-z]*', "ebnf"), ("start: /[a-z]+/ /[a-z]+/", "lark")],
+)
+def test_an_output_whose_end_cannot_be_proven_runs_on_and_says_why(
+    loop, grammar, syntax
+):
+    spec = gp.OutputSpec.grammar(grammar, syntax, close_before_length=True)
+    before = loop.pipeline.metrics().worker.unprotected_outputs
+    outputs = loop.run(PROMPTS, [spec, spec, None], max_new_tokens=3)
+    name = "xgrammar" if syntax == "ebnf" else "llguidance"
+    why = f"unprotected: with {name} no end of its outputs is known"
+    assert [output.error for output in outputs] == [None] * 3
+    assert [output.closed for output in outputs] == [why, why, ""]
+    assert any(not output.stopped for output in outputs[:2])
+    assert loop.pipeline.metrics().worker.unprotected_outputs == before + 2

@@ -26,6 +26,7 @@ from guided_plugin.worker.messages import (
     Hello,
     Ready,
     Synced,
+    Unprotected,
     Verdict,
     from_worker,
 )
@@ -35,8 +36,9 @@ SPEC = OutputSpec.regex("a", start_after=[1, 2], stop_token_ids=[3])
 FROM_WORKER = [
     *(Ready(), Synced(1)),
     *(
-        Verdict(3, Admission("b", 0.5, ("w",), "r")),
+        Verdict(3, Admission("b", 0.5, "r")),
         Failed(7, ERROR, 12),
+        Unprotected(7, "why"),
         Ends("é\ud800", True),
     ),
 ]

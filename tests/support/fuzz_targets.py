@@ -46,6 +46,7 @@ from guided_plugin.worker.messages import (
     Failed,
     Ready,
     Synced,
+    Unprotected,
     Verdict,
     from_worker,
 )
@@ -307,9 +308,10 @@ _SCHEMAS = (_SCHEMA, *(random_schema(Random(number)) for number in range(60)))
 _ERROR = BudgetError("took long", where="x", hint="y", request_id="r")
 _FROM_WORKER = (
     Ready(),
-    Verdict(3, Admission("llguidance", 0.5, ("w",), "r")),
+    Verdict(3, Admission("llguidance", 0.5, "r")),
     Verdict(4, _ERROR),
     Failed(7, _ERROR, 12),
+    Unprotected(7, "why"),
     Synced(1),
     Ends("r", True),
 )

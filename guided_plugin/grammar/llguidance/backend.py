@@ -286,12 +286,7 @@ class LLGuidanceBackend:
                 first = prepared.shortest
                 grows = prepared.growth
             if first is None:
-                what = (
-                    "no end was found in time: outputs may be cut at their token limit"
-                )
-                return replace(
-                    made, warnings=(what,), seconds=time.perf_counter() - start
-                )
+                return replace(made, seconds=time.perf_counter() - start)
             closing = ClosingRules(endings, grows, first, ends.marks)
             # Grammars without marks, as most of JSON are, share their plain tokens.
             plain = sum(mask.nbytes for mask in closing.plain.values())

@@ -96,8 +96,9 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         self._hooks = SafeStepHooks(self._compiler.plugins)
         self._step: DecodeStep | None = None
         """The same step, if plugins listen to it."""
-        self._ends: dict[str, tuple[GuidedError | None, bool]] = {}
-        """Of requests that failed, and of those that were led to their end."""
+        self._ends: dict[str, tuple[GuidedError | None, str]] = {}
+        """For requests of which there is something to tell, what `error` and `closed`
+        return."""
         chain = manager.logit_processor
         # First: a processor that keeps the k likeliest must choose among what the
         # grammar allows.
@@ -137,9 +138,9 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         newest thousand errors."""
         return self._end(request_id)[0]
 
-    def closed(self, request_id: str) -> bool:
-        """Whether it ended as it was led to its end before its token limit
-        (`close_before_length`). Kept as errors are."""
+    def closed(self, request_id: str) -> str:
+        """With `close_before_length`: `led`, if it was led to its end before its token
+        limit, or `unprotected: ...`, why it could be cut there. Kept as errors are."""
         return self._end(request_id)[1]
 
     def close(self) -> None:
@@ -257,22 +258,21 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         self._note_end(request_id, entry)
         self.pipeline.remove_request(entry.name)
 
-    def _end(self, request_id: str) -> tuple[GuidedError | None, bool]:
+    def _end(self, request_id: str) -> tuple[GuidedError | None, str]:
         with self._lock:
             entry = self._entries.get(request_id)
             if entry is not None:
                 self._note_end(request_id, entry)
-            return self._ends.get(request_id, (None, False))
+            return self._ends.get(request_id, (None, ""))
 
     def _note_end(self, request_id: str, entry: _BatchedRequest) -> None:
-        error = self.pipeline.request(entry.name).error
-        finished = error is None and entry.state.status == RequestStatus.FINISHED
-        led = finished and self.pipeline.led(entry.name)
-        if error is None and not led:
+        request = self.pipeline.request(entry.name)
+        error = request.error
+        if error is None and not request.closed:
             return
         if error is not None and request_id not in self._ends:
             _log.error("request %s: %s", printable(request_id), error.reason)
-        self._ends[request_id] = error, led
+        self._ends[request_id] = error, request.closed
         while len(self._ends) > _KEPT_ENDS:
             del self._ends[next(iter(self._ends))]
 

@@ -40,7 +40,7 @@ from guided_plugin.hosts.transformers.surroundings import (
 )
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import UNGUIDED, DecodeStep
+from guided_plugin.step import UNGUIDED, DecodeStep, RequestInfo
 
 _log = logging.getLogger(__name__)
 _run_numbers = itertools.count()
@@ -141,19 +141,13 @@ class GenerateCall:
             self._run.judge(self._run.requests)
         return {} if self._run is None else dict(self._run.errors)
 
-    @property
-    def unenforced(self) -> dict[int, tuple[str, ...]]:
-        """Rows with keywords that nothing enforced, and these."""
-        return {} if self._run is None else dict(self._run.unenforced)
-
     def complete(self) -> dict[int, bool]:
         """For each guided row, whether its output ended as its grammar allows."""
         return {} if self._run is None or self._closed else self._run.complete()
 
-    @property
-    def led(self) -> set[int]:
-        """Rows that were led to their end before their token limit."""
-        return set() if self._run is None or self._closed else self._run.led()
+    def told(self) -> dict[int, RequestInfo]:
+        """For each guided row, what became of its request. Waits for the grammars."""
+        return {} if self._run is None or self._closed else self._run.told()
 
     def close(self) -> None:
         """Give the pipeline back. The processor and the criterion can't be used
@@ -249,8 +243,6 @@ class Run:
         self.requests: dict[str, int] = {}
         """The row of each request in the pipeline."""
         self.errors: dict[int, GuidedError] = {}
-        self.unenforced: dict[int, tuple[str, ...]] = {}
-        """Keywords that nothing enforces, by row."""
         self._judged: set[str] = set()
         self._slots = [UNGUIDED] * len(specs)
         self._forced_start = around.forced_start and self.prompt_length == 1
@@ -261,8 +253,6 @@ class Run:
                 self._slots[row] = self._add(loan.pipeline, request_id, row, spec)
                 loan.requests.append(request_id)
                 self.requests[request_id] = row
-                if keywords := loan.pipeline.unenforced(request_id):
-                    self.unenforced[row] = keywords
         self._step_slots = (
             [UNGUIDED] * len(specs) if self._forced_start else self._slots
         )
@@ -422,14 +412,12 @@ class Run:
             for name, row in self.requests.items()
         }
 
-    def led(self) -> set[int]:
-        """Rows that were led to their end before their token limit."""
-        pipeline = self._pipeline
-        done = self.complete()
+    def told(self) -> dict[int, RequestInfo]:
+        """For each guided row, what became of its request."""
+        if self._pipeline is None:
+            return {}
         return {
-            row
-            for name, row in self.requests.items()
-            if pipeline and done[row] and pipeline.led(name)
+            row: self._pipeline.request(name) for name, row in self.requests.items()
         }
 
     def judge(self, names: Iterable[str]) -> None:

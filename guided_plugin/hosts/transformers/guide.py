@@ -84,13 +84,19 @@ class GenerateKwargs(dict[str, Any]):
     def unenforced(self) -> dict[int, tuple[str, ...]]:
         """By row of the output, keywords of its spec that nothing enforced
         (`unenforced_keywords`)."""
-        return self.call.unenforced
+        return {
+            row: info.unenforced
+            for row, info in self.call.told().items()
+            if info.unenforced
+        }
 
     @property
-    def closed(self) -> set[int]:
-        """Rows of the output that were led to their end before the token limit
-        (`close_before_length`)."""
-        return self.call.led
+    def closed(self) -> dict[int, str]:
+        """By row of the output, with `close_before_length`: `led`, if it was led to its
+        end before the token limit, or `unprotected: ...`, why it could be cut there."""
+        return {
+            row: info.closed for row, info in self.call.told().items() if info.closed
+        }
 
 
 class Guide:

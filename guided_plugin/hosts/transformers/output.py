@@ -43,8 +43,9 @@ class Generated:
     unenforced: tuple[str, ...] = ()
     """Keywords of its spec that nothing enforced, as `unenforced_keywords` allows:
     check it by them."""
-    closed: bool = False
-    """Whether it was led to its end before its token limit (`close_before_length`)."""
+    closed: str = ""
+    """With `close_before_length`: `led`, if it was led to its end before its token
+    limit, or `unprotected: ...`, why it could be cut there. Else empty."""
 
 
 class Piece(NamedTuple):
@@ -162,7 +163,7 @@ def outputs(
     vocabulary = call.vocabulary
     errors = call.errors
     complete = call.complete()
-    led = call.led
+    told = call.told()
     eos = option(model, options, "eos_token_id")
     host_stops = (eos,) if isinstance(eos, int) else tuple(eos or ())
     found = []
@@ -194,10 +195,10 @@ def outputs(
                 parsed = read(guided)
             except OutputError as wrong:
                 error = wrong
-        left = call.unenforced.get(row, ())
         text = _text(vocabulary, kept)
-        closed = row in led
-        found.append(Generated(text, kept, complete[row], parsed, error, left, closed))
+        info = told[row]
+        how = info.unenforced, info.closed
+        found.append(Generated(text, kept, complete[row], parsed, error, *how))
     return found
 
 

@@ -54,6 +54,7 @@ _TOLD: Mapping[str, str] = {
     "forwards": "drafts_forwards",
     "led_outputs": "outputs_led",
     "led_tokens": "tokens_led",
+    "unprotected_outputs": "outputs_unprotected",
     "restarts": "worker_restarts",
     "memory_bytes": "worker_memory_bytes",
     "shared_bytes": "shared_memory_bytes",

@@ -179,7 +179,7 @@ class GrammarWorker:
     def _report(self) -> None:
         """Tell the engine what happened, and that the worker makes progress. May raise
         WorkerRetires."""
-        if self._requests.table.failures:
+        if self._requests.table.failures or self._requests.table.unprotected:
             self._requests.report_failures()
         for sync in list(self._syncs):
             if sync.after <= self._rings.accepted and sync.filled <= self._rings.filled:

@@ -19,7 +19,7 @@ from guided_plugin.ipc import processors
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.spec import OutputSpec
 from guided_plugin.worker.child.rings import Plan, WorkerRings
-from guided_plugin.worker.messages import Add, Compile, Failed, Verdict
+from guided_plugin.worker.messages import Add, Compile, Failed, Unprotected, Verdict
 from guided_plugin.worker.words import Counter
 
 _QUICK_THREADS = max(2, min(4, processors.count() // 4))
@@ -171,8 +171,11 @@ class WorkerRequests:
         table.tokens_led = 0
 
     def report_failures(self) -> None:
-        """Tell the engine which requests failed."""
+        """Tell the engine which requests failed, and which may be cut."""
         self.publish_failures()
+        for slot, why in self.table.unprotected.items():
+            self._channel.send(Unprotected(self._serials[slot], why))
+        self.table.unprotected = {}
         failures = self.table.failures
         self.table.failures = []
         for slot, error in failures:

@@ -25,6 +25,8 @@ class LiveRequests(dict[int, LiveRequest]):
         super().__init__()
         self.failures: deque[LiveRequest] = deque()
         """Requests that failed since the host last looked."""
+        self.unprotected = 0
+        """How many outputs might be cut at their token limit."""
         self._region = region
         self._steps = steps
         self._word = region.word(Counter.CLOSED)
@@ -101,5 +103,6 @@ class LiveRequests(dict[int, LiveRequest]):
         else:  # again in a later step, if its drafts were not taken
             told = request.led_in == closure.step
             request.led_in = closure.step
+            request.end = request.end or "led"
         if not told:
             self._untold.append(closure)

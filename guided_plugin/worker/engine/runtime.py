@@ -146,6 +146,7 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
             forwards=load(Counter.FORWARDS),
             led_outputs=load(Counter.LED),
             led_tokens=load(Counter.LED_TOKENS),
+            unprotected_outputs=self.requests.unprotected,
             memory_bytes=resident_bytes(self.supervisor.worker_pid),
             shared_bytes=self.region.shape.size,
             learnt_bytes=1024 * load(Counter.LEARNT),

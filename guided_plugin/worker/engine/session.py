@@ -8,7 +8,14 @@ from guided_plugin.errors import BudgetError, GuidedError, RequestError, printab
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.step import UNGUIDED
 from guided_plugin.worker.engine.client import WorkerClient
-from guided_plugin.worker.messages import Failed, Hello, Ready, Synced, Verdict
+from guided_plugin.worker.messages import (
+    Failed,
+    Hello,
+    Ready,
+    Synced,
+    Unprotected,
+    Verdict,
+)
 from guided_plugin.worker.words import Counter
 
 
@@ -81,12 +88,17 @@ class Session:
         with client.steps.lock:
             if isinstance(message, Verdict):
                 client.admissions.judge(message)
-            elif isinstance(message, Failed):
+            elif isinstance(message, Failed | Unprotected):
                 running = client.requests.values()
                 request = next(
                     (one for one in running if one.serial == message.serial), None
                 )
-                if request is not None:
+                if request is None:
+                    return
+                if isinstance(message, Unprotected):
+                    client.requests.unprotected += 1
+                    request.end = message.reason
+                else:
                     client.requests.fail(request, message.error, message.count)
                     if isinstance(message.error, BudgetError):
                         client.compiler.quarantine(request.spec, message.error)

@@ -71,15 +71,12 @@ class LiveRequest:
     """Whether the host is told of a closed step, or will be."""
     led_in: int = 0
     """The step in which its output was last led; 0: none was."""
+    end: str = ""
+    """As in `RequestSoFar`."""
     state: RequestState = field(init=False)
 
     def __post_init__(self) -> None:
         self.state = RequestState(self.spec.start_after or (), self.stop_token_ids)
-
-    @property
-    def led(self) -> bool:
-        """Whether its output is led to an end before its token limit."""
-        return self.led_in > 0
 
     def counted(self) -> tuple[int, ...]:
         """The tokens its grammar accepted: up to a stop token, up to its failure."""

@@ -12,7 +12,8 @@ import pytest
 from compilers import compiler_of, tokens_of
 from oracle import oracle
 
-from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.errors import RequestError
+from guided_plugin.grammar.base import why_unprotected
 from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.llguidance import backend
 from guided_plugin.grammar.llguidance.endings import Endings
@@ -312,12 +313,13 @@ def test_near_the_end_the_model_still_chooses(compiler):
     assert table.tokens_led == 2  # the quote, the stop token
 
 
-@pytest.mark.parametrize("seconds", [30.0, 0.0])
+@pytest.mark.parametrize(("seconds", "raises"), [(30.0, 1), (0.0, 0), (30.0, 0)])
 def test_an_output_whose_end_is_not_found_runs_on_and_that_is_told(
-    compiler, monkeypatch, caplog, seconds
+    compiler, monkeypatch, caplog, seconds, raises
 ):
     def failing(*given, **options):
-        raise ValueError("no way")
+        if raises:
+            raise ValueError("no way")
 
     table = table_of(compiler, OutputSpec.regex("a{9}"), 10)
     table._unbounded.seconds = seconds
@@ -329,7 +331,9 @@ def test_an_output_whose_end_is_not_found_runs_on_and_that_is_told(
     assert mask_of(table) == [END]
     assert not table.failures
     (record,) = caplog.records
-    assert "may be cut at its token limit" in record.message
+    assert table.requests[0].end in record.message
+    assert table.requests[0].end.startswith("unprotected: the search for its end fail")
+    assert table.outputs_unprotected == 1
 
 
 def test_drafts_that_would_lead_an_output_are_told_with_their_place(compiler):
@@ -410,17 +414,18 @@ def test_drafts_are_walked_along_and_forgotten(compiler, monkeypatch):
 
 def test_too_little_room_is_an_error_with_the_number_that_is_needed():
     check_room(0, None)
+    check_room(7, None)
     check_room(7, 7)
     says = r"max_tokens: leaves 6 tokens.*takes 7.*at least 7"
     with pytest.raises(RequestError, match=says):
         check_room(7, 6)
-    with pytest.raises(RequestError, match="needs the number of tokens"):
-        check_room(7, None)
 
 
-def test_a_backend_that_tells_no_ends_refuses(compiler):
-    with pytest.raises(GuidedError, match="is not available with xgrammar"):
-        compiler.compile(OutputSpec.grammar('root ::= "a"'))
+def test_a_backend_that_tells_no_ends_compiles_and_that_is_told(compiler, caplog):
+    table = table_of(compiler, OutputSpec.grammar('root ::= "a" [a-z]*'), 3)
+    why = "unprotected: with xgrammar no end of its outputs is known"
+    assert (table.requests[0].end, table.outputs_unprotected) == (why, 1)
+    assert why in caplog.text
 
 
 def test_a_spec_whose_end_is_not_found_in_time_compiles_and_that_is_told(
@@ -430,7 +435,7 @@ def test_a_spec_whose_end_is_not_found_in_time_compiles_and_that_is_told(
     spec = OutputSpec.grammar("start: /[a-z]{7}/", "lark")
     grammar = compiler.compile(spec)
     assert grammar.shortest is None
-    assert "may be cut at their token limit" in grammar.warnings[0]
+    assert "with llguidance no end of its outputs" in why_unprotected(grammar)
     table = table_of(compiler, spec, 3)
     assert table.requests[0].closing is None
     assert len(mask_of(table)) > 20

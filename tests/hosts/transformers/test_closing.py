@@ -72,7 +72,7 @@ def test_every_output_ends_valid_and_rows_beside_are_untouched(
                 True,
             )
             assert is_valid(kind, output.text), output.text
-            closed += output.closed
+            closed += output.closed == "led"
     assert closed or kind == "choice"
 
 
@@ -114,9 +114,7 @@ def test_too_little_room_is_an_error_with_its_place(
     few = {"max_new_tokens": least - 1, "num_return_sequences": 2, "do_sample": True}
     found = guide.generate(model, inputs, specs, **few)
     assert [type(output.error) for output in found[2:4]] == [RequestError] * 2
-    assert [(output.tokens, output.closed) for output in found[2:4]] == [
-        ((), False)
-    ] * 2
+    assert [(output.tokens, output.closed) for output in found[2:4]] == [((), "")] * 2
     assert [output.error for output in found[:2] + found[4:]] == [None] * 4
     assert all(output.complete for output in found[4:])
     with pytest.raises(RequestError, match=f"takes {least}") as caught:
@@ -127,12 +125,14 @@ def test_too_little_room_is_an_error_with_its_place(
     )
     kwargs = guide.generate_kwargs(specs)
     generate(model, inputs, **{**few, "max_new_tokens": least}, **kwargs)
-    assert (kwargs.errors, kwargs.closed) == ({}, {2, 3})
+    assert (kwargs.errors, kwargs.closed) == ({}, {2: "led", 3: "led"})
     # In a loop of the user's own the limit is not known: nothing is cut silently.
     monkeypatch.setattr(call_module, "surroundings", lambda processor: Surroundings())
-    with pytest.raises(RequestError, match="number of tokens") as caught:
-        generate(model, inputs, **guide.generate_kwargs(SCHEMA))
-    assert "within" in caught.value.hint
+    kwargs = guide.generate_kwargs(SCHEMA)
+    generate(model, inputs, **few, **kwargs)
+    unknown = "unprotected: its token limit is not known"
+    assert kwargs.closed == dict.fromkeys(range(6), unknown)
+    assert kwargs.errors == {}
     assert generate(model, inputs, **guide.generate_kwargs(SCHEMA.within(80))).tolist()
 
 

@@ -97,6 +97,20 @@ def test_an_output_that_is_led_behind_a_draft_is_told_if_the_draft_is_taken(mode
 
 
 @pytest.mark.parametrize("kind", RUNNERS)
+def test_an_output_whose_end_cannot_be_proven_runs_on_and_is_counted(kind, mode):
+    spec = gp.OutputSpec.grammar('root ::= "a"*', close_before_length=True).within(3)
+    runner = kind(runner_config(mode), ["one"], [params_of("one", spec)])
+    runner.forbidden = {0: [END]}
+    assert not any(hasattr(runner.step(), FAILED) for _ in range(3))
+    assert bytes(runner.tokens[0][:3]) == b"aaa"
+    told = runner.engine.pipeline.request("one").closed  # waits for the worker
+    assert told == "unprotected: with xgrammar no end of its outputs is known"
+    worker = runner.engine.pipeline.metrics().worker
+    assert (worker.unprotected_outputs, worker.led_outputs) == (1, 0)
+    runner.engine.close()
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
 def test_what_is_not_guided_at_all_is_told_with_the_first_output(kind):
     lookahead = gp.OutputSpec.regex("(?<=a)b")
     runner = kind(
