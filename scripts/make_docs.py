@@ -386,7 +386,8 @@ Left on vLLM's objects:
 | the `additional_config` of an engine whose speculative config is the plugin's | `guided_plugin_jump` |
 | the scheduler | `_guided_unbegun` (requests whose constrained part may not have begun), `_guided_led` \
 (those whose outputs are led to an end) |
-| outputs of guided batches | `_guided_watch`, `guided_failed` (reasons by request id), `guided_led` (the ids of requests that are led to an end), `guided_ready` \
+| outputs of guided batches | `_guided_watch`, `guided_failed` (reasons by request id), `guided_led` \
+(the ids of those that are led to an end), `guided_ready` \
 (the ids of held requests whose grammars came) |
 | each wrapper | `_guided_plugin` |
 
