@@ -112,15 +112,14 @@ class Endings:
         return _SLACK + self._ends.reach + self.spelling.most_tokens(text)
 
     def first(self, start: LLGuidanceMatcher, seconds: float) -> tuple[int, ...] | None:
-        """The shortest output: as the rules tell it if that is one, or a shorter one
-        that is found at once; where the rules don't tell, the shortest that is found in
-        so much processor time."""
+        """The shortest output: as the rules tell it if that is one, else the shortest
+        that is found in so much processor time. A search found a shorter one, of 1 to 3
+        tokens less, in 7 of 282 real schemas, and took half of a compile."""
         text = self._ends.shortest
         told = None if text is None else self.spelling.spelled(text)
-        if told is None or not start.ends_with(told):
-            return self.shortest(start, seconds)
-        found = self.shortest(start, seconds, enough=len(told), tries=0)
-        return told if found is None or len(found) >= len(told) else found
+        if told is not None and start.ends_with(told):
+            return told
+        return self.shortest(start, seconds)
 
     def shortest(
         self,
@@ -130,13 +129,13 @@ class Endings:
         enough: int = 0,
         needed: int = 0,
         until: float = 0.0,
-        tries: int = _TRIES,
     ) -> tuple[int, ...] | None:
         """Tokens after which a stop token may come, the fewest that were found; None
         where none were within the processor time. No more of it is used once they are
         `enough`, or as few as `needed` and it is past `until` (of `time.thread_time`).
         Other ways are tried so often at most. The matcher stays where it is."""
         deadline = time.thread_time() + seconds
+        tries = _TRIES
         choices: list[_Choice] = []
         best = self._way(matcher.fork(), [], choices, deadline)
         tokens = None if best is None else self.spelled(best)
