@@ -384,6 +384,7 @@ Left on vLLM's objects:
 | the input processor, the worker, the sampler | `_guided_gate`, `_guided_engine`, `_guided_runners` |
 | the `BeamSearchParams` of a server | `_guided_request` |
 | the `additional_config` of an engine whose speculative config is the plugin's | `guided_plugin_jump` |
+| the engine core | `_guided_asked` (questions that its workers have not answered) |
 | the scheduler | `_guided_unbegun` (requests whose constrained part may not have begun), `_guided_led` \
 (those whose outputs are led to an end) |
 | outputs of guided batches | `_guided_watch`, `guided_failed` (reasons by request id), `guided_led` \

@@ -13,6 +13,8 @@ from __future__ import annotations
 import copy
 import logging
 import time
+from collections import deque
+from concurrent.futures import Future
 from typing import Any
 
 from guided_plugin.errors import GuidedError, RequestError, printable
@@ -31,6 +33,15 @@ from guided_plugin.hosts.vllm.questions import engine_of
 from guided_plugin.hosts.vllm.telling import refusal
 
 _log = logging.getLogger(__name__)
+
+_ASKED = "_guided_asked"
+"""The attribute of an engine with the questions that its workers have not answered, as
+far as it knows."""
+
+_MOST_ASKED = 4
+"""Of these questions at the same time. vLLM's rings hold ten messages to the workers
+and ten back: with more, and two steps of two messages each, engine and worker would wait
+for each other for ever."""
 
 _SECONDS = 120.0
 """How long a request is held at most. A grammar worker takes seconds to start."""
@@ -115,8 +126,13 @@ def add_request(original: Any) -> Any:
     def replaced(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         held = request.structured_output_request
         if isinstance(held, Held) and held.question:
-            self.model_executor.collective_rpc(
-                PREPARE, args=held.question, non_block=True
+            asked: deque[Future[Any]] = vars(self).setdefault(_ASKED, deque())
+            while asked and (asked[0].done() or len(asked) >= _MOST_ASKED):
+                asked.popleft().result()
+            asked.append(
+                self.model_executor.collective_rpc(
+                    PREPARE, args=held.question, non_block=True
+                )
             )
         return original(self, request, *args, **kwargs)
 

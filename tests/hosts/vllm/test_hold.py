@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 
@@ -74,6 +75,29 @@ def test_others_go_on_while_one_is_held(engine, verdict):
     assert 20 < first["held"] < 24
     assert re.fullmatch(PATTERN, done["held"].text)
     assert len(done["free"].token_ids) == 60
+
+
+def test_fewer_questions_are_open_than_vllms_rings_hold():
+    """Ten each way. With more, engine and worker wait for each other for ever."""
+    unread = []
+
+    class Answer:
+        def done(self):
+            return self not in unread
+
+        def result(self):
+            unread.remove(self)
+
+    def ask(method, args, non_block):
+        unread.append(Answer())
+        return unread[-1]
+
+    core = SimpleNamespace(model_executor=SimpleNamespace(collective_rpc=ask))
+    add_request = hold.add_request(lambda self, request: None)
+    for number in range(50):
+        held = hold.Held(None, (f"id {number}",))
+        add_request(core, SimpleNamespace(structured_output_request=held))
+        assert len(unread) == min(number + 1, 4)
 
 
 def test_a_grammar_that_is_there_holds_nothing(engine):
