@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import shlex
 import statistics
@@ -31,7 +30,7 @@ from benchmarks.server.clients import connect, one
 from benchmarks.server.launch import Launch, started
 from benchmarks.server.tally import Outcome, spread
 from guided_plugin.bench import environment
-from guided_plugin.cli.results import progress
+from guided_plugin.cli.results import check_out, progress, write_json
 
 _PAUSE = 0.15
 """Seconds between single requests."""
@@ -147,6 +146,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path, help="write the result as JSON")
     options = parser.parse_args(arguments)
+    check_out(options.out, "--out")
     launch = Launch(
         model=options.model,
         device=options.device,
@@ -174,16 +174,15 @@ def main(arguments: list[str] | None = None) -> int:
             f"{kind:9} first token {statistics.median(firsts):6.1f} ms (p50);"
             f" p99 of others in a burst {statistics.median(ratios):.2f} of unguided"
         )
-    if options.out is not None:
-        words = sys.argv[1:] if arguments is None else arguments
-        where = environment(options.device)
-        made = {
-            "command": shlex.join(["python", "-m", "benchmarks.server.first", *words]),
-            "date": where["date"],
-            "environment": where,
-            "runs": runs,
-        }
-        options.out.write_text(json.dumps(made, indent=1) + "\n")
+    words = sys.argv[1:] if arguments is None else arguments
+    where = environment(options.device)
+    made = {
+        "command": shlex.join(["python", "-m", "benchmarks.server.first", *words]),
+        "date": where["date"],
+        "environment": where,
+        "runs": runs,
+    }
+    write_json(made, options.out)
     return 0
 
 

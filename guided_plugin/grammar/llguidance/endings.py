@@ -133,9 +133,8 @@ class Endings:
         """Tokens after which a stop token may come, the fewest that were found; None
         where none were within the processor time. No more of it is used once they are
         `enough`, or as few as `needed` and it is past `until` (of `time.thread_time`).
-        Other ways are tried so often at most. The matcher stays where it is."""
+        The matcher stays where it is."""
         deadline = time.thread_time() + seconds
-        tries = _TRIES
         choices: list[_Choice] = []
         best = self._way(matcher.fork(), [], choices, deadline)
         tokens = None if best is None else self.spelled(best)
@@ -146,8 +145,9 @@ class Endings:
             for choice in choices
             for other in choice.others[:_ALTERNATIVES]
         )
-        while waiting and len(tokens) > enough and tries > 0:
-            tries -= 1
+        for _ in range(_TRIES):
+            if not waiting or len(tokens) <= enough:
+                break
             if time.thread_time() > (until if len(tokens) <= needed else deadline):
                 break
             choice, other = waiting.popleft()
