@@ -24,7 +24,7 @@ from guided_plugin.bench import environment
 def main(options_path: str, result_path: str) -> None:
     """Answer every kind of task in every way."""
     options = question_in(options_path)
-    bench = _Bench(options)
+    bench = Bench(options)
     result: dict[str, Any] = {
         "environment": environment(options["device"]),
         "cases": [],
@@ -39,7 +39,9 @@ def main(options_path: str, result_path: str) -> None:
                 answer(result, result_path)
 
 
-class _Bench:
+class Bench:
+    """An engine that is asked all tasks of a way in one call."""
+
     def __init__(self, options: dict[str, Any]) -> None:
         from vllm import LLM
 
@@ -51,6 +53,8 @@ class _Bench:
         self.llm: Any = LLM(options["model"], **arguments)
         self._refused: dict[int, str] = {}
         """Reasons, by the number of the request in a call."""
+        self.stepped: list[float] = []
+        """When the engine gave outputs."""
         self._leave_out_refused()
         self._tell_answers(Path(options["answered"]))
 
@@ -79,15 +83,18 @@ class _Bench:
 
         def stepped() -> Any:
             outputs = step()
+            self.stepped.append(time.monotonic())
             with path.open("a") as told:
                 told.write("." * sum(output.finished for output in outputs))
             return outputs
 
         self.llm.llm_engine.step = stepped
 
-    def answers(self, way: Way, tasks: list[dict[str, Any]]) -> dict[str, Any]:
+    def answers(
+        self, way: Way, tasks: list[dict[str, Any]], **more: Any
+    ) -> dict[str, Any]:
         """Return the outputs of all tasks, answered in one call, and the seconds that
-        it took."""
+        it took. `more`: of `SamplingParams`."""
         from vllm import SamplingParams, TokensPrompt
 
         self._added = 0
@@ -95,7 +102,10 @@ class _Bench:
         prompts = [TokensPrompt(prompt_token_ids=task["tokens"]) for task in tasks]
         params = [
             SamplingParams(
-                temperature=0.0, max_tokens=task["max_tokens"], **_constraint(way, task)
+                temperature=0.0,
+                max_tokens=task["max_tokens"],
+                **_constraint(way, task),
+                **more,
             )
             for task in tasks
         ]
