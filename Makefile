@@ -33,7 +33,7 @@ help:
 	@echo "make lint      ruff: rules and format"
 	@echo "make types     mypy, strict"
 	@echo "make size      AST nodes by folder, against the budgets in scripts/size.toml"
-	@echo "make figures   check that every figure quoted in README and docs stands in a raw file"
+	@echo "make figures   check the measured tables of README and docs against their raw files (scripts/figures.py --write)"
 	@echo "make docs      the pages as a site, in site/"
 	@echo "make coverage  lines that the tests run, those with vLLM too; after unit-all"
 	@echo "make gpu-test  every GPU-marked test, on a machine with a CUDA device (uses its own python3)"
@@ -41,7 +41,7 @@ help:
 	@echo "make fuzz      random schemas against an oracle (COUNT=20000 SEED=1 ARGS=...)"
 	@echo "make fuzz-inputs  random inputs to every reader, guided by coverage (INPUTS=20000 SEED=1 ARGS=...)"
 	@echo "make compare   specs and requests to vLLM with the plugin and without: writes what differs (ARGS=...)"
-	@echo "make conformance  docs/conformance.md, from SUITE (ARGS=...)"
+	@echo "make conformance  the raw files of docs/conformance.md, from SUITE (ARGS=...)"
 	@echo "make soak      vLLM's server under mixed load, every answer judged (SECONDS=60 CLIENTS=64 OUT=FILE ARGS=...)"
 	@echo "make chaos     the same under each attack (SECONDS=60 CLIENTS=12 ATTACKS=NAME,NAME OUT=FILE ARGS=...)"
 	@echo "make bench     the reference-loop benchmark"
@@ -100,7 +100,7 @@ size:
 	$(PYTHON) scripts/size.py
 
 figures:
-	$(PYTHON) scripts/check_figures.py
+	$(PYTHON) scripts/figures.py
 
 types: $(STAMP)
 	$(BIN)/mypy

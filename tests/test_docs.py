@@ -32,7 +32,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
-check_figures = load_script("scripts/check_figures.py")
+figures = load_script("scripts/figures.py")
 
 
 def anchors(page: Path) -> set[str]:
@@ -74,94 +74,68 @@ def test_links_and_citations_lead_somewhere() -> None:
     assert sum(place.startswith("guided_plugin/") for place, _, _ in found) > 3
 
 
-def test_every_quoted_figure_stands_in_a_raw_file() -> None:
-    assert [
-        error for page in check_figures.pages() for error in check_figures.errors(page)
-    ] == []
+def test_every_table_is_what_its_raw_file_says() -> None:
+    assert [error for page in figures.pages() for error in figures.errors(page)] == []
 
 
 def test_raw_files_name_their_command_date_and_versions() -> None:
-    files = sorted((ROOT / "benchmarks/results").glob("*.json.gz"))
+    files = sorted(figures.RESULTS.glob("*.json.gz"))
     assert files
     for file in files:
         text = gzip.decompress(file.read_bytes()).decode()
-        assert list(json.loads(text))[:2] == ["command", "date"], file.name
+        assert list(json.loads(text))[:2] == ["command", "date"]
         assert '"versions"' in text, file.name
 
 
-LOOP = "2026-11-22-loop-h200-process-g"
-TABLE = """
-| rows | unguided, ms | ratio |
-|---|---|---|
-| 8 | {} | {} |
-"""
-COMMENT = f"""
-<!-- figures {LOOP}
-figures[rows=8 schema=plain]: .unguided_ms, .ratio
--->
-"""
+RAW = {
+    "date": "2026-11-29",
+    "environment": {"versions": {}},
+    "figures": [{"schema": "plain", "kib_of_all_masks": 1184.8, "kib_per_step": 63.4}],
+}
+TABLE = "<!-- table machines -->\n<!-- end -->\n"
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> Path:
-    return tmp_path / "page.md"
+def readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A README of its own, whose raw files all say the same."""
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    monkeypatch.setattr(figures, "load", lambda name: RAW)
+    return tmp_path / "README.md"
+
+
+def test_a_table_is_written_from_its_raw_file(readme: Path) -> None:
+    readme.write_text(f"Before.\n\n{TABLE}\nBehind.\n")
+    for old, new in (("", ""), ("| 63 |", "| 62 |")):
+        readme.write_text(readme.read_text().replace(old, new))
+        assert list(figures.errors(readme)) == [figures.STALE]
+        readme.write_text(figures.written(readme))
+        assert "\n| plain | 1185 | 63 |\n" in readme.read_text()
+        assert list(figures.errors(readme)) == []
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "wrong"),
     [
-        (TABLE.format("4.75", "1.001") + COMMENT, []),
-        (TABLE.format("4.8", "1.0") + COMMENT, []),
-        (
-            TABLE.format("4.75", "1.002") + COMMENT,
-            ["1.002, but figures[rows=8 schema=plain].ratio is 1.001"],
-        ),
-        (
-            TABLE.format("4.76", "1.001") + COMMENT,
-            ["4.76, but figures[rows=8 schema=plain].unguided_ms is 4.7514"],
-        ),
-        (
-            TABLE.format("4.75", "1.001 (2)") + COMMENT,
-            ["3 numbers (4.75, 1.001, 2), but 2 sources"],
-        ),
-        (
-            TABLE.format("4.75", "1.001") + COMMENT.replace("rows=8", "rows=9"),
-            ["leads to nothing"],
-        ),
-        (
-            TABLE.format("4.75", "1.001") + COMMENT.replace(LOOP, "other"),
-            ["no raw file other.json.gz"],
-        ),
-        (TABLE.format("4.75", "1.001"), ["'4.75' has no source"]),
-        ("Measured by hand, raw file not\nkept:\n" + TABLE.format("4.75", "1.001"), []),
-        ("A step takes 4.75 ms.", ["'4.75 ms' has no source"]),
-        ("Built-in takes 1.7 times as long.", ["'1.7 times' has no source"]),
-        ("A step takes 4.75 ms (raw file not kept).", []),
-        (
-            "A step takes 4.75 ms (raw file not kept).\n\nAnother takes 5 ms.",
-            ["'5 ms' has no source"],
-        ),
-        ("It waits for 50 ms.\n\n<!-- settings -->", []),
-        ("| option | default |\n|---|---|\n| `row_ms` | 200 ms |", []),
-        (
-            "```\n4.75 ms\n```\n\nvLLM 0.32.0 and Python 3.11 on an H200, on 2026-11-22.",
-            [],
-        ),
-        (
-            f"From 1.001 to 1.004.\n\n<!-- figures {LOOP}\nmin(figures[*].ratio), max(figures[*].ratio)\n-->",
-            [],
-        ),
+        ("It sends 63 of 1185 KiB of an 8B model, vLLM 0.31 to 0.33.", []),
+        ("It sends 64 of 1,185 KiB, 0.5 of them at 9 rows.", ["64", "1,185", "0.5"]),
+        ("`64`, [a page](64.md)\n\n```\n64\n```", []),
+        ("By hand 64 (raw file not\nkept).\n\nThen 65.", ["65"]),
     ],
 )
-def test_figures_are_compared_with_their_sources(
-    page: Path, text: str, expected: list[str]
+def test_the_text_quotes_only_what_a_table_of_the_page_shows(
+    readme: Path, text: str, wrong: list[str]
 ) -> None:
-    page.write_text(text)
-    found = list(check_figures.errors(page))
-    assert len(found) == len(expected)
-    assert all(part in error for part, error in zip(expected, found, strict=True)), (
-        found
-    )
+    readme.write_text(f"{TABLE}\n{text}\n")
+    readme.write_text(figures.written(readme))
+    assert [error.split()[0] for error in figures.errors(readme)] == wrong
+
+
+def test_every_raw_file_is_quoted() -> None:
+    """By a table, or by name on a page, or where a constant says how it was chosen."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in [*SOURCES, *PAGES])
+    quoted = re.findall(r"[\"`](20\d\d-\d\d-\d\d-[\w.-]+)[\"`]", text)
+    files = figures.RESULTS.glob("*.json.gz")
+    assert {file.name.removesuffix(".json.gz") for file in files} - {*quoted} == set()
 
 
 def test_the_pages_made_from_code_are_what_it_says() -> None:
@@ -176,7 +150,7 @@ DESCRIBED = ("bench.py", "cli", "demo", "diagnose", "spec")
 
 
 def test_numbers_say_where_they_come_from() -> None:
-    found = list(load_script("scripts/make_docs.py").numbers())
+    found = list(load_script("scripts/constants.py").numbers())
     assert len(found) > 100
     mute = [
         (file, name) for file, name, _, text in found if not text and name != "_MIB"

@@ -26,7 +26,7 @@ HERE = [
     for name, found in ALL.items()
     if any(block.language and not block.needs_vllm for block in found)
 ]
-SLOW = ("README.md", "docs/transformers.md")
+SLOW = ("docs/transformers.md",)
 """Pages whose blocks take more than ten seconds."""
 
 NOT_RUN: dict[str, str] = {}

@@ -1,10 +1,10 @@
-"""Makes docs/conformance.md: the official suite and formats, with both backends and
-both libraries.
+"""Writes the raw files of docs/conformance.md: the official suite and formats, with both
+backends and both libraries.
 
     python benchmarks/conformance/run.py --suite DIR_OR_TAR [--every 4] [--parts suite,formats]
 
-Each part is written to a raw file of its own, so that one can be made again; the page
-is made from all that there are of the date, `make fuzz`'s among them.
+Each part is written to a raw file of its own; `scripts/tables.py` names those that the
+page shows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from engines import ENGINES  # noqa: E402
-from page import page  # noqa: E402
 from suite_scores import formats, suite  # noqa: E402
 
 PARTS = {"suite": suite, "formats": formats}
@@ -35,7 +34,7 @@ are."""
 
 
 def main() -> int:
-    """Measure, write the raw files, write the page."""
+    """Measure, and write the raw files."""
     options = _options()
     for part in options.parts:
         start = time.monotonic()
@@ -45,25 +44,21 @@ def main() -> int:
             [_short(row) for row in PARTS[part](options.suite, ENGINES, options.every)],
         )
         print(f"{part}: {time.monotonic() - start:.0f} s", flush=True)
-    options.page.write_text(page(_read(options)), encoding="utf-8")
     return 0
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--suite", type=Path, help="the official suite: a folder or a tar archive"
+        "--suite",
+        type=Path,
+        required=True,
+        help="the official suite: a folder or a tar archive",
     )
     parser.add_argument(
         "--every", type=int, default=1, metavar="N", help="take each Nth schema"
     )
-    parser.add_argument("--parts", default=",".join(PARTS), help="empty: only the page")
-    parser.add_argument(
-        "--page",
-        type=Path,
-        default=ROOT / "docs" / "conformance.md",
-        help="where to write",
-    )
+    parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument(
         "--results",
         type=Path,
@@ -77,8 +72,6 @@ def _options() -> argparse.Namespace:
     options.parts = [part for part in options.parts.split(",") if part]
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"unknown parts: {', '.join(sorted(unknown))}")
-    if options.parts and not options.suite:
-        parser.error("suite and formats need --suite")
     return options
 
 
@@ -110,19 +103,6 @@ def _write(options: Any, part: str, rows: list[dict[str, Any]]) -> None:
 def _path(options: Any, part: str) -> Path:
     path: Path = options.results / f"{options.date}-conformance-{part}.json.gz"
     return path
-
-
-def _read(options: Any) -> dict[str, tuple[str, dict[str, Any]]]:
-    """The raw files that there are of the date."""
-    paths = {part: _path(options, part) for part in (*PARTS, "fuzz")}
-    return {
-        part: (
-            path.name.removesuffix(".json.gz"),
-            json.loads(gzip.decompress(path.read_bytes())),
-        )
-        for part, path in paths.items()
-        if path.is_file()
-    }
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ class CheckReport:
         if made is None or (self.keywords is None and not made.spec.is_json):
             return ""
         form = made.spec.layout
-        cost = "a model that writes JSON otherwise may give fewer right answers (docs/guides/answers.md)"
+        cost = "a model that writes JSON otherwise may give fewer right answers (docs/figures.md#right-answers)"
         return "" if form == "flexible" else f"whitespace is {form}: {cost}"
 
     def to_dict(self) -> dict[str, Any]:

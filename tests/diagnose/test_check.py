@@ -194,7 +194,7 @@ def test_what_a_forced_form_of_whitespace_may_cost_is_told(byte_compiler, make):
     for form in ("compact", "spaced"):
         note = check_spec(byte_compiler, make(form)).note
         assert note.startswith(f"whitespace is {form}: ")
-        assert "docs/guides/answers.md" in note
+        assert "docs/figures.md#right-answers" in note
     assert check_spec(byte_compiler, make("flexible")).note == ""
     assert (
         check_spec(byte_compiler, OutputSpec.regex("a", whitespace="compact")).note

@@ -32,15 +32,6 @@ inputs = tokenizer("Person as JSON: ", return_tensors="pt", return_token_type_id
 """
 
 SETUP = {
-    # An engine's own functions.
-    "README.md": _LOADED
-    + """
-import torch
-
-logits = torch.zeros(2, len(tokenizer))
-sample = lambda logits: logits.argmax(-1)
-append = stop_criteria = lambda tokens: None
-""",
     "docs/explain.md": _COMPILER + "import guided_plugin\n",
     "docs/specs.md": "class MyPydanticModel(__import__('pydantic').BaseModel):\n    age: int\n",
     "docs/transformers.md": _LOADED

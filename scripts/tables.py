@@ -1,0 +1,515 @@
+"""The tables with measured figures that stand in README.md and docs/, each made from
+one raw file of benchmarks/results/.
+
+`scripts/figures.py` writes them into the pages. To show a newer measurement of the same
+shape, change the name of its file here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+__all__ = ["TABLES", "Table"]
+
+Raw = Mapping[str, Any]
+Row = Sequence[Any]
+
+
+class Table(NamedTuple):
+    """A table: its raw file without `.json.gz`, and what makes its rows, the heading
+    first."""
+
+    file: str
+    rows: Callable[[Raw], Iterator[Row]]
+    said: str = "Measured once."
+    """How often it was measured, and what the cells are."""
+
+
+_ENGINES = {
+    "plugin": "this package",
+    "guidance": "vLLM's `guidance`",
+    "xgrammar": "vLLM's `xgrammar`",
+}
+_WAYS = {
+    "flexible": "this package: `flexible`, the default",
+    "spaced": "this package: `spaced`",
+    "compact": "this package: `compact`",
+    "flexible+open": "this package: `flexible`, `strict` false",
+    "flexible+close": "this package: `flexible`, `close_before_length`",
+    "guidance": "vLLM's `guidance`",
+    "guidance+compact": "vLLM's `guidance`, compact",
+    "xgrammar": "vLLM's `xgrammar`",
+    "unguided": "without a constraint",
+    "tools": "`auto`, not held",
+    "tools+required": "`required`, not held",
+    "tools+required+held": "`required`, held: the default with `take_over`",
+}
+_SCHEMAS = {
+    "plain": "plain",
+    "maxlength": "bounded strings",
+    "real-world": "real world",
+}
+_LIBRARIES = {
+    "auto": "this package",
+    "raw-llguidance": "llguidance by itself",
+    "raw-xgrammar": "xgrammar by itself",
+}
+_STEPS = (
+    "Medians of a steady step / a whole run, by the unguided one of the same engine; "
+    "in brackets the lowest and the highest run."
+)
+
+
+_SHORT = "8B, real-world schemas, medians."
+_PAIRS = "Medians of pairs of runs; in brackets the lowest and the highest run."
+_MEDIANS = "Medians; the raw file has no single runs."
+_COUNTED = "Counted, not timed."
+
+
+def _all(rows: Sequence[Raw], /, **wanted: Any) -> list[Raw]:
+    return [
+        row
+        for row in rows
+        if all(row.get(name) == value for name, value in wanted.items())
+    ]
+
+
+def _one(rows: Sequence[Raw], /, **wanted: Any) -> Raw:
+    (found,) = _all(rows, **wanted)
+    return found
+
+
+def _steps(raw: Raw) -> Iterator[Row]:
+    """`benchmarks.engines`: each engine and size whose unguided step was measured."""
+    yield (
+        "structured output",
+        "rows",
+        "repetitions",
+        "unguided step, ms",
+        *_SCHEMAS.values(),
+        "wrong outputs",
+    )
+    figures = [
+        figure
+        for figure in raw["figures"]
+        if figure["executor"] == "uni" or figure["gpus"] > 1
+    ]
+    for base in _all(figures, way="unguided"):
+        same = _all(figures, engine=base["engine"], rows=base["rows"], way="guided")
+        yield (
+            _ENGINES[base["engine"]],
+            base["rows"],
+            len(base["all_ms"]) - 1,
+            f"{base['steady_ms']:.2f}",
+            *(_ratio(_all(same, schema=schema), base) for schema in _SCHEMAS),
+            sum(figure["wrong_outputs"] for figure in same),
+        )
+
+
+def _ratio(found: Sequence[Raw], base: Raw) -> str:
+    if not found:
+        return "-"
+    figure = found[0]
+    runs = [ms / base["ms_per_step"] for ms in figure["all_ms"][1:]]
+    return (
+        f"{figure['steady_ratio']:.3f} / {figure['ratio']:.3f} "
+        f"({min(runs):.3f}-{max(runs):.3f})"
+    )
+
+
+def _steps_in_short(raw: Raw) -> Iterator[Row]:
+    figures = _all(raw["figures"], executor="uni", schema="real-world")
+    sizes = sorted({figure["rows"] for figure in figures})
+    yield ("a guided step by an unguided one", *(f"{rows} rows" for rows in sizes))
+    for engine, name in _ENGINES.items():
+        if same := {one["rows"]: one for one in _all(figures, engine=engine)}:
+            yield (
+                name,
+                *(
+                    f"{same[rows]['steady_ratio']:.3f}" if rows in same else "-"
+                    for rows in sizes
+                ),
+            )
+
+
+def _answers(kind: str) -> Callable[[Raw], Iterator[Row]]:
+    """`benchmarks.answers`: what is right, by way of guiding."""
+
+    def rows(raw: Raw) -> Iterator[Row]:
+        figures = _all(raw["figures"], kind=kind)
+        yield (
+            "",
+            "seconds",
+            f"right of {figures[0]['tasks']:,}, %",
+            "finished and valid",
+            "cut by the limit",
+            "refused",
+            "tokens",
+        )
+        for figure in sorted(figures, key=lambda one: list(_WAYS).index(one["way"])):
+            yield (
+                _WAYS[figure["way"]],
+                f"{figure['seconds']:.1f}",
+                f"{figure['right_percent']:.1f}",
+                figure["valid"],
+                figure["cut"],
+                figure["refused"],
+                figure["tokens"],
+            )
+
+    return rows
+
+
+def _small_answers(raw: Raw) -> Iterator[Row]:
+    calls = _all(raw["figures"], kind="bfcl")
+    lists = _all(raw["figures"], kind="lists")
+    yield (
+        "",
+        f"right calls of {calls[0]['tasks']}",
+        "finished and valid",
+        "cut by the limit",
+        f"found of {lists[0]['expected']} items of lists",
+        "empty lists",
+    )
+    for way in _WAYS:
+        for call in _all(calls, way=way):
+            items = _one(lists, way=way)
+            yield (
+                _WAYS[way],
+                call["right"],
+                call["valid"],
+                call["cut"],
+                items["items"],
+                items["empty"],
+            )
+
+
+def _forced(raw: Raw) -> Iterator[Row]:
+    """`benchmarks.replay`: tokens with jump_forward, by unguided ones."""
+    sizes = (1, 8, 64, 128, 256)
+    yield ("documents", *(f"{rows} rows" for rows in sizes))
+    for kind, name in (("tools", "tool calls"), ("real", "other schemas")):
+        for form in ("compact", "spaced"):
+            found = _all(raw["figures"], kind=kind, form=form)
+            yield (
+                f"{name}, `{form}`",
+                *(_spread(_all(found, rows=rows)) for rows in sizes),
+            )
+
+
+def _spread(found: Sequence[Raw]) -> str:
+    guided = _one(found, way="jump")
+    base = _one(found, way="unguided")["tokens_per_second"]
+    runs = [base / run["tokens_per_second"] for run in guided["runs"]]
+    return f"{guided['ratio']:.2f} ({min(runs):.2f}-{max(runs):.2f})"
+
+
+def _forwards(raw: Raw) -> Iterator[Row]:
+    names = {"qwen": "Qwen 2.5 and 3", "llama-3": "Llama 3", "deepseek": "DeepSeek"}
+    yield ("documents", *names.values())
+    for kind, name in (("tools", "tool calls"), ("real", "other schemas")):
+        for form in ("compact", "spaced"):
+            found = _all(raw["counts"], kind=kind, form=form)
+            yield (
+                f"{name}, `{form}`",
+                *(f"{_one(found, tokenizer=key)['alone']:.2f}" for key in names),
+            )
+
+
+def _loop(raw: Raw) -> Iterator[Row]:
+    yield (
+        "rows",
+        "unguided, ms",
+        "plain",
+        "bounded strings",
+        "host's thread, us a step",
+    )
+    for plain in reversed(_all(raw["figures"], schema="plain")):
+        bounded = _one(raw["figures"], schema="maxlength", rows=plain["rows"])
+        yield (
+            plain["rows"],
+            f"{plain['unguided_ms']:.2f}",
+            f"{plain['ratio']:.3f}",
+            f"{bounded['ratio']:.3f}",
+            f"{bounded['main_thread_us']:.0f}",
+        )
+
+
+def _generate(raw: Raw) -> Iterator[Row]:
+    yield ("rows", "schema", "unguided, ms", "`Guide`", "xgrammar's own processor")
+    for figure in _all(raw["figures"], forward="static"):
+        yield (
+            figure["rows"],
+            _SCHEMAS[figure["schema"]],
+            f"{figure['unguided_ms']:.2f}",
+            f"{figure['ratio']:.3f}",
+            f"{figure['xgrammar_ratio']:.3f}",
+        )
+
+
+def _kernel(raw: Raw) -> Iterator[Row]:
+    shares = {0.001: "0.1% of tokens allowed", 0.5: "50%", 0.999: "99.9%"}
+    yield ("rows", *shares.values(), "copy of the masks")
+    for copy in raw["copy"]:
+        found = _all(raw["kernel"], rows=copy["rows"])
+        yield (
+            copy["rows"],
+            *(
+                f"{one['microseconds']:.1f} ({one['limit']:.1f})"
+                for one in (_one(found, allowed=share) for share in shares)
+            ),
+            f"{copy['microseconds']:.1f}",
+        )
+
+
+def _compiles(raw: Raw) -> Iterator[Row]:
+    yield (
+        "",
+        "compile ms, mean",
+        "first mask ms, p50",
+        "p99",
+        "mask us, p50",
+        "mean",
+    )
+    for key, name in (
+        ("guided_plugin", "this package"),
+        ("llguidance", "llguidance by itself"),
+    ):
+        one = raw["summary"][key]
+        yield (
+            name,
+            f"{one['compile_ms_mean']:.1f}",
+            f"{one['first_mask_ms_p50']:.1f}",
+            f"{one['first_mask_ms_p99']:.1f}",
+            f"{one['mask_us_p50']:.1f}",
+            f"{one['mask_us_mean']:.1f}",
+        )
+
+
+def _first(raw: Raw) -> Iterator[Row]:
+    """`benchmarks.server.first`: the first of its runs."""
+    found = raw["runs"][0]
+    yield (
+        "100 requests at once",
+        "first token of a lone one, ms: p50",
+        "highest",
+        "all done, s",
+        "others' longest pause, ms",
+    )
+    for way in ("unguided", "known", "new"):
+        lone = found["first_token_ms"][way]
+        burst = found["bursts"][way]
+        yield (
+            {"unguided": way}.get(way, f"{way} schemas"),
+            f"{lone['p50']:.1f}",
+            f"{lone['max']:.1f}",
+            f"{burst['seconds']:.2f}",
+            f"{burst['others_gaps_ms']['max']:.1f}",
+        )
+
+
+def _near_end(raw: Raw) -> Iterator[Row]:
+    yield ("rows", "step far from the limit", "last 48 steps", "slowest of them")
+    for figure in raw["figures"]:
+        ratios = figure["ratios"]
+        yield (
+            figure["rows"],
+            *(f"{ratios[key]:.3f}" for key in ("far", "near", "slowest")),
+        )
+
+
+def _closing(raw: Raw) -> Iterator[Row]:
+    yield ("real schemas", "outputs", "valid", "schemas without a known end")
+    counts = raw["counts"]
+    yield tuple(
+        counts[key] for key in ("schemas", "outputs", "valid", "no end was found")
+    )
+
+
+def _at_rest(raw: Raw) -> Iterator[Row]:
+    yield ("what is added", "processes", "MiB")
+    added = raw["added_mib"]
+    rest = raw["on"]["at_rest"]
+    yield ("frontend: caches and the vocabulary", 0, f"{added['frontend']:.0f}")
+    yield (
+        "engine: imports, the vocabulary, shared memory",
+        0,
+        f"{added['engine']:.0f}",
+    )
+    for key, name in (
+        ("template", "templates of frontend and engine"),
+        ("worker", "grammar worker"),
+    ):
+        yield name, rest[key]["processes"], f"{rest[key]['pss_mib']:.0f}"
+    yield ("all, at rest", 3, f"{added['all']:.0f}")
+    yield ("all, after a compile in a helper", 4, f"{added['after_helper']:.0f}")
+
+
+def _soak(raw: Raw) -> Iterator[Row]:
+    yield ("", "MB in the first six minutes", "in the last six")
+    names = {
+        "frontend": "frontend",
+        "worker": "grammar worker",
+        "engine": "vLLM's engine and its worker",
+    }
+    for key, name in names.items():
+        memory = raw["results"]["soak"]["processes"][key]["memory_mb"]
+        yield name, f"{memory['start']:,.0f}", f"{memory['end']:,.0f}"
+
+
+def _attacks(raw: Raw) -> Iterator[Row]:
+    names = {
+        "compile-bombs": "specs whose compiles are expensive",
+        "mask-bombs": "grammars whose masks do not end",
+        "lexer-bombs": "lexers with many states",
+        "big-bodies": "bodies of 10 MB",
+        "many-schemas": "a flood of new schemas",
+        "leavers": "clients that leave at once",
+    }
+    yield (
+        "attack",
+        "ordinary answers",
+        "wrong",
+        "lost",
+        "longest pause, ms: before",
+        "under it",
+    )
+    for key, name in names.items():
+        result = raw["results"][key]
+        attacked = result["attacked"]
+        yield (
+            name,
+            attacked["answers"],
+            attacked["ends"].get("invalid", 0),
+            attacked["guided_lost"],
+            f"{result['quiet']['gaps_ms']['max']:.0f}",
+            f"{attacked['gaps_ms']['max']:.0f}",
+        )
+
+
+def _machines(raw: Raw) -> Iterator[Row]:
+    yield ("schema", "all masks of a step, KiB", "sent, KiB")
+    for figure in raw["figures"]:
+        yield (
+            _SCHEMAS[figure["schema"]],
+            f"{figure['kib_of_all_masks']:.0f}",
+            f"{figure['kib_per_step']:.0f}",
+        )
+
+
+_COUNTS = {
+    "files": "files",
+    "tests": "instances",
+    "passing": "enforced exactly",
+    "wrong_accepts": "wrong accepts",
+    "wrong_refusals": "wrong refusals",
+    "refused": "refused",
+    "died": "died",
+}
+
+
+def _maskbench(raw: Raw) -> Iterator[Row]:
+    yield ("", *_COUNTS.values())
+    summary = raw["runs"][0]["summary"]
+    yield ("this package", *(summary[key] for key in _COUNTS))
+
+
+def _libraries(raw: Raw) -> Iterator[Row]:
+    yield ("", *_COUNTS.values())
+    for run in _all(raw["runs"], tag=False):
+        if run["engine"].startswith("raw-"):
+            yield (_LIBRARIES[run["engine"]], *(run[key] for key in _COUNTS))
+
+
+_SUITE = {
+    "schemas": "schemas",
+    "valid_accepted": "valid accepted",
+    "valid_refused": "valid refused",
+    "invalid_refused": "invalid refused",
+    "wrong_accepts": "wrong accepts",
+    "refused": "refused",
+    "refused_right": "of them rightly",
+}
+
+
+def _suite(raw: Raw) -> Iterator[Row]:
+    yield ("", "draft", *_SUITE.values())
+    for engine, name in _LIBRARIES.items():
+        for one in _all(raw["suite"], engine=engine, tag=False):
+            yield (
+                name,
+                one["draft"].removeprefix("draft"),
+                *(one[key] for key in _SUITE),
+            )
+
+
+def _refused_keywords(raw: Raw) -> Iterator[Row]:
+    """What is refused, or wrong, of the newest draft."""
+    yield ("file of the suite", *_SUITE.values())
+    newest = _all(raw["suite"], engine="auto", tag=False)[-1]
+    for one in newest["keywords"]:
+        if one["refused"] or one["valid_refused"] or one["wrong_accepts"]:
+            yield (f"`{one['keyword']}`", *(one[key] for key in _SUITE))
+
+
+def _formats(raw: Raw) -> Iterator[Row]:
+    keys = dict(list(_SUITE.items())[1:5])
+    yield ("format", *keys.values())
+    newest = _all(raw["formats"], engine="auto")[-1]
+    for one in newest["keywords"]:
+        yield (f"`{one['keyword']}`", *(one[key] for key in keys))
+
+
+def _fuzz(raw: Raw) -> Iterator[Row]:
+    keys = (
+        "schemas",
+        "refused",
+        "valid instances",
+        "invalid instances",
+        "wrong accept",
+        "dead end",
+        "early stop",
+        "crash",
+        "wrong refusal",
+    )
+    yield keys
+    yield tuple(raw["totals"][key] for key in keys)
+
+
+TABLES = {
+    # README.md and docs/performance.md
+    "steps": Table("2026-11-29-vllm-8b-h200", _steps_in_short, _SHORT),
+    "known-schemas": Table("2026-11-29-vllm-8b-h200", _steps, _STEPS),
+    "new-schemas": Table("2026-11-29-answers-job-second-h200", _answers("bfcl")),
+    "two-gpus": Table("2026-11-26-vllm-8b-tp2-b-h100", _steps, _STEPS),
+    "small-model": Table("2026-11-27-vllm-06b-h100", _steps, _STEPS),
+    # docs/figures.md
+    "every-engine": Table("2026-11-27-vllm-8b-h100", _steps, _STEPS),
+    "answers": Table("2026-11-28-answers-h200", _answers("bfcl")),
+    "tools": Table("2026-11-29-answers-tools-h200", _answers("calls")),
+    "small-answers": Table("2026-11-28-answers-smollm2-cpu", _small_answers),
+    "forced-text": Table("2026-11-27-replay-matrix-h100", _forced, _PAIRS),
+    "forwards": Table("2026-11-27-forwards-cpu", _forwards, _COUNTED),
+    "first-tokens": Table("2026-11-29-first-cpu", _first),
+    "compiles": Table("2026-11-29-maskbench-paired", _compiles),
+    "loop": Table("2026-11-22-loop-h200-process-g", _loop, _MEDIANS),
+    "generate": Table("2026-11-22-transformers-h200-b", _generate, _MEDIANS),
+    "kernel": Table("2026-11-21-kernel-h200-b", _kernel, _MEDIANS),
+    "near-end": Table("2026-11-26-near-end-b-h100", _near_end, _MEDIANS),
+    "closing": Table("2026-11-26-closing-e-cpu", _closing, _COUNTED),
+    "machines": Table("2026-11-29-machines-cpu", _machines, _COUNTED),
+    "attacks": Table("2026-11-23-attacks-cpu", _attacks),
+    # docs/operations.md
+    "at-rest": Table("2026-11-26-at-rest-cpu", _at_rest),
+    "soak": Table("2026-11-23-soak-server-b-cpu", _soak),
+    # docs/conformance.md
+    "maskbench": Table("2026-11-29-maskbench", _maskbench, _COUNTED),
+    "maskbench-pinned": Table("2026-11-29-maskbench-b", _maskbench, _COUNTED),
+    "libraries": Table("2026-11-23-conformance-maskbench", _libraries, _COUNTED),
+    "suite": Table("2026-11-29-conformance-suite", _suite, _COUNTED),
+    "suite-refused": Table("2026-11-29-conformance-suite", _refused_keywords, _COUNTED),
+    "formats": Table("2026-11-29-conformance-formats", _formats, _COUNTED),
+    "fuzz": Table("2026-11-29-conformance-fuzz", _fuzz, _COUNTED),
+}
+"""By the name that stands at the table's place in a page."""
