@@ -23,6 +23,9 @@ from torch import Tensor
 
 from guided_plugin.step import BROKEN, NEVER, NO_TOKEN
 
+_LOWEST_BFLOAT16 = -128
+"""The bits of -inf, as int16."""
+
 
 def mask_rows(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) -> None:
     """Mask logits[rows[i]] with mask[i].
@@ -42,17 +45,22 @@ def mask_rows(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) 
 def _mask_rows_cpu(
     logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int
 ) -> None:
-    """The same on the CPU: bits unpacked by numpy, one indexed write."""
+    """The same on the CPU, row by row by numpy, which needs no other thread: PyTorch's
+    ways took twice as long alone, and five times beside other processes (64 rows of
+    151,936 columns on two processors)."""
     width = min(logits.shape[1], vocabulary_size)
-    bits = np.unpackbits(
+    allowed = np.unpackbits(
         mask.numpy().view(np.uint8), axis=1, bitorder="little", count=width
     )
-    forbidden = torch.from_numpy(bits).logical_not()
-    index = rows.long()
-    guided = logits.index_select(0, index)
-    guided[:, :width].masked_fill_(forbidden, -torch.inf)
-    guided[:, width:] = -torch.inf
-    logits.index_copy_(0, index, guided)
+    table = logits.detach()
+    lowest: float = -np.inf
+    if table.dtype is torch.bfloat16:  # numpy knows its bits only
+        table = table.view(torch.int16)
+        lowest = _LOWEST_BFLOAT16
+    values = table.numpy()
+    for row, one in zip(rows.tolist(), allowed, strict=True):
+        np.putmask(values[row, :width], one == 0, lowest)
+        values[row, width:] = lowest
 
 
 @cache
