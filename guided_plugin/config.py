@@ -155,6 +155,9 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
     close_before_length: bool = False
     """Where a request does not set it: a guided output ends valid, within its token
     limit."""
+    answer_room: float = 0.2
+    """`close_before_length`: the part of its token limit that an output keeps for what
+    comes after its reasoning, 0 to 1."""
 
     def __new__(cls, *given: Any, **options: Any) -> GuidedConfig:
         if given:
@@ -199,6 +202,10 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
                 raise ConfigError(
                     what, where="unenforced_keywords", hint=f"did you mean {near!r}?"
                 )
+        if self.answer_room > 1:
+            raise ConfigError(
+                "must be at most 1", where="answer_room", hint="0.2 is a fifth"
+            )
         for name in ("tools_strict", "refused"):
             if not self.take_over and getattr(self, name) != getattr(type(self), name):
                 raise ConfigError(
@@ -327,6 +334,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 """The values of an option that has a few."""
 
 LEAST: Mapping[str, tuple[float, str]] = {
+    "answer_room": (0, "0 keeps what the shortest answer takes"),
     "cache_bytes": (0, "0 keeps nothing"),
     "compile_seconds": (0.001, "in seconds"),
     "learnt_bytes": (64 * _MIB, "64 MiB"),

@@ -48,6 +48,7 @@ def test_defaults():
         "mode": "auto",
         "jump_forward": False,
         "close_before_length": False,
+        "answer_room": 0.2,
         "jump_drafts": 7,
         "jump_rows": 128,
     }
@@ -307,7 +308,7 @@ def test_a_compiler_without_a_config_reads_the_environment(monkeypatch):
             '{"zzz": 3}',
             "GUIDED_PLUGIN",
             "unknown option 'zzz'",
-            "known: backend, cache_bytes",
+            "known: answer_room, backend, cache_bytes",
         ),
     ],
 )
@@ -330,6 +331,8 @@ def test_what_the_environment_gets_wrong(text, where, what, hint):
         ({"learnt_bytes": 1 << 20}, "must be at least 67,108,864"),
         ({"compile_seconds": 0}, "must be at least 0.001"),
         ({"row_ms": 0}, "must be at least 1"),
+        ({"answer_room": -0.1}, "must be at least 0"),
+        ({"answer_room": 256}, "must be at most 1"),
         ({"threads": "3"}, "must be a whole number, not '3'"),
         ({"threads": True}, "must be a whole number, not True"),
         ({"threads": -1}, "must be at least 0"),

@@ -30,6 +30,7 @@ from guided_plugin.grammar.base import (
 )
 from guided_plugin.grammar.native import DeadlineCalls, Overdue
 from guided_plugin.grammar.request_state import RequestState
+from guided_plugin.grammar.waiting import Lead
 from guided_plugin.spec import OutputSpec
 
 _log = logging.getLogger(__name__)
@@ -65,6 +66,8 @@ class RunningRequest:
     """Whether it keeps its matcher though that shares much."""
     closing: OutputClosing | None = None
     """What closes it before its token limit, where its spec asks for that."""
+    lead: Lead | None = None
+    """For that, what ends its wait for a trigger."""
     end: str = ""
     """As in `RequestSoFar`."""
     watched: int = 0

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import BudgetError, GuidedError, PipelineError, RequestError
 from guided_plugin.grammar.base import (
     Backend,
@@ -36,8 +37,8 @@ from guided_plugin.grammar.batches import (
 from guided_plugin.grammar.renewal import Renewals, never_began
 from guided_plugin.grammar.request_state import Phase, RequestState, as_array
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.grammar.waiting import FewTokens, fill_waiting, lead_of
 from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.memo import ENTRY_BYTES, Latest
 from guided_plugin.step import NO_TOKEN
 
 _log = logging.getLogger(__name__)
@@ -58,10 +59,6 @@ matter most."""
 _CLOSING_SECONDS = 0.002
 """In a step, for searches that only leave more choice to outputs that end soon. As
 much, on the average, for those without which outputs would be cut."""
-
-_STOP_ROW_BYTES = 4 << 20
-"""What rows of stop tokens may take: one for each set of stop tokens that requests
-have."""
 
 
 @dataclass(slots=True)
@@ -87,16 +84,18 @@ class GrammarTable:
         row_longest: float = 1.0,
         quarantine: Quarantine | None = None,
         progress: Callable[[], None] = lambda: None,
+        answer_room: float = GuidedConfig.answer_room,
     ) -> None:
         """`row_seconds` of processor time, or `row_longest` by the clock, is what a
         call for one request may take; `quarantine` gets the specs that take longer.
-        `progress` is called while a step is long."""
+        `progress` is called while a step is long. `answer_room`: the option."""
         self._vocabulary = vocabulary
+        self._answer_room = answer_room
         self._unbounded = UnboundedCalls(row_seconds, row_longest, quarantine, progress)
         self.requests: dict[int, RunningRequest] = {}
         self._groups: dict[tuple[int, ...], _Group] = {}
         """By the slots that are worked on together; see `regroup`."""
-        self._stop_rows: Latest[tuple[int, ...], MaskArray] = Latest(_STOP_ROW_BYTES)
+        self._rows = FewTokens(vocabulary.words)
         self.renewals = Renewals(vocabulary)
         self._fills = 0
         self._looked = 0.0
@@ -180,6 +179,10 @@ class GrammarTable:
                 self._unprotect(slot, "unprotected: its token limit is not known")
             else:
                 request.closing = closer.closing(grammar, spec.room, stops)
+            usable = [one for one in triggers if as_array(one) not in forbidden]
+            if spec.close_before_length and spec.room is not None:
+                answer_room = self._answer_room
+                request.lead = lead_of(grammar, usable, spec.room, answer_room)
             if grammar.bounded or not history:
                 replay()
             else:
@@ -270,10 +273,14 @@ class GrammarTable:
             if request.state.phase is not Phase.WAITING:
                 row[:] = self.stop_row(request)
                 continue
-            row[:] = -1
-            for *before, last in request.forbidden:
-                if request.state.follows(before):
-                    row[last // 32] &= ~np.left_shift(np.int32(1), last % 32)
+            lead = request.lead
+            token = None if lead is None else lead.token(request.state)
+            if token is not None:
+                row[:] = self._rows.row((token,))
+                self.tokens_led += 1
+                self._note_led(slots[position], request)
+                continue
+            fill_waiting(row, request.state, request.forbidden)
         self._fill_seconds = time.perf_counter() - start
 
     def _close(
@@ -310,9 +317,12 @@ class GrammarTable:
         if closing.led > before:
             self.tokens_led += 1
             if not before:
-                self.led[slot] = 0
-                self.outputs_led += not request.end
-                request.end = request.end or "led"
+                self._note_led(slot, request)
+
+    def _note_led(self, slot: int, request: RunningRequest) -> None:
+        self.led[slot] = 0
+        self.outputs_led += not request.end
+        request.end = request.end or "led"
 
     def _unprotect(self, slot: int, reason: str) -> None:
         """An output may be cut at its token limit, if there is a reason."""
@@ -482,15 +492,7 @@ class GrammarTable:
 
     def stop_row(self, request: RunningRequest) -> MaskArray:
         """The mask that allows nothing but a request's stop tokens."""
-        row = self._stop_rows.get(request.stop_token_ids)
-        if row is None:
-            row = np.zeros(self._vocabulary.words, np.uint32)
-            for token in request.stop_token_ids:
-                row[token // 32] |= np.uint32(1 << (token % 32))
-            row = row.view(np.int32)
-            size = ENTRY_BYTES + row.nbytes + 8 * len(request.stop_token_ids)
-            self._stop_rows.put(request.stop_token_ids, row, size)
-        return row
+        return self._rows.row(request.stop_token_ids)
 
 
 def _empty_rows(mask: MaskArray, positions: list[int]) -> list[int]:

@@ -61,6 +61,7 @@ class InlineRuntime(GrammarRuntime):
             compiler.config.row_ms / 1e3,
             compiler.config.row_ms / 2e2,
             compiler.quarantine,
+            answer_room=compiler.config.answer_room,
         )
         self._device = device
         self._shape = Shape(max_slots, compiler.vocabulary.words, drafts, followers)

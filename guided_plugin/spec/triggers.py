@@ -69,6 +69,12 @@ def triggers(value: Any) -> tuple[Trigger, ...] | None:
     return found
 
 
+def nearest(found: Iterable[Trigger]) -> Trigger | None:
+    """The one to write where none comes by itself: the shortest that is no part of the
+    output, where there is one."""
+    return min(found, key=lambda one: (one.kept, len(one.tokens)), default=None)
+
+
 def written(found: tuple[Trigger, ...]) -> Any:
     """The shortest form that `triggers` reads back; JSON-serialisable."""
     forms = [_form(each) for each in found]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -223,6 +224,42 @@ def test_any_history(seed):
             if token != NO_TOKEN:
                 request.take(token)
     assert seen == set(Phase)
+
+
+@pytest.mark.parametrize(
+    ("backend", "answer_room", "thoughts"),
+    [
+        (LLGUIDANCE, 0.0, 15),
+        (LLGUIDANCE, 0.1, 15),
+        (LLGUIDANCE, 0.5, 8),
+        (LLGUIDANCE, 1.0, 0),
+        (XGRAMMAR, 0.0, 18),
+        (XGRAMMAR, 0.25, 13),
+    ],
+)
+def test_an_output_of_twenty_tokens_thinks_so_long(backend, answer_room, thoughts):
+    """Where its end is known, the shortest answer takes three of them."""
+    h, m = ids("hm")
+    spec = replace(SPECS[0], start_after=(h, m), close_before_length=True, room=20)
+    table = Table(answer_room=answer_room)
+    table.start(0, spec, backend)
+    answer = set(ids("abc")) | {TOKENS.index(b"ab")}
+    for count in range(thoughts):
+        ahead = [A] * (thoughts - count) + [h, m]
+        drafts = ahead[:DRAFTS]
+        expected = [EVERYTHING if one == A else {one} for one in ahead] + [answer]
+        found = masks_with_drafts(table, (0,), [drafts], False)
+        assert found == [expected[: len(drafts) + 1]]
+        table.feed(0, [A])
+    for token in (h, m):
+        assert table.masks(0) == [{token}]
+        table.feed(0, [token])
+    assert table.phase(0) is Phase.ACTIVE
+    assert table.led == {0: 0}
+    assert table.tokens_led == 2
+    led = backend is LLGUIDANCE
+    assert table.outputs_led == led
+    assert table.requests[0].end.startswith("led" if led else "unprotected: with")
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ VOCABULARY = Vocabulary(TOKENS, (END,), frozenset({END, OTHER_END, THINK}), enco
 class Table(GrammarTable):
     """A table over `VOCABULARY`, with helpers."""
 
-    def __init__(self):
-        super().__init__(VOCABULARY)
+    def __init__(self, **options):
+        super().__init__(VOCABULARY, **options)
 
     def start(self, slot, spec, backend, tokens=()):
         """Add a request that is named after its slot."""

@@ -79,11 +79,22 @@ class NothingWaits(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def random_logits(game, rows):
+    """What a model without any plan writes."""
+    logits = torch.randn(rows, WIDTH, generator=game.generator)
+    logits[:, END] -= game.kind.reluctance
+    return logits
+
+
 class Request:
     """One request of either game."""
 
     limit = 25
     """Of its tokens."""
+    start = 0
+    """Where its constrained part begins."""
+    reluctance = 0
+    """How much less likely a stop token is than others."""
 
     def __init__(self, number, rng, **options):
         self.number, self.name = number, str(number)
@@ -185,7 +196,7 @@ class V1Game:
         self.guide.update_state(self.changed(batch))
         if not self.rows or rng.random() < 0.03:
             return  # nothing was scheduled after all
-        logits = torch.randn(len(self.rows), WIDTH, generator=self.generator)
+        logits = random_logits(self, len(self.rows))
         before = logits.clone()
         if rng.random() < 0.3:  # a request asks for logprobs
             self.guide.runner.mask_raw(logits)
@@ -289,7 +300,7 @@ class V2Game:
 
     def decode(self, batch):
         rng = self.rng
-        logits = torch.randn(len(batch), WIDTH, generator=self.generator)
+        logits = random_logits(self, len(batch))
         before = logits.clone()
         mapping = torch.tensor(batch)
         logits = self.apply(
@@ -363,7 +374,7 @@ class V2DraftGame(V2Game):
             grammar = COMPILER.compile(request.spec)
             backend = COMPILER.backend(grammar.backend)
             matcher = backend.start(grammar, (END,))
-            for token in request.tokens:
+            for token in request.tokens[request.start :]:
                 matcher.accept(token)
             mask = np.zeros((1, VOCABULARY.words), np.int32)
             while len(tokens) < DRAFTS and END not in tokens:
@@ -426,8 +437,8 @@ class V2DraftGame(V2Game):
 
     def logits(self, rows):
         """Of an index and a position each."""
-        return torch.randn(len(rows), WIDTH, generator=self.generator)
+        return random_logits(self, len(rows))
 
     def takes(self, draft, logits):
         """Whether a draft is taken."""
-        return bool(logits[draft].isfinite()) and self.rng.random() >= 0.3
+        return bool(logits[draft] > -5) and self.rng.random() >= 0.3

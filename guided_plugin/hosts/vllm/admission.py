@@ -53,6 +53,7 @@ from guided_plugin.hosts.vllm.questions import Health, in_background, wait_for
 from guided_plugin.hosts.vllm.reasoning import Reasoning
 from guided_plugin.hosts.vllm.specs import LEFT, Admitted, Asked, Specs
 from guided_plugin.spec import check_room, packed
+from guided_plugin.spec.triggers import nearest
 
 _log = logging.getLogger(__name__)
 
@@ -235,18 +236,18 @@ class Gate:
             telling.left(request.request_id)
             return
         text = admitted.packed
+        ends = admitted.spec.start_after or ()
         room = None
         if self._reasoner and admitted.spec.start_after is None:
             vocabulary = self.specs.compiler.vocabulary
             if self._reasoning is None:
                 self._reasoning = Reasoning(self._reasoner, self._config, vocabulary)
-            ends = self._reasoning.ends(note, prompt)
-            text = packed(
-                replace(admitted.spec, start_after=vocabulary.triggers(ends) or None)
-            )[0]
+            ends = vocabulary.triggers(self._reasoning.ends(note, prompt))
+            text = packed(replace(admitted.spec, start_after=ends or None))[0]
         if admitted.spec.close_before_length:
             length = len(request.prompt_embeds if prompt is None else prompt)
-            room = self.room(admitted, params, length)
+            end = nearest(ends)
+            room = self.room(admitted, params, length, len(end.tokens) if end else 0)
         telling.listener.admitted(admitted.backend, admitted.unenforced)
         # Requests that share no cached prefixes share nothing that their outputs teach.
         salt = getattr(request, "cache_salt", None)
@@ -256,12 +257,15 @@ class Gate:
         extra[ADMITTED] = True
         extra[MADE] = admitted.made
 
-    def room(self, admitted: Admitted, params: Any, prompt: int) -> int:
+    def room(
+        self, admitted: Admitted, params: Any, prompt: int, before: int = 0
+    ) -> int:
         """How many tokens may follow so many of a prompt. Raises RequestError where
-        that is too few for any output of a spec that is closed before them."""
+        that is too few for any output of a spec that is closed before them. `before`:
+        tokens that end the reasoning."""
         left: int = self._config.model_config.max_model_len - prompt
         room = left if params.max_tokens is None else min(params.max_tokens, left)
-        check_room(admitted.least, room)
+        check_room(before + admitted.least, room)
         return room
 
     def warm_up(self) -> None:

@@ -51,6 +51,7 @@ class WorkerRequests:
             # one.
             min(5 * config.row_ms, config.worker_step_ms / 2) / 1e3,
             progress=rings.beat,
+            answer_room=config.answer_room,
         )
         self._compiler = compiler
         self._quick: Background[Grammar] = Background(_QUICK_THREADS)

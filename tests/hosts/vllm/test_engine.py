@@ -219,6 +219,32 @@ def test_outputs_are_complete_at_their_limit(llm, reconfigured):
     assert figures(llm)["worker"]["led_outputs"] >= led > 4
 
 
+def test_reasoning_that_would_leave_no_room_is_led_to_an_answer(
+    llm, reconfigured, monkeypatch
+):
+    """The model never ends it, and its end has 17 tokens."""
+    outputs = llm.llm_engine.vllm_config.structured_outputs_config
+    monkeypatch.setattr(outputs, "reasoning_parser", "kimi_k3")
+    reconfigured(close_before_length=True)
+    schema = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+    never = {"logit_bias": {1: -100}}
+    with pytest.raises(VLLMValidationError, match="leaves 20 tokens") as refused:
+        llm.generate("x", params_of({"json_schema": schema}, max_tokens=20, **never))
+    least = int(re.search(r"takes (\d+)", str(refused.value))[1])
+    every = [
+        params_of(form, theirs=own, max_tokens=least + more, **never)
+        for more in (0, 1, 30, 90)
+        for form, own in (({"json": schema}, True), ({"json_schema": schema}, False))
+    ]
+    prompts = ["Write down who it is: " * (1 + at % 6) for at in range(len(every))]
+    for output in llm.generate(prompts, every, use_tqdm=False):
+        (completion,) = output.outputs
+        _, _, answer = completion.text.partition("<|close|>think<|sep|>")
+        jsonschema.validate(json.loads(answer), schema)
+        assert completion.finish_reason == "stop"
+        assert completion.stop_reason == "close_before_length"
+
+
 def test_other_parameters_keep_working(llm, checker):
     form = {"json_schema": SCHEMA}
     asked = [

@@ -20,9 +20,11 @@ from vllm.reasoning import ReasoningParserManager
 
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import RequestError
-from guided_plugin.grammar.request_state import RequestState
+from guided_plugin.grammar.request_state import RequestState, as_array
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.grammar.waiting import Lead
 from guided_plugin.hosts.vllm.reasoning import Reasoning, Said
+from guided_plugin.spec.triggers import nearest
 
 THINK = """deepseek_r1 deepseek_v3 deepseek_v4 deepseek_v41 ernie45 holo2 hy_v3 hy_v4 minimax_m2_append_think
 poolside_v1 step3 step5"""
@@ -217,6 +219,33 @@ def test_random_outputs_begin_where_vllms_own_masks_would(tokenizer, reasoning, 
         assert (state.start if state.begun else None) == vllms_start(
             parts._parser(ON), tokens
         ), tokens
+
+
+@pytest.mark.parametrize("name", sorted(ENDS.keys() & set(REGISTERED)))
+def test_reasoning_that_is_led_ends_for_the_parser_too(tokenizer, reasoning, name):
+    """Whatever came before, a part of an end too."""
+    chance = random.Random(name)
+    parts = reasoning(name)
+    ends = parts.ends(Said(False, ON), [])
+    lead = nearest(ends)
+    assert not lead.kept
+    some = tokenizer.encode("a", add_special_tokens=False)
+    opened = some if name != "minimax_m3" else parts._parser(ON)._start_token_ids[:1]
+    pieces = [some, *(list(end.tokens[:-1]) for end in ends)]
+    for _ in range(30):
+        tokens = [*opened]
+        for _ in range(chance.randrange(6)):
+            tokens += chance.choice(pieces)
+        state = RequestState(ends, ())
+        state.extend(array("q", tokens))
+        begun = len(tokens)
+        led = Lead(as_array(lead), begun)
+        while not state.begun:
+            token = led.token(state)
+            state.take(token)
+            tokens.append(token)
+        assert len(tokens) - begun <= len(lead.tokens)
+        assert state.start == vllms_start(parts._parser(ON), tokens) == len(tokens)
 
 
 def vllms_start(parser, tokens):

@@ -8,6 +8,7 @@ it was.
 import json
 import os
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +21,16 @@ from vllm import SamplingParams
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.sample.sampler import Sampler
-from vllm_games import COMPILER, SPECS, Request, V1Game, V2DraftGame, V2Game, played
+from vllm_games import (
+    COMPILER,
+    SPECS,
+    Request,
+    V1Game,
+    V2DraftGame,
+    V2Game,
+    assert_allowed,
+    played,
+)
 from vllm_runners import V2, V2Drafts
 from vllm_support import END, WIDTH, parallel, runner_config, runner_params
 
@@ -128,22 +138,44 @@ class ClosedRequest(Request):
         self.params = runner_params(self.spec.within(self.limit), self.name)
 
     def check(self):
-        super().check()
+        tokens = self.tokens[self.start :]
+        assert_allowed(self.spec, tokens)
         if self.over:
-            assert self.tokens[-1] == END, (self.schema, self.limit, bytes(self.tokens))
-            jsonschema.validate(json.loads(bytes(self.tokens[:-1])), self.schema)
+            assert tokens[-1:] == [END], (self.schema, self.limit, bytes(tokens))
+            jsonschema.validate(json.loads(bytes(tokens[:-1])), self.schema)
+
+
+class ThinkingRequest(ClosedRequest):
+    """One that thinks until it is led to its answer."""
+
+    reluctance = 9
+    end = tuple(b"</x>")
+
+    def __init__(self, number, rng, **options):
+        super().__init__(number, rng, **options)
+        self.limit += len(self.end)
+        spec = replace(self.spec, start_after=self.end)
+        self.params = runner_params(spec.within(self.limit), self.name)
+
+    @property
+    def start(self):
+        for at in range(len(self.tokens)):
+            if tuple(self.tokens[:at][-len(self.end) :]) == self.end:
+                return at
+        return len(self.tokens)
 
 
 @pytest.mark.parametrize("kind", [V1Game, V2Game, V2DraftGame])
+@pytest.mark.parametrize("request_kind", [ClosedRequest, ThinkingRequest])
 @pytest.mark.parametrize(("mode", "seed"), [("inline", 1), ("process", 2)])
-def test_outputs_are_complete_at_their_limit(kind, mode, seed):
+def test_outputs_are_complete_at_their_limit(kind, request_kind, mode, seed):
     """Rows are preempted, steps planned again, drafts refused; a new worker keeps the
     promise of a killed one."""
     guide = runner_config(mode)
     if kind is V1Game:
         guide = GuidedLogitsProcessor(guide, torch.device("cpu"), False)
     game = kind(guide, seed)
-    game.kind = ClosedRequest
+    game.kind = request_kind
     runtime = game.guide.runner.engine.pipeline.runtime
 
     def kill(step):
