@@ -226,6 +226,25 @@ def test_any_history(seed):
     assert seen == set(Phase)
 
 
+THINKS = replace(SPECS[0], start_after=ids("hm"), close_before_length=True, room=20)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a" * 14, "h"),
+        ("a" * 13 + "h", "h"),
+        ("a" * 14 + "h", "m"),
+        ("a" * 17, "h"),
+        ("a" * 16 + "h", "m"),
+    ],
+)
+def test_a_request_whose_tokens_no_mask_led_is_led_from_there(before, after):
+    table = Table()
+    table.start(0, THINKS, LLGUIDANCE, ids(before))
+    assert table.masks(0) == [set(ids(after))]
+
+
 @pytest.mark.parametrize(
     ("backend", "answer_room", "thoughts"),
     [
@@ -240,9 +259,8 @@ def test_any_history(seed):
 def test_an_output_of_twenty_tokens_thinks_so_long(backend, answer_room, thoughts):
     """Where its end is known, the shortest answer takes three of them."""
     h, m = ids("hm")
-    spec = replace(SPECS[0], start_after=(h, m), close_before_length=True, room=20)
     table = Table(answer_room=answer_room)
-    table.start(0, spec, backend)
+    table.start(0, THINKS, backend)
     answer = set(ids("abc")) | {TOKENS.index(b"ab")}
     for count in range(thoughts):
         ahead = [A] * (thoughts - count) + [h, m]

@@ -232,13 +232,13 @@ def test_reasoning_that_would_leave_no_room_is_led_to_an_answer(
         llm.generate("x", params_of({"json_schema": schema}, max_tokens=20, **never))
     least = int(re.search(r"takes (\d+)", str(refused.value))[1])
     every = [
-        params_of(form, theirs=own, max_tokens=least + more, **never)
+        params_of(form, theirs=own, max_tokens=least + more, n=3, **never)
         for more in (0, 1, 30, 90)
         for form, own in (({"json": schema}, True), ({"json_schema": schema}, False))
     ]
     prompts = ["Write down who it is: " * (1 + at % 6) for at in range(len(every))]
-    for output in llm.generate(prompts, every, use_tqdm=False):
-        (completion,) = output.outputs
+    outputs = llm.generate(prompts, every, use_tqdm=False)
+    for completion in (one for output in outputs for one in output.outputs):
         _, _, answer = completion.text.partition("<|close|>think<|sep|>")
         jsonschema.validate(json.loads(answer), schema)
         assert completion.finish_reason == "stop"

@@ -38,7 +38,7 @@ FORMS = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """The demo model with a tokenizer whose prompts open the reasoning."""
+    """The demo model with a tokenizer that has marks of the reasoning."""
     folder = tmp_path_factory.mktemp("thinking")
     tokenizer = folder / "tokenizer"
     shutil.copytree(MODEL_DIR, tokenizer)
@@ -72,7 +72,7 @@ def asked(server, number, **options):
     arguments of its call, how it finished and what stopped it."""
     body = {
         "model": "demo",
-        "messages": [{"role": "user", "content": f"Write number {number}"}],
+        "messages": [{"role": "user", "content": f"Write {number} <think>"}],
         "max_tokens": 60 + 3 * (number % 40),
         "seed": number,
         "logit_bias": {str(END_OF_TEXT): -100},
