@@ -307,8 +307,7 @@ which versions are tested: [compatibility](compatibility.md#vllm).
 VERSIONS_END = """
 ## What is added
 
-Four methods are added to vLLM's `WorkerBase`, in every process: `guided_prepare` (gets the grammar of a
-request ready that the scheduler holds), `guided_health` (why nothing can be guided now),
+Three methods are added to vLLM's `WorkerBase`, in every process: `guided_health` (why nothing can be guided now),
 `guided_retry_after` (in how many seconds something may be guided again), `guided_metrics` (the figures of the
 pipelines).
 
@@ -322,9 +321,10 @@ Left on vLLM's objects:
 | the input processor, the worker, the sampler | `_guided_gate`, `_guided_engine`, `_guided_runners` |
 | the `BeamSearchParams` of a server | `_guided_request` |
 | the `additional_config` of an engine whose speculative config is the plugin's | `guided_plugin_jump` |
-| the engine core | `_guided_asked` (questions that its workers have not answered) |
 | the scheduler | `_guided_unbegun` (requests whose constrained part may not have begun), `_guided_led` \
-(those whose outputs are led to an end) |
+(those whose outputs are led to an end), `guided_needed` (specs that came since its last step), \
+`_guided_told` (its workers have told of a grammar) |
+| the output of the scheduler | `guided_needed` (those that workers of other processes get ready) |
 | outputs of guided batches | `_guided_watch`, `guided_failed` (reasons by request id), `guided_led` \
 (the ids of those that are led to an end), `guided_ready` \
 (the ids of held requests whose grammars came) |

@@ -97,7 +97,8 @@ def check_size(form: Any, config: SpecLimits) -> None:
                 nodes = nodes + len(one)
                 break
             if isinstance(one, dict):
-                size += sum(len(name) + 3 for name in one if isinstance(name, str))
+                for name in one:
+                    size += len(name) + 3 if isinstance(name, str) else 0
                 waiting.extend(one.values())
             else:
                 waiting.extend(one)
@@ -178,7 +179,7 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
         return False
     if spec.close_before_length and spec.kind == "grammar":
         return False  # its shortest output is searched for
-    if any((getattr(spec, name) or 0) > _SMALL_LENGTH for name in BOUNDS):
+    if max([getattr(spec, name) or 0 for name in BOUNDS]) > _SMALL_LENGTH:
         return False
     if spec.kind == "json_object":
         return True
@@ -279,7 +280,7 @@ def _measured(document: Any, depth: int) -> tuple[int, bool]:
     level = [document] if isinstance(document, _CONTAINERS) else []
     for _ in range(depth + 1):
         nodes += sum(map(len, level))
-        insides = (node.values() if isinstance(node, dict) else node for node in level)
+        insides = [node.values() if isinstance(node, dict) else node for node in level]
         level = [
             value
             for inside in insides
@@ -366,9 +367,8 @@ def _is_small_schema(document: Any) -> bool:
         if not _ENTANGLING.isdisjoint(node if path else node.keys() - {"$id"}):
             return False
         branches += len(node.get("anyOf", ())) + ("$ref" in node)
-        if branches > _SMALL_BRANCHES or any(
-            node.get(key, 0) > _SMALL_LENGTH for key in _LENGTHS
-        ):
+        lengths = [node[key] for key in _LENGTHS.intersection(node)]
+        if branches > _SMALL_BRANCHES or max(lengths, default=0) > _SMALL_LENGTH:
             return False
         if "pattern" in node:
             # A pattern that must hold together with something else is the product of

@@ -102,9 +102,8 @@ _MOST_RESULTS = 4096
 
 def texts_bytes(*values: Any) -> int:
     """What texts, and tuples of them, take."""
-    return sum(
-        texts_bytes(*value) + sys.getsizeof(value)
-        if isinstance(value, tuple)
-        else sys.getsizeof(value)
-        for value in values
-    )
+    size = sum(map(sys.getsizeof, values))
+    for value in values:
+        if isinstance(value, tuple):
+            size += texts_bytes(*value)
+    return size

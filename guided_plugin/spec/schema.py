@@ -46,7 +46,7 @@ def walk(schema: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
         path = above + step
         yield path, node
         if isinstance(node, Mapping):
-            pending.extend((path, step, child) for step, child in subschemas(node))
+            pending += [(path, step, child) for step, child in subschemas(node)]
 
 
 def values(document: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:

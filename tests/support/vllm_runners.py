@@ -10,7 +10,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 from vllm_support import WIDTH, v2_states
 
-from guided_plugin.hosts.vllm.engine import watch
+from guided_plugin.hosts.vllm.engine import sample_tokens
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 
@@ -42,7 +42,8 @@ class Runner:
     def output(self, sampled, *, later=False):
         index = {name: at for at, name in enumerate(self.names)}
         output = ModelRunnerOutput(list(self.names), index, sampled_token_ids=sampled)
-        watched = watch(SimpleNamespace(vllm_config=self.engine.config), Async(output))
+        worker = SimpleNamespace(vllm_config=self.engine.config)
+        watched = sample_tokens(lambda worker: Async(output))(worker)
         return watched if later else watched.get_output()
 
     def logits(self, rows):

@@ -2,7 +2,7 @@
 vLLM lazily.
 
 Nothing whose cost follows from what a client wrote runs on the event loop: specs that
-compile in milliseconds have threads of their own, large forms are read in another one,
+compile in milliseconds have a thread of their own, large forms are read in another one,
 one after the other, so that they take the interpreter from nothing else for long.
 Callers' SamplingParams are never written to.
 """
@@ -16,9 +16,9 @@ import logging
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -49,7 +49,12 @@ from guided_plugin.hosts.vllm.common import (
     settings_of,
 )
 from guided_plugin.hosts.vllm.patches import note_version
-from guided_plugin.hosts.vllm.questions import Health, in_background, wait_for
+from guided_plugin.hosts.vllm.questions import (
+    Health,
+    ask_all,
+    in_background,
+    wait_for,
+)
 from guided_plugin.hosts.vllm.reasoning import Reasoning
 from guided_plugin.hosts.vllm.specs import LEFT, Admitted, Asked, Specs
 from guided_plugin.spec import check_room, packed
@@ -60,9 +65,6 @@ _log = logging.getLogger(__name__)
 REASONING = "guided_reasoning"
 """The key of `extra_args` for what the caller of AsyncLLM says about the reasoning,
 until `Gate.complete`."""
-
-_QUICK_THREADS = 2
-"""Threads for specs that are read and compiled in milliseconds."""
 
 _AHEAD = 128
 """How many prompts of a call of `LLM` are looked at before the first of them is added.
@@ -76,7 +78,7 @@ _LARGEST = 1e20
 stay finite."""
 
 _LIGHT = SpecLimits(max_spec_bytes=1 << 16, max_nodes=4_000)
-"""Forms up to this size are looked up on the event loop and read by the quick threads.
+"""Forms up to this size are looked up on the event loop and read by the quick thread.
 To look at that many nodes takes 1.1 ms (240,000: 62 ms, on a processor of 2.6 GHz)."""
 
 
@@ -96,7 +98,14 @@ class Gate:
         self._ready: threading.Event | None = None
         """Set when no request waits for what all need; None where nothing was
         started."""
-        self._quick: Background[Any] = Background(_QUICK_THREADS)
+        self._light = replace(
+            _LIGHT,
+            max_spec_bytes=min(_LIGHT.max_spec_bytes, self.options.max_spec_bytes),
+            max_nodes=min(_LIGHT.max_nodes, self.options.max_nodes),
+        )
+        self._quick: Background[Any] = Background(1)
+        """Reads and compiles what takes milliseconds. Two threads take no less time for
+        100 new schemas, and keep the event loop waiting for twice as long."""
         self._large: Background[Any] = Background(1)
         """Reads large forms."""
         self._config = vllm_config
@@ -142,7 +151,8 @@ class Gate:
         if ours is None and (key := _misspelt(params.extra_args)):
             hint = f"did you mean {GUIDED!r}?"
             raise SpecError(f"unknown key {key!r}", where=EXTRA, hint=hint)
-        deadline = self.deadline() if deadline is None else deadline
+        if deadline is None:
+            deadline = telling.deadline_in(self.patience)
         return Asked(theirs if ours is None else ours, ours is not None, deadline)
 
     def admit(self, params: Any) -> Any:
@@ -164,8 +174,8 @@ class Gate:
         asked = self.asked(params, deadline)
         if isinstance(asked, Admitted):
             return params
-        light = is_within(asked.form, _LIGHT)
-        found: Any = self.specs.look_up(asked) if light else None
+        light = is_within(asked.form, self._light)
+        found: Any = self.specs.known(asked) if light else None
         if found is None:
             reader = self._quick if light else self._large
             # In the context of the request, which knows what the client wrote.
@@ -189,23 +199,28 @@ class Gate:
                 )
         return self.carry(params, found)
 
-    def deadline(self) -> float:
-        """Until when a request that has arrived is answered: its spec compiled, and
-        ready in the engine."""
-        return telling.deadline_in(self.patience)
-
-    @asynccontextmanager
-    async def in_time(self, request_id: str, params: Any) -> AsyncIterator[float]:
-        """A stage in which a request of an event loop waits for its spec, until its
-        deadline. What is raised leaves as vLLM's own error."""
-        deadline = self.deadline()
+    async def admit_in_time(
+        self, engine: Any, request_id: str, *params: Any, prompt: int | None = None
+    ) -> Any:
+        """`admit_async` for a request of an engine that can guide, which waits until its
+        deadline. `params`: of each of its prompts, with the same spec; they are looked
+        at where so many tokens of a `prompt` are known. What is raised leaves as vLLM's
+        own error."""
+        deadline = telling.deadline_in(self.patience)
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
-                yield deadline
+                carried = await self.admit_async(params[0], deadline)
+                admitted: Admitted = carried.extra_args[GUIDED]
+                if admitted is not LEFT:
+                    await self.health.check_async(partial(ask_all, engine))
+                    if prompt is not None:
+                        for one in params:
+                            self.room(admitted, one, prompt)
+                return carried
         except TimeoutError:
-            raise telling.refused(self.late(), request_id, params) from None
+            raise telling.refused(self.late(), request_id, params[0]) from None
         except GuidedError as error:
-            raise telling.refused(error, request_id, params) from error
+            raise telling.refused(error, request_id, params[0]) from error
 
     def late(self) -> BusyError:
         """The error of a request whose spec was not ready in time."""
@@ -317,11 +332,12 @@ class Gate:
                 *(getattr(params, "stop_token_ids", None) or ()),
                 *(admitted.spec.stop_token_ids or ()),
             }
-            vocabulary = self.specs.compiler.vocabulary
-            vocabulary.check_stops(
-                stops, where="stop_token_ids", text=False, named=admitted.named
-            )
-            telling.tell_unenforced(admitted.unenforced)
+            if stops:
+                self.specs.compiler.vocabulary.check_stops(
+                    stops, where="stop_token_ids", text=False, named=admitted.named
+                )
+            if admitted.unenforced:
+                telling.tell_unenforced(admitted.unenforced)
             carried.structured_outputs = None
         return carried
 
@@ -403,11 +419,12 @@ def _check_numbers(params: Any) -> None:
         ("repetition_penalty", (penalty, 1 / penalty)),
         ("logit_bias", biases),
     ):
-        if not all(factor <= _LARGEST for factor in factors):
-            what = "makes logits infinite, of which a constraint can take none away"
-            raise RequestError(
-                what, where=name, hint="usual are 1 to 1.5, and biases up to 100"
-            )
+        for factor in factors:
+            if not factor <= _LARGEST:  # also NaN
+                what = "makes logits infinite, of which a constraint can take none away"
+                raise RequestError(
+                    what, where=name, hint="usual are 1 to 1.5, and biases up to 100"
+                )
 
 
 def _take_error(done: asyncio.Future[Any]) -> None:

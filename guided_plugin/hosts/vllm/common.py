@@ -63,10 +63,6 @@ engine counts it."""
 MADE = "guided_made"
 """Set by the gate: what it made of the spec, which the engine takes off."""
 
-PREPARE = "guided_prepare"
-"""The method of vLLM's workers that gets the spec of a request ready, whose outputs
-tell when it is."""
-
 HEALTH = "guided_health"
 """The method of vLLM's workers that tells why nothing can be guided now; an empty text
 if all is well."""

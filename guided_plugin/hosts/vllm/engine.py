@@ -16,6 +16,7 @@ import math
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ from guided_plugin.hosts.vllm.common import (
     vocabulary_of,
 )
 from guided_plugin.hosts.vllm.failures import AT_ONCE, OWN, Ledger, Left
+from guided_plugin.hosts.vllm.hold import NEEDED, Needed
 from guided_plugin.hosts.vllm.logits import GuidedRequest, StepHooks
 from guided_plugin.hosts.vllm.names import REQUEST_LIMITS, Part, When
 from guided_plugin.hosts.vllm.patches import broken, patch
@@ -253,6 +255,17 @@ class Engine:
             compiler.keep(spec, prepared_from(made))
         return self._pipeline.prepare(spec)
 
+    def get_ready(self, needed: Iterable[Needed]) -> None:
+        """Get specs ready that a step brings; outputs tell when they are."""
+        if not self.leads:
+            return
+        for request_id, packed, made in needed:
+            tell = partial(self.failed.tell_ready, request_id)
+            try:
+                self.prepare(packed, made).add_done_callback(tell)
+            except GuidedError:  # `begin` says why
+                tell()
+
     def end(self, guided: GuidedRequest) -> None:
         """A request has left; it may come back as another one."""
         if guided.slot != UNGUIDED:
@@ -355,29 +368,30 @@ def sample_tokens(original: Any) -> Any:
     attaches its failures."""
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return watch(self, original(self, *args, **kwargs))
+        engine = _engine_in(self)
+        output = original(self, *args, **kwargs)
+        return output if engine is None else engine.watch(output)
 
     return replaced
 
 
 def execute_model(original: Any) -> Any:
-    """`Worker.execute_model`: the output of a step without tokens tells which grammars
-    are ready."""
+    """`Worker.execute_model`: a step brings specs, and its output without tokens tells
+    which grammars are ready."""
 
-    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        output = original(self, *args, **kwargs)
-        return None if output is None else watch(self, output)
+    def replaced(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        engine = _engine_in(self)
+        if engine is not None:
+            engine.get_ready(getattr(scheduler_output, NEEDED, ()))
+        output = original(self, scheduler_output, *args, **kwargs)
+        return output if engine is None or output is None else engine.watch(output)
 
     return replaced
 
 
-def watch(worker: Any, output: Any) -> Any:
-    """A worker's output of a step goes by its engine, which attaches the failures of
-    that step."""
-    engine = worker.__dict__.get("_guided_engine")
-    if engine is None:
-        engine = engine_of(worker)
-        if engine is None:
-            return output
-        worker._guided_engine = engine  # found once: this is called in each step
-    return engine.watch(output)
+def _engine_in(worker: Any) -> Engine | None:
+    """The engine of one of vLLM's workers, found once: this is called in each step."""
+    found: Engine | None = worker.__dict__.get("_guided_engine")
+    if found is None:
+        found = worker._guided_engine = engine_of(worker)
+    return found

@@ -33,7 +33,7 @@ from guided_plugin.hosts.vllm.common import (
     MARK,
     REQUEST,
 )
-from guided_plugin.hosts.vllm.hold import release
+from guided_plugin.hosts.vllm.hold import ask, release
 from guided_plugin.hosts.vllm.jump import drafts_by_size
 from guided_plugin.hosts.vllm.logits import GuidedRequest
 from guided_plugin.hosts.vllm.patches import named, patch_in
@@ -142,6 +142,7 @@ def add_request(original: Any) -> Any:
             request.sampling_params.extra_args = {**extra, REQUEST: request.request_id}
             if extra.get(ADMITTED) is True and unpacked(*extra[GUIDED]).start_after:
                 _note(self, _UNBEGUN, request)
+            ask(self, request)
         return original(self, request, *args, **kwargs)
 
     return replaced
@@ -157,8 +158,7 @@ def update_from_output(original: Any) -> Any:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        for request_id in getattr(model_runner_output, READY, ()):
-            release(self.requests.get(request_id))
+        release(self, getattr(model_runner_output, READY, ()))
         failed = getattr(model_runner_output, FAILED, {})
         for request_id in getattr(model_runner_output, LED, ()):
             if _is_live(self.requests.get(request_id)):

@@ -285,6 +285,12 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             ),
         ),
         Name(
+            "vllm.v1.core.sched.scheduler:Scheduler.schedule",
+            begins=("self",),
+            wrapper="hold:schedule",
+            why="the step brings new specs to workers of other processes",
+        ),
+        Name(
             "vllm.v1.core.sched.scheduler:Scheduler.update_from_output",
             begins=("self", "scheduler_output", "model_runner_output"),
             wrapper="failures:update_from_output",
@@ -302,7 +308,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.v1.request:RequestStatus",
-            has=("WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR",),
+            has=("WAITING", "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"),
         ),
         Name("vllm.v1.engine:FinishReason", has=("ERROR", "STOP")),
         Name(
@@ -310,7 +316,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             has=("request_id", "finish_reason", "stop_reason"),
         ),
         Name("vllm.v1.engine:EngineCoreOutputs", has=("outputs",)),
-        Name("vllm.v1.engine.core:EngineCore", has=("vllm_config", "model_executor")),
+        Name("vllm.v1.engine.core:EngineCore", has=("vllm_config",)),
         Name(
             "vllm.v1.engine.core:EngineCore.preprocess_add_request",
             begins=("self", "request"),
@@ -319,17 +325,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
                 "refuses a request with a constraint that bypassed the admission; "
                 "holds others until their grammar is there"
             ),
-        ),
-        Name(
-            "vllm.v1.engine.core:EngineCore.add_request",
-            begins=("self", "request"),
-            wrapper="hold:add_request",
-            why="asks workers of other processes for the grammar",
-        ),
-        Name(
-            "vllm.v1.executor.abstract:Executor.collective_rpc",
-            begins=("self", "method"),
-            takes=("args", "non_block"),
         ),
     ),
     Part.WORKER: (
@@ -346,7 +341,10 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             begins=("self", "scheduler_output"),
             wrapper="engine:execute_model",
             when=When.ENGINE,
-            why="tells which grammars are there also where nothing is sampled",
+            why=(
+                "gets the specs ready that a step brings, and tells which are there also "
+                "where nothing is sampled"
+            ),
         ),
         Name(
             "vllm.v1.outputs:ModelRunnerOutput",

@@ -19,7 +19,6 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 from guided_plugin.grammar.native import native
@@ -83,7 +82,8 @@ class Health:
                 self._note(answers, collective_rpc(RETRY_AFTER) if any(answers) else [])
             except Exception as error:
                 self._note_failure(error)
-        self._raise()
+        if self._refusal:
+            self._raise()
 
     async def check_async(
         self, collective_rpc: Callable[[str], Awaitable[list[Any]]]
@@ -99,7 +99,8 @@ class Health:
                 asking = self._asking = asyncio.ensure_future(self._ask(collective_rpc))
             # a client that hangs up ends its own wait only
             await asyncio.shield(asking)
-        self._raise()
+        if self._refusal:
+            self._raise()
 
     async def _ask(self, collective_rpc: Callable[[str], Awaitable[list[Any]]]) -> None:
         self._failures = telling.listener.failures
@@ -133,21 +134,14 @@ class Health:
         self._note([what], [])
 
     def _raise(self) -> None:
-        if self._refusal:
-            what = f"guided requests cannot be served now: {self._refusal}"
-            raise telling.unavailable(what, self._until - time.monotonic())
+        what = f"guided requests cannot be served now: {self._refusal}"
+        raise telling.unavailable(what, self._until - time.monotonic())
 
 
 def offer_methods() -> None:
     """Give vLLM's workers the methods that others reach through `collective_rpc`. Once
     more where workers may have been loaded since."""
     from vllm.v1.worker.worker_base import WorkerBase
-
-    def guided_prepare(self: Any, request_id: str, *spec: Any) -> None:
-        engine = engine_of(self)
-        if engine is not None and engine.leads:
-            tell = partial(engine.failed.tell_ready, request_id)
-            engine.prepare(*spec).add_done_callback(tell)
 
     def guided_metrics(self: Any, growth: bool = False) -> list[dict[str, Any]]:
         engine = engine_of(self)
@@ -170,7 +164,7 @@ def offer_methods() -> None:
         return float(engine.retry_after())
 
     patch(When.WORKERS)
-    for method in (guided_prepare, guided_health, guided_retry_after, guided_metrics):
+    for method in (guided_health, guided_retry_after, guided_metrics):
         setattr(WorkerBase, method.__name__, method)
 
 

@@ -132,12 +132,14 @@ class Specs:
         """What is remembered of a form. Raises CompileLimitError for one that is too
         large, uncopied."""
         check_size(asked.form, self._options)
-        asked.key = digest_of(asked.form)
-        return self._known(asked)
+        return self.known(asked)
 
-    def _known(self, asked: Asked) -> Admitted | None:
+    def known(self, asked: Asked) -> Admitted | None:
+        """The same for a form that is not too large."""
         if asked.key is None:
-            return None
+            asked.key = digest_of(asked.form)
+            if asked.key is None:
+                return None
         with self._lock:
             found = self._admitted.get(asked.key)
         return None if found is LEFT and asked.own else found
@@ -165,7 +167,7 @@ class Specs:
         with self._lock:
             running = self._waiting.get(key)
             if running is None:
-                if (found := self._known(asked)) is not None:
+                if (found := self.known(asked)) is not None:
                     return found  # it was made since the caller looked it up
                 if len(self._waiting) >= most:
                     raise BusyError(

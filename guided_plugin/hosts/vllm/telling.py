@@ -269,7 +269,7 @@ def unavailable(what: str, seconds: float) -> Exception:
 def tell_unenforced(keywords: Collection[str]) -> None:
     """Have the answer to the request that is served name these keywords."""
     note = _note.get()
-    if note is not None and keywords:
+    if note is not None:
         note.unenforced = tuple(sorted({*note.unenforced, *keywords}))
 
 

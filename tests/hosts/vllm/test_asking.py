@@ -16,7 +16,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from guided_plugin.errors import RequestError
 from guided_plugin.hosts.vllm import figures, questions, telling
-from guided_plugin.hosts.vllm.common import HEALTH, METRICS, PREPARE, RETRY_AFTER
+from guided_plugin.hosts.vllm.common import HEALTH, METRICS, RETRY_AFTER
 from guided_plugin.hosts.vllm.figures import GuidedStatLogger
 from guided_plugin.hosts.vllm.gate import process_outputs
 from guided_plugin.hosts.vllm.questions import Health, ask_all
@@ -50,10 +50,9 @@ def frontend(kind, answers):
 
 FIGURES = [[{"growth": {"steps": (3,)}}], []], [[{"growth": {"steps": (5,)}}]]
 ANSWERS = {
-    b"0": {HEALTH: [""], PREPARE: [True], METRICS: FIGURES[0], RETRY_AFTER: [0.0]},
+    b"0": {HEALTH: [""], METRICS: FIGURES[0], RETRY_AFTER: [0.0]},
     b"1": {
         HEALTH: ["no grammar worker"],
-        PREPARE: [False],
         METRICS: FIGURES[1],
         RETRY_AFTER: [7.0],
     },
@@ -64,11 +63,8 @@ def test_vllm_itself_passes_on_one_answer_and_we_all():
     llm, asked = frontend(DPLBAsyncMPClient, ANSWERS)
     assert asyncio.run(llm.collective_rpc(HEALTH)) == [""]
     assert asyncio.run(ask_all(llm, HEALTH)) == ["", "no grammar worker"]
-    assert not all(asyncio.run(ask_all(llm, PREPARE, ("key", None))))
-    assert asked.asked[-2:] == [
-        (b"0", PREPARE, ("key", None)),
-        (b"1", PREPARE, ("key", None)),
-    ]
+    asyncio.run(ask_all(llm, METRICS, (True,)))
+    assert asked.asked[-2:] == [(b"0", METRICS, (True,)), (b"1", METRICS, (True,))]
 
 
 def test_one_engine_is_asked_as_ever():

@@ -77,27 +77,28 @@ def test_others_go_on_while_one_is_held(engine, verdict):
     assert len(done["free"].token_ids) == 60
 
 
-def test_fewer_questions_are_open_than_vllms_rings_hold():
-    """Ten each way. With more, engine and worker wait for each other for ever."""
-    unread = []
+def test_a_step_brings_all_that_came_since_the_last_one():
+    """Of specs that load at once the first is not held; what is large always is."""
+    scheduler = SimpleNamespace(requests={})
+    schedule = hold.schedule(lambda self: SimpleNamespace())
+    small, large = b"made", b"x" * 10_000
 
-    class Answer:
-        def done(self):
-            return self not in unread
+    def held(*made):
+        requests = [SimpleNamespace(structured_output_request=None) for _ in made]
+        for number, (request, each) in enumerate(zip(requests, made, strict=True)):
+            needed = hold.Needed(f"id {number}", "packed", each)
+            request.structured_output_request = hold.Held(request, needed)
+            hold.ask(scheduler, request)
+        brought = getattr(schedule(scheduler), hold.NEEDED)
+        assert [one.made for one in brought] == list(made)
+        assert not hasattr(schedule(scheduler), hold.NEEDED)
+        return [one.structured_output_request is not None for one in requests]
 
-        def result(self):
-            unread.remove(self)
-
-    def ask(method, args, non_block):
-        unread.append(Answer())
-        return unread[-1]
-
-    core = SimpleNamespace(model_executor=SimpleNamespace(collective_rpc=ask))
-    add_request = hold.add_request(lambda self, request: None)
-    for number in range(50):
-        held = hold.Held(None, (f"id {number}",))
-        add_request(core, SimpleNamespace(structured_output_request=held))
-        assert len(unread) == min(number + 1, 4)
+    assert held(small, small) == [True, True]  # the grammar worker may not run yet
+    hold.release(scheduler, ["id 0"])
+    assert held(*[small] * 50) == [False] + [True] * 49
+    assert held(small, large) == [False, True]
+    assert held(large, small) == held(None, small) == [True, True]
 
 
 def test_a_grammar_that_is_there_holds_nothing(engine):
@@ -158,15 +159,19 @@ def test_none_is_held_for_ever(engine, verdict, monkeypatch):
     assert re.fullmatch(PATTERN, done["held"].text)
 
 
-def test_workers_of_other_processes_are_asked_and_their_outputs_tell(
-    engine, monkeypatch
+@pytest.mark.parametrize("at_once", [0, 1])
+def test_workers_of_other_processes_hear_by_a_step_and_tell_by_outputs(
+    engine, monkeypatch, at_once
 ):
     monkeypatch.setattr(hold, "engine_of", lambda core: None)
-    add(engine, "alone", "[a-d]{32}")
+    monkeypatch.setattr(hold, "_LOADED_BYTES", 2048 * at_once)
+    add(engine, "first", "[a-d]{31}")
+    stepped(engine)
+    add(engine, "alone", pattern := f"[a-d]{{{32 + at_once}}}")
     first, done = stepped(engine)
-    assert re.fullmatch("[a-d]{32}", done["alone"].text)
-    assert first["alone"] > 0
+    assert re.fullmatch(pattern, done["alone"].text)
+    assert (first["alone"] > 0) is not bool(at_once)
     add(engine, "free", None, ignore_eos=True)
-    add(engine, "next to it", "[a-d]{33}")
+    add(engine, "next to it", pattern := f"[a-d]{{{34 + at_once}}}")
     _, done = stepped(engine)
-    assert re.fullmatch("[a-d]{33}", done["next to it"].text)
+    assert re.fullmatch(pattern, done["next to it"].text)

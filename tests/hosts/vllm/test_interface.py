@@ -29,7 +29,7 @@ from vllm.v1.worker.worker_base import WorkerBase
 import guided_plugin
 from guided_plugin.hosts.vllm import failures, gate, patches
 from guided_plugin.hosts.vllm.names import ALL_NAMES, CONSTRAINT_FORM, NAMES, When
-from guided_plugin.hosts.vllm.patches import Call, broken, patch
+from guided_plugin.hosts.vllm.patches import broken, patch
 
 VLLM = pathlib.Path(inspect.getfile(SamplingParams)).parent
 PACKAGE = pathlib.Path(guided_plugin.__file__).parent
@@ -173,7 +173,7 @@ def test_every_method_that_is_wrapped_is_in_the_table():
         for name in re.findall(r"`(guided_\w+)` \(", PAGE)
         if name in vars(WorkerBase)
     }
-    assert len(added) == 4
+    assert len(added) == 3
 
 
 def test_every_name_that_is_left_on_an_object_of_vllm_is_in_the_page():
@@ -184,27 +184,8 @@ def test_every_name_that_is_left_on_an_object_of_vllm_is_in_the_page():
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if re.fullmatch(r"_?guided_\w+", node.value)
     }
-    assert {"guided_failed", "_guided_gate", "guided_prepare", "guided_made"} <= names
+    assert {"guided_failed", "_guided_gate", "guided_needed", "guided_made"} <= names
     assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", PAGE)] == []
-
-
-def test_arguments_are_found_wherever_they_stand():
-    def method(self, request_id, params, priority=0):
-        raise NotImplementedError
-
-    call = Call(method)
-    assert (
-        call.get("params", ("r", "p"), {})
-        == call.get("params", ("r",), {"params": "p"})
-        == "p"
-    )
-    assert (
-        call.get("priority", ("r", "p"), {})
-        is call.get("unheard", ("r", "p"), {})
-        is None
-    )
-    assert call.having("q", ("r", "p", 3), {}) == (("r", "q", 3), {})
-    assert call.having("q", ("r",), {"params": "p"}) == (("r",), {"params": "q"})
 
 
 def test_wrapped_twice_it_works_once():

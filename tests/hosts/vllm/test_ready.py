@@ -24,6 +24,7 @@ from guided_plugin.hosts.vllm import questions as vllm_ready
 from guided_plugin.hosts.vllm import specs as vllm_specs
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import GUIDED
+from guided_plugin.hosts.vllm.hold import Needed
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import named, patch, patch_in
 from guided_plugin.hosts.vllm.v1 import V1Runner
@@ -133,10 +134,11 @@ def test_a_worker_answers_for_its_own_engine_alone():
         0,
     ]
     text = packed(gp.OutputSpec.choice(["a", "b"]))[0]
-    WorkerBase.guided_prepare(workers[1], "held", text, None)
+    for engine in engines:
+        engine.leads = engine is engines[1]
+        engine.get_ready([Needed("held", text, None)])
     engines[1].prepare(text, None).result(60)
     assert [bool(engine.failed) for engine in engines] == [False, True]
-    engines[0].leads = False
     assert [len(WorkerBase.guided_metrics(worker)) for worker in workers] == [0, 1]
     for engine in engines:
         engine.close()

@@ -314,8 +314,7 @@ def test_a_request_has_one_deadline_whatever_it_waits_for(monkeypatch):
         """A stream: its request is admitted before it begins, and comes to the engine
         when it is read."""
         with contextlib.suppress(GracefulHTTPError):
-            async with gate.in_time("one", regex("slow")) as deadline:
-                await gate.admit_async(regex("slow"), deadline)
+            await gate.admit_in_time(engine, "one", regex("slow"))
         await asyncio.sleep(0.1)
         with pytest.raises(GracefulHTTPError, match=r"not ready within 0\.2 s"):
             await engine.add(regex("slow"))

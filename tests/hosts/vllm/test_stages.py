@@ -16,7 +16,6 @@ from vllm_support import WIDTH, runner_config, runner_params
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import questions as worker_methods
-from guided_plugin.spec import packed
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
@@ -45,9 +44,6 @@ def test_a_stage_that_does_not_sample_does_nothing(last_stage, monkeypatch):
     worker = SimpleNamespace(vllm_config=shared)
     assert WorkerBase.guided_health(worker) == ""
     assert WorkerBase.guided_retry_after(worker) == 0
-    WorkerBase.guided_prepare(
-        worker, "one", packed(gp.OutputSpec.choice(["a"]))[0], None
-    )
     last_stage.is_last_rank = True
     assert "not loaded" in WorkerBase.guided_health(worker)
 

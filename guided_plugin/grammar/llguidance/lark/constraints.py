@@ -206,7 +206,7 @@ class Object:
 
     def of(self, name: str) -> Literals:
         """What the value of a property must satisfy."""
-        return TRUE.union(*(properties.of(name) for properties in self.properties))
+        return TRUE.union(*[properties.of(name) for properties in self.properties])
 
 
 Constraint = Null | Boolean | Number | String | Array | Object
@@ -239,10 +239,10 @@ _MEET: dict[str, Callable[[Any, Any], Any]] = {
 
 def _both(one: Demands, two: Demands) -> Demands:
     """The demands of two constraints of one type."""
-    fields = (
+    fields = [
         _MEET.get(name, _joined)(getattr(one, name), getattr(two, name))
         for name in one.__slots__
-    )
+    ]
     return type(one)(*fields)
 
 
