@@ -169,7 +169,11 @@ def test_every_page_has_its_place_on_the_site() -> None:
 
 @pytest.mark.parametrize(
     "file",
-    [ROOT / ".pre-commit-config.yaml", *(ROOT / ".github").rglob("*.yml")],
+    [
+        ROOT / ".pre-commit-config.yaml",
+        ROOT / "examples/check_tools.yml",
+        *(ROOT / ".github").rglob("*.yml"),
+    ],
     ids=str,
 )
 def test_yaml_files_can_be_read(file: Path) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import glob
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union
 from urllib.parse import quote
 
 import typer
@@ -18,7 +18,8 @@ from guided_plugin import __version__
 from guided_plugin.cli import loading, results
 from guided_plugin.cli.loading import (
     InputError,
-    load_spec,
+    Place,
+    load_specs,
     load_vocabulary,
     name_of,
     read_once,
@@ -33,11 +34,10 @@ from guided_plugin.cli.results import (
     working,
 )
 from guided_plugin.demo import MODEL_DIR
-from guided_plugin.errors import GuidedError, printable
+from guided_plugin.errors import GuidedError, printable, shown
 
 if TYPE_CHECKING:
     from guided_plugin.diagnose.check import CheckReport
-    from guided_plugin.spec import OutputSpec
     from guided_plugin.spec.uses import KeywordUse
 
 _COLOURS = {
@@ -49,12 +49,14 @@ _COLOURS = {
 }
 """Of what may become of a keyword, the worst first."""
 
+Report = Union["CheckReport", GuidedError]
+
 
 def check(
     spec_files: Annotated[
         list[Path],
         typer.Argument(
-            help="JSON Schemas, specs in any form of requests, .ebnf/.gbnf/.lark files, globs; -: stdin.",
+            help="JSON Schemas, lists of tools, forms of requests, .ebnf/.gbnf/.lark files, globs; -: stdin.",
             show_default=False,
         ),
     ],
@@ -89,55 +91,75 @@ def check(
     """Compile specs; show the backend, warnings, how each keyword is treated, and which
     instances match.
 
-    Each of several files gets one line, and one for each warning. The exit code is 1 if
-    a spec is bad or refused, or an instance does not match, and 2 if a file can't be
-    read.
+    Of several specs, such as a list of tools, only what is wrong is shown, a line each.
+    The exit code is 1 if a spec is bad or refused, or an instance does not match, and 2
+    if a file can't be read.
     """
     files = _expanded(spec_files)
     read_once([*files, *(instance or [])])
     results.check_out(sarif if sarif != Path("-") else None, "--sarif")
-    if instance and len(files) > 1:
+    instances = [(name_of(path), read_text(path)) for path in instance or []]
+    loaded = [
+        one
+        for file in files
+        for one in load_specs(file, whitespace=whitespace, open_objects=open_objects)
+    ]
+    if instances and len(loaded) > 1:
         raise InputError(
             "needs exactly one spec",
             where="--instance",
             hint="check the specs one by one",
         )
-    specs: dict[Path, OutputSpec | GuidedError] = {}
-    for file in files:
-        try:
-            spec = load_spec(file, whitespace=whitespace, open_objects=open_objects)
-            specs[file] = replace(spec, close_before_length=True) if close else spec
-        except GuidedError as error:
-            specs[file] = error
-    instances = [(name_of(path), read_text(path)) for path in instance or []]
     with working("compiling"):
         from guided_plugin.compiling.compiler import GrammarCompiler
         from guided_plugin.diagnose.check import check_spec
+        from guided_plugin.diagnose.tools import left_behind
 
         compiler = GrammarCompiler(load_vocabulary(tokenizer))
         compiler.tells = False  # the reports have the warnings
-        reports = {
-            file: spec
-            if isinstance(spec, GuidedError)
-            else check_spec(compiler, spec, instances, raw=raw)
-            for file, spec in specs.items()
-        }
+        reports: list[tuple[Place, Report]] = [
+            (
+                place,
+                spec
+                if isinstance(spec, GuidedError)
+                else check_spec(
+                    compiler,
+                    replace(spec, close_before_length=True) if close else spec,
+                    instances,
+                    raw=raw,
+                    warnings=left_behind(spec.document()) if place.tool else (),
+                ),
+            )
+            for place, spec in loaded
+        ]
+    findings = [finding for one in reports for finding in _findings(*one)]
+    code = max((finding.code for finding in findings), default=0)
     if sarif == Path("-"):
-        print_json(_sarif(reports))
-        raise typer.Exit(max(map(_code, reports.values())))
+        print_json(_sarif(findings))
+        raise typer.Exit(code)
     if sarif is not None:
-        results.write_json(_sarif(reports), sarif)
-    report = reports[files[0]]
-    if len(files) > 1:
-        raise typer.Exit(_summarise(reports, json_output))
-    if isinstance(report, GuidedError):
-        raise report
-    if json_output:
-        print_json(report.to_dict())
+        results.write_json(_sarif(findings), sarif)
+    told = [finding.to_dict() for finding in findings]
+    if len(reports) == 1:
+        _, report = reports[0]
+        if isinstance(report, GuidedError):
+            raise report
+        if json_output:
+            print_json({**report.to_dict(), "findings": told})
+        else:
+            _show(report)
+    elif json_output:
+        specs = [_document(*one) for one in reports]
+        print_json({"ok": code == 0, "findings": told, "specs": specs})
     else:
-        _show(report)
-    if not report.ok:
-        raise typer.Exit(1)
+        for finding in findings:
+            line = f"{finding.place}: {finding.error.reason}"
+            print(f"{finding.level:8} {printable(line)}")
+        count = len({place for place, _ in reports})
+        bad = {finding.place for finding in findings if finding.code}
+        kind = "tools" if any(place.tool for place, _ in reports) else "specs"
+        print(f"{count - len(bad)} of {count} {kind} compile")
+    raise typer.Exit(code)
 
 
 def _expanded(paths: list[Path]) -> list[Path]:
@@ -154,128 +176,130 @@ def _expanded(paths: list[Path]) -> list[Path]:
     return list(found)
 
 
-def _code(report: CheckReport | GuidedError) -> int:
-    """The exit code for a spec."""
-    return (
-        int(not report.ok)
-        if not isinstance(report, GuidedError)
-        else 1 + isinstance(report, InputError)
-    )
+class Finding(NamedTuple):
+    """Something that is wrong with a spec."""
 
+    rule: str
+    place: Place
+    error: GuidedError
+    """With the place inside the spec."""
+    code: int = 1
+    """The exit code that it leads to."""
 
-def _summarise(
-    reports: dict[Path, CheckReport | GuidedError], json_output: bool
-) -> int:
-    """A line for each file and each warning, and what all come to: the exit code."""
-    lines = []
-    code = max(map(_code, reports.values()))
-    documents: list[dict[str, Any]] = []
-    for file, report in reports.items():
-        name = name_of(file)
-        if isinstance(report, GuidedError):  # it names the file
-            lines.append(f"refused  {report}")
-            documents.append({"file": name, "ok": False, "error": report.to_dict()})
-            continue
-        made = report.grammar
-        lines.append(
-            f"ok       {name}: {made.backend}"
-            if made
-            else f"refused  {name}: {report.error}"
-        )
-        lines += [f"warning  {name}: {warning}" for warning in report.warnings]
-        documents.append({"file": name, **report.to_dict()})
-    good = sum(bool(document["ok"]) for document in documents)
-    if json_output:
-        print_json({"ok": code == 0, "specs": documents})
-    else:
-        print(*(printable(line, 1_000) for line in lines), sep="\n")
-        print(f"{good} of {len(reports)} specs compile")
-    return code
+    @property
+    def level(self) -> str:
+        """How much it matters, as SARIF has it."""
+        return "error" if self.code else "warning"
 
-
-def _sarif(reports: Mapping[Path, CheckReport | GuidedError]) -> dict[str, Any]:
-    """A result for each error, refused keyword, warning and refused instance, as a log
-    of SARIF 2.1.0."""
-    findings = [
-        finding
-        for file, report in reports.items()
-        for finding in _findings(file, report)
-    ]
-    found: list[dict[str, Any]] = []
-    for rule, file, where, text in findings:
-        place: dict[str, Any] = {
-            "physicalLocation": {"artifactLocation": {"uri": quote(file.as_posix())}}
+    def to_dict(self) -> dict[str, Any]:
+        """With stable keys, for `--json`."""
+        where = self.error.where
+        inside = where.startswith("#")
+        return {
+            **self.error.to_dict(),
+            "type": self.rule,
+            "level": self.level,
+            "file": name_of(self.place.file),
+            "tool": self.place.tool,
+            "pointer": self.place.at + where[1:] if inside else "",
+            "keyword": where.rpartition("/")[2] if inside else "",
         }
-        if region := _region(file, where):
-            place["physicalLocation"]["region"] = region
-        if where.startswith("#"):
-            place["logicalLocations"] = [{"fullyQualifiedName": where}]
-        level = "warning" if rule == "Warning" else "error"
-        message = {"text": printable(text)}
-        found.append(
-            {"ruleId": rule, "level": level, "message": message, "locations": [place]}
-        )
-    rules = [{"id": rule} for rule in sorted({finding[0] for finding in findings})]
-    tool = {"driver": {"name": "guided-plugin", "version": __version__, "rules": rules}}
-    schema = "https://json.schemastore.org/sarif-2.1.0.json"
-    return {
-        "$schema": schema,
-        "version": "2.1.0",
-        "runs": [{"tool": tool, "results": found}],
-    }
 
 
-def _findings(
-    file: Path, report: CheckReport | GuidedError
-) -> Iterator[tuple[str, Path, str, str]]:
-    """What is wrong with a spec: the rule, the file, the place in it, and a message."""
+def _findings(place: Place, report: Report) -> Iterator[Finding]:
+    """What is wrong with a spec."""
     error = report if isinstance(report, GuidedError) else report.error
     at = ""
     if error is not None:
-        at = error.where.removeprefix(name_of(file)).removeprefix(": ")
-        yield (
-            type(error).__name__,
-            file,
-            at,
-            error.reason.removeprefix(f"{name_of(file)}: "),
-        )
+        at = error.where.removeprefix(str(place)).removeprefix(": ")
+        kind = type(error)
+        code = 1 + issubclass(kind, InputError)
+        error = kind(error.what, where=at, hint=error.hint)
+        yield Finding(kind.__name__, place, error, code)
     if isinstance(report, GuidedError):
         return
     for use in report.keywords or ():
-        if use.status in ("refused", "undecided") and use.where != at:
-            what = f"{use.where}: {use.note or use.status}"
-            yield f"{use.status.title()}Keyword", file, use.where, what
+        if use.status == "refused" and use.where != at:
+            error = GuidedError(use.note, where=use.where, hint=use.hint)
+            yield Finding("RefusedKeyword", place, error)
     for warning in report.warnings:
-        yield "Warning", file, warning.partition(": ")[0], warning
+        where, _, what = warning.partition(": ")
+        yield Finding("Warning", place, GuidedError(what, where=where), code=0)
     for one in report.instances:
         if not one.accepted:
-            yield "RefusedInstance", Path(one.name), "", one.reason
+            yield Finding(
+                "RefusedInstance", Place(Path(one.name)), GuidedError(one.reason)
+            )
 
 
-def _region(file: Path, where: str) -> dict[str, int]:
+def _document(place: Place, report: Report) -> dict[str, Any]:
+    """What `--json` says of one of several specs."""
+    told = (
+        {"ok": False, "error": report.to_dict()}
+        if isinstance(report, GuidedError)
+        else report.to_dict()
+    )
+    return {"file": name_of(place.file), "tool": place.tool, **told}
+
+
+def _sarif(findings: Iterable[Finding]) -> dict[str, Any]:
+    """Findings as a log of SARIF 2.1.0."""
+    found: list[dict[str, Any]] = []
+    for finding in findings:
+        place, error = finding.place, finding.error
+        at: dict[str, Any] = {
+            "physicalLocation": {
+                "artifactLocation": {"uri": quote(place.file.as_posix())}
+            }
+        }
+        if region := _region(place, error.where):
+            at["physicalLocation"]["region"] = region
+        if error.where.startswith("#"):
+            at["logicalLocations"] = [{"fullyQualifiedName": error.where}]
+        tool = f"tool {shown(place.tool)}: " if place.tool else ""
+        found.append(
+            {
+                "ruleId": finding.rule,
+                "level": finding.level,
+                "message": {"text": tool + error.reason},
+                "locations": [at],
+            }
+        )
+    rules = [{"id": rule} for rule in sorted({one["ruleId"] for one in found})]
+    driver = {"name": "guided-plugin", "version": __version__, "rules": rules}
+    return {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "results": found}],
+    }
+
+
+def _region(place: Place, where: str) -> dict[str, int]:
     """The line and the column of a place in a spec file; nothing where they are not
     known."""
-    from guided_plugin.spec.forms import read
     from guided_plugin.spec.references import pointer_steps
 
+    file = place.file
     named = re.search(r"line (\d+), column (\d+)", where)
     if named and (where.startswith("line") or file.suffix.lower() in loading.GRAMMARS):
         return {"startLine": int(named[1]), "startColumn": int(named[2])}
-    with suppress(OSError, ValueError, LookupError, RecursionError):
-        text = file.read_text(encoding="utf-8-sig") if where.startswith("#") else ""
+    if not where.startswith("#"):
+        return {}
+    path: list[str | int] = []
+    with suppress(OSError, ValueError, RecursionError, IndexError):
+        text = file.read_text(encoding="utf-8-sig")
         document = json.loads(text)
-        inside = ""
-        with suppress(GuidedError):  # a JSON Schema is no form
-            inside = getattr(read(document), "place", "")
-        pointer = "".join(f"/{key}" for key in inside.split(".") if key) + where[1:]
-        path = tuple(step for step, _ in pointer_steps(document, pointer))
+        with suppress(LookupError):  # of a schema as rewritten: as far as it goes
+            for step, _ in pointer_steps(document, place.at + where[1:]):
+                path.append(step)
         while isinstance(path[-1], int):
-            path = path[:-1]
+            path.pop()
         same = [one for one in _members(document) if one[-1] == path[-1]]
         spelt = re.finditer(
             re.escape(json.dumps(path[-1], ensure_ascii=False)) + r"\s*:", text
         )
-        at = dict(zip(same, (match.start() for match in spelt), strict=True))[path]
+        starts = dict(zip(same, (match.start() for match in spelt), strict=True))
+        at = starts[tuple(path)]
         return {
             "startLine": text.count("\n", 0, at) + 1,
             "startColumn": at - text.rfind("\n", 0, at),

@@ -7,9 +7,10 @@ import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from guided_plugin.errors import (
     GrammarError,
@@ -17,6 +18,7 @@ from guided_plugin.errors import (
     RequestError,
     SpecError,
     did_you_mean,
+    shown,
 )
 
 if TYPE_CHECKING:
@@ -96,39 +98,86 @@ def read_json(path: Path) -> Any:
         raise SpecError(f"can't be read as JSON: {error}") from None
 
 
-def load_spec(
+class Place(NamedTuple):
+    """Where a spec is: the file, and in it the JSON pointer and the tool."""
+
+    file: Path
+    at: str = ""
+    tool: str = ""
+
+    def __str__(self) -> str:
+        return name_of(self.file) + (f": tool {shown(self.tool)}" if self.tool else "")
+
+
+Loaded = tuple[Place, "OutputSpec | GuidedError"]
+
+
+def load_specs(
     path: Path, *, whitespace: Whitespace | None = None, open_objects: bool = False
-) -> OutputSpec:
-    """A spec file: a JSON Schema, any form `OutputSpec.parse` takes, or a grammar
-    (.ebnf, .gbnf, .lark)."""
+) -> list[Loaded]:
+    """The specs of a file: one of a JSON Schema, of any form `OutputSpec.parse` takes
+    and of a grammar (.ebnf, .gbnf, .lark); one of each tool of a list. Of what is
+    malformed there is each error, with its place."""
+    from guided_plugin.diagnose.refusals import refusals
+    from guided_plugin.diagnose.tools import Tool, tools_of
+    from guided_plugin.spec import OutputSpec
+    from guided_plugin.spec.forms import read
+
     options: dict[str, Any] = {"whitespace": whitespace} if whitespace else {}
     if open_objects:
         options["strict"] = False
+    found: list[Loaded] = []
+    place = Place(path)
+    syntax: Any = GRAMMARS.get(path.suffix.lower())
     try:
-        return _spec(path, options)
+        if syntax is not None:
+            return [(place, OutputSpec.grammar(read_text(path), syntax, **options))]
+        document = read_json(path)
+        tools = tools_of(document)
+        if tools is None and _is_form(document):
+            asked = {**document, **options}
+            keys = (form.place if (form := read(asked)) else "").split(".")
+            place = Place(path, "".join(f"/{key}" for key in keys if key))
+            spec = OutputSpec.parse(asked)
+            if spec is None:
+                raise SpecError("asks for plain text: there is nothing to enforce")
+            return [(place, spec)]
+    except InputError as error:
+        return [(place, error)]
     except SpecError as error:
-        where = f"{name_of(path)}: {error.where}" if error.where else name_of(path)
-        raise SpecError(error.what, where=where, hint=error.hint) from None
+        return [(place, error.under(str(place)))]
+    for name, at, schema in tools or [Tool("", "", document)]:
+        made, errors = refusals(schema, partial(OutputSpec.json_schema, **options))
+        place = Place(path, at, name)
+        found += [(place, error.under(str(place))) for error in errors]
+        if made is not None and not errors:
+            found.append((place, made))
+    return found
 
 
-def _spec(path: Path, options: dict[str, Any]) -> OutputSpec:
-    from guided_plugin.spec import OutputSpec
+def _is_form(document: Any) -> bool:
+    """Whether a document that is no list of tools asks for an output in some form of
+    requests."""
     from guided_plugin.spec.forms import KINDS
 
-    syntax = GRAMMARS.get(path.suffix.lower())
-    if syntax is not None:
-        return OutputSpec.grammar(read_text(path), syntax, **options)  # type: ignore[arg-type]
-    document = read_json(path)
-    wire = isinstance(document, dict) and (
-        {*KINDS, "json"} & document.keys()
+    return isinstance(document, dict) and (
+        bool({*KINDS, "json"} & document.keys())
         or document.get("type")
         in ("json_schema", "json_object", "regex_schema", "structural_tag", "text")
     )
-    if not wire:
-        return OutputSpec.json_schema(document, **options)
-    spec = OutputSpec.parse({**document, **options})
-    if spec is None:
-        raise SpecError("asks for plain text: there is nothing to enforce")
+
+
+def load_spec(path: Path, **options: Any) -> OutputSpec:
+    """The one spec of a file, as `load_specs` reads it."""
+    (_, spec), *others = load_specs(path, **options)
+    if isinstance(spec, GuidedError):
+        raise spec
+    if others:
+        raise InputError(
+            f"has {1 + len(others)} tools, and one spec is needed",
+            where=name_of(path),
+            hint="`guided-plugin check` takes them all",
+        )
     return spec
 
 

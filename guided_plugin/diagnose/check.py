@@ -1,32 +1,24 @@
 """What `check` reports on a spec: whether it compiles, what becomes of each keyword of
-its schemas, and which texts it accepts.
-
-Depends on the compiler. A schema that is refused is compiled again without the refused
-keyword, so that one report names all refused keywords and not only the first.
-"""
+its schemas, and which texts it accepts. Depends on the compiler."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.diagnose.position import Position, bounds_of
-from guided_plugin.errors import GuidedError
+from guided_plugin.diagnose.refusals import refusals, refused_keyword
+from guided_plugin.errors import GuidedError, SpecError
 from guided_plugin.grammar.base import Grammar, why_unprotected
-from guided_plugin.keywords import ASSERTIONS
 from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.references import Path
-from guided_plugin.spec.schema import pointer, walk
+from guided_plugin.spec.schema import pointer
 from guided_plugin.spec.uses import KeywordUse, misspelt, schemas_of, uses_of
 
 _STRING_OR_BETWEEN = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n]+|[,:]')
-
-_MOST_REFUSALS = 12
-"""Refused keywords of one schema that are looked for: each costs a compile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +92,15 @@ def check_spec(
     instances: Iterable[tuple[str, str]] = (),
     *,
     raw: bool = False,
+    warnings: Iterable[str] = (),
 ) -> CheckReport:
-    """Compile a spec and match texts, given as (name, text).
+    """Compile a spec and match texts, given as (name, text). `warnings` are told too.
 
     For JSON specs, a text that is JSON is matched in the layout of the spec. `raw`
     matches it to the letter. Texts come from files: a last line end counts only where
     the spec takes it.
     """
-    warnings = misspelt(spec)
+    warnings = (*misspelt(spec), *warnings)
     keywords = keyword_uses(spec, compiler)
     try:
         grammar = compiler.compile(spec)
@@ -178,21 +171,22 @@ def keyword_uses(
         return tuple(_uses(spec, compiler))
     if spec.kind != "structural_tag":
         return None
-    where = why = ""
+    refused = GuidedError("")
     backend = spec.backend
     try:
         backend = compiler.compile(spec).backend
     except GuidedError as error:
         # Each schema tells more of why, where it would be refused alone.
-        where = error.where
-        why = error.what
+        refused = error
     found = []
     for place, schema in schemas_of(spec):
         for use in _uses(_schema_spec(spec, schema, backend), compiler):
             use = replace(use, where=place + use.where.removeprefix("#"))
-            found.append(
-                replace(use, status="refused", note=why) if use.where == where else use
-            )
+            if use.where == refused.where:
+                use = replace(
+                    use, status="refused", note=refused.what, hint=refused.hint
+                )
+            found.append(use)
     return tuple(found)
 
 
@@ -207,47 +201,25 @@ def _schema_spec(spec: OutputSpec, schema: Any, backend: str) -> OutputSpec:
 
 def _uses(spec: OutputSpec, compiler: GrammarCompiler) -> Iterable[KeywordUse]:
     """What becomes of each keyword of a `json_schema` spec."""
-    refused: dict[str, str] = {}
-    backend = None
-    remaining = spec
-    rest = spec.document()
-    while backend is None and len(refused) < _MOST_REFUSALS:
-        try:
-            backend = compiler.compile(remaining).backend
-        except GuidedError as error:
-            path = _refused_keyword(rest, error)
-            if path is None:
-                break
-            refused[pointer(path)] = error.what
-            node = rest
-            for step in path[:-1]:
-                node = node[step]
-            del node[path[-1]]
-            try:
-                remaining = _schema_spec(spec, rest, spec.backend)
-            except GuidedError:
-                break  # a reference needs what was taken out
-    for use in uses_of(spec.document(), compiler.config.unenforced_keywords):
-        if use.where in refused:
-            yield replace(use, status="refused", note=refused[use.where])
-        elif use.status == "enforced" and backend is None:
+    document = spec.document()
+    grammar, errors = refusals(
+        document,
+        lambda rest: compiler.compile(_schema_spec(spec, rest, spec.backend)),
+    )
+    refused = {
+        pointer(path): error
+        for error in errors
+        # of a reference that needs what was taken out
+        if not isinstance(error, SpecError)
+        and (path := refused_keyword(document, error))
+    }
+    for use in uses_of(document, compiler.config.unenforced_keywords):
+        if error := refused.get(use.where):
+            yield replace(use, status="refused", note=error.what, hint=error.hint)
+        elif use.status == "enforced" and grammar is None:
             why = "the schema is refused for a reason that names no keyword"
             yield replace(use, status="undecided", note=why)
+        elif use.status == "enforced" and grammar:
+            yield replace(use, note=f"by {grammar.backend}")
         else:
-            yield (
-                replace(use, note=f"by {backend}") if use.status == "enforced" else use
-            )
-
-
-def _refused_keyword(document: Any, error: GuidedError) -> Path | None:
-    """The path of the keyword that an error names, if it does."""
-    places = [error.where]
-    holder = error.where.rpartition("/")[0]
-    if holder.endswith("/patternProperties"):
-        # The error is about one pattern of several.
-        places.append(holder)
-    for path, node in walk(document):
-        for keyword in node if isinstance(node, Mapping) else ():
-            if keyword in ASSERTIONS and pointer((*path, keyword)) in places:
-                return (*path, keyword)
-    return None
+            yield use

@@ -112,6 +112,9 @@ def check_schema(schema: Any) -> None:
             _check_reference(references, node, reference, (*path, "$ref"))
 
 
+_PYTHON = {"dict": "object", "float": "number", "list": "array", "tuple": "array"}
+"""Types of Python that tools are described with."""
+
 _NUMBER = "write the number without quotes, or leave the keyword out"
 _NAMES = 'for example ["name", "age"]'
 
@@ -141,7 +144,8 @@ def _complaint(kind: str, value: Any) -> Complaint:
         case "types":
             for name in value if listed else [value]:
                 if name not in TYPES:
-                    return f"unknown type {shown(name)}", did_you_mean(name, TYPES)
+                    meant = _PYTHON.get(str(name), name)
+                    return f"unknown type {shown(name)}", did_you_mean(meant, TYPES)
             if value == []:
                 return (
                     "an empty list of types allows nothing",

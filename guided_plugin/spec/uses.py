@@ -35,6 +35,8 @@ class KeywordUse:
     status: Status
     note: str = ""
     """The reason, where the status alone isn't one."""
+    hint: str = ""
+    """What to do about it, where it is refused."""
 
 
 def left_out(schemas: Iterable[Any], keywords: Collection[str]) -> tuple[str, ...]:

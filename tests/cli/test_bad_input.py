@@ -39,7 +39,7 @@ def test_it_runs_in_a_process_of_its_own():
             ["#/properties/a/type", "did you mean 'integer'"],
         ),
         (b'{"type": "text"}', ["plain text"]),
-        (b"[1]", ["list"]),
+        (b"[1]", ["#/0", "is not a tool: 1"]),
     ],
 )
 def test_bad_spec_file(run, write, content, parts):

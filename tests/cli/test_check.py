@@ -234,21 +234,14 @@ def test_check_takes_many_files_and_patterns(run, write, tmp_path):
     write("good.json", PERSON)
     write("also.json", {"type": "integer"})
     result = run("check", tmp_path / "*.json", tmp_path / "also.json")
-    assert (result.code, result.out.splitlines()) == (
-        0,
-        [
-            f"ok       {tmp_path / 'also.json'}: llguidance",
-            f"ok       {tmp_path / 'good.json'}: llguidance",
-            "2 of 2 specs compile",
-        ],
-    )
+    assert (result.code, result.out) == (0, "2 of 2 specs compile\n")
     refused = write("no.json", False)
     invalid = write("broken", "{")
     close = {"type": "string", "maxLenght": 1}
     result = run("check", tmp_path / "*.json")
     assert (result.code, result.out.splitlines()[-1]) == (1, "2 of 3 specs compile")
     assert any(
-        line.startswith(f"refused  {refused}: ") for line in result.out.splitlines()
+        line.startswith(f"error    {refused}: ") for line in result.out.splitlines()
     )
     result = run("check", refused, invalid, "--json")
     assert (result.code, result.json["ok"]) == (1, False)
@@ -261,11 +254,11 @@ def test_check_takes_many_files_and_patterns(run, write, tmp_path):
     assert (
         run("check", refused, invalid)
         .out.splitlines()[1]
-        .startswith(f"refused  {invalid}: line 1, column 2")
+        .startswith(f"error    {invalid}: line 1, column 2")
     )
     assert run("check", refused, tmp_path / "gone").code == 2
     warned = run("check", write("w.json", close), write("more.json", PERSON))
-    assert (warned.code, warned.out.splitlines()[1][:8]) == (0, "warning ")
+    assert (warned.code, warned.out.splitlines()[0][:8]) == (0, "warning ")
 
 
 def test_the_hook_for_pre_commit_runs_check_on_the_files_it_is_given(run, write):
@@ -274,8 +267,10 @@ def test_the_hook_for_pre_commit_runs_check_on_the_files_it_is_given(run, write)
     )
     program, *command = hook["entry"].split()
     assert program == "guided-plugin"
-    assert re.search(hook["files"], "a/person.schema.json")
+    for name in ("a/person.schema.json", "a/tools.json", "my.tools.json"):
+        assert re.search(hook["files"], name)
     assert not re.search(hook["files"], "package.json")
+    assert not re.search(hook["files"], "mytools.json")
     good = write("a.schema.json", PERSON)
     bad = write("b.schema.json", {"propertes": {}})
     assert [run(*command, *files).code for files in ([good], [bad], [good, bad])] == [
@@ -283,6 +278,21 @@ def test_the_hook_for_pre_commit_runs_check_on_the_files_it_is_given(run, write)
         1,
         1,
     ]
+
+
+def test_the_workflow_for_github_runs_check_and_uploads_what_it_finds(run, write):
+    text = (ROOT / "examples/check_tools.yml").read_text(encoding="utf-8")
+    (job,) = yaml.safe_load(text)["jobs"].values()
+    commands = [step["run"].split() for step in job["steps"] if "run" in step]
+    (program, *command) = commands[-1]
+    assert program == "guided-plugin"
+    log = command[-1]
+    assert job["steps"][-1]["with"] == {"sarif_file": log}
+    paths = [str(write(name, b"")) if name == log else name for name in command]
+    paths[1] = str(write(command[1], [{"name": "a", "parameters": {"type": "int"}}]))
+    assert run(*paths).code == 1
+    with open(paths[-1], encoding="utf-8") as file:
+        assert of_sarif(json.load(file))[0][:2] == ("SpecError", "error")
 
 
 def test_check_of_many_files_matches_no_instance_and_needs_a_file(run, write, tmp_path):
@@ -477,3 +487,94 @@ def test_sarif_of_one_file(run, write, tmp_path):
     run("check", write("s.json", PERSON), "--sarif", tmp_path).is_error(
         2, "--sarif: can't write"
     )
+
+
+def test_check_names_each_bad_tool_of_a_list(run, write, tmp_path):
+    def tool(name, properties, **more):
+        schema = {"type": "object", "properties": properties, **more}
+        return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+    user = {"email": {"pattern": "(?<!x)@"}, "phone": {"pattern": "(a)\\1"}}
+    cart = {"a": {"$ref": "#/definitions/a"}, "b": {"type": "string", "maxLenght": 1}}
+    tools = [
+        tool("weather", {"unit": {"type": "str"}, "days": {"type": "dict"}}),
+        tool("user", user),
+        tool("cart", cart, definitions={"a": {"type": "string"}}),
+        tool("fine", {"a": {"type": "string"}}),
+    ]
+    path = write("tools.json", json.dumps({"tools": tools}, indent=1))
+    log = tmp_path / "log"
+    result = run("check", path, "--sarif", log)
+    assert result.code == 1
+    *lines, summary = result.out.splitlines()
+    assert summary == "2 of 4 tools compile"
+    assert [line.partition(" (")[0] for line in lines] == [
+        f"{level} {path}: tool {told}"
+        for level, told in (
+            ("error   ", "'weather': #/properties/days/type: unknown type 'dict'"),
+            ("error   ", "'weather': #/properties/unit/type: unknown type 'str'"),
+            (
+                "error   ",
+                "'user': #/properties/email/pattern: a lookbehind at position 0 of '(?<!x)@'",
+            ),
+            (
+                "error   ",
+                "'user': #/properties/phone/pattern: a backreference at position 3 of '(a)\\\\1'",
+            ),
+            (
+                "warning ",
+                "'cart': #/properties/b/maxLenght: unknown keyword, ignored",
+            ),
+            (
+                "warning ",
+                "'cart': #/properties/a/$ref: with `tool_choice: \"required\"` vLLM keeps "
+                "only `$defs`, and references elsewhere",
+            ),
+        )
+    ]
+    assert all(line.endswith(")") for line in lines)  # each has its remedy
+    found = run("check", path, "--json").json
+    assert (found["ok"], len(found["findings"])) == (False, 6)
+    assert found["findings"][3] == {
+        "type": "RefusedKeyword",
+        "level": "error",
+        "file": str(path),
+        "tool": "user",
+        "pointer": "/tools/1/function/parameters/properties/phone/pattern",
+        "where": "#/properties/phone/pattern",
+        "keyword": "pattern",
+        "what": "a backreference at position 3 of '(a)\\\\1'",
+        "hint": "write the pattern without it: grammars express regular languages only",
+    }
+    assert [(one["tool"], one["ok"]) for one in found["specs"]] == [
+        ("weather", False),
+        ("weather", False),
+        ("user", False),
+        ("cart", True),
+        ("fine", True),
+    ]
+    text = path.read_text().splitlines()
+    regions = [region for _, _, _, region, _ in of_sarif(json.loads(log.read_text()))]
+    assert [text[line - 1].split(":")[0].strip() for line, _ in regions] == [
+        '"type"',
+        '"type"',
+        '"pattern"',
+        '"pattern"',
+        '"maxLenght"',
+        '"$ref"',
+    ]
+    assert text[regions[3][0] - 1].endswith('"(a)\\\\1"')
+
+
+def test_one_tool_is_shown_as_one_spec_and_explain_takes_no_list(run, write):
+    tool = {"name": "a", "inputSchema": PERSON}
+    alone = run(
+        "check",
+        write("one.json", [tool]),
+        "--instance",
+        write("i", '{"name":"b","on":true}'),
+    )
+    assert (alone.code, "enforced" in alone.out) == (0, True)
+    two = write("two.json", [tool, tool])
+    run("check", two, "--instance", two).is_error(2, "--instance: needs exactly one")
+    run("explain", two).is_error(2, f"{two}: has 2 tools")

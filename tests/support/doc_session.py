@@ -28,6 +28,7 @@ from script_files import ROOT
 from benchmarks.answers.tasks import read_tasks
 from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.demo import MODEL_DIR
+from guided_plugin.diagnose.tools import tools_of
 
 __all__ = ["Session"]
 
@@ -156,6 +157,8 @@ class Session:
         elif block.title == "tasks.jsonl":
             (self.folder / block.title).write_text(block.text)
             assert read_tasks(self.folder / block.title), block.place
+        elif block.title.startswith("tools"):
+            assert tools_of(value), block.place
         elif block.title.startswith("good"):
             pass  # an instance: the command that follows judges it
         else:
@@ -208,7 +211,7 @@ class Session:
         assert bash.returncode in (0, 1), (
             f"{block.place}: exit code {bash.returncode}\n{self._output}"
         )
-        assert bash.returncode == 0 or "refused" in self._output, (
+        assert bash.returncode == 0 or re.search("refused|^error ", self._output), (
             f"{block.place}\n{self._output}"
         )
 
