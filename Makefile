@@ -52,7 +52,7 @@ $(DEMO_STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# torch first and alone: a resolver that sees an open range would take the CUDA build.
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile torch==$$(sed -n 's/^torch==//p' constraints.txt)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[transformers]'
 	touch $@
 
 $(STAMP): $(DEMO_STAMP)

@@ -80,7 +80,12 @@ def __getattr__(name: str) -> Any:
         return import_module(f"{__name__}.errors")
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    try:
+        value = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    except ModuleNotFoundError as error:
+        from guided_plugin.errors import MissingPackageError
+
+        raise MissingPackageError.of(error, f"{__name__}.{name}") from error
     globals()[name] = value  # found at once the next time
     return value
 

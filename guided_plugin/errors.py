@@ -8,6 +8,7 @@
     │   └── CompileLimitError       compiling went over its time, memory or size limit
     ├── VocabularyError             a tokenizer, or its fit with a model, can't be used
     ├── ConfigError                 an option is unknown or has a wrong value
+    ├── MissingPackageError         a package is needed that is not installed
     ├── PluginError                 a plugin is broken, unknown or disabled
     ├── PipelineError               a host called the pipeline out of order or out of range
     │   └── BusyError               there is no room for a compile now: try again
@@ -127,6 +128,32 @@ class VocabularyError(GuidedError):
 
 class ConfigError(GuidedError, ValueError):
     """An option is unknown or has a wrong value."""
+
+
+class MissingPackageError(GuidedError, ImportError):
+    """A package is needed that is not installed: an extra of this one has it."""
+
+    @classmethod
+    def of(cls, error: ModuleNotFoundError, where: str) -> Exception:
+        """The error of an import, told with the extra to install; as it is where no
+        extra has the module."""
+        module = (error.name or "").partition(".")[0]
+        extra = _EXTRAS.get(module)
+        if extra is None:
+            return error
+        hint = f"pip install 'guided-plugin[{extra}]'; without a GPU, PyTorch's CPU build first"
+        return cls(f"needs {module}, which is not installed", where=where, hint=hint)
+
+
+_EXTRAS = {
+    "xgrammar": "torch",
+    "torch": "transformers",
+    "transformers": "transformers",
+    "tokenizers": "transformers",
+    "vllm": "vllm",
+}
+"""Of modules that this package is installed without: the extra, as pyproject.toml has
+it."""
 
 
 class PluginError(GuidedError):

@@ -68,6 +68,7 @@ ABOUT = {
     "VocabularyError": "The tokenizer cannot be read, or does not belong to the model. Found when a host "
     "starts.",
     "ConfigError": "An option does not exist, or has a wrong value. Found when a host or a command starts.",
+    "MissingPackageError": "A package is needed that only an extra of this one installs; the hint names it.",
     "PluginError": "A third party's plugin is broken, unknown or disabled; the message names it. "
     "`disabled_plugins` leaves it out.",
     "PipelineError": "A host calls the pipeline wrongly, or guiding is not possible now. vLLM: status 503.",

@@ -10,6 +10,7 @@ import pytest
 from script_files import ROOT, load_script
 
 from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import MissingPackageError
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
@@ -50,9 +51,15 @@ def test_every_tried_python_is_named_and_no_other():
     assert PROJECT["requires-python"] == f">=3.{release_check.FULL}"
 
 
-def test_what_needs_no_torch_is_installed_with_dependencies_that_are_declared():
-    declared = {re.match(r"[\w-]+", line)[0] for line in PROJECT["dependencies"]}
-    assert set(release_check.LIGHT) == declared - {"torch", "xgrammar"}
+def test_what_is_installed_without_an_extra_brings_no_torch():
+    declared = {re.match(r"[\w-]+", one)[0] for one in PROJECT["dependencies"]}
+    assert declared == {"llguidance", "pluggy", "numpy", "pydantic", "typer", "rich"}
+    named = {
+        MissingPackageError.of(ModuleNotFoundError(name=name), "")
+        for name in ("torch", "transformers", "tokenizers", "xgrammar", "vllm")
+    }
+    extras = {re.search(r"guided-plugin\[(\w+)\]", error.hint)[1] for error in named}
+    assert extras <= PROJECT["optional-dependencies"].keys()
 
 
 def write_wheel(folder, names, size=10):

@@ -15,7 +15,7 @@ from guided_plugin import __version__
 from guided_plugin.cli import bench, check, config, demo, doctor, explain, generate
 from guided_plugin.cli.loading import show_error
 from guided_plugin.cli.results import print_json
-from guided_plugin.errors import GuidedError
+from guided_plugin.errors import GuidedError, MissingPackageError
 
 app = typer.Typer(
     name="guided-plugin",
@@ -58,10 +58,17 @@ def _root(
     """Structured output that costs nothing: try it, check specs, measure it."""
 
 
+def _run() -> None:
+    try:
+        app(prog_name="guided-plugin")
+    except ModuleNotFoundError as error:
+        raise MissingPackageError.of(error, "the command") from error
+
+
 def main() -> None:
     """The console script."""
     try:
-        app(prog_name="guided-plugin")
+        _run()
     except GuidedError as error:
         code = show_error(error)
         if "--json" in sys.argv:

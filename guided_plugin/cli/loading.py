@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -204,16 +204,20 @@ def load_vocabulary(directory: Path) -> Vocabulary:
 
 def tokenizer_file(directory: Path) -> Any:
     """What a vocabulary is read from, of a tokenizer.json and a tokenizer_config.json,
-    without transformers.
+    without transformers and tokenizers.
 
     None where transformers must read the folder, or say what is wrong with it.
     """
+    file = directory / "tokenizer.json"
     try:
-        from tokenizers import Tokenizer
-
         config = json.loads((directory / "tokenizer_config.json").read_bytes())
-        backend = Tokenizer.from_file(str(directory / "tokenizer.json"))
-        by_name = backend.get_vocab(with_added_tokens=True)
+        text = file.read_text(encoding="utf-8")
+        document = json.loads(text)
+        pieces = document["model"]["vocab"]
+        if isinstance(pieces, list):  # of a unigram model, each with its score
+            pieces = {piece: token for token, (piece, _) in enumerate(pieces)}
+        entries = {entry["id"]: entry for entry in document["added_tokens"]}
+        by_name = pieces | {one["content"]: token for token, one in entries.items()}
         added = {
             int(token): entry
             for token, entry in config.get("added_tokens_decoder", {}).items()
@@ -229,16 +233,27 @@ def tokenizer_file(directory: Path) -> Any:
             named += tokens.values() if isinstance(tokens, dict) else tokens
         special = [by_name[_text(name)] for name in named if name is not None]
         return SimpleNamespace(
-            backend_tokenizer=backend,
-            added_tokens_decoder=backend.get_added_tokens_decoder(),
+            backend_tokenizer=SimpleNamespace(to_str=lambda: text),
+            added_tokens_decoder={
+                token: SimpleNamespace(special=entry["special"])
+                for token, entry in entries.items()
+            },
             eos_token_id=by_name[_text(config["eos_token"])],
             all_special_ids=special
             + [token for token, entry in added.items() if entry.get("special")],
             get_vocab=lambda: by_name,
-            encode=lambda text, **options: list(backend.encode(text, **options).ids),
+            encode=lambda text, **options: _encoder(file).encode(text, **options).ids,
         )
     except Exception:  # of a library, and of files in any form
         return None
+
+
+@cache
+def _encoder(file: Path) -> Any:
+    """What encodes text, which few specs need."""
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(file))
 
 
 def _text(token: Any) -> str:

@@ -2,16 +2,21 @@
 transformers."""
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 from command_line import PERSON
 from real_vocabularies import shipped
 
+import guided_plugin
 from guided_plugin.cli.loading import load_tokenizer, load_vocabulary, tokenizer_file
 from guided_plugin.demo import MODEL_DIR
+from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.vocabulary import Vocabulary
 
 RUN = """
@@ -50,12 +55,81 @@ def test_help_imports_little(arguments):
     assert count < 350  # 165 to 279 with typer 0.27; numpy has 150 more
 
 
-@pytest.mark.parametrize("command", ["check", "explain"])
-def test_a_small_schema_needs_neither_torch_nor_transformers(write, command):
-    names, _ = imported(
-        ("torch", "transformers", "xgrammar"), command, write("s.json", PERSON)
+LIGHT = """
+import sys
+for name in ("torch", "transformers", "tokenizers", "xgrammar", "vllm", "triton"):
+    sys.modules[name] = None  # as if it were not installed
+sys.argv = ["guided-plugin", *sys.argv[1:]]
+from guided_plugin.cli import main
+main()
+"""
+
+
+def light(*arguments):
+    """A command where nothing is installed that an extra brings, not in helpers
+    either."""
+    environment = {**os.environ, "GUIDED_PLUGIN": '{"isolate_compiles": false}'}
+    command = [sys.executable, "-c", LIGHT, *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=120
     )
-    assert names == "[]"
+
+
+@pytest.mark.parametrize("command", ["check", "explain"])
+def test_a_schema_needs_what_is_installed_without_an_extra(write, command):
+    done = light(command, write("s.json", PERSON))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_fifty_tools_need_no_more(write):
+    tools = [
+        {"name": f"tool_{index}", "inputSchema": PERSON | {"title": f"{index}"}}
+        for index in range(49)
+    ]
+    unique = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+    tools.append({"name": "bad", "inputSchema": {"not": unique}})
+    done = light("check", write("tools.json", {"tools": tools}))
+    assert done.returncode == 1
+    assert "tool 'bad': #/not/uniqueItems: " in done.stdout
+    assert done.stdout.endswith("49 of 50 tools compile\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "parts"),
+    [
+        (["demo"], 2, ["needs torch", "guided-plugin[transformers]"]),
+        (
+            ["generate", "--model", MODEL_DIR, "--prompt", "a"],
+            2,
+            ["guided-plugin[transformers]"],
+        ),
+        (["check", "a.ebnf"], 1, ["EBNF: needs xgrammar", "guided-plugin[torch]"]),
+    ],
+)
+def test_what_is_missing_is_told_with_the_extra_to_install(
+    write, arguments, code, parts
+):
+    arguments = [
+        write(one, b'root ::= "a"') if one == "a.ebnf" else one for one in arguments
+    ]
+    done = light(*arguments)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert all(part in done.stdout + done.stderr for part in parts)
+
+
+def test_names_that_need_a_host_say_what_to_install(monkeypatch):
+    name = "guided_plugin.hosts.transformers.guide"
+    monkeypatch.delitem(vars(guided_plugin), "Guide", raising=False)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match=re.escape("guided-plugin[transformers]")):
+        _ = guided_plugin.Guide
+    monkeypatch.setitem(sys.modules, "transformers", types.ModuleType("transformers"))
+    monkeypatch.setitem(sys.modules, name, None)  # a module that no extra has
+    with pytest.raises(ModuleNotFoundError) as caught:
+        _ = guided_plugin.Guide
+    assert not isinstance(caught.value, GuidedError)
 
 
 @pytest.fixture(params=["demo", "with more special tokens", "deepseek"])

@@ -18,7 +18,11 @@ from typing import Any, cast
 import numpy as np
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
+from guided_plugin.errors import (
+    GrammarError,
+    MissingPackageError,
+    UnsatisfiableSpecError,
+)
 from guided_plugin.grammar.base import (
     BackendFactory,
     Grammar,
@@ -75,6 +79,8 @@ def _loaded() -> Any:
         os.environ[asks_nvml] = "1"
         try:
             import xgrammar
+        except ModuleNotFoundError as error:
+            raise MissingPackageError.of(error, "EBNF") from error
         finally:
             del os.environ[asks_nvml]
             if before is not None:
