@@ -211,7 +211,7 @@ def tokenizer_file(directory: Path) -> Any:
     file = directory / "tokenizer.json"
     try:
         config = json.loads((directory / "tokenizer_config.json").read_bytes())
-        text = file.read_text(encoding="utf-8")
+        text = file.read_bytes().decode()
         document = json.loads(text)
         pieces = document["model"]["vocab"]
         if isinstance(pieces, list):  # of a unigram model, each with its score
