@@ -112,8 +112,8 @@ def check_schema(schema: Any) -> None:
             _check_reference(references, node, reference, (*path, "$ref"))
 
 
-_PYTHON = {"dict": "object", "float": "number", "list": "array", "tuple": "array"}
-"""Types of Python that tools are described with."""
+# Types of Python that tools are described with.
+_PYTHON = {"dict": "object", "float": "number"}
 
 _NUMBER = "write the number without quotes, or leave the keyword out"
 _NAMES = 'for example ["name", "age"]'
@@ -144,8 +144,9 @@ def _complaint(kind: str, value: Any) -> Complaint:
         case "types":
             for name in value if listed else [value]:
                 if name not in TYPES:
-                    meant = _PYTHON.get(str(name), name)
-                    return f"unknown type {shown(name)}", did_you_mean(meant, TYPES)
+                    return f"unknown type {shown(name)}", did_you_mean(
+                        _PYTHON.get(str(name), name), TYPES
+                    )
             if value == []:
                 return (
                     "an empty list of types allows nothing",
