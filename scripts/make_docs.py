@@ -324,11 +324,13 @@ Left on vLLM's objects:
 | the `additional_config` of an engine whose speculative config is the plugin's | `guided_plugin_jump` |
 | the scheduler | `_guided_unbegun` (requests whose constrained part may not have begun), `_guided_led` \
 (those whose outputs are led to an end), `guided_needed` (specs that came since its last step), \
-`_guided_told` (its workers have told of a grammar) |
+`_guided_told` (its workers have told of a grammar), `_guided_turns` (whose masks take too long for a step, and \
+whose turn it is) |
 | the output of the scheduler | `guided_needed` (those that workers of other processes get ready) |
 | outputs of guided batches | `_guided_watch`, `guided_failed` (reasons by request id), `guided_led` \
 (the ids of those that are led to an end), `guided_ready` \
-(the ids of held requests whose grammars came) |
+(the ids of held requests whose grammars came), `guided_slow` \
+(seconds by request id: what masks took that take too long for a step) |
 | each wrapper | `_guided_plugin` |
 
 A request that fails ends with the error code `guided_request_failed`.

@@ -477,6 +477,14 @@ def _fuzz(raw: Raw) -> Iterator[Row]:
     yield tuple(raw["totals"][key] for key in keys)
 
 
+def _drip(raw: Raw) -> Iterator[Row]:
+    yield "beside", "median, ms", "p99", "longest", "all eight had ended after, s"
+    bursts = raw["runs"][0]["bursts"]
+    for kind, name in (("plain", "eight plain guided ones"), ("slow", "eight slow")):
+        gaps = bursts[kind]["others_gaps_ms"]
+        yield name, gaps["p50"], gaps["p99"], gaps["max"], bursts[kind]["seconds"]
+
+
 TABLES = {
     # README.md and docs/performance.md
     "steps": Table("2026-11-29-vllm-8b-h200", _steps_in_short, _SHORT),
@@ -500,6 +508,8 @@ TABLES = {
     "closing": Table("2026-11-26-closing-e-cpu", _closing, _COUNTED),
     "machines": Table("2026-11-29-machines-cpu", _machines, _COUNTED),
     "attacks": Table("2026-11-23-attacks-cpu", _attacks),
+    # docs/security.md
+    "drip": Table("2026-11-29-drip-cpu", _drip),
     # docs/operations.md
     "at-rest": Table("2026-11-26-at-rest-cpu", _at_rest),
     "soak": Table("2026-11-23-soak-server-b-cpu", _soak),

@@ -2,16 +2,20 @@
 new ones does to other streams.
 
     python -m benchmarks.server.first [--rounds 60] [--burst 100] [--streams 8] [--out FILE]
+    python -m benchmarks.server.first --rounds 0 --burst 8 --kinds plain,slow
 
 Unguided streams run all the time. Next to them come single requests in turns: unguided,
 with a known schema, with a new one. Then bursts of each kind, one after the other, and
-a pause between any two. Prints milliseconds, and writes JSON.
+a pause between any two. `slow` are requests whose masks cost milliseconds each, `plain`
+guided ones of the same length. Prints milliseconds, and writes JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
+import math
 import random
 import shlex
 import statistics
@@ -24,7 +28,7 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.server import judges
+from benchmarks.server import hostile, judges
 from benchmarks.server.asks import LONG, Ask, completion, small_schema
 from benchmarks.server.clients import connect, one
 from benchmarks.server.launch import Launch, started
@@ -46,17 +50,22 @@ async def measure(
     burst: int,
     streams: int,
     seed: int,
+    names: list[str],
     note: Callable[[str], None],
 ) -> dict[str, Any]:
     """All figures of one server, as JSON. `note` is called before each round and each
     burst."""
     rng = random.Random(seed)
     known = small_schema(rng)
+    slow = itertools.cycle(hostile.slow_rows())
     kinds: dict[str, Make] = {
         "unguided": lambda: completion("plain", judges.anything, tokens=20),
         "known": lambda: known,
         "new": lambda: small_schema(rng),
+        "plain": lambda: hostile.bomb({"regex": r"(.|\n)*"}, min_tokens=200),
+        "slow": lambda: hostile.bomb(next(slow)(rng.randrange(10**6)), min_tokens=200),
     }
+    kinds = {name: kinds[name] for name in names}
     others: list[Outcome] = []
     async with connect(url) as session:
         await one(session, known)
@@ -141,6 +150,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=60, help="single requests a kind")
     parser.add_argument("--burst", type=int, default=100, help="requests of a burst")
     parser.add_argument("--streams", type=int, default=8, help="unguided ones beside")
+    parser.add_argument("--kinds", default="unguided,known,new", help="of bursts")
+    parser.add_argument("--arguments", default="", help="more of vLLM's server")
     parser.add_argument("--repeat", type=int, default=3, help="times, in one server")
     parser.add_argument("--model", default=Launch.model, help="default: the demo's")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -151,28 +162,33 @@ def main(arguments: list[str] | None = None) -> int:
         model=options.model,
         device=options.device,
         sequences=options.streams + options.burst,
+        arguments=options.arguments,
     )
+    kinds = options.kinds.split(",")
     load = options.rounds, options.burst, options.streams
     with (
         tempfile.TemporaryDirectory() as folder,
         started(launch, Path(folder) / "log") as server,
     ):
-        steps = options.repeat * (options.rounds + 3)
+        steps = options.repeat * (options.rounds + len(kinds))
         with progress("measuring", steps) as advance:
             runs = [
-                asyncio.run(measure(server.url, *load, seed, advance))
+                asyncio.run(measure(server.url, *load, seed, kinds, advance))
                 for seed in range(options.repeat)
             ]
-    for kind in ("unguided", "known", "new"):
-        firsts = [run["first_token_ms"][kind]["p50"] for run in runs]
-        ratios = [
-            run["bursts"][kind]["others_gaps_ms"]["p99"]
-            / run["bursts"]["unguided"]["others_gaps_ms"]["p99"]
-            for run in runs
-        ]
+    for kind in kinds:
+        firsts = [run["first_token_ms"][kind]["p50"] or math.nan for run in runs]
+        p50, p99 = (
+            statistics.median(
+                run["bursts"][kind]["others_gaps_ms"][part]
+                / run["bursts"][kinds[0]]["others_gaps_ms"][part]
+                for run in runs
+            )
+            for part in ("p50", "p99")
+        )
         print(
             f"{kind:9} first token {statistics.median(firsts):6.1f} ms (p50);"
-            f" p99 of others in a burst {statistics.median(ratios):.2f} of unguided"
+            f" others in a burst, of {kinds[0]}: p50 {p50:.2f}, p99 {p99:.2f}"
         )
     words = sys.argv[1:] if arguments is None else arguments
     where = environment(options.device)

@@ -106,6 +106,11 @@ def _searching(i: int, number: int) -> Form:
 
 _WORDS = {"type": "grammar", "grammar": "root ::= w\nw ::= w w w | w w | [a-z ]+"}
 _TAG = {"type": "tag", "begin": "<t>", "content": _WORDS, "end": "</t>"}
+_SLOW_ROWS: tuple[Form, ...] = (
+    {"regex": r"(.|\n)*[ab](.|\n){300}x"},
+    {"regex": "[a-z]*[aeiou][a-z]{200}"},
+    {"grammar": 'start: e\ne: e e | "X"', "syntax": "lark"},
+)
 _MASK_BOMBS: tuple[Form, ...] = (
     {"grammar": "root ::= e\ne ::= e e e | [a-z] e | [a-z]", "syntax": "ebnf"},
     {
@@ -134,6 +139,11 @@ _MASK_BOMBS: tuple[Form, ...] = (
 def mask_bombs() -> list[Maker]:
     """Small grammars whose masks cost much: lexers and learnt states too."""
     return list(map(_varied, _MASK_BOMBS))
+
+
+def slow_rows() -> list[Maker]:
+    """Grammars whose masks cost milliseconds each, all along."""
+    return list(map(_varied, _SLOW_ROWS))
 
 
 def lexer_bombs() -> list[Maker]:

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import BudgetError, GuidedError, PipelineError, RequestError
 from guided_plugin.grammar.base import (
@@ -27,11 +25,13 @@ from guided_plugin.grammar.base import (
     why_unprotected,
 )
 from guided_plugin.grammar.batches import (
+    STEP_SECONDS,
     Quarantine,
     RunningRequest,
     StepBatch,
     UnboundedBatch,
     UnboundedCalls,
+    empty_rows,
     refused,
 )
 from guided_plugin.grammar.renewal import Renewals, never_began
@@ -42,8 +42,6 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.step import NO_TOKEN
 
 _log = logging.getLogger(__name__)
-
-_HEAD_WORDS = 64
 
 _GROUPS = 64
 """Groups that are remembered: of a step there is one, and with drafts two for each
@@ -100,6 +98,9 @@ class GrammarTable:
         self._fills = 0
         self._looked = 0.0
         self._fill_seconds = 0.0
+        self.slow: Any = {}
+        """The `cost` of requests by slot: a dict, or an array of a runtime's that the
+        engine sees."""
         self.failures: list[tuple[int, GuidedError]] = []
         """Slots that failed since the host last took this list, with the reason."""
         self.led: dict[int, int] = {}
@@ -129,6 +130,7 @@ class GrammarTable:
             raise PipelineError(
                 f"slot {slot} is taken by request {self.requests[slot].request_id}"
             )
+        self.slow[slot] = 0.0
         stops = spec.stop_token_ids or self._vocabulary.stop_token_ids
         try:
             self._vocabulary.check_stops(stops, named=grammar.named)
@@ -332,9 +334,13 @@ class GrammarTable:
             self.outputs_unprotected += 1
 
     def _look_at_matchers(self) -> None:
-        """Replace matchers whose shared state is to be given up, as many as time
-        allows. If there is none, those that share with too many, for as long as a fill
-        takes."""
+        """Find out which are slow, after a fill that took too long. Replace matchers
+        whose shared state is to be given up, as many as time allows. If there is none,
+        those that share with too many, for as long as a fill takes."""
+        if self._fill_seconds > STEP_SECONDS:
+            for request in self.requests.values():
+                request.watch()
+            self.regroup()
         outdated = [
             one
             for one in self.requests.values()
@@ -363,7 +369,7 @@ class GrammarTable:
         batch.fill(mask, rows)
         errors = batch.errors
         filled = [row for index, row in enumerate(rows) if index not in errors]
-        for row in _empty_rows(mask, filled):
+        for row in empty_rows(mask, filled):
             index = rows.index(row)
             error = self.renewals.fill(batch.requests[index], mask, row)
             self.regroup()
@@ -372,6 +378,9 @@ class GrammarTable:
         for index, error in errors.items():
             self.fail(slots[batch.positions[index]], error)
             mask[rows[index]] = self.stop_row(batch.requests[index])
+        for position, request in zip(batch.positions, batch.requests, strict=True):
+            if request.watched:
+                self.slow[slots[position]] = request.cost
         if batch.stale:
             self.regroup()
 
@@ -493,12 +502,3 @@ class GrammarTable:
     def stop_row(self, request: RunningRequest) -> MaskArray:
         """The mask that allows nothing but a request's stop tokens."""
         return self._rows.row(request.stop_token_ids)
-
-
-def _empty_rows(mask: MaskArray, positions: list[int]) -> list[int]:
-    """Rows without a single allowed token. Most rows show one early: look there
-    first."""
-    if not positions:
-        return []
-    alive: list[bool] = np.any(mask[: positions[-1] + 1, :_HEAD_WORDS], axis=1).tolist()
-    return [p for p in positions if not alive[p] and not np.any(mask[p])]

@@ -66,6 +66,7 @@ class InlineRuntime(GrammarRuntime):
         self._device = device
         self._shape = Shape(max_slots, compiler.vocabulary.words, drafts, followers)
         self._region = Region.create(self._shape, shared=followers > 0)
+        self.table.slow = self._region.slow
         self.followers = Followers(self._region, 0)
         self.buffers = make_buffers(self._region, device, self.followers.wait, None)
         self._masks = self.buffers.masks
@@ -182,6 +183,9 @@ class InlineRuntime(GrammarRuntime):
         while self._closed:
             taken.append(self._closed.popleft())
         return taken
+
+    def slow(self) -> dict[str, float]:
+        return self._region.slow_requests(self.table.requests)
 
     def metrics(self) -> WorkerMetrics:
         """There is no worker, but what it would do is done in this process."""

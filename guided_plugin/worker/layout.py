@@ -38,9 +38,9 @@ import os
 import platform
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +61,7 @@ time, and the tokens that a dead worker did not report are still here."""
 _PAGE = 4096
 _LINE = 128  # two lines of 64: neighbours are prefetched in pairs
 _MAGIC = b"GUIDEDPL"
-_VERSION = 7
+_VERSION = 8
 _CLOSURE = np.dtype(
     [("serial", "<i8"), ("step", "<i8"), ("place", "<i8"), ("reason", "S1000")]
 )
@@ -80,6 +80,7 @@ class Places(NamedTuple):
     tokens: int
     times: int
     closures: int
+    slow: int
     end: int
 
 
@@ -134,6 +135,7 @@ class Shape:
             8 * TOKEN_DEPTH * self.max_slots * self.values,
             8 * TOKEN_DEPTH * len(Time),
             _CLOSURE.itemsize * self.max_slots,
+            4 * self.max_slots,
         )
         pages = (-(-size // _PAGE) * _PAGE for size in sizes)
         return Places(*itertools.accumulate(pages, initial=2 * _PAGE))
@@ -188,6 +190,8 @@ class Region:
         self._closures = np.frombuffer(
             self._map, _CLOSURE, shape.max_slots, at.closures
         )
+        self.slow = self._array(np.float32, at.slow, shape.max_slots)
+        """By slot, what masks took that take too long for a step: see `GrammarTable`."""
         self.address: int = self._array(np.uint8, 0, shape.size).ctypes.data
 
     @classmethod
@@ -324,6 +328,18 @@ class Region:
             fence()
         reason = bytes(entry["reason"]).decode(errors="ignore")
         return Closure(request_id, int(entry["step"]), reason, int(entry["place"]))
+
+    def slow_requests(self, requests: Mapping[int, Any]) -> dict[str, float]:
+        """Of these, by slot, those whose masks take too long for a step: seconds of the
+        last one, by id. With drafts, no request can be left out of a step. Any
+        thread."""
+        if self.shape.drafts or not self.slow.any():
+            return {}
+        return {
+            request.request_id: float(self.slow[slot])
+            for slot, request in list(requests.items())
+            if self.slow[slot]
+        }
 
     def close(self) -> None:
         """Close the file; the memory is freed with the last array on it."""

@@ -111,6 +111,11 @@ class GrammarRuntime(Protocol):
         thread."""
         return []
 
+    def slow(self) -> dict[str, float]:
+        """Requests whose masks take too long for a step: seconds of processor time of
+        the last one, by id. From any thread."""
+        return {}
+
     def refusal(self) -> GuidedError | None:
         """Why a new request would be refused now, if it would. From any thread."""
         return None

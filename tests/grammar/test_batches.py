@@ -226,6 +226,24 @@ def test_after_a_slow_call_for_all_the_request_that_takes_too_long_fails(slow):
     assert threads == {threading.current_thread()}
 
 
+def test_whose_masks_take_long_is_found_out_and_forgotten(slow):
+    """One that is cheap in between changes nothing."""
+    table, _ = table_of(slow, "xyz", bounded=True)
+
+    def filled(seconds, times):
+        slow.work = lambda name, what: spin(seconds if name == "y" else 0.0)
+        assert [masks(table) for _ in range(times)] == [[1, 1, 1]] * times
+        return [slot for slot, cost in sorted(table.slow.items()) if cost]
+
+    assert filled(0.0, 20) == []
+    assert filled(0.02, 20) == [1]
+    assert 0.01 < table.slow[1] < 0.1
+    assert filled(0.0, 1) == [1]
+    assert filled(0.02, 1) == [1]
+    assert filled(0.0, 20) == []
+    assert not any(request.watched for request in table.requests.values())
+
+
 def test_who_shares_the_lock_of_an_abandoned_call_fails_with_it(slow):
     """It would wait for that in its next call, and hold the GIL."""
     table, _ = table_of(slow, "xyz")

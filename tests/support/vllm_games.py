@@ -136,6 +136,7 @@ class V1Game:
 
     def step(self):
         rng = self.rng
+        before = list(self.running)
         for one in (self.running, self.preempted):
             for request in list(one):
                 # finished, or aborted wherever it is
@@ -157,6 +158,10 @@ class V1Game:
         elif room and rng.random() < 0.7:
             self.count += 1
             self.running.append(self.kind(self.count, rng))
+        # as `Worker.execute_model` shows it
+        self.guide.runner.engine.left = {
+            request.name for request in before if request not in self.running
+        }
         self.decode([request for request in self.running if rng.random() < 0.95])
 
     def changed(self, batch):
@@ -237,6 +242,9 @@ class V2Game:
         self.guide = GuidedLogitsProcessor(vllm_config, states)
         self.wrapped = seed % 3 > 0
         """Whether vLLM's sampler is wrapped."""
+        speculates = getattr(vllm_config, "speculative_config", None)
+        self.told = seed % 2 == 0 and speculates is None
+        """Whether the engine knows who is in a step before it is planned."""
         self.again = seed % 3 == 2
         """Whether it has processors of others. It was called once before any request
         came."""
@@ -278,6 +286,7 @@ class V2Game:
                 (
                     self.done if request.over or rng.random() < 0.3 else self.waiting
                 ).append(request)
+        there = {*self.running.values()}
         for _ in range(rng.choice([0, 0, 1, 2])):
             if not self.free:
                 break
@@ -286,7 +295,7 @@ class V2Game:
             else:
                 self.count += 1
                 self.enter(self.kind(self.count, rng))
-        self.guide.apply_staged_writes()
+        entered = {at for at, one in self.running.items() if one not in there}
         turn = self.turn % self.turns
         self.turn += 1
         batch = [
@@ -295,6 +304,15 @@ class V2Game:
             if self.turn_of[index] == turn and rng.random() < 0.93
         ]
         rng.shuffle(batch)
+        runner = self.guide.runner
+        if self.told:  # as `Worker.execute_model` does
+            runner.engine.scheduled = {self.running[index].name for index in batch}
+        self.guide.apply_staged_writes()
+        if self.told and runner.requests:
+            guided = {one for one in batch if self.running[one].spec is not None}
+            planned = {*runner._batch.planned.tolist()}
+            # vLLM has each that entered in its first batch
+            assert guided <= planned <= guided | entered
         if batch:
             self.decode(batch)
 

@@ -14,7 +14,7 @@ import itertools
 import logging
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -92,6 +92,10 @@ class Engine:
         self.seconds = Times()
         """What steps took of vLLM's thread, the runner's part included."""
         self._running: dict[str, GuidedRequest] = {}
+        self.scheduled: Set[str] | None = None
+        """The requests of the step that begins, as far as vLLM tells,"""
+        self.left: Set[str] = frozenset()
+        """and those that have ended before it, or were preempted."""
         self.failed = Ledger()
         """Requests that failed, until vLLM knows."""
         self._started = False
@@ -383,6 +387,9 @@ def execute_model(original: Any) -> Any:
         engine = _engine_in(self)
         if engine is not None:
             engine.get_ready(getattr(scheduler_output, NEEDED, ()))
+            engine.scheduled = scheduler_output.num_scheduled_tokens.keys()
+            preempted = scheduler_output.preempted_req_ids or ()
+            engine.left = scheduler_output.finished_req_ids.union(preempted)
         output = original(self, scheduler_output, *args, **kwargs)
         return output if engine is None or output is None else engine.watch(output)
 

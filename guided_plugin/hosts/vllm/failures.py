@@ -37,6 +37,7 @@ from guided_plugin.hosts.vllm.hold import ask, release
 from guided_plugin.hosts.vllm.jump import drafts_by_size
 from guided_plugin.hosts.vllm.logits import GuidedRequest
 from guided_plugin.hosts.vllm.patches import named, patch_in
+from guided_plugin.hosts.vllm.turns import SLOW, turns_of
 from guided_plugin.spec import unpacked
 from guided_plugin.step import Closure
 
@@ -159,6 +160,7 @@ def update_from_output(original: Any) -> Any:
         **kwargs: Any,
     ) -> Any:
         release(self, getattr(model_runner_output, READY, ()))
+        turns_of(self).tell(getattr(model_runner_output, SLOW, {}))
         failed = getattr(model_runner_output, FAILED, {})
         for request_id in getattr(model_runner_output, LED, ()):
             if _is_live(self.requests.get(request_id)):
@@ -329,7 +331,8 @@ class Ledger:
             for closure in self._due(self._led, step)
             if closure.place < max(1, len(_tokens_of(output, closure.request_id)))
         ]
-        news = {FAILED: failed, LED: led, READY: ready}
+        slow = {} if runtime is None else runtime.slow()
+        news = {FAILED: failed, LED: led, READY: ready, SLOW: slow}
         return {name: told for name, told in news.items() if told}
 
     def _failed(

@@ -28,8 +28,11 @@ from guided_plugin.hosts.vllm.common import (
     refused_unseen,
     rust_frontend,
 )
+from guided_plugin.hosts.vllm.names import Part
+from guided_plugin.hosts.vllm.patches import broken
 from guided_plugin.hosts.vllm.questions import engine_of
 from guided_plugin.hosts.vllm.telling import refusal
+from guided_plugin.hosts.vllm.turns import turns_of
 
 _log = logging.getLogger(__name__)
 
@@ -149,9 +152,12 @@ def ask(scheduler: Any, request: Any) -> None:
 
 
 def schedule(original: Any) -> Any:
-    """`Scheduler.schedule`: the step brings the workers what is needed."""
+    """`Scheduler.schedule`: who waits for a turn is left out, and the step brings the
+    workers what is needed."""
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if broken(Part.TURNS) is None:
+            turns_of(self).leave_out(self)
         output = original(self, *args, **kwargs)
         needed = vars(self).pop(NEEDED, None)
         if needed is not None:

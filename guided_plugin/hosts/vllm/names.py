@@ -20,6 +20,7 @@ class Part(Enum):
     REASONING = "guided requests under a reasoning parser"
     SCHEDULER = "every guided request, by its engine"
     WORKER = "every guided request, by its worker"
+    TURNS = "leaving requests out of steps whose masks take too long"
     V1 = "guided requests of the V1 model runner"
     V2 = "guided requests of the V2 model runner"
     DRAFTS = "guided requests under speculative decoding"
@@ -288,7 +289,10 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             "vllm.v1.core.sched.scheduler:Scheduler.schedule",
             begins=("self",),
             wrapper="hold:schedule",
-            why="the step brings new specs to workers of other processes",
+            why=(
+                "leaves requests out whose masks take too long; the step brings new specs "
+                "to workers of other processes"
+            ),
         ),
         Name(
             "vllm.v1.core.sched.scheduler:Scheduler.update_from_output",
@@ -343,8 +347,12 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             when=When.ENGINE,
             why=(
                 "gets the specs ready that a step brings, and tells which are there also "
-                "where nothing is sampled"
+                "where nothing is sampled; sees which requests are in the step"
             ),
+        ),
+        Name(
+            "vllm.v1.core.sched.output:SchedulerOutput",
+            has=("num_scheduled_tokens", "finished_req_ids", "preempted_req_ids"),
         ),
         Name(
             "vllm.v1.outputs:ModelRunnerOutput",
@@ -356,6 +364,16 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             wrapper="failures:get_output",
             when=When.OUTPUT,
             why="the same, once the tokens are on the host",
+        ),
+    ),
+    Part.TURNS: (
+        Name(
+            "vllm.v1.core.sched.scheduler:Scheduler",
+            has=("running", "current_step"),
+        ),
+        Name(
+            "vllm.v1.request:Request",
+            has=("next_decode_eligible_step", "num_output_placeholders"),
         ),
     ),
     Part.V1: (

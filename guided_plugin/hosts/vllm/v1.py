@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from guided_plugin.errors import RequestError
+from guided_plugin.hosts.vllm.common import REQUEST
 from guided_plugin.hosts.vllm.engine import Engine
 from guided_plugin.hosts.vllm.logits import ForcedRows, GuidedRequest, upload
 from guided_plugin.hosts.vllm.names import Part, When
@@ -49,6 +50,8 @@ class V1Runner:
         )
         self._rows: dict[int, _Row] = {}
         """By row of the batch."""
+        self._away: dict[str, _Row] = {}
+        """Requests that skip steps, by id. They keep their slots."""
         self._slots: tuple[int, ...] = ()
         """What is planned."""
         self._planned: list[_Row] = []
@@ -72,11 +75,14 @@ class V1Runner:
     def update_state(self, update: Any) -> None:
         """Before a forward pass: the last step's tokens, changes of the batch, plan,
         fill_mask."""
-        if update is None and not self._rows:
+        ended = self._away.keys() & self.engine.left
+        if update is None and not self._rows and not ended:
             return
         start = time.perf_counter()
         if self._outputs:
             self._finish()
+        for name in ended:
+            self.engine.end(self._away.pop(name).guided)
         if update is not None:
             self._change(update)
         if self._outputs:
@@ -163,12 +169,17 @@ class V1Runner:
         rows = self._rows
         for at in (*update.removed, *(at for at, *_ in update.added)):
             row = rows.pop(at, None)
-            if row is not None:
+            if row is None:
+                continue
+            name = row.params.extra_args.get(REQUEST)
+            if name is None or name in self.engine.left:
                 self.engine.end(row.guided)
+            else:
+                self._away[name] = row
         for at, params, _, output in update.added:
-            guided = self._begin(params, output) if params.extra_args else None
-            if guided is not None:
-                rows[at] = _Row(guided, params, output, len(output))
+            row = self._enter(params, output) if params.extra_args else None
+            if row is not None:
+                rows[at] = row
         for source, target, direction in update.moved:
             moved = rows.pop(source, None)
             other = rows.pop(target, None)
@@ -180,6 +191,17 @@ class V1Runner:
                 else:
                     self.engine.end(other.guided)
         self._rebuild()
+
+    def _enter(self, params: Any, output: list[int]) -> _Row | None:
+        """A request that is new after this output, or back; None if nothing guides
+        it."""
+        row = self._away.pop(params.extra_args.get(REQUEST), None)
+        if row is not None and row.length == len(output):
+            row.output = output
+            return row
+        # vLLM may have taken some of its output back
+        guided = self._begin(params, output)
+        return None if guided is None else _Row(guided, params, output, len(output))
 
     def _warm_up(self, width: int, device: torch.device) -> None:
         """Load the kernel now: the first time takes a tenth of a second and waits for

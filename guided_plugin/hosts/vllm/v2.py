@@ -118,6 +118,21 @@ class IndexedRequests:
                     self._forced.add(index)
         return self.masked(np.fromiter(entered, np.intp, len(entered)))
 
+    def due(self, running: Indices, new: Indices) -> Indices:
+        """The requests of the step that begins, without new ones: those that ran last,
+        as far as vLLM does not tell that some skip it and others are back."""
+        names = self.engine.scheduled
+        if names is None:
+            return running
+        there = self.those([self._places[one] for one in self._places.keys() & names])
+        there[new] = False
+        stays = there[running]
+        there[running] = False
+        back = self.masked(np.flatnonzero(there))
+        if stays.all() and not len(back):
+            return running
+        return np.concatenate([running[stays], back])
+
     def forced(self, indices: Indices, planned: Indices) -> ForcedRows:
         """Which of these requests need more than a mask. `planned`: in the order of the
         mask rows."""
@@ -265,7 +280,7 @@ class V2Runner:
             for one in self._turns:
                 one.running = self.requests.masked(one.running[others[one.running]])
                 one.seen = None
-        planned = batch.running if batch.ran else NONE
+        planned = self.requests.due(batch.running if batch.ran else NONE, new)
         if len(new) or not (
             planned is batch.planned or np.array_equal(planned, batch.planned)
         ):

@@ -53,6 +53,8 @@ class WorkerRequests:
             progress=rings.beat,
             answer_room=config.answer_room,
         )
+        self.table.slow = rings.region.slow
+        rings.region.slow[:] = 0.0  # a worker before this one wrote there
         self._compiler = compiler
         self._quick: Background[Grammar] = Background(_QUICK_THREADS)
         self._slow: Background[Grammar] = Background(gives_way=True)

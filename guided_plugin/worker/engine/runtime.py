@@ -125,6 +125,9 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
     def take_closed(self) -> list[Closure]:
         return self.requests.take_closed()
 
+    def slow(self) -> dict[str, float]:
+        return self.region.slow_requests(self.requests)
+
     def metrics(self) -> WorkerMetrics:
         self.times.read()
         load = self.region.load

@@ -1,0 +1,186 @@
+"""Requests whose masks take too long for a step: vLLM's scheduler leaves them out."""
+
+import os
+import signal
+import time
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from vllm_runners import V1, V2, V2Drafts
+from vllm_support import params_of, runner, runner_config, runner_params
+
+import guided_plugin as gp
+from guided_plugin.hosts.vllm import turns
+from guided_plugin.hosts.vllm.turns import SLOW, Turns
+
+SECONDS = {"slow1": 0.02, "slow2": 0.04}
+
+
+def request(name, on_their_way=0):
+    return SimpleNamespace(
+        request_id=name,
+        next_decode_eligible_step=0,
+        num_output_placeholders=on_their_way,
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "clock", "seen"),
+    [
+        # one after the other, each after five times what the one before took
+        (
+            ["free", "slow1", "slow2"],
+            [10.0, 10.01, 10.11, 10.2, 10.32],
+            [["slow1"], [], ["slow2"], [], ["slow1"]],
+        ),
+        (["slow1", "slow2"], [10.0, 10.01], [["slow1", "slow2"]] * 2),
+        # what nobody used adds up in one step alone
+        (
+            ["free", "slow1", "slow2"],
+            [10.0, 20.0, 20.01, 20.02],
+            [["slow1"], ["slow1", "slow2"], ["slow2"], []],
+        ),
+        # long steps have room for both
+        (
+            ["free", "slow1", "slow2"],
+            [10.0, 11.0, 12.0, 13.0],
+            [["slow1"], ["slow2", "slow1"], ["slow2", "slow1"], ["slow2", "slow1"]],
+        ),
+        (["free", "slow2", "other"], [10.0, 10.01], [["slow2"], []]),
+    ],
+)
+def test_slow_requests_take_turns(monkeypatch, names, clock, seen):
+    scheduler = SimpleNamespace(running=[*map(request, names)], current_step=7)
+    taken = Turns()
+    monkeypatch.setattr(time, "monotonic", lambda: 9.99)
+    taken.leave_out(scheduler)
+    found = []
+    for now in clock:
+        monkeypatch.setattr(time, "monotonic", lambda now=now: now)
+        taken.tell(SECONDS)
+        taken.leave_out(scheduler)
+        scheduler.current_step += 1
+        due = [
+            one.request_id
+            for one in scheduler.running
+            if one.next_decode_eligible_step <= scheduler.current_step
+        ]
+        assert set(due) >= set(names) - set(SECONDS)
+        found.append([name for name in due if name in SECONDS])
+    assert list(map(sorted, found)) == list(map(sorted, seen))
+
+
+def test_none_is_back_while_a_token_is_on_its_way_and_none_is_slow_for_ever():
+    late = request("slow1", 1)
+    scheduler = SimpleNamespace(running=[late, request("free")], current_step=1)
+    taken = Turns()
+    taken.tell(SECONDS)
+    for step in (1, 2):
+        scheduler.current_step = step
+        taken.leave_out(scheduler)
+        assert late.next_decode_eligible_step == step + 2
+    taken.tell({})
+    scheduler.current_step = 3
+    taken.leave_out(scheduler)
+    assert late.next_decode_eligible_step == 4
+
+
+@pytest.mark.parametrize("mode", ["inline", "process"])
+@pytest.mark.parametrize("kind", [V1, V2, V2Drafts])
+def test_an_output_tells_who_is_slow(byte_tokenizer, kind, mode):
+    spec = gp.OutputSpec.regex("[ab]{30}")
+    params = [runner_params(spec, name) for name in ("one", "two")]
+    played = kind(runner_config(mode), ["one", "two"], params)
+    assert not hasattr(played.step(), SLOW)
+    runtime = played.engine.pipeline.runtime
+    region = runtime.region if mode == "process" else runtime._region
+    requests = runtime.requests if mode == "process" else runtime.table.requests
+    region.slow[:] = 0.25
+    slots = {one.request_id: slot for slot, one in requests.items()}
+    region.slow[slots["two"]] = 0.0
+    told = getattr(played.step(), SLOW, {})
+    # with drafts, no request can be left out
+    assert told == ({} if region.shape.drafts else {"one": 0.25})
+    played.engine.close()
+
+
+PATTERNS = {"slow1": "[a-d]{40}", "slow2": "(foo|bar){12}", "slow3": "[x-z]{40}"}
+
+
+@pytest.fixture
+def engine(llm, monkeypatch):
+    """What it tells: each request with a name that begins so is slow."""
+    engine = llm.llm_engine
+    runtime = runner(llm).engine.pipeline.runtime
+
+    def slow():
+        live = [one.request_id for one in list(runtime.requests.values())]
+        return {name: 0.004 for name in live if name.startswith("slow")}
+
+    monkeypatch.setattr(runtime, "slow", slow)
+    yield engine
+    llm.generate(["x"], params_of(None, max_tokens=3), use_tqdm=False)
+
+
+def outputs(engine, names, meanwhile=lambda step: None):
+    """What became of these, and how many tokens each had when the first ended."""
+    for name in names:
+        form = {"regex": PATTERNS[name]} if name in PATTERNS else None
+        tokens = {"max_tokens": 60, "temperature": 0.0, "ignore_eos": form is None}
+        engine.add_request(name, "Once ", params_of(form, **tokens))
+    counts, done, first = {}, {}, {}
+    step = 0
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            counts[output.request_id] = len(output.outputs[0].token_ids)
+            if output.finished:
+                done[output.request_id] = output.outputs[0].text
+                first = first or dict(counts)
+        meanwhile(step)
+        step += 1
+    return done, first
+
+
+@pytest.mark.parametrize("event", ["", "abort", "kill", "preempt"])
+def test_others_go_on_and_outputs_are_the_same(llm, engine, event, monkeypatch):
+    names = ["free", *PATTERNS]
+    with monkeypatch.context() as patch:
+        patch.setattr(Turns, "tell", lambda *_: None)
+        expected, _ = outputs(engine, names)
+    left_out = []
+    leave_out = Turns.leave_out
+
+    def counted(self, scheduler):
+        leave_out(self, scheduler)
+        left_out.append(
+            sum(
+                one.next_decode_eligible_step > scheduler.current_step + 1
+                for one in scheduler.running
+            )
+        )
+
+    monkeypatch.setattr(turns.Turns, "leave_out", counted)
+
+    def meanwhile(step):
+        if step != 12:
+            return
+        if event == "abort":
+            engine.abort_request(["slow2"])
+        if event == "kill":
+            pid = runner(llm).engine.pipeline.runtime.supervisor.worker_pid
+            os.kill(pid, signal.SIGKILL)
+        if event == "preempt":
+            engine.reset_prefix_cache(reset_running_requests=True)
+
+    done, first = outputs(engine, names, meanwhile)
+    if event == "abort":
+        assert expected.pop("slow2")
+    assert done == expected
+    assert max(left_out) >= 2
+    # its last token may come with those of others
+    assert event or first["free"] == 60
+    assert event or all(first[name] < 40 for name in PATTERNS)
+    assert not runner(llm)._away
