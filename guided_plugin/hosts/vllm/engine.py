@@ -49,6 +49,7 @@ from guided_plugin.hosts.vllm.questions import (
     offer_methods,
     wait_for,
 )
+from guided_plugin.hosts.vllm.turns import SKIPPED
 from guided_plugin.metrics import Growth, Times
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.pipeline.runtime import resolve_mode
@@ -93,9 +94,10 @@ class Engine:
         """What steps took of vLLM's thread, the runner's part included."""
         self._running: dict[str, GuidedRequest] = {}
         self.scheduled: Set[str] | None = None
-        """The requests of the step that begins, as far as vLLM tells,"""
+        """The requests of the step that begins; None where those that are running are
+        all in it."""
         self.left: Set[str] = frozenset()
-        """and those that have ended before it, or were preempted."""
+        """Those that have ended before it, or were preempted."""
         self.failed = Ledger()
         """Requests that failed, until vLLM knows."""
         self._started = False
@@ -387,7 +389,8 @@ def execute_model(original: Any) -> Any:
         engine = _engine_in(self)
         if engine is not None:
             engine.get_ready(getattr(scheduler_output, NEEDED, ()))
-            engine.scheduled = scheduler_output.num_scheduled_tokens.keys()
+            names = scheduler_output.num_scheduled_tokens.keys()
+            engine.scheduled = names if hasattr(scheduler_output, SKIPPED) else None
             preempted = scheduler_output.preempted_req_ids or ()
             engine.left = scheduler_output.finished_req_ids.union(preempted)
         output = original(self, scheduler_output, *args, **kwargs)

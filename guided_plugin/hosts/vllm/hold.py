@@ -32,7 +32,7 @@ from guided_plugin.hosts.vllm.names import Part
 from guided_plugin.hosts.vllm.patches import broken
 from guided_plugin.hosts.vllm.questions import engine_of
 from guided_plugin.hosts.vllm.telling import refusal
-from guided_plugin.hosts.vllm.turns import turns_of
+from guided_plugin.hosts.vllm.turns import SKIPPED, turns_of
 
 _log = logging.getLogger(__name__)
 
@@ -156,9 +156,13 @@ def schedule(original: Any) -> Any:
     workers what is needed."""
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        taken = turns_of(self)
+        skipped = taken.skipped
         if broken(Part.TURNS) is None:
-            turns_of(self).leave_out(self)
+            taken.leave_out(self)
         output = original(self, *args, **kwargs)
+        if skipped or taken.skipped:
+            setattr(output, SKIPPED, True)
         needed = vars(self).pop(NEEDED, None)
         if needed is not None:
             setattr(output, NEEDED, needed)

@@ -199,7 +199,8 @@ class V1Runner:
         if row is not None and row.length == len(output):
             row.output = output
             return row
-        # vLLM may have taken some of its output back
+        if row is not None:  # vLLM has taken some of its output back
+            self.engine.end(row.guided)
         guided = self._begin(params, output)
         return None if guided is None else _Row(guided, params, output, len(output))
 

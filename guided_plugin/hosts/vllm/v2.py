@@ -120,7 +120,7 @@ class IndexedRequests:
 
     def due(self, running: Indices, new: Indices) -> Indices:
         """The requests of the step that begins, without new ones: those that ran last,
-        as far as vLLM does not tell that some skip it and others are back."""
+        unless some skip it or are back."""
         names = self.engine.scheduled
         if names is None:
             return running
