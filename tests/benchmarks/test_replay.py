@@ -12,7 +12,6 @@ import pytest
 import guided_plugin as gp
 from benchmarks.measuring import turn
 from benchmarks.replay import __main__ as bench
-from benchmarks.replay.budget import simulate
 from benchmarks.replay.documents import Documents, ForcedTokens, least_forwards
 from benchmarks.replay.trace import Case, Trace, device_times
 from guided_plugin.demo import MODEL_DIR
@@ -356,19 +355,3 @@ def test_engines_work_one_at_a_time_and_take_turns(tmp_path):
         list(pool.map(work, "ab"))
     assert len(worked) == 6
     assert worked not in ([*"aaabbb"], [*"bbbaaa"])  # either may begin
-
-
-def test_drafts_that_are_not_known_beforehand_cost_little_and_those_that_are_nothing():
-    words = [
-        [False, *[True, True, False] * 9],
-        [False] * 20,
-        [False, *[True] * 9, False, True],
-    ]
-    found = {way: simulate(words, 16, way, 400) for way in ("known", "own", "vllm")}
-    passes, milliseconds, places = zip(*found.values(), strict=True)
-    least = sum(least_forwards(one, 7) for one in words) / sum(map(len, words))
-    assert passes == pytest.approx([least] * 3, rel=0.06)
-    assert (
-        milliseconds[0] < milliseconds[1] < min(1.05 * milliseconds[0], milliseconds[2])
-    )
-    assert places[0] == 1
