@@ -1,7 +1,7 @@
 """The mask kernel against the bytes it must move, and copies of masks to the device.
 Needs CUDA.
 
-    python benchmarks/kernel.py [--rows 8,64,256] [--width 151936] [--out FILE]
+    python -m benchmarks.kernel [--rows 8,64,256] [--width 151936] [--out FILE]
 
 The limits are measured on the same device in the same run: a plain fill of memory, and
 a large copy. Prints JSON.
@@ -9,17 +9,14 @@ a large copy. Prints JSON.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from guided_plugin.bench import environment
+from benchmarks.harness import Json, Options, counts, given, head, write
 from guided_plugin.kernels import mask_rows
 
 _WARM_UP = 20
@@ -27,14 +24,13 @@ _TIMES = 100
 _LARGE = 1 << 28
 
 
-def bench_kernel(*, width: int, rows: Sequence[int]) -> dict[str, Any]:
+def bench_kernel(*, width: int, rows: Sequence[int]) -> Json:
     """Times on the device in microseconds, for each batch size and share of allowed
     tokens."""
     device = torch.device("cuda")
     speed = _copy_speed(device)
     return {
         "benchmark": "kernel",
-        "environment": environment("cuda"),
         "width": width,
         "copy_gb_per_second": round(speed / 1e9, 1),
         "kernel": [
@@ -46,9 +42,7 @@ def bench_kernel(*, width: int, rows: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _kernel(
-    rows: int, allowed: float, width: int, device: torch.device
-) -> dict[str, Any]:
+def _kernel(rows: int, allowed: float, width: int, device: torch.device) -> Json:
     """One launch: the bytes are the mask that is read and the logits that are
     written."""
     logits = torch.randn(rows, width, device=device)
@@ -62,7 +56,7 @@ def _kernel(
     return {"rows": rows, "allowed": allowed, **_figure(size, took, limit)}
 
 
-def _copy(rows: int, width: int, speed: float, device: torch.device) -> dict[str, Any]:
+def _copy(rows: int, width: int, speed: float, device: torch.device) -> Json:
     """One copy of masks from pinned memory, against as many bytes at the speed of a
     large copy."""
     host = torch.zeros(rows, _words(width), dtype=torch.int32, pin_memory=True)
@@ -122,24 +116,17 @@ def _microseconds(call: Callable[[], object], times: int = _TIMES) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--rows", default="8,64,256", help="batch sizes, separated by commas"
-    )
-    parser.add_argument("--width", type=int, default=151_936, help="logits width")
-    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
+    parser = Options(__doc__)
+    parser.add("--rows", [8, 64, 256], "batch sizes, separated by commas", counts)
+    parser.add("--width", 151_936, "logits width")
+    parser.out()
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         parser.error("PyTorch finds no CUDA device")
-    result = bench_kernel(
-        width=options.width, rows=[int(count) for count in options.rows.split(",")]
-    )
-    text = json.dumps(result, indent=1) + "\n"
-    print(text, end="")
-    if options.out is not None:
-        options.out.write_text(text)
+    result = head("benchmarks.kernel", given(arguments), "cuda")
+    result |= bench_kernel(width=options.width, rows=options.rows)
+    print(json.dumps(result, indent=1))
+    write(result, options.out)
 
 
 if __name__ == "__main__":

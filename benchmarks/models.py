@@ -4,15 +4,16 @@ for maintainers.
     python -m benchmarks.models loop --device cuda --graph --shape qwen3-0.6b --rows 8,64
     python -m benchmarks.models generate --device cuda --shape qwen3-0.6b --rows 8,64
 
-The steps of a run are timed one by one. `loop --graph`: the model's decode step is one
-CUDA graph. `generate` runs eager and with a static cache, next to xgrammar's own
-processor (`xgrammar_ms`). Prints JSON.
+`guided-plugin bench` measures both as they are. Here `loop --graph` makes the model's
+decode step one CUDA graph, and `generate` runs eager and with a static cache, next to
+xgrammar's own processor (`xgrammar_ms`). Prints JSON.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import json
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,104 +23,129 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.generate import FORWARDS, bench_transformers
-from benchmarks.loop import bench_loop
-from benchmarks.measuring import PROMPT, WARM_UP
-from guided_plugin.bench import SCHEMAS, Plan
+from benchmarks.harness import Json, Options, counts, given, head, names, write
+from guided_plugin.bench import SCHEMAS, Plan, bench_loop, check_outputs
 from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.hosts.transformers.guide import Guide
+from guided_plugin.spec import OutputSpec
 
 _GRAPH_WARM_UP = 3
+_GENERATE_WARM_UP = 2
+"""Runs: with a static cache the first compiles, the second captures."""
+_PROMPT = [1, 2, 3]
 # hidden, layers, intermediate, heads, key-value heads
 SHAPES = {"qwen3-0.6b": (1024, 28, 3072, 16, 8), "qwen3-1.7b": (2048, 28, 6144, 16, 8)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print; write where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Options(__doc__)
     parser.add_argument("what", choices=["loop", "generate"])
-    parser.add_argument(
-        "--model",
-        type=Path,
-        default=MODEL_DIR,
-        help="folder of a model with its tokenizer",
-    )
-    parser.add_argument(
-        "--shape", choices=SHAPES, help="random weights of this shape instead"
-    )
-    parser.add_argument(
-        "--tokenizer",
-        type=Path,
-        default=MODEL_DIR,
-        help="tokenizer folder to go with --shape",
-    )
-    parser.add_argument(
-        "--width",
-        type=int,
-        default=0,
-        help="logits width of --shape; 0: its tokenizer's",
-    )
-    parser.add_argument(
-        "--rows", default="8,64", help="batch sizes, separated by commas"
-    )
-    parser.add_argument(
-        "--schema", default="plain", help="plain, maxlength, separated by commas"
-    )
-    parser.add_argument("--steps", type=int, default=64, help="measured steps a run")
-    parser.add_argument(
-        "--repetitions", type=int, default=4, help="measured runs a figure"
-    )
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument(
-        "--graph",
-        action="store_true",
-        help="loop: run the decode step as one CUDA graph",
-    )
-    parser.add_argument(
-        "--forward", default=",".join(FORWARDS), help="generate: how the model runs"
-    )
-    parser.add_argument("--out", type=Path, help="also write the JSON here")
+    parser.add("--model", MODEL_DIR, "folder of a model with its tokenizer", Path)
+    shape = "random weights of this shape instead"
+    parser.add_argument("--shape", choices=SHAPES, help=shape)
+    parser.add("--tokenizer", MODEL_DIR, "tokenizer folder to go with --shape", Path)
+    parser.add("--rows", [8, 64], "batch sizes, separated by commas", counts)
+    parser.add("--schema", ["plain"], "plain, maxlength", names)
+    parser.add("--steps", 64, "steps a run")
+    parser.add("--repetitions", 4, "measured runs a figure")
+    parser.add("--device", "cpu", "cpu or cuda")
+    graph = "loop: run the decode step as one CUDA graph"
+    parser.add_argument("--graph", action="store_true", help=graph)
+    parser.add("--forward", ["eager", "static"], "generate: how the model runs", names)
+    parser.out()
     options = parser.parse_args(arguments)
-    model, vocabulary, name = model_of(options)
-    schemas = options.schema.split(",")
-    rows = [int(count) for count in options.rows.split(",")]
-    plan = Plan(rows, schemas, options.steps, options.repetitions)
+    model, vocabulary = model_of(options)
+    result = {
+        **head("benchmarks.models", given(arguments), options.device),
+        "benchmark": options.what,
+        "model": options.shape or options.model.resolve().name,
+        "vocabulary": vocabulary.size,
+        "steps": options.steps,
+        "graph": options.graph,
+        "figures": [],
+    }
+    plan = partial(Plan, schemas=options.schema, steps=options.steps)
+    plan = partial(plan, repetitions=options.repetitions)
     if options.what == "loop":
-        graph = (
-            partial(GraphedModel, model, length=PROMPT + WARM_UP + options.steps)
-            if options.graph
-            else None
-        )
-        result = bench_loop(model, vocabulary, plan, model_for=graph)
+        length = len(_PROMPT) + options.steps
+        for rows in options.rows:
+            own = GraphedModel(model, rows, length) if options.graph else model
+            result["figures"] += bench_loop(own, vocabulary, plan([rows]))["figures"]
     else:
-        others = {"xgrammar": xgrammar_keywords(model, vocabulary, schemas)}
-        forwards = options.forward.split(",")
-        result = bench_transformers(
-            model, vocabulary, plan, forwards=forwards, others=others
-        )
-    text = json.dumps({**result, "model": name}, indent=1)
-    print(text)
-    if options.out is not None:
-        options.out.write_text(text + "\n")
+        for forward in options.forward:
+            for one in generated(model, vocabulary, plan(options.rows), forward):
+                result["figures"].append({"forward": forward, **one})
+    print(json.dumps(result, indent=1))
+    write(result, options.out)
 
 
-def model_of(options: argparse.Namespace) -> tuple[Any, Vocabulary, str]:
-    """The model that was asked for, with its vocabulary and what the JSON calls it."""
+def model_of(options: Any) -> tuple[Any, Vocabulary]:
+    """The model that was asked for, with its vocabulary."""
     if options.shape is None:
         loaded = load_model(options.model, options.device)
-        name = "demo" if options.model == MODEL_DIR else options.model.resolve().name
-        return loaded, model_vocabulary(load_tokenizer(options.model), loaded), name
+        return loaded, model_vocabulary(load_tokenizer(options.model), loaded)
     vocabulary = Vocabulary.from_tokenizer(load_tokenizer(options.tokenizer))
-    width = options.width or vocabulary.size
-    return random_model(options.shape, width, options.device), vocabulary, options.shape
+    return random_model(options.shape, vocabulary.size, options.device), vocabulary
+
+
+def generated(
+    model: Any, vocabulary: Vocabulary, plan: Plan, forward: str
+) -> list[Json]:
+    """Figures of `generate`: unguided, guided, and guided by xgrammar, in turns."""
+    static = {"cache_implementation": "static"} if forward == "static" else {}
+    xgrammar = xgrammar_keywords(model, vocabulary, plan.schemas)
+
+    def run(rows: int, keywords: Json) -> tuple[float, Tensor]:
+        inputs = torch.tensor([_PROMPT] * rows, device=model.device)
+        start = time.perf_counter()
+        out = model.generate(
+            inputs=inputs,
+            attention_mask=torch.ones_like(inputs),
+            max_new_tokens=plan.steps,
+            do_sample=False,
+            pad_token_id=vocabulary.stop_token_ids[0],
+            **static,
+            **keywords,
+        )
+        outputs = out[:, len(_PROMPT) :].cpu()
+        return (time.perf_counter() - start) * 1e3 / outputs.shape[1], outputs
+
+    def case(rows: int, name: str) -> tuple[Any, Callable[[], Json]]:
+        # Another batch size is another graph: without this, compiled ones pile up.
+        torch.compiler.reset()
+        spec = OutputSpec.json_schema(SCHEMAS[name])
+        checked: list[Tensor] = []
+
+        def guided() -> float:
+            kwargs = guide.generate_kwargs(spec)
+            with contextlib.closing(kwargs.call):
+                milliseconds, outputs = run(rows, dict(kwargs))
+                for error in kwargs.errors.values():
+                    raise error
+            checked[:] = [outputs]
+            return milliseconds
+
+        ways = {
+            "unguided": lambda: run(rows, {})[0],
+            "guided": guided,
+            "xgrammar": lambda: run(rows, xgrammar(name))[0],
+        }
+
+        def backend() -> Json:
+            return {"backend": check_outputs(vocabulary, spec, checked[0].tolist())}
+
+        return ways, backend
+
+    with Guide(vocabulary, model=model) as guide:
+        return plan.figures(case, warm_ups=_GENERATE_WARM_UP)
 
 
 def xgrammar_keywords(
     model: Any, vocabulary: Vocabulary, schemas: Sequence[str]
-) -> Callable[[str], dict[str, Any]]:
+) -> Callable[[str], Json]:
     """What `generate` takes to be guided by xgrammar's own processor, with the schemas
     as they are."""
     import xgrammar

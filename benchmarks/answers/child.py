@@ -1,62 +1,69 @@
-"""One vLLM engine of `benchmarks.answers`, in a process of its own.
-
-    python -m benchmarks.answers.child OPTIONS.json RESULT.json
-
-The result is written again after each way, so that a time limit costs what was not
-measured yet. The parent chooses the plugin's options by environment variables. Imports
-vLLM.
-"""
+"""One vLLM engine of `benchmarks.answers`. Imports vLLM."""
 
 from __future__ import annotations
 
 import itertools
-import sys
+import os
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from benchmarks.answers.ways import Way
-from benchmarks.engine_child import answer
-from benchmarks.measuring import question_in
-from guided_plugin.bench import environment
+from benchmarks.answers.ways import CPU, UNGUIDED, Way
+from benchmarks.harness import Json, own_schema, serve, start, watched
 
 
-def main(options_path: str, result_path: str) -> None:
-    """Answer every kind of task in every way."""
-    options = question_in(options_path)
-    bench = Bench(options)
-    result: dict[str, Any] = {
-        "environment": environment(options["device"]),
-        "cases": [],
-    }
-    for kind, tasks in itertools.groupby(options["tasks"], lambda task: task["kind"]):
+def measure(question: Json, tell: Callable[[Json], None]) -> None:
+    """Answer every kind of task in every way, or one job in turns."""
+    bench = _Bench(question)
+    if "repetitions" in question:
+        _job(bench, question, tell)
+        return
+    cases = []
+    for kind, tasks in itertools.groupby(question["tasks"], lambda task: task["kind"]):
         known = list(tasks)
-        for way in map(Way.named, options["ways"]):
+        for way in map(Way.named, question["ways"]):
             if way.asks(kind):
-                result["cases"].append(
-                    {"kind": kind, "way": way.name, **bench.answers(way, known)}
-                )
-                answer(result, result_path)
+                answers = bench.answers(way, known)
+                cases.append({"kind": kind, "way": way.name, **answers})
+                tell({"cases": cases})
 
 
-class Bench:
-    """An engine that is asked all tasks of a way in one call."""
+def _job(bench: _Bench, question: Json, tell: Callable[[Json], None]) -> None:
+    """The turns of `benchmarks.answers.job`; the first one warms up."""
+    way = Way.named(question["ways"][0])
+    turns = []
+    for turn in range(question["repetitions"] + 1):
+        tasks = [
+            {**task, "schema": own_schema(task["schema"], turn)}
+            for task in question["tasks"]
+        ]
+        found = {"new": bench.answers(way, tasks)}
+        lengths = [output["tokens"] for output in found["new"]["outputs"]]
+        same = [
+            {**task, "max_tokens": max(1, length)}
+            for task, length in zip(tasks, lengths, strict=True)
+        ]
+        unguided = Way.named(UNGUIDED)
+        found["unguided"] = bench.answers(unguided, same, ignore_eos=True)
+        found["known"] = bench.answers(way, tasks)
+        if turn:
+            turns.append(found)
+            tell({"turns": turns})
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        from vllm import LLM
 
-        arguments = dict(options["engine"])
-        if options["plugin"]:
+class _Bench:
+    def __init__(self, question: Json) -> None:
+        if question["device"] == "cpu":
+            os.environ.update(CPU)
+        if os.environ["GUIDED_PLUGIN"] != "0":
             from guided_plugin.vllm import GuidedLogitsProcessor
 
-            arguments["logits_processors"] = [GuidedLogitsProcessor]
-        self.llm: Any = LLM(options["model"], **arguments)
+            question["engine"]["logits_processors"] = [GuidedLogitsProcessor]
+        self.llm = start(question)
         self._refused: dict[int, str] = {}
         """Reasons, by the number of the request in a call."""
-        self.stepped: list[float] = []
-        """When the engine gave outputs."""
+        self._added = 0
         self._leave_out_refused()
-        self._tell_answers(Path(options["answered"]))
 
     def _leave_out_refused(self) -> None:
         """Make `LLM` leave out a request that is refused: it would give up all others
@@ -64,7 +71,6 @@ class Bench:
         from vllm.exceptions import VLLMValidationError
 
         add = self.llm._add_request
-        self._added = 0
 
         def added(*args: Any, **kwargs: Any) -> str:
             number = self._added
@@ -77,28 +83,14 @@ class Bench:
 
         self.llm._add_request = added
 
-    def _tell_answers(self, path: Path) -> None:
-        """Make the engine add a byte to a file for each answer."""
-        step = self.llm.llm_engine.step
-
-        def stepped() -> Any:
-            outputs = step()
-            self.stepped.append(time.monotonic())
-            with path.open("a") as told:
-                told.write("." * sum(output.finished for output in outputs))
-            return outputs
-
-        self.llm.llm_engine.step = stepped
-
-    def answers(
-        self, way: Way, tasks: list[dict[str, Any]], **more: Any
-    ) -> dict[str, Any]:
-        """Return the outputs of all tasks, answered in one call, and the seconds that
-        it took. `more`: of `SamplingParams`."""
+    def answers(self, way: Way, tasks: list[Json], **more: Any) -> Json:
+        """Return the outputs of all tasks, answered in one call, the seconds that it
+        took, and those between two outputs of the engine. `more`: of
+        `SamplingParams`."""
         from vllm import SamplingParams, TokensPrompt
 
         self._added = 0
-        self._refused = {}
+        self._refused.clear()
         prompts = [TokensPrompt(prompt_token_ids=task["tokens"]) for task in tasks]
         params = [
             SamplingParams(
@@ -109,19 +101,22 @@ class Bench:
             )
             for task in tasks
         ]
-        start = time.monotonic()
-        outputs = iter(self.llm.generate(prompts, params, use_tqdm=False))
-        seconds = time.monotonic() - start
+        stamps: list[float] = []
+        with watched(self.llm, lambda outputs: stamps.append(outputs.timestamp)):
+            start = time.monotonic()
+            outputs = iter(self.llm.generate(prompts, params, use_tqdm=False))
+            seconds = time.monotonic() - start
+        steps = [after - before for before, after in itertools.pairwise(stamps)]
         told = [
             _refusal(self._refused[number])
             if number in self._refused
             else _told(next(outputs))
             for number in range(len(tasks))
         ]
-        return {"seconds": seconds, "outputs": told}
+        return {"seconds": seconds, "steps": steps, "outputs": told}
 
 
-def _constraint(way: Way, task: dict[str, Any]) -> dict[str, Any]:
+def _constraint(way: Way, task: Json) -> Json:
     from vllm.sampling_params import StructuredOutputsParams
 
     asked = way.constraint(task["schema"], task["tools"])
@@ -130,7 +125,7 @@ def _constraint(way: Way, task: dict[str, Any]) -> dict[str, Any]:
     return {"extra_args": asked} if asked else {}
 
 
-def _told(output: Any) -> dict[str, Any]:
+def _told(output: Any) -> Json:
     own = output.outputs[0]
     reason = str(own.stop_reason) if own.finish_reason == "error" else None
     return {
@@ -141,9 +136,9 @@ def _told(output: Any) -> dict[str, Any]:
     }
 
 
-def _refusal(reason: str) -> dict[str, Any]:
+def _refusal(reason: str) -> Json:
     return {"text": "", "tokens": 0, "finish": "refused", "reason": reason}
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    serve(measure)

@@ -7,11 +7,11 @@ import hashlib
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from benchmarks.answers.judges import Verdict
 from benchmarks.answers.tasks import Task
 from benchmarks.answers.ways import Way
+from benchmarks.harness import Json
 
 TOLD = 0.05
 """Pairs with a larger p are in the raw file only."""
@@ -44,10 +44,10 @@ PAIR_COLUMNS = (
 def figure(
     way: str,
     tasks: Sequence[Task],
-    outputs: Sequence[dict[str, Any]],
+    outputs: Sequence[Json],
     verdicts: Sequence[Verdict],
     seconds: float,
-) -> dict[str, Any]:
+) -> Json:
     """Count the answers of one way to the tasks of one kind."""
     finishes = [output["finish"] for output in outputs]
     finished = [
@@ -80,7 +80,7 @@ def figure(
     }
 
 
-def broken_promises(figures: Sequence[dict[str, Any]]) -> list[str]:
+def broken_promises(figures: Sequence[Json]) -> list[str]:
     """Say which ways of this package finished answers that are not valid. No way of it
     may."""
     told = []
@@ -101,7 +101,7 @@ def digest(tasks: Sequence[Task]) -> str:
     return hashlib.sha256(repr(list(tasks)).encode()).hexdigest()[:16]
 
 
-def pairs(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def pairs(figures: Sequence[Json]) -> list[Json]:
     """Compare all ways of the same tasks, two at a time, the better one first."""
     return [
         pair(*sorted(both, key=lambda one: -one["right"]))
@@ -110,7 +110,7 @@ def pairs(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def pair(better: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+def pair(better: Json, other: Json) -> Json:
     """Compare two ways by the tasks that only one of them answers right."""
     both = list(zip(better["right_by_task"], other["right_by_task"], strict=True))
     only_better = both.count(("1", "0"))

@@ -4,7 +4,6 @@ valid    the answer is valid under the task's schema, by `jsonschema` equals   i
 this JSON value; texts are compared as in `same_text` calls    these calls in any order:
 name, all required arguments, no others, each one of the accepted values
          (an empty text among them: the argument may be missing)
-tool     the call has this name
 items    the answer's list has these items, and no others
 """
 
@@ -15,6 +14,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from benchmarks.harness import Json
 
 _IGNORED = re.compile(r"[ ,./\-_*^'\"]")
 """Characters that BFCL ignores in texts."""
@@ -36,7 +37,7 @@ class Verdict:
     """The output is JSON, without text around it."""
 
 
-def judged(text: str, schema: dict[str, Any], expected: dict[str, Any]) -> Verdict:
+def judged(text: str, schema: Json, expected: Json) -> Verdict:
     """Judge an output. One that is not JSON is neither valid nor right."""
     answer = first_json(text)
     if answer is None:
@@ -91,7 +92,7 @@ def is_json(text: str) -> bool:
     return True
 
 
-def valid(answer: Any, schema: dict[str, Any]) -> bool:
+def valid(answer: Any, schema: Json) -> bool:
     """Tell whether the answer is valid under the schema, by the draft that the schema
     names."""
     from jsonschema import Draft202012Validator
@@ -101,7 +102,7 @@ def valid(answer: Any, schema: dict[str, Any]) -> bool:
     return bool(checks(schema).is_valid(answer))
 
 
-def right_calls(answer: Any, expected: Sequence[dict[str, Any]]) -> bool:
+def right_calls(answer: Any, expected: Sequence[Json]) -> bool:
     """Tell whether the calls are those that are expected, each of them once."""
     given = list(answer) if isinstance(answer, list) else [answer]
     if len(given) != len(expected):
@@ -116,7 +117,7 @@ def right_calls(answer: Any, expected: Sequence[dict[str, Any]]) -> bool:
     return True
 
 
-def _is_call(given: Any, expected: dict[str, Any]) -> bool:
+def _is_call(given: Any, expected: Json) -> bool:
     ((name, arguments),) = expected.items()
     return (
         isinstance(given, dict)
@@ -126,7 +127,7 @@ def _is_call(given: Any, expected: dict[str, Any]) -> bool:
     )
 
 
-def _right_arguments(given: dict[str, Any], expected: dict[str, Any]) -> bool:
+def _right_arguments(given: Json, expected: Json) -> bool:
     if not given.keys() <= expected.keys():
         return False
     return all(
@@ -161,19 +162,12 @@ def same_text(given: str, expected: str) -> bool:
     return _IGNORED.sub("", given).lower() == _IGNORED.sub("", expected).lower()
 
 
-def right_tool(answer: Any, name: str) -> bool:
-    """Tell whether the answer calls this tool, whatever its arguments."""
-    return isinstance(answer, dict) and answer.get("name") == name
-
-
-def right_items(answer: Any, expected: Sequence[dict[str, Any]]) -> bool:
+def right_items(answer: Any, expected: Sequence[Json]) -> bool:
     """Tell whether the answer's list has all items, and no others."""
     return len(items_found(answer, expected)) == len(expected) == len(_items(answer))
 
 
-def items_found(
-    answer: Any, expected: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
+def items_found(answer: Any, expected: Sequence[Json]) -> list[Json]:
     """Return the expected items that the answer has."""
     given = _items(answer)
     return [item for item in expected if any(_is_item(one, item) for one in given)]
@@ -188,7 +182,7 @@ def _items(answer: Any) -> list[Any]:
     return answer if isinstance(answer, list) else []
 
 
-def _is_item(given: Any, expected: dict[str, Any]) -> bool:
+def _is_item(given: Any, expected: Json) -> bool:
     if isinstance(given, str):
         given = {"name": given}
     return isinstance(given, dict) and all(
@@ -208,7 +202,6 @@ JUDGES: dict[str, Callable[[Any, Any], bool]] = {
     "valid": lambda answer, expected: True,
     "equals": lambda answer, expected: equal(answer, expected),
     "calls": right_calls,
-    "tool": right_tool,
     "items": right_items,
 }
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from benchmarks.answers.tasks import Task
+from benchmarks.harness import Json
 from guided_plugin.cli.loading import InputError
 
 CALL = "<tool_call>"
@@ -46,14 +47,14 @@ def prompt_text(tokenizer: Any, task: Task) -> str:
     return _applied(tokenizer, messages)
 
 
-def _applied(tokenizer: Any, messages: list[dict[str, Any]], **more: Any) -> str:
+def _applied(tokenizer: Any, messages: list[Json], **more: Any) -> str:
     text = tokenizer.apply_chat_template(
         messages, tokenize=False, add_generation_prompt=True, **more
     )
     return str(text)
 
 
-def _with_functions(task: Task) -> list[dict[str, Any]]:
+def _with_functions(task: Task) -> list[Json]:
     """Return the messages with the functions before the first, and what to answer
     behind the last."""
     functions = "\n".join(json.dumps(tool["function"]) for tool in task.tools)

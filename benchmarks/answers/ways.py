@@ -11,24 +11,25 @@ for the tasks `calls`: what a server makes of `tools` with `tool_choice: auto`,
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
+from benchmarks.harness import Json
 from guided_plugin.cli.loading import InputError
 from guided_plugin.config import Whitespace
 
+PLUGIN = "plugin"
 UNGUIDED = "unguided"
 TOOLS = "tools"
 _FORMS = get_args(Whitespace)
 _OWN = ("guidance", "xgrammar")
 _CHANGES = {
-    "plugin": {"open", "any", "close", "jump"},
+    PLUGIN: {"open", "any", "close", "jump"},
     "own": {"compact"},
     TOOLS: {"required", "held"},
     UNGUIDED: set[str](),
 }
-_CPU = {"VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+CPU = {"VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 """GiB of keys and values; and vLLM does not pin its threads, so that it shares the
 machine with others."""
 
@@ -56,13 +57,13 @@ class Way:
     def _kind(self) -> str:
         if self.base in (UNGUIDED, TOOLS):
             return self.base
-        return "plugin" if self.base in _FORMS else "own"
+        return PLUGIN if self.base in _FORMS else "own"
 
     @property
     def promises_valid(self) -> bool:
         """Tell whether this package guides the whole answer, so that every finished one
         must be valid."""
-        return self._kind == "plugin" or self.changes == {"required", "held"}
+        return self._kind == PLUGIN or self.changes == {"required", "held"}
 
     def asks(self, kind: str) -> bool:
         """Tell whether this way answers tasks of a kind."""
@@ -73,11 +74,9 @@ class Way:
         """The engine that answers: ways of one engine share a process."""
         if self._kind == "own":
             return self.name
-        return "plugin+jump" if "jump" in self.changes else "plugin"
+        return f"{PLUGIN}+jump" if "jump" in self.changes else PLUGIN
 
-    def constraint(
-        self, schema: dict[str, Any], tools: list[dict[str, Any]]
-    ) -> dict[str, Any]:
+    def constraint(self, schema: Json, tools: list[Json]) -> Json:
         """Return the arguments of `SamplingParams` that ask for this schema. `json` is
         vLLM's own."""
         if self._kind == UNGUIDED:
@@ -89,7 +88,7 @@ class Way:
             return {} if tag is None else {"guided": {"structural_tag": tag}}
         if self._kind == "own":
             return {"json": schema}
-        spec: dict[str, Any] = {"json_schema": schema}
+        spec: Json = {"json_schema": schema}
         if "any" in self.changes:
             document = {"type": "json_schema", "json_schema": schema, "any_order": True}
             spec = {"structural_tag": {"format": document}}
@@ -100,9 +99,7 @@ class Way:
         return {"guided": {**spec, "whitespace": self.base, **options}}
 
 
-def _server_tag(
-    tools: list[dict[str, Any]], *, required: bool, held: bool
-) -> dict[str, Any] | None:
+def _server_tag(tools: list[Json], *, required: bool, held: bool) -> Json | None:
     """Return the structural tag that vLLM's server makes of a request's tools, of the
     parser `hermes`."""
     from vllm.entrypoints.openai.chat_completion.protocol import (
@@ -121,24 +118,15 @@ def _server_tag(
     return None if tag is None else dict(tag.model_dump(mode="json"))
 
 
-def engine_environment(engine: str, device: str) -> dict[str, str]:
-    """Return the variables that switch this package on or off in an engine. vLLM's V2
-    runner needs a GPU."""
-    options = {"plugin": "1", "plugin+jump": json.dumps({"jump_forward": True})}
-    variables = {"GUIDED_PLUGIN": options.get(engine, "0")}
-    if device == "cpu":
-        return {**variables, "VLLM_USE_V2_MODEL_RUNNER": "0", **_CPU}
-    return {**variables, "VLLM_USE_V2_MODEL_RUNNER": "1"}
+def engine_plugin(engine: str) -> Json | None:
+    """Return the options of this package in an engine; None: it is off."""
+    return {PLUGIN: {}, f"{PLUGIN}+jump": {"jump_forward": True}}.get(engine)
 
 
-def engine_arguments(engine: str) -> dict[str, Any]:
+def engine_arguments(engine: str) -> Json:
     """Return the arguments of an engine that choose vLLM's own backend."""
     backend, _, compact = engine.partition("+")
     if backend not in _OWN:
         return {}
-    return {
-        "structured_outputs_config": {
-            "backend": backend,
-            "disable_any_whitespace": bool(compact),
-        }
-    }
+    own = {"backend": backend, "disable_any_whitespace": bool(compact)}
+    return {"structured_outputs_config": own}

@@ -22,15 +22,16 @@ from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["BEGIN", "END", "ENGINES", "OURS", "Engine"]
+__all__ = ["BEGIN", "END", "ENGINES", "OURS", "Engine", "Json"]
 
+Json = dict[str, Any]
 BEGIN = "<f>"
 END = "</f>"
 OURS = ("auto", "llguidance")
 ENGINES = (*OURS, "raw-llguidance", "raw-xgrammar")
 
 
-def tag_of(schema: Any) -> dict[str, Any]:
+def tag_of(schema: Any) -> Json:
     """A structural tag around a schema."""
     content = {"type": "json_schema", "json_schema": schema}
     part = {"type": "tag", "begin": BEGIN, "content": content, "end": END}
@@ -94,7 +95,7 @@ class Engine:
             kind = "structural_tag" if tag else "json_schema"
             text = json.dumps(tag_of(schema) if tag else schema)
             return self._raw.compile(OutputSpec(kind, text, strict=True))
-        options: dict[str, Any] = {"strict": False, "backend": self.name}
+        options: Json = {"strict": False, "backend": self.name}
         if tag:
             return self._compiler.compile(
                 OutputSpec.structural_tag(tag_of(schema), **options)

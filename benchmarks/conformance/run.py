@@ -15,7 +15,6 @@ import gzip
 import importlib.metadata
 import json
 import platform
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -35,74 +34,40 @@ are."""
 
 def main() -> int:
     """Measure, and write the raw files."""
-    options = _options()
-    for part in options.parts:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    suite = "the official suite: a folder or a tar archive"
+    add("--suite", type=Path, required=True, help=suite)
+    add("--every", type=int, default=1, help="take each Nth schema")
+    add("--parts", default=",".join(PARTS), help="of suite, formats")
+    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    add("--date", default=today, help="of the raw files")
+    options = parser.parse_args()
+    for part in options.parts.split(","):
         start = time.monotonic()
-        _write(
-            options,
-            part,
-            [_short(row) for row in PARTS[part](options.suite, ENGINES, options.every)],
-        )
+        rows = list(PARTS[part](options.suite, ENGINES, options.every))
+        for row in rows:
+            if row["engine"] != "auto":
+                named = row["named"]
+                row["named"] = {kind: named[kind][:_MOST_NAMED] for kind in named}
+        _write(options, part, rows)
         print(f"{part}: {time.monotonic() - start:.0f} s", flush=True)
     return 0
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--suite",
-        type=Path,
-        required=True,
-        help="the official suite: a folder or a tar archive",
-    )
-    parser.add_argument(
-        "--every", type=int, default=1, metavar="N", help="take each Nth schema"
-    )
-    parser.add_argument("--parts", default=",".join(PARTS))
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=ROOT / "benchmarks" / "results",
-        help="raw files",
-    )
-    parser.add_argument(
-        "--date", default=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    )
-    options = parser.parse_args()
-    options.parts = [part for part in options.parts.split(",") if part]
-    if unknown := set(options.parts) - set(PARTS):
-        parser.error(f"unknown parts: {', '.join(sorted(unknown))}")
-    return options
-
-
-def _short(row: dict[str, Any]) -> dict[str, Any]:
-    if row["engine"] != "auto":
-        row["named"] = {
-            kind: named[:_MOST_NAMED] for kind, named in row["named"].items()
-        }
-    return row
-
-
 def _write(options: Any, part: str, rows: list[dict[str, Any]]) -> None:
-    command = "python benchmarks/conformance/run.py --suite SUITE"
     packages = ("llguidance", "xgrammar", "jsonschema-rs")
+    versions = {package: importlib.metadata.version(package) for package in packages}
     document = {
-        "command": command
-        + shlex.join(["", "--every", str(options.every), "--parts", part]),
+        "command": f"python benchmarks/conformance/run.py --suite SUITE --every {options.every} --parts {part}",
         "date": options.date,
-        "versions": {"Python": platform.python_version()}
-        | {package: importlib.metadata.version(package) for package in packages},
+        "versions": {"Python": platform.python_version(), **versions},
         "every": options.every,
         part: rows,
     }
-    _path(options, part).write_bytes(
-        gzip.compress(json.dumps(document).encode(), 9, mtime=0)
-    )
-
-
-def _path(options: Any, part: str) -> Path:
-    path: Path = options.results / f"{options.date}-conformance-{part}.json.gz"
-    return path
+    name = f"{options.date}-conformance-{part}.json.gz"
+    data = gzip.compress(json.dumps(document).encode(), 9, mtime=0)
+    (ROOT / "benchmarks" / "results" / name).write_bytes(data)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urldefrag, urljoin
 
-from engines import Engine, refusal
+from engines import Engine, Json, refusal
 from instances import near
 from official_suite import DRAFTS, Group, groups
 from oracle import OracleError, oracle, read_exactly
@@ -21,19 +21,19 @@ from guided_plugin.spec.schema import walk
 __all__ = ["formats", "suite"]
 
 
-def suite(source: Path, names: Iterable[str], every: int) -> Iterator[dict[str, Any]]:
+def suite(source: Path, names: Iterable[str], every: int) -> Iterator[Json]:
     """One document for each engine, draft and place: outside a tag and inside one."""
     yield from _scores(source, names, every, "")
 
 
-def formats(source: Path, names: Iterable[str], every: int) -> Iterator[dict[str, Any]]:
+def formats(source: Path, names: Iterable[str], every: int) -> Iterator[Json]:
     """The same of `optional/format`, for the formats that are enforced."""
     yield from _scores(source, names, 1 if every < 3 else every, "optional/format")
 
 
 def _scores(
     source: Path, names: Iterable[str], every: int, folder: str
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Json]:
     vocabulary = special_vocabulary(padded=True)
     for name in names:
         engine = Engine(name, vocabulary)
@@ -45,17 +45,12 @@ def _scores(
             ]
             for tag in (False, True) if not folder else (False,):
                 rows = [_row(engine, walker, group, tag) for group in chosen]
-                yield {
-                    "engine": name,
-                    "draft": draft,
-                    "tag": tag,
-                    **_sums(rows),
-                    "keywords": _by_keyword(rows),
-                }
+                own = {"engine": name, "draft": draft, "tag": tag}
+                yield {**own, **_sums(rows), "keywords": _by_keyword(rows)}
 
 
-def _row(engine: Engine, walker: Walker, group: Group, tag: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {
+def _row(engine: Engine, walker: Walker, group: Group, tag: bool) -> Json:
+    row: Json = {
         "keyword": group.keyword,
         "name": group.name,
         "refused": 0,
@@ -125,7 +120,7 @@ def needs_remote(schema: Any) -> bool:
     return meta or bool(wanted - known)
 
 
-def _with_bases(schema: Any, base: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _with_bases(schema: Any, base: str) -> Iterator[tuple[str, Json]]:
     """Every object of a schema, with the address that its references are relative
     to."""
     bases: dict[tuple[str | int, ...], str] = {(): base}
@@ -146,7 +141,7 @@ def _with_bases(schema: Any, base: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield above, node
 
 
-def _sums(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _sums(rows: list[Json]) -> Json:
     """What is counted, and each thing that is wrong by its name."""
     return {
         "schemas": len(rows),
@@ -174,7 +169,7 @@ def _sums(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _by_keyword(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _by_keyword(rows: list[Json]) -> list[Json]:
     """The sums of each file of the suite."""
     found = []
     for keyword in sorted({row["keyword"] for row in rows}):

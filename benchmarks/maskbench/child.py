@@ -1,10 +1,9 @@
 """The process that measures MaskBench files, one at a time, and may hang or crash while
 it does.
 
-`pool.py` starts it with a file of settings. It first sends a `Ready`, or the error that
-keeps it from starting. Then for each path it receives, it sends a text at each stage,
-which tells the parent where it died, and a `FileResult`. An exception of a backend ends
-it, with a traceback.
+For each path it gets it sends a text at each stage, which tells the parent where it
+died, and a `FileResult`. `Child` is the parent's side: it kills a process that takes
+too long, and tells what became of one that crashed.
 """
 
 from __future__ import annotations
@@ -12,31 +11,58 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import pickle
-import socket
-import statistics
+import multiprocessing
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.maskbench.result import FileResult
 from benchmarks.samples import TextTokens
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import UNBOUNDED, GuidedConfig
 from guided_plugin.errors import GrammarError, GuidedError, SpecError
 from guided_plugin.grammar.base import Grammar, Matcher, MatcherBatch
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.ipc.channel import Channel, ChannelClosedError
-from guided_plugin.ipc.spawn import die_first, die_with
+from guided_plugin.ipc.spawn import exit_reason
 from guided_plugin.spec import OutputSpec
 
 _ROW = [0]
-_EMPTY_CALLS = 10_001
+
+
+@dataclass(slots=True)
+class FileResult:
+    """One file with one backend."""
+
+    name: str
+    status: str = "passing"
+    """`passing`, `wrong` (it compiled, and an instance got the wrong answer), `early
+    stop` (it has `early_stops`; this comes before `wrong`), `refused` or `died`."""
+    error: str = ""
+    """Why it was refused or died."""
+    seconds: float = 0.0
+    """Time of the whole file, with everything that isn't measured."""
+    backend: str = ""
+    """The backend that compiled the schema."""
+    reason: str = ""
+    """Why this backend, and how it takes the schema."""
+    tests: int = 0
+    wrong_accepts: list[int] = field(default_factory=list)
+    """Invalid instances that were accepted, by their place in `tests`."""
+    wrong_refusals: list[int] = field(default_factory=list)
+    """Valid instances that were refused."""
+    early_stops: list[str] = field(default_factory=list)
+    """Instances where a stop token was allowed before the output was complete, or
+    missing when it was, or another special token was allowed."""
+    faults: list[str] = field(default_factory=list)
+    """Where a matcher contradicted itself; `wrong_*` doesn't show these."""
+    first_mask_ms: float | None = None
+    mask_ns: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Time of every mask of every instance, but for the first mask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +78,58 @@ class Settings:
     limit: float
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A child's first message."""
+class Child:
+    """One process, for one file after the other until it dies."""
 
-    empty_call_us: float
-    """What the clock shows for a call that does nothing; contained in every mask's
-    time."""
+    def __init__(self, settings: Settings) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._limit = settings.limit
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=serve, args=(theirs, settings), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        started = self._heard(None)
+        if started is not None:
+            self.stop()
+            raise GuidedError(
+                str(started),
+                where=f"backend {settings.backend}",
+                hint="nothing can be measured without such a process",
+            )
+
+    def measure(self, path: Path) -> FileResult:
+        """Measure a file; one that kills the process has `died`."""
+        stage = "reading"
+        start = time.monotonic()
+        self._pipe.send(path)
+        while True:
+            message = self._heard(start + self._limit)
+            if isinstance(message, FileResult):
+                return message
+            if isinstance(message, EOFError):
+                seconds = time.monotonic() - start
+                error = f"{message}, {stage}"
+                return FileResult(path.name, "died", error, seconds)
+            stage = message
+
+    def _heard(self, deadline: float | None) -> Any:
+        """The next message; an EOFError that says how the process ended, if it did."""
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        try:
+            if self._pipe.poll(left):
+                return self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            return EOFError(exit_reason(self._process.exitcode or 0))
+        self.stop()
+        return EOFError(f"killed after {self._limit:.0f} s")
+
+    def stop(self) -> None:
+        """Kill it, whatever it does."""
+        self._process.kill()
+        self._process.join()
 
 
 class FileBench:
@@ -217,14 +288,6 @@ class FileBench:
                 with contextlib.suppress(GrammarError):
                     self._first_mask(OutputSpec.json_schema(schema, backend=name))
 
-    def empty_call_us(self) -> float:
-        """Median time of a call that does nothing, measured as a mask is."""
-        batch: Any = _NoBatch()
-        return (
-            statistics.median(self._timed_fill(batch) for _ in range(_EMPTY_CALLS))
-            / 1e3
-        )
-
 
 def _bits(vocabulary: Vocabulary, tokens: Collection[int]) -> NDArray[np.int32]:
     """A mask row that allows these tokens."""
@@ -237,11 +300,6 @@ def _allows(row: NDArray[np.int32], token: int) -> bool:
     return bool(int(row[token >> 5]) >> (token & 31) & 1)
 
 
-class _NoBatch:
-    def fill(self, mask: Any, rows: list[int]) -> None:
-        """Nothing."""
-
-
 def text_of(data: Any) -> str:
     """An instance as JSON. A lone surrogate has no UTF-8; what Python writes for it is
     its escape."""
@@ -250,40 +308,33 @@ def text_of(data: Any) -> str:
     )
 
 
-def main(sock: socket.socket, parent: int, settings_file: str) -> None:
+def serve(pipe: Connection, settings: Settings) -> None:
     """Measure the files that the parent names, until it is gone."""
-    die_with(parent)
-    die_first()
-    settings: Settings = pickle.loads(Path(settings_file).read_bytes())
-    with contextlib.suppress(ChannelClosedError):
-        _serve(settings, Channel(sock))
-
-
-def _serve(settings: Settings, channel: Channel) -> None:
-    def tell(message: object) -> None:
-        channel.send(message)
-        channel.drain()
-
     vocabulary = settings.vocabulary
     encoder = settings.encoder
     if encoder is not None:
         vocabulary = replace(vocabulary, encode=lambda text: _encoded(encoder, text))
     try:
-        bench = FileBench(vocabulary, settings.backend, tell)
+        bench = FileBench(vocabulary, settings.backend, pipe.send)
     except GuidedError as error:
-        tell(error)
+        pipe.send(error)
         return
     # Collections would fall into some masks and not into others: they happen between
     # files.
     gc.disable()
     gc.collect()
     gc.freeze()
-    tell(Ready(bench.empty_call_us()))
-    while True:
-        for path in channel.wait():
-            result = bench.measure(path)
+    pipe.send(None)
+    with contextlib.suppress(EOFError):
+        while True:
+            path = pipe.recv()
+            try:
+                result = bench.measure(path)
+            except Exception as error:  # a backend's own, which costs this file
+                said = f"{type(error).__name__}: {error}"
+                result = FileResult(path.name, "died", said)
             gc.collect()  # before the answer: what crashes here is this file's fault
-            tell(result)
+            pipe.send(result)
 
 
 def _encoded(encoder: Any, text: str) -> list[int]:

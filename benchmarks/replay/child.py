@@ -1,28 +1,27 @@
-"""One vLLM engine of `benchmarks.replay`, in a process of its own.
-
-    python -m benchmarks.replay.child OPTIONS.json RESULT.json
-
-The result is written again after each batch size, so that a time limit costs what was
-not measured yet. Engines of one call start and measure in turns. Imports vLLM. The
-parent chooses the runner and the plugin's options by environment variables.
-"""
+"""One vLLM engine of `benchmarks.replay`. Engines of one call start and measure in
+turns. Imports vLLM."""
 
 from __future__ import annotations
 
-import gzip
-import json
+import itertools
 import random
-import sys
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from benchmarks.engine_child import answer, thread_clock, watched
-from benchmarks.measuring import question_in, turn
+from benchmarks.harness import (
+    Json,
+    own_schema,
+    serve,
+    start,
+    thread_clock,
+    turn,
+    watched,
+)
 from benchmarks.replay.documents import passes_of
 from benchmarks.replay.force import KEY, install
-from benchmarks.replay.trace import Case, Trace, device_times
-from guided_plugin.bench import environment, median
+from benchmarks.replay.trace import Case, Trace
+from guided_plugin.bench import median
 from guided_plugin.errors import PipelineError
 from guided_plugin.hosts.vllm.common import GUIDED, METRICS
 
@@ -36,174 +35,119 @@ ROOM = 64
 token, as answers do. vLLM learns of that a step later than of an end by number."""
 
 
-def main(options_path: str, result_path: str) -> None:
-    """Measure what the options ask for."""
-    options = question_in(options_path)
-    with turn(options["turns"]):
-        bench = _Bench(options)
-    figures: list[dict[str, Any]] = []
-    for rows in options["rows"]:
+def measure(question: Json, tell: Callable[[Json], None]) -> None:
+    """All batch sizes, one after the other."""
+    with turn(question["turns"]):
+        bench = _Bench(question)
+    figures: list[Json] = []
+    for rows in question["rows"]:
         figures += bench.figures(rows)
-        answer(
-            {"environment": environment(options["device"]), "figures": figures},
-            result_path,
-        )
+        tell({"figures": figures})
 
 
 class _Bench:
-    def __init__(self, options: dict[str, Any]) -> None:
-        from vllm import LLM
-
-        self.options = options
-        self.llm: Any = LLM(
-            options["model"],
-            tokenizer=options["tokenizer"],
-            max_num_seqs=max(options["rows"]),
-            max_model_len=PROMPT + options["longest"] + ROOM + 16,
-            enable_prefix_caching=False,
-            **options["engine"],
-            **(_profiler(options["traces"]) if options["profile"] else {}),
-        )
+    def __init__(self, question: Json) -> None:
+        self.question = question
+        length = PROMPT + question["longest"] + ROOM + 16
+        rows = max(question["rows"])
+        self.llm = start(question, max_num_seqs=rows, max_model_len=length)
         self.random = random.Random(1)
+        self.numbers = itertools.count()
 
-    def figures(self, rows: int) -> list[dict[str, Any]]:
+    def figures(self, rows: int) -> list[Json]:
         """Of every kind and form. They take turns, and the order is reversed every
         other time."""
-        cases = [Case(leg, rows) for leg in self.options["legs"]]
+        cases = [Case(leg, rows) for leg in self.question["legs"]]
         for case in cases:
             case.passes = passes_of(self._queue(case), case.leg["drafts"])
-        for repetition in range(self.options["repetitions"] + 1):
+        for repetition in range(self.question["repetitions"] + 1):
             for case in cases if repetition % 2 == 0 else reversed(cases):
-                with turn(self.options["turns"]):
+                with turn(self.question["turns"]):
                     self._repeat(case, counts=repetition > 0)
-        profiles: list[dict[str, Any]] = [{} for _ in cases]
-        if rows in self.options["profile"]:
-            with turn(self.options["turns"]):
-                profiles = [self._profile(case) for case in cases]
-        return [
-            self._figure(case) | own for case, own in zip(cases, profiles, strict=True)
-        ]
+        return [self._figure(case) for case in cases]
 
-    def _queue(self, case: Case) -> list[dict[str, Any]]:
+    def _queue(self, case: Case) -> list[Json]:
         documents = case.leg["documents"]
-        count = max(self.options["least"], self.options["queue"] * case.rows)
+        count = max(self.question["least"], self.question["queue"] * case.rows)
         return [documents[number % len(documents)] for number in range(count)]
-
-    def _profile(self, case: Case) -> dict[str, Any]:
-        """Of one more run, which takes longer."""
-        self.llm.start_profile()
-        trace, _ = self._run(case, self._queue(case), counts=False)
-        self.llm.stop_profile()
-        # one of each rank
-        first, *_ = files = sorted(Path(self.options["traces"]).glob("*.gz"))
-        events = json.loads(gzip.decompress(first.read_bytes()))["traceEvents"]
-        for path in files:
-            path.unlink()
-        return device_times(events, len(trace.steps))
 
     def _repeat(self, case: Case, *, counts: bool) -> None:
         rows = case.rows
         queue = self._queue(case)
-        count = len(queue)
         trace, _ = self._run(case, queue, counts=counts)
-        batches = [
-            queue[at : at + rows]
-            for at in range(0, max(rows, self.options["least"] // 2), rows)
+        seconds = [
+            self._run(case, queue[at : at + rows], counts=counts)[1]
+            for at in range(0, max(rows, self.question["least"] // 2), rows)
         ]
-        seconds = [self._run(case, batch, counts=counts)[1] for batch in batches]
-        if counts:
-            queued = trace.queued(count)
-            document_ms = round(
-                rows
-                * case.passes["tokens"]
-                / count
-                / queued["tokens_per_second"]
-                * 1e3,
-                3,
-            )
-            batch_ms = round(sum(seconds) / len(seconds) * 1e3, 3)
-            case.runs.append(
-                {**queued, "document_ms": document_ms, "batch_ms": batch_ms}
-            )
+        if not counts:
+            return
+        run = trace.queued(len(queue))
+        tokens = case.passes["tokens"] / len(queue)
+        document_ms = rows * tokens / run["tokens_per_second"] * 1e3
+        run["document_ms"] = round(document_ms, 3)
+        run["batch_ms"] = round(sum(seconds) / len(seconds) * 1e3, 3)
+        case.runs.append(run)
 
     def _run(
-        self, case: Case, documents: list[dict[str, Any]], *, counts: bool
+        self, case: Case, documents: list[Json], *, counts: bool
     ) -> tuple[Trace, float]:
         """Answer these requests, which begin when all are handed in. The trace; seconds
         from then on."""
         engine = self.llm.llm_engine
         trace = Trace(case.rows, thread_clock())
-        names = []
+        asked = {}
         outputs = {}
-        with watched(engine.engine_core, trace.note):
+        with watched(self.llm, trace.note):
             for number, document in enumerate(documents):
-                given = {
-                    "prompt_token_ids": self.random.choices(range(100, 1000), k=PROMPT)
-                }
+                prompt = self.random.choices(range(100, 1000), k=PROMPT)
                 admitted = case.rows if number == len(documents) - 1 else 0
-                names.append(
-                    engine.add_request(
-                        str(number), given, self._params(document, admitted)
-                    )
+                name = engine.add_request(
+                    str(number),
+                    {"prompt_token_ids": prompt},
+                    self._params(document, admitted),
                 )
+                asked[name] = document
             start = time.monotonic()
             while engine.has_unfinished_requests():
-                outputs.update(
-                    (int(output.request_id), output) for output in engine.step()
-                )
+                outputs.update((int(one.request_id), one) for one in engine.step())
         if max(len(tokens) for _, tokens, *_ in trace.steps) > case.rows:
             what = f"more than {case.rows} rows ran: vLLM limits them in another way than expected"
             raise PipelineError(what, where="benchmarks.replay.force")
         if counts:
-            case.judge(
-                documents,
-                [outputs[number].outputs[0] for number in range(len(documents))],
-            )
-            case.count_unforced(dict(zip(names, documents, strict=True)), trace)
+            given = [outputs[number].outputs[0] for number in range(len(documents))]
+            case.judge(documents, given)
+            case.count_unforced(asked, trace)
         return trace, trace.steps[-1][0] - start
 
-    def _params(self, document: dict[str, Any], admitted: int) -> Any:
+    def _params(self, document: Json, admitted: int) -> Any:
         from vllm import SamplingParams
 
         extra = {KEY: {"tokens": document["tokens"], "rows": admitted}}
-        if self.options["guided"] and document["spec"] is not None:
-            extra[GUIDED] = document["spec"]
+        spec = document["spec"]
+        if self.question["guided"] and spec is not None:
+            if self.question["new"]:
+                schema = own_schema(spec["json_schema"], next(self.numbers))
+                spec = {**spec, "json_schema": schema}
+            extra[GUIDED] = spec
         most = len(document["tokens"]) + ROOM
         return SamplingParams(
             max_tokens=most, temperature=0.0, detokenize=False, extra_args=extra
         )
 
-    def _figure(self, case: Case) -> dict[str, Any]:
-        figure = {
-            **{name: case.leg[name] for name in ("kind", "form", "digest")},
-            **{
-                name: getattr(case, name)
-                for name in ("rows", "outputs", "wrong", "differences", "unforced")
-            },
-            **{name: case.passes[name] for name in ("bound", "alone")},
-            **{
-                name: median((run[name] for run in case.runs), 3)
-                for name in case.runs[0]
-            },
-            "runs": case.runs,
-        }
-        if self.options["guided"]:
-            figure["metrics"] = [
-                answer[0] for answer in self.llm.collective_rpc(METRICS) if answer
-            ]
-        print(json.dumps(figure), flush=True)
+    def _figure(self, case: Case) -> Json:
+        figure = {name: case.leg[name] for name in ("kind", "form", "digest")}
+        for name in ("rows", "outputs", "wrong", "differences", "unforced"):
+            figure[name] = getattr(case, name)
+        for name in ("bound", "alone"):
+            figure[name] = case.passes[name]
+        for name in case.runs[0]:
+            figure[name] = median((run[name] for run in case.runs), 3)
+        figure["runs"] = case.runs
+        if self.question["guided"]:
+            answers = self.llm.collective_rpc(METRICS)
+            figure["metrics"] = [answer[0] for answer in answers if answer]
         return figure
 
 
-def _profiler(folder: str) -> dict[str, Any]:
-    kind: dict[str, Any] = {
-        "profiler": "torch",
-        "torch_profiler_dir": folder,
-        "ignore_frontend": True,
-    }
-    kind |= {"torch_profiler_with_stack": False, "torch_profiler_activities": ["CUDA"]}
-    return {"profiler_config": {**kind, "torch_profiler_dump_cuda_time_total": False}}
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    serve(measure)

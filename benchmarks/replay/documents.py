@@ -4,7 +4,6 @@ forces.
     tools   valid instances of function-call schemas: those of BFCL, Glaive and MCP in MaskBench, as they are
     real    valid instances of the schemas of all sources
     free    descriptions in the sample's schemas, put one behind the other: plain text, never guided
-    beside  `free` and `tools` in turn
 
 Instances are written with their own order of keys, in one of `FORMS`, and ended with a
 stop token. Left out are those that a fresh matcher refuses, and those longer than
@@ -15,9 +14,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -34,7 +33,7 @@ from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 
-KINDS = ("tools", "real", "free", "beside")
+KINDS = ("tools", "real", "free")
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "compact": ("compact", {"separators": (",", ":")}),
     "spaced": ("spaced", {}),
@@ -70,22 +69,15 @@ class Document:
 
 
 class Documents:
-    """Chosen from a sample, the same for the same seed and vocabulary."""
+    """Chosen from a sample, the same for the same vocabulary."""
 
     def __init__(
-        self,
-        sample: Path,
-        vocabulary: Vocabulary,
-        longest: int,
-        seed: int,
-        drafts: int,
-        *,
-        strict: bool,
+        self, sample: Path, vocabulary: Vocabulary, longest: int, drafts: int
     ) -> None:
         self._vocabulary = vocabulary
         self._longest = longest
-        self._strict = strict
-        self._drafts, self._offers = drafts, forced.ForcedTokens(vocabulary)
+        self._drafts = drafts
+        self._offers = forced.ForcedTokens(vocabulary)
         self._text = TextTokens(vocabulary)
         self._forced = ForcedTokens(vocabulary)
         with open_sample(sample) as files:
@@ -93,77 +85,55 @@ class Documents:
                 (PurePosixPath(name).name, json.loads(path.read_bytes()))
                 for name, path in files.items()
             ]
-        random.Random(seed).shuffle(self._files)
-        self.left_out: dict[str, int] = {}
+        random.Random(1).shuffle(self._files)
+        self.left_out: Counter[str] = Counter()
         """How many documents of each kind and form were tried and not taken."""
 
-    def choose(
-        self,
-        kind: str,
-        form: str,
-        count: int,
-        progress: Callable[[], None] = lambda: None,
-    ) -> list[Document]:
-        """At most so many of a kind. Raises SpecError where this version has no such
-        form of whitespace."""
-        if kind == "beside":
-            pairs = zip(
-                self.choose("free", form, count),
-                self.choose("tools", form, count, progress),
-                strict=False,
-            )
-            return [document for pair in pairs for document in pair][:count]
+    def choose(self, kind: str, form: str, count: int) -> list[Document]:
+        """At most so many of a kind. Raises GuidedError where there are none."""
         if kind == "free":
             return self._free(count)
-        OutputSpec.json_schema({}, whitespace=FORMS[form][0])
         found: list[Document] = []
         for name, schema, data in self._instances(kind):
             document = self._document(name, schema, data, form)
             if document is None:
-                key = f"{kind} {form}"
-                self.left_out[key] = self.left_out.get(key, 0) + 1
+                self.left_out[f"{kind} {form}"] += 1
                 continue
             found.append(document)
-            progress()
             if len(found) == count:
                 break
         if not found:
-            raise GuidedError(
-                f"no document of kind {kind!r}",
-                where="--sample",
-                hint="docs/performance.md",
-            )
+            what = f"no document of kind {kind!r}"
+            raise GuidedError(what, where="--sample", hint="docs/performance.md")
         return found
 
     def _instances(self, kind: str) -> Iterator[tuple[str, Any, Any]]:
         """The first valid instance of every schema before the second of any."""
-        chosen = [
-            (
-                name,
-                file["schema"],
-                [test["data"] for test in file["tests"] if test["valid"]],
-            )
-            for name, file in self._files
-            if kind == "real" or name.startswith(_FUNCTION_CALLS)
-        ]
-        for turn in range(max((len(valid) for *_, valid in chosen), default=0)):
-            yield from (
-                (name, schema, valid[turn])
-                for name, schema, valid in chosen
-                if turn < len(valid)
-            )
+        waiting = []
+        for name, file in self._files:
+            if kind == "real" or name.startswith(_FUNCTION_CALLS):
+                valid = [test["data"] for test in file["tests"] if test["valid"]]
+                waiting.append((name, file["schema"], iter(valid)))
+        while waiting:
+            left = []
+            for name, schema, valid in waiting:
+                for data in valid:
+                    left.append((name, schema, valid))
+                    yield name, schema, data
+                    break
+            waiting = left
 
     def _document(
         self, name: str, schema: Any, data: Any, form: str
     ) -> Document | None:
         whitespace, written = FORMS[form]
         text = json.dumps(data, ensure_ascii=False, **written)
-        if len(text) > 16 * self._longest:
+        if len(text) > 16 * self._longest or not isinstance(schema, dict):
             return None
         tokens = self._text(text)
         if len(tokens) >= self._longest:
             return None
-        spec = {"json_schema": schema, "whitespace": whitespace, "strict": self._strict}
+        spec = {"json_schema": schema, "whitespace": whitespace, "strict": True}
         try:
             parsed = OutputSpec.parse(spec)
             sure = self._forced(parsed, tokens)
@@ -199,17 +169,15 @@ class Documents:
         # behind the prompt one token is sampled, without drafts
         offered: tuple[int, ...] = ()
         while at < len(tokens):
-            pairs = zip(offered, tokens[at:], strict=False)
-            new = tokens[
-                at : at
-                + 1
-                + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            right = [
+                one == same for one, same in zip(offered, tokens[at:], strict=False)
             ]
+            new = tokens[at : at + 1 + [*right, False].index(False)]
             if learnt is not None:
                 learnt.after(0, request, new)
             table.accept_more((0,), [[token] for token in new])
-            at = at + len(new)
-            passes = passes + 1
+            at += len(new)
+            passes += 1
             if learnt is None:
                 offered = self._offers.after(request, self._drafts)
             else:
@@ -226,11 +194,8 @@ class Documents:
             at = number * size % max(1, len(words) - size)
             tokens = self._text(words[at : at + size])[: _FREE_TOKENS - 1]
             tokens.append(self._vocabulary.stop_token_ids[0])
-            found.append(
-                Document(
-                    f"free {number}", None, tokens, [False] * len(tokens), len(tokens)
-                )
-            )
+            open_ = [False] * len(tokens)
+            found.append(Document(f"free {number}", None, tokens, open_, len(tokens)))
         return found
 
 

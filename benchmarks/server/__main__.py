@@ -14,50 +14,134 @@ cuda --model DIR --tokenizer DIR --arguments "MORE OF VLLM'S OPTIONS".
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import json
-import shlex
 import signal
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from benchmarks.server import table
-from benchmarks.server.launch import Server
-from benchmarks.server.options import parsed, server_for
+from benchmarks.harness import Json, Options, given, head, names, write
+from benchmarks.server.attacks import ATTACKS
+from benchmarks.server.launch import Launch, Server, can_mount, started
+from benchmarks.server.processes import MEASURES
 from benchmarks.server.runs import chaos, invalid, soak
-from guided_plugin.bench import environment
+from guided_plugin.cli.results import show_table
 
 _FORGOTTEN_SECONDS = 61.0
+_COLUMNS = (
+    ("run", "{run}"),
+    ("valid", "{ends[valid]}"),
+    ("length", "{ends[length]}"),
+    ("invalid", "{ends[invalid]}"),
+    ("lost, guided", "{guided_lost}"),
+    ("not", "{unguided_lost}"),
+    ("gap ms p50", "{gaps_ms[p50]}"),
+    ("p99", "{gaps_ms[p99]}"),
+    ("max", "{gaps_ms[max]}"),
+    ("new schema ms p50", "{new_schema_first_token_ms[p50]}"),
+    ("p99", "{new_schema_first_token_ms[p99]}"),
+    ("kills", "{kills}"),
+    ("recovery ms p50", "{recovery_ms[p50]}"),
+    ("max", "{recovery_ms[max]}"),
+)
 
 
-def _soak(server: Server, options: argparse.Namespace) -> dict[str, Any]:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print, and write."""
+    options = parsed(arguments)
+    if threading.current_thread() is threading.main_thread():
+        # the server ends with it
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+    with server_for(options) as server:
+        results = (_soak if options.what == "soak" else _chaos)(server, options)
+    result = head("benchmarks.server", given(arguments), options.device)
+    write({**result, "results": results}, options.out)
+    bad = [
+        name
+        for name, found in results.items()
+        if invalid(found) or not found.get("server_alive", False)
+    ]
+    print("answers invalid, or no server:", ", ".join(bad) or "none")
+    return int(bool(bad))
+
+
+def parsed(arguments: Sequence[str] | None) -> Any:
+    """The options of both commands."""
+    parser = Options(__doc__, prog="python -m benchmarks.server")
+    parser.add_argument("what", choices=("soak", "chaos"))
+    add = parser.add
+    add("--seconds", 60.0, "of the soak, or of each attack")
+    add("--clients", 0, "default: 64 for the soak, 12 for attacks")
+    add("--attacks", list(ATTACKS), f"of {', '.join(ATTACKS)}, or all", names)
+    add("--quiet", 20.0, "seconds without attack before each attack")
+    add("--pause", 31.0, "seconds between kills of workers")
+    add("--model", Launch.model, "a folder; default: the demo's")
+    add("--tokenizer", "", "a folder; default: the model's")
+    add("--device", "cpu", "cpu or cuda")
+    add("--length", 512, "longest request, in tokens")
+    add("--plugin", {}, "options of the plugin, as JSON", json.loads)
+    add("--arguments", "", "more arguments of vLLM's server")
+    add("--seed", 0, "of the requests")
+    parser.out()
+    options = parser.parse_args(arguments)
+    options.clients = options.clients or (64 if options.what == "soak" else 12)
+    if options.attacks == ["all"]:
+        options.attacks = list(ATTACKS)
+    unknown = set(options.attacks) - set(ATTACKS)
+    if unknown:
+        known = ", ".join(ATTACKS)
+        parser.error(f"no attacks: {', '.join(sorted(unknown))}; there are {known}")
+    return options
+
+
+@contextlib.contextmanager
+def server_for(options: Any) -> Iterator[Server]:
+    """The server that is asked."""
+    is_soak = options.what == "soak"
+    launch = Launch(
+        model=options.model,
+        tokenizer=options.tokenizer,
+        device=options.device,
+        sequences=max(48, options.clients * 3 // 4),
+        length=options.length,
+        kv_tokens=2048 if is_soak else 0,
+        plugin=options.plugin,
+        arguments=options.arguments,
+        private_shm="1g" if not is_soak and can_mount() else "",
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        try:
+            with started(launch, log) as server:
+                yield server
+        finally:
+            if options.out is not None and log.exists():
+                end = log.read_bytes()[-(1 << 20) :]
+                options.out.with_suffix(".log").write_bytes(end)
+
+
+def _soak(server: Server, options: Any) -> dict[str, Json]:
     found = soak(
         server, clients=options.clients, seconds=options.seconds, seed=options.seed
     )
-    if "failed" not in found:
-        print(
-            table.answers({"soak": found}),
-            table.processes(found["processes"]),
-            sep="\n\n",
-        )
-        print(f"\npreemptions: {found['preemptions']:.0f}")
-        for line in found["invalid"]:
-            print("invalid:", line)
-        for line, count in found["lost"].items():
-            print(f"lost: {count} x {line}")
+    _show("soak", {"soak": found}, found)
+    print(f"preemptions: {found.get('preemptions')}")
     return {"soak": found}
 
 
-def _chaos(server: Server, options: argparse.Namespace) -> dict[str, Any]:
-    results: dict[str, Any] = {}
+def _chaos(server: Server, options: Any) -> dict[str, Json]:
+    results: dict[str, Json] = {}
     quiet_at = 0.0
     for name in options.attacks:
         # Deaths in one attack must not count in the next: three within a minute are too
         # many.
         time.sleep(max(0.0, quiet_at - time.monotonic()))
-        found = results[name] = chaos(
+        found = chaos(
             server,
             name,
             clients=options.clients,
@@ -66,86 +150,35 @@ def _chaos(server: Server, options: argparse.Namespace) -> dict[str, Any]:
             pause=options.pause,
             seed=options.seed,
         )
-        _print_attack(name, found)
-        quiet_at = (
-            max([0.0, *found.get("attack", {}).get("kills", ())]) + _FORGOTTEN_SECONDS
-        )
+        results[name] = found
+        done = found.get("attack", {})
+        runs = {"before": found.get("quiet"), "attack": found.get("attacked")}
+        _show(name, runs, found)
+        print("the attack:", json.dumps(done.get("skipped", done.get("ends"))))
+        said = found.get("worse", [found.get("failed")])
+        print("worse than promised:", "; ".join(said) or "nothing", flush=True)
+        quiet_at = max([0.0, *done.get("kills", ())]) + _FORGOTTEN_SECONDS
         if not found["server_alive"]:
             break
-    runs = {
-        f"{name}{end}": found[part]
-        for name, found in results.items()
-        if "attacked" in found
-        for end, part in ((", before", "quiet"), ("", "attacked"))
-    }
-    if runs:
-        print("\n" + table.answers(runs))
-    print()
-    for name, found in results.items():
-        skipped = found.get("attack", {}).get("skipped")
-        said = (
-            [f"skipped: {skipped}"]
-            if skipped
-            else found.get("worse", [found.get("failed")])
-        )
-        print(f"{name}: {'; '.join(said) or 'nothing worse than promised'}")
     return results
 
 
-def _print_attack(name: str, found: dict[str, Any]) -> None:
+def _show(name: str, runs: dict[str, Any], found: Json) -> None:
+    """The tables of a run, and what was lost or invalid in it."""
     print(f"\n== {name}")
-    if "attacked" not in found:
-        print(found["failed"], flush=True)
+    if "failed" in found:
+        print(found["failed"])
         return
-    print(table.answers({"before": found["quiet"], "attack": found["attacked"]}))
-    print(table.processes(found["processes"]))
-    print(
-        "clients of the attack:",
-        json.dumps(found["attack"].get("ends", found["attack"])),
-    )
-    for line, count in found["attacked"]["lost"].items():
-        print(f"lost: {count} x {line}")
-    for line in [
-        *found["quiet"]["invalid"],
-        *found["attacked"]["invalid"],
-        *found["attack"].get("invalid", ()),
-    ]:
-        print("invalid:", line)
-    print("worse than promised:", "; ".join(found["worse"]) or "nothing", flush=True)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run, print, and write."""
-    options = parsed(__doc__ or "", arguments)
-    if threading.current_thread() is threading.main_thread():
-        # the server ends with it
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
-    with server_for(options) as server:
-        results = (_soak if options.what == "soak" else _chaos)(server, options)
-    if options.out is not None:
-        command = shlex.join(
-            [
-                "python",
-                "-m",
-                "benchmarks.server",
-                *(sys.argv[1:] if arguments is None else arguments),
-            ]
-        )
-        where = environment(options.device)
-        made = {
-            "command": command,
-            "date": where["date"],
-            "environment": where,
-            "results": results,
-        }
-        options.out.write_text(json.dumps(made, indent=1) + "\n")
-    bad = [
-        name
-        for name, found in results.items()
-        if invalid(found) or not found.get("server_alive", False)
-    ]
-    print("answers invalid, or no server:", ", ".join(bad) or "none")
-    return int(bool(bad))
+    show_table([{"run": run, **figures} for run, figures in runs.items()], _COLUMNS)
+    for role, measures in found["processes"].items():
+        for measure in MEASURES:
+            if measure in measures:
+                print(f"{role}, {measure}: {json.dumps(measures[measure])}")
+    for figures in runs.values():
+        for line in figures["invalid"]:
+            print("invalid:", line)
+        for line, count in figures["lost"].items():
+            print(f"lost: {count} x {line}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.harness import Json
 from benchmarks.server import judges
 from benchmarks.server.judges import Judge
 from benchmarks.server.launch import MODEL
@@ -28,7 +29,7 @@ class Ask:
 
     kind: str
     path: str
-    body: dict[str, Any]
+    body: Json
     judge: Judge
 
     @property
@@ -42,30 +43,29 @@ Make = Callable[[random.Random], Ask]
 
 def completion(kind: str, judge: Judge, *, tokens: int = 200, **more: Any) -> Ask:
     """A completion."""
-    body = {
-        "model": MODEL,
-        "prompt": "It is ",
-        "max_tokens": tokens,
-        "temperature": 1.0,
-        **more,
-    }
-    return Ask(kind, COMPLETIONS, body, judge)
+    return _ask(kind, COMPLETIONS, judge, tokens, {"prompt": "It is ", **more})
 
 
 def chat(kind: str, judge: Judge, *, tokens: int = 200, **more: Any) -> Ask:
     """A chat."""
     messages = [{"role": "user", "content": "Write a record"}]
-    body = {
-        "model": MODEL,
-        "messages": messages,
-        "max_tokens": tokens,
-        "temperature": 1.0,
-        **more,
-    }
-    return Ask(kind, CHAT, body, judge)
+    return _ask(kind, CHAT, judge, tokens, {"messages": messages, **more})
 
 
-def guided(spec: Any) -> dict[str, Any]:
+def _ask(kind: str, path: str, judge: Judge, tokens: int, more: Json) -> Ask:
+    body = {"model": MODEL, "max_tokens": tokens, "temperature": 1.0, **more}
+    return Ask(kind, path, body, judge)
+
+
+def _format(kind: str, schema: Json, tokens: int = 200) -> Ask:
+    """A chat whose answer has to satisfy a schema."""
+    own = {"name": "record", "schema": schema, "strict": True}
+    form = {"type": "json_schema", "json_schema": own}
+    judge = judges.of_schema(schema)
+    return chat(kind, judge, tokens=tokens, response_format=form)
+
+
+def guided(spec: Any) -> Json:
     """A spec in the plugin's own form."""
     return {"vllm_xargs": {"guided": json.dumps(spec)}}
 
@@ -74,71 +74,54 @@ def _word(rng: random.Random) -> str:
     return "".join(rng.choices(string.ascii_lowercase, k=rng.randint(3, 8)))
 
 
-def _scalar(rng: random.Random) -> dict[str, Any]:
+def _scalar(rng: random.Random) -> Json:
     low = rng.randint(-500, 500)
     length = rng.randint(2, 6)
-    choices: list[dict[str, Any]] = [
-        {"type": "string", "maxLength": 2 * length},
-        {"type": "string", "pattern": f"^[a-f]{{2,{length}}}$"},
+    choices: list[Json] = [
         {"type": "string", "minLength": 1, "maxLength": length},
+        {"type": "string", "pattern": f"^[a-f]{{2,{length}}}$"},
         {"type": "integer", "minimum": low, "maximum": low + rng.randint(0, 5000)},
         {"type": "number", "exclusiveMinimum": low, "maximum": low + 100},
-        {
-            "type": "integer",
-            "multipleOf": rng.randint(2, 12),
-            "minimum": 0,
-            "maximum": 10_000,
-        },
-        {"type": "boolean"},
+        {"type": "integer", "multipleOf": length, "minimum": 0, "maximum": 10_000},
         {"type": ["null", "boolean"]},
         {"enum": [_word(rng), rng.randint(0, 99), None]},
-        {"const": _word(rng)},
     ]
     return rng.choice(choices)
 
 
-def _value(rng: random.Random, depth: int) -> dict[str, Any]:
-    kind = rng.random()
-    if depth and kind < 0.15:
-        return {
-            "type": "array",
-            "items": _scalar(rng),
-            "minItems": rng.randint(0, 2),
-            "maxItems": rng.randint(2, 4),
-        }
-    if depth and kind < 0.25:
+def _value(rng: random.Random, depth: int) -> Json:
+    kind = rng.random() if depth else 1.0
+    if kind < 0.15:
+        return {"type": "array", "items": _scalar(rng), "minItems": 1, "maxItems": 4}
+    if kind < 0.25:
         return {"anyOf": [_scalar(rng), _scalar(rng)]}
-    if depth and kind < 0.4:
+    if kind < 0.4:
         return small_object(rng, depth - 1)
     return _scalar(rng)
 
 
-def small_object(rng: random.Random, depth: int = 1) -> dict[str, Any]:
+def small_object(rng: random.Random, depth: int = 1) -> Json:
     """A schema that (nearly) no other request has."""
     names = list({_word(rng) for _ in range(rng.randint(1, 4))})
-    made: dict[str, Any] = {
+    return {
         "type": "object",
         "properties": {name: _value(rng, depth) for name in names},
+        "required": [name for name in names if rng.random() < 0.7],
+        "additionalProperties": rng.random() > 0.85,
     }
-    made["required"] = [name for name in names if rng.random() < 0.7]
-    if rng.random() < 0.85:
-        made["additionalProperties"] = False
-    return made
 
 
 def small_schema(rng: random.Random) -> Ask:
     """A stream whose first token waits for the compile of a new schema."""
-    schema: dict[str, Any] = {
+    name = _word(rng) + _word(rng)
+    schema = {
         "type": "object",
-        "properties": {_word(rng) + _word(rng): {"type": "boolean"}},
+        "properties": {name: {"type": "boolean"}},
+        "required": [name],
+        "additionalProperties": False,
     }
-    schema |= {"required": list(schema["properties"]), "additionalProperties": False}
-    return completion(
-        "new schema",
-        judges.of_schema(schema),
-        tokens=60,
-        **guided({"json_schema": schema}),
-    )
+    spec = guided({"json_schema": schema})
+    return completion("new schema", judges.of_schema(schema), tokens=60, **spec)
 
 
 def _plain(rng: random.Random) -> Ask:
@@ -146,56 +129,39 @@ def _plain(rng: random.Random) -> Ask:
 
 
 def _response_format(rng: random.Random) -> Ask:
-    schema = small_object(rng)
-    form = {
-        "type": "json_schema",
-        "json_schema": {"name": "record", "schema": schema, "strict": True},
-    }
-    return chat("response_format", judges.of_schema(schema), response_format=form)
+    return _format("response_format", small_object(rng))
 
 
 def _json_object(rng: random.Random) -> Ask:
-    return chat(
-        "json_object", judges.of_object, response_format={"type": "json_object"}
-    )
+    form = {"type": "json_object"}
+    return chat("json_object", judges.of_object, response_format=form)
 
 
 def _own_form(rng: random.Random) -> Ask:
     schema = small_object(rng)
-    return completion(
-        "vllm_xargs", judges.of_schema(schema), **guided({"json_schema": schema})
-    )
+    spec = guided({"json_schema": schema})
+    return completion("vllm_xargs", judges.of_schema(schema), **spec)
 
 
 def _regex(rng: random.Random) -> Ask:
-    parts = [
-        f"[a-f]{{1,{rng.randint(2, 9)}}}",
-        "[0-9]+",
-        f"({_word(rng)}|{_word(rng)})",
-        r"\d{2}-\d{2}",
-        "x?",
-    ]
+    parts = [f"[a-f]{{1,{rng.randint(2, 9)}}}", "[0-9]+", r"\d{2}-\d{2}", "x?"]
     pattern = "".join(rng.choices(parts, k=rng.randint(1, 4))) + _word(rng)
-    return completion(
-        "regex", judges.of_pattern(pattern), structured_outputs={"regex": pattern}
-    )
+    asked = {"regex": pattern}
+    return completion("regex", judges.of_pattern(pattern), structured_outputs=asked)
 
 
 def _choice(rng: random.Random) -> Ask:
     texts = [_word(rng) for _ in range(rng.randint(1, 5))]
-    return completion(
-        "choice", judges.of_texts(texts), structured_outputs={"choice": texts}
-    )
+    asked = {"choice": texts}
+    return completion("choice", judges.of_texts(texts), structured_outputs=asked)
 
 
 def _grammar(rng: random.Random) -> Ask:
     one = _word(rng)
     two = _word(rng)
     source = f'root ::= item ("," item){{0,5}}\nitem ::= "{one}" | "{two}" [0-9]'
-    pattern = f"({one}|{two}[0-9])(,({one}|{two}[0-9])){{0,5}}"
-    return completion(
-        "grammar", judges.of_pattern(pattern), structured_outputs={"grammar": source}
-    )
+    judge = judges.of_pattern(f"({one}|{two}[0-9])(,({one}|{two}[0-9])){{0,5}}")
+    return completion("grammar", judge, structured_outputs={"grammar": source})
 
 
 def _tools(rng: random.Random, choice: str) -> Ask:
@@ -217,16 +183,14 @@ def _tools(rng: random.Random, choice: str) -> Ask:
 
 
 MIXED: tuple[Make, ...] = (
-    *(
-        _plain,
-        _response_format,
-        _json_object,
-        _own_form,
-        _regex,
-        _choice,
-        _grammar,
-        small_schema,
-    ),
+    _plain,
+    _response_format,
+    _json_object,
+    _own_form,
+    _regex,
+    _choice,
+    _grammar,
+    small_schema,
     lambda rng: _tools(rng, "named"),
     lambda rng: _tools(rng, "required"),
     lambda rng: _tools(rng, "auto"),
@@ -242,43 +206,34 @@ _RECORD = {
     "additionalProperties": False,
 }
 _RECORDS = {"type": "array", "minItems": 10, "maxItems": 12, "items": _RECORD}
-_PEOPLE: dict[str, Any] = {
+_PEOPLE = {
     "type": "object",
     "properties": {"people": _RECORDS},
     "required": ["people"],
+    "additionalProperties": False,
 }
-_PEOPLE |= {"additionalProperties": False}
 
 
-def _long_format(rng: random.Random) -> Ask:
-    form = {
-        "type": "json_schema",
-        "json_schema": {"name": "people", "schema": _PEOPLE, "strict": True},
-    }
-    return chat(
-        "long response_format",
-        judges.of_schema(_PEOPLE),
-        tokens=450,
-        response_format=form,
-    )
+def _long_plain(rng: random.Random) -> Ask:
+    return completion("long plain", judges.anything, tokens=250, ignore_eos=True)
+
+
+def _long_records(rng: random.Random) -> Ask:
+    spec = guided({"json_schema": _RECORDS})
+    judge = judges.of_schema(_RECORDS)
+    return completion("long records", judge, tokens=450, **spec)
 
 
 def _long_regex(rng: random.Random) -> Ask:
     pattern = "[a-z ]{120,160}"
     judge = judges.of_pattern(pattern)
-    return completion(
-        "long regex", judge, tokens=300, structured_outputs={"regex": pattern}
-    )
+    asked = {"regex": pattern}
+    return completion("long regex", judge, tokens=300, structured_outputs=asked)
 
 
 LONG: tuple[Make, ...] = (
-    lambda rng: completion("long plain", judges.anything, tokens=250, ignore_eos=True),
-    lambda rng: completion(
-        "long records",
-        judges.of_schema(_RECORDS),
-        tokens=450,
-        **guided({"json_schema": _RECORDS}),
-    ),
-    _long_format,
+    _long_plain,
+    _long_records,
+    lambda rng: _format("long response_format", _PEOPLE, tokens=450),
     _long_regex,
 )

@@ -13,10 +13,10 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import aiohttp
 
+from benchmarks.harness import Json
 from benchmarks.server.asks import LONG, MIXED, Ask, Make, small_schema
 from benchmarks.server.tally import Outcome
 
@@ -32,7 +32,7 @@ class _Answer:
     error: str = ""
     tokens: int = 0
 
-    def take(self, part: dict[str, Any]) -> None:
+    def take(self, part: Json) -> None:
         """Add an answer, or one part of a stream."""
         if part.get("error") is not None:
             self.error = json.dumps(part["error"])[:300]

@@ -12,29 +12,26 @@ guided ones of the same length. Prints milliseconds, and writes JSON.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import math
 import random
-import shlex
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 
-from benchmarks.server import hostile, judges
+from benchmarks.harness import Json, Options, given, head, names, write
+from benchmarks.server import bombs, judges
 from benchmarks.server.asks import LONG, Ask, completion, small_schema
 from benchmarks.server.clients import connect, one
 from benchmarks.server.launch import Launch, started
 from benchmarks.server.tally import Outcome, spread
-from guided_plugin.bench import environment
-from guided_plugin.cli.results import check_out, progress, write_json
+from guided_plugin.cli.results import progress
 
 _PAUSE = 0.15
 """Seconds between single requests."""
@@ -50,22 +47,27 @@ async def measure(
     burst: int,
     streams: int,
     seed: int,
-    names: list[str],
+    chosen: list[str],
     note: Callable[[str], None],
-) -> dict[str, Any]:
+) -> Json:
     """All figures of one server, as JSON. `note` is called before each round and each
     burst."""
     rng = random.Random(seed)
     known = small_schema(rng)
-    slow = itertools.cycle(hostile.slow_rows())
+    slow = itertools.cycle(bombs.SLOW_ROWS)
+
+    def slow_row() -> Ask:
+        form = bombs.varied(next(slow), rng.randrange(10**6))
+        return bombs.ask(form, min_tokens=200)
+
     kinds: dict[str, Make] = {
         "unguided": lambda: completion("plain", judges.anything, tokens=20),
         "known": lambda: known,
         "new": lambda: small_schema(rng),
-        "plain": lambda: hostile.bomb({"regex": r"(.|\n)*"}, min_tokens=200),
-        "slow": lambda: hostile.bomb(next(slow)(rng.randrange(10**6)), min_tokens=200),
+        "plain": lambda: bombs.ask({"regex": r"(.|\n)*"}, min_tokens=200),
+        "slow": slow_row,
     }
-    kinds = {name: kinds[name] for name in names}
+    kinds = {name: kinds[name] for name in chosen}
     others: list[Outcome] = []
     async with connect(url) as session:
         await one(session, known)
@@ -100,7 +102,7 @@ async def _turns(
     kinds: dict[str, Make],
     rounds: int,
     note: Callable[[str], None],
-) -> dict[str, Any]:
+) -> Json:
     waits: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(rounds):
         note("single requests")
@@ -114,7 +116,7 @@ async def _turns(
 
 async def _burst(
     session: aiohttp.ClientSession, make: Make, count: int, others: list[Outcome]
-) -> dict[str, Any]:
+) -> Json:
     """Requests of one kind at the same time. Gaps of the other streams in the seconds
     before, and until the last of the burst has ended."""
     await asyncio.sleep(_CALM)
@@ -137,68 +139,59 @@ def _gaps(others: list[Outcome], since: float, until: float) -> list[float]:
     return [
         later - before
         for outcome in others
-        for before, later in zip(outcome.times, outcome.times[1:], strict=False)
+        for before, later in itertools.pairwise(outcome.times)
         if since <= later < until
     ]
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=60, help="single requests a kind")
-    parser.add_argument("--burst", type=int, default=100, help="requests of a burst")
-    parser.add_argument("--streams", type=int, default=8, help="unguided ones beside")
-    parser.add_argument("--kinds", default="unguided,known,new", help="of bursts")
-    parser.add_argument("--arguments", default="", help="more of vLLM's server")
-    parser.add_argument("--repeat", type=int, default=3, help="times, in one server")
-    parser.add_argument("--model", default=Launch.model, help="default: the demo's")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--out", type=Path, help="write the result as JSON")
+    parser = Options(__doc__)
+    parser.add("--rounds", 60, "single requests a kind")
+    parser.add("--burst", 100, "requests of a burst")
+    parser.add("--streams", 8, "unguided ones beside")
+    kinds = ["unguided", "known", "new"]
+    parser.add("--kinds", kinds, "of bursts: also plain, slow", names)
+    parser.add("--arguments", "", "more of vLLM's server")
+    parser.add("--repeat", 3, "times, in one server")
+    parser.add("--model", Launch.model, "default: the demo's")
+    parser.add("--device", "cpu", "cpu or cuda")
+    parser.out()
     options = parser.parse_args(arguments)
-    check_out(options.out, "--out")
     launch = Launch(
         model=options.model,
         device=options.device,
         sequences=options.streams + options.burst,
         arguments=options.arguments,
     )
-    kinds = options.kinds.split(",")
     load = options.rounds, options.burst, options.streams
+    steps = options.repeat * (options.rounds + len(options.kinds))
     with (
         tempfile.TemporaryDirectory() as folder,
         started(launch, Path(folder) / "log") as server,
+        progress("measuring", steps) as advance,
     ):
-        steps = options.repeat * (options.rounds + len(kinds))
-        with progress("measuring", steps) as advance:
-            runs = [
-                asyncio.run(measure(server.url, *load, seed, kinds, advance))
-                for seed in range(options.repeat)
-            ]
-    for kind in kinds:
+        runs = [
+            asyncio.run(measure(server.url, *load, seed, options.kinds, advance))
+            for seed in range(options.repeat)
+        ]
+    base = options.kinds[0]
+    for kind in options.kinds:
         firsts = [run["first_token_ms"][kind]["p50"] or math.nan for run in runs]
         p50, p99 = (
             statistics.median(
                 run["bursts"][kind]["others_gaps_ms"][part]
-                / run["bursts"][kinds[0]]["others_gaps_ms"][part]
+                / run["bursts"][base]["others_gaps_ms"][part]
                 for run in runs
             )
             for part in ("p50", "p99")
         )
         print(
             f"{kind:9} first token {statistics.median(firsts):6.1f} ms (p50);"
-            f" others in a burst, of {kinds[0]}: p50 {p50:.2f}, p99 {p99:.2f}"
+            f" others in a burst, of {base}: p50 {p50:.2f}, p99 {p99:.2f}"
         )
-    words = sys.argv[1:] if arguments is None else arguments
-    where = environment(options.device)
-    made = {
-        "command": shlex.join(["python", "-m", "benchmarks.server.first", *words]),
-        "date": where["date"],
-        "environment": where,
-        "runs": runs,
-    }
-    write_json(made, options.out)
+    result = head("benchmarks.server.first", given(arguments), options.device)
+    write({**result, "runs": runs}, options.out)
     return 0
 
 

@@ -8,18 +8,17 @@ and `helpers` (compile processes, of the frontend and of the worker).
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
 import threading
-from collections import defaultdict
-from itertools import pairwise
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import psutil
 
+from benchmarks.harness import Json
+
 ROLES = ("frontend", "engine", "template", "worker", "helpers")
-_MEASURES = ("memory_mb", "shared_mb", "threads", "descriptors", "processes")
+MEASURES = ("memory_mb", "shared_mb", "threads", "descriptors", "processes")
 
 
 def by_role(server: int) -> dict[str, list[psutil.Process]]:
@@ -55,15 +54,11 @@ def usage(process: psutil.Process) -> dict[str, float]:
     descriptors."""
     status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
     lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-
-    def mib(name: str) -> float:
-        return int(lines.get(name, "0 kB").split()[0]) / 1024
-
     return {
-        "memory_mb": mib("RssAnon"),
-        "shared_mb": mib("RssShmem"),
-        "threads": int(lines["Threads"]),
-        "descriptors": len(os.listdir(f"/proc/{process.pid}/fd")),
+        "memory_mb": int(lines["RssAnon"].split()[0]) / 1024,
+        "shared_mb": int(lines["RssShmem"].split()[0]) / 1024,
+        "threads": process.num_threads(),
+        "descriptors": process.num_fds(),
         "processes": 1,
     }
 
@@ -74,7 +69,7 @@ class Watch:
     def __init__(self, server: int, seconds: float = 1.0) -> None:
         self._server = server
         self._seconds = seconds
-        self._samples: list[dict[str, dict[str, float]]] = []
+        self._samples: list[dict[str, Counter[str]]] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -90,27 +85,23 @@ class Watch:
         while not self._over.wait(self._seconds):
             self._samples.append(self._sample())
 
-    def _sample(self) -> dict[str, dict[str, float]]:
-        sums: dict[str, dict[str, float]] = defaultdict(
-            lambda: dict.fromkeys(_MEASURES, 0.0)
-        )
+    def _sample(self) -> dict[str, Counter[str]]:
+        sums: dict[str, Counter[str]] = {role: Counter() for role in ROLES}
         for role, processes in by_role(self._server).items():
             for process in processes:
                 with contextlib.suppress(psutil.Error, OSError, KeyError):
-                    for name, value in usage(process).items():
-                        sums[role][name] += value
-        return dict(sums)
+                    sums[role].update(usage(process))
+        return sums
 
-    def figures(self) -> dict[str, dict[str, Any]]:
+    def figures(self) -> Json:
         """For each role and measure the medians of the first and the last fifth of the
-        time, and the peak; of memory also those of each tenth."""
-        found: dict[str, dict[str, Any]] = {}
+        time, and the peak."""
+        found: Json = {}
         fifth = max(1, len(self._samples) // 5)
         for role in ROLES:
-            series = [sample.get(role, {}) for sample in self._samples]
             found[role] = {}
-            for name in _MEASURES:
-                values = [one.get(name, 0.0) for one in series]
+            for name in MEASURES:
+                values = [one.get(role, {}).get(name, 0.0) for one in self._samples]
                 if any(values):
                     first = statistics.median(values[:fifth])
                     last = statistics.median(values[-fifth:])
@@ -119,13 +110,4 @@ class Watch:
                         "peak": round(max(values), 1),
                         "end": round(last, 1),
                     }
-                    if name == "memory_mb":
-                        found[role][name]["tenths"] = _tenths(values)
         return found
-
-
-def _tenths(values: list[float]) -> list[float]:
-    bounds = [len(values) * part // 10 for part in range(11)]
-    return [
-        round(statistics.median(values[a:b]), 1) for a, b in pairwise(bounds) if b > a
-    ]

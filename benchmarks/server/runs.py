@@ -8,25 +8,23 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.server.attacker import Attacker
+from benchmarks.harness import Json
+from benchmarks.server.attacks import Attacker
 from benchmarks.server.clients import Crowd, asked, chaos_crowd, ready, soak_crowd
 from benchmarks.server.launch import Server
 from benchmarks.server.processes import Watch
-from benchmarks.server.table import worse
-from benchmarks.server.tally import figures
-
-Result = dict[str, Any]
+from benchmarks.server.tally import figures, worse
 
 
 def _load(
     server: Server, crowds: Sequence[Crowd], seconds: float, seed: int
-) -> tuple[list[Any], Result]:
+) -> tuple[list[Any], Json]:
     with Watch(server.pid) as watch:
         outcomes = asyncio.run(asked(server.url, crowds, seconds, seed))
     return outcomes, watch.figures()
 
 
-def soak(server: Server, *, clients: int, seconds: float, seed: int = 0) -> Result:
+def soak(server: Server, *, clients: int, seconds: float, seed: int = 0) -> Json:
     """Mixed requests of many clients."""
     if not asyncio.run(ready(server.url)):
         return {"failed": "the server answers no guided request"}
@@ -52,7 +50,7 @@ def chaos(
     quiet: float,
     pause: float = 31.0,
     seed: int = 0,
-) -> Result:
+) -> Json:
     """Ordinary streams without an attack, then with it."""
     if not asyncio.run(ready(server.url)):
         return {
@@ -64,7 +62,7 @@ def chaos(
     attacker.begin()
     outcomes, processes = _load(server, chaos_crowd(clients), seconds, seed + 1)
     done = attacker.end()
-    result: Result = {
+    result: Json = {
         "quiet": figures(before),
         "attacked": figures(outcomes, done.get("kills", ())),
         "attack": done,
@@ -81,7 +79,7 @@ def chaos(
     return result
 
 
-def invalid(result: Result) -> int:
+def invalid(result: Json) -> int:
     """How many answers were wrong."""
     parts = [result, result.get("quiet", {}), result.get("attacked", {})]
     wrong: int = sum(part.get("ends", {}).get("invalid", 0) for part in parts)

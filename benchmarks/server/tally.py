@@ -1,11 +1,14 @@
-"""What became of requests, and the figures of many. Depends on nothing."""
+"""What became of requests, the figures of many, and what in them is worse than it
+should be. Depends on nothing."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+
+from benchmarks.harness import Json
 
 ENDS = ("valid", "invalid", "length", "told", "cut", "left")
 """A finished answer that is right, or wrong; one that reached its limit; an error that
@@ -14,6 +17,10 @@ the client was told; an answer without an end; a client that left on purpose."""
 LOST = ("told", "cut")
 _STALL_SECONDS = 0.25
 _MOST_NAMED = 20
+_MOST_GAP_MS = 1000.0
+_MOST_GAP_RATIO = 4.0
+_MOST_FIRST_TOKEN_MS = 1000.0
+_MOST_RECOVERY_MS = {"p50": 300.0, "max": 1500.0}
 
 
 @dataclass(slots=True)
@@ -30,9 +37,7 @@ class Outcome:
 
     def gaps(self) -> list[float]:
         """Seconds between one part and the next."""
-        return [
-            later - one for one, later in zip(self.times, self.times[1:], strict=False)
-        ]
+        return [later - one for one, later in pairwise(self.times)]
 
 
 def at(values: Sequence[float], share: float) -> float | None:
@@ -43,7 +48,7 @@ def at(values: Sequence[float], share: float) -> float | None:
     return round(1e3 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 1)
 
 
-def spread(values: Sequence[float]) -> dict[str, Any]:
+def spread(values: Sequence[float]) -> Json:
     """How many there are, and some percentiles in milliseconds."""
     return {
         "count": len(values),
@@ -63,7 +68,7 @@ def recoveries(outcomes: Iterable[Outcome], kills: Sequence[float]) -> list[floa
         gaps = [
             later - max(one, kill)
             for outcome in streams
-            for one, later in zip(outcome.times, outcome.times[1:], strict=False)
+            for one, later in pairwise(outcome.times)
             if one < kill + _STALL_SECONDS and later > kill
         ]
         if gaps:
@@ -85,36 +90,51 @@ def returns(outcomes: Iterable[Outcome], kills: Sequence[float]) -> list[float]:
     return [min(times) for times in answered if times]
 
 
-def figures(outcomes: Sequence[Outcome], kills: Sequence[float] = ()) -> dict[str, Any]:
+def figures(outcomes: Sequence[Outcome], kills: Sequence[float] = ()) -> Json:
     """Everything that the table shows, and more."""
-    ends = Counter(outcome.end for outcome in outcomes)
-    kinds = sorted({outcome.kind for outcome in outcomes})
-    details = Counter(
-        f"{one.kind}: {one.end}: {one.detail}" for one in outcomes if one.end in LOST
-    )
+    ends = Counter(one.end for one in outcomes)
+    kinds: dict[str, Counter[str]] = {}
+    for one in outcomes:
+        kinds.setdefault(one.kind, Counter())[one.end] += 1
+    lost = [one for one in outcomes if one.end in LOST]
+    details = Counter(f"{one.kind}: {one.end}: {one.detail}" for one in lost)
+    wrong = [f"{one.kind}: {one.detail}" for one in outcomes if one.end == "invalid"]
     new = [one for one in outcomes if one.kind == "new schema" and one.times]
+    guided_lost = sum(one.guided for one in lost)
     return {
         "ends": {end: ends[end] for end in ENDS},
-        "guided_lost": sum(one.guided and one.end in LOST for one in outcomes),
-        "unguided_lost": sum(not one.guided and one.end in LOST for one in outcomes),
-        "kinds": {
-            kind: dict(Counter(one.end for one in outcomes if one.kind == kind))
-            for kind in kinds
-        },
-        "parts": sum(len(one.times) for one in outcomes),
+        "guided_lost": guided_lost,
+        "unguided_lost": len(lost) - guided_lost,
+        "kinds": {kind: dict(found) for kind, found in kinds.items()},
         "gaps_ms": spread([gap for one in outcomes for gap in one.gaps()]),
-        "guided_gaps_ms": spread(
-            [gap for one in outcomes if one.guided for gap in one.gaps()]
-        ),
-        "unguided_gaps_ms": spread(
-            [gap for one in outcomes if not one.guided for gap in one.gaps()]
-        ),
         "new_schema_first_token_ms": spread([one.times[0] - one.sent for one in new]),
         "recovery_ms": spread(recoveries(outcomes, kills)),
         "back_ms": spread(returns(outcomes, kills)),
         "kills": len(kills),
-        "invalid": [
-            f"{one.kind}: {one.detail}" for one in outcomes if one.end == "invalid"
-        ][:_MOST_NAMED],
+        "invalid": wrong[:_MOST_NAMED],
         "lost": dict(details.most_common(_MOST_NAMED)),
     }
+
+
+def worse(found: Json, quiet: Json | None = None) -> list[str]:
+    """What is worse than promised, in words; `quiet` is the same load without the
+    attack."""
+    said = []
+    if found["ends"]["invalid"]:
+        said.append(f"{found['ends']['invalid']} invalid answers")
+    for kind in ("guided", "unguided"):
+        lost = found[f"{kind}_lost"]
+        if lost:
+            said.append(f"{lost} {kind} answers lost")
+    gap = found["gaps_ms"]["max"] or 0.0
+    before = quiet["gaps_ms"]["max"] if quiet else None
+    if gap > _MOST_GAP_MS or (before and gap > _MOST_GAP_RATIO * before):
+        said.append(f"a gap of {gap:.0f} ms (without an attack: {before})")
+    first = found["new_schema_first_token_ms"]["p99"] or 0.0
+    if first > _MOST_FIRST_TOKEN_MS:
+        said.append(f"first token of new schemas {first:.0f} ms (p99)")
+    for key, most in _MOST_RECOVERY_MS.items():
+        took = found["recovery_ms"][key] or 0.0
+        if took > most:
+            said.append(f"recovery {took:.0f} ms ({key})")
+    return said

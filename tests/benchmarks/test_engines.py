@@ -1,164 +1,76 @@
-"""Engines of vLLM side by side: what is asked of them, what is made of their answers;
-and models."""
+"""Engines in processes of their own: what is asked of them, what is made of their
+answers, and how they end; and models."""
 
 import json
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from benchmarks import engines as bench
-from benchmarks import models
+from benchmarks import engines, harness, models
 
-ROOT = Path(bench.__file__).parents[1]
+ROOT = Path(engines.__file__).parents[1]
 
 
-def answer(options):
-    """What an engine of the child would say: guided steps take 10% longer than unguided
-    ones."""
+def answer(engine, limit):
+    """What an engine would say: guided steps take 10% longer than unguided ones."""
+    rows = engine.question["rows"][: None if limit > 9 else 1]
     figures = [
         {
-            "rows": rows,
+            "rows": count,
             "way": way,
-            "schema": schema,
-            "ms_per_step": 2.0 * rows * (1.1 if way == "guided" else 1.0),
-            "steady_ms": 1.5 * rows * (1.2 if way == "guided" else 1.0),
-            "tokens_per_second": 500,
+            "schema": "plain",
+            "ms_per_step": 2.0 * count * slower,
+            "steady_ms": 1.5 * count * slower,
             "thread_us": 1234,
             "wrong_outputs": 0,
         }
-        for rows in options["rows"]
-        for way, schemas in (("unguided", ["none"]), ("guided", options["schemas"]))
-        for schema in schemas
+        for count in rows
+        for way, slower in (("unguided", 1.0), ("guided", 1.1))
     ]
-    times = {
-        "inter_token_ms": {"p50": 2.0, "p99": 3.25},
-        "first_token_ms": {"p50": 9.0, "p99": 11.5},
-    }
-    mixed = {
-        "way": "unguided",
-        "requests": 7,
-        "tokens_per_second": 900,
-        "wrong_outputs": 0,
-        **times,
-    }
-    return {
-        "environment": {"device": options["device"], "date": "2026-11-26"},
-        "figures": figures,
-        "starts": {"first_ms": 20.0, "warm_ms": 10.0},
-        "mixed": [mixed] if options["mixed"] else [],
-    }
+    here = {"device": engine.question["device"], "date": "2026-11-26"}
+    return {"environment": here, "figures": figures, "starts": {"first_ms": 20.0}}
 
 
-@pytest.fixture
-def engines(monkeypatch):
+@pytest.mark.parametrize("limit", [99, 9])
+def test_every_figure_is_set_against_the_unguided_one_of_the_same_engine(
+    monkeypatch, tmp_path, capsys, limit
+):
     asked = []
 
-    def run(options, leg, limit):
-        asked.append((leg, options))
-        return answer(options)
+    def ask(engine, seconds):
+        asked.append(engine)
+        return answer(engine, seconds)
 
-    monkeypatch.setattr(bench, "_run", run)
-    return asked
-
-
-def asked(*arguments):
-    return bench.parsed(["--rows", "1", "--schema", "plain", *arguments])
-
-
-def test_every_figure_is_set_against_the_unguided_one_of_the_same_engine(engines):
-    done = []
-    matrix = (
-        "--executor",
-        "uni,mp",
-        "--tensor-parallel",
-        "1,2",
-        "--engines",
-        "plugin,xgrammar",
-    )
-    options = asked("--model", "folder/model", "--rows", "1,4", *matrix)
-    result = bench.measure(options, progress=lambda: done.append(1))
-    legs = [(leg["executor"], leg["gpus"], leg["engine"]) for leg, _ in engines]
-    kinds = ("uni", 1), ("mp", 1), ("mp", 2)
-    assert legs == [
-        (*kind, engine) for kind in kinds for engine in ("plugin", "xgrammar")
-    ]
-    assert len(done) == 6
-    assert [options["plugin"] for _, options in engines] == [True, False] * 3
-    asked_for = [options["engine"] for _, options in engines]
-    own = {"distributed_executor_backend": "mp", "tensor_parallel_size": 2}
-    assert asked_for[-1] == own | {"structured_outputs_config": {"backend": "xgrammar"}}
-    assert "structured_outputs_config" not in asked_for[0]
-    ratios = {
-        (f["executor"], f["gpus"], f["engine"], f["rows"], f["way"]): f
-        for f in result["figures"]
-    }
-    assert len(ratios) == 6 * 2 * 2
-    found = {(f["way"], f["ratio"], f["steady_ratio"]) for f in ratios.values()}
-    assert found == {("unguided", 1.0, 1.0), ("guided", 1.1, 1.2)}
-    assert [start["first_ms"] for start in result["starts"]] == [20.0] * 6
-    assert result["model"] == "model"
-
-
-def test_the_command_prints_and_writes_what_every_engine_answered(
-    engines, tmp_path, capsys
-):
+    monkeypatch.setattr(harness, "ask", ask)
     out = tmp_path / "vllm.json"
-    mixed = ("--mixed", "5", "--rate", "8", "--engines", "plugin,guidance")
-    assert bench.main(["--rows", "1", *mixed, "--out", str(out)]) == 0
-    assert [options["mixed"] for _, options in engines] == [
-        {"seconds": 5.0, "rate": 8.0}
-    ] * 2
+    words = f"--rows 1,4 --executor uni,mp --tensor-parallel 1,2 --limit {limit}"
+    kinds = ["--engines", "plugin,xgrammar", "--out", str(out)]
+    assert engines.main([*words.split(), *kinds]) == int(limit == 9)
+    own = {"distributed_executor_backend": "mp", "tensor_parallel_size": 2}
+    theirs = {"structured_outputs_config": {"backend": "xgrammar"}}
+    assert [engine.plugin for engine in asked] == [{"take_over": True}, None] * 3
+    assert [engine.question["engine"] for engine in asked[-2:]] == [own, own | theirs]
     result = json.loads(out.read_text())
-    assert [one["engine"] for one in result["mixed"]] == ["plugin", "guidance"]
-    assert result["command"].startswith("python -m benchmarks.engines --rows 1 ")
-    printed = capsys.readouterr().out
-    assert all(
-        part in printed
-        for part in ("guidance", "1.100", "1234", "between tokens", "3.25")
-    )
+    found = {(one["way"], one["ratio"]) for one in result["figures"]}
+    assert found == {("unguided", 1.0), ("guided", 1.1)}
+    assert len(result["figures"]) == 6 * 2 * (2 if limit > 9 else 1)
+    assert result["command"].startswith("python -m benchmarks.engines --rows 1,4 ")
+    told = capsys.readouterr()
+    assert "1.100" in told.out
+    assert ("not all of it was measured within 9 s" in told.err) is (limit == 9)
 
 
-def test_what_an_engine_measured_before_its_time_was_up_counts_and_the_rest_is_told(
-    engines, monkeypatch
-):
-    full = bench._run
-    monkeypatch.setattr(
-        bench, "_run", lambda options, *leg: full({**options, "rows": [1]}, *leg)
-    )
-    result = bench.measure(
-        asked("--rows", "1,4", "--engines", "plugin", "--limit", "9")
-    )
-    assert {figure["rows"] for figure in result["figures"]} == {1}
-    assert result["failed"] == ["plugin on v2: not all of it was measured within 9 s"]
-
-
-def test_an_engine_that_does_not_start_is_told_in_its_own_words_and_the_others_go_on(
-    capsys,
-):
-    given = [
-        "--rows",
-        "1",
-        "--model",
-        "/nowhere",
-        "--engines",
-        "plugin,guidance",
-        "--limit",
-        "120",
-    ]
-    assert bench.main(given) == 1
-    told = [
-        line
-        for line in capsys.readouterr().err.splitlines()
-        if line.startswith("benchmarks.engines,")
-    ]
-    assert len(told) == 2
-    assert told[0].startswith(
-        "benchmarks.engines, plugin on v2: the engine ended with exit code 1 and no "
-    )
-    assert "ModuleNotFoundError: No module named 'vllm' (" in told[0]
+def test_an_engine_that_does_not_start_is_told_in_its_own_words(capsys):
+    words = "--rows 1 --model /nowhere --engines plugin,guidance --limit 120"
+    assert engines.main(words.split()) == 1
+    told = capsys.readouterr().err
+    assert told.count("the engine ended with exit code 1 and no result") == 2
+    assert "ModuleNotFoundError: No module named 'vllm'" in told
 
 
 @pytest.mark.parametrize("said", ["loading the weights", "AssertionError"])
@@ -166,46 +78,23 @@ def test_an_engine_that_never_answers_is_ended(monkeypatch, tmp_path, said):
     script = tmp_path / "child"
     script.write_text(f"#!/bin/sh\necho ERROR 11-27 {said}\necho over\nsleep 60\n")
     script.chmod(0o755)
-    monkeypatch.setattr(bench.sys, "executable", str(script))
-    result = bench.measure(asked("--engines", "plugin", "--limit", "0.3"))
-    assert len(result["failed"]) == 1
+    monkeypatch.setattr(harness.sys, "executable", str(script))
     words = said if said == "AssertionError" else f"ERROR 11-27 {said}; over"
-    assert f"gave no result within 0.3 s: {words}" in result["failed"][0]
-
-
-@pytest.mark.parametrize(
-    ("what", "names"), [("loop", {None}), ("generate", {"eager", "static"})]
-)
-def test_models_are_measured_printed_and_written(tmp_path, capsys, what, names):
-    out = tmp_path / "models.json"
-    models.main(
-        [what, "--rows", "1,2", "--steps", "8", "--repetitions", "1", "--out", str(out)]
-    )
-    result = json.loads(out.read_text())
-    assert json.loads(capsys.readouterr().out) == result
-    assert {figure.get("forward") for figure in result["figures"]} == names
-    ratios = [
-        figure[name]
-        for figure in result["figures"]
-        for name in figure
-        if name.endswith("ratio")
-    ]
-    assert len(ratios) == (2 if what == "loop" else 8)
-    assert all(ratio > 0 for ratio in ratios)
+    with pytest.raises(harness.PipelineError, match=f"within 0.3 s: {words}"):
+        harness.ask(harness.Engine("slow", "child", {}, None), 0.3)
 
 
 ASKED = """
-import time
-from benchmarks.measuring import question_in
-question_in("options")
-print(1)
-time.sleep(99)
+import sys, time
+from benchmarks.harness import serve
+sys.argv[1:] = ["question", "answer"]
+serve(lambda question, tell: (print(1), time.sleep(99)))
 """
 ASKS = "import subprocess, sys; subprocess.run([sys.executable, '-uc', sys.argv[1]], start_new_session=True)"
 
 
 def test_an_engine_ends_with_the_process_that_asked_it(tmp_path):
-    (tmp_path / "options").write_text("{}")
+    (tmp_path / "question").write_text('{"device": "cpu"}')
     where = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
     with subprocess.Popen(
         [sys.executable, "-c", ASKS, ASKED], stdout=subprocess.PIPE, **where
@@ -214,3 +103,32 @@ def test_an_engine_ends_with_the_process_that_asked_it(tmp_path):
         asks.kill()
         # the child has this pipe too
         assert asks.communicate(timeout=20) == (b"", None)
+
+
+def test_engines_work_one_at_a_time_and_take_turns(tmp_path):
+    worked = []
+
+    def work(name):
+        for _ in range(3):
+            with harness.turn(tmp_path / "turns"):
+                worked.append(name)
+                time.sleep(0.02)
+                assert worked[-1] == name
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, "ab"))
+    assert len(worked) == 6
+    assert worked not in ([*"aaabbb"], [*"bbbaaa"])  # either may begin
+
+
+@pytest.mark.parametrize("what", ["loop", "generate"])
+def test_models_are_measured_printed_and_written(tmp_path, capsys, what):
+    out = tmp_path / "models.json"
+    words = f"{what} --rows 1,2 --steps 8 --repetitions 1 --forward eager --out {out}"
+    models.main(words.split())
+    result = json.loads(out.read_text())
+    assert json.loads(capsys.readouterr().out) == result
+    assert [one["rows"] for one in result["figures"]] == [1, 2]
+    for one in result["figures"]:
+        assert one["ratio"] > 0
+        assert one.get("xgrammar_ratio", 1) > 0

@@ -1,7 +1,6 @@
 """`benchmarks.replay` with a real vLLM: what its engines answer, and V2's sampler when
 it verifies drafts."""
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +13,7 @@ from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm_support import PATIENT
 
 import guided_plugin as gp
-from benchmarks.engines import run_child
+from benchmarks.harness import Engine, ask
 from benchmarks.replay import force
 from benchmarks.replay.__main__ import leg
 from benchmarks.replay.documents import Document
@@ -29,7 +28,7 @@ def document(name, text, spec):
 
 
 def test_an_engine_answers_with_documents_and_those_that_the_grammar_refuses_are_counted(
-    tmp_path,
+    tmp_path, monkeypatch
 ):
     spec = {"json_schema": {"type": "array", "items": {"enum": ["ab", "cd"]}}}
     texts = ['["ab","cd"]', '["cd"]', '["ab","xy"]']
@@ -37,25 +36,24 @@ def test_an_engine_answers_with_documents_and_those_that_the_grammar_refuses_are
         leg(kind, "compact", [document(text, text, guide) for text in texts], 7)
         for kind, guide in (("tools", spec), ("free", None))
     ]
-    options = {
+    question = {
         "model": str(MODEL_DIR),
-        "tokenizer": str(MODEL_DIR),
         "legs": legs,
         "guided": True,
-    }
-    options |= {
+        "new": True,
         "engine": {"dtype": "float32", "enforce_eager": True},
         "device": "cpu",
-        "profile": [],
+        "longest": 64,
+        "rows": [1, 2],
+        "queue": 3,
+        "least": 3,
+        "repetitions": 1,
+        "turns": str(tmp_path / "turns"),
     }
-    options |= {"longest": 64, "rows": [1, 2], "queue": 3, "least": 3, "repetitions": 1}
-    options |= {"turns": str(tmp_path / "turns")}
-    environment = {
-        "VLLM_USE_V2_MODEL_RUNNER": "0",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
-        "GUIDED_PLUGIN": json.dumps({"take_over": True, **PATIENT}),
-    }
-    result = run_child("benchmarks.replay.child", options, environment, 240, "the test")
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+    plugin = {"take_over": True, **PATIENT}
+    engine = Engine("guided", "benchmarks.replay.child", question, plugin, v2=False)
+    result = ask(engine, 240)
     # Three documents and a batch of one; six and a batch of two. The grammar refuses
     # every third document.
     assert [

@@ -1,0 +1,312 @@
+"""What the benchmarks share: options, raw files, engines in processes of their own that
+take turns, and clocks.
+
+An engine's process is a module that calls `serve` with what it measures; `measured`
+asks one or several of them, each with its `Engine`. A result is written after each of
+them, and an engine tells its own after each part, so that a time limit costs what was
+not measured yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import gzip
+import json
+import math
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guided_plugin.bench import environment
+from guided_plugin.cli.results import check_out, progress
+from guided_plugin.errors import GuidedError, PipelineError
+
+Json = dict[str, Any]
+_MEMORY = 0.88
+"""Of a GPU's memory, for engines that share it."""
+
+
+class Options(argparse.ArgumentParser):
+    """The options of a command whose description is its module's docstring."""
+
+    def __init__(self, doc: str | None, **more: Any) -> None:
+        form = argparse.RawDescriptionHelpFormatter
+        super().__init__(description=doc, formatter_class=form, **more)
+
+    def add(self, name: str, default: Any, what: str, kind: Any = None) -> None:
+        """An option with a value."""
+        kind = kind or type(default)
+        self.add_argument(name, default=default, help=what, type=kind)
+
+    def engine(self) -> None:
+        """Those of every command that starts engines."""
+        self.add("--device", "cuda", "cpu or cuda")
+        self.add("--engine", {}, "more arguments of the engines, as JSON", json.loads)
+        self.out()
+
+    def out(self, name: str = "--out") -> None:
+        """Where the raw file goes."""
+        self.add(name, None, "also write the JSON here; *.gz: compressed", Path)
+
+    def parse_args(self, *given: Any, **more: Any) -> Any:
+        """Refuses a file that can't be written before anything is measured."""
+        options = super().parse_args(*given, **more)
+        check_out(getattr(options, "out", None), "--out")
+        return options
+
+
+def names(text: str) -> list[str]:
+    """A value with commas."""
+    return text.split(",")
+
+
+def counts(text: str) -> list[int]:
+    """Numbers with commas between them."""
+    return list(map(int, names(text)))
+
+
+def given(arguments: Sequence[str] | None) -> list[str]:
+    """The words of a command."""
+    return sys.argv[1:] if arguments is None else list(arguments)
+
+
+def head(module: str, arguments: Sequence[str], device: str = "cpu") -> Json:
+    """How a raw file begins."""
+    command = f"python -m {module} {shlex.join(arguments)}"
+    here = environment(device)
+    return {"command": command, "date": here["date"], "environment": here}
+
+
+def write(result: Json, path: Path | None) -> None:
+    """Write a raw file, where one is asked for: all at once, and the same bytes for the
+    same result."""
+    if path is None:
+        return
+    data = (json.dumps(result, indent=1) + "\n").encode()
+    partly = path.with_name(path.name + ".part")
+    partly.write_bytes(
+        gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data
+    )
+    partly.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A process with an engine, and what is asked of it."""
+
+    name: str
+    module: str
+    question: Json
+    plugin: Json | None
+    """Options of the plugin; None: it is off."""
+    v2: bool = True
+    """vLLM's V2 model runner, which needs a GPU."""
+
+    def variables(self) -> dict[str, str]:
+        """What chooses the runner and the plugin."""
+        return {
+            "VLLM_USE_V2_MODEL_RUNNER": str(int(self.v2)),
+            "GUIDED_PLUGIN": "0" if self.plugin is None else json.dumps(self.plugin),
+        }
+
+
+def measured(
+    result: Json,
+    engines: Sequence[Engine],
+    options: argparse.Namespace,
+    take: Callable[[Engine, Json], None],
+    *,
+    together: bool = False,
+) -> None:
+    """Ask engines, one after the other or `together`, and add each answer to a result
+    with `take`. Those that fail are listed in it.
+
+    Engines that run together share the GPU, and work in turns.
+    """
+    result.setdefault("failed", [])
+    with (
+        progress(result["benchmark"], len(engines)) as advance,
+        tempfile.NamedTemporaryFile() as turns,
+        ThreadPoolExecutor(len(engines) if together else 1) as pool,
+    ):
+        for engine in engines:
+            engine.question.update(turns=turns.name, device=options.device)
+            if together and options.device != "cpu":
+                share = round(_MEMORY / len(engines), 2)
+                engine.question["engine"].setdefault("gpu_memory_utilization", share)
+        running = {
+            pool.submit(ask, engine, options.limit): engine for engine in engines
+        }
+        for ended in as_completed(running):
+            engine = running[ended]
+            try:
+                answer = ended.result()
+            except GuidedError as error:
+                result["failed"].append(str(error))
+            else:
+                result["environment"] = answer["environment"]
+                result["date"] = answer["environment"]["date"]
+                take(engine, answer)
+            write(result, options.out)
+            advance(f"{result['benchmark']}, {engine.name}")
+
+
+def ask(engine: Engine, limit: float) -> Json:
+    """What an engine's process answers, its last answer if it ended early. Raises
+    PipelineError if it answers nothing.
+
+    It gets two files: the question, and the one to write its answer to.
+    """
+    level = {"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING")}
+    with tempfile.TemporaryDirectory() as folder:
+        question = Path(folder, "question")
+        answer = Path(folder, "answer")
+        log = Path(folder, "log")
+        question.write_text(json.dumps(engine.question))
+        with log.open("w") as out:
+            child = subprocess.Popen(
+                [sys.executable, "-m", engine.module, str(question), str(answer)],
+                env={**os.environ, **level, **engine.variables()},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                ended = f"ended with exit code {child.wait(limit)} and no result"
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)  # the engine's processes too
+                child.wait()
+                ended = f"gave no result within {limit:g} s"
+        if not answer.exists():
+            raise PipelineError(
+                f"the engine {ended}: {_last_words(log.read_text(errors='replace'))}",
+                where=f"{engine.module}, {engine.name}",
+                hint="VLLM_LOGGING_LEVEL=DEBUG makes it say more",
+            )
+        return dict(json.loads(answer.read_text()))
+
+
+def _last_words(log: str) -> str:
+    """What an engine that failed said: its last errors, or else its last lines."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = [found[0] for found in map(_ERROR.search, lines) if found]
+    return (
+        "; ".join(list(dict.fromkeys(errors))[-3:] or lines[-3:]) or "it said nothing"
+    )
+
+
+_ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Exit)(?:: .*|$)")
+"""The line of a traceback that names the error, also behind the head of a log line;
+some say no more."""
+
+
+def serve(measure: Callable[[Json, Callable[[Json], None]], None]) -> None:
+    """Answer the question of `ask`: `measure` gets it, and a function that tells what
+    is known so far.
+
+    When who asks is gone, this process and all that it started end too: an engine holds
+    the memory of its GPU.
+    """
+    parent = os.getppid()
+    question, answer = map(Path, sys.argv[1:3])
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+    asked = json.loads(question.read_text())
+
+    def tell(known: Json) -> None:
+        # Not before the engine has started: it touches the device.
+        write({"environment": environment(asked["device"]), **known}, answer)
+
+    measure(asked, tell)
+
+
+def start(question: Json, **more: Any) -> Any:
+    """vLLM's engine for a question, without a cache of prompts."""
+    from vllm import LLM
+
+    arguments = {"enable_prefix_caching": False, **more, **question["engine"]}
+    tokenizer = question.get("tokenizer") or question["model"]
+    return LLM(question["model"], tokenizer=tokenizer, **arguments)
+
+
+@contextlib.contextmanager
+def turn(path: str | Path) -> Iterator[None]:
+    """The engines that share this file work one at a time."""
+    with Path(path).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)  # the engine's process has the file too
+    time.sleep(0.05)  # who waits is next
+
+
+@contextlib.contextmanager
+def watched(llm: Any, note: Callable[[Any], None]) -> Iterator[None]:
+    """Call `note` with the engine's outputs of each step."""
+    core = llm.llm_engine.engine_core
+    original = core.get_output
+
+    def get_output() -> Any:
+        outputs = original()
+        note(outputs)
+        return outputs
+
+    core.get_output = get_output
+    try:
+        yield
+    finally:
+        del core.get_output
+
+
+def thread_clock() -> Callable[[], float]:
+    """Tells the CPU seconds that the main threads of vLLM's processes, those of this
+    session, have used."""
+    files = []
+    session = os.getsid(0)
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            own = os.getsid(int(process.name)) == session
+            if own and b"VLLM::" in (process / "cmdline").read_bytes():
+                files.append(process / "task" / process.name / "stat")
+    tick = os.sysconf("SC_CLK_TCK")
+
+    def seconds() -> float:
+        fields = [file.read_text().rpartition(")")[2].split() for file in files]
+        return sum(int(each[11]) + int(each[12]) for each in fields) / tick
+
+    return seconds
+
+
+def quantile(values: Sequence[float] | NDArray[Any], share: float) -> float:
+    """The smallest value that is not below this share of the values: one that was
+    measured."""
+    rank = max(0, math.ceil(share * len(values)) - 1)
+    return float(np.partition(values, rank)[rank])
+
+
+def own_schema(schema: Json, number: int) -> Json:
+    """The same schema as one that was never asked for: the text differs, and nothing
+    that it means."""
+    return {**schema, "$comment": f"schema {number}"}

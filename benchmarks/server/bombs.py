@@ -1,0 +1,105 @@
+"""Specs made to hurt, as bodies of requests. Depends on asks and the tests' hostile
+specs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from typing import Any
+
+from benchmarks.harness import Json, own_schema
+from benchmarks.server import judges
+from benchmarks.server.asks import Ask, completion, guided
+
+_BIG = 10 * 2**20
+_KINDS = ("json_schema", "regex", "grammar", "structural_tag")
+_WORDS = {"type": "grammar", "grammar": "root ::= w\nw ::= w w w | w w | [a-z ]+"}
+_TAG = {"type": "tag", "begin": "<t>", "content": _WORDS, "end": "</t>"}
+_LEXER = """start: (A|B|C|D)+
+A: /.*a.{60}/
+B: /.*b.{60}/
+C: /.*c.{60}/
+D: /.*d.{60}/"""
+MASK_BOMBS: list[Json] = [
+    {"grammar": "root ::= e\ne ::= e e e | [a-z] e | [a-z]", "syntax": "ebnf"},
+    {"grammar": 'root ::= s\ns ::= s s | s s s | "a" s | [a-c]+', "syntax": "ebnf"},
+    {"grammar": "root ::= e\ne ::= e e e e | [a-z]", "backend": "xgrammar"},
+    {"grammar": "start: e\ne: e e | X\nX: /[a-z]/", "syntax": "lark"},
+    {"grammar": _LEXER, "syntax": "lark"},
+    {"regex": "[a-z ]*[aeiou][a-z ]{150}"},
+    {"regex": "(a|b|ab|ba|aab)*(.*[aeiou].{20}){3}"},
+    {"structural_tag": {"type": "structural_tag", "format": _TAG}},
+]
+"""Small grammars whose masks cost much: lexers and learnt states too."""
+SLOW_ROWS: list[Json] = [
+    {"regex": r"(.|\n)*[ab](.|\n){300}x"},
+    {"regex": "[a-z]*[aeiou][a-z]{200}"},
+    {"grammar": 'start: e\ne: e e | "X"', "syntax": "lark"},
+]
+"""Grammars whose masks cost milliseconds each, all along."""
+
+
+def ask(form: Json, **more: Any) -> Ask:
+    """A request with a hostile spec. Its answer is not judged: no reference reads it in
+    bounded time."""
+    return completion("bomb", judges.anything, tokens=200, **guided(form), **more)
+
+
+def varied(form: Json, number: int) -> Json:
+    """The same with other text for another number, so that nothing remembered serves
+    it."""
+    kind = next((name for name in _KINDS if name in form), "")
+    if kind == "json_schema" and isinstance(form[kind], dict):
+        return {**form, kind: own_schema(form[kind], number)}
+    if kind == "regex":
+        return {**form, kind: f"{form[kind]}|{number}"}
+    if kind == "grammar":
+        text = form[kind].replace("root ::= ", f'root ::= "{number}" | ', 1)
+        return {**form, kind: text.replace("start: ", f'start: "{number}"? ', 1)}
+    if kind == "structural_tag":
+        text = json.dumps(form[kind])
+        return {**form, kind: json.loads(text.replace("<t>", f"<t{number}>"))}
+    return form
+
+
+def _deep(levels: int) -> Any:
+    inner: Any = {"const": "x" * _BIG}
+    for _ in range(levels):
+        inner = {"type": "array", "items": inner}
+    return inner
+
+
+def _format(schema: Any) -> Json:
+    own = {"type": "json_schema", "json_schema": {"name": "big", "schema": schema}}
+    return {"response_format": own}
+
+
+@functools.cache
+def big_bodies() -> list[bytes]:
+    """Bodies of 10 MB."""
+    texts = [f"text {number}" for number in range(_BIG // 16)]
+    described = {"type": "null", "description": "x" * _BIG}
+    parts = [
+        guided({"json_schema": described}),
+        guided({"regex": "ab|" * (_BIG // 3)}),
+        {"structured_outputs": {"choice": texts}},
+        {"structured_outputs": {"json": '{"properties":{"a":' * (_BIG // 19)}},
+        _format({"enum": texts}),
+        _format(_deep(400)),
+    ]
+    bodies = [completion("big", judges.anything, **part).body for part in parts]
+    return [json.dumps(body).encode() for body in bodies]
+
+
+@functools.cache
+def hostile_specs() -> list[Json]:
+    """Every hostile spec of the tests that can be written down at all."""
+    from tests.grammar.test_hostile_specs import CASES
+
+    forms = []
+    for case in CASES.values():
+        # Some are refused when made: there is no spec to send.
+        with contextlib.suppress(Exception):
+            forms.append(case.make().to_dict())
+    return forms
