@@ -205,6 +205,7 @@ def by_engine(ways: Sequence[Way]) -> dict[str, list[Way]]:
 def engine_of(
     options: Any, folder: Path, name: str, ways: Sequence[Way], kinds: Asked
 ) -> Engine:
+    """The engine that answers all tasks in these ways."""
     tasks = [
         {**dataclasses.asdict(task), "tokens": tokens}
         for asked in kinds.values()

@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         way = Way.named(options.whitespace if name == PLUGIN else name)
         engine = engine_of(options, folder, name, [way], kinds)
         engine.question["repetitions"] = options.repetitions
-        engine.question["engine"].setdefault("enable_prefix_caching", False)
+        engine.question["engine"]["enable_prefix_caching"] = False
         engines.append(engine)
 
     def take(engine: Engine, answer: Json) -> None:
