@@ -111,7 +111,7 @@ docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Of tools that only maintainers run.
-TOOL_TESTS := tests/benchmarks tests/cli/test_newcomer.py tests/test_train_demo_model.py
+TOOL_TESTS := tests/benchmarks tests/cli/test_newcomer.py
 UNIT_PROCESSES := 2
 unit: $(STAMP)
 	$(BIN)/python -m pytest -n $(UNIT_PROCESSES) -m "not pretrained and not slow" $(addprefix --ignore=,$(TOOL_TESTS)) $(ARGS)
