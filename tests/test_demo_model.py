@@ -20,7 +20,9 @@ def test_its_vocabulary_has_every_byte(tokenizer):
     assert alphabet <= tokenizer.get_vocab().keys()
 
 
-@pytest.mark.parametrize("text", ["Żółć 日本語 🙂\t{}\n", *(one.prompt for one in DEMOS)])
+@pytest.mark.parametrize(
+    "text", ["Żółć 日本語 🙂\t{}\n", *(one.prompt for one in DEMOS)]
+)
 def test_its_tokenizer_gives_text_back(tokenizer, text):
     tokens = tokenizer(text).input_ids
     assert tokens[0] == tokenizer.bos_token_id

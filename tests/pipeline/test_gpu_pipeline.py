@@ -270,15 +270,3 @@ def test_a_graphed_model_gives_the_models_own_tokens():
     assert all(
         [o.tokens for o in run] == [o.tokens for o in outputs[0]] for run in outputs
     )
-
-
-def test_bench_kernel_measures_what_it_says():
-    from script_files import load_script
-
-    found = load_script("benchmarks/kernel.py").bench_kernel(width=1024, rows=[2, 8])
-    assert len(found["copy"]) == 2
-    assert [figure["rows"] for figure in found["kernel"]] == [2] * 3 + [8] * 3
-    assert all(figure["microseconds"] > 0 for figure in found["kernel"] + found["copy"])
-    closed, _, opened = (figure["megabytes"] for figure in found["kernel"][3:])
-    assert closed > 8 * opened
-    assert found["copy_gb_per_second"] > 1
