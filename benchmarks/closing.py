@@ -111,7 +111,13 @@ class Walks:
         grammar = self._compiler.compile(spec)
         backend = self._compiler.backend(grammar.backend)
         table = GrammarTable(vocabulary)
-        table.add(0, "one", spec.within(limit), grammar, backend)
+        table.add(
+            0,
+            "one",
+            spec.within(limit),
+            grammar,
+            backend,
+        )
         mask = np.zeros((1, vocabulary.words), np.int32)
         tokens: list[int] = []
         while not tokens or tokens[-1] not in vocabulary.stop_token_ids:
@@ -149,7 +155,10 @@ class Walks:
 
     def found(self) -> Json:
         """The figures, as JSON."""
-        found: Json = {"counts": dict(self._counts), "bad": self.bad}
+        found: Json = {
+            "counts": dict(self._counts),
+            "bad": self.bad,
+        }
         for name, values in self._figures.items():
             found[name] = {"count": len(values)}
             for label, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1)):

@@ -87,7 +87,11 @@ class _Bench:
         """The schemas of a name. Requests take them in turn."""
         if question["sample"]:
             most = 2 * _REAL_WORLD_COUNT
-            found = served_schemas(Path(question["sample"]), most, repeated)
+            found = served_schemas(
+                Path(question["sample"]),
+                most,
+                repeated,
+            )
             self.refused = [one for one in found if not self._takes(one)]
             found = [one for one in found if one not in self.refused]
             self.schemas[REAL_WORLD] = found[:_REAL_WORLD_COUNT]

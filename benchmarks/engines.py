@@ -57,7 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Options(__doc__)
     parser.add("--model", str(MODEL_DIR), "folder of a model")
     parser.add("--tokenizer", None, "tokenizer folder; the model's if not given", str)
-    parser.add("--rows", [8, 64, 256], "batch sizes, separated by commas", counts)
+    parser.add(
+        "--rows",
+        [8, 64, 256],
+        "batch sizes, separated by commas",
+        counts,
+    )
     parser.add("--schema", ["plain", "maxlength"], "plain, maxlength, new", names)
     engines = ["plugin", "guidance", "xgrammar"]
     parser.add("--engines", engines, "this package, and vLLM's own backends", names)
@@ -90,7 +95,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             what = f"not all of it was measured within {options.limit:g} s"
             result["failed"].append(f"{engine.name}: {what}")
 
-    measured(result, [engine for _, engine in _legs(options)], options, take)
+    measured(
+        result,
+        [engine for _, engine in _legs(options)],
+        options,
+        take,
+    )
     write(result, options.out)
     if result["figures"]:
         show_table(result["figures"], _COLUMNS)

@@ -47,12 +47,21 @@ class Options(argparse.ArgumentParser):
 
     def __init__(self, doc: str | None, **more: Any) -> None:
         form = argparse.RawDescriptionHelpFormatter
-        super().__init__(description=doc, formatter_class=form, **more)
+        super().__init__(
+            description=doc,
+            formatter_class=form,
+            **more,
+        )
 
     def add(self, name: str, default: Any, what: str, kind: Any = None) -> None:
         """An option with a value."""
         kind = kind or type(default)
-        self.add_argument(name, default=default, help=what, type=kind)
+        self.add_argument(
+            name,
+            default=default,
+            help=what,
+            type=kind,
+        )
 
     def engine(self) -> None:
         """Those of every command that starts engines."""
@@ -146,7 +155,10 @@ def measured(
         ThreadPoolExecutor(len(engines) if together else 1) as pool,
     ):
         for engine in engines:
-            engine.question.update(turns=turns.name, device=options.device)
+            engine.question.update(
+                turns=turns.name,
+                device=options.device,
+            )
             if together and options.device != "cpu":
                 share = round(_MEMORY / len(engines), 2)
                 engine.question["engine"].setdefault("gpu_memory_utilization", share)
@@ -181,7 +193,13 @@ def ask(engine: Engine, limit: float) -> Json:
         question.write_text(json.dumps(engine.question))
         with log.open("w") as out:
             child = subprocess.Popen(
-                [sys.executable, "-m", engine.module, str(question), str(answer)],
+                [
+                    sys.executable,
+                    "-m",
+                    engine.module,
+                    str(question),
+                    str(answer),
+                ],
                 env={**os.environ, **level, **engine.variables()},
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -247,7 +265,11 @@ def start(question: Json, **more: Any) -> Any:
 
     arguments = {"enable_prefix_caching": False, **more, **question["engine"]}
     tokenizer = question.get("tokenizer") or question["model"]
-    return LLM(question["model"], tokenizer=tokenizer, **arguments)
+    return LLM(
+        question["model"],
+        tokenizer=tokenizer,
+        **arguments,
+    )
 
 
 @contextlib.contextmanager

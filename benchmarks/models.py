@@ -36,7 +36,10 @@ _GENERATE_WARM_UP = 2
 """Runs: with a static cache the first compiles, the second captures."""
 _PROMPT = [1, 2, 3]
 # hidden, layers, intermediate, heads, key-value heads
-SHAPES = {"qwen3-0.6b": (1024, 28, 3072, 16, 8), "qwen3-1.7b": (2048, 28, 6144, 16, 8)}
+SHAPES = {
+    "qwen3-0.6b": (1024, 28, 3072, 16, 8),
+    "qwen3-1.7b": (2048, 28, 6144, 16, 8),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -67,16 +70,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "graph": options.graph,
         "figures": [],
     }
-    plan = partial(Plan, schemas=options.schema, steps=options.steps)
+    plan = partial(
+        Plan,
+        schemas=options.schema,
+        steps=options.steps,
+    )
     plan = partial(plan, repetitions=options.repetitions)
     if options.what == "loop":
         length = len(_PROMPT) + options.steps
         for rows in options.rows:
             own = GraphedModel(model, rows, length) if options.graph else model
-            result["figures"] += bench_loop(own, vocabulary, plan([rows]))["figures"]
+            result["figures"] += bench_loop(
+                own,
+                vocabulary,
+                plan([rows]),
+            )["figures"]
     else:
         for forward in options.forward:
-            for one in generated(model, vocabulary, plan(options.rows), forward):
+            for one in generated(
+                model,
+                vocabulary,
+                plan(options.rows),
+                forward,
+            ):
                 result["figures"].append({"forward": forward, **one})
     print(json.dumps(result, indent=1))
     write(result, options.out)
@@ -88,7 +104,11 @@ def model_of(options: Any) -> tuple[Any, Vocabulary]:
         loaded = load_model(options.model, options.device)
         return loaded, model_vocabulary(load_tokenizer(options.model), loaded)
     vocabulary = Vocabulary.from_tokenizer(load_tokenizer(options.tokenizer))
-    return random_model(options.shape, vocabulary.size, options.device), vocabulary
+    return random_model(
+        options.shape,
+        vocabulary.size,
+        options.device,
+    ), vocabulary
 
 
 def generated(
@@ -135,7 +155,13 @@ def generated(
         }
 
         def backend() -> Json:
-            return {"backend": check_outputs(vocabulary, spec, checked[0].tolist())}
+            return {
+                "backend": check_outputs(
+                    vocabulary,
+                    spec,
+                    checked[0].tolist(),
+                )
+            }
 
         return ways, backend
 
@@ -204,10 +230,27 @@ class GraphedModel:
         self._cache: Any = StaticCache(config=model.config, max_cache_len=length)
         self._length = 0
         device = model.device
-        self._ids = torch.zeros(rows, 1, dtype=torch.int64, device=device)
-        self._positions = torch.zeros(rows, 1, dtype=torch.int64, device=device)
+        self._ids = torch.zeros(
+            rows,
+            1,
+            dtype=torch.int64,
+            device=device,
+        )
+        self._positions = torch.zeros(
+            rows,
+            1,
+            dtype=torch.int64,
+            device=device,
+        )
         # [rows, 1, 1, length]: which positions of the cache a row attends to
-        self._visible = torch.zeros(rows, 1, 1, length, dtype=torch.bool, device=device)
+        self._visible = torch.zeros(
+            rows,
+            1,
+            1,
+            length,
+            dtype=torch.bool,
+            device=device,
+        )
         self._graph = torch.cuda.CUDAGraph()
         self._logits = self._captured(rows)
 
@@ -268,8 +311,17 @@ class GraphedModel:
     def _captured(self, rows: int) -> Tensor:
         """Capture the step, after a warm-up that writes to the cache; it is rewound
         before each run."""
-        first = torch.zeros(rows, 2, dtype=torch.int64, device=self.device)
-        self._prompt(first, torch.ones_like(first), first)
+        first = torch.zeros(
+            rows,
+            2,
+            dtype=torch.int64,
+            device=self.device,
+        )
+        self._prompt(
+            first,
+            torch.ones_like(first),
+            first,
+        )
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):

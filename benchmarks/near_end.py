@@ -88,7 +88,11 @@ class _Bench:
         vocabulary = Vocabulary.from_tokenizer(self.llm.get_tokenizer())
         self.texts = vocabulary.text_tokens
         self.compiler = GrammarCompiler(vocabulary)
-        found = served_schemas(options.sample, 4 * _SCHEMAS, _behind_a_text)
+        found = served_schemas(
+            options.sample,
+            4 * _SCHEMAS,
+            _behind_a_text,
+        )
         self.schemas = list(filter(self._fits, found))[:_SCHEMAS]
 
     def _fits(self, schema: Json) -> bool:

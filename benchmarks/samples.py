@@ -117,7 +117,11 @@ class TextTokens:
         tokens = []
         position = 0
         while position < len(data):
-            for size in range(min(longest, len(data) - position), 0, -1):
+            for size in range(
+                min(longest, len(data) - position),
+                0,
+                -1,
+            ):
                 token = by_bytes.get(data[position : position + size])
                 if token is not None:
                     tokens.append(token)

@@ -84,13 +84,21 @@ class Theirs:
             model_config=None,
             speculative_config=None,
         )
-        self.backend = make(engine, self.tokenizer, len(self.tokenizer))
+        self.backend = make(
+            engine,
+            self.tokenizer,
+            len(self.tokenizer),
+        )
 
     def spec(self, asked: dict[str, Any]) -> Takes | None:
         params = SamplingParams(structured_outputs=StructuredOutputsParams(**asked))
         try:
             model: Any = SimpleNamespace(is_diffusion=False)
-            params._validate_structured_outputs(model, self.config, self.tokenizer)
+            params._validate_structured_outputs(
+                model,
+                self.config,
+                self.tokenizer,
+            )
         except (VLLMValidationError, ValueError):
             return None
         kind, text = get_structured_output_key(params.structured_outputs)
@@ -110,7 +118,11 @@ class Theirs:
 def compared() -> Iterator[tuple[str, dict[str, Any], str, str, list[str]]]:
     """Of each text: the group and the spec, whether it is valid, what each makes of
     it."""
-    sides = [Ours(), Theirs("guidance"), Theirs("xgrammar")]
+    sides = [
+        Ours(),
+        Theirs("guidance"),
+        Theirs("xgrammar"),
+    ]
     for line in map(json.loads, SPECS.read_text().splitlines()):
         asked = line["spec"]
         judge = oracle(asked["json"]) if "json" in asked else None
@@ -149,7 +161,11 @@ def render() -> str:
         its spec is refused (400). `valid` is the verdict of jsonschema-rs. {len(rows)} of {len(found)} texts
         for {len(specs)} specs differ: all of these are below. Taken, though not valid, are {invalid[0]} here,
         {invalid[1]} by `guidance` and {invalid[2]} by `xgrammar`."""
-    lines = [HEADING, "", textwrap.fill(" ".join(intro.split()), 120)]
+    lines = [
+        HEADING,
+        "",
+        textwrap.fill(" ".join(intro.split()), 120),
+    ]
     # Texts of one spec on which the verdicts are the same are one line.
     merged: dict[str, dict[tuple[str, ...], list[str]]] = {}
     for group, asked, text, valid, verdicts in rows:
@@ -165,7 +181,11 @@ def render() -> str:
         ]
         before = ""
         for (spec, *verdicts), given in table.items():
-            cells = ["" if spec == before else spec, " ".join(given), *verdicts]
+            cells = [
+                "" if spec == before else spec,
+                " ".join(given),
+                *verdicts,
+            ]
             before = spec
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])

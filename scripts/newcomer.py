@@ -90,11 +90,19 @@ class Walk:
     def plugin(self, *arguments: str, **more: Any) -> str:
         """What `guided-plugin` prints, as it was installed."""
         program = str(Path(self.python).with_name("guided-plugin"))
-        return self.run(program, *arguments, **more)
+        return self.run(
+            program,
+            *arguments,
+            **more,
+        )
 
     def example(self, name: str, *arguments: str, python: str = "") -> str:
         """What an example prints."""
-        return self.run(python or self.python, str(EXAMPLES / f"{name}.py"), *arguments)
+        return self.run(
+            python or self.python,
+            str(EXAMPLES / f"{name}.py"),
+            *arguments,
+        )
 
     def address(self) -> str:
         """Of the server."""
@@ -113,13 +121,29 @@ class Walk:
             else:
                 shutil.copy(source / name, copy)
         options = ["--quiet", "--disable-pip-version-check", "--no-deps"]
-        pip = [sys.executable, "-m", "pip", "--python", self.python, "install"]
-        self.run(*pip, *options, "--ignore-installed", str(copy))
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            self.python,
+            "install",
+        ]
+        self.run(
+            *pip,
+            *options,
+            "--ignore-installed",
+            str(copy),
+        )
 
 
 def matched(pattern: str, text: str) -> str:
     """What matches in a text; Failed where nothing does."""
-    found = re.search(pattern, text, re.M)
+    found = re.search(
+        pattern,
+        text,
+        re.M,
+    )
     if found is None:
         raise Failed(text)
     return found[0].strip()
@@ -127,7 +151,11 @@ def matched(pattern: str, text: str) -> str:
 
 def people(text: str, count: int) -> str:
     """The last record that an example printed; so many are right, and none is wrong."""
-    found = re.findall(r'^(?!free).*?(\{"name".*\})$', text, re.M)
+    found = re.findall(
+        r'^(?!free).*?(\{"name".*\})$',
+        text,
+        re.M,
+    )
     try:
         for record in found:
             jsonschema.validate(json.loads(record), PERSON)
@@ -141,7 +169,13 @@ def people(text: str, count: int) -> str:
 def install(walk: Walk) -> str:
     """A fresh virtual environment; the demo shows that it works."""
     venv = walk.folder / "venv"
-    walk.run(sys.executable, "-m", "venv", "--without-pip", str(venv))
+    walk.run(
+        sys.executable,
+        "-m",
+        "venv",
+        "--without-pip",
+        str(venv),
+    )
     libraries = sysconfig.get_path("purelib", vars={"base": str(venv)})
     own = sysconfig.get_path("purelib")
     Path(libraries, "libraries.pth").write_text(own + "\n")
@@ -160,7 +194,12 @@ def serve(walk: Walk) -> str:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     log = walk.folder / "server.log"
-    command = [walk.python, str(EXAMPLES / "serve.py"), "--port", port]
+    command = [
+        walk.python,
+        str(EXAMPLES / "serve.py"),
+        "--port",
+        port,
+    ]
     with log.open("w") as out:
         server = subprocess.Popen(
             command, env=walk.environment, cwd=walk.folder, stdout=out, stderr=out
@@ -187,13 +226,24 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 def client(walk: Walk, name: str, *, count: int = 2) -> str:
     """An example that asks the server, in the environment of the clients."""
     given = "--base-url", walk.address()
-    return people(walk.example(name, *given, python=walk.clients), count)
+    return people(
+        walk.example(
+            name,
+            *given,
+            python=walk.clients,
+        ),
+        count,
+    )
 
 
 def openai(walk: Walk) -> str:
     """A model, a regex, a choice."""
     return _regex_and_choice(
-        walk.example("vllm_server_client", "--base-url", walk.address()),
+        walk.example(
+            "vllm_server_client",
+            "--base-url",
+            walk.address(),
+        ),
         ("regex", "choice"),
     )
 
@@ -243,7 +293,11 @@ def _chat(base_url: str, schema: Any) -> tuple[int, Any]:
     }
     url = f"{base_url}/chat/completions"
     headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    request = urllib.request.Request(
+        url,
+        json.dumps(body).encode(),
+        headers,
+    )
     try:
         with urllib.request.urlopen(request, timeout=300) as answer:
             return answer.status, json.load(answer)
@@ -264,7 +318,10 @@ def metrics(walk: Walk) -> str:
 def transformers(walk: Walk) -> str:
     """`generate`, objects and a pipeline."""
     guided = matched("^guided: .*$", walk.example("transformers_generate"))
-    schema = {"required": ["name", "age"], "properties": {"age": {"maximum": 150}}}
+    schema = {
+        "required": ["name", "age"],
+        "properties": {"age": {"maximum": 150}},
+    }
     jsonschema.validate(json.loads(guided.removeprefix("guided: ")), schema)
     return guided
 
@@ -281,7 +338,12 @@ def check(walk: Walk) -> str:
     (walk.folder / "bad.json").write_text('{"name":"Ana","age":300}')
     good = ["check", "schema.json", "--instance", "good.json"]
     walk.plugin(*good)
-    told = walk.plugin(*good, "--instance", "bad.json", code=1)
+    told = walk.plugin(
+        *good,
+        "--instance",
+        "bad.json",
+        code=1,
+    )
     return matched(r"refused at character \d+: [^│\n]*", told)
 
 
@@ -289,11 +351,18 @@ def explain(walk: Walk) -> str:
     """An output that ran into its limit of tokens."""
     asked = "explain", "-", "--text", '{"name":"Ana","age":' + "6" * 12
     age = {"type": "integer"}
-    schema = {"properties": {"name": {"type": "string"}, "age": age}, "type": "object"}
+    schema = {
+        "properties": {"name": {"type": "string"}, "age": age},
+        "type": "object",
+    }
     told = walk.plugin(*asked, stdin=json.dumps(schema))
     note = matched(r"^note +(.*'maximum'.*)$", told)
     age |= {"maximum": 150}
-    walk.plugin(*asked, stdin=json.dumps(schema), code=1)
+    walk.plugin(
+        *asked,
+        stdin=json.dumps(schema),
+        code=1,
+    )
     return note
 
 
@@ -304,7 +373,12 @@ def doctor(walk: Walk) -> str:
         """Of the options alone: what else is wrong with this machine is another
         matter."""
         given = f'{{"{option}": true}}'
-        told = walk.plugin("doctor", "--json", code=code, GUIDED_PLUGIN=given)
+        told = walk.plugin(
+            "doctor",
+            "--json",
+            code=code,
+            GUIDED_PLUGIN=given,
+        )
         options = json.loads(told)["sections"]["options"]
         return [found for found in options if found["status"] == "problem"]
 
@@ -373,13 +447,22 @@ def main() -> int:
     add = parser.add_argument
     add("--clients", default=sys.executable, help="interpreter that has the clients")
     add("--base-url", default="", help="of a server that runs, not one of its own")
-    add("--only", nargs="*", choices=list(TASKS), help="these tasks, and `install`")
+    add(
+        "--only",
+        nargs="*",
+        choices=list(TASKS),
+        help="these tasks, and `install`",
+    )
     given = parser.parse_args()
     only = {"install", *(given.only or TASKS)}
     print(f"{'task':16} {'seconds':>7}  ok   what was said", flush=True)
     with tempfile.TemporaryDirectory(prefix="newcomer-") as folder:
         # a link to another interpreter stays one
-        walk = Walk(Path(folder), os.path.abspath(given.clients), given.base_url)
+        walk = Walk(
+            Path(folder),
+            os.path.abspath(given.clients),
+            given.base_url,
+        )
         with walk.stack:
             worked = [tried(walk, name) for name in TASKS if name in only]
     return int(not all(worked))

@@ -61,15 +61,33 @@ def main() -> int:
 def check(folder: Path) -> None:
     """Everything, in a folder of its own."""
     sdist, wheel = build_twice(folder)
-    run([sys.executable, "-m", "twine", "check", "--strict", sdist, wheel])
+    run(
+        [
+            sys.executable,
+            "-m",
+            "twine",
+            "check",
+            "--strict",
+            sdist,
+            wheel,
+        ]
+    )
     check_contents(wheel)
     pythons = dict(find_pythons())
     if FULL not in pythons:
         raise CheckError(f"no python3.{FULL} is found: the demo cannot be tried")
-    try_all(wheel, pythons[FULL], folder / "full")
+    try_all(
+        wheel,
+        pythons[FULL],
+        folder / "full",
+    )
     for minor in MINORS:
         if minor in pythons and minor != FULL:
-            try_light(wheel, pythons[minor], folder / f"light-{minor}")
+            try_light(
+                wheel,
+                pythons[minor],
+                folder / f"light-{minor}",
+            )
         elif minor != FULL:
             print(f"Python 3.{minor}: not found here, not tried")
     shutil.rmtree(ROOT / "dist", ignore_errors=True)
@@ -86,12 +104,22 @@ def build_twice(folder: Path) -> tuple[Path, Path]:
         os.environ.get("SOURCE_DATE_EPOCH")
         or run(["git", "log", "-1", "--format=%ct"]).strip()
     )
-    first = build(ROOT, folder / "first", epoch)
+    first = build(
+        ROOT,
+        folder / "first",
+        epoch,
+    )
     with tarfile.open(first[0]) as archive:
         archive.extractall(folder / "sources", filter="data")
     (unpacked,) = (folder / "sources").iterdir()
     for one, other in zip(
-        first, build(unpacked, folder / "second", epoch), strict=True
+        first,
+        build(
+            unpacked,
+            folder / "second",
+            epoch,
+        ),
+        strict=True,
     ):
         if one.read_bytes() != other.read_bytes():
             raise CheckError(
@@ -103,7 +131,15 @@ def build_twice(folder: Path) -> tuple[Path, Path]:
 
 def build(source: Path, out: Path, epoch: str) -> tuple[Path, Path]:
     """One source archive, and the wheel that is made from it."""
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", out, source]
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        "--outdir",
+        out,
+        source,
+    ]
     run(command, {"SOURCE_DATE_EPOCH": epoch})
     (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
     return sdist, wheel
@@ -158,7 +194,12 @@ def try_all(wheel: Path, python: str, venv: Path) -> None:
     # torch first and alone: a resolver that sees an open range would take the CUDA
     # build.
     install(bin_folder, torch)
-    install(bin_folder, "-c", ROOT / "constraints.txt", f"{wheel}[transformers]")
+    install(
+        bin_folder,
+        "-c",
+        ROOT / "constraints.txt",
+        f"{wheel}[transformers]",
+    )
     seconds = time.monotonic()
     shown = guided_plugin(bin_folder, "demo")
     if shown.count("valid") < 3:
@@ -175,7 +216,12 @@ def try_light(wheel: Path, python: str, venv: Path) -> None:
     """As it is installed without an extra: the commands that compile and match with
     llguidance alone."""
     bin_folder = make_venv(python, venv)
-    install(bin_folder, "-c", ROOT / "constraints.txt", wheel)
+    install(
+        bin_folder,
+        "-c",
+        ROOT / "constraints.txt",
+        wheel,
+    )
     schema = venv / "schema.json"
     schema.write_text('{"type": "array", "items": {"type": "integer"}}')
     (venv / "good.json").write_text("[1, 2]")

@@ -69,7 +69,12 @@ def read(path: Path, tree: Path) -> SourceFile:
         if isinstance(node, ast.ClassDef):
             kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
             methods[node.name] = sum(isinstance(one, kinds) for one in node.body)
-    return SourceFile(path.relative_to(tree), len(nodes), len(code), methods)
+    return SourceFile(
+        path.relative_to(tree),
+        len(nodes),
+        len(code),
+        methods,
+    )
 
 
 def measured(tree: Path) -> dict[str, Figure]:

@@ -43,7 +43,16 @@ def download(version: str, folder: str) -> Path:
         "3.11",
     )
     subprocess.run(
-        [*PIP, "download", *QUIET, *only, "--dest", folder, wanted], check=True
+        [
+            *PIP,
+            "download",
+            *QUIET,
+            *only,
+            "--dest",
+            folder,
+            wanted,
+        ],
+        check=True,
     )
     return next(Path(folder).glob("vllm-*.whl"))
 
@@ -95,7 +104,15 @@ def fetch(version: str, root: Path) -> Path:
         unpack(wheel, version, target)
     link_compiled(target)
     subprocess.run(
-        [*PIP, "install", *QUIET, "--upgrade", "--target", str(target), *NEEDS],
+        [
+            *PIP,
+            "install",
+            *QUIET,
+            "--upgrade",
+            "--target",
+            str(target),
+            *NEEDS,
+        ],
         check=True,
     )
     (target / UNPACKED).touch()

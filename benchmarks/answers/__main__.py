@@ -145,7 +145,13 @@ def measure(options: Any, result: Json) -> Json:
 
     def take(engine: Engine, answer: Json) -> None:
         for case in answer["cases"]:
-            result["figures"].append(_judged(case, kinds[case["kind"]], options.texts))
+            result["figures"].append(
+                _judged(
+                    case,
+                    kinds[case["kind"]],
+                    options.texts,
+                )
+            )
         names = engine.question["ways"]
         asked = sum(Way.named(way).asks(kind) for way in names for kind in kinds)
         if len(answer["cases"]) < asked:
@@ -231,7 +237,13 @@ def engine_of(
         "ways": [way.name for way in ways],
     }
     module = "benchmarks.answers.child"
-    return Engine(name, module, question, engine_plugin(name), v2=not on_cpu)
+    return Engine(
+        name,
+        module,
+        question,
+        engine_plugin(name),
+        v2=not on_cpu,
+    )
 
 
 def _judged(
@@ -243,15 +255,29 @@ def _judged(
     verdicts = []
     lines = []
     for task, output in zip(tasks, case["outputs"], strict=True):
-        verdict = judged(read(output["text"]), task.schema, task.judge)
+        verdict = judged(
+            read(output["text"]),
+            task.schema,
+            task.judge,
+        )
         verdicts.append(verdict)
-        line = {"kind": task.kind, "id": task.id, "way": case["way"]}
+        line = {
+            "kind": task.kind,
+            "id": task.id,
+            "way": case["way"],
+        }
         line |= {"right": verdict.right, "valid": verdict.valid, **output}
         lines.append(json.dumps(line) + "\n")
     if texts is not None:
         with texts.open("a") as out:
             out.writelines(lines)
-    return figure(case["way"], tasks, case["outputs"], verdicts, case["seconds"])
+    return figure(
+        case["way"],
+        tasks,
+        case["outputs"],
+        verdicts,
+        case["seconds"],
+    )
 
 
 if __name__ == "__main__":

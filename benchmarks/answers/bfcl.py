@@ -59,7 +59,12 @@ def questions(folder: Path) -> Iterator[Question]:
         for one in _lines(folder, name):
             tools = [_tool(function) for function in one["function"]]
             messages = [message for turn in one["question"] for message in turn]
-            yield Question(one["id"], messages, tools, answers[one["id"]])
+            yield Question(
+                one["id"],
+                messages,
+                tools,
+                answers[one["id"]],
+            )
 
 
 def _lines(folder: Path, name: str) -> Iterator[Json]:

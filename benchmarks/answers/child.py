@@ -34,7 +34,10 @@ def _job(bench: _Bench, question: Json, tell: Callable[[Json], None]) -> None:
     turns = []
     for turn in range(question["repetitions"] + 1):
         tasks = [
-            {**task, "schema": own_schema(task["schema"], turn)}
+            {
+                **task,
+                "schema": own_schema(task["schema"], turn),
+            }
             for task in question["tasks"]
         ]
         found = {"new": bench.answers(way, tasks)}

@@ -112,12 +112,26 @@ def pairs(figures: Sequence[Json]) -> list[Json]:
 
 def pair(better: Json, other: Json) -> Json:
     """Compare two ways by the tasks that only one of them answers right."""
-    both = list(zip(better["right_by_task"], other["right_by_task"], strict=True))
+    both = list(
+        zip(
+            better["right_by_task"],
+            other["right_by_task"],
+            strict=True,
+        )
+    )
     only_better = both.count(("1", "0"))
     only_other = both.count(("0", "1"))
-    names = {"kind": better["kind"], "better": better["way"], "other": other["way"]}
+    names = {
+        "kind": better["kind"],
+        "better": better["way"],
+        "other": other["way"],
+    }
     counts = {"only_better": only_better, "only_other": only_other}
-    return {**names, **counts, "p": round(mcnemar(only_better, only_other), 6)}
+    return {
+        **names,
+        **counts,
+        "p": round(mcnemar(only_better, only_other), 6),
+    }
 
 
 def mcnemar(only_one: int, only_other: int) -> float:

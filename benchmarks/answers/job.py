@@ -85,13 +85,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     engines = []
     for name in options.engines:
         way = Way.named(options.whitespace if name == PLUGIN else name)
-        engine = engine_of(options, folder, name, [way], kinds)
+        engine = engine_of(
+            options,
+            folder,
+            name,
+            [way],
+            kinds,
+        )
         engine.question["repetitions"] = options.repetitions
         engine.question["engine"]["enable_prefix_caching"] = False
         engines.append(engine)
 
     def take(engine: Engine, answer: Json) -> None:
-        result["figures"] += figures(engine.name, answer["turns"], tasks)
+        result["figures"] += figures(
+            engine.name,
+            answer["turns"],
+            tasks,
+        )
 
     measured(result, engines, options, take)
     write(result, options.out)
@@ -105,8 +115,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def figures(engine: str, turns: Sequence[Json], tasks: Sequence[Task]) -> list[Json]:
     """A line for each way."""
     valid = 0
-    for task, output in zip(tasks, turns[-1]["new"]["outputs"], strict=True):
-        valid += judged(output["text"], task.schema, task.judge).valid
+    for task, output in zip(
+        tasks,
+        turns[-1]["new"]["outputs"],
+        strict=True,
+    ):
+        valid += judged(
+            output["text"],
+            task.schema,
+            task.judge,
+        ).valid
     found = []
     for way in WAYS:
         seconds = [turn[way]["seconds"] for turn in turns]

@@ -46,7 +46,13 @@ def judged(text: str, schema: Json, expected: Json) -> Verdict:
     is_valid = valid(answer[0], schema)
     right = is_valid if name == "valid" else JUDGES[name](answer[0], wanted)
     found = len(items_found(answer[0], wanted)) if name == "items" else 0
-    return Verdict(right, is_valid, found, empty_lists(answer[0]), is_json(text))
+    return Verdict(
+        right,
+        is_valid,
+        found,
+        empty_lists(answer[0]),
+        is_json(text),
+    )
 
 
 def as_calls(text: str) -> str:

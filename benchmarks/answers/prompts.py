@@ -36,9 +36,17 @@ def prompt_text(tokenizer: Any, task: Task) -> str:
                 where="calls",
                 hint=hint,
             )
-        return _applied(tokenizer, task.messages, tools=task.tools)
+        return _applied(
+            tokenizer,
+            task.messages,
+            tools=task.tools,
+        )
     if task.tools and not task.many and CALL in template:
-        text = _applied(tokenizer, task.messages, tools=task.tools)
+        text = _applied(
+            tokenizer,
+            task.messages,
+            tools=task.tools,
+        )
         return f"{text}{CALL}\n"
     messages = _with_functions(task) if task.tools else task.messages
     if not template:

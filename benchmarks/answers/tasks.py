@@ -62,7 +62,11 @@ def read_tasks(path: Path) -> list[Task]:
             f"cannot be read: {error.strerror}", where=str(path), hint=hint
         ) from None
     return [
-        _task(path.stem, f"{path}:{number}", line)
+        _task(
+            path.stem,
+            f"{path}:{number}",
+            line,
+        )
         for number, line in enumerate(lines, 1)
         if line.strip()
     ]
@@ -73,11 +77,19 @@ def _task(kind: str, where: str, line: str) -> Task:
         known = json.loads(line)
         task = Task(
             kind,
-            **{"id": where, **known, "schema": known.get("schema") or _answer(known)},
+            **{
+                "id": where,
+                **known,
+                "schema": known.get("schema") or _answer(known),
+            },
         )
     except (KeyError, TypeError, ValueError) as error:
         hint = "benchmarks/answers/tasks.py describes a line"
-        raise InputError(f"is not a task: {error}", where=where, hint=hint) from None
+        raise InputError(
+            f"is not a task: {error}",
+            where=where,
+            hint=hint,
+        ) from None
     if len(task.judge) != 1 or next(iter(task.judge)) not in JUDGES:
         raise InputError(
             "needs one judge",
@@ -135,7 +147,13 @@ def _calls(folder: Path | None) -> list[Task]:
     tasks = []
     for task in _bfcl(folder):
         schema = call_schema(task.tools, many=True)
-        own = replace(task, kind="calls", schema=schema, many=False, max_tokens=512)
+        own = replace(
+            task,
+            kind="calls",
+            schema=schema,
+            many=False,
+            max_tokens=512,
+        )
         tasks.append(own)
     return tasks
 
@@ -165,10 +183,24 @@ def _lists(folder: Path | None) -> list[Task]:
             "properties": {key: {"type": "array", "items": item}},
             "required": [key],
         }
-        messages = [{"role": "user", "content": f"{known['text']}\n\n{asked}"}]
+        messages = [
+            {
+                "role": "user",
+                "content": f"{known['text']}\n\n{asked}",
+            }
+        ]
         judge = {"items": known["items"]}
         name = f"lists_{number}"
-        tasks.append(Task("lists", name, schema, judge, messages, max_tokens=384))
+        tasks.append(
+            Task(
+                "lists",
+                name,
+                schema,
+                judge,
+                messages,
+                max_tokens=384,
+            )
+        )
     return tasks
 
 

@@ -45,7 +45,13 @@ def main() -> int:
     options = parser.parse_args()
     for part in options.parts.split(","):
         start = time.monotonic()
-        rows = list(PARTS[part](options.suite, ENGINES, options.every))
+        rows = list(
+            PARTS[part](
+                options.suite,
+                ENGINES,
+                options.every,
+            )
+        )
         for row in rows:
             if row["engine"] != "auto":
                 named = row["named"]
@@ -66,7 +72,11 @@ def _write(options: Any, part: str, rows: list[dict[str, Any]]) -> None:
         part: rows,
     }
     name = f"{options.date}-conformance-{part}.json.gz"
-    data = gzip.compress(json.dumps(document).encode(), 9, mtime=0)
+    data = gzip.compress(
+        json.dumps(document).encode(),
+        9,
+        mtime=0,
+    )
     (ROOT / "benchmarks" / "results" / name).write_bytes(data)
 
 

@@ -28,7 +28,12 @@ def suite(source: Path, names: Iterable[str], every: int) -> Iterator[Json]:
 
 def formats(source: Path, names: Iterable[str], every: int) -> Iterator[Json]:
     """The same of `optional/format`, for the formats that are enforced."""
-    yield from _scores(source, names, 1 if every < 3 else every, "optional/format")
+    yield from _scores(
+        source,
+        names,
+        1 if every < 3 else every,
+        "optional/format",
+    )
 
 
 def _scores(
@@ -46,7 +51,11 @@ def _scores(
             for tag in (False, True) if not folder else (False,):
                 rows = [_row(engine, walker, group, tag) for group in chosen]
                 own = {"engine": name, "draft": draft, "tag": tag}
-                yield {**own, **_sums(rows), "keywords": _by_keyword(rows)}
+                yield {
+                    **own,
+                    **_sums(rows),
+                    "keywords": _by_keyword(rows),
+                }
 
 
 def _row(engine: Engine, walker: Walker, group: Group, tag: bool) -> Json:
@@ -128,7 +137,11 @@ def _with_bases(schema: Any, base: str) -> Iterator[tuple[str, Json]]:
         above = next(
             (
                 bases[path[:end]]
-                for end in range(len(path), -1, -1)
+                for end in range(
+                    len(path),
+                    -1,
+                    -1,
+                )
                 if path[:end] in bases
             ),
             base,
@@ -155,7 +168,11 @@ def _sums(rows: list[Json]) -> Json:
         "refused_satisfiable": sum(row["refused"] - row["right"] for row in rows),
         "named": {
             "refused": [
-                [row["name"], row["reason"], row["why"]]
+                [
+                    row["name"],
+                    row["reason"],
+                    row["why"],
+                ]
                 for row in rows
                 if row["refused"]
             ],

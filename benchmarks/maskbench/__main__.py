@@ -55,7 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "source", type=Path, help="folder or archive of MaskBench files"
     )
     tokenizer = "folder of a transformers tokenizer"
-    parser.add_argument("--tokenizer", type=Path, required=True, help=tokenizer)
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        required=True,
+        help=tokenizer,
+    )
     parser.add("--backend", ["auto"], "backends, with commas: a row each", names)
     parser.add("--jobs", 1, "files measured side by side")
     parser.add("--limit", 60.0, "seconds a file may take")
@@ -79,7 +84,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GuidedError as error:
         return show_error(error)
     write(result, options.json)
-    show_table(map(_shown, result["runs"]), _COLUMNS, padding=0)
+    show_table(
+        map(_shown, result["runs"]),
+        _COLUMNS,
+        padding=0,
+    )
     return 0
 
 
@@ -100,7 +109,12 @@ def _measure(options: Any, result: Json) -> None:
                     rows.append(row)
                     advance(backend)
                 run = {"backend": backend, "summary": summarise(rows)}
-                result["runs"].append({**run, "files": list(map(_row, rows))})
+                result["runs"].append(
+                    {
+                        **run,
+                        "files": list(map(_row, rows)),
+                    }
+                )
 
 
 def measured(

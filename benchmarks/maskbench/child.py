@@ -168,7 +168,11 @@ class FileBench:
             for test in document["tests"]
         ]
         result = FileResult(path.name, tests=len(tokens))
-        self._measure(document["schema"], tokens, result)
+        self._measure(
+            document["schema"],
+            tokens,
+            result,
+        )
         result.seconds = time.perf_counter() - start
         return result
 
@@ -189,7 +193,11 @@ class FileBench:
         times: list[int] = []
         for index, (valid, tokens) in enumerate(tests):
             self._stage(f"matching test {index}")
-            accepted, fault = self._match(*self._start(grammar), tokens, times)
+            accepted, fault = self._match(
+                *self._start(grammar),
+                tokens,
+                times,
+            )
             if fault:
                 result.faults.append(f"test {index}: {fault}")
             if accepted and not valid:

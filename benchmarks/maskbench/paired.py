@@ -96,7 +96,10 @@ def begun(side: Side, schema: Json, mask: Any) -> tuple[Matcher | None, Json]:
     """A matcher, and the ms that its compile took alone and with the first mask."""
     start = time.thread_time_ns()
     matcher = side(schema)
-    times: Json = {"compile": (time.thread_time_ns() - start) / 1e6, "masks": []}
+    times: Json = {
+        "compile": (time.thread_time_ns() - start) / 1e6,
+        "masks": [],
+    }
     if matcher is not None:
         matcher[0](mask)
         times["first_mask"] = (time.thread_time_ns() - start) / 1e6
@@ -135,7 +138,11 @@ def measure(
         row: Json = {"name": name}
         matchers = {}
         for side in list(both)[:: 1 if number % 2 else -1]:
-            matcher, row[side] = begun(both[side], document["schema"], mask)
+            matcher, row[side] = begun(
+                both[side],
+                document["schema"],
+                mask,
+            )
             refused[side] += matcher is None
             matchers[side] = matcher
         if None in matchers.values():

@@ -132,9 +132,21 @@ def parsed(arguments: Sequence[str]) -> Any:
     add("--model", str(MODEL_DIR), "folder of a model")
     add("--tokenizer", None, "tokenizer folder; the model's if not given", str)
     add("--sample", None, "MaskBench files: a folder or a tar archive", Path)
-    add("--ways", "unguided,guided,jump", f"{ways}, with {_DRAFTER}, {_NEW} or both")
-    add("--kinds", "tools,real", f"of {', '.join(KINDS)}")
-    add("--forms", "compact", f"of {', '.join(FORMS)}")
+    add(
+        "--ways",
+        "unguided,guided,jump",
+        f"{ways}, with {_DRAFTER}, {_NEW} or both",
+    )
+    add(
+        "--kinds",
+        "tools,real",
+        f"of {', '.join(KINDS)}",
+    )
+    add(
+        "--forms",
+        "compact",
+        f"of {', '.join(FORMS)}",
+    )
     add("--rows", [1, 8, 64], "batch sizes", counts)
     add("--documents", 256, "different documents of a kind")
     add("--longest", 512, "tokens that a document may have")
@@ -183,7 +195,12 @@ def chosen(options: Any, *, counting: bool) -> tuple[list[Json], dict[str, int]]
     """The documents of every kind and form as a child takes them, and how many were
     left out."""
     vocabulary = load_vocabulary(Path(options.tokenizer or options.model))
-    known = Documents(options.sample, vocabulary, options.longest, _DRAFTS)
+    known = Documents(
+        options.sample,
+        vocabulary,
+        options.longest,
+        _DRAFTS,
+    )
     legs = []
     with progress("choosing documents", len(options.kinds)) as advance:
         for kind in options.kinds:
@@ -214,7 +231,12 @@ def counted(leg: Json) -> Json:
     own = {name: leg[name] for name in ("kind", "form", "digest")}
     passes = passes_of(leg["documents"], leg["drafts"])
     taught = round(leg["taught"] / passes["tokens"], 4) if "taught" in leg else None
-    return {**own, "documents": len(leg["documents"]), **passes, "taught": taught}
+    return {
+        **own,
+        "documents": len(leg["documents"]),
+        **passes,
+        "taught": taught,
+    }
 
 
 def _engine(options: Any, way: str, legs: list[Json]) -> Engine:
@@ -250,7 +272,13 @@ def compared(figures: list[Json]) -> list[Json]:
         drafter = _DRAFTER if _DRAFTER in figure["way"] else ""
         other = base.get(case(figure, f"unguided{drafter}"), {"runs": []})
         paces = [run["tokens_per_second"] for run in figure["runs"]]
-        pairs = list(zip(figure["runs"], other["runs"], strict=False))
+        pairs = list(
+            zip(
+                figure["runs"],
+                other["runs"],
+                strict=False,
+            )
+        )
         pace = figure["tokens_per_second"]
         figure["spread"] = (max(paces) - min(paces)) / pace * 100
         figure["ms_per_token"] = figure["rows"] / pace * 1e3

@@ -76,8 +76,16 @@ class _Bench:
         queue = self._queue(case)
         trace, _ = self._run(case, queue, counts=counts)
         seconds = [
-            self._run(case, queue[at : at + rows], counts=counts)[1]
-            for at in range(0, max(rows, self.question["least"] // 2), rows)
+            self._run(
+                case,
+                queue[at : at + rows],
+                counts=counts,
+            )[1]
+            for at in range(
+                0,
+                max(rows, self.question["least"] // 2),
+                rows,
+            )
         ]
         if not counts:
             return

@@ -142,16 +142,30 @@ class Documents:
         if sure is None:
             return None
         tokens = [*tokens, self._vocabulary.stop_token_ids[0]]
-        return Document(name, spec, tokens, sure, self._passes(parsed, tokens))
+        return Document(
+            name,
+            spec,
+            tokens,
+            sure,
+            self._passes(parsed, tokens),
+        )
 
     def taught(self, documents: Sequence[Document]) -> int:
         """Forward passes of documents, if every draft were verified, after they were
         answered before."""
-        learnt = LearntDrafts(self._vocabulary, self._offers, self._drafts)
+        learnt = LearntDrafts(
+            self._vocabulary,
+            self._offers,
+            self._drafts,
+        )
         passes = 0
         for _ in range(_VISITS):
             passes = sum(
-                self._passes(OutputSpec.parse(one.spec), one.tokens, learnt)
+                self._passes(
+                    OutputSpec.parse(one.spec),
+                    one.tokens,
+                    learnt,
+                )
                 for one in documents
             )
         return passes
@@ -162,7 +176,13 @@ class Documents:
         """With all drafts that must follow, and what was learnt where there are
         none."""
         table = GrammarTable(self._vocabulary, 1.0, 1.0)
-        table.add(0, "", spec, *self._forced.compiled(spec), ())
+        table.add(
+            0,
+            "",
+            spec,
+            *self._forced.compiled(spec),
+            (),
+        )
         request = table.requests[0]
         at = 0
         passes = 0
@@ -170,7 +190,12 @@ class Documents:
         offered: tuple[int, ...] = ()
         while at < len(tokens):
             right = [
-                one == same for one, same in zip(offered, tokens[at:], strict=False)
+                one == same
+                for one, same in zip(
+                    offered,
+                    tokens[at:],
+                    strict=False,
+                )
             ]
             new = tokens[at : at + 1 + [*right, False].index(False)]
             if learnt is not None:
@@ -195,7 +220,15 @@ class Documents:
             tokens = self._text(words[at : at + size])[: _FREE_TOKENS - 1]
             tokens.append(self._vocabulary.stop_token_ids[0])
             open_ = [False] * len(tokens)
-            found.append(Document(f"free {number}", None, tokens, open_, len(tokens)))
+            found.append(
+                Document(
+                    f"free {number}",
+                    None,
+                    tokens,
+                    open_,
+                    len(tokens),
+                )
+            )
         return found
 
 

@@ -66,7 +66,11 @@ def _make_table(sampler: Any, *args: Any, **kwargs: Any) -> None:
     states = sampler.req_states
     # [max requests, positions]: the token that follows each position of a request
     shape = states.max_num_reqs, states.max_model_len
-    sampler.replayed = torch.zeros(shape, dtype=torch.int64, device=states.device)
+    sampler.replayed = torch.zeros(
+        shape,
+        dtype=torch.int64,
+        device=states.device,
+    )
 
 
 def _enter(sampler: Any, index: int, params: Any) -> None:
@@ -96,7 +100,13 @@ def _force(
         1
     )
     logits.scatter_add_(
-        1, following, torch.full_like(following, _LEAD, dtype=logits.dtype)
+        1,
+        following,
+        torch.full_like(
+            following,
+            _LEAD,
+            dtype=logits.dtype,
+        ),
     )
 
 

@@ -77,7 +77,12 @@ def parsed(arguments: Sequence[str] | None) -> Any:
     add = parser.add
     add("--seconds", 60.0, "of the soak, or of each attack")
     add("--clients", 0, "default: 64 for the soak, 12 for attacks")
-    add("--attacks", list(ATTACKS), f"of {', '.join(ATTACKS)}, or all", names)
+    add(
+        "--attacks",
+        list(ATTACKS),
+        f"of {', '.join(ATTACKS)}, or all",
+        names,
+    )
     add("--quiet", 20.0, "seconds without attack before each attack")
     add("--pause", 31.0, "seconds between kills of workers")
     add("--model", Launch.model, "a folder; default: the demo's")
@@ -152,11 +157,18 @@ def _chaos(server: Server, options: Any) -> dict[str, Json]:
         )
         results[name] = found
         done = found.get("attack", {})
-        runs = {"before": found.get("quiet"), "attack": found.get("attacked")}
+        runs = {
+            "before": found.get("quiet"),
+            "attack": found.get("attacked"),
+        }
         _show(name, runs, found)
         print("the attack:", json.dumps(done.get("skipped", done.get("ends"))))
         said = found.get("worse", [found.get("failed")])
-        print("worse than promised:", "; ".join(said) or "nothing", flush=True)
+        print(
+            "worse than promised:",
+            "; ".join(said) or "nothing",
+            flush=True,
+        )
         quiet_at = max([0.0, *done.get("kills", ())]) + _FORGOTTEN_SECONDS
         if not found["server_alive"]:
             break

@@ -43,13 +43,25 @@ Make = Callable[[random.Random], Ask]
 
 def completion(kind: str, judge: Judge, *, tokens: int = 200, **more: Any) -> Ask:
     """A completion."""
-    return _ask(kind, COMPLETIONS, judge, tokens, {"prompt": "It is ", **more})
+    return _ask(
+        kind,
+        COMPLETIONS,
+        judge,
+        tokens,
+        {"prompt": "It is ", **more},
+    )
 
 
 def chat(kind: str, judge: Judge, *, tokens: int = 200, **more: Any) -> Ask:
     """A chat."""
     messages = [{"role": "user", "content": "Write a record"}]
-    return _ask(kind, CHAT, judge, tokens, {"messages": messages, **more})
+    return _ask(
+        kind,
+        CHAT,
+        judge,
+        tokens,
+        {"messages": messages, **more},
+    )
 
 
 def _ask(kind: str, path: str, judge: Judge, tokens: int, more: Json) -> Ask:
@@ -80,11 +92,21 @@ def _scalar(rng: random.Random) -> Json:
     choices: list[Json] = [
         {"type": "string", "minLength": 1, "maxLength": length},
         {"type": "string", "pattern": f"^[a-f]{{2,{length}}}$"},
-        {"type": "integer", "minimum": low, "maximum": low + rng.randint(0, 5000)},
+        {
+            "type": "integer",
+            "minimum": low,
+            "maximum": low + rng.randint(0, 5000),
+        },
         {"type": "number", "exclusiveMinimum": low, "maximum": low + 100},
         {"type": "integer", "multipleOf": length, "minimum": 0, "maximum": 10_000},
         {"type": ["null", "boolean"]},
-        {"enum": [_word(rng), rng.randint(0, 99), None]},
+        {
+            "enum": [
+                _word(rng),
+                rng.randint(0, 99),
+                None,
+            ]
+        },
     ]
     return rng.choice(choices)
 
@@ -121,11 +143,20 @@ def small_schema(rng: random.Random) -> Ask:
         "additionalProperties": False,
     }
     spec = guided({"json_schema": schema})
-    return completion("new schema", judges.of_schema(schema), tokens=60, **spec)
+    return completion(
+        "new schema",
+        judges.of_schema(schema),
+        tokens=60,
+        **spec,
+    )
 
 
 def _plain(rng: random.Random) -> Ask:
-    return completion("plain", judges.anything, tokens=rng.randint(20, 200))
+    return completion(
+        "plain",
+        judges.anything,
+        tokens=rng.randint(20, 200),
+    )
 
 
 def _response_format(rng: random.Random) -> Ask:
@@ -140,20 +171,37 @@ def _json_object(rng: random.Random) -> Ask:
 def _own_form(rng: random.Random) -> Ask:
     schema = small_object(rng)
     spec = guided({"json_schema": schema})
-    return completion("vllm_xargs", judges.of_schema(schema), **spec)
+    return completion(
+        "vllm_xargs",
+        judges.of_schema(schema),
+        **spec,
+    )
 
 
 def _regex(rng: random.Random) -> Ask:
-    parts = [f"[a-f]{{1,{rng.randint(2, 9)}}}", "[0-9]+", r"\d{2}-\d{2}", "x?"]
+    parts = [
+        f"[a-f]{{1,{rng.randint(2, 9)}}}",
+        "[0-9]+",
+        r"\d{2}-\d{2}",
+        "x?",
+    ]
     pattern = "".join(rng.choices(parts, k=rng.randint(1, 4))) + _word(rng)
     asked = {"regex": pattern}
-    return completion("regex", judges.of_pattern(pattern), structured_outputs=asked)
+    return completion(
+        "regex",
+        judges.of_pattern(pattern),
+        structured_outputs=asked,
+    )
 
 
 def _choice(rng: random.Random) -> Ask:
     texts = [_word(rng) for _ in range(rng.randint(1, 5))]
     asked = {"choice": texts}
-    return completion("choice", judges.of_texts(texts), structured_outputs=asked)
+    return completion(
+        "choice",
+        judges.of_texts(texts),
+        structured_outputs=asked,
+    )
 
 
 def _grammar(rng: random.Random) -> Ask:
@@ -177,9 +225,18 @@ def _tools(rng: random.Random, choice: str) -> Ask:
     ]
     wanted: Any = choice
     if choice == "named":
-        wanted = {"type": "function", "function": {"name": next(iter(schemas))}}
+        wanted = {
+            "type": "function",
+            "function": {"name": next(iter(schemas))},
+        }
     judge = judges.of_calls(schemas, required=choice != "auto")
-    return chat(f"tools, {choice}", judge, tokens=300, tools=tools, tool_choice=wanted)
+    return chat(
+        f"tools, {choice}",
+        judge,
+        tokens=300,
+        tools=tools,
+        tool_choice=wanted,
+    )
 
 
 MIXED: tuple[Make, ...] = (

@@ -78,7 +78,11 @@ class Target:
         headers = {"Content-Type": "application/json"}
         data = io.BytesIO(body)
         try:
-            async with self.session.post(path, data=data, headers=headers) as response:
+            async with self.session.post(
+                path,
+                data=data,
+                headers=headers,
+            ) as response:
                 text = await response.text()
                 self.ends[f"status {response.status}"] += 1
                 self.details[f"status {response.status}: {text[:60]}"] += 1
@@ -244,7 +248,11 @@ async def full_shm(target: Target) -> None:
     try:
         with filler.open("wb") as file:
             space = os.statvfs(folder)
-            os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_frsize)
+            os.posix_fallocate(
+                file.fileno(),
+                0,
+                space.f_bavail * space.f_frsize,
+            )
         await _killed(target, target.pause, "worker")
     finally:
         filler.unlink(missing_ok=True)
@@ -306,7 +314,17 @@ def _attack(
     bombs.big_bodies()  # what takes seconds to make
     pipe.send("ready")
     pipe.recv()
-    pipe.send(asyncio.run(_attacked(ATTACKS[name], url, pid, seconds, pause)))
+    pipe.send(
+        asyncio.run(
+            _attacked(
+                ATTACKS[name],
+                url,
+                pid,
+                seconds,
+                pause,
+            )
+        )
+    )
 
 
 async def _attacked(

@@ -43,7 +43,13 @@ SLOW_ROWS: list[Json] = [
 def ask(form: Json, **more: Any) -> Ask:
     """A request with a hostile spec. Its answer is not judged: no reference reads it in
     bounded time."""
-    return completion("bomb", judges.anything, tokens=200, **guided(form), **more)
+    return completion(
+        "bomb",
+        judges.anything,
+        tokens=200,
+        **guided(form),
+        **more,
+    )
 
 
 def varied(form: Json, number: int) -> Json:
@@ -51,15 +57,31 @@ def varied(form: Json, number: int) -> Json:
     it."""
     kind = next((name for name in _KINDS if name in form), "")
     if kind == "json_schema" and isinstance(form[kind], dict):
-        return {**form, kind: own_schema(form[kind], number)}
+        return {
+            **form,
+            kind: own_schema(form[kind], number),
+        }
     if kind == "regex":
-        return {**form, kind: f"{form[kind]}|{number}"}
+        return {
+            **form,
+            kind: f"{form[kind]}|{number}",
+        }
     if kind == "grammar":
-        text = form[kind].replace("root ::= ", f'root ::= "{number}" | ', 1)
-        return {**form, kind: text.replace("start: ", f'start: "{number}"? ', 1)}
+        text = form[kind].replace(
+            "root ::= ",
+            f'root ::= "{number}" | ',
+            1,
+        )
+        return {
+            **form,
+            kind: text.replace("start: ", f'start: "{number}"? ', 1),
+        }
     if kind == "structural_tag":
         text = json.dumps(form[kind])
-        return {**form, kind: json.loads(text.replace("<t>", f"<t{number}>"))}
+        return {
+            **form,
+            kind: json.loads(text.replace("<t>", f"<t{number}>")),
+        }
     return form
 
 

@@ -71,7 +71,11 @@ async def one(
 ) -> Outcome:
     """Ask, and read to the end; a client that `leaves` goes after so many seconds. What
     becomes of it is written `into` an outcome while it runs."""
-    outcome = into or Outcome(ask.kind, ask.guided, time.monotonic())
+    outcome = into or Outcome(
+        ask.kind,
+        ask.guided,
+        time.monotonic(),
+    )
     try:
         async with asyncio.timeout(_PATIENCE if leaves is None else leaves) as limit:
             patience = None if leaves is not None else limit
@@ -157,7 +161,12 @@ async def _client(
         turn += 1
         leaves = rng.uniform(0.0, 1.5) if rng.random() < crowd.leavers else None
         found.append(
-            await one(session, ask, stream=rng.random() < crowd.streams, leaves=leaves)
+            await one(
+                session,
+                ask,
+                stream=rng.random() < crowd.streams,
+                leaves=leaves,
+            )
         )
         if found[-1].end in ("told", "cut"):
             # a server that refuses everything is not asked thousands of times
@@ -185,7 +194,13 @@ async def asked(
             for client in range(crowd.clients):
                 name = f"{seed} {number} {client}"
                 tasks.create_task(
-                    _client(session, crowd, name, lambda: time.monotonic() > end, found)
+                    _client(
+                        session,
+                        crowd,
+                        name,
+                        lambda: time.monotonic() > end,
+                        found,
+                    )
                 )
     return found
 

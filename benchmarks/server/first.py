@@ -172,7 +172,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         progress("measuring", steps) as advance,
     ):
         runs = [
-            asyncio.run(measure(server.url, *load, seed, options.kinds, advance))
+            asyncio.run(
+                measure(
+                    server.url,
+                    *load,
+                    seed,
+                    options.kinds,
+                    advance,
+                )
+            )
             for seed in range(options.repeat)
         ]
     base = options.kinds[0]

@@ -174,7 +174,11 @@ def started(launch: Launch, log: Path) -> Iterator[Server]:
     with running(
         launch.command(port), launch.environment(), log, f"http://127.0.0.1:{port}"
     ) as process:
-        yield Server(f"http://127.0.0.1:{port}", process.pid, log)
+        yield Server(
+            f"http://127.0.0.1:{port}",
+            process.pid,
+            log,
+        )
 
 
 @contextlib.contextmanager

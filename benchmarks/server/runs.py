@@ -30,7 +30,12 @@ def soak(server: Server, *, clients: int, seconds: float, seed: int = 0) -> Json
         return {"failed": "the server answers no guided request"}
     preempted = server.metric("vllm:num_preemptions_total")
     start = time.monotonic()
-    outcomes, processes = _load(server, soak_crowd(clients), seconds, seed)
+    outcomes, processes = _load(
+        server,
+        soak_crowd(clients),
+        seconds,
+        seed,
+    )
     return {
         **figures(outcomes),
         "seconds": round(time.monotonic() - start, 1),
@@ -58,9 +63,19 @@ def chaos(
             "server_alive": server.alive(),
         }
     attacker = Attacker(attack, server, seconds, pause)
-    before, _ = _load(server, chaos_crowd(clients), quiet, seed)
+    before, _ = _load(
+        server,
+        chaos_crowd(clients),
+        quiet,
+        seed,
+    )
     attacker.begin()
-    outcomes, processes = _load(server, chaos_crowd(clients), seconds, seed + 1)
+    outcomes, processes = _load(
+        server,
+        chaos_crowd(clients),
+        seconds,
+        seed + 1,
+    )
     done = attacker.end()
     result: Json = {
         "quiet": figures(before),
@@ -81,6 +96,10 @@ def chaos(
 
 def invalid(result: Json) -> int:
     """How many answers were wrong."""
-    parts = [result, result.get("quiet", {}), result.get("attacked", {})]
+    parts = [
+        result,
+        result.get("quiet", {}),
+        result.get("attacked", {}),
+    ]
     wrong: int = sum(part.get("ends", {}).get("invalid", 0) for part in parts)
     return wrong + len(result.get("attack", {}).get("invalid", ()))

@@ -17,7 +17,12 @@ CALL = {
 
 
 def call(name="f", **changes):
-    arguments = {"city": "new-york", "days": 3, "tags": ["A", "b"], **changes}
+    arguments = {
+        "city": "new-york",
+        "days": 3,
+        "tags": ["A", "b"],
+        **changes,
+    }
     return {
         "name": name,
         "arguments": {
@@ -96,7 +101,14 @@ def call(name="f", **changes):
     ],
 )
 def test_judges(answer, expected, right):
-    assert judged(json.dumps(answer), {}, expected).right is right
+    assert (
+        judged(
+            json.dumps(answer),
+            {},
+            expected,
+        ).right
+        is right
+    )
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,11 @@ def test_tasks_of_bfcl(data):
     assert load_tasks("bfcl", data, 3) == tasks[:3]
     task = next(task for task in tasks if task.many)
     calls = '[{"name":"f0","arguments":{}},{"name":"f0","arguments":{}}]'
-    assert judged(calls, task.schema, task.judge).right
+    assert judged(
+        calls,
+        task.schema,
+        task.judge,
+    ).right
     called = load_tasks("calls", data, 0)
     assert {task.id for task in called} == {task.id for task in tasks}
     text = prompt_text(Tokenizer("<tool_call>"), called[0])
@@ -111,8 +115,18 @@ def test_tasks_of_lists_have_every_item_in_their_text():
         (key,) = task.schema["required"]
         wanted = task.judge["items"]
         items = [one["name"] if list(one) == ["name"] else one for one in wanted]
-        verdict = judged(json.dumps({key: items}), task.schema, task.judge)
-        assert verdict == Verdict(True, True, len(items), 0, True)
+        verdict = judged(
+            json.dumps({key: items}),
+            task.schema,
+            task.judge,
+        )
+        assert verdict == Verdict(
+            True,
+            True,
+            len(items),
+            0,
+            True,
+        )
         text = task.messages[0]["content"]
         assert all(str(value) in text for one in wanted for value in one.values())
 
@@ -196,7 +210,15 @@ class Tokenizer:
 def test_prompts_have_the_functions_and_the_first_token_once(template, many):
     messages = [{"role": "user", "content": "Weather?"}]
     schema = call_schema([TOOL], many=many)
-    task = Task("k", "1", schema, {"valid": True}, messages, tools=[TOOL], many=many)
+    task = Task(
+        "k",
+        "1",
+        schema,
+        {"valid": True},
+        messages,
+        tools=[TOOL],
+        many=many,
+    )
     text = prompt_text(Tokenizer(template), task)
     by_template = template is not None and "tools" in template and not many
     assert text.endswith("<tool_call>\n") is by_template
@@ -273,7 +295,15 @@ def test_engines_are_shared_and_unguided_needs_none_of_its_own():
     }
 
 
-@pytest.mark.parametrize(("only_one", "only_other"), [(0, 0), (3, 3), (5, 1), (0, 6)])
+@pytest.mark.parametrize(
+    ("only_one", "only_other"),
+    [
+        (0, 0),
+        (3, 3),
+        (5, 1),
+        (0, 6),
+    ],
+)
 def test_mcnemar_sums_all_splits_that_are_as_uneven(only_one, only_other):
     differ = only_one + only_other
     far = abs(only_one - only_other)
@@ -283,16 +313,47 @@ def test_mcnemar_sums_all_splits_that_are_as_uneven(only_one, only_other):
 
 
 def test_figures_and_pairs():
-    tasks = [Task("k", str(number), {}, {"items": [1, 2]}) for number in range(3)]
+    tasks = [
+        Task(
+            "k",
+            str(number),
+            {},
+            {"items": [1, 2]},
+        )
+        for number in range(3)
+    ]
     outputs = [{"finish": one, "tokens": 5} for one in ("stop", "length", "refused")]
-    verdicts = [Verdict(True, True, 2, 0), Verdict(False, False, 1, 1), Verdict()]
+    verdicts = [
+        Verdict(True, True, 2, 0),
+        Verdict(False, False, 1, 1),
+        Verdict(),
+    ]
     one = figure("compact", tasks, outputs, verdicts, 1.5)
-    counts = {"right": 1, "valid": 1, "cut": 1, "refused": 1, "failed": 0, "tokens": 15}
+    counts = {
+        "right": 1,
+        "valid": 1,
+        "cut": 1,
+        "refused": 1,
+        "failed": 0,
+        "tokens": 15,
+    }
     counts |= {"items": 3, "expected": 6, "empty": 1, "right_by_task": "100"}
     assert counts.items() <= one.items()
     assert (one["finished"], one["finished_invalid"]) == (1, 1)
-    other = figure("spaced", tasks, outputs, [Verdict(True)] * 3, 1.5)
-    third = figure("spaced", tasks[:2], outputs[:2], verdicts[:2], 1.5)
+    other = figure(
+        "spaced",
+        tasks,
+        outputs,
+        [Verdict(True)] * 3,
+        1.5,
+    )
+    third = figure(
+        "spaced",
+        tasks[:2],
+        outputs[:2],
+        verdicts[:2],
+        1.5,
+    )
     (pair,) = pairs([one, other, third])
     names = {"kind": "k", "better": "spaced", "other": "compact"}
     assert pair == names | {"only_better": 2, "only_other": 0, "p": 0.5}
@@ -316,9 +377,26 @@ def test_figures_and_pairs():
     ],
 )
 def test_this_package_finishes_no_answer_that_is_not_valid(way, text, finish, breaks):
-    task = Task("k", "1", {"properties": {"a": {"type": "integer"}}}, {"valid": True})
+    task = Task(
+        "k",
+        "1",
+        {"properties": {"a": {"type": "integer"}}},
+        {"valid": True},
+    )
     output = {"text": text, "tokens": 5, "finish": finish, "reason": None}
-    one = figure(way, [task], [output], [judged(text, task.schema, task.judge)], 1.0)
+    one = figure(
+        way,
+        [task],
+        [output],
+        [
+            judged(
+                text,
+                task.schema,
+                task.judge,
+            )
+        ],
+        1.0,
+    )
     told = broken_promises([one])
     assert bool(told) is breaks
 
@@ -333,7 +411,12 @@ def test_a_run_judges_what_the_engines_answer(tmp_path, monkeypatch, capsys):
         asked.append(engine.question)
         cases = []
         for way in engine.question["ways"]:
-            output = {"text": said[way], "tokens": 3, "finish": "stop", "reason": None}
+            output = {
+                "text": said[way],
+                "tokens": 3,
+                "finish": "stop",
+                "reason": None,
+            }
             outputs = [output] * len(engine.question["tasks"])
             case = {"kind": "own", "way": way, "seconds": 1.0, "outputs": outputs}
             cases.append(case)
@@ -347,7 +430,12 @@ def test_a_run_judges_what_the_engines_answer(tmp_path, monkeypatch, capsys):
     lines = [{**line, "max_tokens": tokens} for tokens in (9,) * 7 + (5,)]
     path.write_text("\n".join(map(json.dumps, lines)))
     words = f"--model {MODEL_DIR} --tasks {path} --ways unguided,compact --tokens 7"
-    written = ["--out", str(out), "--texts", str(texts)]
+    written = [
+        "--out",
+        str(out),
+        "--texts",
+        str(texts),
+    ]
     assert bench.main([*words.split(), *written]) == 1
     shown, told = capsys.readouterr()
     assert "own, compact: 8 of 8 finished answers are not JSON that is valid" in told
@@ -371,5 +459,16 @@ def test_a_run_judges_what_the_engines_answer(tmp_path, monkeypatch, capsys):
     ],
 )
 def test_a_command_that_cannot_be_carried_out(given, what, capsys):
-    assert bench.main(["--model", str(MODEL_DIR), "--tasks", "lists", *given]) == 2
+    assert (
+        bench.main(
+            [
+                "--model",
+                str(MODEL_DIR),
+                "--tasks",
+                "lists",
+                *given,
+            ]
+        )
+        == 2
+    )
     assert re.search(what, capsys.readouterr().err)

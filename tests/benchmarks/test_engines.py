@@ -78,7 +78,11 @@ def test_an_engine_that_never_answers_is_ended(monkeypatch, tmp_path, said):
     script = tmp_path / "child"
     script.write_text(f"#!/bin/sh\necho ERROR 11-27 {said}\necho over\nsleep 60\n")
     script.chmod(0o755)
-    monkeypatch.setattr(harness.sys, "executable", str(script))
+    monkeypatch.setattr(
+        harness.sys,
+        "executable",
+        str(script),
+    )
     words = said if said == "AssertionError" else f"ERROR 11-27 {said}; over"
     with pytest.raises(harness.PipelineError, match=f"within 0.3 s: {words}"):
         harness.ask(harness.Engine("slow", "child", {}, None), 0.3)
@@ -95,7 +99,10 @@ ASKS = "import subprocess, sys; subprocess.run([sys.executable, '-uc', sys.argv[
 
 def test_an_engine_ends_with_the_process_that_asked_it(tmp_path):
     (tmp_path / "question").write_text('{"device": "cpu"}')
-    where = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    where = {
+        "cwd": tmp_path,
+        "env": {**os.environ, "PYTHONPATH": str(ROOT)},
+    }
     with subprocess.Popen(
         [sys.executable, "-c", ASKS, ASKED], stdout=subprocess.PIPE, **where
     ) as asks:

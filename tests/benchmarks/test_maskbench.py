@@ -54,7 +54,13 @@ def measure(tmp_path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         out = tmp_path / "out.json"
-        options = ["--tokenizer", str(MODEL_DIR), "--json", str(out), *arguments]
+        options = [
+            "--tokenizer",
+            str(MODEL_DIR),
+            "--json",
+            str(out),
+            *arguments,
+        ]
         code = main([str(folder), *options])
         (run,) = json.loads(out.read_text())["runs"]
         return code, {row["name"]: row for row in run["files"]}
@@ -63,7 +69,12 @@ def measure(tmp_path):
 
 
 SAMPLE = {
-    "a/passing.json": case({"type": "integer"}, (True, 12), (False, "12"), (True, -3)),
+    "a/passing.json": case(
+        {"type": "integer"},
+        (True, 12),
+        (False, "12"),
+        (True, -3),
+    ),
     "a/refused.json": case({"type": "string", "pattern": "(a)\\1"}, (True, "aa")),
     "b/no-tests.json": case({"type": "boolean"}),
     "b/text.json": "no JSON",
@@ -95,7 +106,16 @@ def test_a_sample_is_measured_shown_and_written(measure, capsys):
 def test_schemas_in_turns_with_llguidance(tmp_path, capsys):
     (tmp_path / "a.json").write_text(SAMPLE["a/passing.json"])
     (tmp_path / "b.json").write_text(SAMPLE["a/refused.json"])
-    assert paired([str(tmp_path), "--tokenizer", str(MODEL_DIR)]) == 0
+    assert (
+        paired(
+            [
+                str(tmp_path),
+                "--tokenizer",
+                str(MODEL_DIR),
+            ]
+        )
+        == 0
+    )
     first = capsys.readouterr().out.splitlines()[0]
     assert first.split() == ["schemas", "1.000", "1.000", "1.00"]
 
@@ -131,7 +151,11 @@ def test_what_a_backend_gets_wrong_costs_its_own_row(odd, measure):
     assert code == 0
     for title, (_, status, said) in ODD.items():
         row = found[f"{title}.json"]
-        told = [row["error"], *row["faults"], *row["early_stops"]]
+        told = [
+            row["error"],
+            *row["faults"],
+            *row["early_stops"],
+        ]
         assert row["status"] == status, title
         assert any(said in one for one in told), told
     with pytest.raises(ProcessLookupError):
@@ -140,10 +164,23 @@ def test_what_a_backend_gets_wrong_costs_its_own_row(odd, measure):
 
 def test_bad_input_is_told_before_anything_is_measured(tmp_path, capsys):
     (tmp_path / "a.json").write_text(case({}))
-    common = [str(tmp_path), "--tokenizer", str(MODEL_DIR)]
+    common = [
+        str(tmp_path),
+        "--tokenizer",
+        str(MODEL_DIR),
+    ]
     assert main([*common, "--backend", "auto,xgramar"]) == 2
     assert "(did you mean 'xgrammar'?)" in capsys.readouterr().err
-    assert main([*common, "--json", str(tmp_path)]) == 2
+    assert (
+        main(
+            [
+                *common,
+                "--json",
+                str(tmp_path),
+            ]
+        )
+        == 2
+    )
     assert "error: --json: can't write" in capsys.readouterr().err
 
 
@@ -169,7 +206,12 @@ def test_texts_as_tokens(byte_vocabulary):
     # that text.
     for wrong in ([1], [byte_vocabulary.stop_token_ids[0]]):
         tokens = TextTokens(
-            Vocabulary(pieces, (266,), frozenset({266}), encode=lambda _, w=wrong: w)
+            Vocabulary(
+                pieces,
+                (266,),
+                frozenset({266}),
+                encode=lambda _, w=wrong: w,
+            )
         )
         assert b"".join(pieces[t] for t in tokens("</s>")) == b"</s>"
         assert 266 not in tokens("</s>")

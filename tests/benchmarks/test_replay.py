@@ -17,7 +17,13 @@ from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import PipelineError
 
 BYTES = gp.Vocabulary.from_tokens(
-    [*(bytes([byte]) for byte in range(256)), b"</s>", b'{"', b'":'], [256]
+    [
+        *(bytes([byte]) for byte in range(256)),
+        b"</s>",
+        b'{"',
+        b'":',
+    ],
+    [256],
 )
 CLOSED = {
     "type": "object",
@@ -65,7 +71,14 @@ def test_documents_are_valid_instances_that_the_grammar_takes(sample):
     assert all(one.tokens[-1] == 256 for one in tools)
     for one in tools:
         assert least_forwards(one.forced, 7) <= one.passes <= len(one.tokens)
-    assert Documents(sample, BYTES, 64, 7).choose("tools", "compact", 9) == tools
+    assert (
+        Documents(sample, BYTES, 64, 7).choose(
+            "tools",
+            "compact",
+            9,
+        )
+        == tools
+    )
     assert known.taught(real) < sum(one.passes for one in real)
     free = known.choose("free", "compact", 4)
     assert not any(one.spec or any(one.forced) for one in free)
@@ -83,7 +96,13 @@ def test_whitespace_that_the_grammar_leaves_open_is_written_as_a_model_would(sam
 
 def test_a_token_is_forced_where_no_byte_of_it_is_open():
     spec = gp.OutputSpec.json_schema(CLOSED, whitespace="compact")
-    tokens = [257, *b"name", 258, *b'"x"', ord("}")]
+    tokens = [
+        257,
+        *b"name",
+        258,
+        *b'"x"',
+        ord("}"),
+    ]
     forced = ForcedTokens(BYTES)(spec, tokens)
     # {" n a m e ": "  - open: x and the quote that may end it, a comma or the end;
     # forced: the stop token
@@ -163,13 +182,21 @@ def test_the_pace_is_that_of_steps_with_all_rows_taken_and_a_queue_behind():
         "thread_step_ms": 833.333,
     }
     with pytest.raises(gp.GuidedError, match="raise --queue"):
-        Trace(2, time.monotonic, trace.steps[:2]).queued(2)
+        Trace(
+            2,
+            time.monotonic,
+            trace.steps[:2],
+        ).queued(2)
 
 
 def test_accepted_drafts_at_open_places_and_wrong_outputs_are_counted():
     case = Case({}, 1)
     flags = [False, True, False, False]
-    document = {"name": "a", "tokens": [5, 6, 7, 8], "forced": flags}
+    document = {
+        "name": "a",
+        "tokens": [5, 6, 7, 8],
+        "forced": flags,
+    }
     # Tokens of the first step, of which all but the last one were drafts.
     for first, unforced in ((1, 1), (3, 1), (4, 2)):
         trace = Trace(1, time.monotonic)
@@ -204,7 +231,10 @@ def answer(pace, wrong):
         "unforced": 0,
         "wrong": wrong,
     }
-    return {"environment": {"date": "today"}, "figures": [{**run, "runs": [run]}]}
+    return {
+        "environment": {"date": "today"},
+        "figures": [{**run, "runs": [run]}],
+    }
 
 
 def test_ways_are_run_shown_and_written(sample, tmp_path, monkeypatch, capsys):

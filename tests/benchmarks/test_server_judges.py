@@ -57,9 +57,23 @@ def test_asks_differ_with_each_turn_and_all_but_plain_ones_are_judged():
 
 def test_figures_count_what_was_lost_and_how_long_streams_stood_still():
     outcomes = [
-        Outcome("long", True, 0.0, "valid", "", [1.0, 1.1, 3.1, 3.2]),
+        Outcome(
+            "long",
+            True,
+            0.0,
+            "valid",
+            "",
+            [1.0, 1.1, 3.1, 3.2],
+        ),
         Outcome("long", True, 0.0, "told", "status 500", [1.0]),
-        Outcome("plain", False, 0.0, "cut", "", [1.0, 1.2]),
+        Outcome(
+            "plain",
+            False,
+            0.0,
+            "cut",
+            "",
+            [1.0, 1.2],
+        ),
         Outcome("new schema", True, 0.0, "invalid", "wrong", [2.0]),
     ]
     found = figures(outcomes, kills=[1.3])
@@ -71,14 +85,35 @@ def test_figures_count_what_was_lost_and_how_long_streams_stood_still():
     assert found["new_schema_first_token_ms"]["p99"] == pytest.approx(2000)
     assert found["back_ms"]["count"] == 0
     later = [
-        Outcome("long", True, sent, "valid", "", [sent + 1.0])
+        Outcome(
+            "long",
+            True,
+            sent,
+            "valid",
+            "",
+            [sent + 1.0],
+        )
         for sent in (1.2, 1.8, 2.0)
     ]
     assert figures([*outcomes, *later], kills=[1.3, 1.9])["back_ms"][
         "max"
     ] == pytest.approx(1500)
     said = "; ".join(
-        worse(found, figures([Outcome("long", True, 0.0, "valid", "", [1.0, 1.1])]))
+        worse(
+            found,
+            figures(
+                [
+                    Outcome(
+                        "long",
+                        True,
+                        0.0,
+                        "valid",
+                        "",
+                        [1.0, 1.1],
+                    )
+                ]
+            ),
+        )
     )
     for words in (
         "1 invalid",
@@ -89,5 +124,16 @@ def test_figures_count_what_was_lost_and_how_long_streams_stood_still():
         "recovery 1800 ms (max)",
     ):
         assert words in said
-    quiet = figures([Outcome("long", True, 0.0, "valid", "", [1.0, 1.1])])
+    quiet = figures(
+        [
+            Outcome(
+                "long",
+                True,
+                0.0,
+                "valid",
+                "",
+                [1.0, 1.1],
+            )
+        ]
+    )
     assert worse(quiet, quiet) == []
