@@ -32,8 +32,15 @@ def answer(engine, limit):
         for count in rows
         for way, slower in (("unguided", 1.0), ("guided", 1.1))
     ]
-    here = {"device": engine.question["device"], "date": "2026-11-26"}
-    return {"environment": here, "figures": figures, "starts": {"first_ms": 20.0}}
+    here = {
+        "device": engine.question["device"],
+        "date": "2026-11-26",
+    }
+    return {
+        "environment": here,
+        "figures": figures,
+        "starts": {"first_ms": 20.0},
+    }
 
 
 @pytest.mark.parametrize("limit", [99, 9])
@@ -46,10 +53,19 @@ def test_every_figure_is_set_against_the_unguided_one_of_the_same_engine(
         asked.append(engine)
         return answer(engine, seconds)
 
-    monkeypatch.setattr(harness, "ask", ask)
+    monkeypatch.setattr(
+        harness,
+        "ask",
+        ask,
+    )
     out = tmp_path / "vllm.json"
     words = f"--rows 1,4 --executor uni,mp --tensor-parallel 1,2 --limit {limit}"
-    kinds = ["--engines", "plugin,xgrammar", "--out", str(out)]
+    kinds = [
+        "--engines",
+        "plugin,xgrammar",
+        "--out",
+        str(out),
+    ]
     assert engines.main([*words.split(), *kinds]) == int(limit == 9)
     own = {"distributed_executor_backend": "mp", "tensor_parallel_size": 2}
     theirs = {"structured_outputs_config": {"backend": "xgrammar"}}
@@ -85,7 +101,15 @@ def test_an_engine_that_never_answers_is_ended(monkeypatch, tmp_path, said):
     )
     words = said if said == "AssertionError" else f"ERROR 11-27 {said}; over"
     with pytest.raises(harness.PipelineError, match=f"within 0.3 s: {words}"):
-        harness.ask(harness.Engine("slow", "child", {}, None), 0.3)
+        harness.ask(
+            harness.Engine(
+                "slow",
+                "child",
+                {},
+                None,
+            ),
+            0.3,
+        )
 
 
 ASKED = """
@@ -101,10 +125,20 @@ def test_an_engine_ends_with_the_process_that_asked_it(tmp_path):
     (tmp_path / "question").write_text('{"device": "cpu"}')
     where = {
         "cwd": tmp_path,
-        "env": {**os.environ, "PYTHONPATH": str(ROOT)},
+        "env": {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+        },
     }
     with subprocess.Popen(
-        [sys.executable, "-c", ASKS, ASKED], stdout=subprocess.PIPE, **where
+        [
+            sys.executable,
+            "-c",
+            ASKS,
+            ASKED,
+        ],
+        stdout=subprocess.PIPE,
+        **where,
     ) as asks:
         assert asks.stdout.readline() == b"1\n"
         asks.kill()

@@ -27,7 +27,10 @@ BYTES = gp.Vocabulary.from_tokens(
 )
 CLOSED = {
     "type": "object",
-    "properties": {"name": {"type": "string"}, "on": {"type": "boolean"}},
+    "properties": {
+        "name": {"type": "string"},
+        "on": {"type": "boolean"},
+    },
     "required": ["name"],
 }
 
@@ -46,7 +49,10 @@ def sample(tmp_path):
             {"valid": False, "data": {"name": 1}}
         ]
         document = {
-            "schema": {**CLOSED, "description": "plain words " * 200},
+            "schema": {
+                **CLOSED,
+                "description": "plain words " * 200,
+            },
             "tests": tests,
         }
         (folder / f"{name}.json").write_text(json.dumps(document))
@@ -61,18 +67,36 @@ def texts(documents):
 
 
 def test_documents_are_valid_instances_that_the_grammar_takes(sample):
-    known = Documents(sample, BYTES, 64, 7)
-    tools = known.choose("tools", "compact", 9)
+    known = Documents(
+        sample,
+        BYTES,
+        64,
+        7,
+    )
+    tools = known.choose(
+        "tools",
+        "compact",
+        9,
+    )
     expected = [b'{"name":"x","on":true}', b'{"name":"z"}']
     assert texts(tools) == sorted(expected)
-    real = known.choose("real", "compact", 9)
+    real = known.choose(
+        "real",
+        "compact",
+        9,
+    )
     assert texts(real) == sorted([*expected, b'{"name":"w"}'])
     assert known.left_out == {"tools compact": 1, "real compact": 1}
     assert all(one.tokens[-1] == 256 for one in tools)
     for one in tools:
         assert least_forwards(one.forced, 7) <= one.passes <= len(one.tokens)
     assert (
-        Documents(sample, BYTES, 64, 7).choose(
+        Documents(
+            sample,
+            BYTES,
+            64,
+            7,
+        ).choose(
             "tools",
             "compact",
             9,
@@ -80,18 +104,12 @@ def test_documents_are_valid_instances_that_the_grammar_takes(sample):
         == tools
     )
     assert known.taught(real) < sum(one.passes for one in real)
-    free = known.choose("free", "compact", 4)
+    free = known.choose(
+        "free",
+        "compact",
+        4,
+    )
     assert not any(one.spec or any(one.forced) for one in free)
-
-
-def test_whitespace_that_the_grammar_leaves_open_is_written_as_a_model_would(sample):
-    known = Documents(sample, BYTES, 64, 7)
-    spaced = known.choose("tools", "spaced", 9)
-    assert texts(known.choose("tools", "flexible", 9)) == texts(spaced)
-    deep = known.choose("tools", "indent4", 9)
-    assert b'{\n    "name": "z"\n}' in texts(deep)
-    # Once it was seen, what stands between two values is offered.
-    assert known.taught(deep) < sum(one.passes for one in deep) / 2
 
 
 def test_a_token_is_forced_where_no_byte_of_it_is_open():
@@ -126,21 +144,6 @@ def test_a_token_is_forced_where_no_byte_of_it_is_open():
     assert ForcedTokens(BYTES)(spec, [257, *b"no"]) is None
 
 
-@pytest.mark.parametrize(
-    ("forced", "drafts", "passes"),
-    [
-        ("f", 7, 1),
-        ("ffff", 7, 4),
-        ("tttt", 7, 2),
-        ("ftttt", 2, 3),
-        ("fttft", 7, 3),
-        ("fttff", 7, 3),
-    ],
-)
-def test_the_fewest_forward_passes(forced, drafts, passes):
-    assert least_forwards([one == "t" for one in forced], drafts) == passes
-
-
 def step(stamp, tokens, finished=()):
     outputs = [
         SimpleNamespace(
@@ -148,7 +151,10 @@ def step(stamp, tokens, finished=()):
         )
         for name, count in tokens.items()
     ]
-    return SimpleNamespace(timestamp=stamp, outputs=outputs)
+    return SimpleNamespace(
+        timestamp=stamp,
+        outputs=outputs,
+    )
 
 
 def test_the_pace_is_that_of_steps_with_all_rows_taken_and_a_queue_behind():
@@ -159,9 +165,21 @@ def test_the_pace_is_that_of_steps_with_all_rows_taken_and_a_queue_behind():
         step(2.0, {"a": 1, "b": 1}),
         step(3.0, {"a": 1, "b": 3}),
         # while this one runs the next is launched, which begins `c`
-        step(3.5, {"a": 1, "b": 1}, "a"),
-        step(5.0, {"c": 1, "b": 2}, "b"),  # one is left: nothing waits any more
-        step(99.0, {"c": 1}, "c"),
+        step(
+            3.5,
+            {"a": 1, "b": 1},
+            "a",
+        ),
+        step(
+            5.0,
+            {"c": 1, "b": 2},
+            "b",
+        ),  # one is left: nothing waits any more
+        step(
+            99.0,
+            {"c": 1},
+            "c",
+        ),
     ):
         trace.note(one)
     # From 2.0 to 5.0: three steps of two rows each, nine tokens.
@@ -207,7 +225,10 @@ def test_accepted_drafts_at_open_places_and_wrong_outputs_are_counted():
         assert case.unforced - before == unforced
     ends = {"finish_reason": "length", "stop_reason": None}
     outputs = [
-        SimpleNamespace(token_ids=tokens, **ends)
+        SimpleNamespace(
+            token_ids=tokens,
+            **ends,
+        )
         for tokens in ([5, 6, 7, 8], [5, 6, 9, 8])
     ]
     case.judge([document] * 2, outputs)
@@ -233,7 +254,12 @@ def answer(pace, wrong):
     }
     return {
         "environment": {"date": "today"},
-        "figures": [{**run, "runs": [run]}],
+        "figures": [
+            {
+                **run,
+                "runs": [run],
+            }
+        ],
     }
 
 
@@ -248,12 +274,30 @@ def test_ways_are_run_shown_and_written(sample, tmp_path, monkeypatch, capsys):
         wrong = "speculative_config" in engine.question["engine"]
         return answer(250 if guided else 200, int(wrong))
 
-    monkeypatch.setattr(harness, "ask", ask)
+    monkeypatch.setattr(
+        harness,
+        "ask",
+        ask,
+    )
     out = tmp_path / "replay.json.gz"
     words = f"--device cpu --tokenizer {MODEL_DIR} --sample {sample} --rows 2 --ways"
     common = words.split()
-    plugin = ["--plugin", '{"mode": "inline"}', "--out", str(out)]
-    assert bench.main([*common, "unguided,guided+new", *plugin]) == 0
+    plugin = [
+        "--plugin",
+        '{"mode": "inline"}',
+        "--out",
+        str(out),
+    ]
+    assert (
+        bench.main(
+            [
+                *common,
+                "unguided,guided+new",
+                *plugin,
+            ]
+        )
+        == 0
+    )
     assert asked["unguided"].plugin is None
     assert asked["guided+new"].plugin == {"take_over": True, "mode": "inline"}
     assert asked["guided+new"].question["new"]

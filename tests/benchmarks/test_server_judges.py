@@ -1,12 +1,9 @@
 """The judges of `make soak` and `make chaos`, and their figures: that each can say
 no."""
 
-import random
-
 import pytest
 
 from benchmarks.server import judges
-from benchmarks.server.asks import LONG, MIXED, small_schema
 from benchmarks.server.tally import Outcome, figures, worse
 
 SCHEMA = {
@@ -20,7 +17,6 @@ SCHEMA = {
     ("judge", "right", "wrong"),
     [
         (judges.of_schema(SCHEMA), '{"a":3}', '{"a":4}'),
-        (judges.of_schema(SCHEMA), '{"a":3}', '{"a":3'),
         (judges.of_object, "{}", "[]"),
         (judges.of_pattern("[ab]{2}"), "ab", "abc"),
         (judges.of_texts(["left"]), "left", "lef"),
@@ -44,17 +40,6 @@ def test_a_judge_of_calls():
     assert judges.of_calls({"save": SCHEMA}, required=False)("words", []) == ""
 
 
-def test_asks_differ_with_each_turn_and_all_but_plain_ones_are_judged():
-    rng = random.Random(1)
-    made = [make(rng) for make in (*MIXED, *LONG, small_schema) for _ in range(20)]
-    assert {ask.kind for ask in made if not ask.guided} == {"plain", "long plain"}
-    schemas = {str(small_schema(rng).body["vllm_xargs"]) for _ in range(200)}
-    assert len(schemas) == 200
-    for ask in made:
-        if ask.guided and ask.kind != "tools, auto":
-            assert ask.judge("no such answer!", []) != "", ask.kind
-
-
 def test_figures_count_what_was_lost_and_how_long_streams_stood_still():
     outcomes = [
         Outcome(
@@ -65,7 +50,14 @@ def test_figures_count_what_was_lost_and_how_long_streams_stood_still():
             "",
             [1.0, 1.1, 3.1, 3.2],
         ),
-        Outcome("long", True, 0.0, "told", "status 500", [1.0]),
+        Outcome(
+            "long",
+            True,
+            0.0,
+            "told",
+            "status 500",
+            [1.0],
+        ),
         Outcome(
             "plain",
             False,
@@ -74,7 +66,14 @@ def test_figures_count_what_was_lost_and_how_long_streams_stood_still():
             "",
             [1.0, 1.2],
         ),
-        Outcome("new schema", True, 0.0, "invalid", "wrong", [2.0]),
+        Outcome(
+            "new schema",
+            True,
+            0.0,
+            "invalid",
+            "wrong",
+            [2.0],
+        ),
     ]
     found = figures(outcomes, kills=[1.3])
     assert (
