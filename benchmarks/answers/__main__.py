@@ -152,8 +152,8 @@ def measure(options: Any, result: Json) -> Json:
                     options.texts,
                 )
             )
-        names = engine.question["ways"]
-        asked = sum(Way.named(way).asks(kind) for way in names for kind in kinds)
+        own = map(Way.named, engine.question["ways"])
+        asked = sum(way.asks(kind) for way in own for kind in kinds)
         if len(answer["cases"]) < asked:
             late = f"ended, or took {options.limit:g} s, before all was measured"
             result["failed"].append(f"{engine.name}: {late}")

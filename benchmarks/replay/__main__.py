@@ -43,6 +43,7 @@ import dataclasses
 import hashlib
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,9 @@ def measure(options: Any, result: Json) -> Json:
     ends = ("", _DRAFTER, _NEW, _DRAFTER + _NEW)
     known = [way + end for way in WAYS for end in ends]
     ways = known_names(options.ways, known, "--ways") if options.ways else []
+    start = time.monotonic()
     legs, left_out = chosen(options, counting=not ways)
+    options.limit -= time.monotonic() - start
     result |= {
         "benchmark": "replay",
         "left_out": left_out,

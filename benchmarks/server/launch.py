@@ -52,45 +52,27 @@ class Launch:
 
     def command(self, port: int) -> list[str]:
         """The command line of the server."""
-        command = [
-            self.python,
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-            "--model",
-            self.model,
-        ]
-        command += [
-            "--served-model-name",
-            MODEL,
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-        ]
-        command += [
-            "--max-model-len",
-            str(self.length),
-            "--max-num-seqs",
-            str(self.sequences),
-        ]
-        command += [
-            "--chat-template",
-            str(HERE / "template.jinja"),
-            "--disable-uvicorn-access-log",
-        ]
-        command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-        command += ["--logits-processors", "guided_plugin.vllm:GuidedLogitsProcessor"]
-        if self.tokenizer:
-            command += ["--tokenizer", self.tokenizer]
+        options = {
+            "--model": self.model,
+            "--tokenizer": self.tokenizer or self.model,
+            "--served-model-name": MODEL,
+            "--host": "127.0.0.1",
+            "--port": port,
+            "--max-model-len": self.length,
+            "--max-num-seqs": self.sequences,
+            "--chat-template": HERE / "template.jinja",
+            "--tool-call-parser": "hermes",
+            "--logits-processors": "guided_plugin.vllm:GuidedLogitsProcessor",
+        }
+        if self.kv_tokens:
+            options["--block-size"] = 32
+            options["--num-gpu-blocks-override"] = self.kv_tokens // 32
+        command = [self.python, "-m", "vllm.entrypoints.openai.api_server"]
+        for option in options.items():
+            command += map(str, option)
+        command += ["--disable-uvicorn-access-log", "--enable-auto-tool-choice"]
         if self.device == "cpu":
             command += ["--enforce-eager", "--no-async-scheduling"]
-        if self.kv_tokens:
-            command += [
-                "--block-size",
-                "32",
-                "--num-gpu-blocks-override",
-                str(self.kv_tokens // 32),
-            ]
         command += shlex.split(self.arguments)
         if self.private_shm:
             mount = (
