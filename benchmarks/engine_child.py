@@ -28,7 +28,6 @@ that is too long."""
 NEW = "new"
 """Schemas that no request has asked for."""
 _REAL_WORLD_COUNT = 28
-_FIRST_STEPS = 32
 _TOO_LONG = 8.0
 """Seconds of a run (not of the first) after which it is not repeated."""
 
@@ -36,7 +35,7 @@ _TOO_LONG = 8.0
 def measure(question: Json, tell: Callable[[Json], None]) -> None:
     """All batch sizes, one after the other."""
     bench = _Bench(question)
-    result: Json = {"starts": bench.starts(), "figures": []}
+    result: Json = {"refused": len(bench.refused), "figures": []}
     for rows in question["rows"]:
         result["figures"] += bench.figures(rows)
         tell(result)
@@ -81,35 +80,15 @@ class _Bench:
         self.refused: list[Json] = []
         """Schemas of the sample that vLLM's own backend does not take: its figures are
         about the others."""
-        self.first: list[Json] = []
-        """As many as those that figures are about, which no request has asked for."""
         self.schemas = {name: [schema] for name, schema in SCHEMAS.items()}
         """The schemas of a name. Requests take them in turn."""
         if question["sample"]:
+            # Some of them may be refused.
             most = 2 * _REAL_WORLD_COUNT
-            found = served_schemas(
-                Path(question["sample"]),
-                most,
-                repeated,
-            )
+            found = served_schemas(Path(question["sample"]), most, repeated)
             self.refused = [one for one in found if not self._takes(one)]
-            found = [one for one in found if one not in self.refused]
-            self.schemas[REAL_WORLD] = found[:_REAL_WORLD_COUNT]
-            self.first = found[_REAL_WORLD_COUNT:]
-
-    def starts(self) -> Json:
-        """How many schemas are refused. Milliseconds of short runs: the first guided
-        one of this engine and the same again; of schemas that are new, all at once, and
-        the same again."""
-        plain = self.schemas["plain"] * min(self.question["rows"])
-        found: Json = {"refused": len(self.refused)}
-        runs = [("first", plain), ("warm", plain)]
-        if self.first:
-            runs += [("new", self.first), ("known", self.first)]
-        for name, documents in runs:
-            seconds, _ = self._generate(documents, max_tokens=_FIRST_STEPS)
-            found[f"{name}_ms"] = round(seconds * 1e3, 3)
-        return found
+            taken = [one for one in found if one not in self.refused]
+            self.schemas[REAL_WORLD] = taken[:_REAL_WORLD_COUNT]
 
     def figures(self, rows: int) -> list[Json]:
         """Milliseconds a step of every way: the median over the repetitions after the

@@ -6,10 +6,11 @@ structured output.
 One process an engine, one after the other. All get the same requests; those that are
 guided take turns with those that are not, in the same engine. `--executor uni,mp` and
 `--tensor-parallel 1,2` measure each of them. `--sample` measures schemas of MaskBench
-too, as `real-world`, and what the first of them cost; the schema `new` asks for those,
-or else for `plain`, each request with a schema that was never asked for. Prints a
-table. `thread us`: CPU time of the main threads of vLLM's processes in a step. `wrong`:
-outputs that a fresh matcher refuses. Exit code 1 if an engine failed.
+too, as `real-world`; the schema `new` asks for those, or else for `plain`, each request
+with a schema that was never asked for. Prints a table. `thread us`: CPU time of the
+main threads of vLLM's processes in a step. `wrong`: outputs that a fresh matcher
+refuses. The file also has `refused`: schemas of the sample that an engine does not
+take. Exit code 1 if an engine failed.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "steps": options.steps,
         "repetitions": options.repetitions,
         "figures": [],
-        "starts": [],
+        "refused": {},
     }
     legs = {engine.name: leg for leg, engine in _legs(options)}
 
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         leg = legs[engine.name]
         figures = [{**leg, **one} for one in compared(answer["figures"])]
         result["figures"] += figures
-        result["starts"].append({**leg, **answer["starts"]})
+        result["refused"][engine.name] = answer["refused"]
         if {one["rows"] for one in figures} != set(options.rows):
             what = f"not all of it was measured within {options.limit:g} s"
             result["failed"].append(f"{engine.name}: {what}")
