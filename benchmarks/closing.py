@@ -16,7 +16,6 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -25,7 +24,7 @@ import numpy as np
 from benchmarks.harness import Json, Options, given, head, quantile, write
 from benchmarks.samples import open_sample
 from guided_plugin.cli.loading import load_tokenizer
-from guided_plugin.cli.results import check_out, progress
+from guided_plugin.cli.results import progress
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError
@@ -42,16 +41,10 @@ _SCALE = 2.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = Options(__doc__)
-    parser.add_argument(
-        "source", type=Path, help="folder or archive of MaskBench files"
-    )
-    parser.add_argument("--tokenizer", type=Path, required=True, help="its folder")
-    parser.add("--every", 1, "take every Nth file only")
+    parser.sample()
     parser.add("--first", 0, "of them, from the one with this index on")
     parser.add("--seed", 1, "of the models")
-    parser.out("--json")
     options = parser.parse_args(arguments)
-    check_out(options.json, "--json")
     vocabulary = Vocabulary.from_tokenizer(load_tokenizer(options.tokenizer))
     walks = Walks(vocabulary, options.seed)
     with (

@@ -69,6 +69,15 @@ class Options(argparse.ArgumentParser):
         self.add("--engine", {}, "more arguments of the engines, as JSON", json.loads)
         self.out()
 
+    def sample(self) -> None:
+        """Those of every command that reads all files of MaskBench."""
+        files = "folder or tar archive of MaskBench files"
+        self.add_argument("source", type=Path, help=files)
+        folder = "folder of a transformers tokenizer"
+        self.add_argument("--tokenizer", type=Path, required=True, help=folder)
+        self.add("--every", 1, "take every Nth file only")
+        self.out("--json")
+
     def out(self, name: str = "--out") -> None:
         """Where the raw file goes."""
         self.add(name, None, "also write the JSON here; *.gz: compressed", Path)
@@ -76,7 +85,11 @@ class Options(argparse.ArgumentParser):
     def parse_args(self, *given: Any, **more: Any) -> Any:
         """Refuses a file that can't be written before anything is measured."""
         options = super().parse_args(*given, **more)
-        check_out(getattr(options, "out", None), "--out")
+        for name in ("out", "json", "texts"):
+            try:
+                check_out(getattr(options, name, None), f"--{name}")
+            except GuidedError as error:
+                self.error(str(error))
         return options
 
 

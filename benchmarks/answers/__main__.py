@@ -61,7 +61,7 @@ from benchmarks.harness import (
     write,
 )
 from guided_plugin.cli.loading import InputError, load_tokenizer, show_error
-from guided_plugin.cli.results import check_out, show_table
+from guided_plugin.cli.results import show_table
 from guided_plugin.errors import GuidedError
 
 _WAYS = "unguided,compact,spaced,flexible,guidance,xgrammar"
@@ -117,7 +117,6 @@ def parsed(arguments: Sequence[str]) -> Any:
     options = parser.parse_args(arguments)
     if options.device not in _DTYPES:
         parser.error(f"--device is one of {', '.join(_DTYPES)}")
-    check_out(options.texts, "--texts")
     return options
 
 

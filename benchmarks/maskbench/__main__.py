@@ -28,7 +28,7 @@ from benchmarks.harness import Json, Options, given, head, names, quantile, writ
 from benchmarks.maskbench.child import Child, FileResult, Settings
 from benchmarks.samples import open_sample
 from guided_plugin.cli.loading import load_tokenizer, show_error
-from guided_plugin.cli.results import check_out, progress, show_table
+from guided_plugin.cli.results import progress, show_table
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.plugins import Plugins
@@ -51,21 +51,10 @@ _COLUMNS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = Options(__doc__)
-    parser.add_argument(
-        "source", type=Path, help="folder or archive of MaskBench files"
-    )
-    tokenizer = "folder of a transformers tokenizer"
-    parser.add_argument(
-        "--tokenizer",
-        type=Path,
-        required=True,
-        help=tokenizer,
-    )
+    parser.sample()
     parser.add("--backend", ["auto"], "backends, with commas: a row each", names)
     parser.add("--jobs", 1, "files measured side by side")
     parser.add("--limit", 60.0, "seconds a file may take")
-    parser.add("--every", 1, "take every Nth file only")
-    parser.out("--json")
     options = parser.parse_args(arguments)
     result = {
         **head("benchmarks.maskbench", given(arguments)),
@@ -76,7 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "runs": [],
     }
     try:
-        check_out(options.json, "--json")
         for name in options.backend:
             if name != "auto":
                 Plugins().backend(name)

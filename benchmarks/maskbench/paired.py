@@ -26,7 +26,7 @@ from benchmarks.harness import Json, Options, given, head, write
 from benchmarks.maskbench.child import text_of
 from benchmarks.samples import TextTokens, open_sample
 from guided_plugin.cli.loading import load_tokenizer, show_error
-from guided_plugin.cli.results import check_out, progress
+from guided_plugin.cli.results import progress
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import UNBOUNDED, GuidedConfig
 from guided_plugin.errors import GuidedError
@@ -183,14 +183,10 @@ def _summary(rows: list[Json]) -> Json:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Prints one line on stderr for input that can't be used."""
     parser = Options(__doc__)
-    parser.add_argument("source", type=Path, help="folder or tar archive of files")
-    parser.add_argument("--tokenizer", type=Path, required=True, help="its folder")
-    parser.add("--every", 1, "take every Nth file only")
-    parser.out("--json")
+    parser.sample()
     options = parser.parse_args(arguments)
     result = head("benchmarks.maskbench.paired", given(arguments))
     try:
-        check_out(options.json, "--json")
         vocabulary = Vocabulary.from_tokenizer(load_tokenizer(options.tokenizer))
         with open_sample(options.source) as files:
             chosen = dict(list(files.items())[:: options.every])
