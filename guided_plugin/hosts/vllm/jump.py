@@ -40,7 +40,7 @@ RUNNERS: weakref.WeakSet[Any] = weakref.WeakSet()
 _LATELY = 64
 """Steps of which it is known how many drafts rows had. Of real documents at 1 to 256
 rows a token took 0.2 to 3.3% longer than if it were known beforehand; as vLLM guesses,
-3 to 26% (simulated, in `2026-11-27-budget-cpu`)."""
+3 to 26% (simulated, 2026-11-27)."""
 
 
 def create_engine_config(original: Any) -> Any:
