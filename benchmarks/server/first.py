@@ -38,6 +38,9 @@ _PAUSE = 0.15
 _CALM = 3.0
 """Seconds before and after a burst."""
 
+KINDS = ("unguided", "known", "new")
+"""Of bursts."""
+
 Make = Callable[[], Ask]
 
 
@@ -47,8 +50,8 @@ async def measure(
     burst: int,
     streams: int,
     seed: int,
-    chosen: list[str],
     note: Callable[[str], None],
+    chosen: Sequence[str] = KINDS,
 ) -> Json:
     """All figures of one server, as JSON. `note` is called before each round and each
     burst."""
@@ -150,8 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add("--rounds", 60, "single requests a kind")
     parser.add("--burst", 100, "requests of a burst")
     parser.add("--streams", 8, "unguided ones beside")
-    kinds = ["unguided", "known", "new"]
-    parser.add("--kinds", kinds, "of bursts: also plain, slow", names)
+    parser.add("--kinds", list(KINDS), "of bursts: also plain, slow", names)
     parser.add("--arguments", "", "more of vLLM's server")
     parser.add("--repeat", 3, "times, in one server")
     parser.add("--model", Launch.model, "default: the demo's")
@@ -177,8 +179,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     server.url,
                     *load,
                     seed,
-                    options.kinds,
                     advance,
+                    options.kinds,
                 )
             )
             for seed in range(options.repeat)
