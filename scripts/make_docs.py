@@ -326,7 +326,8 @@ Left on vLLM's objects:
 (those whose outputs are led to an end), `guided_needed` (specs that came since its last step), \
 `_guided_told` (its workers have told of a grammar), `_guided_turns` (whose masks take too long for a step, and \
 whose turn it is) |
-| the output of the scheduler | `guided_needed` (those that workers of other processes get ready), `guided_skipped` (requests skip this step, or skipped the last one) |
+| the output of the scheduler | `guided_needed` (those that workers of other processes get ready), \
+`guided_skipped` (requests skip this step, or skipped the last one) |
 | outputs of guided batches | `_guided_watch`, `guided_failed` (reasons by request id), `guided_led` \
 (the ids of those that are led to an end), `guided_ready` \
 (the ids of held requests whose grammars came), `guided_slow` \
