@@ -54,7 +54,7 @@ class GuidedLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):
             raise ConfigError(
                 f"vLLM made a logits processor with {len(runner) + 1} arguments",
                 where="GuidedLogitsProcessor",
-                hint="this version of vLLM is not supported, see docs/compatibility.md#vllm",
+                hint="this version of vLLM is not supported, see docs/operations.md#vllm",
             )
         # vLLM calls the runner itself: one call less for each of its calls.
         for name in ("update_state", "add_request", "apply_staged_writes", "apply"):

@@ -69,23 +69,23 @@ def _section(command: Any, context: Any) -> str:
         "",
         " ".join(command.help.split()),
     ]
-    for title, kind in (("argument", "argument"), ("option", "option")):
+    for kind in ("argument", "option"):
         records = [
             param.get_help_record(context)
             for param in command.get_params(context)
             if param.param_type_name == kind
         ]
         if records:
-            lines += ["", f"| {title} | |", "|---|---|"]
+            lines += [""]
             lines += [
-                f"| `{_cell(names)}` | {_cell(help_text)} |"
+                f"- `{_line(names)}`: {_line(help_text)}"
                 for names, help_text in records
             ]
     return "\n".join([*lines, ""])
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def main() -> None:

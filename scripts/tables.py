@@ -205,37 +205,6 @@ def _spread(found: Sequence[Raw]) -> str:
     return f"{guided['ratio']:.2f} ({min(runs):.2f}-{max(runs):.2f})"
 
 
-def _forwards(raw: Raw) -> Iterator[Row]:
-    names = {"qwen": "Qwen 2.5 and 3", "llama-3": "Llama 3", "deepseek": "DeepSeek"}
-    yield ("documents", *names.values())
-    for kind, name in (("tools", "tool calls"), ("real", "other schemas")):
-        for form in ("compact", "spaced"):
-            found = _all(raw["counts"], kind=kind, form=form)
-            yield (
-                f"{name}, `{form}`",
-                *(f"{_one(found, tokenizer=key)['alone']:.2f}" for key in names),
-            )
-
-
-def _loop(raw: Raw) -> Iterator[Row]:
-    yield (
-        "rows",
-        "unguided, ms",
-        "plain",
-        "bounded strings",
-        "host's thread, us a step",
-    )
-    for plain in reversed(_all(raw["figures"], schema="plain")):
-        bounded = _one(raw["figures"], schema="maxlength", rows=plain["rows"])
-        yield (
-            plain["rows"],
-            f"{plain['unguided_ms']:.2f}",
-            f"{plain['ratio']:.3f}",
-            f"{bounded['ratio']:.3f}",
-            f"{bounded['main_thread_us']:.0f}",
-        )
-
-
 def _generate(raw: Raw) -> Iterator[Row]:
     yield ("rows", "schema", "unguided, ms", "`Guide`", "xgrammar's own processor")
     for figure in _all(raw["figures"], forward="static"):
@@ -245,21 +214,6 @@ def _generate(raw: Raw) -> Iterator[Row]:
             f"{figure['unguided_ms']:.2f}",
             f"{figure['ratio']:.3f}",
             f"{figure['xgrammar_ratio']:.3f}",
-        )
-
-
-def _kernel(raw: Raw) -> Iterator[Row]:
-    shares = {0.001: "0.1% of tokens allowed", 0.5: "50%", 0.999: "99.9%"}
-    yield ("rows", *shares.values(), "copy of the masks")
-    for copy in raw["copy"]:
-        found = _all(raw["kernel"], rows=copy["rows"])
-        yield (
-            copy["rows"],
-            *(
-                f"{one['microseconds']:.1f} ({one['limit']:.1f})"
-                for one in (_one(found, allowed=share) for share in shares)
-            ),
-            f"{copy['microseconds']:.1f}",
         )
 
 
@@ -388,16 +342,6 @@ def _attacks(raw: Raw) -> Iterator[Row]:
         )
 
 
-def _machines(raw: Raw) -> Iterator[Row]:
-    yield ("schema", "all masks of a step, KiB", "sent, KiB")
-    for figure in raw["figures"]:
-        yield (
-            _SCHEMAS[figure["schema"]],
-            f"{figure['kib_of_all_masks']:.0f}",
-            f"{figure['kib_per_step']:.0f}",
-        )
-
-
 _COUNTS = {
     "files": "files",
     "tests": "instances",
@@ -436,21 +380,19 @@ _SUITE = {
 def _suite(raw: Raw) -> Iterator[Row]:
     yield ("", "draft", *_SUITE.values())
     for engine, name in _LIBRARIES.items():
-        for one in _all(raw["suite"], engine=engine, tag=False):
-            yield (
-                name,
-                one["draft"].removeprefix("draft"),
-                *(one[key] for key in _SUITE),
-            )
+        for draft in ("7", "2020-12"):
+            one = _one(raw["suite"], engine=engine, tag=False, draft=f"draft{draft}")
+            yield (name, draft, *(one[key] for key in _SUITE))
 
 
 def _refused_keywords(raw: Raw) -> Iterator[Row]:
-    """What is refused, or wrong, of the newest draft."""
-    yield ("file of the suite", *_SUITE.values())
+    """What is refused though an instance is valid, in the newest draft."""
+    keys = ("schemas", "valid_refused", "refused", "refused_right")
+    yield ("file of the suite", *(_SUITE[key] for key in keys))
     newest = _all(raw["suite"], engine="auto", tag=False)[-1]
     for one in newest["keywords"]:
-        if one["refused"] or one["valid_refused"] or one["wrong_accepts"]:
-            yield (f"`{one['keyword']}`", *(one[key] for key in _SUITE))
+        if one["refused"] > one["refused_right"] or one["valid_refused"]:
+            yield (f"`{one['keyword']}`", *(one[key] for key in keys))
 
 
 def _formats(raw: Raw) -> Iterator[Row]:
@@ -502,15 +444,11 @@ TABLES = {
     "tools": Table("2026-11-29-answers-tools-h200", _answers("calls")),
     "small-answers": Table("2026-11-28-answers-smollm2-cpu", _small_answers),
     "forced-text": Table("2026-11-27-replay-matrix-h100", _forced, _PAIRS),
-    "forwards": Table("2026-11-27-forwards-cpu", _forwards, _COUNTED),
     "first-tokens": Table("2026-11-29-first-cpu", _first),
     "compiles": Table("2026-11-29-maskbench-paired", _compiles),
-    "loop": Table("2026-11-22-loop-h200-process-g", _loop, _MEDIANS),
     "generate": Table("2026-11-22-transformers-h200-b", _generate, _MEDIANS),
-    "kernel": Table("2026-11-21-kernel-h200-b", _kernel, _MEDIANS),
     "near-end": Table("2026-11-26-near-end-b-h100", _near_end, _MEDIANS),
     "closing": Table("2026-11-26-closing-e-cpu", _closing, _COUNTED),
-    "machines": Table("2026-11-29-machines-cpu", _machines, _COUNTED),
     "attacks": Table("2026-11-23-attacks-cpu", _attacks),
     # docs/security.md
     "drip": Table("2026-11-29-drip-cpu", _drip),

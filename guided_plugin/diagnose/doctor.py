@@ -212,12 +212,12 @@ def vllm(setup: Setup) -> Iterator[Finding]:
         yield Finding("ok", f"vLLM {version_text()}, a tested version")
     else:
         what = f"vLLM {version_text()} is not among the tested versions"
-        yield Finding("note", what, "docs/compatibility.md#vllm")
+        yield Finding("note", what, "docs/operations.md#vllm")
     broken = {part: found for part in Part if (found := differences(installed, part))}
     for part, found in broken.items():
         what = f"vLLM does not serve {part.value}: {'; '.join(found)}"
         yield Finding(
-            "problem", what, "install a tested version: docs/compatibility.md#vllm"
+            "problem", what, "install a tested version: docs/operations.md#vllm"
         )
     if not broken:
         yield Finding("ok", f"all {len(ALL_NAMES)} names that the plugin uses exist")

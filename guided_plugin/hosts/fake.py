@@ -1,7 +1,7 @@
 """A decode loop without a model, to test with and to write hosts after. Depends on the
 pipeline.
 
-`FakeHost.step` drives a `StepPipeline` as docs/guides/loops.md tells host authors to.
+`FakeHost.step` drives a `StepPipeline` as docs/extending.md tells host authors to.
 Requests join and leave between steps, rows change places, and every step and every
 output is checked. What a request gets depends on its id and the seed alone: not on the
 other rows, nor on where its grammar runs.

@@ -1,11 +1,9 @@
 """`guided-plugin explain`."""
 
 import re
-import shlex
 from html import escape
 
 from command_line import PERSON
-from script_files import ROOT
 
 
 def test_explain(run, write):
@@ -25,20 +23,6 @@ def test_explain(run, write):
     assert found["compact"]["characters"] == ","
     assert "forced" not in found["flexible"]
     assert found["flexible"]["characters"] == r"'\n' '\r' ' ' ,"
-
-
-def test_the_example_of_the_page_is_what_is_printed(run, write):
-    blocks = re.findall(
-        r"```(?:sh|text)\n(.*?)```", (ROOT / "docs/explain.md").read_text(), re.DOTALL
-    )
-    command, printed, *_ = blocks
-    given = shlex.split(command)
-    assert given[:3] == ["guided-plugin", "explain", "schema.json"]
-    properties = {"name": {"type": "string"}, "age": {"type": "integer"}}
-    schema = {"type": "object", "properties": properties, "required": ["name", "age"]}
-    text = given[given.index("--text") :]
-    result = run("explain", write("schema.json", schema), *text)
-    assert (result.code, result.out) == (1, printed)
 
 
 def test_explain_as_json_and_standard_input(run, write, standard_input):

@@ -138,7 +138,7 @@ def test_broken_promises_are_found(compiler, monkeypatch):
 
 
 def test_the_page_on_writing_a_host(capsys):
-    part = (DOCS / "guides/loops.md").read_text().split("## Write a host")[1]
+    part = (DOCS / "extending.md").read_text().split("## Write a host")[1]
     example, step = re.findall(r"```python[^\n]*\n(.*?)```", part, re.DOTALL)[:2]
     exec(f"import guided_plugin as gp\n{example}", {})
     assert capsys.readouterr().out.startswith("guided")

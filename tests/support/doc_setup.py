@@ -5,17 +5,6 @@ from __future__ import annotations
 
 __all__ = ["AFTER", "SETUP"]
 
-_COMPILER = """
-import guided_plugin as gp
-from guided_plugin import OutputSpec, StepPipeline
-from guided_plugin.hosts.fake import small_vocabulary
-
-vocabulary = small_vocabulary()
-compiler = gp.GrammarCompiler(vocabulary)
-schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-spec = OutputSpec.json_schema(schema)
-"""
-
 _LOADED = """
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from guided_plugin.demo import MODEL_DIR
@@ -32,7 +21,6 @@ inputs = tokenizer("Person as JSON: ", return_tensors="pt", return_token_type_id
 """
 
 SETUP = {
-    "docs/explain.md": _COMPILER + "import guided_plugin\n",
     "docs/specs.md": "class MyPydanticModel(__import__('pydantic').BaseModel):\n    age: int\n",
     "docs/transformers.md": _LOADED
     + """

@@ -210,5 +210,5 @@ def passed_by(params: Any, vllm_config: Any) -> GuidedError | None:
 
 _PASSED_BY = RequestError(
     "the request reached the engine without the plugin's check",
-    hint="send it through a frontend that has loaded the plugin: see docs/compatibility.md#entrances",
+    hint="send it through a frontend that has loaded the plugin: see docs/operations.md#entrances",
 )

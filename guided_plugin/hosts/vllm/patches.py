@@ -3,7 +3,7 @@ Imports vLLM lazily.
 
 vLLM's version decides nothing: what needs a broken part is refused by the name of what
 is missing. Each name is wrapped once in a process. docs/vllm-versions.md lists all,
-with the reasons; docs/compatibility.md says how versions are tested.
+with the reasons; docs/operations.md says how versions are tested.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _broken(part: Part) -> RequestError | None:
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     error = RequestError(
         f"vLLM {version_text()} is not supported: {found[0]}{more}; refused: {part.value}",
-        hint="guided-plugin doctor lists all; docs/compatibility.md#vllm has the versions that are tested",
+        hint="guided-plugin doctor lists all; docs/operations.md#vllm has the versions that are tested",
     )
     # vLLM 0.31 has no such part, and few miss it: an engine that wants it says so in
     # its first line.

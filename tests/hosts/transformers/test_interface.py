@@ -1,7 +1,7 @@
 """What the host relies on in transformers. When one of these fails, a new version has
 changed under it.
 
-The version range is in pyproject.toml; docs/compatibility.md says which versions these
+The version range is in pyproject.toml; docs/operations.md says which versions these
 tests were run with.
 """
 

@@ -2,7 +2,7 @@
 refused, never free.
 
 AsyncLLM with its core in another process, and LLM in this one. The endpoints are in
-`test_entrances_server.py`; docs/compatibility.md lists all entrances.
+`test_entrances_server.py`; docs/operations.md lists all entrances.
 """
 
 import asyncio
