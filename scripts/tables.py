@@ -63,8 +63,8 @@ _STEPS = (
 
 _SHORT = "8B, real-world schemas, medians."
 _PAIRS = "Medians of pairs of runs; in brackets the lowest and the highest run."
-_MEDIANS = "Medians; the raw file has no single runs."
-_COUNTED = "Counted, not timed."
+_MEDIANS = "Medians only."
+_COUNTED = "Counted."
 
 
 def _all(rows: Sequence[Raw], /, **wanted: Any) -> list[Raw]:
