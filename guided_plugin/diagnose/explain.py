@@ -115,7 +115,7 @@ def explain_output(
         tokens=tuple(position.examples(_MOST_TOKENS)),
         forced=must_follow(position),
         next_refused=next_refused,
-        ending=_ending(position, compiler.compile(spec), seconds),
+        ending=_ending(position, compiler.compile(spec), text[:count]),
         notes=tuple(_notes(spec, text[:count], place, characters)),
         bounds=bounds_of(compiler.compile(spec)),
         jump=jump_through(compiler, spec, _tokens_of(position, text[:count]))
@@ -134,14 +134,18 @@ class Ending:
     """Why nothing was found."""
 
 
-def _ending(position: Position, grammar: Grammar, seconds: float) -> Ending:
+def _ending(position: Position, grammar: Grammar, text: str) -> Ending:
     find = getattr(position.backend, "ending", None)
-    tokens = None if find is None else find(grammar, position.matcher, seconds)
+    tokens = (
+        None
+        if find is None
+        else find(grammar, position.matcher, text.encode(errors="surrogatepass"))
+    )
     if tokens is None:
         why = (
             f"{grammar.backend} can't complete outputs"
             if find is None
-            else f"nothing was found within {seconds:g} s"
+            else "nothing was found"
         )
         return Ending(None, why)
     return Ending(

@@ -164,20 +164,11 @@ class OutputClosing(Protocol):
         """Be as it was at a mark."""
 
     def restrict(
-        self,
-        matcher: Any,
-        tokens: int,
-        last: int,
-        row: MaskArray,
-        until: float,
-        part: float,
+        self, matcher: Any, count: int, tokens: Sequence[int], row: MaskArray
     ) -> None:
         """Take the tokens out of a mask after which no ending would fit into the room
-        that is left. `tokens` are there, `last` is the last one or -1. Where no ending
-        is known, none is taken out: the output may be cut. `until`: of
-        `time.thread_time`, for searches that only leave more choice; `part`: seconds of
-        each step for those without which it would be cut. It is led to its end where
-        these take more."""
+        that is left. So many tokens are there, of which these are constrained. Where no
+        ending is known, none is taken out: the output may be cut."""
 
 
 class MatcherBatch(Protocol):

@@ -54,10 +54,6 @@ _LOOK_SECONDS = 0.1
 """Seconds between two such looks, at most: where masks take long, better matchers
 matter most."""
 
-_CLOSING_SECONDS = 0.002
-"""In a step, for searches that only leave more choice to outputs that end soon. As
-much, on the average, for those without which outputs would be cut."""
-
 
 @dataclass(slots=True)
 class _Group:
@@ -114,7 +110,6 @@ class GrammarTable:
         """By slot, why outputs may be cut at their token limit. A worker takes what it
         tells."""
         self.outputs_unprotected = 0
-        self._closing_until = 0.0
 
     def add(
         self,
@@ -256,19 +251,15 @@ class GrammarTable:
         if self._fills % _RENEW_EVERY == 0 or start - self._looked > _LOOK_SECONDS:
             self._look_at_matchers()
             start = self._looked = time.perf_counter()
-        first = rows is None
         rows = list(range(len(slots))) if rows is None else rows
         group = self._group(slots)
         for batch in group.batches:
             own = [rows[position] for position in batch.positions]
             self._fill_batch(batch, slots, mask, own)
-        if first:  # masks of new grammars take longer than this
-            self._closing_until = time.thread_time() + _CLOSING_SECONDS
-        part = _CLOSING_SECONDS / max(1, len(group.closing))
         for position, request, closing in group.closing:
             if len(request.state.tokens) >= closing.due and request.error is None:
                 row = mask[rows[position]]
-                self._close(slots[position], request, closing, row, part)
+                self._close(slots[position], request, closing, row)
         for position in group.others:
             request = self.requests[slots[position]]
             row = mask[rows[position]]
@@ -291,17 +282,15 @@ class GrammarTable:
         request: RunningRequest,
         closing: OutputClosing,
         row: MaskArray,
-        part: float,
     ) -> None:
         """Keep room for an end in the mask of a request that runs."""
-        tokens = request.state.tokens
+        state = request.state
         begun = time.thread_time()
         before = closing.led
-        last = tokens[-1] if tokens else -1
         problem: Exception | None = None
         try:
             closing.restrict(
-                request.matcher, len(tokens), last, row, self._closing_until, part
+                request.matcher, len(state.tokens), state.constrained(), row
             )
         except Exception as error:
             problem = error
@@ -311,7 +300,7 @@ class GrammarTable:
             request.closing = None
             self.regroup()
         elif closing.due >= (request.spec.room or 0):  # it is not looked at again
-            problem = TimeoutError("none was found in time")
+            problem = LookupError("none is known")
         if problem is not None and request.end in ("", "led"):
             reason = f"unprotected: the search for its end failed: {problem}"
             self._unprotect(slot, reason)

@@ -76,9 +76,6 @@ _CLIENT_ITEMS = 500
 # Client grammars may have costly rows there.
 _MOST_FORCED = 1_000
 
-_CLOSING_SECONDS = 0.5
-"""Of processor time, for the shortest output of a grammar."""
-
 # What a grammar takes is not reported. This is 1.0 to 1.4 times what a process grew by
 # with 300 schemas of MaskBench: open and closed, compact and flexible, with llguidance
 # 1.7.6 and 1.9.1.
@@ -262,7 +259,7 @@ class LLGuidanceBackend:
         )
         # For distinct items there are two grammars.
         size = size * (1 + lark.distinct) + texts_bytes(spec.text)
-        kept = replace(lark, rules=None)
+        kept = replace(lark, rules=None, sent=None)
         compiled = _Compiled(kept, lexers, impossible, distinct, None)
         made = Grammar(
             spec,
@@ -278,36 +275,35 @@ class LLGuidanceBackend:
             ends = lark.ends or ends_of(lark.rules)
             if lark.distinct:  # rules don't tell how long items are that must differ
                 ends = replace(ends, longest=None)
-            endings = Endings(self._tokenizers.spelling, ends)
+            endings = Endings(self._tokenizers.spelling, ends, lark.rules or lark.sent)
             if prepared is None:
-                first = endings.first(self.start(made, self._stops), _CLOSING_SECONDS)
+                first = endings.first(self.start(made, self._stops))
                 grows = endings.growth
             else:
                 first = prepared.shortest
                 grows = prepared.growth
             if first is None:
                 return replace(made, seconds=time.perf_counter() - start)
-            closing = ClosingRules(endings, grows, first, ends.marks)
+            closing = ClosingRules(endings, grows, ends.marks)
             # Grammars without marks, as most of JSON are, share their plain tokens.
             plain = sum(mask.nbytes for mask in closing.plain.values())
             made = replace(
                 made,
                 handle=replace(compiled, closing=closing),
-                size_bytes=size + 3 * MEMO_BYTES + (plain if ends.marks else 0),
+                size_bytes=size + 2 * MEMO_BYTES + (plain if ends.marks else 0),
                 shortest=first,
                 growth=grows,
             )
         return replace(made, seconds=time.perf_counter() - start)
 
     def ending(
-        self, grammar: Grammar, matcher: LLGuidanceMatcher, seconds: float
+        self, grammar: Grammar, matcher: LLGuidanceMatcher, text: bytes
     ) -> tuple[int, ...] | None:
-        """The tokens of a short completion, found in so much processor time; the
-        matcher stays where it is."""
-        rules: ClosingRules | None = grammar.handle.closing
-        if rules is not None:
-            return rules.endings.shortest(matcher, seconds)
-        return Endings(self._tokenizers.spelling, Ends()).shortest(matcher, seconds)
+        """The tokens of a short completion behind a text; the matcher stays where it
+        is, behind it."""
+        rules = self._lark(grammar.spec).rules
+        endings = Endings(self._tokenizers.spelling, Ends(), rules)
+        return endings.behind(matcher, endings.after(endings.start(), text))
 
     def closing(
         self, grammar: Grammar, room: int, stop_token_ids: tuple[int, ...]

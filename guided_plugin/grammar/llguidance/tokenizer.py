@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.forced import ids_of
+from guided_plugin.grammar.llguidance.lark.ends import CONTROL_BYTE, control_text
 from guided_plugin.grammar.llguidance.lark.reach import PROBES
 from guided_plugin.grammar.vocabulary import Vocabulary
 
@@ -106,6 +108,33 @@ class Tokenizers:
         return max(self.controls, default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """A text in as few tokens as possible."""
+
+    spelling: Spelling
+    text: bytes
+    counts: list[int]
+    """How many its end takes, from each place on."""
+    ends: list[int]
+    """Where the first of these ends."""
+
+    def tokens(self) -> tuple[int, ...] | None:
+        """The tokens; None where the vocabulary can't spell the text."""
+        if self.counts[0] >= _NEVER:
+            return None
+        found: list[int] = []
+        start = 0
+        while start < len(self.text):
+            piece = self.text[start : self.ends[start]]
+            if piece[0] == CONTROL_BYTE:
+                found.append(int(piece[1:-1]))
+            else:
+                found.append(self.spelling.ids[piece])
+            start = self.ends[start]
+        return tuple(found)
+
+
 class Spelling:
     """The tokens of one vocabulary: which spell a text, and which a mask allows."""
 
@@ -120,8 +149,10 @@ class Spelling:
         controls = vocabulary.special_ids.difference(vocabulary.stop_token_ids)
         self._bytes = _ids(self.single)
         self._single = _ids(self.single.values())
+        self._ascii = _ids(
+            self.single[byte] for byte in range(128) if byte in self.single
+        )
         self._controls = _ids(sorted(controls))
-        self._telling = np.concatenate([self._single, self._controls])
         self._plain = self._plain_masks(b"")
 
     @cached_property
@@ -130,43 +161,32 @@ class Spelling:
         runs = re.findall(rb"\[+", b" ".join(self.ids))
         return max(map(len, runs), default=1)
 
-    def spelled(self, text: bytes) -> tuple[int, ...] | None:
-        """A text in as few tokens as possible; None where the vocabulary can't spell
-        it."""
+    def text(self, token: int) -> bytes:
+        """The text of a token, as `spelled` reads it."""
+        return self.tokens[token] or control_text(token)
+
+    def spelled(self, text: bytes) -> Spelled:
+        """A text in as few tokens as possible, and each end of it."""
         ids = self.ids
         size = len(text)
-        fewest = [0] + [_NEVER] * size  # tokens of the text up to each place
-        begins = [0] * (size + 1)  # where the last of these begins
-        for start in range(size):
-            count = fewest[start] + 1
+        counts = [0] * (size + 1)
+        ends = [0] * (size + 1)
+        for start in reversed(range(size)):
+            fewest = _NEVER
             for end in range(start + 1, min(size, start + _LONGEST) + 1):
-                if count < fewest[end] and text[start:end] in ids:
-                    fewest[end] = count
-                    begins[end] = start
-        if fewest[size] == _NEVER:
-            return None
-        tokens = []
-        end = size
-        while end:
-            start = begins[end]
-            tokens.append(ids[text[start:end]])
-            end = start
-        return tuple(reversed(tokens))
+                if counts[end] < fewest and text[start:end] in ids:
+                    fewest = counts[end]
+                    ends[start] = end
+            if text[start] == CONTROL_BYTE:
+                ends[start] = text.index(b";", start) + 1
+                fewest = counts[ends[start]]
+            counts[start] = 1 + fewest
+        return Spelled(self, text, counts, ends)
 
     def most_tokens(self, text: bytes) -> int:
         """The fewest tokens of a text, or of that one of its ends that needs the
         most."""
-        size = len(text)
-        fewest = [0] * (size + 1)
-        for start in reversed(range(size)):
-            longest = min(size, start + _LONGEST)
-            sizes = (
-                fewest[end]
-                for end in range(start + 1, longest + 1)
-                if text[start:end] in self.ids
-            )
-            fewest[start] = 1 + min(sizes, default=_NEVER)
-        return min(max(fewest), size)
+        return min(max(self.spelled(text).counts), len(text))
 
     def bytes_in(self, row: MaskArray) -> list[int]:
         """The bytes that a mask allows next, of those that have a token of their
@@ -180,16 +200,12 @@ class Spelling:
         return found
 
     def singles_in(self, row: MaskArray, plain: MaskArray) -> list[int]:
-        """The tokens of single bytes that a mask allows; in a free text without those
-        that are plain."""
+        """The tokens of ASCII characters that a mask allows; in a free text without
+        those that are plain."""
         if self.is_free(row):
             row = row & ~plain
-        found: list[int] = self._single[bits(row, self._single)].tolist()
+        found: list[int] = self._ascii[bits(row, self._ascii)].tolist()
         return found
-
-    def signature(self, row: MaskArray) -> bytes:
-        """Which bytes a mask allows next, and which control tokens."""
-        return np.packbits(_shown(row, self._telling)).tobytes()
 
     def is_free(self, row: MaskArray) -> bool:
         """Whether a mask is that of a free text."""

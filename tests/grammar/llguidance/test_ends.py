@@ -11,6 +11,7 @@ from oracle import oracle
 
 from guided_plugin.grammar.llguidance.lark import schema_to_lark
 from guided_plugin.grammar.llguidance.lark.ends import ends_of
+from guided_plugin.grammar.llguidance.lark.expected import Follower
 from guided_plugin.grammar.llguidance.lark.reach import known_of
 from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar, RuleSet
 from guided_plugin.grammar.llguidance.lark.runs import forced_run, nesting
@@ -25,6 +26,7 @@ NODE = {
     },
     "required": ["next", "value"],
 }
+NODE_TEXT = b'{"next":null,"value":"aaa"}'
 SCHEMAS: list[Any] = [
     NODE,
     {"type": "array", "items": NODE, "minItems": 3},
@@ -61,11 +63,6 @@ def test_shortest_outputs_are_valid_and_short(schema: Any, strict: bool) -> None
     assert text is not None
     assert oracle(schema)(json.loads(text))
     assert len(text) <= 100
-
-
-@pytest.mark.parametrize("strict", [True, False])
-def test_names_are_those_that_objects_need(strict: bool) -> None:
-    assert ends_of(_rules(NODE, strict=strict)).names == (b'"next"', b'"value"')
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -155,3 +152,51 @@ def test_what_is_known_of_ends_reaches_other_processes() -> None:
     made = schema_to_lark(NODE, strict=True, whitespace="compact")
     sent = LarkGrammar(made.text, distinct=True, ends=ends_of(made.rules))
     assert LarkGrammar.unpacked(sent.packed()) == sent
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("schema", SCHEMAS, ids=json.dumps)
+def test_rules_reach_other_processes(schema: Any, strict: bool) -> None:
+    rules = _rules(schema, strict=strict)
+    sent = RuleSet.unpacked(rules.packed())
+    assert ends_of(sent) == ends_of(rules)
+
+
+_KINDS = {"a": "object", "b": "array", "c": "string"}
+UNION = {
+    "anyOf": [
+        {
+            "type": "object",
+            "properties": {"kind": {"const": kind}, "of": {"type": kind_of}},
+            "required": ["kind", "of", "last"],
+        }
+        for kind, kind_of in _KINDS.items()
+    ]
+}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    ("schema", "begun", "ends"),
+    [
+        (NODE, b'{"next":null,"va', b'lue":"aaa"}'),
+        (NODE, b'{"next":{"next":null,"value":"xy', b'a"},"value":"aaa"}'),
+        (UNION, b'{"kind":"b","of":', b'[],"last":0}'),
+        (UNION, b'{"kind":"b","of":[{"k":[1,tr', b'ue]}],"last":0}'),
+        (UNION, b'{"kind":"c","of":"\\"]}', b'","last":0}'),
+        (SCHEMAS[1], b"[", NODE_TEXT + b"," + NODE_TEXT + b"," + NODE_TEXT + b"]"),
+        (SCHEMAS[9], b"[ 1 , -", b"0]"),
+        ({"type": "integer"}, b"12", b""),
+    ],
+)
+def test_an_ending_is_what_is_still_expected(
+    schema: Any, strict: bool, begun: bytes, ends: bytes
+) -> None:
+    follower = Follower(_rules(schema, strict=strict))
+    place = follower.start()
+    for byte in begun:
+        place = follower.after(place, bytes([byte]))
+    assert ends in follower.endings(place)
+    assert follower.endings(place) == follower.endings(
+        follower.after(follower.start(), begun)
+    )

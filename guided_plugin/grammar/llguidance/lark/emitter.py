@@ -347,7 +347,7 @@ class Emitter:
         # there is.
         return self.grammar.terminal(
             expression,
-            Known(texts, _NUMBER_REACH + _digits_of(number)),
+            Known(texts, _NUMBER_REACH + _digits_of(number), form="number"),
             filled=not (number.no_multiples or number.excluded),
         )
 

@@ -9,7 +9,6 @@ without end, no place has an ending longer than a certain one.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 
 from guided_plugin.grammar.llguidance.lark.patterns import shortest_text
@@ -33,8 +32,8 @@ _MOST_CHOICES = 16
 _ROUNDS = 16
 """Looks at all rules for the longest ending: real schemas whose rules don't nest
 without end took 8 at most."""
-_CONTROL = b"\xff"
-"""A control token, which no text spells."""
+CONTROL_BYTE = 0xFF
+"""Begins what stands for a control token in a text; no text has it."""
 _CLIENT_REACH = 64
 """For grammars that clients write, whose rules are not read. Chosen, not measured."""
 
@@ -43,11 +42,9 @@ def ends_of(rules: RuleSet | None) -> Ends:
     """What the rules of a grammar tell; little of a client's own grammar."""
     if rules is None:
         return Ends(reach=_CLIENT_REACH)
-    reader = _Reader(rules)
+    reader = Shortest(rules)
     return Ends(
         shortest=reader.shortest(),
-        names=tuple(sorted(reader.names())),
-        texts=tuple(sorted(reader.texts(), key=len)),
         choices=reader.choices(),
         reach=reader.reach(),
         longest=reader.longest(),
@@ -55,11 +52,11 @@ def ends_of(rules: RuleSet | None) -> Ends:
     )
 
 
-class _Reader:
+class Shortest:
     """The shortest texts of one grammar's rules, and what follows from them."""
 
     def __init__(self, rules: RuleSet) -> None:
-        self._rules = rules
+        self.rules = rules
         self._terminals = {each: _texts_of(each) for each in rules.terminals}
         self._known: dict[str, bytes] = {}
         while self._improves():
@@ -68,7 +65,7 @@ class _Reader:
     def _improves(self) -> bool:
         """Look at each rule once. Whether a shorter text of one was found."""
         improved = False
-        for name, rule in reversed(self._rules.rules.items()):
+        for name, rule in reversed(self.rules.rules.items()):
             found = None if name == NEVER else self._of_rule(rule)
             known = self._known.get(name)
             if found is None or (known is not None and len(known) <= len(found)):
@@ -79,57 +76,37 @@ class _Reader:
 
     def shortest(self) -> bytes | None:
         """The shortest output."""
-        return self._of_symbol(self._rules.start)
-
-    def names(self) -> set[bytes]:
-        """The names that stand in the shortest text of some object."""
-        found: set[bytes] = set()
-        for rule in self._rules.rules.values():
-            best = self._best(rule)
-            parts = rule.needed
-            if not parts and best is not None:
-                parts = (best.symbols,)
-            for symbols in parts:
-                found.update(_names(symbols))
-        return found
-
-    def texts(self) -> set[bytes]:
-        """Texts of the terminals, without quotes."""
-        found: set[bytes] = set()
-        for texts in self._terminals.values():
-            for text in texts:
-                found.add(text.removeprefix(b'"').removesuffix(b'"'))
-        return found - {b""}
+        return self.of_symbol(self.rules.start)
 
     def choices(self) -> tuple[bytes, ...]:
         """The longest texts that one choice may add."""
         found: set[bytes] = set()
-        for rule in self._rules.rules.values():
+        for rule in self.rules.rules.values():
             chosen: list[tuple[Symbol, ...]] = []
             for alternative in rule.alternatives:
                 if len(rule.alternatives) > 1:
                     chosen.append(alternative.symbols)
                 chosen += _optional(alternative.symbols)
             for symbols in chosen:
-                found.add(self._of_symbols(symbols) or b"")
+                found.add(self.of_symbols(symbols) or b"")
         longest = sorted(found, key=len, reverse=True)
         return tuple(longest[:_MOST_CHOICES])
 
     def reach(self) -> int:
         """The most bytes that the rest of a terminal's text may need."""
-        terminals = self._rules.terminals
+        terminals = self.rules.terminals
         return max((terminal.known.most for terminal in terminals), default=0)
 
     def longest(self) -> bytes | None:
         """The longest text that an output may need behind the terminal in which it is;
         None where rules nest without end."""
-        known = dict.fromkeys(self._rules.rules, b"")
+        known = dict.fromkeys(self.rules.rules, b"")
         for _ in range(_ROUNDS):
             before = known.copy()
-            for name, rule in reversed(self._rules.rules.items()):
+            for name, rule in reversed(self.rules.rules.items()):
                 known[name] = self._end_of_rule(rule, known)
             if known == before:
-                return self._end_of((self._rules.start,), known)
+                return self._end_of((self.rules.start,), known)
         return None
 
     def _end_of_rule(self, rule: Rule, known: dict[str, bytes]) -> bytes:
@@ -148,7 +125,7 @@ class _Reader:
         found = b""
         after = b""
         for symbol in reversed(symbols):
-            whole = self._of_symbol(symbol) or b""
+            whole = self.of_symbol(symbol) or b""
             inner = b""
             if isinstance(symbol, Reference):
                 inner = known[symbol.rule]
@@ -163,7 +140,7 @@ class _Reader:
     def marks(self) -> str:
         """The characters that may end a free text."""
         found: set[str] = set()
-        for terminal in self._rules.terminals:
+        for terminal in self.rules.terminals:
             found |= terminal.known.marks
         return "".join(sorted(found))
 
@@ -172,7 +149,7 @@ class _Reader:
         best = None
         least = None
         for alternative in rule.alternatives:
-            text = self._of_symbols(alternative.symbols)
+            text = self.of_symbols(alternative.symbols)
             if text is not None and (least is None or len(text) < least):
                 best = alternative
                 least = len(text)
@@ -182,40 +159,70 @@ class _Reader:
         """The shortest text of a rule as far as it is known."""
         if not rule.needed:
             best = self._best(rule)
-            return None if best is None else self._of_symbols(best.symbols)
+            return None if best is None else self.of_symbols(best.symbols)
         parts: list[bytes] = []
         for part in rule.needed:
-            text = self._of_symbols(part)
+            text = self.of_symbols(part)
             if text is None:
                 return None
             parts.append(text)
-        comma = self._of_symbol(COMMA) or b","
+        comma = self.of_symbol(COMMA) or b","
         return comma.join(parts)
 
-    def _of_symbols(self, symbols: tuple[Symbol, ...]) -> bytes | None:
+    def of_symbols(self, symbols: tuple[Symbol, ...]) -> bytes | None:
+        """The shortest text of symbols."""
         whole = b""
         for symbol in symbols:
-            text = self._of_symbol(symbol)
+            text = self.of_symbol(symbol)
             if text is None:
                 return None
             whole += text
         return whole
 
-    def _of_symbol(self, symbol: Symbol) -> bytes | None:
+    def of_symbol(self, symbol: Symbol, parameter: int | None = None) -> bytes | None:
+        """The shortest text of a symbol; of a rule with such a parameter."""
         match symbol:
-            case Reference():
-                return self._known.get(symbol.rule)
+            case Reference(name):
+                rule = self.rules.rules[name]
+                if parameter is None or not rule.parameter:
+                    return self._known.get(name)
+                return self._of_members(rule, parameter)
             case Repeated():
-                once = self._of_symbols(symbol.symbols) if symbol.low else b""
+                once = self.of_symbols(symbol.symbols) if symbol.low else b""
                 return None if once is None else once * symbol.low
+        return next(iter(self.texts_of(symbol)), None)
+
+    def texts_of(self, symbol: Symbol) -> tuple[bytes, ...]:
+        """Short texts of a text, a terminal or a token."""
+        match symbol:
             case Terminal():
-                return self._terminals[symbol][0]
-            case Token():
-                return _CONTROL
-        text = symbol.text.encode()
-        if self._rules.spaced and symbol in (COMMA, COLON):
-            text += b" "
-        return text
+                return self._terminals[symbol]
+            case Token(number):
+                return (control_text(number),)
+            case Text(text) if self.rules.spaced and symbol in (COMMA, COLON):
+                return (text.encode() + b" ",)
+            case Text(text):
+                return (text.encode(),)
+        return ()
+
+    def _of_members(self, rule: Rule, parameter: int) -> bytes:
+        """The shortest text of a rule of members where some were there; those that are
+        counted are not added."""
+        comma = self.of_symbol(COMMA) or b","
+        first = rule.alternatives[-1].some_of
+        members = self.rules.rules[first] if first else rule
+        missing: list[bytes] = []
+        others: list[bytes] = []
+        for alternative in members.alternatives:
+            bit = alternative.bit
+            text = self.of_symbols(alternative.symbols[:-1])
+            if text is None or (bit is not None and parameter >> bit & 1):
+                continue
+            needed = bit is not None and bit < len(members.required)
+            (missing if needed else others).append(text)
+        if first:
+            return b"".join(comma + text for text in missing)
+        return comma.join(missing or sorted(others, key=len)[:1])
 
 
 def _texts_of(terminal: Terminal) -> tuple[bytes, ...]:
@@ -229,11 +236,9 @@ def _texts_of(terminal: Terminal) -> tuple[bytes, ...]:
     return (found,)
 
 
-def _names(symbols: tuple[Symbol, ...]) -> Iterator[bytes]:
-    """The literals that a colon follows."""
-    for name, after in itertools.pairwise(symbols):
-        if isinstance(name, Text) and after == COLON:
-            yield name.text.encode()
+def control_text(number: int) -> bytes:
+    """What stands for a control token in a text."""
+    return b"%c%d;" % (CONTROL_BYTE, number)
 
 
 def _optional(symbols: Iterable[Symbol]) -> Iterator[tuple[Symbol, ...]]:

@@ -70,6 +70,8 @@ class Known:
     """The most bytes that may be missing, from any place in one."""
     marks: frozenset[str] = frozenset()
     """Characters that end a text, or make another one of it, where most may come."""
+    form: str = ""
+    """What of JSON they are, if all are: `string` or `number`."""
 
 
 def may_be_empty(expression: Expression) -> bool:

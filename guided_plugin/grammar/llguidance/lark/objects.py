@@ -25,7 +25,6 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
     OR,
     Expression,
     Group,
-    Known,
     Opposite,
 )
 from guided_plugin.grammar.llguidance.lark.members import NAMED, Member, any_order
@@ -248,7 +247,7 @@ class _Writer:
             known = known_of_string(named)
             marks = [known_of_string(shape).marks for shape in shapes]
             texts = () if base else known.texts
-            known = Known(texts, known.most, known.marks.union(*marks))
+            known = replace(known, texts=texts, marks=known.marks.union(*marks))
             terminal = self.grammar.terminal(names, known)
             key = self.emitter.led(terminal, characters)
             yield _Class(terminal, key, value)

@@ -406,6 +406,19 @@ def shortest_text(expression: Expression) -> bytes | None:
     return None
 
 
+def ends_in(expression: Expression, text: bytes, start: int) -> tuple[list[int], bool]:
+    """Where in a text one may end that an expression takes and that begins at a place,
+    and whether it may go on behind the whole text."""
+    matcher = _start(expression).deep_copy()
+    ends: list[int] = []
+    for place in range(start, len(text)):
+        if not matcher.consume_token(text[place]):
+            return ends, False
+        if matcher.is_accepting():
+            ends.append(place + 1)
+    return ends, True
+
+
 def one_of_each(allowed: list[int], few: int) -> list[int]:
     """One byte of each kind of character, without escapes: what differs by letters
     alone is tried once; of so few bytes all are."""

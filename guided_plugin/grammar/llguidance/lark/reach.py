@@ -62,7 +62,8 @@ def known_of_string(string: String) -> Known:
     if string.values is not None:
         sizes = [len(each.encode()) for each in string.values]
         shortest = sorted(string.values, key=len)[:_WAYS]
-        return Known(_quoted(shortest), _QUOTES + max(sizes, default=0))
+        most = _QUOTES + max(sizes, default=0)
+        return Known(_quoted(shortest), most, form="string")
     demands = [_known_of_format(name) for name in sorted(string.formats)]
     demands += map(known_of_pattern, sorted(string.patterns))
     refused = list(map(known_of_pattern, string.no_patterns))
@@ -74,7 +75,7 @@ def known_of_string(string: String) -> Known:
         texts = [text.rjust(string.shortest, "a") for text in usual]
     allowed = [text for text in texts if text not in string.excluded]
     most = _QUOTES + string.shortest + sum(known.most for known in demands)
-    return Known(_quoted(allowed), most, frozenset().union(*marks))
+    return Known(_quoted(allowed), most, frozenset().union(*marks), "string")
 
 
 def _quoted(texts: Iterable[str]) -> tuple[str, ...]:

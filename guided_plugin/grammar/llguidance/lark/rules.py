@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import ast
 import itertools
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from guided_plugin.grammar.llguidance.lark.expressions import (
     Expression,
     Known,
     Texts,
 )
+from guided_plugin.ipc.channel import plain_decoder
 
 NEVER = "never"
 """The rule of what can't come, behind a token that is never sampled."""
@@ -56,6 +58,9 @@ class Terminal:
                 return text
         return None
 
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return Terminal, (self.name, self.expression, self.known)
+
 
 class Reference(NamedTuple):
     """A rule, with what its parameter becomes."""
@@ -81,10 +86,6 @@ class Ends:
 
     shortest: bytes | None = None
     """The shortest output, unless it holds what no text spells."""
-    names: tuple[bytes, ...] = ()
-    """The names, in quotes, that objects need, sorted."""
-    texts: tuple[bytes, ...] = ()
-    """Short texts of its terminals, without quotes."""
     choices: tuple[bytes, ...] = ()
     """The longest texts that one choice may add."""
     reach: int = 0
@@ -123,24 +124,29 @@ class LarkGrammar:
     ends: Ends | None = None
     """What is needed to close its outputs before their limit."""
     rules: RuleSet | None = field(default=None, compare=False, repr=False)
-    """What it was written from; None for a client's own grammar."""
+    """What it was written from; None for a client's own grammar, and where it is
+    packed."""
+    sent: bytes | None = field(default=None, compare=False, repr=False)
+    """The rules that another process has packed."""
 
     def packed(self) -> str:
         """The grammar as text, for other processes; those that read it do not probe
         it."""
         ends = None if self.ends is None else astuple(self.ends)
-        return repr((self.text, self.distinct, self.endless, self.forces, ends))
+        sent = self.rules.packed() if ends and self.rules is not None else None
+        return repr((self.text, self.distinct, self.endless, self.forces, ends, sent))
 
     @classmethod
     def unpacked(cls, packed: str) -> LarkGrammar:
         """The grammar that was packed."""
-        text, distinct, endless, forces, ends = ast.literal_eval(packed)
+        text, distinct, endless, forces, ends, sent = ast.literal_eval(packed)
         return cls(
             text,
             distinct=distinct,
             endless=endless,
             forces=forces,
             ends=None if ends is None else Ends(*ends),
+            sent=sent,
         )
 
 
@@ -175,6 +181,10 @@ class Rule:
         for alternative in self.alternatives:
             yield from alternative.symbols
 
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        own = (getattr(self, field) for field in self.__slots__)
+        return Rule, tuple(own)
+
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
@@ -187,6 +197,22 @@ class RuleSet:
     """Tokens that rules name by their number."""
     spaced: bool
     """Whether a space follows commas and colons."""
+
+    def packed(self) -> bytes:
+        """The rules as plain data, for other processes."""
+        rules = tuple(self.rules.items())
+        return pickle.dumps((self.start, rules, self.terminals, self.spaced))
+
+    @classmethod
+    def unpacked(cls, packed: bytes) -> RuleSet:
+        """The rules that were packed. Raises what `plain_decoder` raises."""
+        start, rules, terminals, spaced = _decoded(packed)
+        return cls(start, dict(rules), terminals, frozenset(), spaced)
+
+
+_decoded = plain_decoder(
+    (Rule, Alternative, Known, *get_args(Symbol), *get_args(Expression))
+)
 
 
 @dataclass(slots=True)
