@@ -55,9 +55,6 @@ def explain(
             help="Mark the forced text, and count forward passes; what a server learns is not known here.",
         ),
     ] = False,
-    seconds: Annotated[
-        float, typer.Option(min=0.0, help="Seconds to search for a completion.")
-    ] = 2.0,
     html: Annotated[
         Path | None,
         typer.Option(help="Also write an HTML page: what could stand at each place."),
@@ -86,9 +83,7 @@ def explain(
         compiler = GrammarCompiler(load_vocabulary(tokenizer), config=config)
         compiler.compile(spec)
     with working("searching for a completion"):
-        found = explain_output(
-            compiler, spec, written, next_text=next_text, seconds=seconds, jump=jump
-        )
+        found = explain_output(compiler, spec, written, next_text=next_text, jump=jump)
     facts = _facts(found, next_text)
     if html is not None:
         from guided_plugin.diagnose.page import page

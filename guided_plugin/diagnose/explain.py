@@ -79,15 +79,14 @@ def explain_output(
     text: str,
     *,
     next_text: str | None = None,
-    seconds: float = 2.0,
     jump: bool = False,
 ) -> Explanation:
     """What may follow `text` in an output, how the output could end, and whether
     `next_text` could follow.
 
     The text is matched exactly. It is the constrained part: a spec's `start_after` is
-    ignored. `seconds` bounds the search for a completion. `jump` also marks the forced
-    parts of the text. Raises a GrammarError for a spec that does not compile.
+    ignored. `jump` also marks the forced parts of the text. Raises a GrammarError for a
+    spec that does not compile.
     """
     check_is_spec(spec)
     spec = spec.settled(compiler.config)

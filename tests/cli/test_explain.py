@@ -27,7 +27,7 @@ def test_explain(run, write):
 
 def test_explain_as_json_and_standard_input(run, write, standard_input):
     standard_input('{"name":"é","on":1}'.encode())
-    options = ("--json", "--seconds", "1", "--whitespace", "compact")
+    options = ("--json", "--whitespace", "compact")
     result = run("explain", write("s.json", PERSON), "--text-file", "-", *options)
     assert result.code == 1
     found = result.json

@@ -72,7 +72,7 @@ def test_where_an_output_stands(byte_compiler, person):
 
 @pytest.mark.parametrize("end", [0, 4, 13, 23, 38, len(WHOLE)])
 def test_a_completion_of_any_beginning_is_right(byte_compiler, person, end):
-    found = gp.explain_output(byte_compiler, person, WHOLE[:end], seconds=20)
+    found = gp.explain_output(byte_compiler, person, WHOLE[:end])
     assert found.ok
     whole = completed(byte_compiler, person, WHOLE[:end], found)
     jsonschema.validate(json.loads(whole), PERSON)
@@ -237,7 +237,7 @@ def test_a_completion_that_is_not_found_is_told(byte_compiler):
 
 def test_long_completions_are_found(byte_compiler):
     spec = gp.OutputSpec.json_schema({"type": "string", "minLength": 300})
-    found = gp.explain_output(byte_compiler, spec, '"', seconds=20)
+    found = gp.explain_output(byte_compiler, spec, '"')
     assert takes(byte_compiler, spec, '"' + found.ending.text)
     assert len(found.ending.text) < 330
 
@@ -290,7 +290,7 @@ def test_what_is_forced_is_told_where_it_is_asked_for(byte_compiler, person):
         (WHOLE[:20], WHOLE[:20]),
         (WHOLE[:15] + "x", WHOLE[:15]),
     ):
-        found = gp.explain_output(compiler, person, text, seconds=0.0, jump=True).jump
+        found = gp.explain_output(compiler, person, text, jump=True).jump
         assert "".join(piece for piece, _ in found.pieces) == fits
         assert found.tokens == len(fits.encode()) + (fits == WHOLE)
         free = [piece for piece, own in found.pieces if own]

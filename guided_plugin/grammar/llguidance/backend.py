@@ -17,14 +17,20 @@ import numpy as np
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import UnsatisfiableSpecError
-from guided_plugin.grammar.base import BackendFactory, Grammar, Matcher, Prepared
+from guided_plugin.grammar.base import (
+    BackendFactory,
+    Grammar,
+    Matcher,
+    Prepared,
+    least_tokens,
+)
 from guided_plugin.grammar.llguidance.client import inner_schemas, tokens_in
 from guided_plugin.grammar.llguidance.closing import Closing, ClosingRules
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
 from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
 from guided_plugin.grammar.llguidance.distinct.track import BYTES
 from guided_plugin.grammar.llguidance.endings import MEMO_BYTES, Endings
-from guided_plugin.grammar.llguidance.lark.ends import ends_of
+from guided_plugin.grammar.llguidance.lark.ends import Shortest, ends_of
 from guided_plugin.grammar.llguidance.lark.patterns import FUEL
 from guided_plugin.grammar.llguidance.lark.rules import Ends, LarkGrammar
 from guided_plugin.grammar.llguidance.lark.runs import forced_run
@@ -143,7 +149,7 @@ class LLGuidanceBackend:
         left = self._left_out(spec)
         named = self._named(spec, lark)
         if spec.close_before_length:
-            lark = replace(lark, ends=ends_of(lark.rules))
+            lark = replace(lark, ends=ends_of(_shortest(lark)))
         made = Prepared(spec, self.name, lark.packed(), unenforced=left, named=named)
         if not spec.close_before_length:
             return made
@@ -272,10 +278,9 @@ class LLGuidanceBackend:
             named=named,
         )
         if spec.close_before_length:
-            ends = lark.ends or ends_of(lark.rules)
-            if lark.distinct:  # rules don't tell how long items are that must differ
-                ends = replace(ends, longest=None)
-            endings = Endings(self._tokenizers.spelling, ends, lark.rules or lark.sent)
+            rules = _shortest(lark)
+            ends = lark.ends or ends_of(rules)
+            endings = Endings(self._tokenizers.spelling, ends, rules or lark.sent)
             if prepared is None:
                 first = endings.first(self.start(made, self._stops))
                 grows = endings.growth
@@ -301,7 +306,7 @@ class LLGuidanceBackend:
     ) -> tuple[int, ...] | None:
         """The tokens of a short completion behind a text; the matcher stays where it
         is, behind it."""
-        rules = self._lark(grammar.spec).rules
+        rules = _shortest(self._lark(grammar.spec))
         endings = Endings(self._tokenizers.spelling, Ends(), rules)
         return endings.behind(matcher, endings.after(endings.start(), text))
 
@@ -309,7 +314,10 @@ class LLGuidanceBackend:
         self, grammar: Grammar, room: int, stop_token_ids: tuple[int, ...]
     ) -> Closing:
         """What closes one output before its token limit."""
-        return Closing(grammar.handle.closing, room, stop_token_ids)
+        rules: ClosingRules = grammar.handle.closing
+        # Far from its limit a request costs nothing.
+        due = rules.steps(room - least_tokens(grammar.shortest) - 1)
+        return Closing(rules, room, stop_token_ids, due)
 
     def _distinct_rules(self, spec: OutputSpec) -> DistinctRules:
         text = lark_of(spec, self._tokenizers, self._unenforced, marked=True).text
@@ -358,3 +366,7 @@ class LLGuidanceBackend:
         return LLGuidanceBatch(
             self._executors, own, self._tokenizers.first_texts, self._learnt
         )
+
+
+def _shortest(lark: LarkGrammar) -> Shortest | None:
+    return None if lark.rules is None else Shortest(lark.rules)

@@ -11,6 +11,7 @@ from the time that it takes. Depends on endings.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -45,7 +46,16 @@ class ClosingRules:
         self.plain = endings.spelling.plain(marks)
         self.growth = growth
         """Tokens that one token may add to the shortest ending, at most."""
-        self.longest = endings.longest
+
+    def steps(self, spare: int) -> int:
+        """How many tokens may come before an output is looked at again whose ending
+        leaves so many to spare; 0: its mask is to be restricted."""
+        return max(0, (spare + 1) // (self.growth + 1))
+
+    def longest(self, matcher: LLGuidanceMatcher) -> float:
+        """The most tokens that the shortest ending of any place may have. Rules do not
+        tell how long items are that must differ."""
+        return self.endings.longest if matcher.distinct is None else math.inf
 
     def after(self, place: Place | None, tokens: Sequence[int]) -> Place | None:
         """The place behind some tokens."""
@@ -177,7 +187,7 @@ class Closing:
         taken out."""
         left = self.room - count
         # One token is sampled now, and a stop token comes at the end.
-        spare = left - self.rules.longest - 2
+        spare = left - self.rules.longest(matcher) - 2
         if spare >= 0:  # any ending fits
             self.due = count + int(spare) + 1
             return
@@ -193,15 +203,12 @@ class Closing:
             self.missed += 1
             self.due = count + (1 << self.missed)
             return
-        growth = self.rules.growth
         spare = left - len(self.ending) - 2
-        if spare >= growth:
-            self.due = count + 1 + (spare - growth) // (growth + 1)
-            return
         # the same mask may be filled again, where a step was planned and not sampled
-        self.due = count
-        self._keep(matcher, self.ending, left - 2, row)
-        self.led += spare < 0
+        self.due = count + self.rules.steps(spare)
+        if self.due == count:
+            self._keep(matcher, self.ending, left - 2, row)
+            self.led += spare < 0
 
     def _keep(
         self, matcher: LLGuidanceMatcher, ending: Ending, most: int, row: MaskArray

@@ -15,6 +15,7 @@ from functools import cached_property
 
 from guided_plugin.grammar.llguidance.lark.ends import (
     CONTROL_BYTE,
+    Shortest,
     control_text,
 )
 from guided_plugin.grammar.llguidance.lark.expected import Follower, Place
@@ -47,9 +48,9 @@ class Endings:
     """Finds endings of the outputs of one grammar."""
 
     def __init__(
-        self, spelling: Spelling, ends: Ends, rules: RuleSet | bytes | None
+        self, spelling: Spelling, ends: Ends, rules: Shortest | bytes | None
     ) -> None:
-        """`rules`: of the grammar, as they are or packed."""
+        """`rules`: of the grammar, with their shortest texts or packed."""
         self.spelling = spelling
         self._ends = ends
         self._rules = rules
@@ -61,27 +62,27 @@ class Endings:
     def follower(self) -> Follower | None:
         """Follows outputs, where rules are known. Made when the first output comes near
         its end."""
-        if self._rules is None:
-            return None
         rules = self._rules
         if isinstance(rules, bytes):
-            rules = RuleSet.unpacked(rules)
-        return Follower(rules)
+            rules = Shortest(RuleSet.unpacked(rules))
+        return None if rules is None else Follower(rules)
 
     @property
     def growth(self) -> int:
         """How many tokens one token may add to the shortest ending, at most."""
-        sizes = [self._ends.reach]
+        most = self._ends.reach
         for text in self._ends.choices:
             # A token of several brackets makes as many choices.
             times = self.spelling.brackets if text.startswith(b"[") else 1
-            sizes.append(times * self.spelling.most_tokens(text))
-        return _SLACK + max(sizes)
+            if times * len(text) > most:  # it has no more tokens than bytes
+                most = max(most, times * self.spelling.most_tokens(text))
+        return _SLACK + most
 
-    @property
+    @cached_property
     def longest(self) -> float:
         """The most tokens that the shortest ending of any place may have."""
-        text = self._ends.longest
+        follower = self.follower
+        text = None if follower is None else follower.shortest.longest
         if text is None:
             return math.inf
         return _SLACK + self._ends.reach + self.spelling.most_tokens(text)

@@ -194,6 +194,25 @@ def test_every_output_that_has_room_enough_ends_valid(compiler, spec):
             assert not table.failures
 
 
+@pytest.mark.parametrize("spec", SPECS, ids=range(len(SPECS)))
+def test_the_same_tokens_have_the_same_masks(compiler, spec):
+    """Whatever other outputs of the grammar were led before, and in other processes."""
+    rng = random.Random(7)
+    room = compiler.compile(spec).admission().least + 30
+    other = table_of(compiler, spec, room, count=2, sent=True)
+    table = table_of(compiler, spec, room)
+    begun = CALL if table.phase(0) is Phase.WAITING else NO_TOKEN
+    table.accept((0,), [begun])
+    other.accept((0, 1), [begun, begun])
+    while table.phase(0) is Phase.ACTIVE:
+        mask = mask_of(table)
+        same, another = masks_of(other, 0, 1)
+        assert same == mask
+        token, moved = sampled(rng, mask, END), sampled(rng, another, END)
+        table.accept((0,), [token])
+        other.accept((0, 1), [token, moved])
+
+
 @pytest.mark.parametrize("trigger", ["```", "[TOOL", "<f="])
 def test_a_call_is_not_opened_where_it_could_not_be_closed(compiler, trigger):
     tag = json.loads(json.dumps(TAG).replace("<f=", trigger))

@@ -307,7 +307,8 @@ class Emitter:
                 return NULL
             case Boolean(values):
                 texts = tuple(json.dumps(value) for value in sorted(values))
-                return self.grammar.terminal(Texts(texts), Known(texts, len("false")))
+                known = Known(texts[::-1], len("false"))
+                return self.grammar.terminal(Texts(texts), known)
             case Number():
                 return self._number(constraint)
             case String():

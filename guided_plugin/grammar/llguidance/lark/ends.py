@@ -10,6 +10,7 @@ without end, no place has an ending longer than a certain one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 from guided_plugin.grammar.llguidance.lark.patterns import shortest_text
 from guided_plugin.grammar.llguidance.lark.rules import (
@@ -38,16 +39,14 @@ _CLIENT_REACH = 64
 """For grammars that clients write, whose rules are not read. Chosen, not measured."""
 
 
-def ends_of(rules: RuleSet | None) -> Ends:
+def ends_of(reader: Shortest | None) -> Ends:
     """What the rules of a grammar tell; little of a client's own grammar."""
-    if rules is None:
+    if reader is None:
         return Ends(reach=_CLIENT_REACH)
-    reader = Shortest(rules)
     return Ends(
         shortest=reader.shortest(),
         choices=reader.choices(),
         reach=reader.reach(),
-        longest=reader.longest(),
         marks=reader.marks(),
     )
 
@@ -59,12 +58,14 @@ class Shortest:
         self.rules = rules
         self._terminals = {each: _texts_of(each) for each in rules.terminals}
         self._known: dict[str, bytes] = {}
-        while self._improves():
+        self._recurses = True
+        while self._recurses and self._improves():
             pass
 
     def _improves(self) -> bool:
         """Look at each rule once. Whether a shorter text of one was found."""
         improved = False
+        self._recurses = False
         for name, rule in reversed(self.rules.rules.items()):
             found = None if name == NEVER else self._of_rule(rule)
             known = self._known.get(name)
@@ -97,6 +98,7 @@ class Shortest:
         terminals = self.rules.terminals
         return max((terminal.known.most for terminal in terminals), default=0)
 
+    @cached_property
     def longest(self) -> bytes | None:
         """The longest text that an output may need behind the terminal in which it is;
         None where rules nest without end."""
@@ -184,9 +186,11 @@ class Shortest:
         match symbol:
             case Reference(name):
                 rule = self.rules.rules[name]
-                if parameter is None or not rule.parameter:
-                    return self._known.get(name)
-                return self._of_members(rule, parameter)
+                if parameter is not None and rule.parameter:
+                    return self._of_members(rule, parameter)
+                known = self._known.get(name)
+                self._recurses |= known is None and name != NEVER
+                return known
             case Repeated():
                 once = self.of_symbols(symbol.symbols) if symbol.low else b""
                 return None if once is None else once * symbol.low

@@ -29,7 +29,6 @@ from guided_plugin.grammar.llguidance.lark.rules import (
     Alternative,
     Reference,
     Repeated,
-    RuleSet,
     Symbol,
     Terminal,
 )
@@ -69,9 +68,9 @@ class Place:
 class Follower:
     """Follows the outputs of one grammar."""
 
-    def __init__(self, rules: RuleSet) -> None:
-        self._rules = rules
-        self._shortest = Shortest(rules)
+    def __init__(self, shortest: Shortest) -> None:
+        self.shortest = shortest
+        self._rules = shortest.rules
         self._alternatives: dict[str, list[Alternative]] = {}
         self._lists: dict[tuple[Symbol, int, Expected | None], Expected] = {}
 
@@ -164,7 +163,7 @@ class Follower:
             ways = self._alternatives[rule] = [
                 alternative
                 for alternative in self._rules.rules[rule].alternatives
-                if self._shortest.of_symbols(alternative.symbols) is not None
+                if self.shortest.of_symbols(alternative.symbols) is not None
             ]
         return ways
 
@@ -218,7 +217,7 @@ class Follower:
         ends: list[int] = []
         goes_on = False
         for begin in begins:
-            for each in self._shortest.texts_of(symbol):
+            for each in self.shortest.texts_of(symbol):
                 if text.startswith(each, begin):
                     ends.append(begin + len(each))
                 elif each.startswith(text[begin:]):
@@ -232,7 +231,7 @@ class Follower:
             symbol.expression, Texts
         )
         spaced = begun[_behind_space(begun, 0) :]
-        for each in self._shortest.texts_of(symbol):
+        for each in self.shortest.texts_of(symbol):
             for own in (begun, spaced):
                 if each.startswith(own):
                     yield each[len(own) :]
@@ -244,7 +243,7 @@ class Follower:
         """The shortest text of a whole list."""
         parts = []
         while expected is not None:
-            part = self._shortest.of_symbol(expected.symbol, expected.parameter)
+            part = self.shortest.of_symbol(expected.symbol, expected.parameter)
             if part is None:
                 return None
             parts.append(part)

@@ -90,9 +90,6 @@ class Ends:
     """The longest texts that one choice may add."""
     reach: int = 0
     """The most bytes that the rest of a terminal's text may need."""
-    longest: bytes | None = None
-    """The longest text that an output may need behind the terminal in which it is,
-    where there is one."""
     marks: str = ""
     """Characters, besides the quote, that may end a free text; one stands for all
     beyond ASCII."""
