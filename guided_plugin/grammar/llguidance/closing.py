@@ -120,7 +120,7 @@ class ClosingRules:
             told = itertools.chain(told, self._likely(token, before))
         return any(
             len(ending) <= most and matcher.ends_with((token, *ending))
-            for ending in itertools.islice(told, _ENDINGS)
+            for ending in told
         )
 
     def _own(self, ending: Ending, most: int) -> Iterator[int]:
@@ -136,7 +136,7 @@ class ClosingRules:
     def _likely(self, token: int, before: Ending) -> Iterator[Ending]:
         """Endings that may fit behind a token, as one fitted before it."""
         text = b"".join(map(self.spelling.text, before))
-        begun = self.spelling.text(token) if token >= 0 else b""
+        begun = self.spelling.text(token)
         if text.startswith(begun):
             rest = self.endings.spelled(text[len(begun) :]).tokens()
             if rest is not None:
@@ -195,7 +195,7 @@ class Closing:
             self.place = self.rules.endings.start()
         self.place = self.rules.after(self.place, tokens[self.followed :])
         self.followed = len(tokens)
-        last = tokens[-1] if tokens else -1
+        last = tokens[-1] if tokens else 0  # where it has not begun, any will do
         self.ending = self.rules.ending(
             matcher, self.place, last, self.ending, left - 1
         )

@@ -10,7 +10,7 @@ then what leaves least open. So the same text has the same ending everywhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 
 from guided_plugin.grammar.llguidance.lark.ends import (
@@ -37,6 +37,8 @@ _STEPS = 256
 _TOLD = 64
 """Endings that rules tell and that are tried at one place. On real schemas the first is
 right at nine places of ten."""
+_TOLD_BEHIND = 8
+"""The same behind a token that may come next."""
 MEMO_BYTES = 1 << 17
 """What is remembered for a grammar of one kind: spellings, endings."""
 _SLACK = 4
@@ -170,14 +172,19 @@ class Endings:
         if known is None:
             if token is not None:
                 place = self.follower.after(place, self.spelling.text(token))
-            known = tuple(self._tokens(self.follower.endings(place)[:_TOLD]))
+            most = _TOLD if token is None else _TOLD_BEHIND
+            known = tuple(self._tokens(self.follower.endings(place)[:most]))[::-1]
             size = ENTRY_BYTES + sum(64 + 8 * len(tokens) for tokens in known)
             self._told.put(key, known, size)
         return known
 
-    def _tokens(self, texts: Iterable[bytes]) -> Iterator[tuple[int, ...]]:
-        for text in texts:
-            tokens = self.spelled(text).tokens()
+    def _tokens(self, texts: list[bytes]) -> Iterator[tuple[int, ...]]:
+        """Texts in tokens, the last first: most are an end of a longer one."""
+        whole = self.spelled(b"")
+        for text in reversed(texts):
+            if not whole.text.endswith(text):
+                whole = self.spelled(text)
+            tokens = whole.tokens(len(whole.text) - len(text))
             if tokens is not None:
                 yield tokens
 

@@ -119,12 +119,11 @@ class Spelled:
     ends: list[int]
     """Where the first of these ends."""
 
-    def tokens(self) -> tuple[int, ...] | None:
-        """The tokens; None where the vocabulary can't spell the text."""
-        if self.counts[0] >= _NEVER:
+    def tokens(self, start: int = 0) -> tuple[int, ...] | None:
+        """The tokens from a place on; None where the vocabulary can't spell them."""
+        if self.counts[start] >= _NEVER:
             return None
         found: list[int] = []
-        start = 0
         while start < len(self.text):
             piece = self.text[start : self.ends[start]]
             if piece[0] == CONTROL_BYTE:

@@ -203,10 +203,9 @@ class Shortest:
                 return self._terminals[symbol]
             case Token(number):
                 return (control_text(number),)
-            case Text(text) if self.rules.spaced and symbol in (COMMA, COLON):
-                return (text.encode() + b" ",)
             case Text(text):
-                return (text.encode(),)
+                spaced = self.rules.spaced and symbol in (COMMA, COLON)
+                return (text.encode() + b" " * spaced,)
         return ()
 
     def _of_members(self, rule: Rule, parameter: int) -> bytes:
