@@ -25,6 +25,7 @@ from guided_plugin.grammar.llguidance.lark.rules import (
     Terminal,
     Text,
     Token,
+    users_of,
 )
 from guided_plugin.grammar.llguidance.lark.terminals import COLON, COMMA
 
@@ -58,22 +59,21 @@ class Shortest:
         self.rules = rules
         self._terminals = {each: _texts_of(each) for each in rules.terminals}
         self._known: dict[str, bytes] = {}
-        self._recurses = True
-        while self._recurses and self._improves():
-            pass
+        users = users_of(rules.rules)
+        pending = dict.fromkeys(rules.rules)
+        while pending:
+            name, _ = pending.popitem()  # most are written before those that they need
+            if self._improves(name):
+                pending |= dict.fromkeys(users.get(name, ()))
 
-    def _improves(self) -> bool:
-        """Look at each rule once. Whether a shorter text of one was found."""
-        improved = False
-        self._recurses = False
-        for name, rule in reversed(self.rules.rules.items()):
-            found = None if name == NEVER else self._of_rule(rule)
-            known = self._known.get(name)
-            if found is None or (known is not None and len(known) <= len(found)):
-                continue
-            self._known[name] = found
-            improved = True
-        return improved
+    def _improves(self, name: str) -> bool:
+        """Look at a rule. Whether a shorter text of it was found."""
+        found = None if name == NEVER else self._of_rule(self.rules.rules[name])
+        known = self._known.get(name)
+        if found is None or (known is not None and len(known) <= len(found)):
+            return False
+        self._known[name] = found
+        return True
 
     def shortest(self) -> bytes | None:
         """The shortest output."""
@@ -188,9 +188,7 @@ class Shortest:
                 rule = self.rules.rules[name]
                 if parameter is not None and rule.parameter:
                     return self._of_members(rule, parameter)
-                known = self._known.get(name)
-                self._recurses |= known is None and name != NEVER
-                return known
+                return self._known.get(name)
             case Repeated():
                 once = self.of_symbols(symbol.symbols) if symbol.low else b""
                 return None if once is None else once * symbol.low

@@ -303,7 +303,7 @@ class Grammar:
         # second time, and from then on only those that use one which was found to
         # derive something.
         waiting = [name for name in reversed(fresh) if not grows(name)]
-        users = _users({name: fresh[name] for name in waiting})
+        users = users_of({name: fresh[name] for name in waiting})
         pending = deque(waiting)
         while pending:
             name = pending.popleft()
@@ -344,7 +344,7 @@ def _without_dead(
     return tuple(kept)
 
 
-def _users(rules: Mapping[str, Rule]) -> dict[str, list[str]]:
+def users_of(rules: Mapping[str, Rule]) -> dict[str, list[str]]:
     """Which of some rules use a rule: its name, and theirs."""
     users: dict[str, list[str]] = {}
     for name, rule in rules.items():
