@@ -80,7 +80,7 @@ class RunningRequest:
     """For so many calls more it is called by itself and has a deadline, though its
     backend bounds them: one for all was slow."""
     spent: float = 0.0
-    """Seconds of processor time of its calls by itself since its last mask."""
+    """Seconds of processor time of what was done for it alone since its last mask."""
     cost: float = 0.0
     """What its latest masks, with their tokens, took, where that is too long for a
     step; else 0.0."""
@@ -89,6 +89,11 @@ class RunningRequest:
     def bounded(self) -> bool:
         """Whether it is called together with others."""
         return self.grammar.bounded and not self.watched
+
+    def spend(self, seconds: float) -> None:
+        """A call for it alone took so much processor time."""
+        if self.watched:
+            self.spent += seconds
 
     def charge(self) -> None:
         """Its mask is there. One that is cheap may come between others: what they cost
@@ -335,7 +340,7 @@ def _timed(request: RunningRequest, call: Callable[[], Any]) -> Any:
     try:
         return call()
     finally:
-        request.spent += time.thread_time() - begun
+        request.spend(time.thread_time() - begun)
 
 
 def empty_rows(mask: MaskArray, positions: list[int]) -> list[int]:

@@ -294,8 +294,10 @@ class GrammarTable:
             )
         except Exception as error:
             problem = error
-        if time.thread_time() - begun > self._unbounded.seconds:
+        took = time.thread_time() - begun
+        if took > self._unbounded.seconds:
             problem = TimeoutError("it takes too long")
+        request.spend(took)
         if problem is not None:
             request.closing = None
             self.regroup()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -242,6 +243,16 @@ def test_whose_masks_take_long_is_found_out_and_forgotten(slow):
     assert filled(0.02, 1) == [1]
     assert filled(0.0, 20) == []
     assert not any(request.watched for request in table.requests.values())
+
+
+def test_what_an_end_takes_counts(slow):
+    table, _ = table_of(slow, "xyz", bounded=True)
+    closing = SimpleNamespace(restrict=lambda *_: spin(0.02), due=-1, led=0)
+    table.requests[1].closing = closing
+    table.regroup()
+    for _ in range(20):
+        masks(table)
+    assert [slot for slot, cost in sorted(table.slow.items()) if cost] == [1]
 
 
 def test_who_shares_the_lock_of_an_abandoned_call_fails_with_it(slow):
