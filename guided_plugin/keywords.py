@@ -6,7 +6,7 @@ Depends on nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 Role = Literal["assertion", "annotation", "structure"]
@@ -115,10 +115,13 @@ _HOLDING = {
 """The keywords whose values hold schemas."""
 
 
-def subschemas(
-    schema: Mapping[str, Any],
-) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """The direct subschemas of a schema object, with the path to each."""
+Child = tuple[tuple[str | int, ...], Any]
+"""A subschema, with the path to it."""
+
+
+def subschemas(schema: Mapping[str, Any]) -> list[Child]:
+    """The direct subschemas of a schema object."""
+    found: list[Child] = []
     for keyword, value in schema.items():
         kind = _HOLDING.get(keyword)
         if kind is None:
@@ -126,15 +129,15 @@ def subschemas(
         if kind == "schema" or (
             kind == "schema or schemas" and not isinstance(value, list)
         ):
-            yield (keyword,), value
+            found.append(((keyword,), value))
         elif kind in ("schemas", "schema or schemas") and isinstance(value, list):
-            yield from (
-                ((keyword, index), member) for index, member in enumerate(value)
-            )
+            for index, member in enumerate(value):
+                found.append(((keyword, index), member))
         elif kind.startswith("named schemas") and isinstance(value, Mapping):
             for name, member in value.items():
                 if kind == "named schemas" or not isinstance(member, list):
-                    yield (keyword, name), member
+                    found.append(((keyword, name), member))
+    return found
 
 
 def _of_role(role: Role) -> frozenset[str]:

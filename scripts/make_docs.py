@@ -288,7 +288,8 @@ VERSIONS_END = """
 
 `WorkerBase` gets three methods, in every process: `guided_health` (why nothing can be guided now),
 `guided_retry_after` (in how many seconds something may be guided again), `guided_metrics` (the figures of the
-pipelines).
+pipelines). In the process of an API server, Python's switch interval is 0.5 ms, not 5: threads that compile give
+way to the event loop.
 
 Left on vLLM's objects:
 

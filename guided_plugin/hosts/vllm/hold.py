@@ -135,20 +135,20 @@ def _hold(request: Any, spec: tuple[str, bytes | None], engine: Any) -> None:
 
 def ask(scheduler: Any, request: Any) -> None:
     """Have the next step bring the spec of a new request to the workers of other
-    processes. One that loads within a forward pass goes with its request: the first of
+    processes. One that loads within a forward pass goes with its requests: the first of
     a step alone, as all rows of a step wait for it, and once the grammar worker runs."""
     held = getattr(request, "structured_output_request", None)
-    if not isinstance(held, Held) or held.needed is None:
+    needed = held.needed if isinstance(held, Held) else None
+    if needed is None:
         return
-    needed: list[Needed] = vars(scheduler).setdefault(NEEDED, [])
-    made = held.needed.made
-    runs = _TOLD in vars(scheduler) and not needed
-    if runs and made is not None and len(made) <= _LOADED_BYTES:
+    of_step = vars(scheduler).setdefault(NEEDED, [])
+    of_step.append(needed)
+    quick = needed.made and len(needed.made) <= _LOADED_BYTES
+    if quick and needed.packed == of_step[0].packed and _TOLD in vars(scheduler):
         from vllm.v1.request import RequestStatus
 
         request.structured_output_request = None
         request.status = RequestStatus.WAITING
-    needed.append(held.needed)
 
 
 def schedule(original: Any) -> Any:
@@ -163,9 +163,7 @@ def schedule(original: Any) -> Any:
         output = original(self, *args, **kwargs)
         if skipped or taken.skipped:
             setattr(output, SKIPPED, True)
-        needed = vars(self).pop(NEEDED, None)
-        if needed is not None:
-            setattr(output, NEEDED, needed)
+        setattr(output, NEEDED, vars(self).pop(NEEDED, ()))
         return output
 
     return replaced

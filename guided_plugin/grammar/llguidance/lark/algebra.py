@@ -247,8 +247,8 @@ class Algebra:
     def _allows_nothing(self, literals: Literals) -> bool:
         """Whether no value satisfies all of them, as far as shapes and the terminals
         of strings tell."""
-        shape = self.shape(literals)
-        if any(shape[kind] for kind in shape if kind != "string"):
+        others = {**self.shape(literals), "string": ()}
+        if any(others.values()):
             return False
         strings = self.strings(literals)
         return all(empty_terminal(string_terminal(string)) for string in strings)
