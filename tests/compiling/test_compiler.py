@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from worker_runs import until
 
 from guided_plugin.compiling import compiler as compiler_module
 from guided_plugin.compiling.compiler import GrammarCompiler, shared_compiler
@@ -91,30 +92,6 @@ def refuse(spec: OutputSpec) -> int:
 
 class TestCache:
     @pytest.mark.parametrize(
-        ("options", "same"),
-        [
-            ({}, True),
-            ({"stop_token_ids": [10]}, True),
-            ({"start_after": "</think>"}, True),
-            ({"start_after": [1, 2]}, True),
-            ({"whitespace": "flexible"}, False),
-            ({"strict": False}, False),
-            ({"backend": "llguidance"}, False),
-        ],
-        ids=str,
-    )
-    def test_what_decides_the_language_or_the_backend_makes_another_grammar(
-        self, byte_compiler, options, same
-    ):
-        schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
-        plain = byte_compiler.compile(OutputSpec.json_schema(schema))
-        assert plain.size_bytes > 0
-        assert (
-            byte_compiler.compile(OutputSpec.json_schema(schema, **options)) is plain
-        ) == same
-        assert len(byte_compiler._cache) == (1 if same else 2)
-
-    @pytest.mark.parametrize(
         ("limit", "wanted", "compiled", "kept"),
         [
             (30, "ABCAD", "ABCD", "ACD"),  # the second A makes B the oldest
@@ -155,13 +132,6 @@ class Gate:
         return self._outcome(spec)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.001)
-
-
 class TestSingleFlight:
     threads = 16
 
@@ -179,7 +149,7 @@ class TestSingleFlight:
             futures = [pool.submit(compiler.compile, spec) for _ in range(self.threads)]
             try:
                 assert gate.entered.wait(30)
-                wait_until(lambda: len(waiting) == self.threads - 1)
+                until(lambda: len(waiting) == self.threads - 1)
             finally:
                 gate.opened.set()
             return [future.exception(30) or future.result() for future in futures]
@@ -341,16 +311,6 @@ class TestChoiceOfBackend:
         with pytest.raises(GuidedError, match=says):
             compiler.compile(OutputSpec.choice(["a"], backend=backend))
 
-    def test_made_at_first_use_once_with_vocabulary_and_config(self, byte_vocabulary):
-        fake = FakePlugin("fake")
-        config = GuidedConfig(threads=3)
-        compiler = compiler_with(byte_vocabulary, fake, config=config)
-        assert fake.made == []
-        compiler.compile(A)
-        compiler.compile(B)
-        assert fake.made == [(byte_vocabulary, config)]
-        assert compiler.backend("fake") is fake.backend
-
 
 class Lowering:
     """A plugin with rewrites that leave a trace in the list of choices."""
@@ -405,19 +365,6 @@ class TestSharedCompiler:
         del compiler
         gc.collect()
         assert gone() is None
-
-    def test_threads_that_ask_together_get_one(self):
-        vocabulary = Vocabulary.from_tokens([b"together", b"</s>"], [1])
-        barrier = threading.Barrier(8)
-
-        def ask(_: int) -> GrammarCompiler:
-            barrier.wait(30)
-            return shared_compiler(vocabulary)
-
-        with ThreadPoolExecutor(8) as pool:
-            assert (
-                len({id(compiler) for compiler in list(pool.map(ask, range(8)))}) == 1
-            )
 
 
 WITHOUT_XGRAMMAR = """

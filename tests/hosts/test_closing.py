@@ -75,24 +75,6 @@ def test_every_output_with_room_enough_ends_valid(loop, kind):
     assert cut > 3, "these limits cut nothing: the test shows nothing"
 
 
-def test_an_output_that_ends_by_itself_is_not_closed_and_rows_beside_are_untouched(
-    loop,
-):
-    # With drafts, sampling draws another number of times.
-    sampling = gp.Sampling(0.0 if loop.pipeline.drafts else 1.0, seed=3)
-    outputs = loop.run(
-        PROMPTS,
-        [CASES["choice"], None, CASES["regex"]],
-        max_new_tokens=90,
-        sampling=sampling,
-    )
-    alone = loop.run(PROMPTS, [None] * 3, max_new_tokens=90, sampling=sampling)
-    assert (outputs[0].stopped, outputs[0].closed) == (True, "")
-    assert [
-        one.tokens == bare.tokens for one, bare in zip(outputs, alone, strict=True)
-    ] == [0, 1, 0]
-
-
 def test_too_little_room_is_an_error_of_the_row_and_the_number_told_is_enough(loop):
     specs = [CASES["schema"], CASES["choice"], None]
     room = least_of(loop.pipeline, specs[0]) - 1

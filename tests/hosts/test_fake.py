@@ -1,10 +1,6 @@
 """The model-free host: its outputs depend on nothing but the request, and a broken
 promise is found."""
 
-import inspect
-import pathlib
-import re
-
 import pytest
 import torch
 from generating import recheck
@@ -16,7 +12,6 @@ from guided_plugin.hosts.fake import FakeHost, small_vocabulary
 from guided_plugin.pipeline import pipeline
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-DOCS = pathlib.Path(__file__).parents[2] / "docs"
 
 SPECS = [
     gp.OutputSpec.regex("[a-c]{3,9}x"),
@@ -135,16 +130,3 @@ def test_broken_promises_are_found(compiler, monkeypatch):
         host.add_request("guided", SPECS[2], script=b"maybe", max_new_tokens=5)
         with pytest.raises(RequestError, match="fresh matcher"):
             host.run()
-
-
-def test_the_page_on_writing_a_host(capsys):
-    part = (DOCS / "extending.md").read_text().split("## Write a host")[1]
-    example, step = re.findall(r"```python[^\n]*\n(.*?)```", part, re.DOTALL)[:2]
-    exec(f"import guided_plugin as gp\n{example}", {})
-    assert capsys.readouterr().out.startswith("guided")
-    # The step on the page is the step that runs.
-    source = iter(
-        line.strip() for line in inspect.getsource(FakeHost.step).splitlines()
-    )
-    for line in filter(None, map(str.strip, step.splitlines())):
-        assert line.split("  #")[0].strip() in source, line

@@ -15,7 +15,7 @@ from schemas import random_schema
 import guided_plugin as gp
 from guided_plugin.demo import DEMOS, MODEL_DIR
 from guided_plugin.diagnose.explain import jump_through
-from guided_plugin.errors import ConfigError, GrammarError, GuidedError, PipelineError
+from guided_plugin.errors import ConfigError, GrammarError, GuidedError
 from guided_plugin.hosts.batch import DraftBatch
 
 SPECS = [gp.OutputSpec.json_schema(demo.schema, whitespace="compact") for demo in DEMOS]
@@ -86,20 +86,6 @@ def test_greedy_outputs_are_the_same_in_fewer_forward_passes(parts, loops):
     assert plain.run([[5]], [None], max_new_tokens=3) == jumping.run(
         [[5]], [None], max_new_tokens=3
     )
-
-
-def test_a_forced_text_takes_a_forward_pass_for_eight_tokens(parts, loops):
-    tokenizer, _, _ = parts
-    text = "the quick brown fox jumps over the lazy dog and so on"
-    plain, jumped = (
-        loop.run([tokenizer.encode("Say: ")], [gp.OutputSpec.choice([text])])[0]
-        for loop in loops
-    )
-    assert tokenizer.decode(jumped.tokens) == text
-    assert plain.tokens == jumped.tokens
-    most = len(jumped.tokens) + 1
-    assert jumped.forwards < most / 2
-    assert jumped.forwards >= most / 8
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 5, 23])
@@ -203,11 +189,6 @@ def test_what_does_not_go_together_is_refused(parts, options, hint):
     _, model, compiler = parts
     with pytest.raises(ConfigError, match=hint):
         gp.DecodeLoop(model, compiler, **{"jump_forward": True, **options})
-
-
-def test_forced_is_for_hosts_that_verify_drafts(loops):
-    with pytest.raises(PipelineError, match="drafts"):
-        loops[0].pipeline.forced([], [])
 
 
 def test_a_cache_that_forgets_nothing_is_refused(parts):

@@ -7,17 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
-from pathlib import Path
 
 import pytest
-from worker_runs import gone, until
+from worker_runs import gone
 
 from guided_plugin.ipc import spawn
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
-from guided_plugin.ipc.spawn import Child, StopWatch, exit_reason
+from guided_plugin.ipc.spawn import Child, StopWatch
 
 MODULE = """
 import os, sys, time
@@ -109,14 +107,6 @@ def test_a_child_of_a_bound_host_has_the_processors_of_the_program(module):
     assert host.exitcode == 0
 
 
-def test_errors_go_where_the_host_says(start, tmp_path):
-    with (tmp_path / "errors").open("wb") as errors:
-        child, channel = start(stderr=errors)
-    channel.send("complain")
-    assert child.exit_code(20.0) == 1
-    assert (tmp_path / "errors").read_text().endswith("RuntimeError: complaint\n")
-
-
 def test_stop_ends_a_child_that_hangs(start):
     child, channel = start()
     channel.send("hang")
@@ -156,40 +146,6 @@ def test_a_child_outlives_the_thread_that_asked_for_it_and_no_fork_has_its_end(
     os.waitpid(fork, 0)
 
 
-def test_a_child_that_hangs_ends_with_its_host(module):
-    host = """
-        import os, signal
-        from guided_plugin.ipc.channel import Channel
-        from guided_plugin.ipc.spawn import Child
-        child = Child("spawned_module")
-        channel = Channel(child.sock)
-        channel.send("hang")
-        print(child.pid, flush=True)
-        while "hangs" not in channel.wait():
-            pass
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    path = os.pathsep.join([str(module), str(Path(__file__).parents[2])])
-    command = [sys.executable, "-c", textwrap.dedent(host)]
-    variables = {**os.environ, "PYTHONPATH": path}
-    found = subprocess.run(
-        command, env=variables, capture_output=True, text=True, timeout=60
-    )
-    assert found.returncode == -signal.SIGKILL, found.stderr
-    until(lambda: gone(int(found.stdout)))
-
-
-def test_a_forked_host_starts_its_own(start):
-    start()  # the thread that starts processes runs now, and no fork has it
-    child = os.fork()
-    if child == 0:
-        own = Child("spawned_module")
-        told = Channel(own.sock).wait()[0][0] == os.getpid()
-        own.stop()
-        os._exit(0 if told else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
 def test_what_prevents_a_start_is_an_os_error(monkeypatch):
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(OSError, match=r"sys\.executable is not set"):
@@ -205,14 +161,6 @@ def test_what_prevents_a_start_is_an_os_error(monkeypatch):
     )
     with pytest.raises(OSError, match="full"):
         Child("spawned_module")
-
-
-def test_exit_codes_in_words():
-    assert [exit_reason(code) for code in (3, -9, -99)] == [
-        "exit code 3",
-        "SIGKILL",
-        "signal 99",
-    ]
 
 
 BUSY = "print(flush=True)\nwhile True: pass"

@@ -1,6 +1,7 @@
 """The kernels for masks and tokens against plain references, on the CPU and on CUDA
 where there is one."""
 
+import functools
 import random
 import subprocess
 import sys
@@ -35,6 +36,19 @@ def kernels(device):
     return indexed_kernels(torch.device(device))
 
 
+def int32(values, device="cpu"):
+    return torch.tensor(values, dtype=torch.int32, device=device)
+
+
+def filled(count, value, device="cpu"):
+    return torch.full((count,), value, dtype=torch.int32, device=device)
+
+
+def random_words(shape, generator):
+    """Masks at random."""
+    return torch.randint(-(2**31), 2**31, shape, generator=generator).to(torch.int32)
+
+
 def mask_rows_reference(logits, mask, rows, vocabulary_size):
     """`mask_rows`, bit by bit."""
     for words, row in zip(mask.tolist(), rows.tolist(), strict=False):
@@ -50,34 +64,29 @@ def bits(tensor):
     return tensor.reshape(-1).clone().view(torch.uint8)
 
 
+LAYOUTS = {
+    "plain": lambda base, width: base[:, :width].contiguous(),
+    "columns": lambda base, width: base[:, ::2],
+    "transposed": lambda base, width: base[:, :width].T.contiguous().T,
+}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
     ("width", "vocabulary"), [(64, 64), (70, 67), (67, 67), (100, 33), (40, 70), (1, 1)]
 )
-@pytest.mark.parametrize("layout", ["plain", "columns", "transposed"])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_equals_the_reference(device, dtype, width, vocabulary, layout):
     generator = torch.Generator().manual_seed(width * vocabulary)
     base = torch.randn(5, 2 * width, generator=generator).to(dtype)
     base[0, 0] = torch.nan
-    logits = {
-        "plain": base[:, :width].contiguous(),
-        "columns": base[:, ::2],
-        "transposed": base[:, :width].T.contiguous().T,
-    }[layout]
-    words = (vocabulary + 31) // 32
-    mask = torch.randint(-(2**31), 2**31, (3, words), generator=generator).to(
-        torch.int32
-    )
-    rows = torch.tensor([4, 0, 2], dtype=torch.int32)
-    expected = logits.clone()
+    mask = random_words((3, (vocabulary + 31) // 32), generator)
+    rows = int32([4, 0, 2])
+    expected = layout(base, width).clone()
     mask_rows_reference(expected, mask, rows, vocabulary)
-    there = logits.to(device) if layout == "plain" else base.to(device)
-    if layout == "columns":
-        there = there[:, ::2]
-    elif layout == "transposed":
-        there = there[:, :width].T.contiguous().T
-    mask_rows(there, mask.to(device), rows.to(device), vocabulary)
-    assert torch.equal(bits(there.cpu()), bits(expected))
+    found = layout(base.to(device), width)
+    mask_rows(found, mask.to(device), rows.to(device), vocabulary)
+    assert torch.equal(bits(found.cpu()), bits(expected))
 
 
 def test_no_rows_is_nothing(device):
@@ -86,26 +95,6 @@ def test_no_rows_is_nothing(device):
     empty = torch.zeros(0, dtype=torch.int32, device=device)
     mask_rows(logits, torch.zeros(0, 2, dtype=torch.int32, device=device), empty, 40)
     assert torch.equal(logits, before)
-
-
-@pytest.mark.gpu
-def test_a_real_vocabulary_at_256_rows():
-    vocabulary = 151_646
-    width = 151_936
-    logits = torch.randn(300, width, device="cuda", dtype=torch.bfloat16)
-    mask = torch.randint(
-        -(2**31), 2**31, (256, (vocabulary + 31) // 32), device="cuda"
-    ).to(torch.int32)
-    rows = torch.randperm(300, device="cuda")[:256].to(torch.int32)
-    expected = logits.clone()
-    columns = torch.arange(vocabulary, device="cuda")
-    allowed = (mask[:, columns // 32] >> (columns % 32)) & 1
-    guided = expected[rows.long()]
-    guided[:, :vocabulary].masked_fill_(allowed == 0, -torch.inf)
-    guided[:, vocabulary:] = -torch.inf
-    expected[rows.long()] = guided
-    mask_rows(logits, mask, rows, vocabulary)
-    assert torch.equal(bits(logits), bits(expected))
 
 
 @pytest.mark.gpu
@@ -131,7 +120,13 @@ def test_tokens_land_whatever_they_look_like(count):
                 rows = rows.to("cuda", torch.int32)
                 ring.fill_(-7)
                 step += 1
-                write_tokens(tokens, rows, ring.data_ptr(), word.data_ptr(), step)
+                write_tokens(
+                    tokens,
+                    rows,
+                    ring.data_ptr(),
+                    word.data_ptr(),
+                    step,
+                )
                 expected = tokens.long()[rows.long()].tolist()
                 assert ring.tolist() == [*expected, *[-7] * (512 - count)]
                 assert int(word) & 0xFFFFFFFF == step & 0xFFFFFFFF
@@ -143,21 +138,23 @@ def test_every_row_gets_the_mask_of_its_request(device, kernels, rows, size, wid
     generator = torch.Generator().manual_seed(rows)
     words = (size + 31) // 32
     count = min(rows, 40)
-    mask = torch.randint(
-        -(2**31), 2**31 - 1, (count, words), generator=generator, dtype=torch.int64
-    ).int()
-    table = torch.full((64,), -1, dtype=torch.int32)
+    mask = random_words((count, words), generator)
+    table = filled(64, -1)
     indices = torch.randperm(64, generator=generator)[:rows]
     guided = [row for row in range(rows) if row % 3 != 1]
     for at, row in enumerate(guided):
         table[indices[row]] = at
     logits = torch.randn(rows, width, generator=generator)
     expected = logits.clone()
-    chosen = torch.tensor(guided, dtype=torch.int32)
+    chosen = int32(guided)
     mask_rows_reference(expected, mask, chosen, size)
     found = logits.to(device)
     kernels.mask_rows(
-        found, mask.to(device), indices.to(device), table.to(device), size
+        found,
+        mask.to(device),
+        indices.to(device),
+        table.to(device),
+        size,
     )
     assert torch.equal(found.cpu(), expected)
 
@@ -165,50 +162,40 @@ def test_every_row_gets_the_mask_of_its_request(device, kernels, rows, size, wid
 def test_a_launch_is_not_taken_for_other_logits(device, kernels):
     """Launches are kept by what logits look like; nothing else may go the same way."""
     generator = torch.Generator().manual_seed(5)
+    normal = functools.partial(torch.randn, generator=generator)
     size = 5000
     rows = 6
-    table = torch.tensor([0, -1, 2, 1, 3, -1], dtype=torch.int32, device=device)
-    wide = (
-        torch.randint(
-            -(2**31), 2**31 - 1, (4, 320), generator=generator, dtype=torch.int64
-        )
-        .int()
-        .to(device)
-    )
+    table = int32([0, -1, 2, 1, 3, -1], device)
+    wide = random_words((4, 320), generator).to(device)
+    usual = (torch.float32, 5120, 0, torch.int64, wide[:, :160])
     kinds = [
-        (torch.float32, 5120, 0, torch.int64, wide[:, :160]),
-        (torch.bfloat16, 5120, 0, torch.int64, wide[:, :160]),
-        (torch.float32, 5120, 0, torch.int32, wide[:, :160]),
-        (torch.float32, 5056, 0, torch.int64, wide[:, :160]),
-        (torch.float32, 5120, 1, torch.int64, wide[:, :160]),
-        (torch.float32, 5120, 0, torch.int64, wide[:, :160].contiguous()),
+        usual,
+        (torch.bfloat16, *usual[1:]),
+        (*usual[:3], torch.int32, usual[4]),
+        (usual[0], 5056, *usual[2:]),
+        (*usual[:2], 1, *usual[3:]),
+        (*usual[:4], usual[4].contiguous()),
     ]
     for repeat in range(3):
         for dtype, width, offset, kind, mask in [*kinds, *reversed(kinds)]:
             for count in (rows, rows - repeat):
-                space = (
-                    torch.randn(count * width + offset, generator=generator)
-                    .to(dtype)
-                    .to(device)
-                )
-                logits = space[offset:].view(count, width)
-                strided = (
-                    torch.randn(count, width + 8, generator=generator)
-                    .to(dtype)
-                    .to(device)[:, :width]
-                )
-                indices = (
-                    torch.randperm(rows, generator=generator)[:count]
-                    .to(kind)
-                    .to(device)
-                )
-                chosen = table.cpu()[indices.cpu().long()]
+                space = normal(count * width + offset).to(device, dtype)
+                strided = normal(count, width + 8).to(device, dtype)[:, :width]
+                indices = torch.randperm(rows, generator=generator)[:count]
+                chosen = table.cpu()[indices]
                 guided = (chosen >= 0).nonzero().view(-1)
-                for one in (logits, strided):
+                masks = mask.cpu()[chosen[guided].long()]
+                for one in (space[offset:].view(count, width), strided):
                     expected = one.clone().cpu()
-                    masks = mask.cpu()[chosen[guided].long()]
-                    mask_rows_reference(expected, masks, guided.to(torch.int32), size)
-                    kernels.mask_rows(one, mask, indices, table, size)
+                    mask_rows_reference(expected, masks, guided.int(), size)
+                    there = indices.to(device, kind)
+                    kernels.mask_rows(
+                        one,
+                        mask,
+                        there,
+                        table,
+                        size,
+                    )
                     assert torch.equal(one.cpu(), expected)
 
 
@@ -218,13 +205,23 @@ def test_tokens_are_those_that_came_since(device, kernels, count):
     next."""
     generator = torch.Generator().manual_seed(count)
     history = torch.randint(
-        0, 1000, (256, 40), generator=generator, dtype=torch.int32
+        0,
+        1000,
+        (256, 40),
+        generator=generator,
+        dtype=torch.int32,
     ).to(device)
     ring = torch.zeros(256, dtype=torch.int64, device=device)
     word = torch.zeros(1, dtype=torch.int32, device=device)
     step = 2**31 - 3  # steps wrap
     for _ in range(5):
-        total = torch.randint(1, 40, (256,), generator=generator, dtype=torch.int32)
+        total = torch.randint(
+            1,
+            40,
+            (256,),
+            generator=generator,
+            dtype=torch.int32,
+        )
         order = torch.randperm(256, generator=generator)[:count]
         lengths = total.clone()
         grown = order[::2]
@@ -232,9 +229,7 @@ def test_tokens_are_those_that_came_since(device, kernels, count):
         broken = order[3::4]
         lengths[grown] -= 1
         lengths[never] = NEVER
-        lengths[broken] += torch.tensor([-2, 1], dtype=torch.int32).repeat(64)[
-            : len(broken)
-        ]
+        lengths[broken] += int32([-2, 1]).repeat(64)[: len(broken)]
         expected = [NO_TOKEN] * count
         expected[::2] = history[
             grown.to(device), total[grown].long().to(device) - 1
@@ -246,7 +241,11 @@ def test_tokens_are_those_that_came_since(device, kernels, count):
             ring.fill_(-7)
             sink = TokenSink(ring.data_ptr(), word.data_ptr(), step)
             tokens = kernels.take_tokens(
-                order.to(device), there, total.to(device), history, sink
+                order.to(device),
+                there,
+                total.to(device),
+                history,
+                sink,
             )
             if device == "cuda":
                 assert tokens is None
@@ -306,7 +305,13 @@ def test_whoever_sees_the_word_raised_sees_every_token():
             history.fill_(step)
             place = base + region.shape.places.tokens + step % TOKEN_DEPTH * 8 * count
             sink = TokenSink(place, word, step)
-            kernels.take_tokens(order, torch.zeros_like(total), total, history, sink)
+            kernels.take_tokens(
+                order,
+                torch.zeros_like(total),
+                total,
+                history,
+                sink,
+            )
             if step % 500 == 0:
                 torch.cuda.synchronize()
         looks, _ = watcher.communicate(timeout=20)
@@ -324,10 +329,8 @@ def test_with_drafts_every_row_gets_the_mask_of_its_position(device, kernels):
     generator = torch.Generator().manual_seed(3)
     size = 300
     count = 4
-    mask = torch.randint(
-        -(2**31), 2**31 - 1, (3 * count, 10), generator=generator, dtype=torch.int64
-    ).int()
-    table = torch.full((16,), -1, dtype=torch.int32)
+    mask = random_words((3 * count, 10), generator)
+    table = filled(16, -1)
     order = [9, 2, 11, 5]
     table[order] = torch.arange(count, dtype=torch.int32)
     rows = [(5, 0), (5, 1), (3, 0), (9, 0), (9, 1), (9, 2), (2, 0), (-1, 0)]
@@ -340,18 +343,18 @@ def test_with_drafts_every_row_gets_the_mask_of_its_position(device, kernels):
     ]
     for row, place, position in guided:
         own = position * count + place
-        mask_rows_reference(
-            expected, mask[own : own + 1], torch.tensor([row], dtype=torch.int32), size
-        )
-    indices = torch.tensor(
-        [index for index, _ in rows], dtype=torch.int32, device=device
-    )
-    positions = torch.tensor(
-        [position for _, position in rows], dtype=torch.int32, device=device
-    )
+        mask_rows_reference(expected, mask[own : own + 1], int32([row]), size)
+    indices = int32([index for index, _ in rows], device)
+    positions = int32([position for _, position in rows], device)
     found = logits.to(device)
     kernels.mask_rows(
-        found, mask.to(device), indices, table.to(device), size, positions, count
+        found,
+        mask.to(device),
+        indices,
+        table.to(device),
+        size,
+        positions,
+        count,
     )
     assert torch.equal(found.cpu(), expected)
 
@@ -363,7 +366,7 @@ def test_new_tokens_and_drafts_are_in_blocks(device, kernels, count, drafts):
     history = torch.randint(0, 1000, (256, 40), dtype=torch.int32)
     total = torch.randint(9, 40, (256,), dtype=torch.int32)
     order = chance.sample(range(256), count)
-    lengths = torch.full((256,), NEVER, dtype=torch.int32)
+    lengths = filled(256, NEVER)
     grown = {
         index: chance.choice([None, 0, 1, drafts, drafts + 1, drafts + 2, -1])
         for index in order
@@ -388,12 +391,9 @@ def test_new_tokens_and_drafts_are_in_blocks(device, kernels, count, drafts):
             rows.append((index, position, draft))
             if draft >= 0:
                 expected[drafts + position][place] = draft
-    table = torch.full((256,), -1, dtype=torch.int32)
+    table = filled(256, -1)
     table[order] = torch.arange(count, dtype=torch.int32)
-    columns = [
-        torch.tensor(column, dtype=torch.int32, device=device)
-        for column in zip(*rows, strict=True)
-    ]
+    columns = [int32(column, device) for column in zip(*rows, strict=True)]
     there = lengths.to(device)
     tables = there, total.to(device), history.to(device), table.to(device)
     found = kernels.gather_drafts(
@@ -409,19 +409,37 @@ def test_new_tokens_and_drafts_are_in_blocks(device, kernels, count, drafts):
 
 @pytest.mark.parametrize("drafts", [1, 3])
 def test_drafts_in_one_row_for_each_request(device, kernels, drafts):
-    history = torch.randint(0, 1000, (16, 40), dtype=torch.int32, device=device)
-    total = torch.randint(9, 40, (16,), dtype=torch.int32, device=device)
-    lengths = torch.full((16,), NEVER, dtype=torch.int32, device=device)
-    table = torch.full((16,), -1, dtype=torch.int32, device=device)
+    history = torch.randint(
+        0,
+        1000,
+        (16, 40),
+        dtype=torch.int32,
+        device=device,
+    )
+    total = torch.randint(
+        9,
+        40,
+        (16,),
+        dtype=torch.int32,
+        device=device,
+    )
+    lengths = filled(16, NEVER, device)
+    table = filled(16, -1, device)
     order = torch.tensor([3, 9], device=device)
     table[order] = torch.arange(2, dtype=torch.int32, device=device)
     known = order, lengths, total, history, table
     # A batch in an order of its own, a row that is not guided, and a part of a wider
     # table.
-    indices = torch.tensor([9, 5, 3], dtype=torch.int32, device=device)
+    indices = int32([9, 5, 3], device)
     proposed = torch.randint(-1, 9, (3, drafts + 1), device=device)[:, :drafts]
     found = (
-        kernels.gather_drafts(*known, indices, None, proposed, drafts)
+        kernels.gather_drafts(
+            *known,
+            indices,
+            None,
+            proposed,
+            drafts,
+        )
         .view(-1, 2)
         .tolist()
     )
@@ -430,7 +448,13 @@ def test_drafts_in_one_row_for_each_request(device, kernels, drafts):
     assert found[drafts + 1 :] == [
         list(pair) for pair in zip(shown[2], shown[0], strict=True)
     ]
-    nothing = kernels.gather_drafts(*known, None, None, None, drafts).view(-1, 2)
+    nothing = kernels.gather_drafts(
+        *known,
+        None,
+        None,
+        None,
+        drafts,
+    ).view(-1, 2)
     assert nothing.tolist() == [[NO_TOKEN] * 2] * (2 * drafts + 1)
 
 
@@ -438,21 +462,35 @@ def test_drafts_in_one_row_for_each_request(device, kernels, drafts):
 def test_offers_stand_in_place_of_guesses_and_what_is_cut_is_rejected(
     device, kernels, own
 ):
-    offers = torch.empty(3, 2, 2, dtype=torch.int32, pin_memory=device == "cuda")
+    offers = torch.empty(
+        3,
+        2,
+        2,
+        dtype=torch.int32,
+        pin_memory=device == "cuda",
+    )
     offers[:, :, 0] = torch.tensor([[71, 50], [72, NO_TOKEN], [NO_TOKEN, NO_TOKEN]])
     offers[:, :, 1] = torch.tensor([[0.75, 0.5], [0.25, 0.125], [0.0, torch.nan]]).view(
         torch.int32
     )
     there = offers.data_ptr() if device == "cuda" else offers
-    table = torch.full((8,), -1, dtype=torch.int32, device=device)
+    table = filled(8, -1, device)
     table[torch.tensor([6, 2], device=device)] = torch.arange(
         2, dtype=torch.int32, device=device
     )
-    indices = torch.tensor([2, 4, 6], dtype=torch.int32, device=device)
+    indices = int32([2, 4, 6], device)
     drafts = torch.arange(1, 13, device=device).view(3, 4)[:, :3]
     sure = torch.full((8, 3), 9.0, device=device)
     cut = torch.ones(8, 4, dtype=torch.int8, device=device)
-    kernels.take_offers(there, table, indices, drafts, sure if own else None, cut, 2)
+    kernels.take_offers(
+        there,
+        table,
+        indices,
+        drafts,
+        sure if own else None,
+        cut,
+        2,
+    )
     if own:
         assert drafts.tolist() == [[50, 0, 0], [0, 0, 0], [71, 72, 0]]
         assert sure[[2, 4, 6]].tolist() == [
@@ -467,10 +505,7 @@ def test_offers_stand_in_place_of_guesses_and_what_is_cut_is_rejected(
     assert cut[[2, 4, 6]].tolist() == [[1, 0, 1, 1], [1, 0, 0, 0], [1, 0, 0, 1]]
     # The first row of a request is no draft.
     rows = [(2, 0), (2, 1), (2, 2), (4, 1), (6, 3), (-1, 1)]
-    columns = [
-        torch.tensor(column, dtype=torch.int32, device=device)
-        for column in zip(*rows, strict=True)
-    ]
+    columns = [int32(column, device) for column in zip(*rows, strict=True)]
     cut[:, 0] = 0
     assert kernels.cut_drafts(cut, *columns).tolist() == [
         False,
@@ -499,15 +534,18 @@ def test_the_likeliest_drafts_are_placed(device, kernels, requests, rows, equal)
         places = [(row, place) for row in range(rows) for place in range(asked[row])]
         places.sort(key=lambda at: -prod(sure[indices[at[0]]][: at[1] + 1]))
         placed = [sum(row == one for one, _ in places[:most]) for row in range(rows)]
-        ends = [
-            torch.full((count + 1,), -7, dtype=torch.int32, device=device)
-            for count in (rows, requests)
-        ]
+        ends = [filled(count + 1, -7, device) for count in (rows, requests)]
         there = [
             torch.tensor(each, dtype=torch.int64, device=device)
             for each in (indices, asked + others)
         ]
-        kernels.place_drafts(torch.tensor(sure, device=device), *there, most, 1, *ends)
+        kernels.place_drafts(
+            torch.tensor(sure, device=device),
+            *there,
+            most,
+            1,
+            *ends,
+        )
         assert ends[0].tolist() == [0, *accumulate(each + 1 for each in placed)]
         tokens = list(accumulate([0, *(each + 3 for each in placed)]))
         assert ends[1].tolist() == tokens + tokens[-1:] * (requests - rows)

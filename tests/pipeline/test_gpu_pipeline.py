@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+from compilers import start
 from worker_runs import one_step
 
 import guided_plugin as gp
@@ -61,7 +62,12 @@ def pipeline():
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 @pytest.mark.parametrize("mode", ["inline", "process"])
 def test_no_call_synchronises_and_tokens_are_the_cpu_twins(pipeline, dtype, mode):
-    compare_with_the_cpu(pipeline, dtype, mode, strict_sync=True)
+    compare_with_the_cpu(
+        pipeline,
+        dtype,
+        mode,
+        strict_sync=True,
+    )
 
 
 @pytest.mark.parametrize("first", [2**31 - 9, 2**32 - 9])
@@ -69,7 +75,12 @@ def test_step_numbers_wrap_on_the_device(pipeline, monkeypatch, first):
     monkeypatch.setattr(
         runtime, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first)
     )
-    compare_with_the_cpu(pipeline, torch.int64, "process", strict_sync=True)
+    compare_with_the_cpu(
+        pipeline,
+        torch.int64,
+        "process",
+        strict_sync=True,
+    )
 
 
 def test_without_stream_operations_grammars_work_inline(pipeline, monkeypatch):
@@ -83,7 +94,13 @@ def test_without_stream_operations_grammars_work_inline(pipeline, monkeypatch):
 
 @pytest.mark.parametrize("mode", ["inline", "process"])
 def test_tokens_may_be_written_by_a_kernel_of_the_host(pipeline, mode):
-    compare_with_the_cpu(pipeline, torch.int32, mode, strict_sync=True, sink=True)
+    compare_with_the_cpu(
+        pipeline,
+        torch.int32,
+        mode,
+        strict_sync=True,
+        sink=True,
+    )
 
 
 def compare_with_the_cpu(
@@ -152,15 +169,18 @@ def test_slots_are_recycled_while_tokens_are_in_flight(pipeline, mode):
             running[f"r{count}"] = pipe.add_request(f"r{count}", spec), spec, []
             count += 1
         names = list(running)
-        logits = torch.randn(16, WIDTH, generator=generator, device="cuda")
+        logits = torch.randn(
+            16,
+            WIDTH,
+            generator=generator,
+            device="cuda",
+        )
         tokens = one_step(pipe, [running[name][0] for name in names], logits)
         for name, token in zip(names, tokens.tolist(), strict=True):
             _, spec, out = running[name]
             out.append(token)
             if token == END or (step + len(name)) % 37 == 0:
-                grammar = compiler.compile(spec)
-                matcher = compiler.backend(grammar.backend).start(grammar, (END,))
-                assert all(matcher.accept(t) for t in out)
+                assert all(map(start(compiler, spec).accept, out))
                 pipe.remove_request(name)
                 del running[name]
                 finished += 1
@@ -171,19 +191,24 @@ def test_a_stopped_worker_does_not_hang_the_device():
     compiler = gp.GrammarCompiler(
         VOCABULARY, config=gp.GuidedConfig(worker_step_ms=500)
     )
-    with gp.StepPipeline(compiler, max_slots=2, device="cuda", mode="process") as pipe:
+    with gp.StepPipeline(
+        compiler,
+        max_slots=2,
+        device="cuda",
+        mode="process",
+    ) as pipe:
         slots = [pipe.add_request("bad", SPECS[1]), gp.UNGUIDED]
         logits = torch.randn(2, WIDTH, device="cuda")
         one_step(pipe, slots, logits.clone())
         torch.cuda.synchronize()
         os.kill(pipe.runtime.supervisor.worker_pid, signal.SIGSTOP)
-        start = time.monotonic()
+        begun = time.monotonic()
         masked = logits.clone()
         # enqueued: the device waits, this thread doesn't
         tokens = one_step(pipe, slots, masked)
-        assert time.monotonic() - start < 0.3
+        assert time.monotonic() - begun < 0.3
         torch.cuda.synchronize()
-        assert time.monotonic() - start > 0.3
+        assert time.monotonic() - begun > 0.3
         # Another worker has filled the masks.
         assert tokens[0].item() in range(ord("a"), ord("g"))
         assert torch.equal(masked[1], logits[1])
@@ -195,7 +220,12 @@ def test_a_stopped_worker_does_not_hang_the_device():
 
 def test_a_killed_worker_is_replaced_while_the_device_waits():
     compiler = gp.GrammarCompiler(VOCABULARY)
-    with gp.StepPipeline(compiler, max_slots=2, device="cuda", mode="process") as pipe:
+    with gp.StepPipeline(
+        compiler,
+        max_slots=2,
+        device="cuda",
+        mode="process",
+    ) as pipe:
         slot = pipe.add_request("one", SPECS[1])
         out = []
         for step in range(12):
@@ -233,9 +263,7 @@ def test_beside_a_forward_pass_in_a_cuda_graph(pipeline):
         spec = SPECS[i % len(SPECS)]
         counted = pipe.tokens(f"r{i}")[1:]
         assert counted == tuple(tokens[: len(counted)])
-        grammar = compiler.compile(spec)
-        matcher = compiler.backend(grammar.backend).start(grammar, (END,))
-        assert all(matcher.accept(token) for token in pipe.tokens(f"r{i}"))
+        assert all(map(start(compiler, spec).accept, pipe.tokens(f"r{i}")))
     worker = pipe.metrics().worker
     assert worker.steps == 201
     assert sum(pipe.runtime.buffers.masks.waits.times.counts()[:-1]) >= 2
@@ -264,7 +292,12 @@ def test_a_graphed_model_gives_the_models_own_tokens():
         loop = DecodeLoop(chosen, compiler, max_rows=3)
         specs = [SPECS[1], None, SPECS[3]]
         outputs += [
-            loop.run(prompts, specs, max_new_tokens=20, ignore_stop=True)
+            loop.run(
+                prompts,
+                specs,
+                max_new_tokens=20,
+                ignore_stop=True,
+            )
             for _ in range(2)
         ]
     assert all(

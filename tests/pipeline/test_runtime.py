@@ -14,38 +14,28 @@ def no_driver():
     )
 
 
-@pytest.mark.parametrize("mode", ["auto", "inline", "process"])
-def test_cuda_without_cuda_is_an_error_that_says_so(byte_compiler, monkeypatch, mode):
-    monkeypatch.setattr(torch.cuda, "init", no_driver)
-    with pytest.raises(ConfigError) as failure:
-        gp.StepPipeline(byte_compiler, max_slots=1, device="cuda", mode=mode)
-    assert str(failure.value) == (
-        "device: 'cuda' cannot be used: Found no NVIDIA driver on your system "
-        "(use device='cpu', or a PyTorch and a driver with torch.cuda.is_available())"
-    )
+def not_compiled():
+    raise AssertionError("Torch not compiled with CUDA enabled")
 
 
-def test_a_build_without_cuda_is_told(monkeypatch):
-    def not_compiled():
-        raise AssertionError("Torch not compiled with CUDA enabled")
-
-    monkeypatch.setattr(torch.cuda, "init", not_compiled)
-    assert runtime.cuda_reason() == "Torch not compiled with CUDA enabled"
-
-
-def test_a_device_that_is_not_there_is_told(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+@pytest.mark.parametrize(
+    ("init", "device", "says"),
+    [
+        (no_driver, "cuda", "'cuda' cannot be used: Found no NVIDIA driver on your"),
+        (not_compiled, "cuda", "'cuda' cannot be used: Torch not compiled with CUDA"),
+        (lambda: None, "cuda:2", "'cuda:2' cannot be used: there are 2 CUDA devices"),
+        (lambda: None, "gpu", r"'gpu' is not a device \(cpu or cuda\)"),
+    ],
+)
+def test_a_device_that_is_not_there_is_told(
+    byte_compiler, monkeypatch, init, device, says
+):
+    monkeypatch.setattr(torch.cuda, "init", init)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert runtime.checked_device("cuda:1") == torch.device("cuda:1")
-    with pytest.raises(
-        ConfigError, match="'cuda:2' cannot be used: there are 2 CUDA devices"
-    ):
-        runtime.checked_device("cuda:2")
-
-
-def test_a_name_that_is_no_device_is_told(byte_compiler):
-    with pytest.raises(ConfigError, match=r"'gpu' is not a device \(cpu or cuda\)"):
-        gp.StepPipeline(byte_compiler, max_slots=1, device="gpu")
+    for mode in ("auto", "inline", "process"):
+        with pytest.raises(ConfigError, match=f"device: {says}") as failure:
+            gp.StepPipeline(byte_compiler, max_slots=1, device=device, mode=mode)
+        assert failure.value.hint
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 
 from guided_plugin import OutputSpec
 from guided_plugin.config import BOUNDS
-from guided_plugin.spec import identity_of, memo
-from guided_plugin.spec.memo import Latest, remembered, texts_bytes
+from guided_plugin.spec import identity_of
+from guided_plugin.spec.memo import remembered, texts_bytes
 
 GROWTH = """
 import sys
@@ -63,42 +63,6 @@ def test_what_is_remembered_of_large_specs_stays_small():
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 32 << 10  # KiB
-
-
-def test_the_oldest_go_first_and_what_is_read_is_not_old():
-    latest = Latest(30)
-    for key in "abcad":
-        if latest.get(key) is None:
-            latest.put(key, key, 10)
-    assert [key in latest for key in "abcd"] == [True, False, True, True]
-    assert (len(latest), latest.size_bytes) == (3, 30)
-    latest.put("a", "other", 25)
-    assert (len(latest), latest.size_bytes, latest.get("a")) == (1, 25, "other")
-    latest.put("b", "too large", 31)
-    assert "b" not in latest
-    latest.put("a", "too large now", 31)
-    assert (len(latest), latest.size_bytes) == (0, 0)
-    latest.drop("a")
-
-
-def test_results_are_forgotten_before_they_take_more_than_the_bound(monkeypatch):
-    monkeypatch.setattr(memo, "MEMO_BYTES", 10_000)
-    calls = []
-
-    @remembered(texts_bytes)
-    def doubled(text, times=2):
-        calls.append(text)
-        return text * times
-
-    texts = [f"{number}" * 400 for number in range(9)]
-    for text in texts:
-        assert doubled(text) == doubled(text) == text * 2
-    assert calls == texts
-    assert doubled(texts[-1]) == texts[-1] * 2
-    assert len(calls) == len(texts)
-    doubled(texts[0])
-    assert len(calls) == len(texts) + 1
-    assert doubled.__wrapped__.__name__ == "doubled"
 
 
 def test_what_raises_is_not_remembered():

@@ -9,6 +9,7 @@ import pickle
 import re
 import sys
 import tracemalloc
+from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
@@ -16,9 +17,9 @@ from pydantic import BaseModel
 from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.config import BOUNDS, Bounds
 from guided_plugin.errors import SpecError, shown
-from guided_plugin.spec.forms import whitespace_of
 from guided_plugin.spec.output_spec import _packed, _unpacked, language_of
 
+TABLES = json.loads(Path(__file__).with_name("output_spec.json").read_bytes())
 SCHEMA = {
     "type": "object",
     "properties": {"b": {"type": "string"}, "a": {}},
@@ -70,86 +71,13 @@ def test_what_is_remembered_of_packed_specs_is_bounded_by_their_triggers_too():
 
 @pytest.mark.parametrize(
     ("form", "spec"),
-    [
-        (
-            {
-                "type": "json_schema",
-                "json_schema": {"name": "x", "schema": SCHEMA, "strict": True},
-            },
-            CLOSED,
-        ),
-        (
-            {
-                "type": "json_schema",
-                "json_schema": {"name": "x", "schema": SCHEMA, "strict": False},
-            },
-            EVERY[7],
-        ),
-        (
-            {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
-            EVERY[0],
-        ),
-        ({"type": "json_schema", "json_schema": SCHEMA}, EVERY[0]),
-        ({"type": "json_object"}, OutputSpec.json_object()),
-        ({"type": "text"}, None),
-        (None, None),
-        ({"type": "regex_schema", "regex_schema": "a+"}, OutputSpec.regex("a+")),
-        (TAG, EVERY[6]),
-        ({"json": SCHEMA}, EVERY[0]),
-        ({"json": json.dumps(SCHEMA), "regex": None, "choice": None}, EVERY[0]),
-        (
-            {
-                "json": SCHEMA,
-                "disable_any_whitespace": False,
-                "disable_fallback": False,
-            },
-            EVERY[0],
-        ),
-        ({"json_object": True}, OutputSpec.json_object()),
-        ({"regex": "a+"}, OutputSpec.regex("a+")),
-        ({"choice": ["yes", "no"]}, OutputSpec.choice(["yes", "no"])),
-        ({"grammar": 'root ::= "a"'}, OutputSpec.grammar('root ::= "a"')),
-        ({"grammar": 'start: "a"'}, OutputSpec.grammar('start: "a"', "lark")),
-        ({"structural_tag": json.dumps(TAG)}, EVERY[6]),
-        (
-            {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True},
-            CLOSED,
-        ),
-        (
-            {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": False},
-            EVERY[7],
-        ),
-        (
-            {"type": "json_schema", "name": "x", "schema": SCHEMA, "description": "d"},
-            EVERY[0],
-        ),
-        ({"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}, EVERY[0]),
-        ({"format": {"type": "text"}, "verbosity": "low"}, None),
-        ({"guided_json": SCHEMA}, EVERY[0]),
-        ({"guided_json": json.dumps(SCHEMA), "guided_regex": None}, EVERY[0]),
-        ({"guided_regex": "a+", "guided_json_object": False}, OutputSpec.regex("a+")),
-        ({"guided_choice": ["yes", "no"]}, OutputSpec.choice(["yes", "no"])),
-        ({"guided_grammar": 'root ::= "a"'}, OutputSpec.grammar('root ::= "a"')),
-        ({"guided_json_object": True}, OutputSpec.json_object()),
-        (
-            {"guided_regex": "a", "guided_decoding_backend": "xgrammar:no-fallback"},
-            OutputSpec.regex("a", backend="xgrammar"),
-        ),
-        (
-            {"guided_regex": "a", "guided_decoding_backend": "guidance"},
-            OutputSpec.regex("a", backend="llguidance"),
-        ),
-        ({"type": "json", "value": SCHEMA}, EVERY[0]),
-        ({"type": "json", "value": json.dumps(SCHEMA)}, EVERY[0]),
-        ({"type": "json_schema", "value": {"name": "x", "schema": SCHEMA}}, EVERY[0]),
-        ({"type": "regex", "value": "a+"}, OutputSpec.regex("a+")),
-        (Person, OutputSpec.json_schema(Person.model_json_schema())),
-    ],
+    [*TABLES["forms"], (Person, {"json_schema": Person.model_json_schema()})],
 )
 def test_forms_that_clients_send(form, spec):
-    assert OutputSpec.parse(form) == spec
+    expected = spec and OutputSpec.parse(spec)
+    assert OutputSpec.parse(form) == expected
     if isinstance(form, dict):
-        assert OutputSpec.parse(json.dumps(form)) == spec
+        assert OutputSpec.parse(json.dumps(form)) == expected
 
 
 def test_order_of_properties_is_kept_and_choices_are_made_unique():
@@ -158,111 +86,20 @@ def test_order_of_properties_is_kept_and_choices_are_made_unique():
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "arguments", "options", "says"),
     [
-        (
-            lambda: OutputSpec.json_schema({"properties": {"a": {"type": "strng"}}}),
-            "#/properties/a/type",
-        ),
-        (lambda: OutputSpec.json_schema({"type": "strng"}), "did you mean 'string'"),
-        (lambda: OutputSpec.json_schema('{"type": '), "line 1, column"),
-        (lambda: OutputSpec.json_schema(b"\xff"), "UTF-8"),
-        (lambda: OutputSpec.json_schema(7), "mapping, JSON text or a type"),
-        (lambda: OutputSpec.json_schema(type("Own", (), {})), "no JSON Schema of it"),
-        (lambda: OutputSpec.json_schema({"const": float("nan")}), "JSON"),
-        (
-            lambda: OutputSpec.json_schema({}, whitespac="x"),
-            "did you mean 'whitespace'",
-        ),
-        (lambda: OutputSpec.json_schema({}, whitespace="none"), "whitespace"),
-        (lambda: OutputSpec.json_schema({}, strict=1), "strict"),
-        (lambda: OutputSpec.json_schema({}, max_digits=-1), "max_digits"),
-        (lambda: OutputSpec.json_object(max_depth=True), "max_depth"),
-        (lambda: OutputSpec.parse({"json": {}, "max_digits": "5"}), "max_digits"),
-        (lambda: OutputSpec.regex(""), "only empty output"),
-        (lambda: OutputSpec.regex(3), "must be a string"),
-        (lambda: OutputSpec.choice("yes"), "list of strings"),
-        (lambda: OutputSpec.choice([]), "allows nothing"),
-        (lambda: OutputSpec.choice(["a", 1]), r"choice\[1\]"),
-        (lambda: OutputSpec.grammar(" "), "empty"),
-        (lambda: OutputSpec.grammar("x", "bnf"), "unknown syntax"),
-        (lambda: OutputSpec.structural_tag({}), "format"),
-        (lambda: OutputSpec.regex("a", stop_token_ids=[-1]), "token ids"),
-        (lambda: OutputSpec.regex("a", start_after=""), "start_after"),
-        (lambda: OutputSpec.regex("a", start_after=["a", ""]), "start_after"),
-        (lambda: OutputSpec.regex("a", start_after=[]), "start_after"),
-        (lambda: OutputSpec.regex("a", start_after=[[]]), "start_after"),
-        (
-            lambda: OutputSpec.regex("a", start_after={"text": "a", "tokens": [1]}),
-            "start_after",
-        ),
-        (
-            lambda: OutputSpec.regex("a", start_after={"text": "a", "keep": True}),
-            "start_after",
-        ),
-        (
-            lambda: OutputSpec.regex("a", start_after={"text": "a", "kept": 1}),
-            "start_after",
-        ),
-        (lambda: OutputSpec.regex("a", start_after=1.5), "start_after"),
-        (
-            lambda: OutputSpec.regex("a", start_after=[str(n) for n in range(129)]),
-            "start_after",
-        ),
-        (lambda: OutputSpec.regex("a", start_after=iter(str, "")), "start_after"),
-        (
-            lambda: OutputSpec.regex("a", start_after=["a" * 9_000, [1] * 9_000]),
-            "start_after",
-        ),
-        (lambda: OutputSpec.regex("a", start_after="é" * 9_000), "start_after"),
-        (lambda: OutputSpec.parse("[a-z]+"), "a regex, for example"),
-        (lambda: OutputSpec.parse({}), "empty"),
-        (lambda: OutputSpec.parse(3), "int"),
-        (lambda: OutputSpec.parse({"regex": "a", "choice": ["b"]}), "more than one"),
-        (lambda: OutputSpec.parse({"regexp": "a"}), "did you mean 'regex'"),
-        (lambda: OutputSpec.parse({"regex": "a", "chioce": 1}), "unknown key 'chioce'"),
-        (lambda: OutputSpec.parse({"type": "object"}), 'passed as {"json_schema"'),
-        (lambda: OutputSpec.parse({"properties": {}}), 'passed as {"json_schema"'),
-        (lambda: OutputSpec.parse({"type": "json_schema"}), "has no 'json_schema'"),
-        (
-            lambda: OutputSpec.parse({"json": {}, "whitespace_pattern": " "}),
-            "whitespace_pattern",
-        ),
-        (lambda: OutputSpec.parse({"json_object": "yes"}), "must be true"),
-        (
-            lambda: OutputSpec.parse({"type": "json_schema", "schema": {}, "strct": 1}),
-            "text.format: unknown key 'strct'",
-        ),
-        (
-            lambda: OutputSpec.parse({"type": "regex", "value": "a", "x": 1}),
-            "TGI: unknown key 'x'",
-        ),
-        (lambda: OutputSpec.parse({"type": "regex"}), '"type": "regex", "value"'),
-        (
-            lambda: OutputSpec.parse({"guided_jsn": {}}),
-            "vLLM: unknown key 'guided_jsn'",
-        ),
-        (
-            lambda: OutputSpec.parse({"guided_json": {}, "guided_regex": "a"}),
-            "vLLM: more than one",
-        ),
-        (
-            lambda: OutputSpec.parse(
-                {"guided_json": {}, "guided_whitespace_pattern": " "}
-            ),
-            "whitespace",
-        ),
-        (
-            lambda: OutputSpec.parse(
-                {"guided_json": {}, "guided_decoding_backend": "outlines"}
-            ),
-            "guided_decoding_backend: unknown backend 'outlines'",
-        ),
+        *TABLES["wrong"],
+        ("json_schema", [type("Own", (), {})], {}, "no JSON Schema of it"),
+        ("json_schema", [b"\xff"], {}, "UTF-8"),
+        ("regex", ["a"], {"start_after": iter(str, "")}, "start_after"),
+        ("regex", ["a"], {"start_after": list(map(str, range(129)))}, "start_after"),
+        ("regex", ["a"], {"start_after": ["a" * 9_000, [1] * 9_000]}, "start_after"),
+        ("regex", ["a"], {"start_after": "é" * 9_000}, "start_after"),
     ],
 )
-def test_what_is_wrong_is_said_with_place_and_way_out(make, says):
+def test_what_is_wrong_is_said_with_place_and_way_out(make, arguments, options, says):
     with pytest.raises(SpecError, match=says.replace("$", r"\$").replace("{", r"\{")):
-        make()
+        getattr(OutputSpec, make)(*arguments, **options)
 
 
 @pytest.mark.parametrize(
@@ -285,13 +122,10 @@ def nested(depth, wrap):
     [
         {"structural_tag": {"format": nested(20_000, "content")}},
         {"json_schema": nested(20_000, "not")},
-        {"choice": [nested(3_000, "")]},
         {"regex": "a", "stop_token_ids": nested(3_000, "")},
-        {"regex": "a", "whitespace": nested(3_000, "")},
         {"regex": "a", "strict": 10**5000},
         {"json_schema": {"type": nested(3_000, "")}},
         {"json_schema": {"dependentRequired": "boolean"}},
-        {"json_schema": {"dependentRequired": {"a": "b"}}},
         {"json_schema": {"dependencies": {"a": ["b", 3]}}},
         {"choice": {"a": 1}},
         {"choice": b"ab"},
@@ -430,26 +264,21 @@ NONE = [
 REFUSED = [" ", r"\s+", r"\n", r"[ \n\t\r]+", r"( |\t){1,2}", "x"]
 
 
-@pytest.mark.parametrize("pattern", ANY)
-def test_any_whitespace_makes_it_flexible(pattern):
-    assert all(re.fullmatch(pattern, text) for text in TEXTS)
-    assert whitespace_of(pattern, "here") == "flexible"
-    assert (
-        OutputSpec.parse({"json": {}, "whitespace_pattern": pattern}).whitespace
-        == "flexible"
-    )
-
-
-@pytest.mark.parametrize("pattern", NONE)
-def test_what_matches_nothing_makes_it_compact(pattern):
-    assert re.fullmatch(pattern, "")
-    assert whitespace_of(pattern, "here") == "compact"
-    assert (
-        OutputSpec.parse(
-            {"guided_json": {}, "guided_whitespace_pattern": pattern}
-        ).whitespace
-        == "compact"
-    )
+@pytest.mark.parametrize(
+    ("pattern", "whitespace"),
+    [
+        *((pattern, "flexible") for pattern in ANY),
+        *((pattern, "compact") for pattern in NONE),
+    ],
+)
+def test_a_pattern_of_whitespace_that_may_be_none_is_a_layout(pattern, whitespace):
+    matched = {re.fullmatch(pattern, text) is not None for text in TEXTS}
+    assert matched == {True} if whitespace == "flexible" else re.fullmatch(pattern, "")
+    for form in (
+        {"json": {}, "whitespace_pattern": pattern},
+        {"guided_json": {}, "guided_whitespace_pattern": pattern},
+    ):
+        assert OutputSpec.parse(form).whitespace == whitespace
 
 
 @pytest.mark.parametrize("pattern", REFUSED)
@@ -493,32 +322,7 @@ OPERATOR = GuidedConfig(whitespace="spaced", strict=False)
 
 
 @pytest.mark.parametrize(
-    ("form", "settled"),
-    [
-        ({"json_schema": SCHEMA}, ("spaced", False)),
-        ({"json_schema": SCHEMA, "whitespace": "compact"}, ("compact", False)),
-        ({"json_schema": SCHEMA, "strict": True}, ("spaced", True)),
-        (
-            {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
-            ("spaced", False),
-        ),
-        (
-            {
-                "type": "json_schema",
-                "json_schema": {"name": "x", "schema": SCHEMA, "strict": True},
-            },
-            ("spaced", True),
-        ),
-        ({"json": SCHEMA, "disable_any_whitespace": True}, ("compact", False)),
-        ({"json": SCHEMA, "disable_any_whitespace": False}, ("spaced", False)),
-        ({"json": SCHEMA, "disable_additional_properties": True}, ("spaced", True)),
-        ({"json": SCHEMA, "whitespace_pattern": r"\s*"}, ("flexible", False)),
-        ({"guided_json": SCHEMA}, ("spaced", False)),
-        ({"type": "json", "value": SCHEMA}, ("spaced", False)),
-        ({"type": "json_schema", "name": "x", "schema": SCHEMA}, ("spaced", False)),
-        (TAG, ("spaced", False)),
-        (Person, ("spaced", False)),
-    ],
+    ("form", "settled"), [*TABLES["settled"], (Person, ["spaced", False])]
 )
 def test_what_a_request_does_not_say_is_the_operators(form, settled):
     asked = OutputSpec.parse(form)
@@ -528,9 +332,8 @@ def test_what_a_request_does_not_say_is_the_operators(form, settled):
         OutputSpec.parse(json.dumps(asked.to_dict())),
     ):
         found = spec.settled(OPERATOR)
-        assert (
-            (found.whitespace, found.strict) == (found.layout, found.closed) == settled
-        )
+        assert [found.whitespace, found.strict] == [found.layout, found.closed]
+        assert [found.whitespace, found.strict] == settled
         assert OutputSpec.parse(found.to_dict()).settled(GuidedConfig()) == found
     if isinstance(form, dict):
         bounds = {name: at for at, name in enumerate(BOUNDS)}
@@ -542,10 +345,9 @@ def test_what_a_request_does_not_say_is_the_operators(form, settled):
             == spec
         )
         assert pickle.loads(pickle.dumps(spec)) == spec
-        settled = OutputSpec.parse({**form, "max_digits": 0}).settled(
-            GuidedConfig(max_digits=5, max_whitespace=7)
-        )
-        assert settled.bounds == Bounds(max_digits=0, max_whitespace=7)
+        config = GuidedConfig(max_digits=5, max_whitespace=7)
+        found = OutputSpec.parse({**form, "max_digits": 0}).settled(config)
+        assert found.bounds == Bounds(max_digits=0, max_whitespace=7)
 
 
 def test_what_is_not_said_is_flexible_and_strict():

@@ -1,6 +1,5 @@
 """Functions and compiled regexes as specs, and what can be no spec."""
 
-import collections.abc
 import dataclasses
 import enum
 import re
@@ -8,6 +7,7 @@ from random import Random
 from typing import Literal
 
 import pytest
+from compilers import takes
 from stopping import Walker
 from typed_classes import Color, Person, Point, weather
 
@@ -99,19 +99,14 @@ def test_calls_between_texts(compiler):
         typed.read(text[:-1])
 
 
-def test_many_calls_in_free_text(compiler, byte_vocabulary):
+def test_many_calls_in_free_text(compiler):
     typed = TypedSpec.tools(
         weather, Service().find, begin="<tool_call>", end="</tool_call>", many=True
     )
     inner = '{"name":"find","arguments":{"key":"</tool_call> \\" }"}}'
     other = '{"name":"weather","arguments":{"city":"x"}}'
     text = f"I look: <tool_call>{inner}</tool_call> and <tool_call>{other}</tool_call>"
-    grammar = compiler.compile(typed.spec)
-    matcher = compiler.backend(grammar.backend).start(
-        grammar, byte_vocabulary.stop_token_ids
-    )
-    assert all(matcher.accept(byte) for byte in text.encode())
-    assert matcher.complete
+    assert takes(compiler, typed.spec, text)
     assert [(call.name, call.arguments) for call in typed.read(text)] == [
         ("find", {"key": '</tool_call> " }'}),
         ("weather", {"city": "x"}),
@@ -123,7 +118,6 @@ def test_many_calls_in_free_text(compiler, byte_vocabulary):
 
 def untyped(city): ...
 def starred(*cities: str): ...
-def positional(city: str, /): ...
 def unknown(city: "Nowhere"): ...  # noqa: F821
 
 
@@ -132,7 +126,6 @@ def unknown(city: "Nowhere"): ...  # noqa: F821
     [
         (lambda: TypedSpec(untyped), "'city' has no type"),
         (lambda: TypedSpec(starred), "cannot be passed by name"),
-        (lambda: TypedSpec(positional), "cannot be passed by name"),
         (lambda: TypedSpec(unknown), "Nowhere"),
         (lambda: TypedSpec(lambda: 1), "not a function with a name"),
         (lambda: TypedSpec.tools(), "no function is given"),
@@ -144,26 +137,14 @@ def unknown(city: "Nowhere"): ...  # noqa: F821
         (lambda: TypedSpec.tools(weather, many=True), "need a text that begins them"),
         (lambda: TypedSpec.tools(weather, begin=3), "must be a string"),
         (lambda: TypedSpec({"json_schema": {}}), "must be a type"),
-        (lambda: TypedSpec("int"), "must be a type"),
         (lambda: TypedSpec(Literal[b"a"]), "no form in JSON"),
-        (lambda: TypedSpec(Literal[Color.RED]), "no form in JSON"),
         (lambda: TypedSpec(enum.Enum("Empty", [])), "enum"),
-        (lambda: TypedSpec(enum.Enum("Odd", {"A": (1, 2)})), "no form in JSON"),
         (
             lambda: TypedSpec(dataclasses.make_dataclass("Lost", [("a", "Nowhere")])),
             "Nowhere",
         ),
         (lambda: TypedSpec(type("Custom", (), {})), "no JSON Schema of it"),
-        (
-            lambda: TypedSpec(collections.abc.Callable[[int], int]),
-            "no JSON Schema of it",
-        ),
         (lambda: TypedSpec(set[Point]), "the items of a set must be hashable"),
-        (
-            lambda: TypedSpec(set[tuple[int, list[int]]]),
-            "the items of a set must be hashable",
-        ),
-        (lambda: OutputSpec.parse(5), "must be a mapping"),
     ],
 )
 def test_what_can_be_no_spec_is_refused_by_name(make, what):

@@ -9,6 +9,7 @@ wrong with a finished answer, by `jsonschema` and `re` alone. `ASKS` has all of 
 import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -100,79 +101,12 @@ def matching(name, pattern, **options):
     return completion(name, {"regex": pattern}, pattern=pattern, **options)
 
 
-def obj(closed=True, **properties):
-    made = {"type": "object", "properties": properties, "required": list(properties)}
-    return {**made, "additionalProperties": False} if closed else made
-
-
-BOOLEAN = {"type": "boolean"}
-ONE_OR_TWO = {"type": "array", "items": {"enum": [1, 2]}}
-RECORD = obj(
-    name={"type": "string", "maxLength": 6},
-    age={"type": "integer", "minimum": 0, "maximum": 120},
-)
-SCHEMAS = {
-    "record": RECORD,
-    "open object": obj(False, a=BOOLEAN),
-    "optional": {
-        "type": "object",
-        "properties": {"a": {"const": 1}, "b": {"const": 2}},
-    },
-    "nested": obj(a=obj(b=obj(c=BOOLEAN))),
-    "array": {**ONE_OR_TWO, "minItems": 2, "maxItems": 4},
-    "tuple": {
-        "type": "array",
-        "prefixItems": [{"const": "a"}, BOOLEAN],
-        "items": False,
-    },
-    "enum": {"enum": ["a", "b c", 3, None, True]},
-    "integer bounds": obj(n={"type": "integer", "minimum": -5, "maximum": 300}),
-    "number bounds": obj(n={"type": "number", "minimum": 0, "exclusiveMaximum": 2}),
-    "lengths": obj(s={"type": "string", "minLength": 2, "maxLength": 4}),
-    "pattern": obj(s={"type": "string", "pattern": "^[a-f]{2,5}$"}),
-    **{
-        name: obj(d={"type": "string", "format": name})
-        for name in ("date", "uuid", "ipv4")
-    },
-    "anyOf": obj(a={"anyOf": [BOOLEAN, {"const": "x"}]}),
-    "$ref": {**obj(a={"$ref": "#/$defs/b"}), "$defs": {"b": BOOLEAN}},
-    "annotations": {
-        **obj(a={**BOOLEAN, "description": "d", "default": True}),
-        "title": "t",
-    },
-    "map": {"type": "object", "additionalProperties": BOOLEAN, "maxProperties": 1},
-    "true": True,
-}
-HARD = {
-    "multipleOf": obj(
-        n={"type": "integer", "minimum": 0, "maximum": 100, "multipleOf": 7}
-    ),
-    "uniqueItems": {**ONE_OR_TWO, "minItems": 2, "uniqueItems": True},
-    "if": {
-        **RECORD,
-        "if": {"properties": {"name": {"const": "x"}}},
-        "then": {"properties": {"age": {"const": 1}}},
-    },
-    "not": obj(n={"type": "integer", "minimum": 0, "maximum": 9, "not": {"const": 0}}),
-    "contains": {**ONE_OR_TWO, "contains": {"const": 2}, "maxItems": 3},
-    "oneOf": obj(a={"oneOf": [BOOLEAN, {"const": True}]}),
-    "pattern and length": obj(
-        s={"type": "string", "pattern": "^[a-f]+$", "maxLength": 5}
-    ),
-    "minProperties": {
-        **obj(False, a=BOOLEAN),
-        "minProperties": 2,
-        "additionalProperties": {"const": 1},
-    },
-    "propertyNames": {
-        **SCHEMAS["map"],
-        "maxProperties": 3,
-        "propertyNames": {"pattern": "^[ab]$"},
-    },
-    "dependentRequired": {**SCHEMAS["optional"], "dependentRequired": {"a": ["b"]}},
-    "email": obj(d={"type": "string", "format": "email"}),
-    "allOf": obj(n={"allOf": [{"type": "integer", "minimum": 3}, {"maximum": 9}]}),
-}
+_TABLES = json.loads(Path(__file__).with_suffix(".json").read_bytes())
+"""By name: schemas, those that vLLM refuses, grammars with what their outputs match,
+structural tags, options of requests, what is wrong, parameters of tools."""
+SCHEMAS = _TABLES["schemas"]
+RECORD = SCHEMAS["record"]
+HARD = _TABLES["hard"]
 REGEXES = (
     *(
         "[0-9]{3}",
@@ -184,38 +118,6 @@ REGEXES = (
     ),
     *("x.{2}y", "[äöü]{2}€", "(?:ab|cd){2}"),
 )
-GRAMMARS = {
-    'root ::= "a" root "b" | "ab"': "a+b+",
-    'root ::= [a-c]+ "." digit\ndigit ::= [0-9]': r"[a-c]+\.[0-9]",
-    'start: "x" item ("," item)?\nitem: /[0-9]{2}/': "x[0-9]{2}(,[0-9]{2})?",
-}
-CALL = obj(ok=BOOLEAN)
-TAG = {
-    "type": "tag",
-    "begin": "<c>",
-    "content": {"type": "json_schema", "json_schema": CALL},
-    "end": "</c>",
-}
-ONE_TAG = {
-    "triggers": ["<c>"],
-    "tags": [TAG],
-    "at_least_one": True,
-    "stop_after_first": True,
-}
-TAGS = {
-    "tag": {"format": TAG},
-    "triggered": {"format": {"type": "triggered_tags", **ONE_TAG}},
-    "sequence": {
-        "format": {
-            "type": "sequence",
-            "elements": [{"type": "const_string", "value": "so "}, TAG],
-        }
-    },
-    "older": {
-        "structures": [{"begin": "<c>", "schema": CALL, "end": "</c>"}],
-        "triggers": ["<c>"],
-    },
-}
 
 
 def _forms():
@@ -233,7 +135,7 @@ def _forms():
             )
     for pattern in REGEXES:
         yield matching(f"regex: {pattern}", pattern)
-    for source, pattern in GRAMMARS.items():
+    for source, pattern in _TABLES["grammars"].items():
         yield completion(f"grammar: {source}", {"grammar": source}, pattern=pattern)
     for texts in (["yes", "no"], ["a b", " a"], ["ä", "日本"]):
         pattern = "|".join(map(re.escape, texts))
@@ -250,7 +152,7 @@ def _forms():
             f"response_format: {kind}", schema=schema, response_format={"type": kind}
         )
     yield formatted("response_format: strict", RECORD, strict=True)
-    for name, content in TAGS.items():
+    for name, content in _TABLES["tags"].items():
         tag = {"type": "structural_tag", **content}
         yield completion(f"structural_tag: {name}", {"structural_tag": json.dumps(tag)})
         yield chat(f"response_format: structural_tag, {name}", response_format=tag)
@@ -302,36 +204,7 @@ def _streams():
     yield completion("stream, plain", stream=True, max_tokens=8)
 
 
-OPTIONS = {
-    "n": {"n": 3, "temperature": 1, "seed": 1},
-    "length": {"max_tokens": 2},
-    "one token": {"max_tokens": 1},
-    "stop": {"stop": ["5"]},
-    "stop, included": {"stop": ["5"], "include_stop_str_in_output": True},
-    "stop_token_ids": {"stop_token_ids": [5]},
-    "ignore_eos": {"ignore_eos": True, "max_tokens": 12},
-    "min_tokens": {"min_tokens": 2},
-    "logprobs": {"logprobs": 5},
-    "logprobs of none": {"logprobs": 0},
-    "prompt_logprobs": {"prompt_logprobs": 2},
-    "echo": {"echo": True},
-    "seed": {"seed": 3, "temperature": 1},
-    "top_k": {"top_k": 1, "temperature": 1},
-    "top_p": {"top_p": 0.01, "temperature": 1},
-    "min_p": {"min_p": 1.0, "temperature": 1},
-    "penalties": {
-        "presence_penalty": 0.5,
-        "frequency_penalty": 0.5,
-        "repetition_penalty": 1.2,
-    },
-    "bad_words": {"bad_words": ["7"]},
-    "logit_bias": {"logit_bias": {"20": 1}},
-    "two prompts": {"prompt": ["A: ", "B: "]},
-    "token ids": {"prompt": [5, 6, 7]},
-    "return_token_ids": {"return_token_ids": True},
-    "skip_special_tokens": {"skip_special_tokens": False},
-    "user": {"user": "me"},
-}
+OPTIONS = _TABLES["options"]
 
 
 def _options():
@@ -366,43 +239,8 @@ def _options():
     yield completion("beam search, plain", use_beam_search=True, n=2, max_tokens=4)
 
 
-WRONG = {
-    "regex": {"regex": "[0-9"},
-    "empty regex": {"regex": ""},
-    "backreference": {"regex": r"(a)\1"},
-    "lookbehind": {"regex": "(?<=a)b"},
-    "grammar": {"grammar": "root ::= ("},
-    "grammar without root": {"grammar": 'rot ::= "a"'},
-    "empty grammar": {"grammar": " "},
-    "no choice": {"choice": []},
-    "two at once": {"regex": "a", "choice": ["b"]},
-    "unknown key": {"regexp": "a"},
-    "nothing": {},
-    "no JSON": {"json": "{"},
-    "type": {"json": {"type": "strng"}},
-    "reference": {"json": {"$ref": "#/$defs/x"}},
-    "bounds": {"json": {"type": "string", "minLength": 3, "maxLength": 2}},
-    "enum of none": {"json": {"enum": []}},
-    "pattern": {"json": {"type": "string", "pattern": "["}},
-    "json_object false": {"json_object": False},
-    "tag": {"structural_tag": "{"},
-    "tag without format": {"structural_tag": '{"type": "structural_tag"}'},
-    "tag of a kind": {
-        "structural_tag": '{"type": "structural_tag", "format": {"type": "odd"}}'
-    },
-    "nothing allowed": {"json": False},
-}
-WRONG_OPTIONS = {
-    "max_tokens": {"max_tokens": -1},
-    "temperature": {"temperature": -1},
-    "too long": {"max_tokens": 100_000},
-    "logprobs": {"logprobs": 5000},
-    "model": {"model": "none"},
-}
-
-
 def _errors():
-    for name, outputs in WRONG.items():
+    for name, outputs in _TABLES["wrong"].items():
         yield completion(f"error: {name}", outputs, tags=[name])
     for name, form in {
         "kind": {"type": "jsn"},
@@ -411,18 +249,10 @@ def _errors():
         yield chat(f"error, response_format: {name}", response_format=form)
     for name, schema in {"type": {"type": "strng"}, "empty schema": {}}.items():
         yield formatted(f"error, response_format: {name}", schema)
-    for name, options in WRONG_OPTIONS.items():
+    for name, options in _TABLES["wrong options"].items():
         yield completion(f"error, option: {name}", {"regex": "[0-9]{3}"}, **options)
 
 
-PARAMETERS = {
-    "record": RECORD,
-    "empty": {"type": "object", "properties": {}},
-    "none": None,
-    "pattern and length": HARD["pattern and length"],
-    "if": HARD["if"],
-    "uniqueItems": obj(a=HARD["uniqueItems"]),
-}
 NAMED = {"type": "function", "function": {"name": "save"}}
 CHOICES = {"auto": "auto", "required": "required", "named": NAMED, "none": "none"}
 
@@ -452,7 +282,7 @@ def _tools():
                     "stream": stream,
                 }
                 yield chat(name, schema=schema, **made)
-    for name, parameters in PARAMETERS.items():
+    for name, parameters in _TABLES["parameters"].items():
         for choice in ("required", "named"):
             made = {"tools": [tool(parameters, True)], "tool_choice": CHOICES[choice]}
             tags = ["hard"] if name in HARD else []

@@ -5,7 +5,7 @@
 Each schema is compiled in a mode of its own (strict or not, in each `whitespace`, by
 itself, in a structural tag or in a Lark grammar). Instances around it, and outputs at
 random from its masks, are judged by `oracle`. Prints a table, and of each kind of fault
-the smallest schemas found. The exit status is 1 after a wrong accept, a dead end, an
+the smallest of the schemas. The exit status is 1 after a wrong accept, a dead end, an
 early stop, a crash, or an output that one tokenization decides otherwise than another.
 """
 
@@ -17,18 +17,15 @@ import json
 import re
 import sys
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from oracle import OracleError, oracle, read_exactly
 from schemas import random_schema
-from subjects import Finding, Mode, Subject, check, says_unsatisfiable
+from subjects import Finding, Mode, check
 
-from guided_plugin.errors import GuidedError
-
-__all__ = ["SERIOUS", "Fault", "Report", "fuzz", "shrink", "smallest"]
+__all__ = ["SERIOUS", "Fault", "Report", "fuzz"]
 
 SERIOUS = ("wrong accept", "dead end", "early stop", "inconsistent", "crash")
 """Faults that no output may ever meet."""
@@ -125,102 +122,6 @@ def _random_mode(source):
     )
 
 
-def smallest(fault):
-    """The same fault of a smaller schema."""
-    # First in a plainer mode, if it fails there too.
-    for part in ({"strict": False}, {"whitespace": "compact"}):
-        other = replace(fault, mode=fault.mode._replace(**part))
-        fault = other if _fails(fault.schema, other) else fault
-    schema = shrink(fault.schema, lambda smaller: _fails(smaller, fault))
-    return replace(fault, schema=schema)
-
-
-def _fails(schema, fault):
-    if not isinstance(schema, dict):
-        return False
-    kind = fault.finding.kind
-    text = fault.finding.text
-    if kind in ("crash", "early stop"):
-        outcome = check(schema, fault.mode, Random(fault.number), count=20, walks=6)
-        return any(finding.kind == kind for finding in outcome.findings)
-    try:
-        if kind == "called unsatisfiable":
-            return _called_unsatisfiable(schema, fault)
-        subject = Subject(schema, fault.mode)
-        if kind == "dead end":
-            return subject.stuck(text.encode())
-        taken = subject.verdicts(text)
-        if kind == "inconsistent":
-            masks = [walk.accepted for walk in subject.masked(text)]
-            return len(taken) > 1 or (taken == {True} and not all(masks))
-        instance = fault.mode.instance_in(text)
-        allowed = subject.allows(instance) and subject.is_laid_out(instance)
-        owed = kind == "wrong refusal"
-        return allowed is owed and (not owed) in taken
-    except (GuidedError, OracleError, ValueError):
-        return False
-
-
-def _called_unsatisfiable(schema, fault):
-    instance = read_exactly(fault.mode.instance_in(fault.finding.text))
-    if not oracle(schema)(instance):
-        return False
-    try:
-        Subject(schema, fault.mode)
-    except GuidedError as error:
-        return says_unsatisfiable(error)
-    return False
-
-
-def shrink(value, fails, *, attempts=1_500):
-    """A smaller JSON value that still fails; the same one where none is found."""
-    left = iter(range(attempts))
-    while True:
-        for smaller in _smaller(value):
-            if next(left, None) is None:
-                return value
-            if fails(smaller):
-                value = smaller
-                break
-        else:
-            return value
-
-
-def _smaller(value):
-    """Values with one thing less, the largest steps first."""
-    found = {_key(other): other for other in _steps(value)}
-    size = len(_key(value))
-    yield from (found[key] for key in sorted(found, key=len) if len(key) < size)
-
-
-def _key(value):
-    return json.dumps(value)
-
-
-def _steps(value):
-    if isinstance(value, dict):
-        for name, child in value.items():
-            rest = {other: value[other] for other in value if other != name}
-            yield rest
-            yield child
-            # Branches may move up, next to what stands there.
-            for part in child if isinstance(child, list) else (child,):
-                if isinstance(part, dict):
-                    yield {**rest, **part}
-            for step in _steps(child):
-                yield {**value, name: step}
-    elif isinstance(value, list):
-        yield from value
-        for place, child in enumerate(value):
-            yield value[:place] + value[place + 1 :]
-            for step in _steps(child):
-                yield [*value[:place], step, *value[place + 1 :]]
-    elif isinstance(value, str) and value:
-        yield from (value[1:], value[:-1], value[: len(value) // 2])
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield from (0, 1, int(value), round(value, 1))
-
-
 def main():
     """Fuzz, and print what was found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -251,7 +152,7 @@ def _show(faults):
     faults = sorted(faults, key=lambda fault: len(json.dumps(fault.schema)))
     for kind in (*SERIOUS, *MINOR):
         found = {fault.number: fault for fault in faults if fault.finding.kind == kind}
-        small = [smallest(fault) for fault in list(found.values())[:_SHOWN]]
+        small = list(found.values())[:_SHOWN]
         # One for each set of keywords.
         by_words = {
             frozenset(re.findall(r'"(\$?[a-zA-Z]{3,})":', json.dumps(one.schema))): one

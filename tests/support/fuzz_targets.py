@@ -9,12 +9,13 @@ import pickle
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
 from mutations import copied, mutate_bytes, mutate_text, mutate_value, nodes
 from schemas import random_schema
-from tag_forms import FORMS, json_of, tag, triggered
+from tag_forms import FORMS, VOCABULARY, json_of, tag, triggered
 from vocabularies import BYTES
 
 from guided_plugin.compiling.compiler import GrammarCompiler
@@ -33,7 +34,6 @@ from guided_plugin.errors import (
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.llguidance.sources import lark_of
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
-from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.keywords import KEYWORDS
 from guided_plugin.plugins import Plugins
@@ -68,41 +68,19 @@ class Target:
     mutate: Callable[[Random, Any, list[Any]], Any]
 
 
-_SCHEMA: Any = json.loads(r"""{
-    "type": "object",
-    "properties": {"a": {"type": ["integer", "null"], "minimum": 3},
-                   "b": {"$ref": "#/$defs/b"}},
-    "required": ["a"],
-    "$defs": {"b": {"type": "array", "items": {"enum": ["x", 1]}, "maxItems": 3,
-                    "uniqueItems": true}},
-    "patternProperties": {"^x-[a-z]{1,3}$": {"type": "string", "format": "date"}},
-    "additionalProperties": false}""")
+_TABLES = json.loads(Path(__file__).with_suffix(".json").read_bytes())
+"""A schema, specs in the forms of clients, values that no keyword takes, grammars."""
+_SCHEMA: Any = _TABLES["schema"]
 _CALLS = triggered(tag("<f=a>", json_of(_SCHEMA), "</f>"), triggers=("<f=",))
 _TAGS = tuple(
     {"type": "structural_tag", "format": each} for each in (_CALLS, *FORMS.values())
 )
 
-_NAMED = {"name": "a", "schema": _SCHEMA}
 _FORMS: tuple[Any, ...] = (
-    {"type": "json_schema", "json_schema": {**_NAMED, "strict": True}},
-    {"type": "json_schema", **_NAMED},
-    {"format": {"type": "json_schema", **_NAMED}, "verbosity": "low"},
-    {"type": "json", "value": _SCHEMA},
-    {"json": _SCHEMA, "disable_any_whitespace": True, "_backend": "xgrammar"},
+    *_TABLES["forms"],
     {"structural_tag": _TAGS[0]},
     *_TAGS[:3],
-    '{"regex": "a"}',
     b'{"choice": ["a"]}',
-    "text",
-    *json.loads(r"""[
-    {"type": "regex", "value": "[a-z]+"},
-    {"type": "regex_schema", "regex_schema": "a|b"},
-    {"guided_choice": ["a", "b"], "guided_decoding_backend": "xgrammar:no-fallback"},
-    {"guided_grammar": "root ::= \"a\""},
-    {"regex": "a+b*", "stop_token_ids": [1, 2], "start_after": "</think>", "backend": "auto"},
-    {"choice": ["yes", "no"], "whitespace": "flexible", "strict": false},
-    {"grammar": "start: \"a\" | B\nB: /b+/", "syntax": "lark", "start_after": [5]},
-    {"json_object": true}, {"json_schema": true}, {"type": "text"}]"""),
 )
 _NAMES = """type value schema name format json regex choice grammar structural_tag syntax
     stop_token_ids start_after whitespace backend begin end content tags triggers elements
@@ -185,11 +163,7 @@ def _parse(value):
         raise AssertionError("a summary that no log should hold")
 
 
-_CONTROLS = [b"<|end|>", b"<|pad|>", b"<|call|>"]
-_BYTES = [bytes([byte]) for byte in range(256)]
-_TOKENIZERS = Tokenizers(
-    Vocabulary.from_tokens([*_BYTES, *_CONTROLS], [256], [257, 258])
-)
+_TOKENIZERS = Tokenizers(VOCABULARY)
 
 
 def _lower(spec):
@@ -222,10 +196,7 @@ def _compile(form):
         raise SpecError(error.what) from error
 
 
-_WRONG: list[Any] = [10**30, 10**400]
-_WRONG += json.loads("""[null, true, false, 0, -1, 1.5, 5, 1e308, Infinity, -Infinity, NaN,
-    "", "5", "null", "Infinity", "object", "#", [], {}, [null], [[]], [5], ["a", 5],
-    ["a", "a"], {"a": 1}, {"a": null}, {"a": ["b", 3]}, {"": {}}]""")
+_WRONG: list[Any] = [10**30, 10**400, *_TABLES["wrong"]]
 
 
 def _keywords(chance, value, corpus):
@@ -296,13 +267,6 @@ def _send(request):
 _SOURCES = r"""^[a-z]{2,5}$ a|b(?:c)? \p{Lu}\P{Script=Greek}+ (?=a)[^b]{3}$ (?!x).*?y
     \u{1F600}|\ud83d\ude00 ^(?<n>\d{3}-)?\w+@\S+\.[a-z]$ [\d\-\]a-f]{0,9} ^$ (a*)* \cA\x41\0"""
 _PATTERNS = ("", *_SOURCES.split())
-_GRAMMARS = (
-    'root ::= "a" root | [b-d]{2,3}',
-    'root ::= x*\nx ::= "y" | "z" x',
-    'start: "a" start | B\nB: /[b-d]+/',
-    'start: %json {"type": "integer"}',
-    "start: A*\nA: /a|b/",
-)
 _SCHEMAS = (_SCHEMA, *(random_schema(Random(number)) for number in range(60)))
 
 _ERROR = BudgetError("took long", where="x", hint="y", request_id="r")
@@ -373,7 +337,7 @@ def _frames(chance, value, corpus):
 
 _COMPILED = (
     *_FORMS,
-    *({"grammar": text} for text in _GRAMMARS),
+    *({"grammar": text} for text in _TABLES["grammars"]),
     *({"regex": text} for text in _PATTERNS),
     *({"json_schema": schema} for schema in _SCHEMAS[:30]),
 )

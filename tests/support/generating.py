@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from compilers import compiler_of
 
 import guided_plugin as gp
 
@@ -86,13 +87,8 @@ def encoded(
     }
 
 
-@functools.cache
-def _fresh_compiler(vocabulary: gp.Vocabulary) -> gp.GrammarCompiler:
-    """One that no guide has anything to do with."""
-    config = gp.GuidedConfig(threads=1, isolate_compiles=False)
-    return gp.GrammarCompiler(
-        vocabulary, config=config, plugins=gp.Plugins(entry_points=False)
-    )
+_fresh_compiler = functools.cache(compiler_of)
+"""One that no guide has anything to do with."""
 
 
 def recheck(

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from compilers import allowed, start
 from torch.overrides import TorchFunctionMode
 
 pytest.importorskip("vllm")
@@ -47,9 +48,8 @@ COMPILER = gp.GrammarCompiler(
 
 def assert_allowed(spec, tokens):
     """A fresh matcher takes all of it."""
-    grammar = COMPILER.compile(spec)
-    matcher = COMPILER.backend(grammar.backend).start(grammar, (END,))
-    assert all(matcher.accept(token) for token in tokens), (spec.summary(), tokens)
+    taken = all(map(start(COMPILER, spec).accept, tokens))
+    assert taken, (spec.summary(), tokens)
 
 
 def played(game, steps, before=lambda step: None):
@@ -389,18 +389,11 @@ class V2DraftGame(V2Game):
             return []
         tokens = []
         if request.spec is not None and self.rng.random() < 0.8:
-            grammar = COMPILER.compile(request.spec)
-            backend = COMPILER.backend(grammar.backend)
-            matcher = backend.start(grammar, (END,))
+            matcher = start(COMPILER, request.spec)
             for token in request.tokens[request.start :]:
                 matcher.accept(token)
-            mask = np.zeros((1, VOCABULARY.words), np.int32)
             while len(tokens) < DRAFTS and END not in tokens:
-                backend.batch([matcher]).fill(mask, [0])
-                fits = np.flatnonzero(
-                    np.unpackbits(mask.view(np.uint8), bitorder="little")
-                )
-                tokens.append(self.rng.choice(fits.tolist()))
+                tokens.append(self.rng.choice(allowed(matcher)))
                 matcher.accept(tokens[-1])
         tokens += [self.rng.randrange(END + 1) for _ in range(DRAFTS - len(tokens))]
         return tokens[: self.rng.randrange(DRAFTS + 1)]

@@ -2,10 +2,10 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import torch
+from compilers import allowed, start
 from vllm_games import COMPILER, DRAFTS, V2DraftGame
-from vllm_support import END, VOCABULARY, WIDTH
+from vllm_support import END, WIDTH
 
 from guided_plugin.hosts.vllm.jump import init_speculator
 
@@ -122,21 +122,14 @@ def foreseen(request):
 def likeliest(request):
     """Its output without drafts."""
     output = SimpleNamespace(number=request.number, tokens=[])
-    matcher = mask = None
-    if request.spec is not None:
-        grammar = COMPILER.compile(request.spec)
-        backend = COMPILER.backend(grammar.backend)
-        matcher = backend.start(grammar, (END,))
-        mask = np.zeros((1, VOCABULARY.words), np.int32)
+    matcher = None if request.spec is None else start(COMPILER, request.spec)
     while len(output.tokens) < len(request.tokens) and END not in output.tokens:
         logits = likely(output, 0)
         if matcher is not None:
-            backend.batch([matcher]).fill(mask, [0])
-            allowed = np.unpackbits(mask.view(np.uint8), bitorder="little")[:WIDTH]
-            logits[: len(allowed)].masked_fill_(
-                torch.from_numpy(allowed) == 0, -torch.inf
-            )
-            logits[len(allowed) :].fill_(-torch.inf)
+            fits = allowed(matcher)
+            masked = torch.full_like(logits, -torch.inf)
+            masked[fits] = logits[fits]
+            logits = masked
         output.tokens.append(int(logits.argmax()))
         if matcher is not None:
             matcher.accept(output.tokens[-1])

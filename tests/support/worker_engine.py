@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 
+from compilers import tokens_of
 from vocabularies import BYTES
 
 import guided_plugin as gp
@@ -116,13 +117,7 @@ class Engine:
 
     def allowed(self, step, row):
         self.until(lambda: self.filled(step))
-        words = self.region.masks[step % PLAN_DEPTH, row].view("uint32").tolist()
-        return {
-            32 * i + b
-            for i, word in enumerate(words)
-            for b in range(32)
-            if word >> b & 1
-        }
+        return set(tokens_of(self.region.masks[step % PLAN_DEPTH])[row])
 
     def schedule(self, step):
         self.client.steps.scheduled(step)

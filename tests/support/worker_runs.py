@@ -8,6 +8,7 @@ import signal
 import time
 
 import torch
+from compilers import compiler_of, start
 from vocabularies import BYTES
 
 import guided_plugin as gp
@@ -84,12 +85,11 @@ class Run:
             if (error := self.pipe.request(name).error) is not None
         }
         assert set(errors) == set(failed), errors
-        compiler = gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(threads=1))
+        compiler = compiler_of(BYTES)
         for name, spec in self.specs.items():
             counted = self.pipe.tokens(name)
             # Not with `faulty`: it would do here what it is told.
-            grammar = compiler.compile(dataclasses.replace(spec, backend="llguidance"))
-            matcher = compiler.backend("llguidance").start(grammar, (END,))
+            matcher = start(compiler, dataclasses.replace(spec, backend="llguidance"))
             assert all(matcher.accept(token) for token in counted), (name, counted)
             if name not in failed:
                 end = self.out[name].index(END) + 1 if END in self.out[name] else None

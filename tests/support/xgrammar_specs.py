@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from compilers import tokens_of
 
 __all__ = ["accepts", "allowed", "stops_of"]
 
@@ -23,6 +24,4 @@ def stops_of(backend):
 def allowed(backend, matcher):
     mask = np.zeros((1, backend._vocabulary.words), np.int32)
     backend.batch([matcher]).fill(mask, [0])
-    return set(
-        np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
-    )
+    return set(tokens_of(mask)[0])

@@ -230,29 +230,3 @@ def test_what_workers_are_forked_from_has_one_thread(run, where):
     assert process.returncode == 0, err
     assert len(said[0]["threads"]) == 1, said
     assert "fork" not in err
-
-
-def test_a_pipeline_that_nobody_holds_ends_its_worker(run):
-    process = run(
-        """
-        import gc
-        pipe = make()
-        pipe.add_request("one", ABC)
-        found = pids(pipe)
-        pipe.itself = pipe
-        del pipe
-        gc.collect()  # ends the worker
-        gc.collect()  # what held the compiler, and with it the template, is garbage since
-        left = []
-        for pid in found:
-            try:
-                os.kill(pid, 0)
-                left.append(pid)
-            except ProcessLookupError:
-                pass
-        say(left=left)
-        """
-    )
-    said, err = finish(process)
-    assert process.returncode == 0, err
-    assert said == [{"left": []}]

@@ -4,19 +4,17 @@ by the test.
 Here tokens land when the test says so: what a CPU host never does, and a GPU always.
 """
 
-import time
 from collections import deque
 
 import pytest
 import worker_engine
 from worker_engine import ABC, END, XYZ
+from worker_runs import until
 
 import guided_plugin as gp
-from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.errors import GrammarError, RequestError
 from guided_plugin.grammar.table import Phase
 from guided_plugin.ipc.channel import Channel
-from guided_plugin.worker.layout import TOKEN_DEPTH
 from guided_plugin.worker.messages import Ends, Hello
 from guided_plugin.worker.words import Counter
 
@@ -78,34 +76,14 @@ def test_steps_that_were_not_sampled_are_skipped(make_engine):
     assert bytes(engine.request(0).counted()) == b"ab"
 
 
-def test_a_broken_token_fails_its_request_alone(make_engine):
-    engine = make_engine()
-    engine.client.add(0, "bad", ABC, ())
-    engine.client.add(1, "good", XYZ, ())
-    step = engine.plan(0, 1)
-    engine.schedule(step)
-    engine.until(lambda: engine.filled(step))
-    engine.land(step, ord("q"), ord("x"))
-    step = engine.plan(1, 0)
-    assert engine.allowed(step, 0) == {ord("y")}
-    assert engine.allowed(step, 1) == {END}
-    assert engine.request(0).state.phase is Phase.FAILED
-    assert "breaks the grammar" in str(engine.request(0).error)
-    assert engine.request(0).counted() == ()
-    assert [slot for slot, _ in engine.client.requests.take_failures()] == [0]
-    assert engine.request(1).state.phase is Phase.ACTIVE
-
-
 def unheard(engine, step):
     """The closures, as soon as the masks of a step are there; no message was
     received."""
-    end = time.monotonic() + 60.0
-    while not engine.filled(step):
-        assert time.monotonic() < end, "was not filled in time"
+    until(lambda: engine.filled(step), 60.0)
     return engine.client.requests.take_closed()
 
 
-def test_a_failure_is_known_as_soon_as_the_masks_of_its_first_closed_step_are_there(
+def test_a_broken_token_fails_its_request_alone_and_is_known_with_its_masks(
     make_engine,
 ):
     engine = make_engine()
@@ -121,15 +99,14 @@ def test_a_failure_is_known_as_soon_as_the_masks_of_its_first_closed_step_are_th
     assert closure[:2] == ("bad", step)
     assert "breaks the grammar" in closure.reason
     assert engine.client.requests.failures == deque()  # the message has not been read
+    assert engine.allowed(step, 0) == {ord("y")}
+    assert engine.allowed(step, 1) == {END}
     engine.until(lambda: engine.client.requests.failures)
     assert engine.client.requests.take_closed() == []  # it is told once
-
-
-def test_a_request_without_a_grammar_is_closed_before_its_first_mask(make_engine):
-    engine = make_engine()
-    engine.client.add(0, "bad", gp.OutputSpec.regex("(?=a)b"), ())
-    (closure,) = unheard(engine, engine.plan(0))
-    assert closure[:2] == ("bad", engine.client.steps.planned)
+    assert engine.request(0).state.phase is Phase.FAILED
+    assert engine.request(0).counted() == ()
+    assert [slot for slot, _ in engine.client.requests.take_failures()] == [0]
+    assert engine.request(1).state.phase is Phase.ACTIVE
 
 
 def test_a_failure_is_known_though_its_request_has_left_or_its_worker_has_ended(
@@ -143,9 +120,7 @@ def test_a_failure_is_known_though_its_request_has_left_or_its_worker_has_ended(
     engine.schedule(step)
     engine.land(step, ord("q"), ord("q"), ord("a"))
     step = engine.plan(0, 1, 2)
-    end = time.monotonic() + 60.0
-    while not engine.filled(step):
-        assert time.monotonic() < end
+    until(lambda: engine.filled(step), 60.0)
     engine.client.remove(0)
     engine.end()  # its messages are lost
     engine.session.blame(2, "ended")
@@ -158,31 +133,6 @@ def test_a_failure_is_known_though_its_request_has_left_or_its_worker_has_ended(
     assert closed == {"left": step, "stays": step, "next": step + 1}
     assert "breaks the grammar" in str(engine.client.requests[1].error)
     assert engine.allowed(engine.plan(1), 0) == {END}
-
-
-def test_steps_that_the_engine_closes_are_told_with_their_numbers(make_engine):
-    engine = make_engine()
-    engine.client.add(0, "one", ABC, ())
-    engine.client.add(1, "two", XYZ, ())
-    engine.client.add(2, "idle", XYZ, ())
-    engine.end()
-    first = engine.plan(0)
-    second = engine.plan(1)
-    engine.client.close_outstanding(RequestError("on request"))
-    assert {closure[:2] for closure in engine.client.requests.take_closed()} == {
-        ("one", first),
-        ("two", second),
-    }
-    assert engine.client.refusal() is None
-    engine.client.refuse(RequestError("for a while"), 60.0)
-    (closure,) = engine.client.requests.take_closed()
-    assert closure[:2] == ("idle", second + 1)
-    assert "for a while" in str(engine.client.refusal())
-    assert 50.0 < engine.client.refused_for() <= 60.0
-    engine.client._refused_until = 0.0
-    assert engine.client.refused_for() == 0.0
-    assert engine.client.refusal() is None
-    engine.begin()
 
 
 @pytest.mark.parametrize("isolate", [False, True])
@@ -244,16 +194,6 @@ def test_a_worker_may_be_quicker_than_what_the_engine_tells_it(
     assert engine.allowed(step, 0) == {ord("a")}
 
 
-def test_tokens_still_to_come_reach_the_next_worker(make_engine):
-    engine = make_engine()
-    step = engine.first_step()
-    engine.end()
-    engine.begin(isolate=True)
-    engine.land(step, ord("a"))
-    engine.until(lambda: engine.accepted(step))
-    assert engine.allowed(engine.plan(0), 0) == {ord("b")}
-
-
 def test_what_failed_stays_closed_with_the_next_worker(make_engine):
     engine = make_engine()
     engine.client.add(
@@ -296,7 +236,10 @@ def test_a_spec_that_compiles_no_more_fails_its_request(make_engine):
     engine = make_engine()
     bad = gp.OutputSpec.grammar("start: not_there", "lark")
     engine.client.add(0, "bad", bad, ())
-    assert engine.allowed(engine.plan(0), 0) == {END}
+    step = engine.plan(0)
+    (closure,) = unheard(engine, step)
+    assert closure[:2] == ("bad", step)
+    assert engine.allowed(step, 0) == {END}
     error = engine.request(0).error
     assert isinstance(error, GrammarError)
     assert error.request_id == "bad"
@@ -322,70 +265,33 @@ def test_a_worker_says_why_it_gives_up(make_engine):
     assert engine.codes[-1] == 1
 
 
-def test_refusals_close_rows_without_a_worker(make_engine):
+def test_refusals_close_rows_without_a_worker_and_tell_their_steps(make_engine):
     engine = make_engine()
-    engine.client.add(0, "one", ABC, ())
+    for slot, name in enumerate(("one", "two", "idle")):
+        engine.client.add(slot, name, ABC, ())
     engine.until(lambda: bool(engine.said))
     engine.end()
+    closed = engine.client.requests.take_closed
+    first = engine.plan(0)
+    second = engine.plan(1)
+    engine.client.close_outstanding(RequestError("on request"))
+    told = {closure[:2] for closure in closed()}
+    assert told == {("one", first), ("two", second)}
+    assert engine.client.refusal() is None
     verdict = engine.client.prepare(XYZ)
-    engine.client.refuse(RequestError("no more"), 0.2)
+    engine.client.refuse(RequestError("no more"), 60.0)
     with pytest.raises(RequestError, match="no more"):
         verdict.result(0)
+    assert [closure[:2] for closure in closed()] == [("idle", second + 1)]
     assert engine.allowed(engine.plan(0), 0) == {END}
-    with pytest.raises(RequestError, match="request two: no more"):
-        engine.client.add(1, "two", XYZ, ())
-    time.sleep(0.2)
-    engine.client.add(1, "two", XYZ, ())
+    assert "no more" in str(engine.client.refusal())
+    assert 50.0 < engine.client.refused_for() <= 60.0
+    with pytest.raises(RequestError, match="request late: no more"):
+        engine.client.add(3, "late", XYZ, ())
+    engine.client._refused_until = 0.0
+    assert (engine.client.refused_for(), engine.client.refusal()) == (0.0, None)
+    engine.client.add(3, "late", XYZ, ())
     engine.begin()
-    step = engine.plan(0, 1)
+    step = engine.plan(0, 3)
     assert engine.allowed(step, 0) == {END}
     assert engine.allowed(step, 1) == {ord("x")}
-
-
-def test_backends_hear_how_far_apart_the_steps_are(make_engine, monkeypatch):
-    paces = []
-    monkeypatch.setattr(Chooser, "pace", lambda chooser, seconds: paces.append(seconds))
-    engine = make_engine()
-    letters = gp.OutputSpec.regex("a{100}")
-    engine.client.add(0, "r", letters, ())
-    for _ in range(33):
-        step = engine.plan(0)
-        assert engine.allowed(step, 0) == {ord("a")}
-        engine.schedule(step)
-        time.sleep(0.004)
-        engine.land(step, ord("a"))
-    engine.until(lambda: engine.accepted(step))
-    assert len(paces) == 2
-    assert all(0.004 <= seconds < 0.5 for seconds in paces)
-
-
-def test_the_engine_is_told_what_the_worker_has_learnt(make_engine, monkeypatch):
-    monkeypatch.setattr(Chooser, "learnt_bytes", lambda self: 7 << 20)
-    engine = make_engine()
-    engine.until(lambda: engine.region.load(Counter.LEARNT) == 7 << 10)
-
-
-def test_the_times_of_all_steps_are_counted_though_their_ring_is_used_again(
-    make_engine,
-):
-    engine = make_engine()
-    engine.client.add(0, "r", gp.OutputSpec.regex("a*"), ())
-    steps = TOKEN_DEPTH + 100
-    for number in range(1, steps + 1):
-        step = engine.plan(0)
-        engine.schedule(step)
-        engine.land(step, ord("a"))
-        if number % 256 == 0:  # as the supervisor does
-            engine.until(lambda step=step: engine.accepted(step))
-            engine.client.times.read(256)
-    engine.until(lambda: engine.accepted(step))
-    seconds = engine.client.times.seconds
-    # the rest are too few to be read
-    assert sum(seconds["fill"].counts()[:-1]) == TOKEN_DEPTH
-    engine.client.times.read(256)
-    assert sum(seconds["fill"].counts()[:-1]) == TOKEN_DEPTH
-    engine.client.times.read()
-    for name in ("plan_to_mask", "accept", "fill"):
-        *counts, total = seconds[name].counts()
-        assert sum(counts) == steps
-        assert 0 < total < steps

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from rank_threads import HERE, WIDTH, on_ranks, pipeline, sharing, step
-from vocabularies import BYTES
 from worker_runs import until
 
 import guided_plugin as gp
@@ -34,17 +33,6 @@ def share(monkeypatch):
 def alone():
     with pipeline(mode="inline") as alone:
         yield alone
-
-
-@pytest.fixture
-def threads():
-    """The names of threads that this test has started, and that run."""
-    before = set(threading.enumerate())
-    return lambda: {
-        thread.name
-        for thread in set(threading.enumerate()) - before
-        if thread.is_alive()
-    }
 
 
 def add(*pipes, spec=SPECS[0]):
@@ -135,28 +123,6 @@ def test_drafts_on_two_machines(share, mode):
             found = [pipe.judge_drafts([0], tokens, logits) for pipe in pipes]
             assert all(torch.equal(masks, found[-1]) for masks in found)
             sampled = [ord("a"), NO_TOKEN, NO_TOKEN]
-
-
-def test_what_has_been_sent_is_not_sent_again(share):
-    near, far = share("ab")
-    add(near, far)
-    sizes = []
-    for number in range(12):
-        before = near.runtime.followers.sender.sent_bytes
-        same(number, near, far)
-        sizes.append(near.runtime.followers.sender.sent_bytes - before)
-    assert max(sizes) - min(sizes) == 4 * BYTES.words  # one mask
-    assert sizes[5:] == [min(sizes)] * 7
-
-
-def test_no_thread_outlives_its_pipeline(share, threads):
-    near, far = share("ab")
-    add(near, far)
-    same(1, near, far)
-    near.close()
-    assert "guided-sender" not in threads()
-    far.close()
-    assert "guided-mirror" not in threads()
 
 
 def test_rank_0_is_not_heard_any_more(share, caplog):

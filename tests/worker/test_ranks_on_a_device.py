@@ -183,20 +183,6 @@ def test_a_copy_waits_for_the_kernel_that_reads_its_place_on_the_device(ranks):
     assert both.seen == [1, 2, 3, 4, 5]
 
 
-def test_a_step_that_is_planned_twice_is_taken(ranks):
-    """A host may plan without asking for masks, or ask and not use them."""
-    both = ranks()
-    for step in range(1, 12):
-        both.fill(step)
-        both.device.run()
-        both.rank.plan(PLAN)
-        if step % 2:
-            both.rank.fill()
-        if step % 4 == 1:
-            both.rank.masks(step, len(PLAN.rows))
-    assert both.taken == 9
-
-
 @pytest.mark.parametrize("filled_first", [True, False])
 def test_other_slots_are_found_before_rank_0_may_write_over_them(ranks, filled_first):
     """At once, if the masks are there already."""
@@ -260,27 +246,6 @@ def test_a_rank_0_that_only_takes_long_is_told_and_waited_for(
     both.device.run()
     both.step()
     assert both.seen == [1]
-
-
-def test_closing_waits_for_what_the_device_still_reads(ranks):
-    both = ranks()
-    both.step()
-    assert not both.masks.settle(0.05)
-    both.fill(1)
-    both.device.run()
-    assert both.masks.settle(0.05)
-
-
-def test_rank_0_waits_for_the_others_before_its_own_device(monkeypatch):
-    """With every plan it asks for the step whose place is to be filled again."""
-    device = fake_cuda.Device(monkeypatch)
-    region = Region.create(Shape(2, WORDS, followers=1))
-    asked = []
-    masks = CudaMasks(mapped(region, device), asked.append)
-    for step in range(1, 4):
-        masks.claim(step)
-    assert asked == [1 - PLAN_DEPTH, 2 - PLAN_DEPTH, 3 - PLAN_DEPTH]
-    region.close()
 
 
 def test_without_other_ranks_places_are_free_when_tokens_came(monkeypatch):

@@ -19,9 +19,3 @@ def test_shared_memory():
             mib(256, vocabulary, 7)
         ]
         assert table[str(vocabulary)].strip("| ").split(" | ")[1:] == sizes
-
-
-def test_another_rank_takes_a_page():
-    alone = Shape(512, 4739)
-    eight = Shape(512, 4739, followers=7)
-    assert eight.size - alone.size == 4096

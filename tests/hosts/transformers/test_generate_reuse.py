@@ -11,7 +11,6 @@ from generating import PROMPTS, SPECS, encoded, recheck, same_until_stop
 from transformers import LogitsProcessor, StoppingCriteria
 
 from guided_plugin.errors import PipelineError
-from guided_plugin.grammar.table import Phase
 
 
 def test_a_second_use_is_an_error(tokenizer, model, guide):
@@ -57,20 +56,6 @@ def test_reuse_after_a_call_that_broke_off(tokenizer, vocabulary, model, guide):
     with pytest.raises(RuntimeError, match="out of memory"):
         generate(model, inputs, **kwargs)
     recheck(vocabulary, SPECS, generate(model, inputs, **kwargs))
-
-
-def test_pipelines_are_kept_and_never_shared(tokenizer, model, guide):
-    inputs = encoded(tokenizer, PROMPTS)
-    first = guide.generate_kwargs(SPECS)
-    second = guide.generate_kwargs(SPECS)
-    assert first.call._loans[0].pipeline is not second.call._loans[0].pipeline
-    generate(model, inputs, **first)
-    pipeline = first.call._loans[0].pipeline
-    assert pipeline.metrics().running == 3
-    del first
-    third = guide.generate_kwargs(SPECS)
-    assert third.call._loans[0].pipeline is pipeline
-    assert pipeline.metrics().running == 0
 
 
 def test_more_rows_than_slots(tokenizer, vocabulary, model, guide):
@@ -177,35 +162,3 @@ def test_a_worker_killed_in_a_step(tokenizer, vocabulary, model, make_guide, whe
     assert kwargs.errors == {}
     assert set(kwargs.call.complete().values()) <= {True, False}
     assert same_until_stop(rows[1], generate(model, inputs, do_sample=True)[1])
-
-
-def test_masks_are_asked_for_before_the_forward_pass(
-    tokenizer, vocabulary, model, make_guide
-):
-    guide = make_guide(model, mode="process")
-    kwargs = guide.generate_kwargs(SPECS)
-    ahead = []
-
-    class Watch(LogitsProcessor):
-        """The first processor: nothing but the forward pass is between the criteria and
-        this."""
-
-        def __call__(self, input_ids, scores):
-            if kwargs.call._run:
-                steps = kwargs.call._run._pipeline.runtime.steps
-                ahead.append(steps.planned - steps.follows)
-            return scores
-
-    kwargs["logits_processor"].insert(0, Watch())
-    recheck(vocabulary, SPECS, generate(model, encoded(tokenizer, PROMPTS), **kwargs))
-    assert len(ahead) > 3
-    assert set(ahead) == {1}
-
-
-def test_failures_are_seen_by_plugins_and_pads_are_none(tokenizer, model, guide):
-    kwargs = guide.generate_kwargs(SPECS)
-    generate(model, encoded(tokenizer, PROMPTS), **kwargs)
-    pipeline = kwargs.call._run._pipeline
-    assert all(
-        pipeline.phase(name) is not Phase.FAILED for name in kwargs.call._run.requests
-    )

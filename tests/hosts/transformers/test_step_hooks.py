@@ -10,7 +10,6 @@ from transformers import LogitsProcessor, StoppingCriteria, set_seed
 
 import guided_plugin as gp
 from guided_plugin.errors import PluginError
-from guided_plugin.hosts.transformers import call as call_module
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -95,62 +94,6 @@ def test_the_moments_in_a_step_of_generate(demo_tokenizer, model, guide, listene
     )
     assert steps[0] == ""
     assert set(steps[1:]) == {"criterion post_sampling after_stop_criteria "}
-
-
-def test_a_processor_alone_tells_a_step_in_the_next_one(
-    demo_tokenizer, model, guide, listener
-):
-    inputs = encoded(demo_tokenizer, PROMPTS)
-    rows = generate(model, inputs, logits_processor=[guide.logits_processor(MIXED)])
-    listener.check_order()
-    assert listener.tokens == by_step(rows)[:-1]
-
-
-def test_calls_without_a_guided_row_and_one_call_after_another(
-    demo_tokenizer, model, guide, listener
-):
-    inputs = encoded(demo_tokenizer, PROMPTS)
-    free = generate(model, inputs, **guide.generate_kwargs(None), max_new_tokens=3)
-    assert listener.tokens == by_step(free)
-    assert all(list(step.slots) == [gp.UNGUIDED] * 3 for step in listener.steps)
-    listener.steps.clear()
-    kwargs = guide.generate_kwargs(MIXED, reuse=True)
-    first = generate(model, inputs, **kwargs, max_new_tokens=3)
-    second = generate(model, inputs, **kwargs, max_new_tokens=2)
-    assert [step.index for step in listener.steps] == [0, 1, 2, 0, 1]
-    assert listener.tokens[-5:] == [*by_step(first), *by_step(second)]
-
-
-def test_a_forced_first_token_is_no_grammars(demo_tokenizer, listener, guide):
-    model = random_model(len(demo_tokenizer) + 61, kind="bart")
-    kwargs = guide.generate_kwargs(SPECS[0])
-    model.generate(
-        **encoded(demo_tokenizer, PROMPTS),
-        forced_bos_token_id=9,
-        max_new_tokens=3,
-        do_sample=True,
-        **kwargs,
-    )
-    assert listener.tokens[0] == [9, 9, 9]
-    assert list(listener.steps[0].slots) == [gp.UNGUIDED] * 3
-    assert gp.UNGUIDED not in listener.steps[1].slots
-
-
-def test_without_a_listener_no_step_is_made(demo_tokenizer, model, guide, monkeypatch):
-    assert not guide.compiler.plugins.listens_to_steps
-
-    def refuse(*arguments):
-        raise AssertionError("a step was made")
-
-    monkeypatch.setattr(call_module, "DecodeStep", refuse)
-    for hook in ("post_sampling", "after_stop_criteria"):
-        monkeypatch.setattr(guide.compiler.plugins, hook, refuse)
-    generate(
-        model,
-        encoded(demo_tokenizer, PROMPTS),
-        max_new_tokens=3,
-        **guide.generate_kwargs(MIXED),
-    )
 
 
 @pytest.mark.parametrize("hook", ["post_sampling", "after_stop_criteria"])
