@@ -20,7 +20,6 @@ from guided_plugin.cli.results import (
     Device,
     JsonOutput,
     Temperature,
-    marked,
     print_json,
     working,
 )
@@ -40,13 +39,6 @@ def demo(
     seed: Annotated[int, typer.Option(help="Another seed gives other outputs.")] = 0,
     temperature: Temperature = 0.8,
     device: Device = "cpu",
-    jump_forward: Annotated[
-        bool,
-        typer.Option(
-            "--jump-forward",
-            help="Jump over forced text, mark it, count forward passes.",
-        ),
-    ] = False,
     json_output: JsonOutput = False,
 ) -> None:
     """Decode three prompts with the tiny model that ships with the package, unguided
@@ -68,7 +60,7 @@ def demo(
         tokenizer = load_tokenizer(MODEL_DIR)
         model = load_model(MODEL_DIR, device)
         compiler = GrammarCompiler(model_vocabulary(tokenizer, model))
-        loop = DecodeLoop(model, compiler, jump_forward=jump_forward)
+        loop = DecodeLoop(model, compiler)
     # else hardly anything is forced
     compact = partial(OutputSpec.json_schema, whitespace="compact")
     specs = [compact(entry.schema) for entry in DEMOS]
@@ -83,7 +75,7 @@ def demo(
         """The outputs, and milliseconds a step."""
         start = time.perf_counter()
         outputs = loop.run(prompts, asked, sampling=sampling)
-        steps = max(output.forwards for output in outputs)
+        steps = max(len(output.tokens) + output.stopped for output in outputs)
         milliseconds = round((time.perf_counter() - start) * 1e3 / steps, 3)
         return outputs, milliseconds
 
@@ -105,8 +97,6 @@ def demo(
             {"text": text, "valid": not why, "why": why}
             for text, why in zip(texts, reasons, strict=True)
         ]
-        if jump_forward:
-            both[1]["jump"] = _jump(compiler, spec, outputs[1])
         shown.append(
             {
                 "name": entry.name,
@@ -134,10 +124,6 @@ def demo(
         )
     else:
         _show(shown, keywords)
-        if jump_forward:
-            print(
-                "Text that is dim, or in << >>, is forced: it took no forward pass of its own."
-            )
         print(
             f"A step took {unguided_ms:.2f} ms unguided and {guided_ms:.2f} ms guided on this machine."
         )
@@ -154,15 +140,6 @@ def _verdict(compiler: Any, spec: OutputSpec, text: str) -> str | None:
 
     instance = match_text(Position.start(compiler, spec), "output", text)
     return None if instance.accepted else instance.reason
-
-
-def _jump(compiler: Any, spec: OutputSpec, output: Any) -> dict[str, Any]:
-    """Which parts of an output took no forward pass of their own."""
-    from guided_plugin.diagnose.explain import jump_through
-
-    tokens = [*output.tokens, *compiler.vocabulary.stop_token_ids[: output.stopped]]
-    found = jump_through(compiler, spec, tokens)
-    return {"pieces": found.pieces, "tokens": found.tokens, "forwards": output.forwards}
 
 
 def _show(shown: list[dict[str, Any]], keywords: list[dict[str, Any]]) -> None:
@@ -182,13 +159,7 @@ def _show(shown: list[dict[str, Any]], keywords: list[dict[str, Any]]) -> None:
                 if one["valid"]
                 else f"[red]{escape(one['why'])}[/red]"
             )
-            text: Any = escape(one["text"])
-            if "jump" in one:
-                text = marked(one["jump"]["pieces"], console.is_terminal)
-                told += ", {tokens} tokens in {forwards} forward passes".format_map(
-                    one["jump"]
-                )
-            cells.append((text, told))
+            cells.append((escape(one["text"]), told))
         for row in zip(*cells, strict=True):
             table.add_row(*row)
         console.print(table)

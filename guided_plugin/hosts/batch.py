@@ -1,9 +1,5 @@
 """The tensors of a running batch of `DecodeLoop`, and how its tokens are drawn. Depends
-on nothing but torch.
-
-A `Batch` moves one token a forward pass. A `DraftBatch` moves a row as far as the
-tokens that it draws are those that were proposed for it.
-"""
+on nothing but torch."""
 
 from __future__ import annotations
 
@@ -150,136 +146,15 @@ class Batch:
             event.synchronize()
         return bool(flag)
 
-    def rows(self) -> list[list[int]]:
-        """What each row generated, and what came behind its stop token."""
-        return (
+    def outputs(self) -> list[tuple[tuple[int, ...], bool]]:
+        """What each row generated, up to its stop token, and whether there was one."""
+        rows = (
             torch.stack(self._generated, 1).tolist()
             if self._generated
             else [[] for _ in self.slots]
         )
-
-    def outputs(self) -> list[tuple[tuple[int, ...], bool, int]]:
-        """What each row generated, up to its stop token, whether there was one, and how
-        many forward passes that took."""
         found = []
-        for tokens, stops in zip(self.rows(), self._stop_ids, strict=True):
+        for tokens, stops in zip(rows, self._stop_ids, strict=True):
             end = next((i for i, token in enumerate(tokens) if token in stops), None)
-            found.append(
-                (
-                    tuple(tokens[:end]),
-                    end is not None,
-                    len(tokens) if end is None else end + 1,
-                )
-            )
+            found.append((tuple(tokens[:end]), end is not None))
         return found
-
-
-class DraftBatch(Batch):
-    """A batch whose rows move by several tokens a forward pass. The host waits for the
-    tokens of each."""
-
-    def __init__(self, *parts: Any, limits: tuple[int, bool]) -> None:
-        """`parts`: those of any batch. `limits`: the tokens that a row may generate,
-        and whether it goes on behind a stop token."""
-        super().__init__(*parts)
-        self._most, self._past_stops = limits
-        self._rows: list[list[int]] = [[] for _ in self.slots]
-        self._forwards = [0] * len(self.slots)
-        self._ended = [False] * len(self.slots)
-        self.newest: list[list[int]] = self._rows
-        """The tokens of the last step."""
-
-    def room(self, row: int) -> int:
-        """How many tokens a row may still generate."""
-        ended = self._ended[row] and not self._past_stops
-        return 0 if ended else max(self._most - len(self._rows[row]), 0)
-
-    def all_stopped(self) -> bool:
-        """Whether no row may go on."""
-        return not any(map(self.room, range(len(self.slots))))
-
-    def forward_drafts(self, drafts: list[tuple[int, ...]]) -> Tensor:
-        """Run the model over the newest tokens and each row's drafts; the logits that
-        follow the newest token, the first draft, and so on: [places, rows, width].
-        Behind a row's drafts they say nothing."""
-        longest = max(map(len, drafts))
-        rest = [[0] * (longest - len(each)) for each in drafts]
-        new = self._input.new_tensor
-        ahead = new([[*each, *none] for each, none in zip(drafts, rest, strict=True)])
-        there = new(
-            [[1] * len(each) + none for each, none in zip(drafts, rest, strict=True)]
-        )
-        places = torch.arange(1, longest + 1, device=self._input.device)
-        self._ahead = longest
-        out = self._model(
-            input_ids=torch.cat([self._input, ahead], 1),
-            attention_mask=torch.cat([self._attention, there], 1),
-            position_ids=torch.cat(
-                [self._positions, self._positions[:, -1:] + places], 1
-            ),
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=longest + 1,
-        )
-        if self._cache is None:
-            _check_cache(getattr(out, "past_key_values", None))
-        self._cache = out.past_key_values
-        return out.logits.float().transpose(0, 1).contiguous()  # type: ignore[no-any-return]
-
-    def take(self, sampled: list[list[int]], drafts: list[tuple[int, ...]]) -> None:
-        """Move each row past those of its drafts that were sampled in their places, and
-        the token behind them. sampled[p][row] was drawn behind p drafts."""
-        accepted = []
-        self.newest = []
-        for row, draft in enumerate(drafts):
-            count = 0
-            while count < len(draft) and draft[count] == sampled[count][row]:
-                count += 1
-            accepted.append(count)
-            tokens = [sampled[place][row] for place in range(count + 1)][
-                : self.room(row)
-            ]
-            stop = next(
-                (i for i, token in enumerate(tokens) if token in self._stop_ids[row]),
-                None,
-            )
-            if stop is not None and not self._past_stops:
-                del tokens[stop + 1 :]
-            self._forwards[row] += not self._ended[row] and bool(tokens)
-            self._ended[row] |= stop is not None
-            self._rows[row] += tokens
-            self.newest.append(tokens)
-        self._go_on(accepted)
-
-    def _go_on(self, accepted: list[int]) -> None:
-        """Take back what was not accepted: hidden where another row accepted more, else
-        dropped."""
-        most = max(accepted)
-        if most < self._ahead:
-            self._cache.crop(most - self._ahead)
-        new = self._input.new_tensor
-        kept = new([[1] * count + [0] * (most - count) + [1] for count in accepted])
-        self._attention = torch.cat([self._attention, kept], 1)
-        self._positions = self._positions[:, -1:] + new(accepted)[:, None] + 1
-        self._input = new([[each[-1] if each else 0] for each in self.newest])
-
-    def rows(self) -> list[list[int]]:
-        """What each row generated, up to its stop token unless it went on behind it."""
-        return self._rows
-
-    def outputs(self) -> list[tuple[tuple[int, ...], bool, int]]:
-        """As of any batch, with the forward passes that were counted."""
-        told = zip(super().outputs(), self._forwards, strict=True)
-        return [(tokens, stopped, forwards) for (tokens, stopped, _), forwards in told]
-
-
-def _check_cache(cache: Any) -> None:
-    """Refuse a cache that can't forget its last tokens."""
-    layers = {type(layer).__name__ for layer in getattr(cache, "layers", ())}
-    if layers != {"DynamicLayer"}:
-        others = ", ".join(sorted(layers - {"DynamicLayer"})) or type(cache).__name__
-        raise ConfigError(
-            f"needs a cache of keys and values of all tokens, not {others}",
-            where="jump_forward",
-            hint="this model keeps a window or a state: use jump_forward=False",
-        )

@@ -22,12 +22,10 @@ from torch import Tensor
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import ConfigError, GuidedError, did_you_mean, shown
-from guided_plugin.grammar.forced import DRAFTS
-from guided_plugin.hosts.batch import Batch, DraftBatch, Sampling
-from guided_plugin.kernels import mask_rows
+from guided_plugin.hosts.batch import Batch, Sampling
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import NO_TOKEN, UNGUIDED, DecodeStep
+from guided_plugin.step import UNGUIDED, DecodeStep
 from guided_plugin.worker.ranks.group import RankGroup
 
 __all__ = ["DecodeLoop", "Output", "Sampling"]
@@ -47,8 +45,6 @@ class Output:
     unenforced: tuple[str, ...] = ()
     """Keywords of its spec that nothing enforced, as `unenforced_keywords` allows:
     check it by them."""
-    forwards: int = 0
-    """Forward passes of the model that the row took part in until it stopped."""
     closed: str = ""
     """With `close_before_length`: `led`, if it was led to its end before its token
     limit, or `unprotected: ...`, why it could be cut there. Else empty."""
@@ -67,20 +63,14 @@ class DecodeLoop:
         processors: Sequence[str] = ("guided",),
         mode: Mode = "auto",
         ranks: RankGroup | None = None,
-        jump_forward: bool = False,
         **unknown: Never,
     ) -> None:
         """`processors`: in their order, by the names that plugins gave them; `guided`
         is the pipeline.
 
         `ranks`: of a model that runs on several. Each has a loop and makes the same
-        calls; the outputs of rank 0 have the errors.
-
-        `jump_forward`: text that the grammar forces takes no forward pass for each
-        token. One verifies up to seven, and a token is taken only if it is sampled in
-        its place, so that nothing but the time changes. With the grammars in this
-        thread, and no other processors."""
-        _refuse(unknown, ("max_rows", "processors", "mode", "ranks", "jump_forward"))
+        calls; the outputs of rank 0 have the errors."""
+        _refuse(unknown, ("max_rows", "processors", "mode", "ranks"))
         if not isinstance(compiler, GrammarCompiler):
             hint = "DecodeLoop(model, GrammarCompiler(Vocabulary.from_tokenizer(tokenizer)))"
             what = f"must be a GrammarCompiler, not {type(compiler).__name__}"
@@ -91,10 +81,6 @@ class DecodeLoop:
                 where="processors",
                 hint="plugins come before or after it",
             )
-        _check_jump(jump_forward, processors, mode, ranks)
-        if jump_forward and mode == "auto":
-            mode = "inline"
-        self._jumps = jump_forward
         self._model = model
         self._plugins = compiler.plugins
         self.pipeline = StepPipeline(
@@ -102,7 +88,6 @@ class DecodeLoop:
             max_slots=max_rows,
             device=model.device,
             mode=mode,
-            drafts=DRAFTS if jump_forward else 0,
             ranks=ranks,
         )
         compiler.vocabulary.check_width(model.get_output_embeddings().weight.shape[0])
@@ -164,24 +149,15 @@ class DecodeLoop:
                     *self._slots(list(requests.values())),
                     sampling or Sampling(),
                 )
-                batch: Batch
-                if self._jumps:
-                    batch = drafts = DraftBatch(
-                        self._model, *parts, limits=(max_new_tokens, ignore_stop)
-                    )
-                    index = 0
-                    while not drafts.all_stopped():
-                        index += self._jump(drafts, index)
-                else:
-                    batch = Batch(self._model, *parts)
-                    for index in range(max_new_tokens):
-                        self.step(batch, index)
-                        if batch.all_stopped() and not ignore_stop:
-                            break
-                for (row, name), (tokens, stopped, forwards) in zip(
+                batch = Batch(self._model, *parts)
+                for index in range(max_new_tokens):
+                    self.step(batch, index)
+                    if batch.all_stopped() and not ignore_stop:
+                        break
+                for (row, name), (tokens, stopped) in zip(
                     requests.items(), batch.outputs(), strict=True
                 ):
-                    outputs[row] = Output(tokens, stopped, forwards=forwards)
+                    outputs[row] = Output(tokens, stopped)
                     if name:
                         request = self.pipeline.request(name)
                         outputs[row] = replace(
@@ -233,52 +209,6 @@ class DecodeLoop:
             self.pipeline.plan(self.pipeline.planned)
             self.pipeline.fill_mask()
 
-    @torch.inference_mode()
-    def _jump(self, batch: DraftBatch, index: int) -> int:
-        """One forward pass: each row gets those tokens that must follow and were
-        sampled, and one more. The steps that this is to hooks: as many as the most
-        tokens of a row."""
-        slots = [slot for slot in batch.slots if slot != UNGUIDED]
-        newest = [
-            tokens
-            for tokens, slot in zip(batch.newest, batch.slots, strict=True)
-            if slot != UNGUIDED
-        ]
-        forced = iter(self.pipeline.forced(slots, newest) if slots else ())
-        drafts = [
-            next(forced)[: max(batch.room(row), 1) - 1] if slot != UNGUIDED else ()
-            for row, slot in enumerate(batch.slots)
-        ]
-        logits = batch.forward_drafts(drafts)
-        places, rows, _ = logits.shape
-        logits = logits.flatten(0, 1)
-        if slots:
-            guided = [row for row, slot in enumerate(batch.slots) if slot != UNGUIDED]
-            due = [NO_TOKEN] * (len(slots) * (DRAFTS + 1))
-            for place in range(DRAFTS):
-                due += [
-                    drafts[row][place] if place < len(drafts[row]) else NO_TOKEN
-                    for row in guided
-                ]
-            masks = self.pipeline.judge_drafts(
-                slots, torch.tensor(due, device=logits.device), logits
-            )
-            masked = [place * rows + row for place in range(places) for row in guided]
-            where = torch.tensor(masked, dtype=torch.int32, device=logits.device)
-            mask_rows(
-                logits, masks[: len(masked)], where, self.pipeline.vocabulary_size
-            )
-        batch.take(batch.sample(logits).view(places, rows).tolist(), drafts)
-        for place, tokens in enumerate(
-            itertools.zip_longest(*batch.newest, fillvalue=NO_TOKEN)
-        ):
-            step = DecodeStep(
-                index + place, batch.slots, torch.tensor(tokens, device=logits.device)
-            )
-            self._plugins.post_sampling(step)
-            self._plugins.after_stop_criteria(step)
-        return max(map(len, batch.newest))
-
     def _slots(
         self, requests: list[str | None]
     ) -> tuple[list[int], list[tuple[int, ...]]]:
@@ -328,31 +258,4 @@ def _check_call(prompts: Any, specs: Any, most: Any) -> None:
             f"must be a count, not {shown(most)}",
             where="max_new_tokens",
             hint="such as 256",
-        )
-
-
-def _check_jump(
-    jumps: object, processors: Sequence[str], mode: Mode, ranks: RankGroup | None
-) -> None:
-    """Refuse what is no switch, and what does not go together with `jump_forward`."""
-    where = "jump_forward"
-    if not isinstance(jumps, bool):
-        raise ConfigError(
-            f"must be True or False, not {shown(jumps)}",
-            where=where,
-            hint="leave it out",
-        )
-    if jumps and mode == "process":
-        what = "works only with the grammars in this thread"
-        raise ConfigError(what, where=where, hint="use mode='inline'")
-    if jumps and ranks is not None:
-        raise ConfigError(
-            "works only on one rank",
-            where=where,
-            hint="leave ranks out, or jump_forward",
-        )
-    if jumps and tuple(processors) != (_GUIDED,):
-        hint = "leave processors out, or jump_forward"
-        raise ConfigError(
-            "works without other logits processors", where=where, hint=hint
         )

@@ -9,12 +9,11 @@ mask kernel.
        append, stop     (host)
     finish_update(n)    the grammars accept the tokens
 
-With speculative drafts one call takes their place: `judge_drafts`.
+With speculative drafts two calls take their place: `send_drafts` and `draft_masks`.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 import weakref
@@ -29,15 +28,12 @@ from guided_plugin.compiling.background import outside_own_threads
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
-from guided_plugin.grammar.forced import ForcedTokens
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.kernels import mask_rows
 from guided_plugin.metrics import PipelineMetrics, StepFigures, StepStatistics
-from guided_plugin.pipeline.inline import InlineRuntime
 from guided_plugin.pipeline.requests import PipelineRequests
 from guided_plugin.pipeline.runtime import checked_device, make_runtime
 from guided_plugin.step import (
-    NO_TOKEN,
     UNGUIDED,
     OfferedDrafts,
     RequestInfo,
@@ -57,10 +53,10 @@ _PLANNED = ("fill_mask",)
 _FILLED = ("apply_mask", "take_masks", "plan")
 _MASKED = ("schedule_update", "take_masks", "apply_mask(again=True)")
 _SAMPLED = ("finish_update",)
-_DRAFTS = ("judge_drafts", "send_drafts", "draft_masks")
+_DRAFTS = ("send_drafts", "draft_masks")
 _ORDER = (
     "the order is plan, fill_mask, apply_mask, schedule_update, finish_update; remove_request makes a plan"
-    " stale; StepPipeline(drafts=...) has judge_drafts alone"
+    " stale; StepPipeline(drafts=...) has send_drafts and draft_masks alone"
 )
 
 
@@ -110,12 +106,11 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         """Columns of the logits from here on are forbidden."""
         self._on_cuda = self.device.type == "cuda"
         self._plan = _NOTHING
-        self._due = _DRAFTS if drafts else _ENDED
+        self._due: tuple[str, ...] = _DRAFTS if drafts else _ENDED
         self._last_slots: tuple[int, ...] = ()
         self._width = -1
         self.mask: Tensor | None = None
         """[guided rows, words] int32: the masks that the last step used."""
-        self._forced: ForcedTokens | None = None
         self._clock = [0.0] * 5
         self._figures = StepFigures()
 
@@ -237,20 +232,12 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
 
     # In place of the five verbs
 
-    def judge_drafts(
-        self, slots: Sequence[int], tokens: Tensor, logits: Tensor
-    ) -> Tensor:
-        """A whole step of the requests in `slots`, for a host that proposes drafts and
-        masks by itself: the masks of `send_drafts`, at once. `logits`: as in
-        `take_masks`."""
-        self._check_order("judge_drafts")
-        return self.draft_masks(self.send_drafts(slots, tokens), logits)
-
     def send_drafts(
         self, slots: Sequence[int], tokens: Tensor, *, offers: bool | None = None
     ) -> DraftStep:
-        """The first half: new tokens and drafts of the requests in `slots` are on their
-        way to the grammars. `draft_masks` must come before the third call after this
+        """For a host that proposes drafts and masks by itself, the first half of a
+        step: new tokens and drafts of the requests in `slots` are on their way to the
+        grammars. `draft_masks` must come before the third call after this
         one.
 
         `tokens` has blocks in the order of `slots`: `drafts + 1` with the tokens that
@@ -295,7 +282,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
     def draft_masks(self, step: DraftStep, logits: Tensor) -> Tensor:
         """The second half: `drafts + 1` blocks of [slots, words] masks on the device:
         the masks after none of a request's drafts, after the first, and so on. What is
-        launched next sees them complete."""
+        launched next sees them complete. `logits`: as in `take_masks`."""
         self._check_order("draft_masks")
         if self.runtime.newest - step.number > 2:
             what = "draft_masks was called where the masks of its step are gone"
@@ -304,26 +291,6 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
             )
         self.mask, _ = self._fetch_masks(step.number, step.masks, logits)
         return self.mask
-
-    def forced(
-        self, slots: Sequence[int], tokens: Sequence[Sequence[int]]
-    ) -> list[tuple[int, ...]]:
-        """Up to `drafts` tokens that must follow in each of some slots, behind those
-        that were sampled for it since its last step: drafts for `judge_drafts`, which
-        is then told of no sampled tokens. For hosts in whose thread the grammars
-        work."""
-        if not isinstance(self.runtime, InlineRuntime) or not self.drafts:
-            raise PipelineError(
-                "forced tokens are only for hosts that verify drafts, with the grammars in their thread",
-                hint="use mode='inline' and drafts=7",
-            )
-        if self._forced is None:
-            self._forced = ForcedTokens(self.compiler.vocabulary)
-        table = self.runtime.table
-        for each in itertools.zip_longest(*tokens, fillvalue=NO_TOKEN):
-            table.accept(tuple(slots), each)
-        self._report(self.runtime.take_failures())
-        return [self._forced.after(table.requests[slot], self.drafts) for slot in slots]
 
     # Around them
 

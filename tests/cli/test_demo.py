@@ -39,28 +39,6 @@ def test_demo_json(run):
     assert "refused at" in found["demos"][0]["unguided"]["why"]
 
 
-def test_what_the_grammar_forces_is_marked(run):
-    found = run("demo", "--jump-forward", "--json").json
-    plain = run("demo", "--json", "--temperature", "0").json
-    greedy = run("demo", "--jump-forward", "--json", "--temperature", "0").json
-    for shown, entry, before, after in zip(
-        found["demos"], DEMOS, plain["demos"], greedy["demos"], strict=True
-    ):
-        jump = shown["guided"]["jump"]
-        assert "".join(text for text, _ in jump["pieces"]) == shown["guided"]["text"]
-        assert jump["forwards"] < 0.7 * jump["tokens"]
-        first, *_ = entry.schema["required"]
-        assert jump["pieces"][0][0].startswith(f'{{"{first}"')
-        assert jump["pieces"][0][1]
-        assert "jump" not in shown["unguided"]
-        assert after["guided"]["text"] == before["guided"]["text"]
-    shown = run("demo", "--jump-forward").out
-    assert '<<{"name":">>' in shown
-    assert "in << >>" in shown
-    assert "forward" in shown
-    assert "guided, compact" in shown
-
-
 def test_what_one_keyword_does(run, one):
     plain, maximum, enum = run("demo", "--json").json["keywords"]
     before, with_maximum, with_enum = (

@@ -16,7 +16,6 @@ PROMPTS = [[5], [7, 8, 9], [11, 3]]
 HOW = {
     "inline": {"mode": "inline"},
     "process": {"mode": "process"},
-    "jump": {"jump_forward": True},
 }
 ENDS = {
     "many": ("tag", [[token] for token in range(20, 40)]),

@@ -283,17 +283,16 @@ def test_drafts_are_judged_in_one_call(mode):
             ([slot], 1, r"5 sampled and proposed tokens are expected, not \(1,\)"),
         ):
             with pytest.raises(PipelineError, match=says):
-                pipeline.judge_drafts(slots, torch.zeros(count).long(), logits)
+                pipeline.send_drafts(slots, torch.zeros(count).long())
         assert pipeline.token_sink() is None
         a = ord("a")
         b = ord("b")
-        masks = pipeline.judge_drafts(
-            [slot], torch.tensor([NO_TOKEN, NO_TOKEN, NO_TOKEN, a, b]), logits
+        step = pipeline.send_drafts(
+            [slot], torch.tensor([NO_TOKEN, NO_TOKEN, NO_TOKEN, a, b])
         )
+        masks = pipeline.draft_masks(step, logits)
         assert tokens_of(masks.numpy()) == [[a], [b], [END]]
-        pipeline.judge_drafts(
-            [slot], torch.tensor([a, b, NO_TOKEN, NO_TOKEN, NO_TOKEN]), logits
-        )
+        pipeline.send_drafts([slot], torch.tensor([a, b, NO_TOKEN, NO_TOKEN, NO_TOKEN]))
         assert pipeline.tokens("one") == (a, b)
 
 
@@ -307,9 +306,8 @@ def test_drafts_see_which_items_they_would_repeat(pipe):
         )
         for sampled, drafts in ((b'["a"', [NO_TOKEN] * 3), (b"", b',"b')):
             block = [*sampled, *[NO_TOKEN] * (4 - len(sampled)), *drafts]
-            masks = pipeline.judge_drafts(
-                [slot], torch.tensor(block), torch.zeros(4, WIDTH)
-            )
+            step = pipeline.send_drafts([slot], torch.tensor(block))
+            masks = pipeline.draft_masks(step, torch.zeros(4, WIDTH))
         seen = [bytes(i for i in row if i < 256) for row in tokens_of(masks.numpy())]
         assert seen == [b",]", b'"', b"b", b'"']
         assert pipeline.tokens("one") == tuple(b'["a"')

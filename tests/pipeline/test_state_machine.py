@@ -437,7 +437,7 @@ def test_drafts_in_any_order(mode, compiler):
                 verb = source.choice([*VERBS, "take_masks"])
                 with pytest.raises(
                     PipelineError,
-                    match=rf"^{verb} was called where judge_drafts is due",
+                    match=rf"^{verb} was called where send_drafts is due",
                 ):
                     getattr(pipe, verb)(*GIVEN.get(verb, ()))
             elif kind == "send":
@@ -474,7 +474,6 @@ def test_drafts_in_any_order(mode, compiler):
     with gp.StepPipeline(compiler, max_slots=1, mode=mode) as pipe:
         for name, given in (
             ("send_drafts", ([0], tokens)),
-            ("judge_drafts", ([0], tokens, logits)),
             ("draft_masks", (step, logits)),
         ):
             said = f"^{name} was called where plan is due"
