@@ -25,12 +25,12 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Characters:
-    """One character out of ranges and Unicode properties; out of nothing, it matches no
+    """One character out of ranges and general categories of Unicode; out of nothing, it matches no
     text."""
 
     ranges: Ranges = ()
     properties: tuple[str, ...] = ()
-    """Without the backslash: `p{L}`, `P{Script=Greek}`."""
+    """Without the backslash: `p{L}`, `P{Lu}`."""
     negated: bool = False
 
 
@@ -324,7 +324,7 @@ class _Parser:
         if found is None or name is None:
             self.refuse(
                 "an unknown property",
-                r"known are categories, as in \p{Lu}, scripts, as in \p{Script=Greek}, and binary properties",
+                r"known are general categories, as in \p{Lu}; write others as ranges, as in [\u0370-\u03ff]",
             )
         self.at = found.end()
         return Characters(properties=(f"{found[0][0]}{{{name}}}",))

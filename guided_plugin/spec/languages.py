@@ -37,7 +37,7 @@ _MOST_NODES = 20_000
 """Nodes of a tree besides what its pattern has: anchors in optional parts may double
 what follows them. Chosen, not measured."""
 _MOST_UNROLLED = 32
-"""Repetitions of a part with lookahead that are written out. Chosen, not measured."""
+"""Repetitions of a part with an anchor that are written out. Chosen, not measured."""
 
 
 def tree_bytes(source: str, tree: Node) -> int:
@@ -173,17 +173,11 @@ class _Resolver:
         high = repeat.high
         if high == 0:
             return then(start)
-        looks = any(isinstance(each, Look) for each in _nodes(part))
-        if high == 1 or (
-            looks and high is not None and max(low, high) <= _MOST_UNROLLED
-        ):
-            again = Repeat(part, max(low - 1, 0), high - 1)
-            once = self.followed(
-                [*flat(part), again] if again.high else flat(part), then
-            )
+        if high == 1:
+            once = self.followed(flat(part), then)
             return _any_of([then(start) if low == 0 else None, once(start)])
-        if looks:
-            return self.looking_each_time(repeat, then, start)
+        if any(isinstance(each, Look) for each in _nodes(part)):
+            raise _NotRegularError("a lookahead inside a repetition")
         if low > 0:
             if low > _MOST_UNROLLED:
                 raise _NotRegularError("an anchor inside a repetition of many times")
@@ -202,36 +196,6 @@ class _Resolver:
         later = self.repeated(Repeat(part, 0, fewer), then, False)
         alone = self.at(part, lambda first: _empty_only(then(first)), True)
         return _any_of([then(True), alone, _joined(first and _filled(first), later)])
-
-    def looking_each_time(
-        self, repeat: Repeat, then: _Then, start: bool
-    ) -> Node | None:
-        """An endless repetition of one character with lookahead before or after it, up
-        to the text's end."""
-        if then(False) == then(start) == ANYTHING and repeat.low <= _MOST_UNROLLED:
-            return self.followed([repeat.part] * repeat.low, then)(start)
-        parts = flat(repeat.part)
-        looks = [part for part in parts if isinstance(part, Look)]
-        others = [part for part in parts if not isinstance(part, Look)]
-        plain = len(others) == 1 and isinstance(others[0], Characters)
-        anchored = start and (
-            Anchor(start=True) in _nodes(repeat) or then(True) != EMPTY
-        )
-        first = isinstance(parts[0], Characters)
-        last = isinstance(parts[-1], Characters)
-        if not plain or first == last or anchored or then(False) != EMPTY:
-            raise _NotRegularError("a lookahead inside a repetition")
-        refused = []
-        for look in looks:
-            ahead = self.followed([*flat(look.part), ANYTHING], _end)(False)
-            refused.append(ahead if look.negated else _opposite(ahead))
-        wrong = _any_of(refused)
-        one = Repeat(ANY, 1, None)
-        # Before a character the text goes on; after one it may end.
-        somewhere = (
-            _joined(one, wrong) if first else _joined(ANYTHING, _both([one, wrong]))
-        )
-        return _both([Repeat(others[0], repeat.low, repeat.high), _opposite(somewhere)])
 
 
 def _empty_only(rest: Node | None) -> Node | None:

