@@ -48,21 +48,6 @@ _RESPONSE_TYPES = (
     "regex_schema",
     "structural_tag",
 )
-_TGI_TYPES = ("json", "json_schema", "regex")
-
-# vLLM before `structured_outputs`: names with this prefix, next to each other in a
-# request.
-_GUIDED = "guided_"
-_GUIDED_KEYS = (
-    "json",
-    "json_object",
-    "regex",
-    "choice",
-    "grammar",
-    "whitespace_pattern",
-    "decoding_backend",
-)
-_GUIDED_BACKENDS = {"auto": "auto", "xgrammar": "xgrammar", "guidance": "llguidance"}
 
 _MOST_KEYS = 100
 """Of a form; there are half as many to ask with."""
@@ -119,8 +104,6 @@ def read(obj: Any) -> Form | None:
         inner = read(form["format"])
         return inner and inner._replace(place=f"format.{inner.place}".rstrip("."))
     options = {name: form.pop(name) for name in OPTIONS if name in form}
-    if any(key.startswith(_GUIDED) for key in form):
-        return _guided(form, options)
     kind = form.get("type")
     if isinstance(kind, str) and (
         kind in _RESPONSE_TYPES or form.keys().isdisjoint({*KINDS, "json"})
@@ -162,17 +145,7 @@ def file_hint(given: object) -> str:
 
 
 def _typed(kind: str, form: Mapping[str, Any], options: dict[str, Any]) -> Form | None:
-    """OpenAI's, LMDeploy's and TGI's forms: the key `type` says what it is."""
-    if kind in _TGI_TYPES and "value" in form:
-        _check_keys(form, ("type", "value", *OPTIONS), "grammar of TGI")
-        if kind == "json_schema":
-            return _schema(form["value"], options, "value")
-        return Form(
-            "regex" if kind == "regex" else "json_schema",
-            form["value"],
-            options,
-            "value",
-        )
+    """OpenAI's and LMDeploy's forms: the key `type` says what it is."""
     if kind == "json_schema" and "schema" in form and kind not in form:
         # `text.format` of OpenAI's Responses: what others wrap lies next to `type`.
         _check_keys(
@@ -184,8 +157,6 @@ def _typed(kind: str, form: Mapping[str, Any], options: dict[str, Any]) -> Form 
         hint = did_you_mean(kind, _RESPONSE_TYPES)
         if of_schema or kind in ("object", "array", "string"):
             hint = _PASSED
-        elif kind in _TGI_TYPES:
-            hint = f'{{"type": "{kind}", "value": ...}}'
         raise SpecError(
             f"unknown response format {shown(kind)}", where="type", hint=hint
         )
@@ -236,49 +207,18 @@ def _schema(value: Any, options: dict[str, Any], place: str) -> Form:
     )
 
 
-def _guided(form: Mapping[str, Any], options: dict[str, Any]) -> Form:
-    """vLLM's older fields, `guided_json` and so on: those of `structured_outputs` under
-    other names."""
-    _check_keys(
-        form, [*(_GUIDED + name for name in _GUIDED_KEYS), *OPTIONS], _WHERE_GUIDED
-    )
-    later = {name.removeprefix(_GUIDED): value for name, value in form.items()}
-    backend = later.pop("decoding_backend", "auto")
-    known = None
-    if isinstance(backend, str):
-        # options of the backend come after a colon
-        known = _GUIDED_BACKENDS.get(backend.partition(":")[0])
-    if known is None:
-        hint = did_you_mean(backend, _GUIDED_BACKENDS)
-        raise SpecError(
-            f"unknown backend {shown(backend)}",
-            where="guided_decoding_backend",
-            hint=hint,
-        )
-    if known != "auto":
-        options.setdefault("backend", known)
-    return _keyed(later, options, _GUIDED)
-
-
-_WHERE_GUIDED = "guided decoding of vLLM"
-
-
-def _keyed(form: Mapping[str, Any], options: dict[str, Any], prefix: str = "") -> Form:
+def _keyed(form: Mapping[str, Any], options: dict[str, Any]) -> Form:
     """Our own form and vLLM's `structured_outputs`: the key that names the kind holds
-    the constraint.
-
-    `prefix`: of the names as the client wrote them.
-    """
+    the constraint."""
     # `json_object: false` is vLLM's way to leave it out; false as a schema is a schema.
     absent = {"json_object"} if form.get("json_object") is False else set()
     named = [key for key in (*KINDS, "json") if key in form and key not in absent]
     if len(named) != 1:
-        kinds = _GUIDED_KEYS[:5] if prefix else KINDS
-        hint = "give exactly one of " + ", ".join(prefix + name for name in kinds)
-        what = f"more than one constraint: {', '.join(prefix + name for name in named)}"
+        hint = "give exactly one of " + ", ".join(KINDS)
+        what = f"more than one constraint: {', '.join(named)}"
         if not named:
             what = "no constraint"
-            if absent and not prefix:
+            if absent:
                 way_out = "write true for any JSON object, give another constraint, or leave it out"
                 raise _not_true(False, way_out)
             name = next(
@@ -294,20 +234,22 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any], prefix: str = "") -
                 "allOf",
             }:
                 hint = _PASSED
-            elif name and not prefix:
-                hint = did_you_mean(name, (*KINDS, "json"))
-        raise SpecError(what, where=_WHERE_GUIDED if prefix else WHOLE, hint=hint)
+            elif name:
+                # as vLLM's requests had it before 0.12
+                meant = name.removeprefix("guided_")
+                hint = did_you_mean(meant, (*KINDS, "json"))
+        raise SpecError(what, where=WHOLE, hint=hint)
     known = (*KINDS, "json", "syntax", *_VLLM_KEYS)
     for name in form:
         if name not in (*known, *_VLLM_INTERNAL):
             hint = did_you_mean(name, (*known, *OPTIONS))
             raise SpecError(f"unknown key {shown(name)}", where=name, hint=hint)
     value = form[named[0]]
-    place = prefix + named[0]
+    place = named[0]
     # None: vLLM's `json`
     kind = next((kind for kind in KINDS if kind == named[0]), None)
     if "whitespace_pattern" in form:
-        where = f"{prefix}whitespace_pattern"
+        where = "whitespace_pattern"
         allowed = whitespace_of(form["whitespace_pattern"], where)
         if options.setdefault("whitespace", allowed) != allowed == "compact":
             hint = "leave one of the two out"

@@ -102,12 +102,10 @@ def test_what_is_wrong_is_said_with_place_and_way_out(make, arguments, options, 
         getattr(OutputSpec, make)(*arguments, **options)
 
 
-@pytest.mark.parametrize(
-    "name", [*BOUNDS, "stop_token_ids", "start_after", "guided_decoding_backend", 5**9]
-)
+@pytest.mark.parametrize("name", [*BOUNDS, "stop_token_ids", "start_after", 5**9])
 def test_a_number_that_python_does_not_write_is_refused(name):
     with pytest.raises(SpecError, match=r"a number of over 40 digits|has the key"):
-        OutputSpec.parse({"guided_regex": "a", name: 10**5000})
+        OutputSpec.parse({"regex": "a", name: 10**5000})
 
 
 def nested(depth, wrap):
@@ -276,7 +274,7 @@ def test_a_pattern_of_whitespace_that_may_be_none_is_a_layout(pattern, whitespac
     assert matched == {True} if whitespace == "flexible" else re.fullmatch(pattern, "")
     for form in (
         {"json": {}, "whitespace_pattern": pattern},
-        {"guided_json": {}, "guided_whitespace_pattern": pattern},
+        {"json": {}, "whitespace_pattern": pattern},
     ):
         assert OutputSpec.parse(form).whitespace == whitespace
 
