@@ -245,7 +245,7 @@ soak chaos: $(VLLM_STAMP)
 		$(addprefix --out ,$(OUT)) $(ARGS)
 
 bench: $(STAMP)
-	$(BIN)/guided-plugin bench loop
+	$(BIN)/python -m benchmarks.models loop
 
 clean:
 	rm -rf $(VENV) $(VLLM) $(CLIENTS_VENV) $(RELEASE) .vllm-next .timed build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.harness import Json, own_schema, serve, start, thread_clock, watched
 from benchmarks.samples import served_schemas
-from guided_plugin.bench import SCHEMAS, refused_at, repeated
+from benchmarks.turns import SCHEMAS, refused_at, repeated
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import UNBOUNDED, GuidedConfig
 from guided_plugin.grammar.vocabulary import Vocabulary

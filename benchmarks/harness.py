@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from guided_plugin.bench import environment
+from benchmarks.turns import environment
 from guided_plugin.cli.results import check_out, progress
 from guided_plugin.errors import GuidedError, PipelineError
 

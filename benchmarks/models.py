@@ -4,9 +4,9 @@ for maintainers.
     python -m benchmarks.models loop --device cuda --graph --shape qwen3-0.6b --rows 8,64
     python -m benchmarks.models generate --device cuda --shape qwen3-0.6b --rows 8,64
 
-`guided-plugin bench` measures both as they are. Here `loop --graph` makes the model's
-decode step one CUDA graph, and `generate` runs eager and with a static cache, next to
-xgrammar's own processor (`xgrammar_ms`). Prints JSON.
+`loop` runs the model as it is, with `--graph` its decode step as one CUDA graph;
+`generate` runs eager and with a static cache, next to xgrammar's own processor
+(`xgrammar_ms`). Prints JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import Json, Options, counts, given, head, names, write
-from guided_plugin.bench import SCHEMAS, Plan, bench_loop, check_outputs
+from benchmarks.turns import SCHEMAS, Plan, bench_loop, check_outputs
 from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.grammar.vocabulary import Vocabulary

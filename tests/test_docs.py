@@ -148,7 +148,7 @@ def test_the_pages_made_from_code_are_what_it_says() -> None:
         assert page == render(), "run: python scripts/make_docs.py"
 
 
-DESCRIBED = ("bench.py", "cli", "demo", "diagnose", "spec")
+DESCRIBED = ("cli", "demo", "diagnose", "spec")
 """Folders of which every number says where it was measured, or that it was chosen."""
 
 

@@ -35,7 +35,7 @@ ROOMS = [
         "pipeline",
     ),
     *("hosts", "hosts/transformers", "hosts/vllm", "vllm", "diagnose", "__init__"),
-    *("demo", "bench", "cli"),
+    *("demo", "cli"),
 ]
 """Folders, and files that lie in no folder. Each may import itself and what stands
 before it."""

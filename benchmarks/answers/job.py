@@ -37,7 +37,7 @@ from benchmarks.harness import (
     quantile,
     write,
 )
-from guided_plugin.bench import median
+from benchmarks.turns import median
 from guided_plugin.cli.results import show_table
 
 WAYS = ("new", "unguided", "known")

@@ -59,7 +59,7 @@ from benchmarks.harness import (
     write,
 )
 from benchmarks.replay.documents import FORMS, KINDS, Document, Documents, passes_of
-from guided_plugin.bench import median
+from benchmarks.turns import median
 from guided_plugin.cli.loading import known_names, load_vocabulary, show_error
 from guided_plugin.cli.results import progress, show_table
 from guided_plugin.demo import MODEL_DIR

@@ -21,7 +21,7 @@ from benchmarks.harness import (
 from benchmarks.replay.documents import passes_of
 from benchmarks.replay.force import KEY, install
 from benchmarks.replay.trace import Case, Trace
-from guided_plugin.bench import median
+from benchmarks.turns import median
 from guided_plugin.errors import PipelineError
 from guided_plugin.hosts.vllm.common import GUIDED, METRICS
 

@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 from typing import Any
 
 from benchmarks.harness import Json, quantile
-from guided_plugin.bench import median
+from benchmarks.turns import median
 from guided_plugin.errors import PipelineError
 
 Step = tuple[float, dict[str, int], int, float]

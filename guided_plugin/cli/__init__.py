@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from guided_plugin import __version__
-from guided_plugin.cli import bench, check, config, demo, doctor, explain, generate
+from guided_plugin.cli import check, config, demo, doctor, explain, generate
 from guided_plugin.cli.loading import show_error
 from guided_plugin.cli.results import print_json
 from guided_plugin.errors import GuidedError, MissingPackageError
@@ -32,7 +32,6 @@ for command, summary in (
     (generate.generate, "Guided text from a local model."),
     (check.check, "Does a spec compile, and which texts does it accept?"),
     (explain.explain, "What may come next in an output, and why a text is refused."),
-    (bench.bench, "Milliseconds per step, unguided and guided."),
 ):
     app.command(short_help=summary)(command)
 
@@ -55,7 +54,7 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Structured output that costs nothing: try it, check specs, measure it."""
+    """Structured output that costs nothing: try it, check specs."""
 
 
 def _run() -> None:

@@ -140,15 +140,12 @@ def narrow_model(quiet_transformers, demo_tokenizer, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("command", [("generate", "--prompt", "x"), ("bench", "loop")])
-def test_model_with_fewer_logits_than_tokens(run, narrow_model, command):
-    result = run(*command, "--model", narrow_model)
+def test_model_with_fewer_logits_than_tokens(run, narrow_model):
+    result = run("generate", "--prompt", "x", "--model", narrow_model)
     result.is_error(2, "100 columns", "don't match")
 
 
-@pytest.mark.parametrize(
-    "command", [("demo",), ("generate", *MODEL), ("bench", "loop")]
-)
+@pytest.mark.parametrize("command", [("demo",), ("generate", *MODEL)])
 def test_device_that_is_none(run, command):
     result = run(*command, "--device", "gpux")
     result.is_error(2, "--device: 'gpux' is not a device (cpu or cuda)")
@@ -173,7 +170,6 @@ def test_device_that_is_not_there(run, monkeypatch):
         (("check", "x", "--bogus"), "No such option"),
         (("generate", "--model", "x"), "Missing option '--prompt'"),
         (("generate", *MODEL, "--n", "0"), "--n"),
-        (("bench", "loop", "--steps", "2"), "--steps"),
     ],
 )
 def test_wrong_usage(run, arguments, part):

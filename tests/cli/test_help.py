@@ -39,7 +39,6 @@ def test_the_commands():
         ("generate",),
         ("check",),
         ("explain",),
-        ("bench",),
     ]
 
 

@@ -44,9 +44,7 @@ def imported(heavy, *arguments):
     return names + "]", int(count)
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--version"], ["--help"], ["check", "--help"], ["bench", "--help"]]
-)
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["check", "--help"]])
 def test_help_imports_little(arguments):
     names, count = imported(
         ("numpy", "torch", "transformers", "rich.console"), *arguments

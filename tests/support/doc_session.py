@@ -1,7 +1,7 @@
 """Runs the blocks of a page one after the other, as a reader would.
 
 A session has a folder with the shipped model at `path/to/model`. Commands run in bash;
-`pip`, `vllm`, `make` and `guided-plugin bench` are noted instead, for the test to have
+`pip`, `vllm` and `make` are noted instead, for the test to have
 their arguments read by the program they are for.
 """
 
@@ -40,13 +40,9 @@ open({notes!r}, "a").write(json.dumps([os.path.basename(sys.argv[0]), sys.argv[1
 """
 _OWN = """#!{python}
 import sys
-if sys.argv[1:2] == ["bench"]:
-    import json
-    open({notes!r}, "a").write(json.dumps(["guided-plugin", sys.argv[1:]]) + "\\n")
-else:
-    from guided_plugin.cli import main
-    sys.argv[0] = "guided-plugin"
-    main()
+from guided_plugin.cli import main
+sys.argv[0] = "guided-plugin"
+main()
 """
 # Maintainers' commands are looked for, and not run.
 _PYTHON = """#!/bin/sh

@@ -10,8 +10,8 @@ import pytest
 from compilers import compiler_of, tokens_of
 from lexer_bases import Base, add
 
+from benchmarks.turns import refused_at
 from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
-from guided_plugin.bench import refused_at
 from guided_plugin.errors import GrammarError
 from guided_plugin.grammar import renewal
 from guided_plugin.grammar.drafts import fill_with_drafts

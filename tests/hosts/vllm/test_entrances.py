@@ -26,7 +26,6 @@ from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm_support import TAKES_OVER, config, runner_config
 
 import guided_plugin as gp
-from guided_plugin.bench import Plan, bench_vllm
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.engine import Engine
 from guided_plugin.hosts.vllm.hold import passed_by
@@ -206,19 +205,6 @@ def test_an_engine_in_the_same_process_refuses_what_was_never_admitted(
         engine.engine_core.add_request(ready(make(), "two"))
     assert not engine.has_unfinished_requests()
     assert not compiled
-
-
-def test_bench_measures_an_engine(llm):
-    (figure,) = bench_vllm(llm, Plan([2], ["plain"], 16, 1))["figures"]
-    assert (figure["rows"], figure["schema"], figure["backend"]) == (
-        2,
-        "plain",
-        "llguidance",
-    )
-    assert figure["unguided_ms"] > 0
-    assert figure["ratio"] == pytest.approx(
-        figure["guided_ms"] / figure["unguided_ms"], rel=2e-3
-    )
 
 
 def test_a_pooled_request_has_nothing_to_guide(monkeypatch):
