@@ -1,5 +1,4 @@
-"""Numbers about a running pipeline: plain values, and Prometheus metrics where its
-client is installed.
+"""Numbers about a running pipeline, as plain values.
 
 Depends on numpy, and nothing of the package: a pipeline makes these values, others read
 them.
@@ -10,11 +9,9 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from itertools import accumulate
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from operator import sub
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,36 +70,12 @@ class StepStatistics:
         )
 
 
-class Recent:
-    """The newest of some values, and their median. Added by one thread, read by any."""
-
-    def __init__(self, most: int = RECENT) -> None:
-        self._values: deque[float] = deque(maxlen=most)
-
-    def add(self, value: float) -> None:
-        """One more."""
-        self._values.append(value)
-
-    def median(self) -> float:
-        """Of those that are kept; 0 where there is none."""
-        copied = list(self._values)  # another thread may add
-        return statistics.median(copied) if copied else 0.0
-
-    def quantile(self, part: float) -> float:
-        """The value that so large a part of them does not exceed; 0 where there is
-        none."""
-        ordered = sorted(self._values)
-        return ordered[round(part * (len(ordered) - 1))] if ordered else 0.0
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-
-class Times(Recent):
-    """Times of one kind: all of them by bucket, and the newest."""
+class Times:
+    """Times of one kind: all of them by bucket, and the newest. Added by one thread,
+    read by any."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self._values: deque[float] = deque(maxlen=RECENT)
         self._counts = [0] * (len(BUCKETS) + 1)
         self._sum = 0.0
 
@@ -123,6 +96,14 @@ class Times(Recent):
     def counts(self) -> Counts:
         """All so far."""
         return (*self._counts, self._sum)
+
+    def median(self) -> float:
+        """Of the newest; 0 where there is none."""
+        copied = list(self._values)  # another thread may add
+        return statistics.median(copied) if copied else 0.0
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 class StepFigures:
@@ -165,7 +146,6 @@ class WorkerMetrics:
     plan_to_mask: float = 0.0
     """Median time from a plan, or from the tokens it had to wait for if they came
     later, to its masks."""
-    plan_to_mask_p99: float = 0.0
     accept: float = 0.0
     """Median time that accepting a step's tokens took."""
     fill: float = 0.0
@@ -176,7 +156,6 @@ class WorkerMetrics:
     answer: float = 0.0
     """Median time from a step's tokens to the drafts that are offered after them. The
     device waits for it."""
-    answer_p95: float = 0.0
     offered: int = 0
     """Drafts that were offered."""
     taken: int = 0
@@ -201,9 +180,6 @@ class WorkerMetrics:
     """Tokens of theirs that had no other choice."""
     unprotected_outputs: int = 0
     """Outputs that might be cut at their token limit all the same: no end was known."""
-    margin: float = 0.0
-    """Median time that the masks were there before the logits in them; negative when
-    they were late."""
     restarts: int = 0
     """Workers that had to be replaced."""
     memory_bytes: int = 0
@@ -305,61 +281,6 @@ class Growth:
         }
 
 
-def prometheus_collector(
-    read: Callable[[], PipelineMetrics], *, prefix: str = "guided_plugin"
-) -> Any:
-    """A collector for `prometheus_client.REGISTRY.register`; reads the values when it
-    is scraped.
-
-    Raises ImportError where prometheus_client is not installed.
-    """
-    from prometheus_client.core import (
-        CounterMetricFamily,
-        GaugeMetricFamily,
-        HistogramMetricFamily,
-    )
-
-    def family(name: str, value: float, of: str = "") -> Any:
-        kind = CounterMetricFamily if name in COUNTERS else GaugeMetricFamily
-        return kind(f"{prefix}_{of}{name}", HELP[name], value=value)
-
-    class Collector:
-        """Reads one pipeline."""
-
-        def collect(self) -> Iterator[Any]:
-            """All metrics, as of now."""
-            now = read()
-            for name in ("steps", "rows", "running", "added", "failed"):
-                yield family(name, getattr(now, name))
-            for one in fields(now.worker):
-                if one.name in HELP.keys() - TIMES - {"steps"}:
-                    of = "" if one.name in COUNTERS else "worker_"
-                    yield family(one.name, getattr(now.worker, one.name), of)
-            for name, counts in {**now.times, **now.worker.times}.items():
-                bounds = [*map(str, BUCKETS), "+Inf"]
-                buckets = list(zip(bounds, accumulate(counts[:-1]), strict=True))
-                title = f"{prefix}_{name}_seconds"
-                yield HistogramMetricFamily(
-                    title, HELP[name], buckets=buckets, sum_value=counts[-1]
-                )
-            for what, labels, numbers in (
-                ("requests", ["backend", "reason"], now.choices),
-                (
-                    "unenforced",
-                    ["keyword"],
-                    {(keyword,): count for keyword, count in now.unenforced.items()},
-                ),
-            ):
-                found = CounterMetricFamily(
-                    f"{prefix}_{what}", HELP[what], labels=labels
-                )
-                for values, count in numbers.items():
-                    found.add_metric(list(values), count)
-                yield found
-
-    return Collector()
-
-
 HELP = {
     "steps": "decode steps with a guided row",
     "rows": "guided rows in all steps",
@@ -370,8 +291,6 @@ HELP = {
     "host_thread": "seconds of vLLM's thread per step",
     "exposed_wait": "seconds that logits waited for their masks, in sampled steps; inline, that they took",
     "plan_to_mask": "seconds from a plan, or the tokens before it if they came later, to its masks",
-    "accept": "seconds to accept the tokens of a step",
-    "fill": "seconds to fill the masks of a step",
     "answer": "seconds from a step's tokens to the drafts offered after them",
     "offered": "drafts of forced or expected text that were offered",
     "taken": "drafts accepted in steps that may offer some",
@@ -388,7 +307,5 @@ HELP = {
     "shared_bytes": "memory that the grammar worker shares with the host",
     "learnt_bytes": "memory of cached lexer states, at most",
     "learnt_limit_bytes": "the option `learnt_bytes`",
-    "requests": "guided requests by backend and why",
-    "unenforced": "guided requests by unenforced keyword",
 }
 """What each figure is, for those who read metrics."""

@@ -19,35 +19,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from guided_plugin.metrics import Recent, Times
+from guided_plugin.metrics import Times
 from guided_plugin.step import OfferedDrafts, TokenSink
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Region
 from guided_plugin.worker.words import Counter
 
 
-class Waits:
-    """What steps waited for their masks, of those that were looked at. Seconds."""
-
-    def __init__(self) -> None:
-        self.times = Times()
-        self._margins = Recent(16)
-
-    def add(self, margin: float) -> None:
-        """In one step the masks had been there for so long before the logits; negative:
-        they were late."""
-        self.times.add(max(0.0, -margin))
-        self._margins.add(margin)
-
-    @property
-    def margin(self) -> float:
-        """The median of the last ones."""
-        return self._margins.median()
-
-
 class MaskUploads(Protocol):
     """Masks, from the ring to the device. Nothing here waits on CUDA."""
 
-    waits: Waits
+    waits: Times
+    """What steps waited for their masks, of those that were looked at. Seconds."""
 
     def claim(self, step: int) -> None:
         """Make sure that a step's place in the ring may be filled."""
@@ -106,7 +88,7 @@ class HostMasks:
         wait: Callable[[int], None] | None,
         free: Callable[[int], None] | None = None,
     ) -> None:
-        self.waits = Waits()
+        self.waits = Times()
         self._wait = wait
         self._free = free
         # [PLAN_DEPTH, max_rows, words] int32, the shared memory itself
@@ -127,7 +109,7 @@ class HostMasks:
         if self._wait is not None:
             start = time.perf_counter()
             self._wait(step)
-            self.waits.add(start - time.perf_counter())
+            self.waits.add(time.perf_counter() - start)
         return self._masks[step % PLAN_DEPTH, :count]
 
     def read(self, step: int) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_plugin.worker.device.buffers import Waits
+from guided_plugin.metrics import Times
 from guided_plugin.worker.device.streamops import load_stream_ops
 from guided_plugin.worker.layout import PLAN_DEPTH, Region
 from guided_plugin.worker.words import Counter
@@ -48,7 +48,7 @@ class MaskCopies:
     def __init__(self, mapped: DeviceRegion) -> None:
         region = mapped.region
         device = mapped.device
-        self.waits = Waits()
+        self.waits = Times()
         self.side_stream = torch.cuda.Stream(device)
         ops = load_stream_ops(self.side_stream.cuda_stream)
         self._current = mapped.current
@@ -130,7 +130,8 @@ class MaskCopies:
             return
         logits_there, masks_there = self._margin
         if logits_there.query() and masks_there.query():
-            self.waits.add(masks_there.elapsed_time(logits_there) / 1e3)
+            late = logits_there.elapsed_time(masks_there) / 1e3
+            self.waits.add(max(0.0, late))
         self._margin = None
 
 

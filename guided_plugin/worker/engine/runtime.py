@@ -131,14 +131,10 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
     def metrics(self) -> WorkerMetrics:
         self.times.read()
         load = self.region.load
-        waits = self._masks.waits
-        taken = {**self.times.seconds, "exposed_wait": waits.times}
+        taken = {**self.times.seconds, "exposed_wait": self._masks.waits}
         return WorkerMetrics(
             steps=len(taken["plan_to_mask"]),
             **{name: times.median() for name, times in taken.items()},
-            plan_to_mask_p99=taken["plan_to_mask"].quantile(0.99),
-            answer_p95=taken["answer"].quantile(0.95),
-            margin=waits.margin,
             restarts=self.supervisor.restarts,
             offered=load(Counter.DRAFTS),
             taken=load(Counter.TOKENS) - load(Counter.FORWARDS),
