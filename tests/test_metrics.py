@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from guided_plugin.metrics import (
-    BUCKETS,
     COUNTERS,
     Growth,
     PipelineMetrics,

@@ -245,7 +245,6 @@ class Run:
         self.errors: dict[int, GuidedError] = {}
         self._judged: set[str] = set()
         self._slots = [UNGUIDED] * len(specs)
-        self._forced_start = around.forced_start and self.prompt_length == 1
         number = next(_run_numbers)
         for row, spec in enumerate(specs):
             if loan is not None and spec is not None:
@@ -253,9 +252,6 @@ class Run:
                 self._slots[row] = self._add(loan.pipeline, request_id, row, spec)
                 loan.requests.append(request_id)
                 self.requests[request_id] = row
-        self._step_slots = (
-            [UNGUIDED] * len(specs) if self._forced_start else self._slots
-        )
         default = compiler.vocabulary.stop_token_ids
         self._stop_ids = [
             () if spec is None else spec.stop_token_ids or default for spec in specs
@@ -286,9 +282,7 @@ class Run:
         """The slot of a row's request. One that can't begin has an error, and its row
         only stops."""
         if self._around.max_length is not None:
-            spec = spec.within(
-                self._around.max_length - self.prompt_length - self._forced_start
-            )
+            spec = spec.within(self._around.max_length - self.prompt_length)
         try:
             return pipeline.add_request(request_id, spec)
         except RequestError as error:
@@ -307,7 +301,7 @@ class Run:
         if self._around.keeps_logits:
             scores = scores.clone()
         if not pipeline.filled:
-            pipeline.plan(self._step_slots)
+            pipeline.plan(self._slots)
             pipeline.fill_mask()
         pipeline.apply_mask(scores)
         if not self._around.first:
@@ -320,7 +314,7 @@ class Run:
         pipeline = self._pipeline
         tokens = input_ids[:, -1]
         listens = self._plugins.listens_to_steps
-        step = DecodeStep(self._index, self._step_slots, tokens) if listens else None
+        step = DecodeStep(self._index, self._slots, tokens) if listens else None
         if pipeline is not None:
             pipeline.schedule_update(tokens)
         if step is not None:
@@ -335,7 +329,6 @@ class Run:
         )
         if pipeline is not None:
             pipeline.finish_update()
-            self._step_slots = self._slots
             if pipeline.mode == "process":
                 pipeline.plan(self._slots)
                 pipeline.fill_mask()
@@ -445,18 +438,16 @@ class Run:
     def _failure(self, row: int, place: int, error: GuidedError) -> GuidedError | None:
         """What to report of a row that failed after so many tokens; None where the
         token only says that the row had ended."""
-        around = self._around
-        # no grammar saw a forced token
-        column = self.prompt_length + place + self._forced_start
+        column = self.prompt_length + place
         if "breaks the grammar" not in error.what or column >= self.seen.shape[1]:
             return error
         token = int(self.seen[row, column])
-        if token not in around.pads and token not in self._stop_ids[row]:
+        if token not in self._around.pads and token not in self._stop_ids[row]:
             return error
-        if column != around.forced_end and bool(self._opened[row]):
+        if bool(self._opened[row]):
             return RequestError(
                 "other logits processors forbid every token that the grammar allows",
-                where=f"row {row}, token {column - self.prompt_length}",
+                where=f"row {row}, token {place}",
                 hint="check bad_words_ids, suppress_tokens, no_repeat_ngram_size and processors of your own",
                 request_id=error.request_id,
             )

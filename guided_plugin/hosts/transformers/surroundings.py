@@ -21,7 +21,10 @@ DECODERS = {"_beam_search": "beam search", "_assisted_decoding": "assisted gener
 """Methods of `GenerationMixin` that call processors out of turn, or on rows that
 move."""
 
-ONE_BY_ONE = "guide sampling or greedy decoding: num_beams=1, no assistant_model, no prompt_lookup_num_tokens"
+ONE_BY_ONE = (
+    "guide sampling or greedy decoding: num_beams=1; assistant_model, prompt_lookup_num_tokens, "
+    "forced_bos_token_id and forced_eos_token_id None"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,6 @@ class Surroundings:
     """Tokens that `generate` itself stops at."""
     pads: frozenset[int] = frozenset()
     """What it writes into rows that ended."""
-    forced_start: bool = False
-    """The token behind a first one, if there is only that, is forced, whatever the
-    grammar says."""
-    forced_end: int | None = None
-    """The column of a last token that is forced."""
     max_length: int | None = None
     """Columns of the token ids at most."""
     keeps_logits: bool = True
@@ -79,22 +77,19 @@ def surroundings(processor: object) -> Surroundings:
 def _read(decoder: str, local: Mapping[str, Any], processor: object) -> Surroundings:
     config = local["generation_config"]
     chain = list(local["logits_processor"] or ()) if decoder == "_sample" else []
-    forced_end = (
-        getattr(config, "forced_eos_token_id", None) is not None
-        and config.max_length is not None
-    )
     unguidable = DECODERS.get(decoder, "")
     if (getattr(config, "num_beams", None) or 1) > 1:
         unguidable = "beam search"
     if getattr(config, "is_assistant", False):
         unguidable = "assisted generation"
+    for name in ("forced_bos_token_id", "forced_eos_token_id"):
+        if getattr(config, name, None) is not None:
+            unguidable = f"a token forced by {name}"
     return Surroundings(
         unguidable=unguidable,
         sequences=getattr(config, "num_return_sequences", None) or 1,
         stops=_ids(getattr(config, "_eos_token_tensor", None)),
         pads=_ids(getattr(config, "_pad_token_tensor", None)),
-        forced_start=getattr(config, "forced_bos_token_id", None) is not None,
-        forced_end=config.max_length - 1 if forced_end else None,
         max_length=config.max_length,
         keeps_logits=bool(getattr(config, "output_logits", True)),
         first=bool(chain) and chain[0] is processor,

@@ -4,8 +4,8 @@ limits the call."""
 import pytest
 import torch
 from closing import CASES, is_valid
-from generate_calls import STOP, generate
-from generating import PROMPTS, SPECS, encoded, random_model, recheck, same_until_stop
+from generate_calls import generate
+from generating import PROMPTS, SPECS, encoded, recheck, same_until_stop
 from transformers import GenerationConfig, set_seed
 
 import guided_plugin as gp
@@ -25,10 +25,6 @@ CALLS = {
     "three of each": lambda room, _: {
         "max_new_tokens": room,
         "num_return_sequences": 3,
-    },
-    "a forced last token": lambda room, _: {
-        "max_new_tokens": room,
-        "forced_eos_token_id": STOP,
     },
 }
 
@@ -74,22 +70,6 @@ def test_every_output_ends_valid_and_rows_beside_are_untouched(
             assert is_valid(kind, output.text), output.text
             closed += output.closed == "led"
     assert closed or kind == "choice"
-
-
-@pytest.mark.parametrize(("kind", "forced"), [("t5", 0), ("bart", 1)])
-def test_decoders_with_forced_tokens(tokenizer, make_guide, kind, forced):
-    model = random_model(len(tokenizer), kind=kind)
-    guide = make_guide(model)
-    least = least_in(guide, SCHEMA)
-    for room in (least, 2 * least):
-        options = (
-            {"forced_bos_token_id": 9, "forced_eos_token_id": STOP} if forced else {}
-        )
-        kwargs = guide.generate_kwargs(SCHEMA)
-        options |= {"max_new_tokens": room + forced, "do_sample": True, **kwargs}
-        rows = generate(model, encoded(tokenizer, PROMPTS), **options)[:, 1:]
-        assert all(recheck(guide.compiler.vocabulary, [SCHEMA] * 3, rows, after=forced))
-        assert kwargs.errors == {}
 
 
 def test_too_little_room_is_an_error_with_its_place(

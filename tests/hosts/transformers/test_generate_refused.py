@@ -46,6 +46,13 @@ def test_what_moves_rows_is_refused(tokenizer, model, guide, how, way, monkeypat
     assert taken == []
 
 
+@pytest.mark.parametrize("name", ["forced_bos_token_id", "forced_eos_token_id"])
+def test_a_forced_token_is_refused(tokenizer, model, guide, name):
+    kwargs = guide.generate_kwargs(SPECS[0])
+    with pytest.raises(ConfigError, match=f"forced by {name} can't be guided"):
+        generate(model, encoded(tokenizer, PROMPTS[:1]), **{name: 9}, **kwargs)
+
+
 def test_what_the_stack_does_not_tell_changes_no_token(
     tokenizer, vocabulary, model, guide, monkeypatch
 ):
