@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Never
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
-from guided_plugin.errors import ConfigError, GuidedError, did_you_mean, shown
+from guided_plugin.errors import ConfigError, GuidedError, shown
 from guided_plugin.hosts.batch import Batch, Sampling
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
@@ -63,14 +63,12 @@ class DecodeLoop:
         processors: Sequence[str] = ("guided",),
         mode: Mode = "auto",
         ranks: RankGroup | None = None,
-        **unknown: Never,
     ) -> None:
         """`processors`: in their order, by the names that plugins gave them; `guided`
         is the pipeline.
 
         `ranks`: of a model that runs on several. Each has a loop and makes the same
         calls; the outputs of rank 0 have the errors."""
-        _refuse(unknown, ("max_rows", "processors", "mode", "ranks"))
         if not isinstance(compiler, GrammarCompiler):
             hint = "DecodeLoop(model, GrammarCompiler(Vocabulary.from_tokenizer(tokenizer)))"
             what = f"must be a GrammarCompiler, not {type(compiler).__name__}"
@@ -107,7 +105,6 @@ class DecodeLoop:
         max_new_tokens: int = 256,
         sampling: Sampling | None = None,
         ignore_stop: bool = False,
-        **unknown: Never,
     ) -> list[Output]:
         """Decode until every row stopped. A row whose spec can't be used has an `error`
         and no tokens.
@@ -118,7 +115,6 @@ class DecodeLoop:
         `ignore_stop` goes on to `max_new_tokens` whatever the rows do, as benchmarks
         want it.
         """
-        _refuse(unknown, ("max_new_tokens", "sampling", "ignore_stop"))
         _check_call(prompts, specs, max_new_tokens)
         width = self._model.get_input_embeddings().weight.shape[0]
         outputs: dict[int, Output] = {}
@@ -217,15 +213,6 @@ class DecodeLoop:
         default = self.pipeline.compiler.vocabulary.stop_token_ids
         stops = [(info and info.spec.stop_token_ids) or default for info in infos]
         return [info.slot if info else UNGUIDED for info in infos], stops
-
-
-def _refuse(unknown: Mapping[str, object], known: Iterable[str]) -> None:
-    """Raise for the first option that is unknown."""
-    for name in unknown:
-        hint = did_you_mean(name, known)
-        if name in {field.name for field in fields(Sampling)}:
-            hint = f"pass sampling=Sampling({name}=...) to run"
-        raise ConfigError(f"unknown option {name!r}", where="DecodeLoop", hint=hint)
 
 
 def _check_call(prompts: Any, specs: Any, most: Any) -> None:

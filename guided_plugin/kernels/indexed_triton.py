@@ -303,7 +303,7 @@ def take_tokens(
     order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, sink: TokenSink
 ) -> None:
     """The newest token of each request, written into the ring of a region."""
-    _take(_launch_tokens, sink, order, lengths, total, history)
+    _take(_launchers(0).tokens, sink, order, lengths, total, history)
 
 
 def _take(
@@ -473,12 +473,3 @@ _launch_cut = Launcher(_cut_drafts_kernel, num_warps=1, BLOCK=_GATHER)
 
 
 _launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
-_launch_tokens = Launcher(
-    _take_kernel,
-    num_warps=4,
-    DRAFTS=0,
-    NOT_LOOKED_AT=NEVER,
-    NONE=NO_TOKEN,
-    WRONG=BROKEN,
-    BLOCK=_GATHER,
-)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from guided_plugin.errors import PipelineError
@@ -80,16 +80,12 @@ def supported(device: int) -> bool:
     )
 
 
-def _raw_wait() -> Callable[..., int]:
-    return _function(
-        "cuStreamWaitValue32_v2", _STREAM, _ADDRESS, ctypes.c_uint32, ctypes.c_uint
-    )
-
-
 def load_wait() -> Callable[[int, int, int], None]:
     """A function (stream, address, value): what follows in the stream with this handle
     runs once the word at a device address is that far."""
-    raw_wait = _raw_wait()
+    raw_wait = _function(
+        "cuStreamWaitValue32_v2", _STREAM, _ADDRESS, ctypes.c_uint32, ctypes.c_uint
+    )
 
     def wait_on(stream: int, address: int, value: int) -> None:
         status = raw_wait(stream, address, value & _U32, _WAIT_GEQ)
@@ -101,22 +97,14 @@ def load_wait() -> Callable[[int, int, int], None]:
 
 def load_stream_ops(stream: int) -> StreamOps:
     """The calls of a step on the stream with this handle, ready to use."""
-    raw_wait = _raw_wait()
     raw_up = _function("cuMemcpyHtoDAsync_v2", _ADDRESS, _POINTER, _SIZE, _STREAM)
-
-    # Each is one function and no more: between two steps a host has forgotten them all,
-    # and what a call costs is how much code there is to fetch again.
-    def wait(address: int, value: int) -> None:
-        status = raw_wait(stream, address, value & _U32, _WAIT_GEQ)
-        if status:
-            raise _failed("cuStreamWaitValue32_v2", status)
 
     def copy_up(device: int, host: int, size: int) -> None:
         status = raw_up(device, host, size, stream)
         if status:
             raise _failed("cuMemcpyHtoDAsync_v2", status)
 
-    return StreamOps(wait, copy_up)
+    return StreamOps(partial(load_wait(), stream), copy_up)
 
 
 def register_host(address: int, size: int, *, read_only: bool = False) -> int:
