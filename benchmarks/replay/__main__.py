@@ -44,7 +44,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +60,10 @@ from benchmarks.harness import (
 )
 from benchmarks.replay.documents import FORMS, KINDS, Document, Documents, passes_of
 from benchmarks.turns import median
-from guided_plugin.cli.loading import known_names, load_vocabulary, show_error
+from guided_plugin.cli.loading import InputError, load_vocabulary, show_error
 from guided_plugin.cli.results import progress, show_table
 from guided_plugin.demo import MODEL_DIR
-from guided_plugin.errors import GuidedError
+from guided_plugin.errors import GuidedError, did_you_mean
 
 WAYS: dict[str, Json | None] = {
     "unguided": None,
@@ -166,11 +166,11 @@ def parsed(arguments: Sequence[str]) -> Any:
 
 def measure(options: Any, result: Json) -> Json:
     """Choose the documents, and run an engine for each way."""
-    options.kinds = known_names(options.kinds, KINDS, "--kinds")
-    options.forms = known_names(options.forms, FORMS, "--forms")
+    options.kinds = _known(options.kinds, KINDS, "--kinds")
+    options.forms = _known(options.forms, FORMS, "--forms")
     ends = ("", _DRAFTER, _NEW, _DRAFTER + _NEW)
     known = [way + end for way in WAYS for end in ends]
-    ways = known_names(options.ways, known, "--ways") if options.ways else []
+    ways = _known(options.ways, known, "--ways") if options.ways else []
     start = time.monotonic()
     legs, left_out = chosen(options, counting=not ways)
     options.limit -= time.monotonic() - start
@@ -298,6 +298,18 @@ def _ratio(found: Any) -> float | None:
     """Of the runs that took turns."""
     found = list(found)
     return median(found, 3) if found else None
+
+
+def _known(text: str, names: Collection[str], where: str) -> list[str]:
+    """The values of an option, separated by commas, each of a fixed set."""
+    chosen = [name.strip() for name in text.split(",")]
+    for name in chosen:
+        if name not in names:
+            what = where.removeprefix("--")
+            raise InputError(
+                f"unknown {what} {name!r}", where=where, hint=did_you_mean(name, names)
+            )
+    return chosen
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from guided_plugin.errors import (
     GuidedError,
     RequestError,
     SpecError,
-    did_you_mean,
     shown,
 )
 
@@ -40,18 +39,6 @@ def show_error(error: GuidedError) -> int:
     gets wrong, 2 for what can't be used at all."""
     sys.stderr.write("error: " + " ".join(str(error).split()) + "\n")
     return 1 if isinstance(error, GrammarError | RequestError | SpecError) else 2
-
-
-def known_names(text: str, names: Collection[str], where: str) -> list[str]:
-    """The values of an option, separated by commas, each of a fixed set."""
-    chosen = [name.strip() for name in text.split(",")]
-    for name in chosen:
-        if name not in names:
-            what = where.removeprefix("--")
-            raise InputError(
-                f"unknown {what} {name!r}", where=where, hint=did_you_mean(name, names)
-            )
-    return chosen
 
 
 def name_of(path: Path) -> str:
