@@ -290,11 +290,6 @@ def mask_rows(
         if address & 15
         else (device, logits.dtype, indices.dtype, positions.dtype, sizes)
     )
-    launch = _launch_mask.known.get(key)
-    if launch is not None:
-        places = indices.data_ptr(), table.data_ptr(), positions.data_ptr()
-        launch(rows, address, mask.data_ptr(), *places, count)
-        return
     arguments = logits, mask, indices, table, positions, count
     _launch_mask(key, device, (rows, blocks(width)), arguments, sizes)
 
@@ -318,16 +313,6 @@ def _take(
     count = order.shape[0]
     key = device, total.dtype, history.dtype
     place = sink.tokens, sink.word, signed(sink.step)
-    known = launch.known.get(key)
-    if known is not None:
-        addresses = (
-            order.data_ptr(),
-            lengths.data_ptr(),
-            total.data_ptr(),
-            history.data_ptr(),
-        )
-        known(1, *place, *addresses, count, history.stride(0))
-        return
     launch(
         key,
         device,

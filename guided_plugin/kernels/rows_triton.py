@@ -35,15 +35,14 @@ class Launcher:
 
     Launching through the just-in-time compiler costs 12 us a call, most of it to find
     the kernel that was compiled for these types and sizes. Its own launcher costs 3,
-    but is no public interface: only versions that were tested go that way. What is
-    launched in every step asks `known` itself, for half the Python.
+    but is no public interface: only versions that were tested go that way.
     """
 
     def __init__(self, kernel: Any, *, num_warps: int, **constants: int) -> None:
         self._kernel = kernel
         self._num_warps = num_warps
         self._constants = constants
-        self.known: dict[tuple[object, ...] | None, Callable[..., None]] = {}
+        self._known: dict[tuple[object, ...] | None, Callable[..., None]] = {}
         """By key, what was launched before: launch(rows, *first), with addresses in
         place of tensors. The launcher would ask the driver where a tensor lives."""
 
@@ -58,7 +57,7 @@ class Launcher:
         """Launch on the current stream, with `first` and `last` as arguments. `key`
         says all that the compiler specializes for, the grid's second number and `last`;
         None if that is not known."""
-        launch = self.known.get(key)
+        launch = self._known.get(key)
         if launch is not None:
             launch(
                 grid[0],
@@ -69,7 +68,7 @@ class Launcher:
             *first, *last, **self._constants, num_warps=self._num_warps
         )
         if key is not None and _DIRECT:
-            self.known[key] = self._direct(kernel, device, grid[1], last)
+            self._known[key] = self._direct(kernel, device, grid[1], last)
 
     def _direct(
         self, kernel: Any, device: int, columns: int, last: tuple[int, ...]
@@ -158,10 +157,6 @@ def mask_rows_triton(
     address = logits.data_ptr()
     sizes = width, vocabulary_size, *logits.stride(), mask.stride(0)
     key = None if address & 15 else (device, logits.dtype, sizes)
-    launch = _launch_mask.known.get(key)
-    if launch is not None:
-        launch(rows.shape[0], address, mask.data_ptr(), rows.data_ptr())
-        return
     _launch_mask(
         key, device, (rows.shape[0], blocks(width)), (logits, mask, rows), sizes
     )
@@ -218,10 +213,6 @@ def write_tokens(tokens: Tensor, rows: Tensor, ring: int, word: int, step: int) 
     number = signed(step)
     count = rows.shape[0]
     stride = tokens.stride(0)
-    launch = _launch_tokens.known.get(key)
-    if launch is not None:
-        launch(1, ring, word, number, tokens.data_ptr(), rows.data_ptr(), count, stride)
-        return
     _launch_tokens(
         key, device, (1, 1), (ring, word, number, tokens, rows, count, stride)
     )
