@@ -5,14 +5,14 @@ import platform
 from importlib.metadata import version
 
 import pytest
+
+import guided_plugin
 from benchmarks.turns import (
     check_outputs,
     compared,
     environment,
     in_turns,
 )
-
-import guided_plugin
 from guided_plugin.cli.results import show_table
 from guided_plugin.errors import RequestError
 from guided_plugin.spec import OutputSpec
