@@ -7,10 +7,10 @@ import time
 
 import numpy as np
 import pytest
-from benchmarks.turns import refused_at
 from compilers import compiler_of, tokens_of
 from lexer_bases import Base, add
 
+from benchmarks.turns import refused_at
 from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
 from guided_plugin.errors import GrammarError
 from guided_plugin.grammar import renewal
