@@ -109,6 +109,8 @@ class _Bench:
             start = time.monotonic()
             outputs = iter(self.llm.generate(prompts, params, use_tqdm=False))
             seconds = time.monotonic() - start
+        # what the parent tells of an engine that comes to its limit
+        print(f"{way.name}: {len(tasks)} requests in {seconds:.1f} s", flush=True)
         steps = [after - before for before, after in itertools.pairwise(stamps)]
         told = [
             _refusal(self._refused[number])
