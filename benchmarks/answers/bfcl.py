@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from benchmarks.harness import Json
 from guided_plugin.cli.loading import InputError
 
 FILES = (
@@ -44,9 +44,9 @@ class Question:
     """What a user asks for, the functions there are, and the calls that answer it."""
 
     id: str
-    messages: list[Json]
-    tools: list[Json]
-    calls: list[Json]
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    calls: list[dict[str, Any]]
     """Each with the accepted values of every argument."""
 
 
@@ -67,7 +67,7 @@ def questions(folder: Path) -> Iterator[Question]:
             )
 
 
-def _lines(folder: Path, name: str) -> Iterator[Json]:
+def _lines(folder: Path, name: str) -> Iterator[dict[str, Any]]:
     path = folder / f"{name}.json"
     if not path.is_file():
         hint = "python -m benchmarks.answers fetch bfcl, or --bfcl with the folder bfcl_eval/data"
@@ -76,7 +76,7 @@ def _lines(folder: Path, name: str) -> Iterator[Json]:
         yield json.loads(line)
 
 
-def _tool(function: Json) -> Json:
+def _tool(function: dict[str, Any]) -> dict[str, Any]:
     known = {name: function[name] for name in ("name", "description")}
     return {
         "type": "function",
@@ -84,7 +84,7 @@ def _tool(function: Json) -> Json:
     }
 
 
-def json_schema(parameters: Json) -> Json:
+def json_schema(parameters: dict[str, Any]) -> dict[str, Any]:
     """Return BFCL's description of a value as JSON Schema: its types are named as in
     other languages."""
     schema = {

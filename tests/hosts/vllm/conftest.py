@@ -40,7 +40,8 @@ def started():
 
     Small cache blocks force preemption, a small batch limit splits prompts. In float32
     the best token leads by more than the shape of a batch can change, so that outputs
-    can be compared.
+    can be compared. It makes no step after test_several_ranks: the end of another engine
+    of this process ends its groups.
     """
     from vllm import LLM, envs
     from vllm_support import PATIENT, params_of, runner
