@@ -170,6 +170,15 @@ UNION = {
     ]
 }
 
+LISTED = {
+    "type": "object",
+    "properties": {
+        "a": {"enum": [*"abcdefghijklmnopqrst", "a value of 30"]},
+        "b": {"type": "integer"},
+    },
+    "required": ["a", "b"],
+}
+
 
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize(
@@ -183,6 +192,8 @@ UNION = {
         (SCHEMAS[1], b"[", NODE_TEXT + b"," + NODE_TEXT + b"," + NODE_TEXT + b"]"),
         (SCHEMAS[9], b"[ 1 , -", b"0]"),
         ({"type": "integer"}, b"12", b""),
+        (LISTED, b'{"a":"a value ', b'of 30","b":0}'),
+        (LISTED, b'{"a":"a value of 30","b":', b"0}"),
     ],
 )
 def test_an_ending_is_what_is_still_expected(
