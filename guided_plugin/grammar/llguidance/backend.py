@@ -148,12 +148,14 @@ class LLGuidanceBackend:
         self._probe(spec, lark)
         left = self._left_out(spec)
         named = self._named(spec, lark)
+        rules = None
         if spec.close_before_length:
-            lark = replace(lark, ends=ends_of(_shortest(lark)))
+            rules = _shortest(lark)
+            lark = replace(lark, ends=ends_of(rules))
         made = Prepared(spec, self.name, lark.packed(), unenforced=left, named=named)
         if not spec.close_before_length:
             return made
-        grammar = self._grammar(spec, lark, first, 0.0)
+        grammar = self._grammar(spec, lark, first, 0.0, rules=rules)
         return replace(made, shortest=grammar.shortest, growth=grammar.growth)
 
     def load(self, prepared: Prepared) -> Grammar:
@@ -246,6 +248,7 @@ class LLGuidanceBackend:
         first: Any,
         start: float,
         prepared: Prepared | None = None,
+        rules: Shortest | None = None,
     ) -> Grammar:
         text = lark.text
 
@@ -278,7 +281,7 @@ class LLGuidanceBackend:
             named=named,
         )
         if spec.close_before_length:
-            rules = _shortest(lark)
+            rules = _shortest(lark) if rules is None else rules
             ends = lark.ends or ends_of(rules)
             endings = Endings(self._tokenizers.spelling, ends, rules or lark.sent)
             if prepared is None:

@@ -214,8 +214,8 @@ class Follower:
     ) -> tuple[list[int], bool]:
         ends: list[int] = []
         goes_on = False
-        for begin in begins:
-            for each in self._texts(symbol):
+        for each in self._texts(symbol):
+            for begin in begins:
                 if text.startswith(each, begin):
                     ends.append(begin + len(each))
                 elif each.startswith(text[begin:]):
