@@ -27,13 +27,12 @@ from benchmarks.harness import (
     Json,
     Options,
     counts,
+    finish,
     given,
     head,
     measured,
     names,
-    write,
 )
-from guided_plugin.cli.results import show_table
 from guided_plugin.demo import MODEL_DIR
 
 _COLUMNS = (
@@ -102,12 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options,
         take,
     )
-    write(result, options.out)
-    if result["figures"]:
-        show_table(result["figures"], _COLUMNS)
-    for failure in result["failed"]:
-        print(failure, file=sys.stderr)
-    return int(bool(result["failed"]))
+    return finish(result, options.out, _COLUMNS)
 
 
 def _legs(options: Any) -> list[tuple[Json, Engine]]:

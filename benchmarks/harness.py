@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.turns import environment
-from guided_plugin.cli.results import check_out, progress
+from guided_plugin.cli.results import Columns, check_out, progress, show_table
 from guided_plugin.errors import GuidedError, PipelineError
 
 Json = dict[str, Any]
@@ -190,6 +190,16 @@ def measured(
                 take(engine, answer)
             write(result, options.out)
             advance(f"{result['benchmark']}, {engine.name}")
+
+
+def finish(result: Json, out: Path | None, columns: Columns) -> int:
+    """Write a result, show its figures and tell which engines failed: the exit code."""
+    write(result, out)
+    if result["figures"]:
+        show_table(result["figures"], columns)
+    for failure in result["failed"]:
+        print(failure, file=sys.stderr)
+    return int(bool(result["failed"]))
 
 
 def ask(engine: Engine, limit: float) -> Json:

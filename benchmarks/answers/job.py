@@ -30,15 +30,14 @@ from benchmarks.harness import (
     Engine,
     Json,
     Options,
+    finish,
     given,
     head,
     measured,
     names,
     quantile,
-    write,
 )
 from benchmarks.turns import median
-from guided_plugin.cli.results import show_table
 
 WAYS = ("new", "unguided", "known")
 _COLUMNS = (
@@ -104,12 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
 
     measured(result, engines, options, take)
-    write(result, options.out)
-    if result["figures"]:
-        show_table(result["figures"], _COLUMNS)
-    for failure in result["failed"]:
-        print(failure, file=sys.stderr)
-    return int(bool(result["failed"]))
+    return finish(result, options.out, _COLUMNS)
 
 
 def figures(engine: str, turns: Sequence[Json], tasks: Sequence[Task]) -> list[Json]:

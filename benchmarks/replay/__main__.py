@@ -53,10 +53,10 @@ from benchmarks.harness import (
     Json,
     Options,
     counts,
+    finish,
     given,
     head,
     measured,
-    write,
 )
 from benchmarks.replay.documents import FORMS, KINDS, Document, Documents, passes_of
 from benchmarks.turns import median
@@ -114,15 +114,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = measure(options, head("benchmarks.replay", given(arguments)))
     except GuidedError as error:
         return show_error(error)
-    write(result, options.out)
-    if result["figures"]:
-        show_table(result["figures"], _COLUMNS)
-    else:
+    failed = finish(result, options.out, _COLUMNS)
+    if not result["figures"]:
         show_table(result["counts"], _COUNTS)
-    for failure in result["failed"]:
-        print(failure, file=sys.stderr)
     wrong = any(figure["wrong"] for figure in result["figures"])
-    return int(bool(result["failed"]) or wrong)
+    return int(failed or wrong)
 
 
 def parsed(arguments: Sequence[str]) -> Any:
