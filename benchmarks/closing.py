@@ -73,6 +73,8 @@ class Walks:
         self._counts: Counter[str] = Counter()
         self._figures: dict[str, list[float]] = defaultdict(list)
         self.bad: list[list[Any]] = []
+        self.told: list[list[Any]] = []
+        """Outputs that were told to be unprotected, and why."""
 
     def take(self, name: str, schema: Any) -> None:
         """Walk through one schema, with each limit and model."""
@@ -93,13 +95,17 @@ class Walks:
                 if limit < least:
                     self._counts["too little room"] += 1
                     continue
-                verdict = self._output(spec, limit, model, judge)
+                verdict, told = self._output(spec, limit, model, judge)
                 self._counts[verdict] += 1
+                if told:
+                    self.told.append([name, limit, model, told])
                 if verdict not in ("valid", "not judged"):
                     self.bad.append([name, limit, model, verdict])
 
-    def _output(self, spec: OutputSpec, limit: int, model: str, judge: Any) -> str:
-        """What became of one output."""
+    def _output(
+        self, spec: OutputSpec, limit: int, model: str, judge: Any
+    ) -> tuple[str, str]:
+        """What became of one output, and why it was not protected if it was not."""
         vocabulary = self._vocabulary
         grammar = self._compiler.compile(spec)
         backend = self._compiler.backend(grammar.backend)
@@ -115,14 +121,14 @@ class Walks:
         tokens: list[int] = []
         while not tokens or tokens[-1] not in vocabulary.stop_token_ids:
             if len(tokens) == limit:
-                return "cut by length"
+                return "cut by length", table.unprotected.get(0, "")
             start = time.perf_counter()
             table.fill((0,), mask)
             self._figures["step_us"].append(1e6 * (time.perf_counter() - start))
             bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
             allowed = np.flatnonzero(bits)
             if not len(allowed):
-                return "nothing allowed"
+                return "nothing allowed", ""
             tokens.append(self._sampled(model, allowed))
             table.accept((0,), tokens[-1:])
         closing = table.requests[0].closing
@@ -133,10 +139,11 @@ class Walks:
         try:
             value = json.loads(text, parse_float=_finite)
         except ValueError:
-            return "not JSON"
-        if judge is None:
-            return "not judged"
-        return "valid" if judge.is_valid(value) else "invalid"
+            return "not JSON", ""
+        verdict = "not judged"
+        if judge is not None:
+            verdict = "valid" if judge.is_valid(value) else "invalid"
+        return verdict, table.unprotected.get(0, "")
 
     def _sampled(self, model: str, allowed: Any) -> int:
         if model == "random":
@@ -151,6 +158,7 @@ class Walks:
         found: Json = {
             "counts": dict(self._counts),
             "bad": self.bad,
+            "told": self.told,
         }
         for name, values in self._figures.items():
             found[name] = {"count": len(values)}

@@ -25,14 +25,14 @@ from guided_plugin.grammar.base import (
     least_tokens,
 )
 from guided_plugin.grammar.llguidance.client import inner_schemas, tokens_in
-from guided_plugin.grammar.llguidance.closing import Closing, ClosingRules
+from guided_plugin.grammar.llguidance.closing import Closing, ClosingRules, steps
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
 from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
 from guided_plugin.grammar.llguidance.distinct.track import BYTES
 from guided_plugin.grammar.llguidance.endings import MEMO_BYTES, Endings
-from guided_plugin.grammar.llguidance.lark.ends import Shortest, ends_of
+from guided_plugin.grammar.llguidance.lark.ends import Shortest
 from guided_plugin.grammar.llguidance.lark.patterns import FUEL
-from guided_plugin.grammar.llguidance.lark.rules import Ends, LarkGrammar
+from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar
 from guided_plugin.grammar.llguidance.lark.runs import forced_run
 from guided_plugin.grammar.llguidance.learnt import Learnt
 from guided_plugin.grammar.llguidance.lexers import LexerPool, Lexers
@@ -48,7 +48,7 @@ from guided_plugin.grammar.llguidance.probe import (
     too_entangled,
 )
 from guided_plugin.grammar.llguidance.sources import complaint, lark_of
-from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
+from guided_plugin.grammar.llguidance.tokenizer import SIZES, Tokenizers
 from guided_plugin.grammar.threads import AdaptiveThreads
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
@@ -135,6 +135,7 @@ class LLGuidanceBackend:
         self._tokenizers = Tokenizers(vocabulary)
         self._spellings = Spellings(vocabulary)
         self._byte_tokenizers = Tokenizers(BYTES)
+        self._closing_bytes = 2 * MEMO_BYTES + 4 * len(SIZES) * vocabulary.words
 
     def compile(self, spec: OutputSpec) -> Grammar:
         start = time.perf_counter()
@@ -148,14 +149,12 @@ class LLGuidanceBackend:
         self._probe(spec, lark)
         left = self._left_out(spec)
         named = self._named(spec, lark)
-        rules = None
-        if spec.close_before_length:
-            rules = _shortest(lark)
-            lark = replace(lark, ends=ends_of(rules))
-        made = Prepared(spec, self.name, lark.packed(), unenforced=left, named=named)
-        if not spec.close_before_length:
+        closes = spec.close_before_length is True
+        payload = lark.packed(closes=closes)
+        made = Prepared(spec, self.name, payload, unenforced=left, named=named)
+        if not closes:
             return made
-        grammar = self._grammar(spec, lark, first, 0.0, rules=rules)
+        grammar = self._grammar(spec, lark, first, 0.0)
         return replace(made, shortest=grammar.shortest, growth=grammar.growth)
 
     def load(self, prepared: Prepared) -> Grammar:
@@ -248,7 +247,6 @@ class LLGuidanceBackend:
         first: Any,
         start: float,
         prepared: Prepared | None = None,
-        rules: Shortest | None = None,
     ) -> Grammar:
         text = lark.text
 
@@ -281,27 +279,21 @@ class LLGuidanceBackend:
             named=named,
         )
         if spec.close_before_length:
-            rules = _shortest(lark) if rules is None else rules
-            ends = lark.ends or ends_of(rules)
-            endings = Endings(self._tokenizers.spelling, ends, rules or lark.sent)
+            endings = Endings(self._tokenizers.spelling, lark.sent or _shortest(lark))
             if prepared is None:
-                first = endings.first(self.start(made, self._stops))
-                grows = endings.growth
+                shortest = endings.first(self.start(made, self._stops))
+                grows = endings.most_growth
             else:
-                first = prepared.shortest
+                shortest = prepared.shortest
                 grows = prepared.growth
-            if first is None:
-                return replace(made, seconds=time.perf_counter() - start)
-            closing = ClosingRules(endings, grows, ends.marks)
-            # Grammars without marks, as most of JSON are, share their plain tokens.
-            plain = sum(mask.nbytes for mask in closing.plain.values())
-            made = replace(
-                made,
-                handle=replace(compiled, closing=closing),
-                size_bytes=size + 2 * MEMO_BYTES + (plain if ends.marks else 0),
-                shortest=first,
-                growth=grows,
-            )
+            if shortest is not None:
+                made = replace(
+                    made,
+                    handle=replace(compiled, closing=ClosingRules(endings)),
+                    size_bytes=size + self._closing_bytes,
+                    shortest=shortest,
+                    growth=grows,
+                )
         return replace(made, seconds=time.perf_counter() - start)
 
     def ending(
@@ -310,7 +302,7 @@ class LLGuidanceBackend:
         """The tokens of a short completion behind a text; the matcher stays where it
         is, behind it."""
         rules = _shortest(self._lark(grammar.spec))
-        endings = Endings(self._tokenizers.spelling, Ends(), rules)
+        endings = Endings(self._tokenizers.spelling, rules)
         return endings.behind(matcher, endings.after(endings.start(), text))
 
     def closing(
@@ -319,7 +311,8 @@ class LLGuidanceBackend:
         """What closes one output before its token limit."""
         rules: ClosingRules = grammar.handle.closing
         # Far from its limit a request costs nothing.
-        due = rules.steps(room - least_tokens(grammar.shortest) - 1)
+        spare = room - least_tokens(grammar.shortest) - 1
+        due = steps(spare, grammar.growth)
         return Closing(rules, room, stop_token_ids, due)
 
     def _distinct_rules(self, spec: OutputSpec) -> DistinctRules:

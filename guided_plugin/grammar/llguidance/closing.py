@@ -39,18 +39,9 @@ Ending = tuple[int, ...]
 class ClosingRules:
     """What the outputs of one grammar share."""
 
-    def __init__(self, endings: Endings, growth: int, marks: str) -> None:
-        """`marks`: what may end a free text."""
+    def __init__(self, endings: Endings) -> None:
         self.endings = endings
         self.spelling = endings.spelling
-        self.plain = endings.spelling.plain(marks)
-        self.growth = growth
-        """Tokens that one token may add to the shortest ending, at most."""
-
-    def steps(self, spare: int) -> int:
-        """How many tokens may come before an output is looked at again whose ending
-        leaves so many to spare; 0: its mask is to be restricted."""
-        return max(0, (spare + 1) // (self.growth + 1))
 
     def longest(self, matcher: LLGuidanceMatcher) -> float:
         """The most tokens that the shortest ending of any place may have. Rules do not
@@ -96,7 +87,7 @@ class ClosingRules:
         tried = dict.fromkeys(
             [
                 *self.spelling.controls_in(row),
-                *self.spelling.singles_in(row, self.plain[1]),
+                *self.spelling.singles_in(row, self.endings.plain[1]),
             ]
         )
         others = [token for token in tried if token not in own][:_TRIED]
@@ -142,6 +133,13 @@ class ClosingRules:
             if rest is not None:
                 yield rest
         yield before
+
+
+def steps(spare: int, growth: int) -> int:
+    """How many tokens may come before an output is looked at again whose ending leaves
+    so many to spare, where each may add as many to it; 0: its mask is to be
+    restricted."""
+    return max(0, (spare + 1) // (growth + 1))
 
 
 @dataclass(slots=True)
@@ -205,7 +203,7 @@ class Closing:
             return
         spare = left - len(self.ending) - 2
         # the same mask may be filled again, where a step was planned and not sampled
-        self.due = count + self.rules.steps(spare)
+        self.due = count + steps(spare, self.rules.endings.growth)
         if self.due == count:
             self._keep(matcher, self.ending, left - 2, row)
             self.led += spare < 0
@@ -217,7 +215,7 @@ class Closing:
         known."""
         kept = [token for token in self.stops if _allows(row, token)]
         kept += self.rules.kept(matcher, self.place, ending, most, row)
-        row &= self.rules.plain[self._spared(matcher, ending, most, row)]
+        row &= self.rules.endings.plain[self._spared(matcher, ending, most, row)]
         words = row.view("uint32")
         for token in kept or ending[:1]:
             words[token >> 5] |= 1 << (token & 31)

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 from functools import cached_property
 
+from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.llguidance.lark.ends import (
     CONTROL_BYTE,
     Shortest,
@@ -20,7 +21,7 @@ from guided_plugin.grammar.llguidance.lark.ends import (
 )
 from guided_plugin.grammar.llguidance.lark.expected import Follower, Place
 from guided_plugin.grammar.llguidance.lark.patterns import one_of_each
-from guided_plugin.grammar.llguidance.lark.rules import Ends, RuleSet
+from guided_plugin.grammar.llguidance.lark.rules import RuleSet
 from guided_plugin.grammar.llguidance.matcher import LLGuidanceMatcher
 from guided_plugin.grammar.llguidance.tokenizer import Spelled, Spelling
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest
@@ -41,6 +42,9 @@ _TOLD_BEHIND = 8
 """The same behind a token that may come next."""
 MEMO_BYTES = 1 << 17
 """What is remembered for a grammar of one kind: spellings, endings."""
+_CLIENT_REACH = 64
+"""Bytes that one token may add to an ending, where rules are not known. Chosen, not
+measured."""
 _SLACK = 4
 """Tokens by which an ending may grow where two of its texts meet: a character may be
 begun at any place."""
@@ -49,50 +53,69 @@ begun at any place."""
 class Endings:
     """Finds endings of the outputs of one grammar."""
 
-    def __init__(
-        self, spelling: Spelling, ends: Ends, rules: Shortest | bytes | None
-    ) -> None:
-        """`rules`: of the grammar, with their shortest texts or packed."""
+    def __init__(self, spelling: Spelling, rules: Shortest | bytes | None) -> None:
+        """`rules`: of the grammar, with their shortest texts or packed; None for one
+        that a client wrote in Lark."""
         self.spelling = spelling
-        self._ends = ends
         self._rules = rules
         self._spelled: Latest[bytes, Spelled] = Latest(MEMO_BYTES)
         self._told: Latest[tuple[Place, int | None], tuple[tuple[int, ...], ...]]
         self._told = Latest(MEMO_BYTES)
 
     @cached_property
+    def shortest(self) -> Shortest | None:
+        """What rules tell, where they are known."""
+        if isinstance(self._rules, bytes):
+            return Shortest(RuleSet.unpacked(self._rules))
+        return self._rules
+
+    @cached_property
     def follower(self) -> Follower | None:
-        """Follows outputs, where rules are known. Made when the first output comes near
-        its end."""
-        rules = self._rules
-        if isinstance(rules, bytes):
-            rules = Shortest(RuleSet.unpacked(rules))
-        return None if rules is None else Follower(rules)
+        """Follows outputs. Made when the first output comes near its end."""
+        return None if self.shortest is None else Follower(self.shortest)
 
     @property
+    def most_growth(self) -> int:
+        """A bound of `growth` that needs no spelling: no text has more tokens than
+        bytes."""
+        if self.shortest is None:
+            return _SLACK + _CLIENT_REACH
+        longest = len(max(self.shortest.choices, key=len, default=b""))
+        most = self.spelling.brackets * longest
+        return _SLACK + max(most, self.shortest.reach)
+
+    @cached_property
     def growth(self) -> int:
         """How many tokens one token may add to the shortest ending, at most."""
-        most = self._ends.reach
-        for text in self._ends.choices:
+        if self.shortest is None:
+            return self.most_growth
+        most = self.shortest.reach
+        for text in self.shortest.choices:
             # A token of several brackets makes as many choices.
             times = self.spelling.brackets if text.startswith(b"[") else 1
-            if times * len(text) > most:  # it has no more tokens than bytes
+            if times * len(text) > most:
                 most = max(most, times * self.spelling.most_tokens(text))
         return _SLACK + most
 
     @cached_property
+    def plain(self) -> dict[int, MaskArray]:
+        """Tokens of free text that end none, by how many characters they have at
+        most."""
+        marks = "" if self.shortest is None else self.shortest.marks()
+        return self.spelling.plain(marks)
+
+    @cached_property
     def longest(self) -> float:
         """The most tokens that the shortest ending of any place may have."""
-        follower = self.follower
-        text = None if follower is None else follower.shortest.longest
-        if text is None:
+        text = None if self.shortest is None else self.shortest.longest
+        if text is None or self.shortest is None:
             return math.inf
-        return _SLACK + self._ends.reach + self.spelling.most_tokens(text)
+        return _SLACK + self.shortest.reach + self.spelling.most_tokens(text)
 
     def first(self, start: LLGuidanceMatcher) -> tuple[int, ...] | None:
         """The shortest output: as the rules tell it if that is one, else one that is
         found."""
-        text = self._ends.shortest
+        text = None if self.shortest is None else self.shortest.shortest()
         told = None if text is None else self.spelled(text).tokens()
         if told is not None and start.ends_with(told):
             return told

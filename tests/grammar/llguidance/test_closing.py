@@ -294,7 +294,7 @@ def test_outputs_run_free_while_all_endings_fit(compiler):
     ]
     spec = OutputSpec.json_schema({"anyOf": calls}, whitespace="flexible")
     grammar = compiler.compile(spec)
-    enough = grammar.admission().least + grammar.growth
+    enough = grammar.admission().least + grammar.handle.closing.endings.growth
     for seed in range(6):
         rng = random.Random(seed)
         near = table_of(compiler, spec, 150)

@@ -10,7 +10,7 @@ import pytest
 from oracle import oracle
 
 from guided_plugin.grammar.llguidance.lark import schema_to_lark
-from guided_plugin.grammar.llguidance.lark.ends import Shortest, ends_of
+from guided_plugin.grammar.llguidance.lark.ends import Shortest
 from guided_plugin.grammar.llguidance.lark.expected import Follower
 from guided_plugin.grammar.llguidance.lark.reach import known_of
 from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar, RuleSet
@@ -63,7 +63,7 @@ def _shortest(schema: Any, *, strict: bool) -> Shortest:
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("schema", SCHEMAS, ids=json.dumps)
 def test_shortest_outputs_are_valid_and_short(schema: Any, strict: bool) -> None:
-    text = ends_of(_shortest(schema, strict=strict)).shortest
+    text = _shortest(schema, strict=strict).shortest()
     assert text is not None
     assert oracle(schema)(json.loads(text))
     assert len(text) <= 100
@@ -71,7 +71,7 @@ def test_shortest_outputs_are_valid_and_short(schema: Any, strict: bool) -> None
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_choices_hold_the_longest_text_that_one_may_add(strict: bool) -> None:
-    longest = ends_of(_shortest(NODE, strict=strict)).choices[0]
+    longest = _shortest(NODE, strict=strict).choices[0]
     assert b'"more":"' + b"x" * 40 in longest
     assert len(longest) < 80
 
@@ -152,10 +152,14 @@ def test_rules_nest_as_deep_as_objects_do() -> None:
     assert 30 <= nesting(_rules(schema, strict=True)) <= 130
 
 
-def test_what_is_known_of_ends_reaches_other_processes() -> None:
-    ends = ends_of(_shortest(NODE, strict=True))
-    sent = LarkGrammar("start: T", distinct=True, ends=ends)
-    assert LarkGrammar.unpacked(sent.packed()) == sent
+def test_rules_reach_other_processes() -> None:
+    made = schema_to_lark(NODE, strict=True, whitespace="flexible")
+    packed = made.packed(closes=True)
+    sent = LarkGrammar.unpacked(packed).sent
+    assert sent is not None
+    assert made.rules is not None
+    assert RuleSet.unpacked(sent).packed() == made.rules.packed() == sent
+    assert LarkGrammar.unpacked(made.packed(closes=False)).sent is None
 
 
 _KINDS = {"a": "object", "b": "array", "c": "string"}

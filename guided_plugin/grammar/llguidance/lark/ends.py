@@ -15,8 +15,6 @@ from functools import cached_property
 from guided_plugin.grammar.llguidance.lark.patterns import shortest_text
 from guided_plugin.grammar.llguidance.lark.rules import (
     NEVER,
-    Alternative,
-    Ends,
     Reference,
     Repeated,
     Rule,
@@ -36,20 +34,6 @@ _ROUNDS = 16
 without end took 8 at most."""
 CONTROL_BYTE = 0xFF
 """Begins what stands for a control token in a text; no text has it."""
-_CLIENT_REACH = 64
-"""For grammars that clients write, whose rules are not read. Chosen, not measured."""
-
-
-def ends_of(reader: Shortest | None) -> Ends:
-    """What the rules of a grammar tell; little of a client's own grammar."""
-    if reader is None:
-        return Ends(reach=_CLIENT_REACH)
-    return Ends(
-        shortest=reader.shortest(),
-        choices=reader.choices(),
-        reach=reader.reach(),
-        marks=reader.marks(),
-    )
 
 
 class Shortest:
@@ -79,20 +63,18 @@ class Shortest:
         """The shortest output."""
         return self.of_symbol(self.rules.start)
 
-    def choices(self) -> tuple[bytes, ...]:
+    @cached_property
+    def choices(self) -> list[bytes]:
         """The longest texts that one choice may add."""
-        found: set[bytes] = set()
+        found: set[bytes | None] = set()
         for rule in self.rules.rules.values():
-            chosen: list[tuple[Symbol, ...]] = []
             for alternative in rule.alternatives:
                 if len(rule.alternatives) > 1:
-                    chosen.append(alternative.symbols)
-                chosen += _optional(alternative.symbols)
-            for symbols in chosen:
-                found.add(self.of_symbols(symbols) or b"")
-        longest = sorted(found, key=len, reverse=True)
-        return tuple(longest[:_MOST_CHOICES])
+                    found.add(self.of_symbols(alternative.symbols))
+                found.update(map(self.of_symbols, _optional(alternative.symbols)))
+        return sorted(filter(None, found), key=len, reverse=True)[:_MOST_CHOICES]
 
+    @cached_property
     def reach(self) -> int:
         """The most bytes that the rest of a terminal's text may need."""
         terminals = self.rules.terminals
@@ -146,30 +128,14 @@ class Shortest:
             found |= terminal.known.marks
         return "".join(sorted(found))
 
-    def _best(self, rule: Rule) -> Alternative | None:
-        """The alternative of a rule with the shortest text."""
-        best = None
-        least = None
-        for alternative in rule.alternatives:
-            text = self.of_symbols(alternative.symbols)
-            if text is not None and (least is None or len(text) < least):
-                best = alternative
-                least = len(text)
-        return best
-
     def _of_rule(self, rule: Rule) -> bytes | None:
         """The shortest text of a rule as far as it is known."""
+        symbols = rule.needed or (each.symbols for each in rule.alternatives)
+        texts = [text for text in map(self.of_symbols, symbols) if text is not None]
         if not rule.needed:
-            best = self._best(rule)
-            return None if best is None else self.of_symbols(best.symbols)
-        parts: list[bytes] = []
-        for part in rule.needed:
-            text = self.of_symbols(part)
-            if text is None:
-                return None
-            parts.append(text)
+            return min(texts, key=len, default=None)
         comma = self.of_symbol(COMMA) or b","
-        return comma.join(parts)
+        return comma.join(texts) if len(texts) == len(rule.needed) else None
 
     def of_symbols(self, symbols: tuple[Symbol, ...]) -> bytes | None:
         """The shortest text of symbols."""

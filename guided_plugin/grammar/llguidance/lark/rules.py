@@ -12,7 +12,7 @@ import itertools
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
 
 from guided_plugin.grammar.llguidance.lark.expressions import (
@@ -80,21 +80,6 @@ class Repeated(NamedTuple):
 Symbol = Text | Token | Terminal | Reference | Repeated
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """What the rules of a grammar tell of the ends of its outputs."""
-
-    shortest: bytes | None = None
-    """The shortest output, unless it holds what no text spells."""
-    choices: tuple[bytes, ...] = ()
-    """The longest texts that one choice may add."""
-    reach: int = 0
-    """The most bytes that the rest of a terminal's text may need."""
-    marks: str = ""
-    """Characters, besides the quote, that may end a free text; one stands for all
-    beyond ASCII."""
-
-
 class Probe(NamedTuple):
     """A small grammar of terminals that may come next at one place, some of them
     intersections."""
@@ -118,31 +103,27 @@ class LarkGrammar:
     forces: bool = True
     """Whether text that must follow is short enough to be looked for while a batch
     waits."""
-    ends: Ends | None = None
-    """What is needed to close its outputs before their limit."""
     rules: RuleSet | None = field(default=None, compare=False, repr=False)
     """What it was written from; None for a client's own grammar, and where it is
     packed."""
     sent: bytes | None = field(default=None, compare=False, repr=False)
     """The rules that another process has packed."""
 
-    def packed(self) -> str:
+    def packed(self, *, closes: bool) -> str:
         """The grammar as text, for other processes; those that read it do not probe
-        it."""
-        ends = None if self.ends is None else astuple(self.ends)
-        sent = self.rules.packed() if ends and self.rules is not None else None
-        return repr((self.text, self.distinct, self.endless, self.forces, ends, sent))
+        it. `closes`: with its rules, to close outputs before their limit."""
+        sent = self.rules.packed() if closes and self.rules is not None else None
+        return repr((self.text, self.distinct, self.endless, self.forces, sent))
 
     @classmethod
     def unpacked(cls, packed: str) -> LarkGrammar:
         """The grammar that was packed."""
-        text, distinct, endless, forces, ends, sent = ast.literal_eval(packed)
+        text, distinct, endless, forces, sent = ast.literal_eval(packed)
         return cls(
             text,
             distinct=distinct,
             endless=endless,
             forces=forces,
-            ends=None if ends is None else Ends(*ends),
             sent=sent,
         )
 
