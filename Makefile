@@ -41,10 +41,10 @@ help:
 	@echo "make fuzz      random schemas against an oracle (COUNT=20000 SEED=1 ARGS=...)"
 	@echo "make fuzz-inputs  random inputs to every reader, guided by coverage (INPUTS=20000 SEED=1 ARGS=...)"
 	@echo "make compare   specs and requests to vLLM with the plugin and without: writes what differs (ARGS=...)"
-	@echo "make conformance  the raw files of docs/conformance.md, from SUITE (ARGS=...)"
+	@echo "make conformance  the raw files of docs/conformance.md, from SUITE and SAMPLE (ARGS=...)"
 	@echo "make soak      vLLM's server under mixed load, every answer judged (SECONDS=60 CLIENTS=64 OUT=FILE ARGS=...)"
 	@echo "make chaos     the same under each attack (SECONDS=60 CLIENTS=12 ATTACKS=NAME,NAME OUT=FILE ARGS=...)"
-	@echo "make bench     the reference-loop benchmark"
+	@echo "make bench     transformers' generate, unguided and guided, in turns"
 	@echo "make clean     remove .venv and caches"
 
 # What the package itself needs. Not compiled: the demo imports few of the files.
@@ -230,10 +230,11 @@ compare: $(VLLM_STAMP)
 	$(VLLM)/bin/python scripts/compare_vllm.py
 	GUIDED_COMPARE=all $(VLLM_PYTEST) -s tests/hosts/vllm/test_comparison.py $(ARGS)
 
-# SUITE: json-schema-org/JSON-Schema-Test-Suite, a folder or a tar archive.
+# SUITE: json-schema-org/JSON-Schema-Test-Suite; SAMPLE: MaskBench's files. Each a folder or a tar archive.
 SUITE := ../shared/jsonschema-suite/suite.tar.xz
+SAMPLE := ../shared/maskbench/sample.tar.xz
 conformance: $(STAMP)
-	$(BIN)/python benchmarks/conformance/run.py --suite $(SUITE) $(ARGS)
+	$(BIN)/python -m benchmarks.conformance --suite $(SUITE) --sample $(SAMPLE) $(ARGS)
 
 # A GPU machine without a network runs the same command with its own python3 (`--device cuda --model DIR`).
 SECONDS := 60
@@ -245,7 +246,7 @@ soak chaos: $(VLLM_STAMP)
 		$(addprefix --out ,$(OUT)) $(ARGS)
 
 bench: $(STAMP)
-	$(BIN)/python -m benchmarks.models loop
+	$(BIN)/python -m benchmarks.models
 
 clean:
 	rm -rf $(VENV) $(VLLM) $(CLIENTS_VENV) $(RELEASE) .vllm-next .timed build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

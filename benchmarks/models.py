@@ -1,12 +1,9 @@
-"""The reference loop and transformers' `generate` with what engines and others have:
-for maintainers.
+"""transformers' `generate`, unguided and guided, in turns.
 
-    python -m benchmarks.models loop --device cuda --graph --shape qwen3-0.6b --rows 8,64
-    python -m benchmarks.models generate --device cuda --shape qwen3-0.6b --rows 8,64
+    python -m benchmarks.models --device cuda --shape qwen3-0.6b --rows 8,64
 
-`loop` runs the model as it is, with `--graph` its decode step as one CUDA graph;
-`generate` runs eager and with a static cache, next to xgrammar's own processor
-(`xgrammar_ms`). Prints JSON.
+It runs eager and with a static cache, next to xgrammar's own processor (`xgrammar_ms`).
+Prints JSON.
 """
 
 from __future__ import annotations
@@ -15,23 +12,20 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.harness import Json, Options, counts, given, head, names, write
-from benchmarks.turns import SCHEMAS, Plan, bench_loop, check_outputs
+from benchmarks.turns import SCHEMAS, Plan, check_outputs
 from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.transformers.guide import Guide
 from guided_plugin.spec import OutputSpec
 
-_GRAPH_WARM_UP = 3
 _GENERATE_WARM_UP = 2
 """Runs: with a static cache the first compiles, the second captures."""
 _PROMPT = [1, 2, 3]
@@ -45,7 +39,6 @@ SHAPES = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print; write where asked."""
     parser = Options(__doc__)
-    parser.add_argument("what", choices=["loop", "generate"])
     parser.add("--model", MODEL_DIR, "folder of a model with its tokenizer", Path)
     shape = "random weights of this shape instead"
     parser.add_argument("--shape", choices=SHAPES, help=shape)
@@ -55,45 +48,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add("--steps", 64, "steps a run")
     parser.add("--repetitions", 4, "measured runs a figure")
     parser.add("--device", "cpu", "cpu or cuda")
-    graph = "loop: run the decode step as one CUDA graph"
-    parser.add_argument("--graph", action="store_true", help=graph)
-    parser.add("--forward", ["eager", "static"], "generate: how the model runs", names)
+    parser.add("--forward", ["eager", "static"], "how the model runs", names)
     parser.out()
     options = parser.parse_args(arguments)
     model, vocabulary = model_of(options)
     result = {
         **head("benchmarks.models", given(arguments), options.device),
-        "benchmark": options.what,
+        "benchmark": "generate",
         "model": options.shape or options.model.resolve().name,
         "vocabulary": vocabulary.size,
         "steps": options.steps,
-        "graph": options.graph,
         "figures": [],
     }
-    plan = partial(
-        Plan,
-        schemas=options.schema,
+    plan = Plan(
+        options.rows,
+        options.schema,
         steps=options.steps,
+        repetitions=options.repetitions,
     )
-    plan = partial(plan, repetitions=options.repetitions)
-    if options.what == "loop":
-        length = len(_PROMPT) + options.steps
-        for rows in options.rows:
-            own = GraphedModel(model, rows, length) if options.graph else model
-            result["figures"] += bench_loop(
-                own,
-                vocabulary,
-                plan([rows]),
-            )["figures"]
-    else:
-        for forward in options.forward:
-            for one in generated(
-                model,
-                vocabulary,
-                plan(options.rows),
-                forward,
-            ):
-                result["figures"].append({"forward": forward, **one})
+    for forward in options.forward:
+        figures = generated(model, vocabulary, plan, forward)
+        result["figures"] += [{"forward": forward, **one} for one in figures]
     print(json.dumps(result, indent=1))
     write(result, options.out)
 
@@ -216,126 +191,6 @@ def random_model(shape: str, width: int, device: str) -> Any:
     with torch.device(device):
         model: Any = Qwen3ForCausalLM(config)
     return model.to(dtype).eval()
-
-
-class GraphedModel:
-    """Takes a model's place in a `DecodeLoop`, for batches of one size and length."""
-
-    def __init__(self, model: Any, rows: int, length: int) -> None:
-        from transformers import StaticCache
-
-        self._model = model
-        self.config = model.config
-        self.device = model.device
-        self._cache: Any = StaticCache(config=model.config, max_cache_len=length)
-        self._length = 0
-        device = model.device
-        self._ids = torch.zeros(
-            rows,
-            1,
-            dtype=torch.int64,
-            device=device,
-        )
-        self._positions = torch.zeros(
-            rows,
-            1,
-            dtype=torch.int64,
-            device=device,
-        )
-        # [rows, 1, 1, length]: which positions of the cache a row attends to
-        self._visible = torch.zeros(
-            rows,
-            1,
-            1,
-            length,
-            dtype=torch.bool,
-            device=device,
-        )
-        self._graph = torch.cuda.CUDAGraph()
-        self._logits = self._captured(rows)
-
-    def __call__(
-        self,
-        *,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        position_ids: Tensor,
-        past_key_values: Any = None,
-        **options: Any,
-    ) -> Any:
-        """The model's own call; the cache is this object, and only passed through."""
-        if past_key_values is None:
-            return self._prompt(input_ids, attention_mask, position_ids)
-        self._ids.copy_(input_ids)
-        self._positions.copy_(position_ids)
-        self._visible[..., self._length].fill_(True)
-        self._length += 1
-        self._graph.replay()
-        return SimpleNamespace(logits=self._logits, past_key_values=self)
-
-    def get_input_embeddings(self) -> Any:
-        """The model's own, which say what tokens it has."""
-        return self._model.get_input_embeddings()
-
-    def get_output_embeddings(self) -> Any:
-        """The model's own, whose width a vocabulary is checked against."""
-        return self._model.get_output_embeddings()
-
-    def _prompt(self, ids: Tensor, attention: Tensor, positions: Tensor) -> Any:
-        self._rewind()
-        self._length = ids.shape[1]
-        self._visible.zero_()
-        self._visible[:, 0, 0, : self._length] = attention.bool()
-        out = self._model(
-            input_ids=ids,
-            attention_mask=attention,
-            position_ids=positions,
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        return SimpleNamespace(logits=out.logits, past_key_values=self)
-
-    def _step(self) -> Tensor:
-        out = self._model(
-            input_ids=self._ids,
-            attention_mask=self._visible,
-            position_ids=self._positions,
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        return out.logits  # type: ignore[no-any-return]
-
-    @torch.no_grad()
-    def _captured(self, rows: int) -> Tensor:
-        """Capture the step, after a warm-up that writes to the cache; it is rewound
-        before each run."""
-        first = torch.zeros(
-            rows,
-            2,
-            dtype=torch.int64,
-            device=self.device,
-        )
-        self._prompt(
-            first,
-            torch.ones_like(first),
-            first,
-        )
-        stream = torch.cuda.Stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):
-            for _ in range(_GRAPH_WARM_UP):
-                self._step()
-        torch.cuda.current_stream(self.device).wait_stream(stream)
-        with torch.cuda.graph(self._graph):
-            return self._step()
-
-    def _rewind(self) -> None:
-        for layer in self._cache.layers:
-            if layer.is_initialized:
-                # In place: the graph was captured with this memory.
-                layer.cumulative_length.zero_()
 
 
 if __name__ == "__main__":

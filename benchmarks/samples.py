@@ -65,6 +65,14 @@ def _unpack(archive: Path, folder: Path) -> dict[str, Path]:
     return found
 
 
+def text_of(data: Any) -> str:
+    """An instance as JSON. A lone surrogate has no UTF-8; what Python writes for it is
+    its escape."""
+    return (
+        json.dumps(data, ensure_ascii=False).encode(errors="backslashreplace").decode()
+    )
+
+
 def served_schemas(
     sample: Path, most: int, make: Callable[[Any], Any] = lambda schema: schema
 ) -> list[dict[str, Any]]:

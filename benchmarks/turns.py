@@ -9,10 +9,8 @@ import datetime
 import os
 import platform
 import statistics
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -26,8 +24,6 @@ from guided_plugin.spec import OutputSpec
 
 Ways = Mapping[str, Callable[[], float]]
 """What is compared, by name: each runs once, and returns its milliseconds a step."""
-Run = Callable[[int, OutputSpec | None], list[list[int]]]
-"""Decodes so many rows, guided by a spec or unguided: the tokens of each."""
 _PACKAGES = ("torch", "xgrammar", "llguidance", "transformers", "triton", "vllm")
 
 
@@ -94,16 +90,13 @@ def median(values: Iterable[float], digits: int = 4) -> float:
     return round(statistics.median(values), digits)
 
 
-def in_turns(
-    ways: Ways, repetitions: int, progress: Callable[[], None]
-) -> dict[str, list[float]]:
+def in_turns(ways: Ways, repetitions: int) -> dict[str, list[float]]:
     """The milliseconds of each way. The order is reversed every other time: it
     matters."""
     times: dict[str, list[float]] = {way: [] for way in ways}
     for repetition in range(repetitions):
         for way in list(ways) if repetition % 2 == 0 else reversed(list(ways)):
             times[way].append(round(ways[way](), 4))
-            progress()
     return times
 
 
@@ -130,12 +123,6 @@ class Plan:
     schemas: Sequence[str]
     steps: int = 64
     repetitions: int = 3
-    progress: Callable[[], None] = lambda: None
-    """Called after each run."""
-
-    def runs(self, warm_ups: int = 1) -> int:
-        """How many there are."""
-        return 2 * (self.repetitions + warm_ups) * len(self.rows) * len(self.schemas)
 
     def figures(
         self,
@@ -148,46 +135,10 @@ class Plan:
         for count in self.rows:
             for name in self.schemas:
                 ways, more = case(count, name)
-                in_turns(ways, warm_ups, self.progress)
-                figure = compared(in_turns(ways, self.repetitions, self.progress))
+                in_turns(ways, warm_ups)
+                figure = compared(in_turns(ways, self.repetitions))
                 found.append({"rows": count, "schema": name, **more(), **figure})
         return found
-
-    def compared(
-        self, host: str, device: str, vocabulary: Vocabulary, run: Run
-    ) -> dict[str, Any]:
-        """What `run` takes of a host, unguided and guided in turn, each output
-        checked."""
-
-        def case(rows: int, name: str) -> tuple[Ways, Callable[[], dict[str, Any]]]:
-            spec = OutputSpec.json_schema(SCHEMAS[name])
-            guided: list[list[int]] = []
-
-            def timed(asked: OutputSpec | None) -> float:
-                start = time.perf_counter()
-                outputs = run(rows, asked)
-                milliseconds = (time.perf_counter() - start) * 1e3
-                if asked is not None:
-                    guided[:] = outputs
-                return milliseconds / max(map(len, outputs))
-
-            ways = {"unguided": partial(timed, None), "guided": partial(timed, spec)}
-            return ways, lambda: {"backend": check_outputs(vocabulary, spec, guided)}
-
-        return self.result(host, device, vocabulary, figures=self.figures(case))
-
-    def result(
-        self, host: str, device: str, vocabulary: Vocabulary, **more: Any
-    ) -> dict[str, Any]:
-        """The figures with what a reader needs to judge them."""
-        return {
-            "benchmark": host,
-            "environment": environment(device),
-            "steps": self.steps,
-            "repetitions": self.repetitions,
-            "vocabulary": vocabulary.size,
-            **more,
-        }
 
 
 def refused_at(
@@ -226,24 +177,3 @@ def check_outputs(
                 where=f"row {row}, token {place}",
             )
     return compiler.compile(spec).backend
-
-
-_PROMPT = [1, 2, 3]
-
-
-def bench_loop(model: Any, vocabulary: Vocabulary, plan: Plan) -> dict[str, Any]:
-    """The reference loop."""
-    from guided_plugin.hosts.loop import DecodeLoop
-
-    loop = DecodeLoop(model, GrammarCompiler(vocabulary), max_rows=max(plan.rows))
-
-    def run(rows: int, spec: OutputSpec | None) -> list[list[int]]:
-        outputs = loop.run(
-            [_PROMPT] * rows, [spec] * rows, max_new_tokens=plan.steps, ignore_stop=True
-        )
-        for output in outputs:
-            if output.error is not None:
-                raise output.error
-        return [list(output.tokens) for output in outputs]
-
-    return plan.compared("loop", str(model.device), vocabulary, run)

@@ -1,5 +1,4 @@
-"""What is compared: this package with `auto` and with each backend alone, and both
-libraries by themselves.
+"""What is compared: this package, and both libraries by themselves.
 
 The libraries get schemas as they are written, with no check, limit or rewrite of this
 package in between. An engine has what `Walker` asks of a compiler.
@@ -10,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from benchmarks.harness import Json
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import UNBOUNDED, GuidedConfig
-from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.base import Backend, Grammar
 from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
 from guided_plugin.grammar.llguidance.lark import HEADER
@@ -22,20 +21,7 @@ from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["BEGIN", "END", "ENGINES", "OURS", "Engine", "Json"]
-
-Json = dict[str, Any]
-BEGIN = "<f>"
-END = "</f>"
-OURS = ("auto", "llguidance")
-ENGINES = (*OURS, "raw-llguidance", "raw-xgrammar")
-
-
-def tag_of(schema: Any) -> Json:
-    """A structural tag around a schema."""
-    content = {"type": "json_schema", "json_schema": schema}
-    part = {"type": "tag", "begin": BEGIN, "content": content, "end": END}
-    return {"type": "structural_tag", "format": part}
+ENGINES = ("auto", "raw-llguidance", "raw-xgrammar")
 
 
 class _RawXGrammar(XGrammarBackend):
@@ -44,8 +30,6 @@ class _RawXGrammar(XGrammarBackend):
     name = "raw-xgrammar"
 
     def _compile(self, spec: OutputSpec) -> Any:
-        if spec.kind == "structural_tag":
-            return self._compiler.compile_structural_tag(spec.text)
         return self._compiler.compile_json_schema(
             spec.text, strict_mode=spec.closed, any_whitespace=True
         )
@@ -61,60 +45,33 @@ class _RawLLGuidance(LLGuidanceBackend):
     name = "raw-llguidance"
 
     def _lark(self, spec: OutputSpec) -> LarkGrammar:
-        begin = end = ""
-        schema = spec.text
-        if spec.kind == "structural_tag":
-            schema = json.dumps(spec.document()["format"]["content"]["json_schema"])
-            begin = json.dumps(BEGIN)
-            end = json.dumps(END)
-        return LarkGrammar(f"{HEADER}start: {begin} json {end}\njson: %json {schema}\n")
+        return LarkGrammar(f"{HEADER}start: json\njson: %json {spec.text}\n")
 
 
 class Engine:
     """One of `ENGINES` for one vocabulary."""
 
     def __init__(self, name: str, vocabulary: Vocabulary) -> None:
-        self.name = name
         self.vocabulary = vocabulary
         config = GuidedConfig(
             threads=1, cache_bytes=0, isolate_compiles=False, **vars(UNBOUNDED)
         )
         self._compiler: GrammarCompiler | None = None
-        if name in OURS:
+        if name == "auto":
             plugins = Plugins(entry_points=False)
             self._compiler = GrammarCompiler(vocabulary, config=config, plugins=plugins)
         else:
-            self._raw = (_RawXGrammar if name == "raw-xgrammar" else _RawLLGuidance)(
-                vocabulary, config
-            )
+            raw = _RawXGrammar if name == "raw-xgrammar" else _RawLLGuidance
+            self._raw = raw(vocabulary, config)
 
-    def compile(self, schema: Any, *, tag: bool) -> Grammar:
+    def compile(self, schema: Json) -> Grammar:
         """A grammar, or a GuidedError. xgrammar by itself is asked as vLLM asks it:
         strictly."""
         if self._compiler is None:
-            kind = "structural_tag" if tag else "json_schema"
-            text = json.dumps(tag_of(schema) if tag else schema)
-            return self._raw.compile(OutputSpec(kind, text, strict=True))
-        options: Json = {"strict": False, "backend": self.name}
-        if tag:
-            return self._compiler.compile(
-                OutputSpec.structural_tag(tag_of(schema), **options)
-            )
-        return self._compiler.compile(OutputSpec.json_schema(schema, **options))
+            spec = OutputSpec("json_schema", json.dumps(schema), strict=True)
+            return self._raw.compile(spec)
+        return self._compiler.compile(OutputSpec.json_schema(schema, strict=False))
 
     def backend(self, name: str) -> Backend:
         """The backend that compiled a grammar."""
         return self._raw if self._compiler is None else self._compiler.backend(name)
-
-    def text(self, instance: str, *, tag: bool) -> str:
-        """The whole output that holds an instance."""
-        return f"{BEGIN}{instance}{END}" if tag else instance
-
-
-def refusal(engine: Engine, schema: Any, *, tag: bool) -> tuple[Grammar | None, str]:
-    """The grammar, or why there is none."""
-    try:
-        return engine.compile(schema, tag=tag), ""
-    except GuidedError as error:
-        where = f" ({error.where})" if error.where else ""
-        return None, f"{error.what}{where}".splitlines()[0][:160]

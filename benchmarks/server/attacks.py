@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import io
 import itertools
-import multiprocessing
 import os
 import random
 import signal
@@ -19,8 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from pathlib import Path
 
 import aiohttp
 import psutil
@@ -36,18 +33,11 @@ from benchmarks.server.asks import (
     small_object,
 )
 from benchmarks.server.clients import connect, one
-from benchmarks.server.launch import Server
 from benchmarks.server.processes import by_role
 
 _AT_ONCE = 4
 _FLOOD = 16
 _SCHEMAS = 10_000
-_QUICK_PAUSE = 2.0
-_START_SECONDS = 60.0
-
-
-class Skipped(Exception):
-    """The attack can't be made here, and why."""
 
 
 @dataclass(slots=True)
@@ -175,87 +165,26 @@ async def leavers(target: Target) -> None:
     )
 
 
-async def _killed(target: Target, pause: float, *roles: str) -> None:
-    await asyncio.sleep(1.0)
-    while True:
-        target.signal(signal.SIGKILL, *roles)
-        await asyncio.sleep(pause)
-
-
-async def kill_worker(target: Target) -> None:
-    """kill -9 of the grammar worker."""
-    await _killed(target, target.pause, "worker")
-
-
-async def kill_template(target: Target) -> None:
-    """kill -9 of the templates, which ends their children too."""
-    await _killed(target, target.pause, "template")
-
-
-async def kill_helpers(target: Target) -> None:
-    """kill -9 of all compile processes, while new schemas come."""
-    await asyncio.gather(_killed(target, _QUICK_PAUSE, "helpers"), many_schemas(target))
-
-
 async def kill_all(target: Target) -> None:
     """kill -9 of the templates, the worker and all compile processes at once."""
-    await _killed(target, target.pause, "template", "worker", "helpers")
-
-
-async def _stopped(target: Target, pause: float, *roles: str) -> None:
-    """SIGSTOP, and SIGCONT of what is still there after the pause."""
     await asyncio.sleep(1.0)
     while True:
-        stopped = target.signal(signal.SIGSTOP, *roles)
+        target.signal(signal.SIGKILL, "template", "worker", "helpers")
+        await asyncio.sleep(target.pause)
+
+
+async def stop_worker(target: Target) -> None:
+    """SIGSTOP of the grammar worker, and SIGCONT if it is still there after the
+    pause."""
+    await asyncio.sleep(1.0)
+    while True:
+        stopped = target.signal(signal.SIGSTOP, "worker")
         try:
-            await asyncio.sleep(pause)
+            await asyncio.sleep(target.pause)
         finally:
             for process in stopped:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.resume()
-
-
-async def stop_worker(target: Target) -> None:
-    """SIGSTOP of the grammar worker."""
-    await _stopped(target, target.pause, "worker")
-
-
-async def stop_helpers(target: Target) -> None:
-    """SIGSTOP of the compile processes, while new schemas come."""
-    pause = 4 * _QUICK_PAUSE
-    await asyncio.gather(_stopped(target, pause, "helpers"), many_schemas(target))
-
-
-async def stop_template(target: Target) -> None:
-    """SIGSTOP of the templates, then kill -9 of the worker: the next one can't be
-    forked."""
-    await asyncio.gather(
-        _stopped(target, target.pause - 0.5, "template"),
-        _killed(target, target.pause, "worker"),
-    )
-
-
-async def full_shm(target: Target) -> None:
-    """/dev/shm without a free byte, and kill -9 of the worker."""
-    folder = Path(f"/proc/{target.pid}/root/dev/shm")
-    try:
-        shared = folder.stat().st_dev == os.stat("/dev/shm").st_dev
-    except OSError as error:
-        raise Skipped(f"the server's /dev/shm cannot be seen: {error}") from error
-    if shared:
-        raise Skipped("the server shares /dev/shm with this machine: it needs root")
-    filler = folder / "filler"
-    try:
-        with filler.open("wb") as file:
-            space = os.statvfs(folder)
-            os.posix_fallocate(
-                file.fileno(),
-                0,
-                space.f_bavail * space.f_frsize,
-            )
-        await _killed(target, target.pause, "worker")
-    finally:
-        filler.unlink(missing_ok=True)
 
 
 _ALL: Sequence[Attack] = (
@@ -264,79 +193,28 @@ _ALL: Sequence[Attack] = (
     big_bodies,
     many_schemas,
     leavers,
-    kill_worker,
-    kill_template,
-    kill_helpers,
     kill_all,
     stop_worker,
-    stop_helpers,
-    stop_template,
-    full_shm,
 )
 ATTACKS = {attack.__name__.replace("_", "-"): attack for attack in _ALL}
 
 
-class Attacker:
-    """The process that attacks a server for some seconds."""
-
-    def __init__(self, name: str, server: Server, seconds: float, pause: float) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        given = theirs, name, server.url, server.pid, seconds, pause
-        self._process = context.Process(target=_attack, args=given, daemon=True)
-        self._process.start()
-        theirs.close()
-        if not self._pipe.poll(_START_SECONDS) or self._pipe.recv() != "ready":
-            self._process.kill()
-            raise RuntimeError(f"the process of the attack {name} did not start")
-
-    def begin(self) -> None:
-        """Let it attack."""
-        self._pipe.send("begin")
-
-    def end(self, seconds: float = 60.0) -> Json:
-        """Wait until it is over; what it did."""
-        done: Json = {"failed": "the process of the attack did not report"}
-        with contextlib.suppress(EOFError):
-            if self._pipe.poll(seconds):
-                done = self._pipe.recv()
-        self._process.kill()
-        self._process.join()
-        return done
-
-
-def _attack(
-    pipe: Connection, name: str, url: str, pid: int, seconds: float, pause: float
-) -> None:
-    """Wait for the word, and attack."""
+def prepare() -> None:
+    """What the process of an attack does before it begins."""
     with contextlib.suppress(OSError):
         os.nice(5)  # in earnest these clients are other machines
     bombs.big_bodies()  # what takes seconds to make
-    pipe.send("ready")
-    pipe.recv()
-    pipe.send(
-        asyncio.run(
-            _attacked(
-                ATTACKS[name],
-                url,
-                pid,
-                seconds,
-                pause,
-            )
-        )
-    )
 
 
-async def _attacked(
-    attack: Attack, url: str, pid: int, seconds: float, pause: float
-) -> Json:
-    async with connect(url) as session:
-        target = Target(session, pid, pause)
-        try:
-            async with asyncio.timeout(seconds):
-                await attack(target)
-        except TimeoutError:
-            pass
-        except Skipped as why:
-            return {**target.report(), "skipped": str(why)}
-        return target.report()
+def attacked(name: str, url: str, pid: int, seconds: float, pause: float) -> Json:
+    """Attack for some seconds; what was done."""
+
+    async def run() -> Json:
+        async with connect(url) as session:
+            target = Target(session, pid, pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await ATTACKS[name](target)
+            return target.report()
+
+    return asyncio.run(run())

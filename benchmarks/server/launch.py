@@ -1,8 +1,5 @@
 """vLLM's OpenAI server as a process of its own, the plugin loaded. Depends on the demo
 model.
-
-With `private_shm` the server gets a /dev/shm of its own (a mount namespace, which needs
-root), so that an attack may fill it without harm to other processes.
 """
 
 from __future__ import annotations
@@ -45,8 +42,6 @@ class Launch:
     """Options of the plugin on top of `take_over` and `mode: process`."""
     arguments: str = ""
     """More arguments of the server."""
-    private_shm: str = ""
-    """Size of a /dev/shm of its own, as `mount` reads it."""
     python: str = sys.executable
     """The interpreter that has vLLM."""
 
@@ -74,11 +69,6 @@ class Launch:
         if self.device == "cpu":
             command += ["--enforce-eager", "--no-async-scheduling"]
         command += shlex.split(self.arguments)
-        if self.private_shm:
-            mount = (
-                f'mount -t tmpfs -o size={self.private_shm} tmpfs /dev/shm && exec "$@"'
-            )
-            command = ["unshare", "--mount", "sh", "-c", mount, "sh", *command]
         return command
 
     def environment(self) -> dict[str, str]:
@@ -123,15 +113,6 @@ class Server:
             float(line.split()[-1]) for line in lines if line.startswith(name + "{")
         ]
         return sum(found) if found else float("nan")
-
-
-def can_mount() -> bool:
-    """Whether a server may have a /dev/shm of its own here."""
-    command = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]
-    try:
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False
 
 
 def free_port() -> int:

@@ -4,16 +4,21 @@ Depends on the clients."""
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 from benchmarks.harness import Json
-from benchmarks.server.attacks import Attacker
+from benchmarks.server.attacks import attacked, prepare
 from benchmarks.server.clients import Crowd, asked, chaos_crowd, ready, soak_crowd
 from benchmarks.server.launch import Server
 from benchmarks.server.processes import Watch
-from benchmarks.server.tally import figures, worse
+from benchmarks.server.tally import figures
+
+_UNREADY = "the server answers no guided request"
 
 
 def _load(
@@ -27,15 +32,10 @@ def _load(
 def soak(server: Server, *, clients: int, seconds: float, seed: int = 0) -> Json:
     """Mixed requests of many clients."""
     if not asyncio.run(ready(server.url)):
-        return {"failed": "the server answers no guided request"}
+        return {"failed": _UNREADY}
     preempted = server.metric("vllm:num_preemptions_total")
     start = time.monotonic()
-    outcomes, processes = _load(
-        server,
-        soak_crowd(clients),
-        seconds,
-        seed,
-    )
+    outcomes, processes = _load(server, soak_crowd(clients), seconds, seed)
     return {
         **figures(outcomes),
         "seconds": round(time.monotonic() - start, 1),
@@ -58,40 +58,21 @@ def chaos(
 ) -> Json:
     """Ordinary streams without an attack, then with it."""
     if not asyncio.run(ready(server.url)):
-        return {
-            "failed": "the server answers no guided request",
-            "server_alive": server.alive(),
-        }
-    attacker = Attacker(attack, server, seconds, pause)
-    before, _ = _load(
-        server,
-        chaos_crowd(clients),
-        quiet,
-        seed,
-    )
-    attacker.begin()
-    outcomes, processes = _load(
-        server,
-        chaos_crowd(clients),
-        seconds,
-        seed + 1,
-    )
-    done = attacker.end()
-    result: Json = {
+        return {"failed": _UNREADY, "server_alive": server.alive()}
+    crowd = chaos_crowd(clients)
+    with ProcessPoolExecutor(1, get_context("spawn"), prepare) as pool:
+        pool.submit(os.getpid).result()  # it has started
+        before, _ = _load(server, crowd, quiet, seed)
+        attacker = pool.submit(attacked, attack, server.url, server.pid, seconds, pause)
+        outcomes, processes = _load(server, crowd, seconds, seed + 1)
+        done = attacker.result()
+    return {
         "quiet": figures(before),
-        "attacked": figures(outcomes, done.get("kills", ())),
+        "attacked": figures(outcomes, done["kills"]),
         "attack": done,
         "processes": processes,
         "server_alive": server.alive(),
     }
-    result["worse"] = worse(result["attacked"], result["quiet"])
-    if done.get("invalid"):
-        result["worse"].append(
-            f"{len(done['invalid'])} invalid answers to clients of the attack"
-        )
-    if not result["server_alive"]:
-        result["worse"].append("the server does not answer any more")
-    return result
 
 
 def invalid(result: Json) -> int:

@@ -268,38 +268,3 @@ def test_beside_a_forward_pass_in_a_cuda_graph(pipeline):
     assert worker.steps == 201
     assert sum(pipe.runtime.buffers.masks.waits.counts()[:-1]) >= 2
     assert worker.exposed_wait >= 0.0
-
-
-def test_a_graphed_model_gives_the_models_own_tokens():
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    from benchmarks.models import GraphedModel
-    from guided_plugin.hosts.loop import DecodeLoop
-
-    config = Qwen3Config(
-        vocab_size=WIDTH,
-        hidden_size=64,
-        num_hidden_layers=2,
-        intermediate_size=128,
-        head_dim=16,
-    )
-    torch.manual_seed(0)
-    model = Qwen3ForCausalLM(config).to("cuda").eval()
-    compiler = gp.GrammarCompiler(VOCABULARY)
-    prompts = [[1, 2, 3], [4, 5], [6]]
-    outputs = []
-    for chosen in (model, GraphedModel(model, 3, 40), GraphedModel(model, 3, 40)):
-        loop = DecodeLoop(chosen, compiler, max_rows=3)
-        specs = [SPECS[1], None, SPECS[3]]
-        outputs += [
-            loop.run(
-                prompts,
-                specs,
-                max_new_tokens=20,
-                ignore_stop=True,
-            )
-            for _ in range(2)
-        ]
-    assert all(
-        [o.tokens for o in run] == [o.tokens for o in outputs[0]] for run in outputs
-    )

@@ -9,7 +9,7 @@ pytest.importorskip("vllm")
 
 from benchmarks.server.asks import MIXED
 from benchmarks.server.first import measure
-from benchmarks.server.launch import Launch, can_mount, started
+from benchmarks.server.launch import Launch, started
 from benchmarks.server.runs import chaos, invalid, soak
 
 
@@ -21,7 +21,6 @@ def loaded_server(tmp_path_factory):
         sequences=16,
         kv_tokens=1024,
         plugin={"worker_step_ms": 60_000, "worker_grammar_ms": 60_000},
-        private_shm="1g" if can_mount() else "",
     )
     log = tmp_path_factory.mktemp("loaded") / "log"
     with started(launch, log) as server:

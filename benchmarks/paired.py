@@ -1,7 +1,7 @@
 """Compiles and masks of a sample's schemas, in turns with llguidance's own JSON
 compiler: what exact answers cost.
 
-    python -m benchmarks.maskbench.paired SAMPLE --tokenizer DIR [--every N] [--json OUT]
+    python -m benchmarks.paired SAMPLE --tokenizer DIR [--every N] [--json OUT]
 
 Both read the same schemas in one thread, first one and then the other, and fill the
 same masks along the first valid instance that both accept. Schemas that one of them
@@ -23,8 +23,7 @@ import llguidance
 import numpy as np
 
 from benchmarks.harness import Json, Options, given, head, write
-from benchmarks.maskbench.child import text_of
-from benchmarks.samples import TextTokens, open_sample
+from benchmarks.samples import TextTokens, open_sample, text_of
 from guided_plugin.cli.loading import load_tokenizer, show_error
 from guided_plugin.cli.results import progress
 from guided_plugin.compiling.compiler import GrammarCompiler
@@ -158,7 +157,7 @@ def measure(
         rows.append(row)
         gc.collect()
     return {
-        "benchmark": "maskbench.paired",
+        "benchmark": "paired",
         "files": len(files),
         "refused": refused,
         "summary": {side: _summary([row[side] for row in rows]) for side in both},
@@ -185,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Options(__doc__)
     parser.sample()
     options = parser.parse_args(arguments)
-    result = head("benchmarks.maskbench.paired", given(arguments))
+    result = head("benchmarks.paired", given(arguments))
     try:
         vocabulary = Vocabulary.from_tokenizer(load_tokenizer(options.tokenizer))
         with open_sample(options.source) as files:

@@ -1,0 +1,122 @@
+"""Raw files of conformance, and samples of real schemas."""
+
+import gzip
+import io
+import json
+import tarfile
+
+import pytest
+
+from benchmarks.conformance.__main__ import main
+from benchmarks.paired import main as paired
+from benchmarks.samples import TextTokens, open_sample
+from guided_plugin.demo import MODEL_DIR
+from guided_plugin.errors import VocabularyError
+from guided_plugin.grammar.vocabulary import Vocabulary
+
+
+def case(schema, *tests):
+    given = [{"valid": valid, "data": data} for valid, data in tests]
+    return json.dumps({"schema": schema, "tests": given})
+
+
+SAMPLE = {
+    "a/passing.json": case(
+        {"type": "integer"},
+        (True, 12),
+        (False, "12"),
+        (True, -3),
+    ),
+    "a/refused.json": case({"type": "string", "pattern": "(a)\\1"}, (True, "aa")),
+    "b/no-tests.json": case({"type": "boolean"}),
+    "b/wrong.json": case({"type": "integer"}, (True, "1"), (False, 2)),
+}
+
+
+@pytest.fixture
+def sample(tmp_path):
+    """A folder with these files."""
+    folder = tmp_path / "sample"
+    for name, text in SAMPLE.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_a_sample_is_judged_and_written(sample, tmp_path):
+    main(["--sample", str(sample)], tmp_path)
+    (file,) = tmp_path.glob("*-conformance-maskbench.json.gz")
+    runs = json.loads(gzip.decompress(file.read_bytes()))["runs"]
+    wrong = {"wrong_accepts": 1, "wrong_refusals": 1, "refused": 1}
+    right = {"files": 4, "tests": 6, "passing": 2, "early_stops": 0, "died": 0}
+    ours, *libraries = [
+        {name: run[name] for name in run if name != "named"} for run in runs
+    ]
+    assert ours == {"engine": "auto", **wrong, **right}
+    assert [one["engine"] for one in libraries] == ["raw-llguidance", "raw-xgrammar"]
+    refused, judged = runs[0]["named"]
+    assert "backreference" in refused["error"]
+    assert (judged["name"], judged["error"]) == ("b/wrong.json", "")
+
+
+def test_the_suite_is_judged_and_written(tmp_path):
+    group = {"description": "d", "schema": {"type": "integer"}}
+    cases = {"valid": True, "data": 1}, {"valid": False, "data": "1"}
+    folder = tmp_path / "tests" / "draft7"
+    folder.mkdir(parents=True)
+    (folder / "type.json").write_text(json.dumps([{**group, "tests": cases}]))
+    main(["--suite", str(tmp_path)], tmp_path)
+    (file,) = tmp_path.glob("*-conformance-suite.json.gz")
+    rows = json.loads(gzip.decompress(file.read_bytes()))["suite"]
+    found = {row["engine"]: row for row in rows if row["draft"] == "draft7"}
+    assert list(found) == ["auto", "raw-llguidance", "raw-xgrammar"]
+    for row in found.values():
+        counts = row["schemas"], row["valid_accepted"], row["invalid_refused"]
+        assert counts == (1, 1, 1)
+
+
+def test_schemas_in_turns_with_llguidance(sample, capsys):
+    assert paired([str(sample), "--tokenizer", str(MODEL_DIR)]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.split() == ["schemas", "3.000", "3.000", "1.00"]
+
+
+def test_an_archive_writes_nowhere_else(tmp_path):
+    members = {"../outside.json": b"1", "/root.json": b"2", "../../outside.json": b"3"}
+    with tarfile.open(tmp_path / "deep.tar", "w") as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    with open_sample(tmp_path / "deep.tar") as files:
+        found = sorted(path.read_bytes() for path in files.values())
+        assert found == [b"1", b"2", b"3"]
+        assert len({path.parent for path in files.values()}) == 1
+    assert list(tmp_path.rglob("*.json")) == []
+
+
+def test_texts_as_tokens(byte_vocabulary):
+    pieces = byte_vocabulary.tokens
+    found = [pieces[t] for t in TextTokens(byte_vocabulary)('{"é":true')]
+    assert found == [
+        b'{"',
+        "é".encode(),
+        b'":',
+        b"true",
+    ]
+    # An encoder that changes the text, or takes it for a control token, isn't used for
+    # that text.
+    for wrong in ([1], [byte_vocabulary.stop_token_ids[0]]):
+        tokens = TextTokens(
+            Vocabulary(
+                pieces,
+                (266,),
+                frozenset({266}),
+                encode=lambda _, w=wrong: w,
+            )
+        )
+        assert b"".join(pieces[t] for t in tokens("</s>")) == b"</s>"
+        assert 266 not in tokens("</s>")
+    with pytest.raises(VocabularyError, match="no token spells byte 0x78"):
+        TextTokens(Vocabulary.from_tokens([b"a", b"</s>"], [1]))("x")
