@@ -1,19 +1,11 @@
-"""Engines in processes of their own: what is asked of them, what is made of their
-answers, and how they end; and models."""
+"""Engines in processes of their own: what is asked of them, and what is made of their
+answers; and models."""
 
 import json
-import os
-import subprocess
-import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from benchmarks import engines, harness, models
-
-ROOT = Path(engines.__file__).parents[1]
 
 
 def answer(engine, limit):
@@ -87,79 +79,6 @@ def test_an_engine_that_does_not_start_is_told_in_its_own_words(capsys):
     told = capsys.readouterr().err
     assert told.count("the engine ended with exit code 1 and no result") == 2
     assert "ModuleNotFoundError: No module named 'vllm'" in told
-
-
-@pytest.mark.parametrize("said", ["loading the weights", "AssertionError"])
-def test_an_engine_that_never_answers_is_ended(monkeypatch, tmp_path, said):
-    script = tmp_path / "child"
-    script.write_text(f"#!/bin/sh\necho ERROR 11-27 {said}\necho over\nsleep 60\n")
-    script.chmod(0o755)
-    monkeypatch.setattr(
-        harness.sys,
-        "executable",
-        str(script),
-    )
-    words = said if said == "AssertionError" else f"ERROR 11-27 {said}; over"
-    with pytest.raises(harness.PipelineError, match=f"within 0.3 s: {words}"):
-        harness.ask(
-            harness.Engine(
-                "slow",
-                "child",
-                {},
-                None,
-            ),
-            0.3,
-        )
-
-
-ASKED = """
-import sys, time
-from benchmarks.harness import serve
-sys.argv[1:] = ["question", "answer"]
-serve(lambda question, tell: (print(1), time.sleep(99)))
-"""
-ASKS = "import subprocess, sys; subprocess.run([sys.executable, '-uc', sys.argv[1]], start_new_session=True)"
-
-
-def test_an_engine_ends_with_the_process_that_asked_it(tmp_path):
-    (tmp_path / "question").write_text('{"device": "cpu"}')
-    where = {
-        "cwd": tmp_path,
-        "env": {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-        },
-    }
-    with subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            ASKS,
-            ASKED,
-        ],
-        stdout=subprocess.PIPE,
-        **where,
-    ) as asks:
-        assert asks.stdout.readline() == b"1\n"
-        asks.kill()
-        # the child has this pipe too
-        assert asks.communicate(timeout=20) == (b"", None)
-
-
-def test_engines_work_one_at_a_time_and_take_turns(tmp_path):
-    worked = []
-
-    def work(name):
-        for _ in range(3):
-            with harness.turn(tmp_path / "turns"):
-                worked.append(name)
-                time.sleep(0.02)
-                assert worked[-1] == name
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(work, "ab"))
-    assert len(worked) == 6
-    assert worked not in ([*"aaabbb"], [*"bbbaaa"])  # either may begin
 
 
 def test_models_are_measured_printed_and_written(tmp_path, capsys):

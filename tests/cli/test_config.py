@@ -11,6 +11,7 @@ from guided_plugin.config import GuidedConfig
 
 def test_the_options_that_hold_and_what_each_is_from(run, monkeypatch):
     monkeypatch.setenv("GUIDED_PLUGIN", '{"take_over": true, "threads": 2}')
+    monkeypatch.setenv("COLUMNS", "24")  # a narrow console cuts nothing
     flag = ("--additional-config", '{"guided_plugin": {"threads": 3}, "another": 1}')
     rows = [line.split() for line in run("config", *flag).out.splitlines()]
     assert ["take_over", "true", "GUIDED_PLUGIN"] in rows

@@ -4,7 +4,6 @@ a newcomer sees."""
 import re
 import sys
 
-import pytest
 from script_files import ROOT, load_script
 
 newcomer = load_script("scripts/newcomer.py")
@@ -22,13 +21,6 @@ def test_commands_of_the_page_exist():
     named = re.findall(r"python (examples/\S+\.py)", page)
     assert len(named) > 7
     assert [name for name in named if not (ROOT / name).exists()] == []
-
-
-@pytest.fixture
-def walk(tmp_path):
-    walk = newcomer.Walk(tmp_path, sys.executable, "")
-    walk.python = sys.executable
-    return walk
 
 
 def test_a_task_that_fails_is_told_and_the_next_one_runs(monkeypatch, capsys):
@@ -57,23 +49,3 @@ def test_a_task_that_fails_is_told_and_the_next_one_runs(monkeypatch, capsys):
     assert "KeyError" in told
     monkeypatch.setattr(sys, "argv", ["newcomer.py", "--only", "doctor"])
     assert newcomer.main() == 0
-
-
-def test_records_are_judged():
-    good = '{"name":"Ana","age":30}'
-    assert newcomer.people(f'guided: {good}\nfree: {{"name":1}}', 1) == good
-    for text in (
-        'person: {"name":"Ana","age":300}',
-        'person: {"name":"Ana"',
-        f"person: {good[:-1]}, 1}}",
-    ):
-        with pytest.raises(newcomer.Failed):
-            newcomer.people(text, 1)
-    with pytest.raises(newcomer.Failed, match="1 records instead of 2"):
-        newcomer.people(f"a {good}", 2)
-
-
-def test_tasks_of_the_server_fail_without_one(walk):
-    for name in ("openai", "refused schema", "metrics"):
-        with pytest.raises(newcomer.Failed, match="there is no server"):
-            newcomer.TASKS[name](walk)

@@ -37,21 +37,39 @@ def kernels(device):
 
 
 def int32(values, device="cpu"):
-    return torch.tensor(values, dtype=torch.int32, device=device)
+    return torch.tensor(
+        values,
+        dtype=torch.int32,
+        device=device,
+    )
 
 
 def filled(count, value, device="cpu"):
-    return torch.full((count,), value, dtype=torch.int32, device=device)
+    return torch.full(
+        (count,),
+        value,
+        dtype=torch.int32,
+        device=device,
+    )
 
 
 def random_words(shape, generator):
     """Masks at random."""
-    return torch.randint(-(2**31), 2**31, shape, generator=generator).to(torch.int32)
+    return torch.randint(
+        -(2**31),
+        2**31,
+        shape,
+        generator=generator,
+    ).to(torch.int32)
 
 
 def mask_rows_reference(logits, mask, rows, vocabulary_size):
     """`mask_rows`, bit by bit."""
-    for words, row in zip(mask.tolist(), rows.tolist(), strict=False):
+    for words, row in zip(
+        mask.tolist(),
+        rows.tolist(),
+        strict=False,
+    ):
         columns = range(logits.shape[1])
         allowed = [
             column < vocabulary_size and words[column // 32] >> column % 32 & 1
@@ -75,25 +93,61 @@ LAYOUTS = {
 @pytest.mark.parametrize(
     ("width", "vocabulary"), [(64, 64), (70, 67), (67, 67), (100, 33), (40, 70), (1, 1)]
 )
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize(
+    "layout",
+    LAYOUTS.values(),
+    ids=LAYOUTS,
+)
 def test_equals_the_reference(device, dtype, width, vocabulary, layout):
     generator = torch.Generator().manual_seed(width * vocabulary)
-    base = torch.randn(5, 2 * width, generator=generator).to(dtype)
+    base = torch.randn(
+        5,
+        2 * width,
+        generator=generator,
+    ).to(dtype)
     base[0, 0] = torch.nan
     mask = random_words((3, (vocabulary + 31) // 32), generator)
     rows = int32([4, 0, 2])
     expected = layout(base, width).clone()
-    mask_rows_reference(expected, mask, rows, vocabulary)
+    mask_rows_reference(
+        expected,
+        mask,
+        rows,
+        vocabulary,
+    )
     found = layout(base.to(device), width)
-    mask_rows(found, mask.to(device), rows.to(device), vocabulary)
+    mask_rows(
+        found,
+        mask.to(device),
+        rows.to(device),
+        vocabulary,
+    )
     assert torch.equal(bits(found.cpu()), bits(expected))
 
 
 def test_no_rows_is_nothing(device):
-    logits = torch.randn(2, 40, device=device)
+    logits = torch.randn(
+        2,
+        40,
+        device=device,
+    )
     before = logits.clone()
-    empty = torch.zeros(0, dtype=torch.int32, device=device)
-    mask_rows(logits, torch.zeros(0, 2, dtype=torch.int32, device=device), empty, 40)
+    empty = torch.zeros(
+        0,
+        dtype=torch.int32,
+        device=device,
+    )
+    mask_rows(
+        logits,
+        torch.zeros(
+            0,
+            2,
+            dtype=torch.int32,
+            device=device,
+        ),
+        empty,
+        40,
+    )
     assert torch.equal(logits, before)
 
 
@@ -104,9 +158,22 @@ def test_tokens_land_whatever_they_look_like(count):
     in none."""
     from guided_plugin.kernels.rows_triton import write_tokens
 
-    ring = torch.zeros(512, dtype=torch.int64, device="cuda")
-    word = torch.zeros(1, dtype=torch.int32, device="cuda")
-    sampled = torch.randint(-1, 30_000, (512, 3), device="cuda")
+    ring = torch.zeros(
+        512,
+        dtype=torch.int64,
+        device="cuda",
+    )
+    word = torch.zeros(
+        1,
+        dtype=torch.int32,
+        device="cuda",
+    )
+    sampled = torch.randint(
+        -1,
+        30_000,
+        (512, 3),
+        device="cuda",
+    )
     step = 2**32 - 3  # steps wrap
     for dtype in (torch.int64, torch.int32, torch.int16):
         columns = sampled.to(dtype)
@@ -144,10 +211,19 @@ def test_every_row_gets_the_mask_of_its_request(device, kernels, rows, size, wid
     guided = [row for row in range(rows) if row % 3 != 1]
     for at, row in enumerate(guided):
         table[indices[row]] = at
-    logits = torch.randn(rows, width, generator=generator)
+    logits = torch.randn(
+        rows,
+        width,
+        generator=generator,
+    )
     expected = logits.clone()
     chosen = int32(guided)
-    mask_rows_reference(expected, mask, chosen, size)
+    mask_rows_reference(
+        expected,
+        mask,
+        chosen,
+        size,
+    )
     found = logits.to(device)
     kernels.mask_rows(
         found,
@@ -187,7 +263,12 @@ def test_a_launch_is_not_taken_for_other_logits(device, kernels):
                 masks = mask.cpu()[chosen[guided].long()]
                 for one in (space[offset:].view(count, width), strided):
                     expected = one.clone().cpu()
-                    mask_rows_reference(expected, masks, guided.int(), size)
+                    mask_rows_reference(
+                        expected,
+                        masks,
+                        guided.int(),
+                        size,
+                    )
                     there = indices.to(device, kind)
                     kernels.mask_rows(
                         one,
@@ -211,8 +292,16 @@ def test_tokens_are_those_that_came_since(device, kernels, count):
         generator=generator,
         dtype=torch.int32,
     ).to(device)
-    ring = torch.zeros(256, dtype=torch.int64, device=device)
-    word = torch.zeros(1, dtype=torch.int32, device=device)
+    ring = torch.zeros(
+        256,
+        dtype=torch.int64,
+        device=device,
+    )
+    word = torch.zeros(
+        1,
+        dtype=torch.int32,
+        device=device,
+    )
     step = 2**31 - 3  # steps wrap
     for _ in range(5):
         total = torch.randint(
@@ -239,7 +328,11 @@ def test_tokens_are_those_that_came_since(device, kernels, count):
         for found in (expected, [NO_TOKEN] * count):  # a second time nothing is new
             step += 1
             ring.fill_(-7)
-            sink = TokenSink(ring.data_ptr(), word.data_ptr(), step)
+            sink = TokenSink(
+                ring.data_ptr(),
+                word.data_ptr(),
+                step,
+            )
             tokens = kernels.take_tokens(
                 order.to(device),
                 there,
@@ -288,8 +381,17 @@ def test_whoever_sees_the_word_raised_sees_every_token():
     region = Region.create(Shape(count, 9))
     base = register_host(region.address, region.shape.size)
     word = base + region.counter_offset(Counter.SAMPLED)
-    history = torch.zeros(count, 1, dtype=torch.int32, device="cuda")
-    total = torch.ones(count, dtype=torch.int32, device="cuda")
+    history = torch.zeros(
+        count,
+        1,
+        dtype=torch.int32,
+        device="cuda",
+    )
+    total = torch.ones(
+        count,
+        dtype=torch.int32,
+        device="cuda",
+    )
     order = torch.randperm(count, device="cuda")
     arguments = [str(region.fd), str(count), str(steps), region.identity.hex()]
     watcher = subprocess.Popen(
@@ -304,7 +406,11 @@ def test_whoever_sees_the_word_raised_sees_every_token():
         for step in range(1, steps + 1):
             history.fill_(step)
             place = base + region.shape.places.tokens + step % TOKEN_DEPTH * 8 * count
-            sink = TokenSink(place, word, step)
+            sink = TokenSink(
+                place,
+                word,
+                step,
+            )
             kernels.take_tokens(
                 order,
                 torch.zeros_like(total),
@@ -334,7 +440,11 @@ def test_with_drafts_every_row_gets_the_mask_of_its_position(device, kernels):
     order = [9, 2, 11, 5]
     table[order] = torch.arange(count, dtype=torch.int32)
     rows = [(5, 0), (5, 1), (3, 0), (9, 0), (9, 1), (9, 2), (2, 0), (-1, 0)]
-    logits = torch.randn(len(rows), 320, generator=generator)
+    logits = torch.randn(
+        len(rows),
+        320,
+        generator=generator,
+    )
     expected = logits.clone()
     guided = [
         (row, order.index(index), position)
@@ -343,7 +453,12 @@ def test_with_drafts_every_row_gets_the_mask_of_its_position(device, kernels):
     ]
     for row, place, position in guided:
         own = position * count + place
-        mask_rows_reference(expected, mask[own : own + 1], int32([row]), size)
+        mask_rows_reference(
+            expected,
+            mask[own : own + 1],
+            int32([row]),
+            size,
+        )
     indices = int32([index for index, _ in rows], device)
     positions = int32([position for _, position in rows], device)
     found = logits.to(device)
@@ -363,8 +478,18 @@ def test_with_drafts_every_row_gets_the_mask_of_its_position(device, kernels):
 @pytest.mark.parametrize("count", [1, 6, 200])
 def test_new_tokens_and_drafts_are_in_blocks(device, kernels, count, drafts):
     chance = random.Random(count)
-    history = torch.randint(0, 1000, (256, 40), dtype=torch.int32)
-    total = torch.randint(9, 40, (256,), dtype=torch.int32)
+    history = torch.randint(
+        0,
+        1000,
+        (256, 40),
+        dtype=torch.int32,
+    )
+    total = torch.randint(
+        9,
+        40,
+        (256,),
+        dtype=torch.int32,
+    )
     order = chance.sample(range(256), count)
     lengths = filled(256, NEVER)
     grown = {
@@ -423,15 +548,32 @@ def test_drafts_in_one_row_for_each_request(device, kernels, drafts):
         dtype=torch.int32,
         device=device,
     )
-    lengths = filled(16, NEVER, device)
-    table = filled(16, -1, device)
+    lengths = filled(
+        16,
+        NEVER,
+        device,
+    )
+    table = filled(
+        16,
+        -1,
+        device,
+    )
     order = torch.tensor([3, 9], device=device)
-    table[order] = torch.arange(2, dtype=torch.int32, device=device)
+    table[order] = torch.arange(
+        2,
+        dtype=torch.int32,
+        device=device,
+    )
     known = order, lengths, total, history, table
     # A batch in an order of its own, a row that is not guided, and a part of a wider
     # table.
     indices = int32([9, 5, 3], device)
-    proposed = torch.randint(-1, 9, (3, drafts + 1), device=device)[:, :drafts]
+    proposed = torch.randint(
+        -1,
+        9,
+        (3, drafts + 1),
+        device=device,
+    )[:, :drafts]
     found = (
         kernels.gather_drafts(
             *known,
@@ -446,7 +588,12 @@ def test_drafts_in_one_row_for_each_request(device, kernels, drafts):
     assert found[: drafts + 1] == [[NO_TOKEN] * 2] * (drafts + 1)
     shown = proposed.where(proposed >= 0, NO_TOKEN).tolist()
     assert found[drafts + 1 :] == [
-        list(pair) for pair in zip(shown[2], shown[0], strict=True)
+        list(pair)
+        for pair in zip(
+            shown[2],
+            shown[0],
+            strict=True,
+        )
     ]
     nothing = kernels.gather_drafts(
         *known,
@@ -474,14 +621,31 @@ def test_offers_stand_in_place_of_guesses_and_what_is_cut_is_rejected(
         torch.int32
     )
     there = offers.data_ptr() if device == "cuda" else offers
-    table = filled(8, -1, device)
+    table = filled(
+        8,
+        -1,
+        device,
+    )
     table[torch.tensor([6, 2], device=device)] = torch.arange(
         2, dtype=torch.int32, device=device
     )
     indices = int32([2, 4, 6], device)
-    drafts = torch.arange(1, 13, device=device).view(3, 4)[:, :3]
-    sure = torch.full((8, 3), 9.0, device=device)
-    cut = torch.ones(8, 4, dtype=torch.int8, device=device)
+    drafts = torch.arange(
+        1,
+        13,
+        device=device,
+    ).view(3, 4)[:, :3]
+    sure = torch.full(
+        (8, 3),
+        9.0,
+        device=device,
+    )
+    cut = torch.ones(
+        8,
+        4,
+        dtype=torch.int8,
+        device=device,
+    )
     kernels.take_offers(
         there,
         table,
@@ -534,9 +698,20 @@ def test_the_likeliest_drafts_are_placed(device, kernels, requests, rows, equal)
         places = [(row, place) for row in range(rows) for place in range(asked[row])]
         places.sort(key=lambda at: -prod(sure[indices[at[0]]][: at[1] + 1]))
         placed = [sum(row == one for one, _ in places[:most]) for row in range(rows)]
-        ends = [filled(count + 1, -7, device) for count in (rows, requests)]
+        ends = [
+            filled(
+                count + 1,
+                -7,
+                device,
+            )
+            for count in (rows, requests)
+        ]
         there = [
-            torch.tensor(each, dtype=torch.int64, device=device)
+            torch.tensor(
+                each,
+                dtype=torch.int64,
+                device=device,
+            )
             for each in (indices, asked + others)
         ]
         kernels.place_drafts(

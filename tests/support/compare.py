@@ -27,7 +27,11 @@ def compared(urls, asks):
         both = [
             list(pool.map(lambda ask, url=url: outcome(url, ask), asks)) for url in urls
         ]
-    for ask, ours, theirs in zip(asks, *both, strict=True):
+    for ask, ours, theirs in zip(
+        asks,
+        *both,
+        strict=True,
+    ):
         # Texts and logprobs are compared where both follow one language: JSON and tools
         # have several.
         open_ = ask.pattern is None and "option" not in ask.tags
@@ -153,7 +157,12 @@ def _logprobs(found):
         tops = found.get("top_logprobs") or [{}] * len(found["token_logprobs"])
         own = found["token_logprobs"]
         each = [
-            [first, *(top or {}).values()] for first, top in zip(own, tops, strict=True)
+            [first, *(top or {}).values()]
+            for first, top in zip(
+                own,
+                tops,
+                strict=True,
+            )
         ]
     return [
         sorted(
@@ -196,7 +205,12 @@ def explained(ask, ours, theirs, fields):
         (
             name
             for name, holds in KNOWN.items()
-            if holds(ask, ours, theirs, set(fields))
+            if holds(
+                ask,
+                ours,
+                theirs,
+                set(fields),
+            )
         ),
         None,
     )
@@ -211,7 +225,12 @@ def _compact(ask, ours, theirs, fields):
     if ours["finish"].count("length") > theirs["finish"].count("length"):
         return False
     return _spaces(ours) < _spaces(theirs) or (
-        ask.body.get("stream") and _held_back(ours, theirs, fields)
+        ask.body.get("stream")
+        and _held_back(
+            ours,
+            theirs,
+            fields,
+        )
     )
 
 
@@ -227,7 +246,11 @@ def _digits(ask, ours, theirs, fields):
 def _held_back(ours, theirs, fields):
     """A stream of a call that ran into its length in whitespace, which vLLM's parser
     does not show."""
-    pairs = zip(_texts(ours), _texts(theirs), strict=False)
+    pairs = zip(
+        _texts(ours),
+        _texts(theirs),
+        strict=False,
+    )
     return (
         fields == {"finish"}
         and theirs["finish"] == ["length"]
@@ -267,7 +290,11 @@ def _ignore_eos(ask, ours, theirs, fields):
         return False
     return all(
         more[0].startswith(text[0])
-        for text, more in zip(ours["text"], theirs["text"], strict=True)
+        for text, more in zip(
+            ours["text"],
+            theirs["text"],
+            strict=True,
+        )
     )
 
 

@@ -71,7 +71,14 @@ class Target:
 _TABLES = json.loads(Path(__file__).with_suffix(".json").read_bytes())
 """A schema, specs in the forms of clients, values that no keyword takes, grammars."""
 _SCHEMA: Any = _TABLES["schema"]
-_CALLS = triggered(tag("<f=a>", json_of(_SCHEMA), "</f>"), triggers=("<f=",))
+_CALLS = triggered(
+    tag(
+        "<f=a>",
+        json_of(_SCHEMA),
+        "</f>",
+    ),
+    triggers=("<f=",),
+)
 _TAGS = tuple(
     {"type": "structural_tag", "format": each} for each in (_CALLS, *FORMS.values())
 )
@@ -138,13 +145,23 @@ def _values(chance, value, corpus):
     """Some changes; what is new is odd, or a part of another input."""
     pool = [*chance.sample(_ODD, 4), *chance.sample(nodes(chance.choice(corpus)), 1)]
     for _ in range(chance.choice((1, 1, 2, 4))):
-        value = mutate_value(chance, value, pool, _WORDS)
+        value = mutate_value(
+            chance,
+            value,
+            pool,
+            _WORDS,
+        )
     return value
 
 
 def _texts(chance, text, corpus):
     for _ in range(chance.choice((1, 1, 2, 4))):
-        text = mutate_text(chance, text, _PIECES, corpus)
+        text = mutate_text(
+            chance,
+            text,
+            _PIECES,
+            corpus,
+        )
     return text[:20_000]
 
 
@@ -180,7 +197,11 @@ def _lower_schema(schema):
 
 @functools.cache
 def _compiler():
-    return GrammarCompiler(BYTES, config=CONFIG, plugins=Plugins(entry_points=False))
+    return GrammarCompiler(
+        BYTES,
+        config=CONFIG,
+        plugins=Plugins(entry_points=False),
+    )
 
 
 def _compile(form):
@@ -205,7 +226,11 @@ def _keywords(chance, value, corpus):
     schema = value[1]
     for _ in range(chance.choice((1, 1, 2))):
         if chance.random() < 0.3:
-            schema = _values(chance, schema, [other for _, other in corpus])
+            schema = _values(
+                chance,
+                schema,
+                [other for _, other in corpus],
+            )
             continue
         schema = copied(schema)
         objects = [node for node in nodes(schema) if isinstance(node, dict)]
@@ -225,7 +250,11 @@ def _lark(schema):
 def _call(schema, **options):
     """What vLLM makes of a tool."""
     begin = '<tool_call>\n{"name": "save", "arguments": '
-    called = tag(begin, json_of(schema, **options), "}\n</tool_call>")
+    called = tag(
+        begin,
+        json_of(schema, **options),
+        "}\n</tool_call>",
+    )
     return {
         "type": "structural_tag",
         "format": triggered(called, triggers=("<tool_call>",)),
@@ -269,12 +298,28 @@ _SOURCES = r"""^[a-z]{2,5}$ a|b(?:c)? \p{Lu}\P{Script=Greek}+ (?=a)[^b]{3}$ (?!x
 _PATTERNS = ("", *_SOURCES.split())
 _SCHEMAS = (_SCHEMA, *(random_schema(Random(number)) for number in range(60)))
 
-_ERROR = BudgetError("took long", where="x", hint="y", request_id="r")
+_ERROR = BudgetError(
+    "took long",
+    where="x",
+    hint="y",
+    request_id="r",
+)
 _FROM_WORKER = (
     Ready(),
-    Verdict(3, Admission("llguidance", 0.5, "r")),
+    Verdict(
+        3,
+        Admission(
+            "llguidance",
+            0.5,
+            "r",
+        ),
+    ),
     Verdict(4, _ERROR),
-    Failed(7, _ERROR, 12),
+    Failed(
+        7,
+        _ERROR,
+        12,
+    ),
     Unprotected(7, "why"),
     Synced(1),
     Ends("r", True),
@@ -282,7 +327,13 @@ _FROM_WORKER = (
 _FROM_HELPER = (
     Answer(None),
     Answer(_ERROR, True),
-    Answer(Prepared(OutputSpec.regex("a"), "llguidance", b"x" * 300)),
+    Answer(
+        Prepared(
+            OutputSpec.regex("a"),
+            "llguidance",
+            b"x" * 300,
+        )
+    ),
 )
 
 
@@ -330,9 +381,17 @@ def _frames(chance, value, corpus):
     sender, data = value
     if chance.random() < 0.7 and len(data) > 8:  # the frame stays whole
         return sender, _frame_of(
-            mutate_bytes(chance, data[8:], [other[8:] for _, other in corpus])
+            mutate_bytes(
+                chance,
+                data[8:],
+                [other[8:] for _, other in corpus],
+            )
         )
-    return sender, mutate_bytes(chance, data, [other for _, other in corpus])
+    return sender, mutate_bytes(
+        chance,
+        data,
+        [other for _, other in corpus],
+    )
 
 
 _COMPILED = (
@@ -357,13 +416,61 @@ def _lower_tag(value):
 TARGETS = {
     target.name: target
     for target in (
-        Target("parse", _FORMS, _parse, (SpecError,), _values),
-        Target("ecma", _PATTERNS, parse, (UnsupportedSpecError,), _texts),
-        Target("regex", _PATTERNS, _lower_regex, _REFUSED, _texts),
-        Target("lower", _SCHEMAS, _lower_schema, _REFUSED, _values),
-        Target("tags", _TAGS, _lower_tag, _REFUSED, _values),
-        Target("compile", _COMPILED, _compile, _REFUSED, _values),
-        Target("inside", _INSIDE, _send, _REFUSED, _keywords),
-        Target("channel", _FRAMES, _receive, _CLOSED, _frames),
+        Target(
+            "parse",
+            _FORMS,
+            _parse,
+            (SpecError,),
+            _values,
+        ),
+        Target(
+            "ecma",
+            _PATTERNS,
+            parse,
+            (UnsupportedSpecError,),
+            _texts,
+        ),
+        Target(
+            "regex",
+            _PATTERNS,
+            _lower_regex,
+            _REFUSED,
+            _texts,
+        ),
+        Target(
+            "lower",
+            _SCHEMAS,
+            _lower_schema,
+            _REFUSED,
+            _values,
+        ),
+        Target(
+            "tags",
+            _TAGS,
+            _lower_tag,
+            _REFUSED,
+            _values,
+        ),
+        Target(
+            "compile",
+            _COMPILED,
+            _compile,
+            _REFUSED,
+            _values,
+        ),
+        Target(
+            "inside",
+            _INSIDE,
+            _send,
+            _REFUSED,
+            _keywords,
+        ),
+        Target(
+            "channel",
+            _FRAMES,
+            _receive,
+            _CLOSED,
+            _frames,
+        ),
     )
 }

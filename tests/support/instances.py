@@ -66,7 +66,11 @@ def near(schema, seeds=(), *, count=300, seed=0):
     edits of all."""
     chance = Random(seed)
     seeds = list(seeds)
-    builder = _Builder(schema, seeds, chance)
+    builder = _Builder(
+        schema,
+        seeds,
+        chance,
+    )
     made = [*seeds, *_SIMPLE]
     made += [builder.build(schema) for _ in range(count // 3)]
     yield from made[:count]
@@ -75,7 +79,12 @@ def near(schema, seeds=(), *, count=300, seed=0):
     for _ in range(count - len(made)):
         value = chance.choice(starts)
         for _ in range(chance.choice((1, 1, 1, 2, 3))):
-            value = mutate_value(chance, value, builder.values, builder.names)
+            value = mutate_value(
+                chance,
+                value,
+                builder.values,
+                builder.names,
+            )
         yield value
 
 
@@ -112,10 +121,18 @@ def respelt(value):
     upper-case escapes."""
 
     def lower(scalar):
-        return _escaped(scalar, "e0", str.lower)
+        return _escaped(
+            scalar,
+            "e0",
+            str.lower,
+        )
 
     def upper(scalar):
-        return _escaped(scalar, ".0E+00", str.upper)
+        return _escaped(
+            scalar,
+            ".0E+00",
+            str.upper,
+        )
 
     texts = {_rewritten(value, lower): None, _rewritten(value, upper): None}
     return [text for text in texts if text != text_of(value)]
@@ -214,7 +231,15 @@ class _Builder:
             pending += [part.get(keyword) for keyword in branch]
             for keyword, value in part.items():
                 old = result.get(keyword)
-                result[keyword] = value if old is None else _both(keyword, old, value)
+                result[keyword] = (
+                    value
+                    if old is None
+                    else _both(
+                        keyword,
+                        old,
+                        value,
+                    )
+                )
         return result
 
     def _target(self, reference):
@@ -261,7 +286,11 @@ class _Builder:
         length = int(found.get("minItems", 0))
         if depth <= _DEPTH:
             length = max(length, self.pick((0, 1, 2, len(prefix))))
-        length = min(length, int(found.get("maxItems", 64)), 64)
+        length = min(
+            length,
+            int(found.get("maxItems", 64)),
+            64,
+        )
         parts = [*prefix, *[rest] * length][:length]
         if "contains" in found and self.likely(0.8):
             parts += [found["contains"]] * self.pick((1, 2))
@@ -315,7 +344,11 @@ class _Builder:
                 return self.pick("abz09 é~")
             case "MAX_REPEAT" | "MIN_REPEAT":
                 low, high, part = argument
-                times = min(self.chance.randint(low, low + 3), int(high), 300)
+                times = min(
+                    self.chance.randint(low, low + 3),
+                    int(high),
+                    300,
+                )
                 return "".join(self._walked(part) for _ in range(times))
             case "BRANCH":
                 return self._walked(self.pick(argument[1]))

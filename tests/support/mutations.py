@@ -87,11 +87,24 @@ def mutate_value(chance, value, values, names):
     if chance.random() < 0.12:
         holder[at] = new
     elif isinstance(inner, dict):
-        holder[at] = _changed_object(chance, inner, new, names)
+        holder[at] = _changed_object(
+            chance,
+            inner,
+            new,
+            names,
+        )
     elif isinstance(inner, list):
-        _change_array(chance, inner, new)
+        _change_array(
+            chance,
+            inner,
+            new,
+        )
     else:
-        holder[at] = _changed_scalar(chance, inner, new)
+        holder[at] = _changed_scalar(
+            chance,
+            inner,
+            new,
+        )
     return whole[0]
 
 

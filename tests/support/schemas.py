@@ -81,7 +81,13 @@ def random_pattern(chance, depth, looks, atoms=_ATOMS):
     else:
         form = "{}{}{}"
     parts = [
-        random_pattern(chance, depth - 1, looks, atoms) for _ in range(form.count("{}"))
+        random_pattern(
+            chance,
+            depth - 1,
+            looks,
+            atoms,
+        )
+        for _ in range(form.count("{}"))
     ]
     ours, pythons = zip(*parts, strict=True)
     # Bounds have braces too.
@@ -90,7 +96,14 @@ def random_pattern(chance, depth, looks, atoms=_ATOMS):
 
 
 def _joined(pieces, parts):
-    between = [piece + part for piece, part in zip(pieces, parts, strict=False)]
+    between = [
+        piece + part
+        for piece, part in zip(
+            pieces,
+            parts,
+            strict=False,
+        )
+    ]
     return "".join([*between, pieces[-1]])
 
 
@@ -149,42 +162,134 @@ def _bound(maker, inner):
 
 _KEYWORDS = {
     "object": [
-        _Keyword("properties", 0.8, _by_name),
-        _Keyword("required", 0.4, lambda maker, inner: maker.names(1, 2)),
-        _Keyword("additionalProperties", 0.3, _closing),
+        _Keyword(
+            "properties",
+            0.8,
+            _by_name,
+        ),
+        _Keyword(
+            "required",
+            0.4,
+            lambda maker, inner: maker.names(1, 2),
+        ),
+        _Keyword(
+            "additionalProperties",
+            0.3,
+            _closing,
+        ),
         _Keyword(
             "patternProperties",
             0.15,
             lambda maker, inner: {maker.pattern(): maker.schema(inner)},
         ),
-        _Keyword("minProperties", 0.08, _count(1, 3)),
-        _Keyword("maxProperties", 0.08, _count(0, 3)),
+        _Keyword(
+            "minProperties",
+            0.08,
+            _count(1, 3),
+        ),
+        _Keyword(
+            "maxProperties",
+            0.08,
+            _count(0, 3),
+        ),
         _Keyword(
             "propertyNames", 0.03, lambda maker, inner: {"pattern": maker.pattern()}, 6
         ),
         _Keyword(
             "propertyNames", 0.03, lambda maker, inner: {"enum": maker.names(1, 3)}, 6
         ),
-        _Keyword("dependencies", 0.04, _by_name, until=7),
-        _Keyword("dependencies", 0.04, _needs, until=7),
-        _Keyword("dependentSchemas", 0.04, _by_name, 2019),
-        _Keyword("dependentRequired", 0.06, _needs, 2019),
+        _Keyword(
+            "dependencies",
+            0.04,
+            _by_name,
+            until=7,
+        ),
+        _Keyword(
+            "dependencies",
+            0.04,
+            _needs,
+            until=7,
+        ),
+        _Keyword(
+            "dependentSchemas",
+            0.04,
+            _by_name,
+            2019,
+        ),
+        _Keyword(
+            "dependentRequired",
+            0.06,
+            _needs,
+            2019,
+        ),
     ],
     "array": [
-        _Keyword("items", 0.5, _one),
-        _Keyword("items", 0.25, lambda maker, inner: {"enum": maker.values()}),
-        _Keyword("items", 0.25, _some, until=2019),
-        _Keyword("additionalItems", 0.15, _closing, until=2019),
-        _Keyword("prefixItems", 0.25, _some, 2020),
-        _Keyword("minItems", 0.2, _count(0, 3)),
-        _Keyword("maxItems", 0.25, _count(0, 4)),
-        _Keyword("contains", 0.15, _one, 6),
-        _Keyword("uniqueItems", 0.3, lambda maker, inner: True),
+        _Keyword(
+            "items",
+            0.5,
+            _one,
+        ),
+        _Keyword(
+            "items",
+            0.25,
+            lambda maker, inner: {"enum": maker.values()},
+        ),
+        _Keyword(
+            "items",
+            0.25,
+            _some,
+            until=2019,
+        ),
+        _Keyword(
+            "additionalItems",
+            0.15,
+            _closing,
+            until=2019,
+        ),
+        _Keyword(
+            "prefixItems",
+            0.25,
+            _some,
+            2020,
+        ),
+        _Keyword(
+            "minItems",
+            0.2,
+            _count(0, 3),
+        ),
+        _Keyword(
+            "maxItems",
+            0.25,
+            _count(0, 4),
+        ),
+        _Keyword(
+            "contains",
+            0.15,
+            _one,
+            6,
+        ),
+        _Keyword(
+            "uniqueItems",
+            0.3,
+            lambda maker, inner: True,
+        ),
     ],
     "string": [
-        _Keyword("minLength", 0.25, _count(0, 3)),
-        _Keyword("maxLength", 0.25, _count(0, 5)),
-        _Keyword("pattern", 0.35, lambda maker, inner: maker.pattern()),
+        _Keyword(
+            "minLength",
+            0.25,
+            _count(0, 3),
+        ),
+        _Keyword(
+            "maxLength",
+            0.25,
+            _count(0, 5),
+        ),
+        _Keyword(
+            "pattern",
+            0.35,
+            lambda maker, inner: maker.pattern(),
+        ),
         _Keyword(
             "format",
             0.12,
@@ -192,11 +297,33 @@ _KEYWORDS = {
         ),
     ],
     "number": [
-        _Keyword("minimum", 0.3, _bound),
-        _Keyword("maximum", 0.3, _bound),
-        _Keyword("exclusiveMinimum", 0.12, _bound, 6),
-        _Keyword("exclusiveMaximum", 0.12, _bound, 6),
-        _Keyword("multipleOf", 0.2, lambda maker, inner: maker.pick(_DIVISORS)),
+        _Keyword(
+            "minimum",
+            0.3,
+            _bound,
+        ),
+        _Keyword(
+            "maximum",
+            0.3,
+            _bound,
+        ),
+        _Keyword(
+            "exclusiveMinimum",
+            0.12,
+            _bound,
+            6,
+        ),
+        _Keyword(
+            "exclusiveMaximum",
+            0.12,
+            _bound,
+            6,
+        ),
+        _Keyword(
+            "multipleOf",
+            0.2,
+            lambda maker, inner: maker.pick(_DIVISORS),
+        ),
     ],
     "boolean": [],
     "null": [],
@@ -204,13 +331,43 @@ _KEYWORDS = {
 _KEYWORDS["integer"] = _KEYWORDS["number"]
 _WEIGHTS = [9, 6, 6, 4, 1, 1, 5]
 _COMPOSERS = [
-    _Keyword("allOf", 0.06, _some),
-    _Keyword("anyOf", 0.09, _some),
-    _Keyword("oneOf", 0.09, _some),
-    _Keyword("not", 0.06, _one),
-    _Keyword("if", 0.05, _one, 7),
-    _Keyword("enum", 0.03, lambda maker, inner: maker.values()),
-    _Keyword("const", 0.02, lambda maker, inner: maker.value(), 6),
+    _Keyword(
+        "allOf",
+        0.06,
+        _some,
+    ),
+    _Keyword(
+        "anyOf",
+        0.09,
+        _some,
+    ),
+    _Keyword(
+        "oneOf",
+        0.09,
+        _some,
+    ),
+    _Keyword(
+        "not",
+        0.06,
+        _one,
+    ),
+    _Keyword(
+        "if",
+        0.05,
+        _one,
+        7,
+    ),
+    _Keyword(
+        "enum",
+        0.03,
+        lambda maker, inner: maker.values(),
+    ),
+    _Keyword(
+        "const",
+        0.02,
+        lambda maker, inner: maker.value(),
+        6,
+    ),
 ]
 _DEEPEST = 4
 
@@ -259,7 +416,11 @@ class _Maker:
         if self.unions and depth < 3 and self.likely(0.6):
             return self.union(depth)
         count = self.pick((1, 1, 1, 1, 1, 1, 2, 3))
-        kinds = self.chance.choices([*_KEYWORDS], _WEIGHTS, k=count)
+        kinds = self.chance.choices(
+            [*_KEYWORDS],
+            _WEIGHTS,
+            k=count,
+        )
         kinds = list(dict.fromkeys(kinds))
         result: Schema = {}
         if leaf:
@@ -294,7 +455,14 @@ class _Maker:
         typed here and there."""
         tag = self.names(1, 1)[0]
         kinds = self.chance.sample(_KINDS, self.chance.randint(2, 4))
-        branches = [self._branch(tag, kind, depth) for kind in kinds]
+        branches = [
+            self._branch(
+                tag,
+                kind,
+                depth,
+            )
+            for kind in kinds
+        ]
         if self.likely(0.2):  # a union in a union
             branches[:2] = [{"oneOf": branches[:2]}]
         keyword = self.pick(("oneOf", "oneOf", "oneOf", "anyOf"))
@@ -352,7 +520,15 @@ class _Maker:
     def names(self, low, high):
         """Some names, each once."""
         count = self.chance.randint(low, high)
-        return list(dict.fromkeys(self.chance.choices(_NAMES, _NAME_WEIGHTS, k=count)))
+        return list(
+            dict.fromkeys(
+                self.chance.choices(
+                    _NAMES,
+                    _NAME_WEIGHTS,
+                    k=count,
+                )
+            )
+        )
 
     def pattern(self):
         """One of the pool, or a random one."""
@@ -362,7 +538,12 @@ class _Maker:
 
 
 def _pattern(chance, *, looks=False):
-    text, _ = random_pattern(chance, chance.randint(1, 3), looks, _MORE_ATOMS)
+    text, _ = random_pattern(
+        chance,
+        chance.randint(1, 3),
+        looks,
+        _MORE_ATOMS,
+    )
     return chance.choice(("^", "", ".*")) + text + chance.choice(("$", ""))
 
 

@@ -43,7 +43,11 @@ def special_vocabulary(*, padded, specials_first=False, more=()):
     wanted = 5 if padded else 0
     tokens += [b"~filler%d" % i for i in range((wanted - len(tokens)) % 32)]
     stops = [tokens.index(name, start) for name in _STOPS]
-    return Vocabulary.from_tokens(tokens, stops, range(start, start + len(specials)))
+    return Vocabulary.from_tokens(
+        tokens,
+        stops,
+        range(start, start + len(specials)),
+    )
 
 
 def is_json(text):
@@ -100,7 +104,12 @@ class Walker:
         grammar names.
         """
         tokens = self._tokens(text) if isinstance(text, str) else text
-        return self.walk_all(grammar, [tokens], whole, named)[0]
+        return self.walk_all(
+            grammar,
+            [tokens],
+            whole,
+            named,
+        )[0]
 
     def walk_all(self, grammar, ways, whole=is_json, named=()):
         """Several rows of tokens next to each other, each checked as `walk` checks
@@ -110,7 +119,12 @@ class Walker:
             left = iter(tokens)
             return lambda mask: next(left, None)
 
-        return self._walk(grammar, [chooser(way) for way in ways], whole, named)
+        return self._walk(
+            grammar,
+            [chooser(way) for way in ways],
+            whole,
+            named,
+        )
 
     def wander(
         self,
@@ -155,11 +169,21 @@ class Walker:
                     break
             return chance.choice(candidates)
 
-        return self._walk(grammar, [choose], whole, named)[0]
+        return self._walk(
+            grammar,
+            [choose],
+            whole,
+            named,
+        )[0]
 
     def output(self, spec, chance):
         """A random output of a spec that comes to its end."""
-        walk = self.wander(self._compiler.compile(spec), chance, 25, finish=4_000)
+        walk = self.wander(
+            self._compiler.compile(spec),
+            chance,
+            25,
+            finish=4_000,
+        )
         assert walk.accepted, walk
         return walk.text.decode()
 
@@ -174,7 +198,13 @@ class Walker:
         table = GrammarTable(self._vocabulary)
         backend = self._compiler.backend(grammar.backend)
         for slot in range(len(choosers)):
-            table.add(slot, f"walk {slot}", grammar.spec, grammar, backend)
+            table.add(
+                slot,
+                f"walk {slot}",
+                grammar.spec,
+                grammar,
+                backend,
+            )
         walks = [Walk() for _ in choosers]
         masks = np.zeros((len(choosers), self._vocabulary.words), np.int32)
         unnamed = self._unnamed(named)
@@ -183,7 +213,11 @@ class Walker:
             table.fill(tuple(going), masks)
             self._note(table, walks)
             tokens = {}
-            for slot, mask in zip(going, masks, strict=False):
+            for slot, mask in zip(
+                going,
+                masks,
+                strict=False,
+            ):
                 walk = walks[slot]
                 if table.requests[slot].error is not None:
                     continue

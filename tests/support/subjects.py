@@ -69,7 +69,11 @@ class Mode(NamedTuple):
             source = (
                 f'start: "{BEGIN}" inner "{END}"\ninner: %json {json.dumps(schema)}'
             )
-            return OutputSpec.grammar(source, "lark", **options)
+            return OutputSpec.grammar(
+                source,
+                "lark",
+                **options,
+            )
         part = {"type": "tag", "begin": BEGIN, "end": END}
         part["content"] = {"type": "json_schema", "json_schema": schema}
         if self.tag == "triggered_tags":
@@ -170,7 +174,11 @@ class Subject:
     def masked(self, text):
         """What the masks say of those tokenizations."""
         return [
-            WALKER.walk(self.grammar, tokens, self.mode.whole)
+            WALKER.walk(
+                self.grammar,
+                tokens,
+                self.mode.whole,
+            )
             for tokens in self._tokenizations(text)
         ]
 
@@ -193,7 +201,12 @@ class Subject:
     def stuck(self, text):
         """Whether nothing is allowed after a text that is accepted."""
         begin = text.decode(errors="ignore")
-        return WALKER.wander(self.grammar, Random(0), 0, begin=begin).stuck
+        return WALKER.wander(
+            self.grammar,
+            Random(0),
+            0,
+            begin=begin,
+        ).stuck
 
     def allows(self, instance):
         """Whether the oracle allows an instance, whichever of two members of one name
@@ -251,7 +264,11 @@ class Subject:
             try:
                 text = text_of(value)
                 text.encode()
-                spelt = self._spelt(text, value, source)
+                spelt = self._spelt(
+                    text,
+                    value,
+                    source,
+                )
                 if text in seen:
                     continue
                 valid = [self.allows(other) for other in spelt]
@@ -260,7 +277,11 @@ class Subject:
             seen.add(text)
             outcome.valid += valid[0]
             outcome.invalid += not valid[0]
-            for instance, allowed in zip(spelt, valid, strict=True):
+            for instance, allowed in zip(
+                spelt,
+                valid,
+                strict=True,
+            ):
                 output = self.mode.text(instance)
                 taken = self.verdicts(output)
                 # Strict schemas are closed and ordered; other spellings are the
@@ -292,7 +313,13 @@ class Subject:
         if self.mode.whitespace == "flexible":
             indent = source.choice((None, 1))
             plain = source.random() < 0.5
-            texts.append(json.dumps(value, indent=indent, ensure_ascii=plain))
+            texts.append(
+                json.dumps(
+                    value,
+                    indent=indent,
+                    ensure_ascii=plain,
+                )
+            )
         return texts + (respelt(value) if source.random() < 0.2 else [])
 
 
@@ -319,7 +346,11 @@ def check(schema, mode, source, *, count=60, walks=5):
             return outcome
         outputs = [subject.walk(source, outcome) for _ in range(walks)]
         seeds = [json.loads(text) for text in outputs if text is not None]
-        subject.compare(instances(seeds), source, outcome)
+        subject.compare(
+            instances(seeds),
+            source,
+            outcome,
+        )
     except OracleError as error:
         outcome.status, outcome.reason = "beyond the oracle", str(error)
     except Exception as error:

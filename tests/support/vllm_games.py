@@ -81,7 +81,11 @@ class NothingWaits(TorchFunctionMode):
 
 def random_logits(game, rows):
     """What a model without any plan writes."""
-    logits = torch.randn(rows, WIDTH, generator=game.generator)
+    logits = torch.randn(
+        rows,
+        WIDTH,
+        generator=game.generator,
+    )
     logits[:, END] -= game.kind.reluctance
     return logits
 
@@ -191,7 +195,12 @@ class V1Game:
             moved.append((a, b, MoveDirectionality.SWAP))
         self.rows = rows
         return (
-            BatchUpdate(len(rows), removed, added, moved)
+            BatchUpdate(
+                len(rows),
+                removed,
+                added,
+                moved,
+            )
             if removed or added or moved
             else None
         )
@@ -213,7 +222,11 @@ class V1Game:
                 assert torch.equal(masked[at], before[at])
         sampled = masked.argmax(-1).to(torch.int32)
         self.guide.runner.sampled(sampled.view(-1, 1))
-        for request, token in zip(self.rows, sampled.tolist(), strict=True):
+        for request, token in zip(
+            self.rows,
+            sampled.tolist(),
+            strict=True,
+        ):
             request.computed += (
                 rng.choice([2, 100]) if request.computed < len(request.prompt) else 1
             )
@@ -236,13 +249,26 @@ class V2Game:
         self.rng = random.Random(seed)
         self.generator = torch.Generator().manual_seed(seed)
         self.total = torch.zeros(8, dtype=torch.int32)
-        self.tokens = torch.zeros(8, 64, dtype=torch.int32)
+        self.tokens = torch.zeros(
+            8,
+            64,
+            dtype=torch.int32,
+        )
         self.prompt_len, self.prefill_len = np.zeros(8, np.int32), np.zeros(8, np.int32)
-        states = v2_states(self.tokens, self.prompt_len, self.prefill_len, self.total)
+        states = v2_states(
+            self.tokens,
+            self.prompt_len,
+            self.prefill_len,
+            self.total,
+        )
         self.guide = GuidedLogitsProcessor(vllm_config, states)
         self.wrapped = seed % 3 > 0
         """Whether vLLM's sampler is wrapped."""
-        speculates = getattr(vllm_config, "speculative_config", None)
+        speculates = getattr(
+            vllm_config,
+            "speculative_config",
+            None,
+        )
         self.told = seed % 2 == 0 and speculates is None
         """Whether the engine knows who is in a step before it is planned."""
         self.again = seed % 3 == 2
@@ -250,7 +276,12 @@ class V2Game:
         came."""
         if self.wrapped:
             none = torch.zeros(1, dtype=torch.int32)
-            context = LogitsContext(none, none, none.numpy(), *[None] * 4)
+            context = LogitsContext(
+                none,
+                none,
+                none.numpy(),
+                *[None] * 4,
+            )
             self.guide.runner.mask_early(
                 torch.zeros(1, WIDTH), context, again=self.again
             )
@@ -322,7 +353,13 @@ class V2Game:
         before = logits.clone()
         mapping = torch.tensor(batch)
         logits = self.apply(
-            logits, LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4)
+            logits,
+            LogitsContext(
+                mapping,
+                mapping,
+                mapping.numpy(),
+                *[None] * 4,
+            ),
         )
         sampled = logits.argmax(-1).tolist()
         for row, index in enumerate(batch):
@@ -345,7 +382,11 @@ class V2Game:
     def apply(self, logits, context):
         """As the sampler does: what needs processing is copied."""
         if self.wrapped:
-            self.guide.runner.mask_early(logits, context, again=self.again)
+            self.guide.runner.mask_early(
+                logits,
+                context,
+                again=self.again,
+            )
         if not any(self.processed[index] for index in context.idx_mapping_np.tolist()):
             return logits
         if self.again:  # one of them allows all

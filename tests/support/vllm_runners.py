@@ -41,7 +41,11 @@ class Runner:
 
     def output(self, sampled, *, later=False):
         index = {name: at for at, name in enumerate(self.names)}
-        output = ModelRunnerOutput(list(self.names), index, sampled_token_ids=sampled)
+        output = ModelRunnerOutput(
+            list(self.names),
+            index,
+            sampled_token_ids=sampled,
+        )
         worker = SimpleNamespace(vllm_config=self.engine.config)
         watched = sample_tokens(lambda worker: Async(output))(worker)
         return watched if later else watched.get_output()
@@ -54,14 +58,22 @@ class Runner:
 
     def step(self, **options):
         sampled = self.sample()
-        for tokens, new in zip(self.tokens, sampled, strict=True):
+        for tokens, new in zip(
+            self.tokens,
+            sampled,
+            strict=True,
+        ):
             tokens += new
         return self.output(sampled, **options)
 
 
 class V1(Runner):
     def start(self, vllm_config):
-        self.guide = GuidedLogitsProcessor(vllm_config, torch.device("cpu"), False)
+        self.guide = GuidedLogitsProcessor(
+            vllm_config,
+            torch.device("cpu"),
+            False,
+        )
         self.update = BatchUpdate(
             len(self.names),
             [],
@@ -82,7 +94,11 @@ class V2(Runner):
 
     def start(self, vllm_config):
         self.total = torch.ones(8, dtype=torch.int32)
-        self.history = torch.zeros(8, 64, dtype=torch.int32)
+        self.history = torch.zeros(
+            8,
+            64,
+            dtype=torch.int32,
+        )
         self.prefilled = np.ones(8, np.int32)
         states = v2_states(
             self.history, np.ones(8, np.int32), self.prefilled, self.total
@@ -90,20 +106,33 @@ class V2(Runner):
         self.guide = GuidedLogitsProcessor(vllm_config, states)
         self.places = [5, 2, 7][: len(self.names)]
         """The requests' indices."""
-        for index, params in zip(self.places, self.params, strict=True):
+        for index, params in zip(
+            self.places,
+            self.params,
+            strict=True,
+        ):
             assert self.guide.add_request(index, params)
 
     def sample(self):
         self.guide.apply_staged_writes()
         mapping = torch.tensor(self.places)
-        context = LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4)
+        context = LogitsContext(
+            mapping,
+            mapping,
+            mapping.numpy(),
+            *[None] * 4,
+        )
         sampled = self.guide.apply(self.logits(range(len(self.names))), context).argmax(
             -1
         )
         return self.took([[token] for token in sampled.tolist()])
 
     def took(self, sampled):
-        for index, new in zip(self.places, sampled, strict=True):
+        for index, new in zip(
+            self.places,
+            sampled,
+            strict=True,
+        ):
             start = int(self.total[index])
             self.history[index, start : start + len(new)] = torch.tensor(
                 new, dtype=torch.int32
