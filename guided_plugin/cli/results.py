@@ -110,18 +110,6 @@ def listed(bounds: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {most}" for name, most in bounds.items())
 
 
-def marked(pieces: Iterable[tuple[str, bool]], terminal: bool) -> Any:
-    """A text whose chosen parts are dim on a terminal, else in << >>."""
-    from rich.text import Text
-
-    shown = Text()
-    for text, chosen in pieces:
-        shown.append(
-            f"<<{text}>>" if chosen and not terminal else text, "dim" if chosen else ""
-        )
-    return shown
-
-
 def show_table(
     figures: Iterable[Mapping[str, Any]],
     columns: Columns,

@@ -126,7 +126,7 @@ def match_text(position: Position, name: str, text: str) -> InstanceReport:
     if count == len(text) and position.may_stop:
         return InstanceReport(name, True, None, "accepted", text)
     return InstanceReport(
-        name, False, count, position.refusal("", text, count).reason, text
+        name, False, count, position.refusal(text, count).reason, text
     )
 
 

@@ -56,7 +56,6 @@ class Names:
         self.tokens = vocabulary.tokens
         self.stops = stop_token_ids
         self.controls = vocabulary.special_ids.difference(stop_token_ids)
-        self.encode = vocabulary.encode
         named = {
             self.tokens[i].decode(errors="replace"): i
             for i in self.controls
@@ -82,16 +81,6 @@ class Names:
             if self._controls
             else [text]
         )
-
-    def render(self, token: int) -> str:
-        """A token for people: in quotes if it is text, else its name."""
-        data = self.tokens[token]
-        if token in self.stops or token in self.controls:
-            return data.decode(errors="replace") or f"<token {token}>"
-        try:
-            return repr(data.decode())
-        except UnicodeDecodeError:
-            return repr(data)
 
 
 def bounds_of(grammar: Grammar | None) -> dict[str, int]:
@@ -163,10 +152,9 @@ class Position:
                 taken += 1
         return taken
 
-    def refusal(self, before: str, text: str, count: int) -> Refusal:
-        """Why a text, of which so many characters fit behind another, goes no further
-        here."""
-        before = (before + text[:count])[-30:]
+    def refusal(self, text: str, count: int) -> Refusal:
+        """Why a text, of which so many characters fit, goes no further here."""
+        before = text[:count][-30:]
         found = text[count : count + 10]
         return Refusal(count, before, found, ranges(self.characters()), self.may_stop)
 
@@ -212,17 +200,6 @@ class Position:
             for byte in first
             if byte < 256
         ]
-
-    def examples(self, most: int) -> list[str]:
-        """Tokens that are allowed, as people read them: one for each first byte before
-        any second one."""
-        groups: dict[bytes, int] = {}
-        ranked = []
-        for token in self.allowed():
-            head = b"" if token in self.names.controls else self.names.tokens[token][:1]
-            groups[head] = groups.get(head, 0) + 1
-            ranked.append((groups[head], token))
-        return [self.names.render(token) for _, token in sorted(ranked)[:most]]
 
 
 def ranges(characters: list[str]) -> str:
