@@ -23,8 +23,8 @@ import numpy as np
 
 from benchmarks.harness import Json, Options, given, head, quantile, write
 from benchmarks.samples import open_sample
+from benchmarks.tables import progress
 from guided_plugin.cli.loading import load_tokenizer
-from guided_plugin.cli.results import progress
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError

@@ -33,8 +33,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.tables import Columns, check_out, progress, show_table
 from benchmarks.turns import environment
-from guided_plugin.cli.results import Columns, check_out, progress, show_table
 from guided_plugin.errors import GuidedError, PipelineError
 
 Json = dict[str, Any]

@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from benchmarks.harness import Json, Options, counts, given, head, names, write
 from benchmarks.turns import SCHEMAS, Plan, check_outputs
-from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
+from guided_plugin.cli.loading import load_tokenizer
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.transformers.guide import Guide
@@ -76,8 +77,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def model_of(options: Any) -> tuple[Any, Vocabulary]:
     """The model that was asked for, with its vocabulary."""
     if options.shape is None:
-        loaded = load_model(options.model, options.device)
-        return loaded, model_vocabulary(load_tokenizer(options.model), loaded)
+        loaded = AutoModelForCausalLM.from_pretrained(
+            options.model,
+            local_files_only=True,
+            dtype=torch.float32 if options.device == "cpu" else torch.bfloat16,
+        )
+        vocabulary = Vocabulary.from_tokenizer(
+            load_tokenizer(options.model),
+            stop_token_ids=loaded.generation_config.eos_token_id,
+        )
+        return loaded.to(options.device).eval(), vocabulary
     vocabulary = Vocabulary.from_tokenizer(load_tokenizer(options.tokenizer))
     return random_model(
         options.shape,

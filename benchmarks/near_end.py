@@ -32,7 +32,7 @@ from benchmarks.harness import (
     write,
 )
 from benchmarks.samples import served_schemas
-from guided_plugin.cli.results import show_table
+from benchmarks.tables import show_table
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import GuidedError

@@ -24,8 +24,8 @@ import numpy as np
 
 from benchmarks.harness import Json, Options, given, head, write
 from benchmarks.samples import TextTokens, open_sample, text_of
+from benchmarks.tables import progress
 from guided_plugin.cli.loading import load_tokenizer, show_error
-from guided_plugin.cli.results import progress
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import UNBOUNDED, GuidedConfig
 from guided_plugin.errors import GuidedError

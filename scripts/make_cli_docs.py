@@ -32,7 +32,7 @@ on stderr; results go to stdout. With `--json` an error is on stdout too, as
 `{"ok": false, "error": {"type", "what", "where", "hint"}}`, but for a command line that can't be parsed.
 
 Commands that compile specs take options from the environment variable `GUIDED_PLUGIN`, such as
-`{"max_digits": 9}`; a value that can't be read is an error, and `guided-plugin config` shows what holds.
+`{"max_digits": 9}`; a value that can't be read is an error.
 `guided-plugin --version` shows the version. Where a command reads a file, `-` is the standard input.
 """
 

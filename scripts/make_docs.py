@@ -16,9 +16,11 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from guided_plugin import config as options
 from guided_plugin import errors, metrics
-from guided_plugin.cli.config import options_schema
+from guided_plugin.config import CHOICES, LEAST, GuidedConfig
 from guided_plugin.hosts.vllm.names import NAMES, Part, When
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -194,16 +196,43 @@ Options go into the environment variable `GUIDED_PLUGIN` (`0` off, `1` on, or a 
 into `--additional-config` under `guided_plugin`. If both set an option, the flag wins; `GUIDED_PLUGIN=0`
 always switches the plugin off. In Python they are fields of `GuidedConfig`, which hosts take as `config`.
 
-`guided-plugin config` prints the options in effect and where each is set, with `--schema` their JSON Schema.
 An unknown name or a wrong value stops the server; so does an option next to `guided_plugin` in place of
 inside it.
 """
 
 
+def options_told() -> dict[str, dict[str, Any]]:
+    """What the code says of each option, as a JSON Schema has it."""
+    body = ast.parse(inspect.getsource(options)).body
+    found: dict[str, dict[str, Any]] = {}
+    # The options that most operators look for are in the last class.
+    for node in [node for node in body if isinstance(node, ast.ClassDef)][::-1]:
+        for field, after in zip(node.body, node.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
+                name = ast.unparse(field.target)
+                text = " ".join(ast.literal_eval(after.value).split())
+                found[name] = _property(name) | {"description": text}
+    return found
+
+
+def _property(name: str) -> dict[str, Any]:
+    default = getattr(GuidedConfig, name)
+    if isinstance(default, bool):
+        return {"type": "boolean", "default": default}
+    if isinstance(default, int | float):
+        kind = "integer" if isinstance(default, int) else "number"
+        least = LEAST.get(name, (1, ""))[0]
+        return {"type": kind, "minimum": least, "default": default}
+    if isinstance(default, tuple):
+        return {"type": "array", "default": list(default)}
+    enum = {"enum": [*CHOICES[name]]} if name in CHOICES else {}
+    return {"type": "string", "default": default, **enum}
+
+
 def render_options() -> str:
     """The page of options."""
     lines = []
-    for name, one in options_schema()["properties"].items():
+    for name, one in options_told().items():
         default = json.dumps(one["default"])
         if name.endswith("_bytes"):
             default += f" ({one['default'] >> 20:,} MiB)"

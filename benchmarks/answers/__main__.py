@@ -60,8 +60,8 @@ from benchmarks.harness import (
     names,
     write,
 )
+from benchmarks.tables import show_table
 from guided_plugin.cli.loading import InputError, load_tokenizer, show_error
-from guided_plugin.cli.results import show_table
 from guided_plugin.errors import GuidedError
 
 _WAYS = "unguided,compact,spaced,flexible,guidance,xgrammar"

@@ -11,7 +11,7 @@ from stopping import Walker
 from benchmarks.conformance.engines import Engine
 from benchmarks.harness import Json
 from benchmarks.samples import open_sample, text_of
-from guided_plugin.cli.results import progress
+from benchmarks.tables import progress
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.vocabulary import Vocabulary
 

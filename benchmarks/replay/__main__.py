@@ -59,9 +59,9 @@ from benchmarks.harness import (
     measured,
 )
 from benchmarks.replay.documents import FORMS, KINDS, Document, Documents, passes_of
+from benchmarks.tables import progress, show_table
 from benchmarks.turns import median
 from guided_plugin.cli.loading import InputError, load_vocabulary, show_error
-from guided_plugin.cli.results import progress, show_table
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import GuidedError, did_you_mean
 

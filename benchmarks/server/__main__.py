@@ -30,7 +30,7 @@ from benchmarks.server.attacks import ATTACKS
 from benchmarks.server.launch import Launch, Server, started
 from benchmarks.server.processes import MEASURES
 from benchmarks.server.runs import chaos, invalid, soak
-from guided_plugin.cli.results import show_table
+from benchmarks.tables import show_table
 
 _FORGOTTEN_SECONDS = 61.0
 _COLUMNS = (

@@ -31,7 +31,7 @@ from benchmarks.server.asks import LONG, Ask, completion, small_schema
 from benchmarks.server.clients import connect, one
 from benchmarks.server.launch import Launch, started
 from benchmarks.server.tally import Outcome, spread
-from guided_plugin.cli.results import progress
+from benchmarks.tables import progress
 
 _PAUSE = 0.15
 """Seconds between single requests."""

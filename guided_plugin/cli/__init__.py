@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from guided_plugin import __version__
-from guided_plugin.cli import check, config, demo, doctor, explain, generate
+from guided_plugin.cli import check, demo, doctor, explain
 from guided_plugin.cli.loading import show_error
 from guided_plugin.cli.results import print_json
 from guided_plugin.errors import GuidedError, MissingPackageError
@@ -27,9 +27,7 @@ app = typer.Typer(
 )
 for command, summary in (
     (demo.demo, "Three prompts, unguided and guided, with the demo model."),
-    (config.config, "The options in effect, and where each is set."),
     (doctor.doctor, "Check that everything guiding needs works on this machine."),
-    (generate.generate, "Guided text from a local model."),
     (check.check, "Does a spec compile, and which texts does it accept?"),
     (explain.explain, "What may come next in an output, and why a text is refused."),
 ):

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import glob
-import json
-import re
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union
-from urllib.parse import quote
 
 import typer
 
-from guided_plugin import __version__
-from guided_plugin.cli import loading, results
 from guided_plugin.cli.loading import (
     InputError,
     Place,
@@ -30,11 +24,12 @@ from guided_plugin.cli.results import (
     Layout,
     Open,
     Tokenizer,
+    listed,
     print_json,
     working,
 )
 from guided_plugin.demo import MODEL_DIR
-from guided_plugin.errors import GuidedError, printable, shown
+from guided_plugin.errors import GuidedError, printable
 
 if TYPE_CHECKING:
     from guided_plugin.diagnose.check import CheckReport
@@ -81,12 +76,6 @@ def check(
         ),
     ] = False,
     json_output: JsonOutput = False,
-    sarif: Annotated[
-        Path | None,
-        typer.Option(
-            help="File for the problems, as SARIF 2.1.0; -: stdout, with nothing else."
-        ),
-    ] = None,
 ) -> None:
     """Compile specs; show the backend, warnings, how each keyword is treated, and which
     instances match.
@@ -97,7 +86,6 @@ def check(
     """
     files = _expanded(spec_files)
     read_once([*files, *(instance or [])])
-    results.check_out(sarif if sarif != Path("-") else None, "--sarif")
     instances = [(name_of(path), read_text(path)) for path in instance or []]
     loaded = [
         one
@@ -134,11 +122,6 @@ def check(
         ]
     findings = [finding for one in reports for finding in _findings(*one)]
     code = max((finding.code for finding in findings), default=0)
-    if sarif == Path("-"):
-        print_json(_sarif(findings))
-        raise typer.Exit(code)
-    if sarif is not None:
-        results.write_json(_sarif(findings), sarif)
     told = [finding.to_dict() for finding in findings]
     if len(reports) == 1:
         _, report = reports[0]
@@ -188,7 +171,7 @@ class Finding(NamedTuple):
 
     @property
     def level(self) -> str:
-        """How much it matters, as SARIF has it."""
+        """How much it matters."""
         return "error" if self.code else "warning"
 
     def to_dict(self) -> dict[str, Any]:
@@ -242,85 +225,6 @@ def _document(place: Place, report: Report) -> dict[str, Any]:
     return {"file": name_of(place.file), "tool": place.tool, **told}
 
 
-def _sarif(findings: Iterable[Finding]) -> dict[str, Any]:
-    """Findings as a log of SARIF 2.1.0."""
-    found: list[dict[str, Any]] = []
-    for finding in findings:
-        place, error = finding.place, finding.error
-        at: dict[str, Any] = {
-            "physicalLocation": {
-                "artifactLocation": {"uri": quote(place.file.as_posix())}
-            }
-        }
-        if region := _region(place, error.where):
-            at["physicalLocation"]["region"] = region
-        if error.where.startswith("#"):
-            at["logicalLocations"] = [{"fullyQualifiedName": error.where}]
-        tool = f"tool {shown(place.tool)}: " if place.tool else ""
-        found.append(
-            {
-                "ruleId": finding.rule,
-                "level": finding.level,
-                "message": {"text": tool + error.reason},
-                "locations": [at],
-            }
-        )
-    rules = [{"id": rule} for rule in sorted({one["ruleId"] for one in found})]
-    driver = {"name": "guided-plugin", "version": __version__, "rules": rules}
-    return {
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "results": found}],
-    }
-
-
-def _region(place: Place, where: str) -> dict[str, int]:
-    """The line and the column of a place in a spec file; nothing where they are not
-    known."""
-    from guided_plugin.spec.references import pointer_steps
-
-    file = place.file
-    named = re.search(r"line (\d+), column (\d+)", where)
-    if named and (where.startswith("line") or file.suffix.lower() in loading.GRAMMARS):
-        return {"startLine": int(named[1]), "startColumn": int(named[2])}
-    if not where.startswith("#"):
-        return {}
-    path: list[str | int] = []
-    with suppress(OSError, ValueError, RecursionError, IndexError):
-        text = file.read_text(encoding="utf-8-sig")
-        document = json.loads(text)
-        with suppress(LookupError):  # of a schema as rewritten: as far as it goes
-            for step, _ in pointer_steps(document, place.at + where[1:]):
-                path.append(step)
-        while isinstance(path[-1], int):
-            path.pop()
-        same = [one for one in _members(document) if one[-1] == path[-1]]
-        spelt = re.finditer(
-            re.escape(json.dumps(path[-1], ensure_ascii=False)) + r"\s*:", text
-        )
-        starts = dict(zip(same, (match.start() for match in spelt), strict=True))
-        at = starts[tuple(path)]
-        return {
-            "startLine": text.count("\n", 0, at) + 1,
-            "startColumn": at - text.rfind("\n", 0, at),
-        }
-    return {}
-
-
-def _members(
-    node: Any, path: tuple[str | int, ...] = ()
-) -> Iterator[tuple[str | int, ...]]:
-    """The paths of all that is in a JSON document, in its order."""
-    inside = (
-        node.items()
-        if isinstance(node, dict)
-        else enumerate(node if isinstance(node, list) else ())
-    )
-    for key, value in inside:
-        yield (*path, key)
-        yield from _members(value, (*path, key))
-
-
 def _show(report: CheckReport) -> None:
     from rich.console import Console
     from rich.markup import escape
@@ -340,7 +244,7 @@ def _show(report: CheckReport) -> None:
         if made.reason:
             console.print(f"chosen: {escape(made.reason)}")
     if bounds := bounds_of(made):
-        console.print("bounds:", results.listed(bounds))
+        console.print("bounds:", listed(bounds))
     if report.note:
         console.print(f"note: {report.note}")
     for warning in report.warnings:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guided_plugin.cli.results import JsonOutput, print_json, progress
+from guided_plugin.cli.results import JsonOutput, print_json, working
 
 if TYPE_CHECKING:
     from guided_plugin.diagnose.machine import Finding
@@ -16,16 +16,6 @@ _COLOURS = {"ok": "green", "note": "yellow", "unknown": "dim", "problem": "red"}
 
 
 def doctor(
-    requests: Annotated[
-        int, typer.Option(min=1, help="Concurrent requests: vLLM's max_num_seqs.")
-    ] = 256,
-    vocabulary: Annotated[
-        int, typer.Option(min=1, help="Tokens of the model's vocabulary.")
-    ] = 262_144,
-    drafts: Annotated[
-        int,
-        typer.Option(min=0, help="Draft tokens per request (speculative decoding)."),
-    ] = 0,
     server: Annotated[
         str,
         typer.Option(
@@ -41,17 +31,15 @@ def doctor(
     check that cannot run is not one. With --server, only that server is asked: 0 means
     that its plugin is on.
     """
-    from guided_plugin.diagnose.doctor import SECTIONS, examine
-    from guided_plugin.diagnose.machine import Setup
+    from guided_plugin.diagnose.doctor import examine
 
-    setup = Setup(requests=requests, vocabulary=vocabulary, drafts=drafts)
     if server:
         from guided_plugin.diagnose.server import ask
 
         found = {"server": [ask(server)]}
     else:
-        with progress("checking", len(SECTIONS)) as advance:
-            found = examine(setup, advance)
+        with working("checking"):
+            found = examine()
     problems = sum(
         each.status == "problem" for findings in found.values() for each in findings
     )

@@ -1,12 +1,12 @@
-"""Files, tokenizers and models for the commands, with one-line errors. Imports torch
-only where needed."""
+"""Files and tokenizers for the commands, with one-line errors. Imports torch only where
+needed."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -169,14 +169,23 @@ def load_spec(path: Path, **options: Any) -> OutputSpec:
 
 
 def load_tokenizer(directory: Path) -> Any:
-    """A transformers tokenizer from a local folder."""
+    """A transformers tokenizer from a local folder, without log lines."""
+    if not directory.is_dir():
+        what = "is not a folder"
+        hint = "give the folder with tokenizer.json"
+        raise InputError(what, where=str(directory), hint=hint)
+    if not any(path for files in _TOKENIZER_FILES for path in directory.glob(files)):
+        hint = "no tokenizer.json in it"
+        raise InputError("contains no tokenizer", where=str(directory), hint=hint)
+    from transformers import AutoTokenizer
+    from transformers.utils import logging
 
-    def load() -> Any:
-        from transformers import AutoTokenizer
-
+    logging.set_verbosity_error()
+    try:
         return AutoTokenizer.from_pretrained(directory, local_files_only=True)
-
-    return _pretrained(directory, "tokenizer", "tokenizer.json", _TOKENIZER_FILES, load)
+    except Exception as error:
+        what = f"contains no tokenizer that transformers can load: {_brief(error)}"
+        raise InputError(what, where=str(directory)) from error
 
 
 def load_vocabulary(directory: Path) -> Vocabulary:
@@ -246,85 +255,6 @@ def _encoder(file: Path) -> Any:
 def _text(token: Any) -> str:
     """The name of a token of the configuration, which is a text or an object."""
     return str(token["content"] if isinstance(token, dict) else token)
-
-
-def load_model(directory: Path, device: str = "cpu") -> Any:
-    """A transformers causal LM from a local folder, for inference."""
-
-    def load() -> Any:
-        import torch
-        from transformers import AutoModelForCausalLM
-
-        dtype = torch.float32 if device == "cpu" else torch.bfloat16
-        return AutoModelForCausalLM.from_pretrained(
-            directory, local_files_only=True, dtype=dtype
-        )
-
-    _check_device(device)
-    return (
-        _pretrained(directory, "model", "config.json", ("config.json",), load)
-        .to(device)
-        .eval()
-    )
-
-
-def model_vocabulary(tokenizer: Any, model: Any) -> Vocabulary:
-    """The vocabulary of a tokenizer, with the stop tokens of the model it is used
-    with."""
-    from guided_plugin.grammar.vocabulary import Vocabulary
-
-    stops = getattr(model.generation_config, "eos_token_id", None)
-    vocabulary = Vocabulary.from_tokenizer(tokenizer, stop_token_ids=stops)
-    vocabulary.check_width(model.get_output_embeddings().weight.shape[0])
-    return vocabulary
-
-
-def _pretrained(
-    directory: Path,
-    what: str,
-    file: str,
-    patterns: Collection[str],
-    load: Callable[[], Any],
-) -> Any:
-    """What transformers loads from a local folder, without its progress bars and log
-    lines."""
-    if not directory.is_dir():
-        raise InputError(
-            "is not a folder", where=str(directory), hint=f"give the folder with {file}"
-        )
-    if not any(path for pattern in patterns for path in directory.glob(pattern)):
-        raise InputError(
-            f"contains no {what}", where=str(directory), hint=f"no {file} in it"
-        )
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        return load()
-    except Exception as error:
-        raise InputError(
-            f"contains no {what} that transformers can load: {_brief(error)}",
-            where=str(directory),
-        ) from error
-
-
-def _check_device(device: str) -> None:
-    """Refuse a device that PyTorch can't use here."""
-    import torch
-
-    try:
-        torch.device(device)
-    except RuntimeError:
-        raise InputError(
-            f"{device!r} is not a device", where="--device", hint="cpu or cuda"
-        ) from None
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(
-            f"{device!r} can't be used: {_brief(error)}", where="--device"
-        ) from None
 
 
 def _brief(error: Exception) -> str:

@@ -1,5 +1,4 @@
-"""The shipped demo: where the tiny model lies, the three prompts it is shown with, and
-what keywords change.
+"""The shipped demo: where the tiny model lies, and the three prompts it is shown with.
 
 Nothing here imports torch, so listing the demos is cheap.
 """
@@ -21,27 +20,6 @@ class Demo:
     title: str
     prompt: str
     schema: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Keyword:
-    """One keyword more in a schema of a person, which shows what it changes."""
-
-    member: str
-    """Of the object; empty where nothing is added."""
-    added: dict[str, Any]
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """The schema with the keyword."""
-        members = {
-            "name": _FULL_NAME,
-            "age": {"type": "integer"},
-            "role": {"type": "string"},
-        }
-        if self.member:
-            members[self.member] = {**members[self.member], **self.added}
-        return closed_object(members)
 
 
 def closed_object(properties: dict[str, Any]) -> dict[str, Any]:
@@ -112,10 +90,4 @@ DEMOS: Final[tuple[Demo, ...]] = (
     Demo("person", "A person", "Person as JSON: ", _PERSON),
     Demo("order", "An order with a list of items", "Order as JSON: ", _ORDER),
     Demo("log", "A log line", "Log line as JSON: ", _LOG_LINE),
-)
-
-KEYWORDS: Final[tuple[Keyword, ...]] = (
-    Keyword("", {}),
-    Keyword("age", {"maximum": 30}),
-    Keyword("role", {"enum": ["nurse", "chef"]}),
 )

@@ -19,7 +19,6 @@ from guided_plugin.config import ENVIRONMENT_VARIABLE, GuidedConfig
 from guided_plugin.diagnose.machine import (
     DRIVER,
     Finding,
-    Setup,
     Status,
     cuda,
     processor_time,
@@ -30,20 +29,17 @@ from guided_plugin.errors import ConfigError, GuidedError, printable
 from guided_plugin.plugins import ENTRY_POINT_GROUP, Plugins
 
 
-def examine(
-    setup: Setup, done: Callable[[str], None] = lambda section: None
-) -> dict[str, list[Finding]]:
-    """The findings of each section; `done` is called after each."""
+def examine() -> dict[str, list[Finding]]:
+    """The findings of each section."""
     sections: dict[str, list[Finding]] = {}
     for name, look in SECTIONS.items():
         found = sections[name] = []
         try:
-            found += look(setup)
+            found += look()
         # of a library that is broken: that is what people come here for
         except Exception as error:
             what = f"cannot be checked: {type(error).__name__}: {printable(error)}"
             found.append(Finding("problem", what, "reinstall what the message names"))
-        done(name)
     return sections
 
 
@@ -58,7 +54,7 @@ REQUIRED = {
 """The oldest versions that serve, as pyproject.toml has them."""
 
 
-def versions(setup: Setup) -> Iterator[Finding]:
+def versions() -> Iterator[Finding]:
     """Each version, and those that are missing or too old."""
     yield Finding(
         "ok",
@@ -95,7 +91,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 # Options
 
 
-def options(setup: Setup) -> Iterator[Finding]:
+def options() -> Iterator[Finding]:
     """What GUIDED_PLUGIN changes, or why it cannot be read."""
     try:
         read, sources = GuidedConfig.read(None)
@@ -138,7 +134,7 @@ _LISTED = ("vllm.general_plugins", "vllm.stat_logger_plugins")
 """Groups of which vLLM loads only what VLLM_PLUGINS lists, where it is set."""
 
 
-def entries(setup: Setup) -> Iterator[Finding]:
+def entries() -> Iterator[Finding]:
     """Which runner finds the package, which plugins the package finds."""
     served = find_spec("vllm") is not None
     broken: Status = "problem" if served else "note"
@@ -194,7 +190,7 @@ def _plugins() -> Iterator[Finding]:
 # vLLM
 
 
-def vllm(setup: Setup) -> Iterator[Finding]:
+def vllm() -> Iterator[Finding]:
     """The version that is installed, and everything that is missing of what is relied
     on."""
     from guided_plugin.hosts.vllm.names import ALL_NAMES, Part
@@ -223,7 +219,7 @@ def vllm(setup: Setup) -> Iterator[Finding]:
         yield Finding("ok", f"all {len(ALL_NAMES)} names that the plugin uses exist")
 
 
-SECTIONS: dict[str, Callable[[Setup], Iterator[Finding]]] = {
+SECTIONS: dict[str, Callable[[], Iterator[Finding]]] = {
     "versions": versions,
     "options": options,
     "entry points": entries,

@@ -45,22 +45,14 @@ class Finding:
     """What to do about it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Setup:
-    """What the machine is to serve; the shared memory follows from it."""
-
-    requests: int = 256
-    """Requests at the same time: vLLM's `max_num_seqs`."""
-    vocabulary: int = 262_144
-    """Tokens of the model's vocabulary."""
-    drafts: int = 0
-    """Draft tokens of a request in a step."""
-
-
+# What the shared memory of a grammar worker is told for: vLLM's `max_num_seqs`, and the
+# vocabulary of a large model.
+_REQUESTS = 256
+_VOCABULARY = 262_144
 _MIB = 1 << 20
 
 
-def processor_time(setup: Setup) -> Iterator[Finding]:
+def processor_time() -> Iterator[Finding]:
     """How many processors there are, by affinity and by quota, and whether the threads
     fit."""
     count = processors.affine()
@@ -87,14 +79,11 @@ def processor_time(setup: Setup) -> Iterator[Finding]:
         yield Finding("note", what, "give them two, or set mode to inline")
 
 
-def shared_memory(setup: Setup) -> Iterator[Finding]:
+def shared_memory() -> Iterator[Finding]:
     """Whether a grammar worker's memory fits."""
-    needed = layout.Shape(
-        setup.requests, (setup.vocabulary + 31) // 32, setup.drafts
-    ).size
+    needed = layout.Shape(_REQUESTS, (_VOCABULARY + 31) // 32, 0).size
     wanted = (
-        f"{needed / _MIB:.1f} MiB for {setup.requests} requests, {setup.vocabulary} tokens and "
-        f"{setup.drafts} drafts"
+        f"{needed / _MIB:.1f} MiB for {_REQUESTS} requests and {_VOCABULARY} tokens"
     )
     remedy = (
         f"containers: --shm-size={max(64, 2 * needed // _MIB)}m; or set mode to inline"
@@ -123,7 +112,7 @@ def shared_memory(setup: Setup) -> Iterator[Finding]:
         yield Finding("ok", what)
 
 
-def cuda(setup: Setup) -> Iterator[Finding]:
+def cuda() -> Iterator[Finding]:
     """Each device; without any that is no failure, unless there is a driver."""
     import torch
 
@@ -162,7 +151,7 @@ _EBNF = 'root ::= "a"'
 _DIGITS = b"0123456789"
 
 
-def self_test(setup: Setup) -> Iterator[Finding]:
+def self_test() -> Iterator[Finding]:
     """What compiled and what was decoded."""
     try:
         compiler = _compiler()

@@ -3,7 +3,6 @@
 import json
 import re
 
-import jsonschema
 import pytest
 import yaml
 from command_line import PERSON
@@ -280,21 +279,6 @@ def test_the_hook_for_pre_commit_runs_check_on_the_files_it_is_given(run, write)
     ]
 
 
-def test_the_workflow_for_github_runs_check_and_uploads_what_it_finds(run, write):
-    text = (ROOT / "examples/check_tools.yml").read_text(encoding="utf-8")
-    (job,) = yaml.safe_load(text)["jobs"].values()
-    commands = [step["run"].split() for step in job["steps"] if "run" in step]
-    (program, *command) = commands[-1]
-    assert program == "guided-plugin"
-    log = command[-1]
-    assert job["steps"][-1]["with"] == {"sarif_file": log}
-    paths = [str(write(name, b"")) if name == log else name for name in command]
-    paths[1] = str(write(command[1], [{"name": "a", "parameters": {"type": "int"}}]))
-    assert run(*paths).code == 1
-    with open(paths[-1], encoding="utf-8") as file:
-        assert of_sarif(json.load(file))[0][:2] == ("SpecError", "error")
-
-
 def test_check_of_many_files_matches_no_instance_and_needs_a_file(run, write, tmp_path):
     one = write("1.json", PERSON)
     two = write("2.json", PERSON)
@@ -306,190 +290,7 @@ def test_check_of_many_files_matches_no_instance_and_needs_a_file(run, write, tm
     )
 
 
-SARIF = {
-    "type": "object",
-    "properties": {
-        "$schema": {"const": "https://json.schemastore.org/sarif-2.1.0.json"},
-        "version": {"const": "2.1.0"},
-        "runs": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/run"}},
-    },
-    "$defs": {
-        "run": {
-            "properties": {
-                "tool": {
-                    "properties": {"driver": {"required": ["name", "version", "rules"]}}
-                },
-                "results": {"type": "array", "items": {"$ref": "#/$defs/result"}},
-            },
-            "required": ["tool", "results"],
-            "additionalProperties": False,
-        },
-        "result": {
-            "properties": {
-                "ruleId": {"type": "string"},
-                "level": {"enum": ["none", "note", "warning", "error"]},
-                "message": {
-                    "required": ["text"],
-                    "properties": {"text": {"type": "string", "minLength": 1}},
-                },
-                "locations": {"type": "array", "items": {"$ref": "#/$defs/location"}},
-            },
-            "required": ["ruleId", "level", "message", "locations"],
-            "additionalProperties": False,
-        },
-        "location": {
-            "properties": {
-                "physicalLocation": {
-                    "properties": {
-                        "artifactLocation": {
-                            "properties": {"uri": {"pattern": "^[^ ]+$"}},
-                            "required": ["uri"],
-                        },
-                        "region": {
-                            "additionalProperties": {"type": "integer", "minimum": 1}
-                        },
-                    },
-                    "required": ["artifactLocation"],
-                    "additionalProperties": False,
-                },
-                "logicalLocations": {"items": {"required": ["fullyQualifiedName"]}},
-            },
-            "required": ["physicalLocation"],
-            "additionalProperties": False,
-        },
-    },
-    "required": ["$schema", "version", "runs"],
-    "additionalProperties": False,
-}
-"""What readers of SARIF 2.1.0 rely on, of its schema."""
-
-
-def of_sarif(log):
-    """Each result of a log: rule, level, file, line and column, pointer."""
-    jsonschema.validate(log, SARIF)
-    (one,) = log["runs"]
-    found = []
-    for result in one["results"]:
-        (place,) = result["locations"]
-        where = place["physicalLocation"]
-        region = (
-            (where["region"]["startLine"], where["region"]["startColumn"])
-            if "region" in where
-            else None
-        )
-        pointer = (
-            place["logicalLocations"][0]["fullyQualifiedName"]
-            if "logicalLocations" in place
-            else ""
-        )
-        uri = where["artifactLocation"]["uri"]
-        found.append(
-            (result["ruleId"], result["level"], uri.rpartition("/")[2], region, pointer)
-        )
-    assert [rule["id"] for rule in one["tool"]["driver"]["rules"]] == sorted(
-        {each[0] for each in found}
-    )
-    return found
-
-
-def test_check_writes_what_is_wrong_as_sarif(run, write, tmp_path):
-    counted = {"maxItems": 9, "minItems": 5, "uniqueItems": True}
-    schema = {
-        "properties": {
-            "a": {"type": "string", "maxLenght": 3},
-            "b": counted,
-            "c": {"pattern": "(?<=a)"},
-        }
-    }
-    wrapped = {
-        "type": "json_schema",
-        "json_schema": {"name": "type", "schema": {"anyOf": [{"type": "text"}]}},
-    }
-    files = [
-        write("a a.json", json.dumps(schema, indent=1)),
-        write("wire.json", json.dumps(wrapped, indent=1)),
-        write("broken.json", '{\n "type":}'),
-        write("c.lark", "start: nope"),
-        write("d.json", {"grammar": "start: nope"}),
-        write("twice.json", '{"type": "string", "type": "txt"}'),
-        tmp_path / "gone.json",
-        write("fine.json", PERSON),
-    ]
-    log = tmp_path / "log"
-    result = run("check", *files, "--sarif", log)
-    assert (result.code, result.out.splitlines()[-1]) == (2, "1 of 8 specs compile")
-    found = of_sarif(json.loads(log.read_text()))
-    assert found == [
-        (
-            "UnsupportedSpecError",
-            "error",
-            "a%20a.json",
-            (13, 4),
-            "#/properties/c/pattern",
-        ),
-        (
-            "RefusedKeyword",
-            "error",
-            "a%20a.json",
-            (10, 4),
-            "#/properties/b/uniqueItems",
-        ),
-        ("Warning", "warning", "a%20a.json", (5, 4), "#/properties/a/maxLenght"),
-        ("SpecError", "error", "wire.json", (8, 6), "#/anyOf/0/type"),
-        ("SpecError", "error", "broken.json", (2, 9), ""),
-        ("GrammarError", "error", "c.lark", (1, 8), ""),
-        ("GrammarError", "error", "d.json", None, ""),
-        ("SpecError", "error", "twice.json", None, "#/type"),
-        ("InputError", "error", "gone.json", None, ""),
-    ]
-    alone = run("check", *files, "--sarif", "-", "--json")
-    assert (alone.code, of_sarif(alone.json)) == (2, found)
-    messages = [one["message"]["text"] for one in alone.json["runs"][0]["results"]]
-    assert (
-        messages[2]
-        == "#/properties/a/maxLenght: unknown keyword, ignored (did you mean 'maxLength'?)"
-    )
-    assert messages[3].startswith("#/anyOf/0/type: unknown type 'text'")
-    assert messages[-1] == "can't be read: No such file or directory"
-
-
-def test_sarif_of_one_file(run, write, tmp_path):
-    log = tmp_path / "log"
-    assert (
-        run(
-            "check",
-            write("s.json", PERSON),
-            "--instance",
-            write("i", "3"),
-            "--sarif",
-            log,
-        ).code
-        == 1
-    )
-    assert of_sarif(json.loads(log.read_text())) == [
-        ("RefusedInstance", "error", "i", None, "")
-    ]
-    run("check", write("s.json", {"type": "txt"}), "--sarif", log).is_error(
-        1, "unknown type"
-    )
-    assert of_sarif(json.loads(log.read_text())) == [
-        ("SpecError", "error", "s.json", (1, 2), "#/type")
-    ]
-    alone = run(
-        "check",
-        write("s.json", '{"title": "a",\n "allOf": [{"type": "string"}, false]}'),
-        "--sarif",
-        "-",
-    )
-    expected = ("UnsatisfiableSpecError", "error", "s.json", (2, 2), "#/allOf/1")
-    assert (alone.code, of_sarif(alone.json)[0]) == (1, expected)
-    assert of_sarif(run("check", write("s.json", PERSON), "--sarif", "-").json) == []
-    run("check", write("s.json", PERSON), "--sarif", tmp_path).is_error(
-        2, "--sarif: can't write"
-    )
-
-
-def test_check_names_each_bad_tool_of_a_list(run, write, tmp_path):
+def test_check_names_each_bad_tool_of_a_list(run, write):
     def tool(name, properties, **more):
         schema = {"type": "object", "properties": properties, **more}
         return {"type": "function", "function": {"name": name, "parameters": schema}}
@@ -503,8 +304,7 @@ def test_check_names_each_bad_tool_of_a_list(run, write, tmp_path):
         tool("fine", {"a": {"type": "string"}}),
     ]
     path = write("tools.json", json.dumps({"tools": tools}, indent=1))
-    log = tmp_path / "log"
-    result = run("check", path, "--sarif", log)
+    result = run("check", path)
     assert result.code == 1
     *lines, summary = result.out.splitlines()
     assert summary == "2 of 4 tools compile"
@@ -553,17 +353,6 @@ def test_check_names_each_bad_tool_of_a_list(run, write, tmp_path):
         ("cart", True),
         ("fine", True),
     ]
-    text = path.read_text().splitlines()
-    regions = [region for _, _, _, region, _ in of_sarif(json.loads(log.read_text()))]
-    assert [text[line - 1].split(":")[0].strip() for line, _ in regions] == [
-        '"type"',
-        '"type"',
-        '"pattern"',
-        '"pattern"',
-        '"maxLenght"',
-        '"$ref"',
-    ]
-    assert text[regions[3][0] - 1].endswith('"(a)\\\\1"')
 
 
 def test_one_tool_is_shown_as_one_spec_and_explain_takes_no_list(run, write):

@@ -19,10 +19,8 @@ def test_demo_json(run):
     result = run("demo", "--json")
     assert (result.code, result.err.strip()) == (0, "")
     found = result.json
-    assert list(found) == ["seed", "ms_per_step", "demos", "keywords"]
+    assert list(found) == ["seed", "demos"]
     assert found["seed"] == 0
-    assert list(found["ms_per_step"]) == ["unguided", "guided"]
-    assert min(found["ms_per_step"].values()) > 0
     assert [(d["name"], d["prompt"]) for d in found["demos"]] == [
         (d.name, d.prompt) for d in DEMOS
     ]
@@ -37,24 +35,6 @@ def test_demo_json(run):
     # unguided.
     assert not found["demos"][0]["unguided"]["valid"]
     assert "refused at" in found["demos"][0]["unguided"]["why"]
-
-
-def test_what_one_keyword_does(run, one):
-    plain, maximum, enum = run("demo", "--json").json["keywords"]
-    before, with_maximum, with_enum = (
-        json.loads(shown["text"]) for shown in (plain, maximum, enum)
-    )
-    assert [shown["added"] for shown in (plain, maximum, enum)] == [
-        {},
-        {"age": {"maximum": 30}},
-        {"role": {"enum": ["nurse", "chef"]}},
-    ]
-    assert before["age"] > 30 >= with_maximum["age"]
-    assert before["role"] not in ("nurse", "chef")
-    assert with_enum["role"] in ("nurse", "chef")
-    # The same seed: all is as it was up to the member that the keyword is added to.
-    assert before["name"] == with_maximum["name"] == with_enum["name"]
-    assert before["age"] == with_enum["age"]
 
 
 @pytest.mark.slow
@@ -86,26 +66,11 @@ def test_the_next_commands_work_as_printed(tmp_path):
         return done.stdout
 
     shown = shell(f"{shlex.quote(sys.executable)} -m guided_plugin.cli demo")
-    generate, check, explain = shown.split("Next, try these commands:\n\n")[
-        1
-    ].splitlines()
-    assert len(re.findall(r"^ORD-[0-9]{5}$", shell(generate), re.M)) == 3
+    _, _, commands = shown.partition("Next, try these commands:\n\n")
+    check, explain = commands.splitlines()
     assert "compiles with" in shell(check)
-    # 30, and no other number from 3 on
-    assert re.search(r"^characters +0$", shell(explain), re.M)
-
-
-def test_the_program_in_the_next_commands(monkeypatch, tmp_path):
-    script = tmp_path / "some folder" / "guided-plugin"
-    script.parent.mkdir()
-    script.touch(mode=0o755)
-    monkeypatch.setattr(sys, "argv", [str(script)])
-    monkeypatch.setenv("PATH", "/usr/bin")
-    assert demo._this_program() == f"'{script}'"
-    monkeypatch.setenv("PATH", str(script.parent))
-    assert demo._this_program() == "guided-plugin"
-    monkeypatch.setattr(sys, "argv", [str(tmp_path / "__main__.py")])
-    assert demo._this_program() == f"{sys.executable} -m guided_plugin.cli"
+    # 3 is below the minimum
+    assert re.search(r"^characters +0-9$", shell(explain), re.M)
 
 
 @pytest.fixture
@@ -120,7 +85,6 @@ def test_demo_text(run, one):
     assert f"{DEMOS[0].title} - prompt: {DEMOS[0].prompt!r}" in result.out
     assert re.search(r"\bvalid\b", result.out)
     assert "refused at" in result.out
-    assert re.search(r"\d+\.\d\d ms guided", result.out)
 
 
 def test_demo_seeds_differ_and_repeat(run, one):

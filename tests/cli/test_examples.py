@@ -21,7 +21,7 @@ from example_runs import EXAMPLES, people
 from script_files import ROOT
 
 import guided_plugin as gp
-from guided_plugin.demo import DEMOS, MODEL_DIR
+from guided_plugin.demo import DEMOS
 
 ELSEWHERE = {
     "vllm_offline",
@@ -201,36 +201,6 @@ def test_custom_backend_is_found_by_its_entry_point(third_party):
         third_party, "check", "-", stdin='{"regex": "a+", "backend": "choices"}'
     )
     assert (code, "takes no regex" in told) == (1, True), told
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.slow
-def test_custom_backend_generates(third_party):
-    texts = ["yes", "yes indeed", "no"]
-    asked = (
-        "--prompt",
-        "Yes or no? ",
-        "--choice",
-        ",".join(texts),
-        "--n",
-        "8",
-        "--temperature",
-        "3",
-        "--json",
-    )
-    backend = '{"backend": "choices"}'
-    code, told = _command(
-        third_party,
-        "generate",
-        "--model",
-        str(MODEL_DIR),
-        *asked,
-        GUIDED_PLUGIN=backend,
-    )
-    assert code == 0, told
-    outputs = json.loads(told[told.index("{") :])["outputs"]
-    assert {output["text"] for output in outputs} <= set(texts)
-    assert len({output["text"] for output in outputs}) > 1
 
 
 def test_masks_of_the_custom_backend_are_exact():

@@ -34,9 +34,7 @@ def test_the_commands():
     assert _commands() == [
         (),
         ("demo",),
-        ("config",),
         ("doctor",),
-        ("generate",),
         ("check",),
         ("explain",),
     ]

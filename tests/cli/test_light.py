@@ -96,11 +96,6 @@ def test_fifty_tools_need_no_more(write):
     ("arguments", "code", "parts"),
     [
         (["demo"], 2, ["needs torch", "guided-plugin[transformers]"]),
-        (
-            ["generate", "--model", MODEL_DIR, "--prompt", "a"],
-            2,
-            ["guided-plugin[transformers]"],
-        ),
         (["check", "a.ebnf"], 1, ["EBNF: needs xgrammar", "guided-plugin[torch]"]),
     ],
 )

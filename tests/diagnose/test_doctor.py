@@ -11,7 +11,7 @@ import pytest
 from command_line import run
 
 from guided_plugin.diagnose import doctor, machine
-from guided_plugin.diagnose.machine import Finding, Setup
+from guided_plugin.diagnose.machine import Finding
 from guided_plugin.errors import BusyError, PipelineError
 
 __all__ = ["run"]
@@ -22,7 +22,7 @@ def without_running(monkeypatch):
     """Leave out the self-test, which takes seconds."""
     sections = {
         **doctor.SECTIONS,
-        "self-test": lambda setup: iter([Finding("ok", "runs")]),
+        "self-test": lambda: iter([Finding("ok", "runs")]),
     }
     monkeypatch.setattr(doctor, "SECTIONS", sections)
     monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
@@ -31,7 +31,7 @@ def without_running(monkeypatch):
 
 def test_the_self_test_compiles_and_decodes_in_both_modes(monkeypatch):
     monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
-    found = [*machine.self_test(Setup())]
+    found = [*machine.self_test()]
     assert {finding.status for finding in found} == {"ok"}
     assert [finding.what.split(":")[0].split(" compiles")[0] for finding in found] == [
         "llguidance",
@@ -44,9 +44,7 @@ def test_the_self_test_compiles_and_decodes_in_both_modes(monkeypatch):
 def test_a_backend_that_cannot_be_imported_is_a_problem(monkeypatch):
     monkeypatch.setitem(sys.modules, "xgrammar", None)
     monkeypatch.setattr(machine, "_decodes", lambda compiler, mode: Finding("ok", mode))
-    broken = [
-        finding for finding in machine.self_test(Setup()) if finding.status == "problem"
-    ]
+    broken = [finding for finding in machine.self_test() if finding.status == "problem"]
     assert len(broken) == 1
     assert broken[0].what.startswith("xgrammar does not compile: ")
     assert broken[0].remedy
@@ -84,14 +82,13 @@ def test_no_shared_memory_fails_the_mode_that_needs_it(monkeypatch):
 
 
 def test_what_a_section_raises_is_its_problem_and_the_others_go_on(without_running):
-    def broken(setup):
+    def broken():
         yield Finding("ok", "first")
         raise ImportError("libtorch.so: no such file")
 
     without_running["CUDA"] = broken
-    done = []
-    found = doctor.examine(Setup(), done.append)
-    assert done == list(found) == list(without_running)
+    found = doctor.examine()
+    assert list(found) == list(without_running)
     first, second = found["CUDA"]
     assert (first.what, second.status) == ("first", "problem")
     assert "libtorch.so" in second.what
@@ -108,12 +105,12 @@ def test_the_command(run, without_running, monkeypatch):
 
 
 def test_the_command_as_json(run, without_running):
-    result = run("doctor", "--json", "--requests", "100000", "--drafts", "8")
+    result = run("doctor", "--json")
     assert list(result.json) == ["ok", "sections"]
     assert list(result.json["sections"]) == list(without_running)
     (memory,) = result.json["sections"]["shared memory"]
     assert list(memory) == ["status", "what", "remedy"]
-    assert "100000 requests" in memory["what"]
+    assert "256 requests" in memory["what"]
     assert result.json["ok"] == (result.code == 0)
 
 

@@ -9,17 +9,14 @@ import pytest
 from script_files import ROOT
 
 from guided_plugin.diagnose import doctor, machine
-from guided_plugin.diagnose.machine import Setup
 from guided_plugin.hosts.vllm import patches
 from guided_plugin.hosts.vllm.names import ALL_NAMES, Part
 from guided_plugin.ipc import processors
 from guided_plugin.worker import layout
 
-SETUP = Setup()
 
-
-def problems(look, setup=SETUP):
-    found = [finding for finding in look(setup) if finding.status == "problem"]
+def problems(look):
+    found = [finding for finding in look() if finding.status == "problem"]
     assert all(finding.remedy for finding in found)
     return [finding.what for finding in found]
 
@@ -59,10 +56,10 @@ def test_a_backend_that_is_missing_or_old_is_told(monkeypatch):
 
 def test_the_driver_is_told(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "DRIVER", tmp_path / "version")
-    assert [*doctor.versions(SETUP)][-1].status == "unknown"
+    assert [*doctor.versions()][-1].status == "unknown"
     text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build"
     (tmp_path / "version").write_text(text)
-    assert [*doctor.versions(SETUP)][-1].what == "NVIDIA driver 570.124.06"
+    assert [*doctor.versions()][-1].what == "NVIDIA driver 570.124.06"
 
 
 @pytest.mark.parametrize("value", ["yes", '{"thread": 2}', '{"threads": "2"}', "[1]"])
@@ -87,7 +84,7 @@ def test_garbage_in_the_options_is_told(monkeypatch, value):
 )
 def test_options_are_shown_as_they_are_read(monkeypatch, value, status, part):
     monkeypatch.setenv("GUIDED_PLUGIN", value)
-    (found,) = doctor.options(SETUP)
+    (found,) = doctor.options()
     assert found.status == status
     assert part in found.what
 
@@ -118,7 +115,7 @@ def points(monkeypatch):
 
 def test_entry_points_that_are_there(points):
     points(doctor.POINTS)
-    assert {found.status for found in doctor.entries(SETUP)} == {"ok"}
+    assert {found.status for found in doctor.entries()} == {"ok"}
 
 
 def test_a_path_in_place_of_an_installation_has_no_entry_points(points):
@@ -128,7 +125,7 @@ def test_a_path_in_place_of_an_installation_has_no_entry_points(points):
     assert "not installed" in what
     points({}, installed=None, vllm=False)
     assert problems(doctor.entries) == []
-    assert "note" in {found.status for found in doctor.entries(SETUP)}
+    assert "note" in {found.status for found in doctor.entries()}
 
 
 def test_an_entry_point_of_an_older_version_does_not_count(points):
@@ -162,7 +159,7 @@ def test_a_third_party_that_cannot_be_loaded_is_named(points, monkeypatch):
 
 def test_no_vllm_is_no_failure(monkeypatch):
     monkeypatch.setattr(doctor, "find_spec", lambda name: None)
-    assert [found.status for found in doctor.vllm(SETUP)] == ["unknown"]
+    assert [found.status for found in doctor.vllm()] == ["unknown"]
 
 
 def test_a_broken_contract_names_what_is_missing(monkeypatch):
@@ -176,7 +173,7 @@ def test_a_broken_contract_names_what_is_missing(monkeypatch):
     assert len(found) == len(Part)
     told = " ".join(found)
     assert all(name.path in told for name in ALL_NAMES)
-    assert next(doctor.vllm(SETUP)).status == "note"
+    assert next(doctor.vllm()).status == "note"
 
 
 @pytest.mark.parametrize("free", [10, 30, 40])
@@ -186,11 +183,10 @@ def test_a_small_shared_memory_is_told(monkeypatch, free):
     monkeypatch.setattr(os, "statvfs", lambda path: found)
     short = problems(machine.shared_memory)
     assert bool(short) == (size < layout.Shape(256, 8192).size)
-    more = Setup(requests=1024, drafts=3)
-    (finding,) = machine.shared_memory(more)
-    assert finding.status == "problem"
+    (finding,) = machine.shared_memory()
+    assert finding.status == ("problem" if short else "ok")
     assert f"{free}.0 of 64.0 MiB are free" in finding.what
-    assert "--shm-size=" in finding.remedy
+    assert ("--shm-size=" in finding.remedy) == bool(short)
 
 
 def test_no_shared_memory_is_told(monkeypatch, tmp_path):
@@ -211,12 +207,12 @@ def test_threads_that_a_quota_throttles_are_told(monkeypatch):
         "12 threads fill masks within a quota of 4 processors"
         in problems(machine.processor_time)[0]
     )
-    assert "64 processors" in next(machine.processor_time(SETUP)).what
+    assert "64 processors" in next(machine.processor_time()).what
     monkeypatch.delenv("GUIDED_PLUGIN")
     assert problems(machine.processor_time) == []  # what is chosen by itself fits
     monkeypatch.setattr(processors, "quota", lambda: 1.5)
     monkeypatch.setenv("GUIDED_PLUGIN", '{"threads": 1}')
-    assert [found.status for found in machine.processor_time(SETUP)] == ["ok", "note"]
+    assert [found.status for found in machine.processor_time()] == ["ok", "note"]
 
 
 @pytest.fixture
@@ -235,7 +231,7 @@ def devices(monkeypatch, tmp_path):
         monkeypatch.setattr(
             machine, "DRIVER", tmp_path if driver else tmp_path / "none"
         )
-        (found,) = machine.cuda(SETUP)
+        (found,) = machine.cuda()
         return found.status, found.what
 
     return call

@@ -12,6 +12,7 @@ import torch
 from compilers import start
 from instances import laid_out
 from rank_threads import on_ranks
+from transformers import AutoModelForCausalLM
 
 import guided_plugin as gp
 from guided_plugin.demo import DEMOS, MODEL_DIR
@@ -48,11 +49,12 @@ def make_loop(mode):
 def parts(request):
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
+    from guided_plugin.cli.loading import load_tokenizer
 
     tokenizer = load_tokenizer(MODEL_DIR)
-    model = load_model(MODEL_DIR).to(request.param)
-    return tokenizer, model, gp.GrammarCompiler(model_vocabulary(tokenizer, model))
+    model = AutoModelForCausalLM.from_pretrained(MODEL_DIR).to(request.param).eval()
+    vocabulary = gp.Vocabulary.from_tokenizer(tokenizer)
+    return tokenizer, model, gp.GrammarCompiler(vocabulary)
 
 
 SPECS = [gp.OutputSpec.json_schema(demo.schema) for demo in DEMOS]

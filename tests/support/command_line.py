@@ -9,11 +9,9 @@ from dataclasses import dataclass
 import pytest
 
 from guided_plugin.cli import main
-from guided_plugin.demo import MODEL_DIR
 
-__all__ = ["MODEL", "PERSON", "Result", "run", "standard_input", "write"]
+__all__ = ["PERSON", "Result", "run", "standard_input", "write"]
 
-MODEL = ("--model", str(MODEL_DIR), "--prompt", "Person as JSON: ")
 PERSON = {
     "type": "object",
     "properties": {"name": {"enum": ["é", "b"]}, "on": {"type": "boolean"}},

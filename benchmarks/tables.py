@@ -1,0 +1,72 @@
+"""What the benchmarks print: tables, bars of progress, and files that can be written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from guided_plugin.cli.loading import InputError
+
+Columns = Sequence[tuple[str, str]]
+"""Of a table: headings, and format strings for the figure of a line."""
+
+_WIDEST = 10_000
+"""More characters than a line of any table has."""
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[..., None]]:
+    """A bar on stderr, on a terminal; call it after each of `total` steps, with a new
+    text or without."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(
+        console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(what, total=total)
+
+        def advance(text: str | None = None) -> None:
+            bar.update(task, advance=1, description=text)
+
+        yield advance
+
+
+def check_out(path: Path | None, where: str) -> None:
+    """Refuse a file that can't be written, before anything is measured."""
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    except OSError as error:
+        raise InputError(f"can't write {path}: {error.strerror}", where=where) from None
+
+
+def show_table(
+    figures: Iterable[Mapping[str, Any]],
+    columns: Columns,
+    *,
+    padding: Any = (0, 1, 0, 0),
+) -> None:
+    """A line for each figure; numbers are aligned to the right. No figure is cut: a
+    line may be longer than the console is wide."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    lines = [[cell.format_map(figure) for _, cell in columns] for figure in figures]
+    table = Table(box=SIMPLE_HEAD, padding=padding, show_edge=False)
+    for (heading, _), cells in zip(columns, zip(*lines, strict=True), strict=True):
+        numbers = all(cell[:1].isdigit() or cell == "-" for cell in cells)
+        table.add_column(heading, justify="right" if numbers else "left")
+    for line in lines:
+        table.add_row(*line)
+    console = Console(highlight=False)
+    whole = console.measure(
+        table, options=console.options.update(max_width=_WIDEST)
+    ).maximum
+    Console(highlight=False, width=max(console.width, whole)).print(table)
