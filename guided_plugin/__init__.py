@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from guided_plugin.errors import GuidedError
     from guided_plugin.grammar.vocabulary import Vocabulary
     from guided_plugin.hookspecs import hookimpl
-    from guided_plugin.hosts.loop import DecodeLoop, Output, Sampling
+    from guided_plugin.hosts.loop import DecodeLoop, Output
     from guided_plugin.hosts.transformers.guide import Guide
     from guided_plugin.metrics import StepStatistics
     from guided_plugin.pipeline.pipeline import StepPipeline
@@ -41,7 +41,6 @@ __all__ = [
     "OutputSpec",
     "Plugins",
     "RequestInfo",
-    "Sampling",
     "StepPipeline",
     "StepStatistics",
     "ToolCall",
@@ -62,7 +61,7 @@ _NAMES = {
     "errors": ("GuidedError",),
     "grammar.vocabulary": ("Vocabulary",),
     "hookspecs": ("hookimpl",),
-    "hosts.loop": ("DecodeLoop", "Output", "Sampling"),
+    "hosts.loop": ("DecodeLoop", "Output"),
     "hosts.transformers.guide": ("Guide",),
     "metrics": ("StepStatistics",),
     "pipeline.pipeline": ("StepPipeline",),

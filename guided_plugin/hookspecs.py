@@ -1,8 +1,7 @@
 """The hooks a plugin may implement. Depends on nothing that runs.
 
-Setup hooks are named `register_*`, are called once when a host starts, and get a
-callback. Step hooks are called once per batch, never per row: a call costs one or two
-microseconds.
+`register_backends` is called once when a host starts, and gets a callback. Step hooks
+are called once per batch, never per row: a call costs one or two microseconds.
 
     import guided_plugin
 
@@ -20,9 +19,9 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from guided_plugin.grammar.base import BackendFactory, Lowering
+    from guided_plugin.grammar.base import BackendFactory
     from guided_plugin.metrics import StepStatistics
-    from guided_plugin.step import DecodeStep, ProcessorFactory, RequestInfo
+    from guided_plugin.step import DecodeStep, RequestInfo
 
 PROJECT = "guided_plugin"
 
@@ -34,24 +33,6 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
     """Offer grammar backends: `register("name", factory)`, where `factory(vocabulary,
     config)` makes one."""
-
-
-@hookspec
-def register_lowerings(register: Callable[[str, Lowering], None]) -> None:
-    """Offer rewrites of specs that keep the language: `register("name", rewrite)`.
-
-    `rewrite(spec)` runs before a backend compiles the spec, on specs of every kind;
-    with an attribute `backends` (names), for those backends alone. A structural tag is
-    one spec, with its schemas inside.
-    """
-
-
-@hookspec
-def register_logits_processors(
-    register: Callable[[str, ProcessorFactory], None],
-) -> None:
-    """Offer logits processors. A host asks for them by name and in an order of its
-    own."""
 
 
 @hookspec

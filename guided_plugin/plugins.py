@@ -19,8 +19,8 @@ from guided_plugin import hookspecs
 from guided_plugin.errors import GuidedError, PluginError, did_you_mean
 
 if TYPE_CHECKING:
-    from guided_plugin.grammar.base import BackendFactory, Lowering
-    from guided_plugin.step import DecodeStep, ProcessorFactory
+    from guided_plugin.grammar.base import BackendFactory
+    from guided_plugin.step import DecodeStep
 
 ENTRY_POINT_GROUP = "guided_plugin"
 
@@ -63,16 +63,14 @@ class Plugins:
         """Whether third parties were looked for: a grammar worker loads the same
         plugins."""
         self.local: set[str] = set()
-        """Backends and lowerings of plugins that were added as objects: no other
-        process has them."""
+        """Backends of plugins that were added as objects: no other process has
+        them."""
         self.wants_statistics = False
         """Whether any plugin listens to `step_finished`; asked in every step."""
         self.listens_to_steps = False
         """Whether any plugin listens to `post_sampling` or `after_stop_criteria`: where
         it is False, a host makes no `DecodeStep` and calls neither."""
         self.backends: dict[str, BackendFactory] = {}
-        self.lowerings: dict[str, Lowering] = {}
-        self.logits_processors: dict[str, ProcessorFactory] = {}
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         self._manager.add_hookspecs(hookspecs)
         for name, module in BUILTIN_PLUGINS.items():
@@ -83,9 +81,9 @@ class Plugins:
 
     def register(self, plugin: object, name: str | None = None) -> None:
         """Add a plugin object or module."""
-        before = {*self.backends, *self.lowerings}
+        before = set(self.backends)
         self._add(plugin, name)
-        self.local |= {*self.backends, *self.lowerings} - before
+        self.local |= self.backends.keys() - before
 
     def _add(self, plugin: object, name: str | None) -> None:
         try:
@@ -96,8 +94,7 @@ class Plugins:
             ) from error
         self._look_for_listeners()
         self._check_pending()
-        for hook in _SETUP_HOOKS:
-            self._collect(hook, getattr(self, hook.removeprefix("register_")), taken)
+        self._collect(taken)
 
     def unregister(self, plugin: object) -> None:
         """Remove a plugin's hooks; what it registered at setup stays."""
@@ -106,12 +103,12 @@ class Plugins:
 
     def backend(self, name: str) -> BackendFactory:
         """The factory of a backend, or an error that lists the known ones."""
-        return self._named("backend", name, self.backends)
-
-    def logits_processor(self, name: str, *others: str) -> ProcessorFactory:
-        """The factory of a logits processor, or an error that lists the known ones;
-        `others`: the host's."""
-        return self._named("logits processor", name, self.logits_processors, *others)
+        if name in self.backends:
+            return self.backends[name]
+        hint = did_you_mean(name, self.backends)
+        if self.disabled:
+            hint += "; disabled plugins: " + ", ".join(sorted(self.disabled))
+        raise PluginError(f"no backend named {name!r}", where="backend", hint=hint)
 
     def names(self) -> list[str]:
         """The registered plugins, by name."""
@@ -153,15 +150,15 @@ class Plugins:
                 f"implements an unknown hook: {error}", **_blame(name)
             ) from error
 
-    def _collect(self, hook: str, into: dict[str, Any], plugin: str | None) -> None:
-        def register(name: str, value: Any) -> None:
-            if name in into:
+    def _collect(self, plugin: str | None) -> None:
+        def register(name: str, factory: BackendFactory) -> None:
+            if name in self.backends:
                 raise PluginError(
-                    f"{hook}: {name!r} is registered already", **_blame(plugin)
+                    f"backend {name!r} is registered already", **_blame(plugin)
                 )
-            into[name] = value
+            self.backends[name] = factory
 
-        for implementation in getattr(self._manager.hook, hook).get_hookimpls():
+        for implementation in self._manager.hook.register_backends.get_hookimpls():
             if implementation.plugin_name == plugin:
                 try:
                     implementation.function(register)
@@ -169,16 +166,8 @@ class Plugins:
                     raise
                 except Exception as error:
                     raise PluginError(
-                        f"{hook} failed: {error!r}", **_blame(plugin)
+                        f"register_backends failed: {error!r}", **_blame(plugin)
                     ) from error
-
-    def _named(self, what: str, name: str, known: dict[str, T], *others: str) -> T:
-        if name in known:
-            return known[name]
-        hint = did_you_mean(name, {*known, *others})
-        if self.disabled:
-            hint += "; disabled plugins: " + ", ".join(sorted(self.disabled))
-        raise PluginError(f"no {what} named {name!r}", where=what, hint=hint)
 
     def _culprit(self, hook: str, error: BaseException) -> str:
         """The plugin in whose hook an exception arose: the outermost such frame of its
@@ -216,13 +205,6 @@ class SafeStepHooks:
         except GuidedError as error:
             self._failed = True
             _log.error("step hooks are no longer called: %s", error)
-
-
-_SETUP_HOOKS: tuple[str, ...] = (
-    "register_backends",
-    "register_lowerings",
-    "register_logits_processors",
-)
 
 
 def _blame(plugin: str | None, source: str = "") -> dict[str, str]:

@@ -12,7 +12,6 @@ import guided_plugin as gp
 from guided_plugin.compiling.compiler import shared_compiler
 from guided_plugin.config import ENVIRONMENT_VARIABLE, GuidedConfig
 from guided_plugin.errors import ConfigError
-from guided_plugin.hosts.fake import small_vocabulary
 from guided_plugin.ipc import processors
 
 TABLES = json.loads(Path(__file__).with_name("config.json").read_bytes())
@@ -157,8 +156,10 @@ def test_a_config_is_copied_pickled_and_replaced():
     )
 
 
-def test_a_compiler_without_a_config_reads_the_environment(monkeypatch):
-    vocabulary = small_vocabulary()
+def test_a_compiler_without_a_config_reads_the_environment(
+    monkeypatch, byte_vocabulary
+):
+    vocabulary = byte_vocabulary
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, '{"max_enum": 2}')
     for compiler in (gp.GrammarCompiler(vocabulary), shared_compiler(vocabulary)):
         with pytest.raises(gp.GuidedError, match="max_enum"):
@@ -220,9 +221,9 @@ def test_wrong_values_name_their_option(options, what):
     assert caught.value.what == what
 
 
-def test_a_keyword_to_leave_unenforced_may_be_one_of_a_backend():
+def test_a_keyword_to_leave_unenforced_may_be_one_of_a_backend(byte_vocabulary):
     gp.GrammarCompiler(
-        small_vocabulary(),
+        byte_vocabulary,
         config=GuidedConfig(unenforced_keywords=("title", "of-a-backend")),
     )
 

@@ -21,21 +21,21 @@ def test_built_ins_are_ordinary_plugins():
     loaded = gp.Plugins(entry_points=False)
     assert set(loaded.names()) == set(plugins.BUILTIN_PLUGINS)
     assert set(loaded.backends) == {"xgrammar", "llguidance"}
-    assert loaded.logits_processors == loaded.lowerings == {}
 
 
 def test_third_parties_register_through_entry_points(monkeypatch):
     class Plugin:
         @gp.hookimpl
-        def register_lowerings(self, register):
-            register("identity", lambda spec: spec)
+        def register_backends(self, register):
+            register("own", None)
 
     monkeypatch.setattr(
         plugins, "entry_points", lambda group: [entry_point("mine", Plugin)]
     )
     loaded = gp.Plugins()
     assert "mine" in loaded.names()
-    assert list(loaded.lowerings) == ["identity"]
+    assert list(loaded.backends)[-1] == "own"
+    assert loaded.local == set()
     assert "mine" not in gp.Plugins(disabled=["mine"]).names()
 
 
@@ -137,8 +137,8 @@ def test_setup_hooks_that_fail_or_collide_are_named():
 def test_what_a_disabled_plugin_offered_is_missed_by_name():
     with pytest.raises(PluginError, match="disabled plugins: xgrammar"):
         gp.Plugins(disabled=["xgrammar"], entry_points=False).backend("xgrammar")
-    with pytest.raises(PluginError, match="did you mean 'guided'"):
-        gp.Plugins(entry_points=False).logits_processor("guide", "guided")
+    with pytest.raises(PluginError, match="did you mean 'xgrammar'"):
+        gp.Plugins(entry_points=False).backend("xgramar")
 
 
 def test_importing_the_package_imports_nothing_else():
@@ -166,7 +166,7 @@ def test_names_of_the_package_are_found_once_and_listed():
 
 PUBLIC = """
 UNGUIDED DecodeLoop DecodeStep GrammarCompiler Guide GuidedConfig GuidedError Output OutputSpec Plugins
-RequestInfo Sampling StepPipeline StepStatistics ToolCall TorchRanks TypedSpec Vocabulary __version__
+RequestInfo StepPipeline StepStatistics ToolCall TorchRanks TypedSpec Vocabulary __version__
 errors explain_output hookimpl shared_compiler
 """
 

@@ -17,15 +17,14 @@ from guided_plugin.errors import (
     SpecError,
     UnsatisfiableSpecError,
 )
-from guided_plugin.hosts.fake import small_vocabulary
 from guided_plugin.keywords import ASSERTIONS
 from guided_plugin.spec.telling import tool_at
 
 
 @pytest.fixture(scope="module")
-def compiler():
+def compiler(byte_vocabulary):
     made = gp.GrammarCompiler(
-        small_vocabulary(), config=gp.GuidedConfig(isolate_compiles=False)
+        byte_vocabulary, config=gp.GuidedConfig(isolate_compiles=False)
     )
     yield made
     made.close()
@@ -237,7 +236,7 @@ def test_an_unsatisfiable_schema_that_opening_does_not_help_is_not_told_to_open(
         "properties": {"a": {"const": 1, "type": "string"}},
         "required": ["a"],
     }
-    made = gp.GrammarCompiler(small_vocabulary())
+    made = gp.GrammarCompiler(compiler.vocabulary)
     assert "strict" not in str(refused(made, schema, strict=True))
 
 

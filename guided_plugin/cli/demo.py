@@ -38,7 +38,7 @@ def demo(
         torch.set_num_threads(1)
         from guided_plugin.compiling.compiler import GrammarCompiler
         from guided_plugin.grammar.vocabulary import Vocabulary
-        from guided_plugin.hosts.loop import DecodeLoop, Sampling
+        from guided_plugin.hosts.loop import DecodeLoop
         from guided_plugin.spec import OutputSpec
 
         tokenizer = load_tokenizer(MODEL_DIR)
@@ -49,13 +49,12 @@ def demo(
     compact = partial(OutputSpec.json_schema, whitespace="compact")
     specs = [compact(entry.schema) for entry in DEMOS]
     prompts = [tokenizer.encode(entry.prompt) for entry in DEMOS]
-    sampling = Sampling(temperature=temperature, seed=seed)
     shown: list[dict[str, Any]] = [
         {"name": entry.name, "prompt": entry.prompt} for entry in DEMOS
     ]
     with working("decoding"):
         for way, asked in zip(_WAYS, ([None] * len(specs), specs), strict=True):
-            outputs = loop.run(prompts, asked, sampling=sampling)
+            outputs = loop.run(prompts, asked, temperature=temperature, seed=seed)
             for entry, spec, output in zip(shown, specs, outputs, strict=True):
                 text = str(tokenizer.decode(output.tokens, skip_special_tokens=True))
                 why = _verdict(compiler, spec, text)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -170,17 +170,13 @@ class Chooser:
 
     def compile(self, backend: str, spec: OutputSpec) -> Grammar:
         """Both halves of compiling."""
-        spec = self.lowered(spec, backend)
-        return _call_plugin(
-            f"backend {backend!r}", partial(self.backend(backend).compile, spec)
-        )
+        act = partial(self.backend(backend).compile, spec.settled(self.config))
+        return _call_plugin(f"backend {backend!r}", act)
 
     def prepare(self, backend: str, spec: OutputSpec) -> Prepared:
         """The first half of compiling."""
-        spec = self.lowered(spec, backend)
-        return _call_plugin(
-            f"backend {backend!r}", partial(self.backend(backend).prepare, spec)
-        )
+        act = partial(self.backend(backend).prepare, spec.settled(self.config))
+        return _call_plugin(f"backend {backend!r}", act)
 
     def load(self, prepared: Prepared) -> Grammar:
         """The second half of compiling."""
@@ -194,18 +190,6 @@ class Chooser:
         probe = getattr(self.backend(grammar.backend), "probe", None)
         if probe is not None:
             _call_plugin(f"backend {grammar.backend!r}", partial(probe, grammar))
-
-    def lowered(
-        self, spec: OutputSpec, backend: str, *, only: Container[str] | None = None
-    ) -> OutputSpec:
-        """A spec as a backend gets it: nothing is left to the configuration, and the
-        lowerings that plugins registered, all or some, have rewritten it."""
-        spec = spec.settled(self.config)
-        for name, lowering in self.plugins.lowerings.items():
-            wanted = getattr(lowering, "backends", None)
-            if (only is None or name in only) and (wanted is None or backend in wanted):
-                spec = _call_plugin(f"lowering {name!r}", partial(lowering, spec))
-        return spec
 
 
 def _call_plugin(what: str, act: Callable[[], R]) -> R:

@@ -352,10 +352,9 @@ class GrammarCompiler:
                 grammar = self.chooser.compile(backend, key)
                 self.chooser.probe(grammar)
                 return grammar
-            lowered = self.chooser.lowered(key, backend, only=self.plugins.local)
             # The last candidate gets all the time that is left, those before it half of
             # it.
-            return self._pool.prepare(backend, lowered, allowed, 1.0 if last else 0.5)
+            return self._pool.prepare(backend, key, allowed, 1.0 if last else 0.5)
 
         made = self.chooser.first(key, make)
         warnings = (*misspelt(key), why_unprotected(made)) if self.tells else ()

@@ -29,10 +29,6 @@ i."""
 
 BackendFactory = Callable[["Vocabulary", "GuidedConfig"], "Backend"]
 
-Lowering = Callable[["OutputSpec"], "OutputSpec"]
-"""A rewrite of a spec that keeps its language; returns its argument when there is
-nothing to do."""
-
 
 @dataclass(frozen=True, slots=True)
 class Grammar:

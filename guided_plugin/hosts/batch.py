@@ -5,39 +5,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from guided_plugin.errors import ConfigError
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How tokens are sampled. Temperature 0 takes the most likely one."""
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.temperature >= 0.0:
-            raise ConfigError(
-                f"must be at least 0, not {self.temperature}", where="temperature"
-            )
-        if self.top_k < 0:
-            raise ConfigError(
-                f"must be at least 0, not {self.top_k}",
-                where="top_k",
-                hint="0 turns it off",
-            )
-        if not 0.0 < self.top_p <= 1.0:
-            raise ConfigError(
-                f"must be above 0 and at most 1, not {self.top_p}", where="top_p"
-            )
 
 
 class Batch:
@@ -50,14 +21,15 @@ class Batch:
         prompts: list[Sequence[int]],
         slots: list[int],
         stops: list[tuple[int, ...]],
-        sampling: Sampling,
+        temperature: float,
+        seed: int,
     ) -> None:
         self.slots = slots
         self._model = model
-        self._sampling = sampling
+        self._temperature = temperature
         self._stop_ids = stops
         device = model.device
-        self._generator = torch.Generator(device).manual_seed(sampling.seed)
+        self._generator = torch.Generator(device).manual_seed(seed)
         width = max(map(len, prompts))
         # [rows, width], padded on the left so that the last column is every row's
         # newest token
@@ -97,18 +69,9 @@ class Batch:
 
     def sample(self, logits: Tensor) -> Tensor:
         """Draw one token a row, [rows]."""
-        how = self._sampling
-        if how.temperature == 0.0:
+        if self._temperature == 0.0:
             return logits.argmax(-1)
-        logits = logits / how.temperature
-        if how.top_k:
-            kth = logits.topk(min(how.top_k, logits.shape[-1]), dim=-1).values[:, -1:]
-            logits = logits.masked_fill(logits < kth, -torch.inf)
-        if how.top_p < 1.0:
-            ordered, order = logits.sort(-1, descending=True)
-            mass = ordered.softmax(-1).cumsum(-1)
-            cut = mass - ordered.softmax(-1) > how.top_p
-            logits = logits.masked_fill(cut.scatter(-1, order, cut), -torch.inf)
+        logits = logits / self._temperature
         # The exponential race: like multinomial, with a draw for every logit, so that
         # what one row may sample never changes the random numbers of another.
         noise = torch.empty_like(logits).exponential_(generator=self._generator)

@@ -1,11 +1,10 @@
 """A decode loop over a transformers model; the demo and the benchmarks run on it.
 Depends on the pipeline.
 
-    logits -> logits processors (mask) -> sample -> post_sampling -> append -> stop criteria
+    logits -> mask -> sample -> post_sampling -> append -> stop criteria
            -> after_stop_criteria
 
-`DecodeLoop.step` shows the hooks and the five verbs in their order. A loop without a
-model: `hosts/fake.py`.
+`DecodeLoop.step` shows the hooks and the five verbs in their order.
 """
 
 from __future__ import annotations
@@ -22,15 +21,12 @@ from torch import Tensor
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import ConfigError, GuidedError, shown
-from guided_plugin.hosts.batch import Batch, Sampling
+from guided_plugin.hosts.batch import Batch
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, DecodeStep
-from guided_plugin.worker.ranks.group import RankGroup
 
-__all__ = ["DecodeLoop", "Output", "Sampling"]
-
-_GUIDED = "guided"
+__all__ = ["DecodeLoop", "Output"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,41 +56,18 @@ class DecodeLoop:
         compiler: GrammarCompiler,
         *,
         max_rows: int = 64,
-        processors: Sequence[str] = ("guided",),
         mode: Mode = "auto",
-        ranks: RankGroup | None = None,
     ) -> None:
-        """`processors`: in their order, by the names that plugins gave them; `guided`
-        is the pipeline.
-
-        `ranks`: of a model that runs on several. Each has a loop and makes the same
-        calls; the outputs of rank 0 have the errors."""
         if not isinstance(compiler, GrammarCompiler):
             hint = "DecodeLoop(model, GrammarCompiler(Vocabulary.from_tokenizer(tokenizer)))"
             what = f"must be a GrammarCompiler, not {type(compiler).__name__}"
             raise ConfigError(what, where="compiler", hint=hint)
-        if _GUIDED not in processors:
-            raise ConfigError(
-                f"must name {_GUIDED!r}",
-                where="processors",
-                hint="plugins come before or after it",
-            )
         self._model = model
         self._plugins = compiler.plugins
         self.pipeline = StepPipeline(
-            compiler,
-            max_slots=max_rows,
-            device=model.device,
-            mode=mode,
-            ranks=ranks,
+            compiler, max_slots=max_rows, device=model.device, mode=mode
         )
         compiler.vocabulary.check_width(model.get_output_embeddings().weight.shape[0])
-        self._processors = [
-            self._mask
-            if name == _GUIDED
-            else self._plugins.logits_processor(name, _GUIDED)(self.pipeline)
-            for name in processors
-        ]
         self._request_ids = itertools.count()
 
     def run(
@@ -103,49 +76,37 @@ class DecodeLoop:
         specs: Sequence[Any],
         *,
         max_new_tokens: int = 256,
-        sampling: Sampling | None = None,
+        temperature: float = 0.0,
+        seed: int = 0,
         ignore_stop: bool = False,
     ) -> list[Output]:
         """Decode until every row stopped. A row whose spec can't be used has an `error`
         and no tokens.
 
         `prompts`: token ids of each, without padding. `specs`: one for each prompt,
-        anything that `OutputSpec.parse` takes; None where nothing guides.
+        anything that `OutputSpec.parse` takes; None where nothing guides. `temperature`: 0
+        takes the likeliest token.
 
         `ignore_stop` goes on to `max_new_tokens` whatever the rows do, as benchmarks
         want it.
         """
-        _check_call(prompts, specs, max_new_tokens)
+        if len(prompts) != len(specs):
+            what = f"{len(specs)} specs for {len(prompts)} prompts"
+            raise ConfigError(what, where="specs", hint="one for each, or None")
         width = self._model.get_input_embeddings().weight.shape[0]
         outputs: dict[int, Output] = {}
         requests: dict[int, str | None] = {}
         for row, (prompt, spec) in enumerate(zip(prompts, specs, strict=True)):
             try:
-                if len(prompt) == 0:
-                    raise ConfigError(
-                        "is empty",
-                        where=f"prompt {row}",
-                        hint="give at least one token",
-                    )
-                if (last := int(max(prompt))) >= width:
-                    what = f"has token {last}, and the model has {width}"
-                    raise ConfigError(
-                        what,
-                        where=f"prompt {row}",
-                        hint="use the model's own tokenizer",
-                    )
+                _check_prompt(prompt, f"prompt {row}", width)
                 requests[row] = self._begin(OutputSpec.parse(spec), max_new_tokens)
             except GuidedError as error:
                 outputs[row] = Output((), False, error)
         try:
             if requests:
                 chosen = [prompts[row] for row in requests]
-                parts = (
-                    chosen,
-                    *self._slots(list(requests.values())),
-                    sampling or Sampling(),
-                )
-                batch = Batch(self._model, *parts)
+                slots = self._slots(list(requests.values()))
+                batch = Batch(self._model, chosen, *slots, temperature, seed)
                 for index in range(max_new_tokens):
                     self.step(batch, index)
                     if batch.all_stopped() and not ignore_stop:
@@ -178,9 +139,7 @@ class DecodeLoop:
     def step(self, batch: Batch, index: int) -> None:
         """One decode step."""
         step = DecodeStep(index, batch.slots)
-        logits = batch.forward()
-        for process in self._processors:
-            logits = process(logits, step)
+        logits = self._mask(batch.forward(), step)
         step.tokens = batch.sample(logits)
         self.pipeline.schedule_update(step.tokens)
         self._plugins.post_sampling(step)
@@ -215,34 +174,16 @@ class DecodeLoop:
         return [info.slot if info else UNGUIDED for info in infos], stops
 
 
-def _check_call(prompts: Any, specs: Any, most: Any) -> None:
-    """Raise unless there are token ids, a spec or None for each prompt, and a number of
-    new tokens."""
-    hint = "prompts first, then specs: run([tokenizer.encode(text)], [spec])"
-    for name, given in (("prompts", prompts), ("specs", specs)):
-        if not isinstance(given, Sequence) or isinstance(given, str | bytes):
-            raise ConfigError(
-                f"must be a list, not {type(given).__name__}", where=name, hint=hint
-            )
-    for row, prompt in enumerate(prompts):
-        try:
-            wrong = isinstance(prompt, str | bytes) or any(
-                operator.index(token) < 0 for token in prompt
-            )
-        except TypeError:
-            wrong = True
-        if wrong:
-            raise ConfigError(
-                f"must be token ids, not {shown(prompt)}",
-                where=f"prompt {row}",
-                hint=hint,
-            )
-    if len(prompts) != len(specs):
-        what = f"{len(specs)} specs for {len(prompts)} prompts"
-        raise ConfigError(what, where="specs", hint="one for each, or None")
-    if not hasattr(most, "__index__") or most < 0:
-        raise ConfigError(
-            f"must be a count, not {shown(most)}",
-            where="max_new_tokens",
-            hint="such as 256",
-        )
+def _check_prompt(prompt: Any, where: str, width: int) -> None:
+    """Raise unless a prompt has tokens of a model that has so many."""
+    try:
+        tokens = list(map(operator.index, prompt))
+    except TypeError:
+        hint = "prompts first, then specs: run([tokenizer.encode(text)], [spec])"
+        what = f"must be token ids, not {shown(prompt)}"
+        raise ConfigError(what, where=where, hint=hint) from None
+    if not tokens:
+        raise ConfigError("is empty", where=where, hint="give at least one token")
+    if not 0 <= min(tokens) <= max(tokens) < width:
+        what = f"has token {max(tokens, key=abs)}, and the model has {width}"
+        raise ConfigError(what, where=where, hint="use the model's own tokenizer")

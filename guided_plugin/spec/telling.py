@@ -47,7 +47,7 @@ def told(error: GuidedError, kind: str, document: Any) -> GuidedError:
     if (
         kind in _TREES
         and "#" not in where
-        and not where.startswith(("backend", "lowering", "plugin"))
+        and not where.startswith(("backend", "plugin"))
     ):
         where = "#"
     if not hint and kind in _TREES:

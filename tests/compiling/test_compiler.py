@@ -312,39 +312,6 @@ class TestChoiceOfBackend:
             compiler.compile(OutputSpec.choice(["a"], backend=backend))
 
 
-class Lowering:
-    """A plugin with rewrites that leave a trace in the list of choices."""
-
-    def __init__(self, backends: set[str] | None = None, **appended: str) -> None:
-        self._backends = backends
-        self._appended = appended
-
-    @hookimpl
-    def register_lowerings(self, register: Callable[[str, Any], None]) -> None:
-        for name, text in self._appended.items():
-
-            def append(spec: OutputSpec, text: str = text) -> OutputSpec:
-                return OutputSpec.choice([*spec.document(), text])
-
-            if self._backends is not None:
-                append.backends = self._backends  # type: ignore[attr-defined]
-            register(name, append)
-
-
-class TestLowerings:
-    def test_run_in_order_before_the_backend_and_share_by_the_original(
-        self, byte_vocabulary
-    ):
-        fake = FakePlugin("fake")
-        compiler = compiler_with(byte_vocabulary, fake)
-        compiler.plugins.register(Lowering(first="1", second="2"), "lowering")
-        compiler.plugins.register(Lowering({"other"}, third="3"), "not for it")
-        grammar = compiler.compile(A)
-        assert fake.backend.asked == [OutputSpec.choice(["A", "1", "2"])]
-        assert grammar.spec == OutputSpec.choice(["A", "1", "2"])
-        assert compiler.compile(A) is grammar
-
-
 class TestSharedCompiler:
     def test_one_for_equal_vocabularies_and_configs(self):
         def vocabulary(*tokens: bytes) -> Vocabulary:

@@ -59,7 +59,7 @@ def test_every_output_with_room_enough_ends_valid(loop, kind):
     for seed, room in enumerate(
         (least, least + 1, least + 2, least + 7, 2 * least, 3 * least)
     ):
-        options = {"max_new_tokens": room, "sampling": gp.Sampling(1.0, seed=seed)}
+        options = {"max_new_tokens": room, "temperature": 1.0, "seed": seed}
         outputs = loop.run(
             PROMPTS, [spec, spec, None], ignore_stop=seed % 2 == 1, **options
         )
@@ -101,7 +101,7 @@ def test_an_output_that_thinks_too_long_is_led_to_its_answer(loop, kind, ends):
     led = 0
     for seed, more in enumerate((0, 1, 7, 50)):
         room = shortest + least + more
-        options = {"max_new_tokens": room, "sampling": gp.Sampling(1.0, seed=seed)}
+        options = {"max_new_tokens": room, "temperature": 1.0, "seed": seed}
         for output in loop.run(PROMPTS, [spec] * 3, **options):
             if output.error is not None:
                 assert "ended before" in str(output.error), output.error

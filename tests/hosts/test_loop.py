@@ -11,7 +11,6 @@ import pytest
 import torch
 from compilers import start
 from instances import laid_out
-from rank_threads import on_ranks
 from transformers import AutoModelForCausalLM
 
 import guided_plugin as gp
@@ -19,7 +18,6 @@ from guided_plugin.demo import DEMOS, MODEL_DIR
 from guided_plugin.diagnose.check import check_spec
 from guided_plugin.errors import ConfigError, GrammarError, SpecError, VocabularyError
 from guided_plugin.hosts import loop as loop_module
-from guided_plugin.worker.ranks import group
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -89,19 +87,10 @@ def test_hooks_are_called_in_this_order_and_no_other(parts, make_loop, monkeypat
         def after_stop_criteria(self, step):
             calls.append("after_stop_criteria")
 
-    class First:
-        def __init__(self, pipeline):
-            pass
-
-        def __call__(self, logits, step):
-            calls.append("logits processor")
-            return logits
-
     recorder = Recorder()
     compiler.plugins.register(recorder)
-    compiler.plugins.logits_processors["first"] = First
     try:
-        loop = make_loop(model, compiler, processors=("first", "guided"))
+        loop = make_loop(model, compiler)
         verbs = ("plan", "fill_mask", "apply_mask", "schedule_update", "finish_update")
         for verb in verbs:
             original = getattr(loop.pipeline, verb)
@@ -114,7 +103,6 @@ def test_hooks_are_called_in_this_order_and_no_other(parts, make_loop, monkeypat
         loop.run(prompts(tokenizer)[:1], SPECS[:1], max_new_tokens=2)
     finally:
         compiler.plugins.unregister(recorder)
-        del compiler.plugins.logits_processors["first"]
     # A worker is asked for the next step's masks at the end of a step: before the
     # forward pass.
     late, ahead = (
@@ -124,22 +112,22 @@ def test_hooks_are_called_in_this_order_and_no_other(parts, make_loop, monkeypat
     )
     expected = []
     for asked in (["plan", "fill_mask"], late):
-        expected += ["forward", "logits processor", *asked, "apply_mask", "sample"]
+        expected += ["forward", *asked, "apply_mask", "sample"]
         expected += ["schedule_update", "post_sampling 1", "append", "check_stop"]
         expected += ["finish_update", *ahead, "after_stop_criteria"]
     assert calls == expected
 
 
 @pytest.mark.parametrize(
-    "sampling", [gp.Sampling(), *(gp.Sampling(0.8, seed=seed) for seed in range(3))]
+    "sampling", [{}, *({"temperature": 0.8, "seed": seed} for seed in range(3))]
 )
 def test_guided_rows_are_valid_and_unguided_rows_untouched(parts, make_loop, sampling):
     tokenizer, model, compiler = parts
     loop = make_loop(model, compiler)
     bare = gp.DecodeLoop(model, compiler)
     every = prompts(tokenizer) * 2
-    outputs = loop.run(every, [*SPECS, None, None, None], sampling=sampling)
-    without = bare.run(every, [None] * 6, sampling=sampling)
+    outputs = loop.run(every, [*SPECS, None, None, None], **sampling)
+    without = bare.run(every, [None] * 6, **sampling)
     for demo, spec, output in zip(
         DEMOS,
         SPECS,
@@ -183,41 +171,15 @@ def test_rows_that_do_not_say_are_laid_out_as_configured(parts, make_loop, white
         assert text != laid_out(text, "compact" if whitespace == "spaced" else "spaced")
 
 
-def test_sampling_limits(parts, make_loop):
+def test_sampling_repeats_by_its_seed(parts, make_loop):
     tokenizer, model, compiler = parts
     loop = make_loop(model, compiler)
-    prompt = prompts(tokenizer)
-    greedy = loop.run(prompt, SPECS)
-    assert greedy == loop.run(prompt, SPECS, sampling=gp.Sampling(2.0, top_k=1))
-    assert greedy == loop.run(prompt, SPECS, sampling=gp.Sampling(2.0, top_p=1e-9))
-    hot = gp.Sampling(1.0, seed=1)
-    assert loop.run(prompt, SPECS, sampling=hot) == loop.run(
-        prompt, SPECS, sampling=hot
+    first, again, other = (
+        loop.run(prompts(tokenizer), SPECS, temperature=1.0, seed=seed)
+        for seed in (1, 1, 2)
     )
-    assert loop.run(prompt, SPECS, sampling=hot) != loop.run(
-        prompt, SPECS, sampling=gp.Sampling(1.0, seed=2)
-    )
-
-
-def test_ranks_produce_what_one_alone_does(parts, make_loop, monkeypatch):
-    """A spec that does not compile is closed on all, and told by rank 0."""
-    tokenizer, model, compiler = parts
-    if model.device.type == "cuda":
-        pytest.skip("ranks that are threads of one process share no memory of a device")
-    monkeypatch.setattr(group, "machine", lambda: "here")
-    specs = [*SPECS, gp.OutputSpec.regex("a(?=b)c")]
-    every = [*prompts(tokenizer), [1]]
-    first, second = on_ranks(
-        2,
-        lambda ranks: make_loop(model, compiler, ranks=ranks).run(
-            every, specs, max_new_tokens=60
-        ),
-    )
-    alone = make_loop(model, compiler).run(every[:-1], specs[:-1], max_new_tokens=60)
-    assert [one.tokens for one in first[:-1]] == [one.tokens for one in alone]
-    assert [one.tokens for one in second] == [one.tokens for one in first]
-    assert isinstance(first[-1].error, GrammarError)
-    assert (first[-1].tokens, second[-1].error) == ((), None)
+    assert first == again
+    assert first != other
 
 
 def test_an_error_of_one_row_leaves_the_others_alone(parts, make_loop):
@@ -231,62 +193,32 @@ def test_an_error_of_one_row_leaves_the_others_alone(parts, make_loop):
         gp.OutputSpec.choice(["yes", "no"]),
     ]
     outputs = loop.run([prompt, prompt, [], prompt], specs)
-    (unknown,) = loop.run([[*prompt, 1344, 5]], [None])
-    assert str(unknown.error).startswith(
-        "prompt 0: has token 1344, and the model has 1344 (use"
-    )
     assert isinstance(outputs[1].error, GrammarError)
     assert isinstance(outputs[2].error, ConfigError)
     assert outputs[0].error is outputs[3].error is None
     assert tokenizer.decode(outputs[3].tokens) in ("yes", "no")
-    assert outputs[1].tokens == outputs[2].tokens == unknown.tokens == ()
-
-
-SPEC = gp.OutputSpec.choice(["yes"])
-FIRST = "(prompts first"
+    assert outputs[1].tokens == outputs[2].tokens == ()
 
 
 @pytest.mark.parametrize(
-    ("prompts", "specs", "options", "error"),
+    ("prompt", "error"),
     [
-        (
-            [[1], [2]],
-            [SPEC],
-            {},
-            "specs: 1 specs for 2 prompts (one for each, or None)",
-        ),
-        (
-            ["The order"],
-            [SPEC],
-            {},
-            f"prompt 0: must be token ids, not 'The order' {FIRST}",
-        ),
-        (
-            [[1], ["a"]],
-            [SPEC, None],
-            {},
-            f"prompt 1: must be token ids, not ['a'] {FIRST}",
-        ),
-        ([1, 2], [SPEC], {}, f"prompt 0: must be token ids, not 1 {FIRST}"),
-        ([[-1]], [SPEC], {}, f"prompt 0: must be token ids, not [-1] {FIRST}"),
-        ([SPEC], [[1]], {}, "prompt 0: must be token ids, not OutputSpec("),
-        (
-            [[1]],
-            [None],
-            {"max_new_tokens": -1},
-            "max_new_tokens: must be a count, not -1",
-        ),
-        (torch.ones(1, 2), [SPEC], {}, f"prompts: must be a list, not Tensor {FIRST}"),
-        ([[1]], SPEC, {}, f"specs: must be a list, not OutputSpec {FIRST}"),
+        ("The order", "prompt 0: must be token ids, not 'The order' (prompts first"),
+        (["a"], "prompt 0: must be token ids, not ['a'] (prompts first"),
+        (gp.OutputSpec.choice(["yes"]), "prompt 0: must be token ids, not OutputSpec("),
+        ([-1], "prompt 0: has token -1, and the model has 1344"),
+        ([1344, 5], "prompt 0: has token 1344, and the model has 1344 (use"),
+        ([], "prompt 0: is empty"),
     ],
 )
-def test_a_call_that_is_wrong_as_a_whole_raises(
-    parts, make_loop, prompts, specs, options, error
-):
+def test_a_prompt_that_is_none_is_an_error_of_its_row(parts, make_loop, prompt, error):
     _, model, compiler = parts
-    with pytest.raises(ConfigError) as caught:
-        make_loop(model, compiler).run(prompts, specs, **options)
-    assert error in str(caught.value)
+    loop = make_loop(model, compiler)
+    wrong, fine = loop.run([prompt, [1]], [None, None], max_new_tokens=1)
+    assert error in str(wrong.error)
+    assert (wrong.tokens, fine.error, len(fine.tokens)) == ((), None, 1)
+    with pytest.raises(ConfigError, match="specs: 1 specs for 2 prompts"):
+        loop.run([[1], [2]], [None])
 
 
 def test_token_ids_of_other_kinds_are_prompts(parts, make_loop):
@@ -313,8 +245,6 @@ def test_a_loop_that_is_made_wrong_says_how_to_make_it(parts, make_loop):
             match=r"compiler: must be a GrammarCompiler, not .*DecodeLoop\(model, ",
         ):
             make_loop(*wrong)
-    with pytest.raises(ConfigError, match="processors: must name 'guided'"):
-        make_loop(model, compiler, processors=())
 
 
 def test_limits_and_stop_tokens(parts, make_loop):
@@ -354,14 +284,6 @@ def test_a_model_narrower_than_its_tokenizer_is_refused(parts):
     vocabulary = gp.Vocabulary.from_tokens([b"x"] * 5000, [0])
     with pytest.raises(VocabularyError, match="5000 tokens"):
         gp.DecodeLoop(model, gp.GrammarCompiler(vocabulary))
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"temperature": -1}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}]
-)
-def test_wrong_sampling_is_refused(wrong):
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        gp.Sampling(**wrong)
 
 
 class Colour(enum.Enum):

@@ -263,8 +263,8 @@ def test_a_supervisor_that_keeps_failing_refuses_requests_and_recovers(
 def test_what_only_this_process_has_is_refused_with_a_way_out(make):
     class Local:
         @gp.hookimpl
-        def register_lowerings(self, register):
-            register("local", lambda spec: spec)
+        def register_backends(self, register):
+            register("local", None)
 
     pipe = make()
     pipe.compiler.plugins.register(Local(), "local")
