@@ -32,6 +32,7 @@ def demo(
     with working("loading the demo model"):
         import torch
         from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
 
         # More gain nothing with so small a model, and they wait for each other where
         # processors are shared.
@@ -42,7 +43,8 @@ def demo(
         from guided_plugin.spec import OutputSpec
 
         tokenizer = load_tokenizer(MODEL_DIR)
-        model = AutoModelForCausalLM.from_pretrained(MODEL_DIR, local_files_only=True)
+        logging.disable_progress_bar()
+        model: Any = AutoModelForCausalLM.from_pretrained(MODEL_DIR)
         compiler = GrammarCompiler(Vocabulary.from_tokenizer(tokenizer))
         loop = DecodeLoop(model.eval(), compiler)
     # else hardly anything is forced
@@ -53,7 +55,8 @@ def demo(
         {"name": entry.name, "prompt": entry.prompt} for entry in DEMOS
     ]
     with working("decoding"):
-        for way, asked in zip(_WAYS, ([None] * len(specs), specs), strict=True):
+        for way in _WAYS:
+            asked = specs if way == "guided" else [None] * len(specs)
             outputs = loop.run(prompts, asked, temperature=temperature, seed=seed)
             for entry, spec, output in zip(shown, specs, outputs, strict=True):
                 text = str(tokenizer.decode(output.tokens, skip_special_tokens=True))

@@ -45,10 +45,10 @@ class Finding:
     """What to do about it."""
 
 
-# What the shared memory of a grammar worker is told for: vLLM's `max_num_seqs`, and the
-# vocabulary of a large model.
 _REQUESTS = 256
+"""For which the memory of a grammar worker is told: vLLM's own `max_num_seqs`."""
 _VOCABULARY = 262_144
+"""Tokens of a large model, as Gemma 3 has them."""
 _MIB = 1 << 20
 
 

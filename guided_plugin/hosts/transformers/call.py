@@ -23,7 +23,6 @@ import logging
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -106,9 +105,6 @@ class GenerateCall:
         run = self._run
         if run is None or run.restarts(input_ids, self._reuse):
             run = self._start(surroundings(processor), input_ids, scores)
-        elif not run.appended:
-            _warn_once()
-            run.after_sampling(input_ids)
         return run.mask(input_ids, scores)
 
     def append(self, input_ids: Tensor) -> Tensor:
@@ -123,7 +119,6 @@ class GenerateCall:
                 hint="pass both that generate_kwargs gives, to the same generate call",
             )
         run.check_append(input_ids)
-        run.paired = True
         return run.after_sampling(input_ids)
 
     # What the guide asks afterwards
@@ -237,8 +232,6 @@ class Run:
         """The number of the step."""
         self.appended = False
         """Whether the tokens of the last masked step have been taken."""
-        self.paired = False
-        """Whether a criterion has been called."""
         self._thread = threading.get_ident()
         self.requests: dict[str, int] = {}
         """The row of each request in the pipeline."""
@@ -345,21 +338,23 @@ class Run:
             raise PipelineError(
                 "two threads use one generate call's processor", hint=_ONE_CALL
             )
-        if (
-            input_ids is self.seen
-            if self.appended
-            else not self.paired and self._extends(input_ids)
-        ):
+        if self.appended and input_ids is self.seen:
             return False
-        if reuse:
+        alone = not self.appended and self._extends(input_ids)
+        if reuse and not alone:
             return True
-        if self.paired and not self.appended:
-            raise PipelineError(
-                "the logits processor is called twice in a step", hint=ONE_BY_ONE
-            )
-        raise PipelineError(
-            "a logits processor is used by a second generate call", hint=_ONE_CALL
-        )
+        if self.appended:
+            what = "a logits processor is used by a second generate call"
+            raise PipelineError(what, hint=_ONE_CALL)
+        what = "a logits processor is called twice, and its stopping criterion not once"
+        hint = f"pass both that generate_kwargs gives; {ONE_BY_ONE}"
+        raise PipelineError(what, hint=hint)
+
+    def _extends(self, input_ids: Tensor) -> bool:
+        """Whether the token ids are those of the last step and one more column."""
+        if input_ids.shape != (self.seen.shape[0], self.seen.shape[1] + 1):
+            return False
+        return torch.equal(input_ids[:, :-1], self.seen)
 
     def check_append(self, input_ids: Tensor) -> None:
         """Raise unless the token ids have the rows that the processor saw, and one more
@@ -374,13 +369,6 @@ class Run:
             raise PipelineError(
                 "two threads use one generate call's processor", hint=_ONE_CALL
             )
-
-    def _extends(self, input_ids: Tensor) -> bool:
-        """Without a criterion: whether the token ids are those of the last step and one
-        more column."""
-        if input_ids.shape != (self.seen.shape[0], self.seen.shape[1] + 1):
-            return False
-        return torch.equal(input_ids[:, :-1], self.seen)
 
     def _open_stops(self, scores: Tensor) -> None:
         """Let rows stop in which the processors before this one left none of the
@@ -453,11 +441,3 @@ class Run:
             )
         # Another criterion ended the row (a stop string, say): what follows is padding.
         return None
-
-
-@cache
-def _warn_once() -> None:
-    _log.warning(
-        "a guided logits processor runs without its stopping criterion, which is correct but makes each step "
-        "wait for the previous tokens; model.generate(**inputs, **guide.generate_kwargs(spec)) passes both"
-    )

@@ -4,13 +4,13 @@ pipeline.
     guide = Guide(tokenizer, model=model)
     model.generate(**inputs, **guide.generate_kwargs(spec))
 
-What runs in a step is in `call`; continuous batching is in `batching`.
+What runs in a step is in `call`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,19 +28,14 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.transformers.call import GenerateCall
 from guided_plugin.hosts.transformers.output import (
     Generated,
-    Piece,
     option,
     outputs,
-    pieces,
     prompt_tensors,
     without_rows,
 )
 from guided_plugin.hosts.transformers.pool import PipelinePool
 from guided_plugin.hosts.transformers.surroundings import Surroundings
-from guided_plugin.spec import OutputSpec, reader_of
-
-if TYPE_CHECKING:
-    from guided_plugin.hosts.transformers.batching import GuidedBatching
+from guided_plugin.spec import reader_of
 
 
 class GuidedProcessor(LogitsProcessor):
@@ -160,13 +155,6 @@ class Guide:
             self._checked_call(spec, reuse), logits_processor, stopping_criteria
         )
 
-    def logits_processor(
-        self, spec: Any = (), *, reuse: bool = False
-    ) -> GuidedProcessor:
-        """A processor that needs no criterion; each step waits for the tokens of the
-        previous one."""
-        return GuidedProcessor(self._checked_call(spec, reuse))
-
     def generate(
         self, model: Any, inputs: Any, spec: Any = (), **options: Any
     ) -> list[Generated]:
@@ -229,36 +217,6 @@ class Guide:
             for row in range(count)
             for _ in range(each)
         ]
-
-    def stream(
-        self, model: Any, inputs: Any, spec: Any = None, **options: Any
-    ) -> Iterator[Piece]:
-        """`generate` for one prompt, in pieces. It runs in a thread from the first
-        piece on, and stops where the iterator is closed. A spec that can't be used
-        raises its error."""
-        tensors = prompt_tensors(self._tokenizer, inputs, model.device)
-        parsed = OutputSpec.parse(spec)
-        rows = next(iter(tensors.values())).shape[0] * (
-            option(model, options, "num_return_sequences") or 1
-        )
-        if parsed is None or rows != 1 or "streamer" in options:
-            what = (
-                "takes one prompt and one spec, with one output and no other streamer"
-            )
-            hint = "call it for each prompt; for free text use a TextIteratorStreamer of transformers"
-            raise ConfigError(what, where="stream", hint=hint)
-
-        def generate(streamer: Any) -> Generated:
-            return self.generate(model, tensors, spec, streamer=streamer, **options)[0]
-
-        return pieces(self.compiler.vocabulary, parsed, generate)
-
-    def batching(self, manager: Any) -> GuidedBatching:
-        """Guide the requests of a continuous batching manager that has not started
-        yet."""
-        from guided_plugin.hosts.transformers.batching import GuidedBatching
-
-        return GuidedBatching(self.compiler, manager)
 
     def close(self) -> None:
         """End the worker processes. Those of running calls end with them."""
@@ -345,7 +303,7 @@ def _check_options(model: Any, options: Mapping[str, Any]) -> None:
         raise ConfigError(
             "a paged cache is continuous batching, which ignores what generate is given",
             where="cache_implementation",
-            hint="use Guide.batching with model.init_continuous_batching()",
+            hint="leave it out, or serve the model with vLLM",
         )
 
 

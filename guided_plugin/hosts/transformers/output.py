@@ -3,27 +3,18 @@ Depends on `call`."""
 
 from __future__ import annotations
 
-import codecs
-import contextlib
-import itertools
-import threading
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from pydantic_core import from_json
 from torch import Tensor
 
 from guided_plugin.errors import ConfigError, GuidedError, OutputError, shown
 from guided_plugin.grammar.request_state import Phase, RequestState
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.transformers.call import GenerateCall
-from guided_plugin.spec import OutputSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +37,6 @@ class Generated:
     closed: str = ""
     """With `close_before_length`: `led`, if it was led to its end before its token
     limit, or `unprotected: ...`, why it could be cut there. Else empty."""
-
-
-class Piece(NamedTuple):
-    """A part of an output. The texts of all pieces, joined, are the output's."""
-
-    text: str
-    partial: Any = None
-    """Of an output to JSON the value so far, without what may go on: an open text, a
-    number at the end."""
-    output: Generated | None = None
-    """With the last piece, the whole output."""
 
 
 def option(model: Any, options: Mapping[str, Any], name: str) -> Any:
@@ -204,52 +184,6 @@ def outputs(
 
 def _text(vocabulary: Vocabulary, tokens: Sequence[int]) -> str:
     """The bytes that the grammar saw: decoders strip spaces and tidy up punctuation."""
-    return _bytes(vocabulary, tokens).decode(errors="replace")
-
-
-def _bytes(vocabulary: Vocabulary, tokens: Sequence[int]) -> bytes:
     return b"".join(
         vocabulary.tokens[token] for token in tokens if token < vocabulary.size
-    )
-
-
-def pieces(
-    vocabulary: Vocabulary, spec: OutputSpec, generate: Callable[[Any], Generated]
-) -> Iterator[Piece]:
-    """The pieces of the output that `generate`, which takes a streamer, makes in a
-    thread."""
-    # the tokens of each, the prompt's first
-    steps: SimpleQueue[list[int] | None] = SimpleQueue()
-    left = threading.Event()
-
-    def put(tokens: Tensor) -> None:
-        if left.is_set():
-            raise CancelledError
-        steps.put(tokens.flatten().tolist())
-
-    stops = spec.stop_token_ids or vocabulary.stop_token_ids
-    state = RequestState(vocabulary.triggers(spec.start_after), stops)
-    told = 0
-    partial = None
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    with ThreadPoolExecutor(1, "guided-stream") as pool:
-        try:
-            made = pool.submit(generate, SimpleNamespace(put=put, end=lambda: None))
-            made.add_done_callback(lambda _: steps.put(None))
-            for tokens in itertools.islice(iter(steps.get, None), 1, None):
-                state.extend(array("q", tokens))
-                done = state.phase is Phase.DONE
-                kept = state.tokens[:-1] if done else state.tokens
-                text = decoder.decode(_bytes(vocabulary, kept[told:]))
-                told = len(kept)
-                if spec.is_json and state.begun:
-                    known = _bytes(vocabulary, kept[state.start :])
-                    # of nothing but an open text or number
-                    with contextlib.suppress(ValueError):
-                        known = known if done else known.rstrip(b"0123456789+-.eE")
-                        partial = from_json(known, allow_partial=True)
-                if text:
-                    yield Piece(text, partial)
-        finally:
-            left.set()
-        yield Piece(decoder.decode(b"", final=True), partial, made.result())
+    ).decode(errors="replace")

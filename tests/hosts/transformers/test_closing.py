@@ -100,9 +100,7 @@ def test_too_little_room_is_an_error_with_its_place(
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_as_the_configuration_says_without_a_criterion(
-    tokenizer, model, make_guide, wanted
-):
+def test_as_the_configuration_says(tokenizer, model, make_guide, wanted):
     guide = make_guide(
         model,
         config=gp.GuidedConfig(isolate_compiles=False, close_before_length=wanted),
@@ -111,7 +109,7 @@ def test_as_the_configuration_says_without_a_criterion(
     options = {
         "max_new_tokens": 40,
         "do_sample": True,
-        "logits_processor": [guide.logits_processor(spec)],
+        **guide.generate_kwargs(spec),
     }
     rows = generate(model, encoded(tokenizer, PROMPTS), **options)
     assert all(recheck(guide.compiler.vocabulary, [spec] * 3, rows)) == wanted

@@ -308,27 +308,12 @@ def test_only_generated_tokens_are_the_grammars(run):
     ).ended == [True]
 
 
-# Without the criterion
-
-
-def test_a_processor_alone_is_correct(run, tokenizer, model, mode, make_guide):
-    guide = make_guide(model, mode=mode)
-    for seed in range(3):
-        alone = {
-            "logits_processor": [guide.logits_processor(MIXED)],
-            "do_sample": True,
-            "seed": seed,
-        }
-        paired = run(
-            MIXED,
-            guide=guide,
-            do_sample=True,
-            seed=seed,
-        ).rows
-        assert (
-            generate(model, encoded(tokenizer, PROMPTS), **alone).tolist()
-            == paired.tolist()
-        )
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_processor_alone_is_an_error(tokenizer, model, guide, reuse):
+    alone = guide.generate_kwargs(SPECS, reuse=reuse)["logits_processor"]
+    with pytest.raises(PipelineError, match="criterion not once") as caught:
+        generate(model, encoded(tokenizer, PROMPTS), logits_processor=alone)
+    assert "generate_kwargs" in caught.value.hint
 
 
 def test_a_criterion_alone_is_an_error(tokenizer, model, guide):

@@ -19,15 +19,13 @@ UNGUIDABLE = {
 }
 
 
-@pytest.mark.parametrize("way", ["both", "processor alone", "the stack tells nothing"])
+@pytest.mark.parametrize("way", ["before it begins", "the stack tells nothing"])
 @pytest.mark.parametrize("how", UNGUIDABLE)
 def test_what_moves_rows_is_refused(tokenizer, model, guide, how, way, monkeypatch):
     options = dict(UNGUIDABLE[how])
     if "assistant_model" in options:
         options["assistant_model"] = random_model(model.config.vocab_size, seed=5)
     kwargs = guide.generate_kwargs(SPECS[0])
-    if way == "processor alone":
-        kwargs = {"logits_processor": [guide.logits_processor(SPECS[0])]}
     taken = []
     refused = ConfigError
     if way == "the stack tells nothing":

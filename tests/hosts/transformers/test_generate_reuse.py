@@ -20,18 +20,11 @@ def test_a_second_use_is_an_error(tokenizer, model, guide):
     with pytest.raises(PipelineError, match="second generate call") as caught:
         generate(model, inputs, **kwargs)
     assert "reuse=True" in caught.value.hint
-    processor = guide.logits_processor(SPECS)
-    generate(model, inputs, logits_processor=[processor])
-    with pytest.raises(PipelineError, match="second generate call"):
-        generate(model, inputs, logits_processor=[processor])
 
 
-@pytest.mark.parametrize("alone", [False, True])
-def test_reuse(tokenizer, vocabulary, model, guide, alone):
+def test_reuse(tokenizer, vocabulary, model, guide):
     inputs = encoded(tokenizer, PROMPTS)
     kwargs = guide.generate_kwargs(MIXED, reuse=True)
-    if alone:
-        kwargs = {"logits_processor": [guide.logits_processor(MIXED, reuse=True)]}
     for seed in range(4):
         rows = generate(model, inputs, seed=seed, do_sample=True, **kwargs)
         recheck(vocabulary, MIXED, rows)

@@ -164,37 +164,3 @@ def test_the_decoding_methods_that_are_refused_have_these_names(model):
         "_constrained_beam_search",
         "_dola_decoding",
     }
-
-
-def test_continuous_batching_keeps_its_contract(model):
-    processors = pytest.importorskip(
-        "transformers.generation.continuous_batching.cb_logits_processors"
-    )
-    from transformers.generation.continuous_batching import requests
-
-    base = processors.ContinuousBatchingLogitsProcessor
-    assert {
-        "fill_defaults",
-        "prepare_tensor_args",
-        "__call__",
-    } == base.__abstractmethods__
-    chain = processors.ContinuousBatchingLogitsProcessorList(LogitsProcessorList())
-    assert (chain.tensors_required, chain.do_processing) == (0, False)
-    chain._retrieve_processors_kwargs()
-    assert chain.supported_keys == {}
-    state = requests.RequestState(
-        request_id="r", initial_tokens=[1, 2, 3], logit_processor_kwargs={"guided": "x"}
-    )
-    assert state.generated_tokens == []
-    state.generated_tokens += [4, 5]
-    state.max_new_tokens = 9
-    assert state.status < requests.RequestStatus.FINISHED
-    # One that made room and comes back: what it had produced is a part of its prompt,
-    # with the same id.
-    again = state.create_equivalent_initial_request()
-    assert (again.request_id, again.max_new_tokens) == ("r", 7)
-    assert again.initial_tokens[again._true_initial_tokens :] == [4, 5]
-    assert again.logit_processor_kwargs == {"guided": "x"}
-    child = state.fork("r__child#0")
-    assert child.generated_tokens == [4, 5]
-    assert child.logit_processor_kwargs == {"guided": "x"}

@@ -2,7 +2,6 @@
 transformers' own pipeline."""
 
 import re
-import threading
 from dataclasses import dataclass
 from typing import Literal
 
@@ -256,10 +255,6 @@ def test_options_that_are_refused(demo_model, guide, options):
             "0 specs for 1 prompts .one for",
         ),
         (
-            lambda model, tokenizer, guide: guide.stream(model, "x"),
-            "takes one prompt and one spec",
-        ),
-        (
             lambda model, tokenizer, guide: guide.generate_kwargs(),
             "spec: an empty list .one spec for",
         ),
@@ -346,139 +341,6 @@ def test_arguments_for_generate_take_types_and_name_what_nothing_enforced(
 def turn_back(*sides: str) -> None: ...
 
 
-ORDER = DEMOS[1]
-
-
-def test_a_stream_is_the_output_in_pieces(demo_model, guide):
-    spec = {"json_schema": ORDER.schema}
-    (whole,) = guide.generate(
-        demo_model,
-        ORDER.prompt,
-        spec,
-        max_new_tokens=200,
-    )
-    pieces = list(
-        guide.stream(
-            demo_model,
-            ORDER.prompt,
-            spec,
-            max_new_tokens=200,
-        )
-    )
-    assert "".join(piece.text for piece in pieces) == whole.text
-    assert [piece.output for piece in pieces] == [None] * (len(pieces) - 1) + [whole]
-    assert len(pieces) > 20
-    partials = [piece.partial for piece in pieces]
-    assert (partials[0], partials[-1]) == ({}, whole.parsed)
-    first = dict([*whole.parsed.items()][:1])
-    assert first in partials
-    for partial in partials:
-        # What was told once is not taken back: no text and no number is told before its
-        # end.
-        assert _is_part(partial, whole.parsed)
-
-
-def _is_part(part, whole):
-    if isinstance(part, dict):
-        return all(_is_part(value, whole[name]) for name, value in part.items())
-    if isinstance(part, list):
-        return all(_is_part(*both) for both in zip(part, whole, strict=False))
-    return part == whole
-
-
-def test_a_stream_of_a_type_of_texts_and_of_what_was_cut(demo_model, guide):
-    *some, last = guide.stream(
-        demo_model, "Person as JSON: ", Person, max_new_tokens=80
-    )
-    assert isinstance(last.output.parsed, Person)
-    assert last.partial == last.output.parsed.model_dump()
-    assert any(piece.partial == {"name": last.partial["name"]} for piece in some)
-    cut = list(
-        guide.stream(
-            demo_model,
-            "Person as JSON: ",
-            Person,
-            max_new_tokens=4,
-        )
-    )
-    assert (cut[-1].output.complete, len(cut[-1].output.tokens)) == (False, 4)
-    # Characters of several tokens come whole; what is no JSON has no partial values.
-    choice = gp.OutputSpec.choice(["žlutý 🐎 "])
-    said = list(
-        guide.stream(
-            demo_model,
-            "Say: ",
-            choice,
-            max_new_tokens=40,
-        )
-    )
-    assert "".join(piece.text for piece in said) == said[-1].output.text == "žlutý 🐎 "
-    assert {piece.partial for piece in said} == {None}
-
-
-def test_a_stream_that_is_left_ends_its_generate_call(demo_model, guide):
-    steps = []
-    before = threading.active_count()
-
-    def count(ids, scores):
-        steps.append(1)
-        return scores
-
-    long = gp.OutputSpec.regex("[a-z]{4000}")
-    stream = guide.stream(
-        demo_model, "x", long, max_new_tokens=200, logits_processor=[count]
-    )
-    assert steps == []
-    next(stream)
-    stream.close()
-    assert threading.active_count() == before
-    assert 0 < len(steps) < 100
-    assert guide.generate(
-        demo_model,
-        "Say: ",
-        Literal["yes"],
-        max_new_tokens=10,
-    )[0].complete
-
-
-def test_a_stream_raises_what_generate_raises(demo_model, guide):
-    for bad, error in (
-        ({"jsn": 1}, SpecError),
-        (gp.OutputSpec.regex("a(?=b)"), GrammarError),
-    ):
-        with pytest.raises(error):
-            next(
-                guide.stream(
-                    demo_model,
-                    "x",
-                    bad,
-                    max_new_tokens=4,
-                )
-            )
-    with pytest.raises(ConfigError, match="beam search"):
-        next(
-            guide.stream(
-                demo_model,
-                "x",
-                Person,
-                num_beams=2,
-            )
-        )
-    for inputs, spec, options in [
-        (["x", "y"], Person, {}),
-        ("x", None, {}),
-        ("x", Person, {"num_return_sequences": 2}),
-        ("x", Person, {"streamer": 1}),
-    ]:
-        with pytest.raises(ConfigError, match="stream: takes one prompt and one spec"):
-            guide.stream(
-                demo_model,
-                inputs,
-                spec,
-                **options,
-            )
-
-
 TEMPLATE = (
     "<s>{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
@@ -510,16 +372,5 @@ def test_messages_of_chats_are_prompts(demo_tokenizer, demo_model, guide, monkey
         max_new_tokens=80,
     )
     assert isinstance(output.parsed, Person)
-    assert (
-        list(
-            guide.stream(
-                demo_model,
-                [chat],
-                Person,
-                max_new_tokens=80,
-            )
-        )[-1].output
-        == output
-    )
     with pytest.raises(ConfigError, match="a chat is"):
         guide.generate(demo_model, [{"content": "no role"}], Person)

@@ -1,5 +1,4 @@
-"""A third-party plugin hears each step of `generate` and of continuous batching once,
-at the right moment."""
+"""A third-party plugin hears each step of `generate` once, at the right moment."""
 
 import pytest
 import torch
