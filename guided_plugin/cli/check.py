@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +50,7 @@ def check(
     spec_files: Annotated[
         list[Path],
         typer.Argument(
-            help="JSON Schemas, lists of tools, forms of requests, .ebnf/.gbnf/.lark files, globs; -: stdin.",
+            help="JSON Schemas, lists of tools, forms of requests, .ebnf/.gbnf/.lark files; -: stdin.",
             show_default=False,
         ),
     ],
@@ -68,13 +67,6 @@ def check(
             "--close", help="With close_before_length; warn if it can't work."
         ),
     ] = False,
-    raw: Annotated[
-        bool,
-        typer.Option(
-            "--raw",
-            help="Match instances exactly (except a final newline), not as the spec would write them.",
-        ),
-    ] = False,
     json_output: JsonOutput = False,
 ) -> None:
     """Compile specs; show the backend, warnings, how each keyword is treated, and which
@@ -84,12 +76,11 @@ def check(
     The exit code is 1 if a spec is bad or refused, or an instance does not match, and 2
     if a file can't be read.
     """
-    files = _expanded(spec_files)
-    read_once([*files, *(instance or [])])
+    read_once([*spec_files, *(instance or [])])
     instances = [(name_of(path), read_text(path)) for path in instance or []]
     loaded = [
         one
-        for file in files
+        for file in dict.fromkeys(spec_files)
         for one in load_specs(file, whitespace=whitespace, open_objects=open_objects)
     ]
     if instances and len(loaded) > 1:
@@ -114,7 +105,6 @@ def check(
                     compiler,
                     replace(spec, close_before_length=True) if close else spec,
                     instances,
-                    raw=raw,
                     warnings=left_behind(spec.document()) if place.tool else (),
                 ),
             )
@@ -143,20 +133,6 @@ def check(
         kind = "tools" if any(place.tool for place, _ in reports) else "specs"
         print(f"{count - len(bad)} of {count} {kind} compile")
     raise typer.Exit(code)
-
-
-def _expanded(paths: list[Path]) -> list[Path]:
-    """Files, with patterns that the shell has left as they are."""
-    found: dict[Path, None] = {}
-    for path in paths:
-        if path.exists() or not glob.has_magic(str(path)):
-            found[path] = None
-            continue
-        matching = sorted(glob.glob(str(path), recursive=True))
-        if not matching:
-            raise InputError("matches no file", where=str(path))
-        found.update(dict.fromkeys(map(Path, matching)))
-    return list(found)
 
 
 class Finding(NamedTuple):
@@ -245,8 +221,6 @@ def _show(report: CheckReport) -> None:
             console.print(f"chosen: {escape(made.reason)}")
     if bounds := bounds_of(made):
         console.print("bounds:", listed(bounds))
-    if report.note:
-        console.print(f"note: {report.note}")
     for warning in report.warnings:
         console.print(f"[yellow]warning[/yellow]: {escape(warning)}")
     groups: dict[tuple[str, str], list[KeywordUse]] = {}

@@ -56,17 +56,6 @@ class CheckReport:
             instance.accepted for instance in self.instances
         )
 
-    @property
-    def note(self) -> str:
-        """What a form of whitespace that is forced may cost; empty where the model
-        chooses it."""
-        made = self.grammar
-        if made is None or (self.keywords is None and not made.spec.is_json):
-            return ""
-        form = made.spec.layout
-        cost = "a model that writes JSON otherwise may give fewer right answers (docs/figures.md#right-answers)"
-        return "" if form == "flexible" else f"whitespace is {form}: {cost}"
-
     def to_dict(self) -> dict[str, Any]:
         """With stable keys, for `--json`."""
         made = self.grammar
@@ -78,7 +67,6 @@ class CheckReport:
             "compile_ms": round(made.seconds * 1e3, 3) if made else 0.0,
             "bounds": bounds_of(made),
             "memory_bytes": made.size_bytes if made else 0,
-            "note": self.note,
             "warnings": list(self.warnings),
             "error": self.error and self.error.to_dict(),
             "instances": list(map(asdict, self.instances)),
@@ -91,13 +79,12 @@ def check_spec(
     spec: OutputSpec,
     instances: Iterable[tuple[str, str]] = (),
     *,
-    raw: bool = False,
     warnings: Iterable[str] = (),
 ) -> CheckReport:
     """Compile a spec and match texts, given as (name, text). `warnings` are told too.
 
-    For JSON specs, a text that is JSON is matched in the layout of the spec. `raw`
-    matches it to the letter. Texts come from files: a last line end counts only where
+    For JSON specs, a text that is JSON is matched in the layout of the spec;
+    `explain_output` matches to the letter. Texts come from files: a last line end counts only where
     the spec takes it.
     """
     warnings = (*misspelt(spec), *warnings)
@@ -109,7 +96,7 @@ def check_spec(
     start = Position.start(compiler, spec)
     reports = []
     for name, text in instances:
-        written = text if raw else _as_written(grammar.spec, text)
+        written = _as_written(grammar.spec, text)
         report = match_text(start.fork(), name, written)
         if not report.accepted and written.endswith("\n"):
             report = match_text(start.fork(), name, written[:-1])

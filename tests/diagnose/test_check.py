@@ -125,20 +125,16 @@ def test_text_that_is_no_json_is_matched_as_it_is(byte_compiler):
 
 def test_other_kinds_lose_one_line_end_only(byte_compiler):
     spec = OutputSpec.regex(" a +")
-    for raw in (False, True):
-        found = check_spec(
-            byte_compiler, spec, [("one", " a \n"), ("two", " a \n\n")], raw=raw
-        )
-        assert [(i.text, i.accepted) for i in found.instances] == [
-            (" a ", True),
-            (" a \n", False),
-        ]
+    found = check_spec(byte_compiler, spec, [("one", " a \n"), ("two", " a \n\n")])
+    assert [(i.text, i.accepted) for i in found.instances] == [
+        (" a ", True),
+        (" a \n", False),
+    ]
 
 
-@pytest.mark.parametrize("raw", [False, True])
-def test_a_line_end_that_the_spec_takes_is_kept(byte_compiler, raw):
+def test_a_line_end_that_the_spec_takes_is_kept(byte_compiler):
     texts = [("with", "a\n"), ("without", "a")]
-    found = check_spec(byte_compiler, OutputSpec.regex("a\\n"), texts, raw=raw)
+    found = check_spec(byte_compiler, OutputSpec.regex("a\\n"), texts)
     assert [(i.text, i.accepted) for i in found.instances] == [
         ("a\n", True),
         ("a", False),
@@ -177,28 +173,6 @@ def test_misspelt_keywords_inside_tags_are_warned_of_with_their_place(byte_compi
     said = "unknown keyword, ignored (did you mean 'minimum'?)"
     assert check_spec(byte_compiler, spec).warnings == (
         f"#/structures/0/schema/minmum: {said}",
-    )
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda form: OutputSpec.json_schema(PERSON, whitespace=form),
-        lambda form: OutputSpec.json_object(whitespace=form),
-        lambda form: OutputSpec.structural_tag(
-            {"format": {"type": "json_schema", "json_schema": PERSON}}, whitespace=form
-        ),
-    ],
-)
-def test_what_a_forced_form_of_whitespace_may_cost_is_told(byte_compiler, make):
-    for form in ("compact", "spaced"):
-        note = check_spec(byte_compiler, make(form)).note
-        assert note.startswith(f"whitespace is {form}: ")
-        assert "docs/figures.md#right-answers" in note
-    assert check_spec(byte_compiler, make("flexible")).note == ""
-    assert (
-        check_spec(byte_compiler, OutputSpec.regex("a", whitespace="compact")).note
-        == ""
     )
 
 

@@ -142,7 +142,6 @@ def test_guided_rows_are_valid_and_unguided_rows_untouched(parts, make_loop, sam
             compiler,
             spec,
             [("", text)],
-            raw=True,
         ).ok
         matcher = start(compiler, spec)
         assert all(map(matcher.accept, output.tokens))

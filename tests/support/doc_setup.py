@@ -42,7 +42,7 @@ pathlib.Path(folder, "chat_template.jinja").write_text(template)
 }
 
 AFTER = {
-    "docs/transformers.md": "manager.stop(block=True)\nguide.close()\nchatting.cleanup()\n"
+    "docs/transformers.md": "guide.close()\nchatting.cleanup()\n"
 }
 """What ends threads and processes that a page leaves running, as a reader's program
 would at its end."""
