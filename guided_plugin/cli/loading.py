@@ -7,11 +7,12 @@ import json
 import re
 import sys
 from collections.abc import Iterable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import (
     GrammarError,
     GuidedError,
@@ -189,72 +190,35 @@ def load_tokenizer(directory: Path) -> Any:
 
 
 def load_vocabulary(directory: Path) -> Vocabulary:
-    """The vocabulary of a tokenizer's folder: by its tokenizer.json, where that says
-    all."""
+    """The vocabulary of a tokenizer's folder. That of the demo needs no
+    transformers."""
     from guided_plugin.grammar.vocabulary import Vocabulary
 
+    shipped = directory.resolve() == MODEL_DIR
     return Vocabulary.from_tokenizer(
-        tokenizer_file(directory) or load_tokenizer(directory)
+        _shipped() if shipped else load_tokenizer(directory)
     )
 
 
-def tokenizer_file(directory: Path) -> Any:
-    """What a vocabulary is read from, of a tokenizer.json and a tokenizer_config.json,
-    without transformers and tokenizers.
+def _shipped() -> Any:
+    """What a vocabulary is read from, of the demo's tokenizer."""
+    file = MODEL_DIR / "tokenizer.json"
+    text = file.read_text(encoding="utf-8")
+    document = json.loads(text)
+    special = {one["content"]: one["id"] for one in document["added_tokens"]}
 
-    None where transformers must read the folder, or say what is wrong with it.
-    """
-    file = directory / "tokenizer.json"
-    try:
-        config = json.loads((directory / "tokenizer_config.json").read_bytes())
-        text = file.read_bytes().decode()
-        document = json.loads(text)
-        pieces = document["model"]["vocab"]
-        if isinstance(pieces, list):  # of a unigram model, each with its score
-            pieces = {piece: token for token, (piece, _) in enumerate(pieces)}
-        entries = {entry["id"]: entry for entry in document["added_tokens"]}
-        by_name = pieces | {one["content"]: token for token, one in entries.items()}
-        added = {
-            int(token): entry
-            for token, entry in config.get("added_tokens_decoder", {}).items()
-        }
-        if added.keys() - by_name.values():
-            return None  # tokens that tokenizer.json does not have
-        named = [
-            config.get(f"{role}_token")
-            for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-        ]
-        for field in ("additional_special_tokens", "extra_special_tokens"):
-            tokens = config.get(field) or ()
-            named += tokens.values() if isinstance(tokens, dict) else tokens
-        special = [by_name[_text(name)] for name in named if name is not None]
-        return SimpleNamespace(
-            backend_tokenizer=SimpleNamespace(to_str=lambda: text),
-            added_tokens_decoder={
-                token: SimpleNamespace(special=entry["special"])
-                for token, entry in entries.items()
-            },
-            eos_token_id=by_name[_text(config["eos_token"])],
-            all_special_ids=special
-            + [token for token, entry in added.items() if entry.get("special")],
-            get_vocab=lambda: by_name,
-            encode=lambda text, **options: _encoder(file).encode(text, **options).ids,
-        )
-    except Exception:  # of a library, and of files in any form
-        return None
+    def encode(text: str, **options: Any) -> list[int]:
+        from tokenizers import Tokenizer
 
+        return list(Tokenizer.from_file(str(file)).encode(text, **options).ids)
 
-@cache
-def _encoder(file: Path) -> Any:
-    """What encodes text, which few specs need."""
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_file(str(file))
-
-
-def _text(token: Any) -> str:
-    """The name of a token of the configuration, which is a text or an object."""
-    return str(token["content"] if isinstance(token, dict) else token)
+    return SimpleNamespace(
+        backend_tokenizer=SimpleNamespace(to_str=lambda: text),
+        all_special_ids=special.values(),
+        eos_token_id=special["<|eos|>"],
+        get_vocab=lambda: document["model"]["vocab"] | special,
+        encode=encode,
+    )
 
 
 def _brief(error: Exception) -> str:

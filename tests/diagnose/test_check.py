@@ -188,7 +188,6 @@ def test_to_dict_has_stable_keys_and_is_json(byte_compiler):
         "compile_ms",
         "bounds",
         "memory_bytes",
-        "note",
         "warnings",
         "error",
         "instances",

@@ -26,7 +26,6 @@ SETUP = {
     + """
 import pathlib, shutil, tempfile
 import transformers
-from transformers import ContinuousBatchingConfig
 from guided_plugin import OutputSpec
 
 spec = OutputSpec.json_schema(User)
@@ -41,8 +40,6 @@ pathlib.Path(folder, "chat_template.jinja").write_text(template)
 """,
 }
 
-AFTER = {
-    "docs/transformers.md": "guide.close()\nchatting.cleanup()\n"
-}
+AFTER = {"docs/transformers.md": "guide.close()\nchatting.cleanup()\n"}
 """What ends threads and processes that a page leaves running, as a reader's program
 would at its end."""
