@@ -203,7 +203,7 @@ def load_vocabulary(directory: Path) -> Vocabulary:
 def _shipped() -> Any:
     """What a vocabulary is read from, of the demo's tokenizer."""
     file = MODEL_DIR / "tokenizer.json"
-    text = file.read_text(encoding="utf-8")
+    text = file.read_bytes().decode()
     document = json.loads(text)
     special = {one["content"]: one["id"] for one in document["added_tokens"]}
 
