@@ -18,14 +18,12 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import textwrap
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +32,10 @@ from typing import Any
 import jsonschema
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.server.launch import free_port, running  # noqa: E402
+
 EXAMPLES = ROOT / "examples"
 SECONDS = 600  # for a command
 PERSON = {
@@ -55,10 +57,10 @@ class Failed(Exception):
 class Walk:
     """A newcomer's machine: a folder, a fresh virtual environment, a server."""
 
-    def __init__(self, folder: Path, clients: str, base_url: str) -> None:
+    def __init__(self, folder: Path, clients: str) -> None:
         self.folder = folder
         self.clients = clients
-        self.base_url = base_url
+        self.base_url = ""
         self.python = str(folder / "venv" / "bin" / "python")
         self.stack = contextlib.ExitStack()
         # What is written for vLLM on a CPU: its threads spin where processors are
@@ -68,11 +70,9 @@ class Walk:
         for name in ("PYTHONPATH", "GUIDED_PLUGIN"):
             self.environment.pop(name, None)
 
-    def run(
-        self, *command: str, code: int | None = 0, stdin: str = "", **more: str
-    ) -> str:
+    def run(self, *command: str, code: int = 0, stdin: str = "", **more: str) -> str:
         """What a command writes to stdout. Raises Failed, with stderr too, for another
-        `code`; None: for none."""
+        `code`."""
         done = subprocess.run(
             command,
             input=stdin,
@@ -82,7 +82,7 @@ class Walk:
             text=True,
             timeout=SECONDS,
         )
-        if code is not None and done.returncode != code:
+        if done.returncode != code:
             seen = done.stdout[-4000:] + done.stderr[-4000:]
             raise Failed(f"{' '.join(command)}: exit code {done.returncode}\n{seen}")
         return done.stdout
@@ -90,19 +90,12 @@ class Walk:
     def plugin(self, *arguments: str, **more: Any) -> str:
         """What `guided-plugin` prints, as it was installed."""
         program = str(Path(self.python).with_name("guided-plugin"))
-        return self.run(
-            program,
-            *arguments,
-            **more,
-        )
+        return self.run(program, *arguments, **more)
 
     def example(self, name: str, *arguments: str, python: str = "") -> str:
         """What an example prints."""
-        return self.run(
-            python or self.python,
-            str(EXAMPLES / f"{name}.py"),
-            *arguments,
-        )
+        file = str(EXAMPLES / f"{name}.py")
+        return self.run(python or self.python, file, *arguments)
 
     def address(self) -> str:
         """Of the server."""
@@ -120,30 +113,13 @@ class Walk:
                 shutil.copytree(source / name, copy / name)
             else:
                 shutil.copy(source / name, copy)
-        options = ["--quiet", "--disable-pip-version-check", "--no-deps"]
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            self.python,
-            "install",
-        ]
-        self.run(
-            *pip,
-            *options,
-            "--ignore-installed",
-            str(copy),
-        )
+        words = f"-m pip --python {self.python} install --quiet --no-deps".split()
+        self.run(sys.executable, *words, "--ignore-installed", str(copy))
 
 
 def matched(pattern: str, text: str) -> str:
     """What matches in a text; Failed where nothing does."""
-    found = re.search(
-        pattern,
-        text,
-        re.M,
-    )
+    found = re.search(pattern, text, re.M)
     if found is None:
         raise Failed(text)
     return found[0].strip()
@@ -151,11 +127,7 @@ def matched(pattern: str, text: str) -> str:
 
 def people(text: str, count: int) -> str:
     """The last record that an example printed; so many are right, and none is wrong."""
-    found = re.findall(
-        r'^(?!free).*?(\{"name".*\})$',
-        text,
-        re.M,
-    )
+    found = re.findall(r'^(?!free).*?(\{"name".*\})$', text, re.M)
     try:
         for record in found:
             jsonschema.validate(json.loads(record), PERSON)
@@ -169,13 +141,7 @@ def people(text: str, count: int) -> str:
 def install(walk: Walk) -> str:
     """A fresh virtual environment; the demo shows that it works."""
     venv = walk.folder / "venv"
-    walk.run(
-        sys.executable,
-        "-m",
-        "venv",
-        "--without-pip",
-        str(venv),
-    )
+    walk.run(sys.executable, "-m", "venv", "--without-pip", str(venv))
     libraries = sysconfig.get_path("purelib", vars={"base": str(venv)})
     own = sysconfig.get_path("purelib")
     Path(libraries, "libraries.pth").write_text(own + "\n")
@@ -188,121 +154,72 @@ def install(walk: Walk) -> str:
 
 def serve(walk: Walk) -> str:
     """Until it says that it is ready."""
-    if walk.base_url:
-        return f"a server that runs: {walk.base_url}"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = free_port()
     log = walk.folder / "server.log"
-    command = [
-        walk.python,
-        str(EXAMPLES / "serve.py"),
-        "--port",
-        port,
-    ]
-    with log.open("w") as out:
-        server = subprocess.Popen(
-            command, env=walk.environment, cwd=walk.folder, stdout=out, stderr=out
-        )
-    walk.stack.callback(_end, server)
-    end = time.monotonic() + 900
-    while "ready: " not in log.read_text():
-        if server.poll() is not None or time.monotonic() > end:
-            raise Failed(f"the server did not start:\n{log.read_text()[-4000:]}")
-        time.sleep(0.5)
-    walk.base_url = f"http://127.0.0.1:{port}/v1"
-    return f"ready: {walk.base_url}"
+    command = [walk.python, str(EXAMPLES / "serve.py"), "--port", str(port)]
+    url = f"http://127.0.0.1:{port}"
+    walk.stack.enter_context(running(command, walk.environment, log, url))
+    walk.base_url = f"{url}/v1"
+    time.sleep(2.0)  # it asks twice a second whether it is ready
+    return matched("^ready: .*$", log.read_text())
 
 
-def _end(server: subprocess.Popen[bytes]) -> None:
-    server.terminate()
-    try:
-        server.wait(60)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
-
-
-def client(walk: Walk, name: str, *, count: int = 2) -> str:
+def client(walk: Walk, name: str) -> str:
     """An example that asks the server, in the environment of the clients."""
     given = "--base-url", walk.address()
-    return people(
-        walk.example(
-            name,
-            *given,
-            python=walk.clients,
-        ),
-        count,
-    )
+    return people(walk.example(name, *given, python=walk.clients), 2)
 
 
 def openai(walk: Walk) -> str:
     """A model, a regex, a choice."""
-    return _regex_and_choice(
-        walk.example(
-            "vllm_server_client",
-            "--base-url",
-            walk.address(),
-        ),
-        ("regex", "choice"),
-    )
+    told = walk.example("vllm_server_client", "--base-url", walk.address())
+    matched("^choice: (yes|no)$", told)
+    matched("^regex: ORD-[0-9]{5}$", told)
+    return people(told, 1)
 
 
 def vllm_offline(walk: Walk) -> str:
     """The same without a server."""
-    return _regex_and_choice(walk.example("vllm_offline"), ("guided", "guided"))
-
-
-def _regex_and_choice(told: str, names: tuple[str, str]) -> str:
-    matched(f"^{names[0]}: ORD-[0-9]{{5}}$", told)
-    matched(f"^{names[1]}: (yes|no)$", told)
+    told = walk.example("vllm_offline")
+    matched("^guided: (yes|no)$", told)
+    matched("^guided: ORD-[0-9]{5}$", told)
     return people(told, 1)
 
 
 def refused_and_mended(walk: Walk) -> str:
     """A schema with two slips, and nothing but the server's messages to mend it by."""
+    url = walk.address()
+    from openai import BadRequestError, OpenAI
+
     properties: Any = {
         "name": {"type": "strng", "maxLength": 20},
         "age": {"type": "int", "maximum": 90},
     }
     schema = {"type": "object", "properties": properties, "required": ["name", "age"]}
-    messages: list[str] = []
-    while True:
-        status, answer = _chat(walk.address(), schema)
-        if status == 200:
-            break
-        message = answer["error"]["message"]
-        found = re.search(r"#/properties/(\w+)/type: .*\(did you mean '(\w+)'", message)
-        if status != 400 or found is None or message in messages:
-            raise Failed(f"status {status}, and no way to mend it by: {message}")
-        messages.append(message)
-        properties[found[1]]["type"] = found[2]
-    jsonschema.validate(json.loads(answer["choices"][0]["message"]["content"]), schema)
-    return messages[0]
-
-
-def _chat(base_url: str, schema: Any) -> tuple[int, Any]:
-    """A status, and the document with it."""
-    form = {"name": "person", "schema": schema}
-    body = {
-        "model": "demo",
-        "messages": [{"role": "user", "content": "Person as JSON:"}],
-        "max_tokens": 200,
-        "temperature": 0,
-        "response_format": {"type": "json_schema", "json_schema": form},
-    }
-    url = f"{base_url}/chat/completions"
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(
-        url,
-        json.dumps(body).encode(),
-        headers,
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=300) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
+    form: Any = {"name": "person", "schema": schema}
+    ask = OpenAI(base_url=url, api_key="-").chat.completions.create
+    messages = []
+    while len(messages) < 3:
+        try:
+            answer = ask(
+                model="demo",
+                messages=[{"role": "user", "content": "Person as JSON:"}],
+                max_tokens=200,
+                temperature=0,
+                response_format={"type": "json_schema", "json_schema": form},
+            )
+        except BadRequestError as error:
+            messages.append(error.message)
+            told = matched(
+                r"#/properties/\w+/type: .*\(did you mean '\w+'", messages[-1]
+            )
+            _, _, name, *_, word, _ = re.split(r"[/']", told)
+            properties[name]["type"] = word
+        else:
+            text = answer.choices[0].message.content or ""
+            jsonschema.validate(json.loads(text), schema)
+            return messages[0]
+    raise Failed("\n".join(messages))
 
 
 def metrics(walk: Walk) -> str:
@@ -317,13 +234,9 @@ def metrics(walk: Walk) -> str:
 
 def transformers(walk: Walk) -> str:
     """`generate`, objects and a pipeline."""
-    guided = matched("^guided: .*$", walk.example("transformers_generate"))
-    schema = {
-        "required": ["name", "age"],
-        "properties": {"age": {"maximum": 150}},
-    }
-    jsonschema.validate(json.loads(guided.removeprefix("guided: ")), schema)
-    return guided
+    return matched(
+        r'^guided: \{"name":.*"age":.*\}$', walk.example("transformers_generate")
+    )
 
 
 def own_loop(walk: Walk) -> str:
@@ -338,56 +251,35 @@ def check(walk: Walk) -> str:
     (walk.folder / "bad.json").write_text('{"name":"Ana","age":300}')
     good = ["check", "schema.json", "--instance", "good.json"]
     walk.plugin(*good)
-    told = walk.plugin(
-        *good,
-        "--instance",
-        "bad.json",
-        code=1,
-    )
+    told = walk.plugin(*good, "--instance", "bad.json", code=1)
     return matched(r"refused at character \d+: [^│\n]*", told)
 
 
 def explain(walk: Walk) -> str:
     """An output that ran into its limit of tokens."""
-    asked = "explain", "-", "--text", '{"name":"Ana","age":' + "6" * 12
-    age = {"type": "integer"}
-    schema = {
-        "properties": {"name": {"type": "string"}, "age": age},
-        "type": "object",
-    }
-    told = walk.plugin(*asked, stdin=json.dumps(schema))
-    note = matched(r"^note +(.*'maximum'.*)$", told)
-    age |= {"maximum": 150}
-    walk.plugin(
-        *asked,
-        stdin=json.dumps(schema),
-        code=1,
+    (walk.folder / "schema.json").write_text(
+        '{"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}'
     )
-    return note
+    text = '{"name":"Ana","age":' + "6" * 12
+    told = walk.plugin("explain", "schema.json", "--text", text)
+    return matched(r"^note +(.*'maximum'.*)$", told)
 
 
 def doctor(walk: Walk) -> str:
     """An option with a typing error, then without."""
 
-    def problems(option: str, code: int | None) -> list[dict[str, str]]:
-        """Of the options alone: what else is wrong with this machine is another
-        matter."""
+    def problems(option: str, code: int) -> str:
+        # of the options alone: what else is wrong with this machine is another matter
         given = f'{{"{option}": true}}'
-        told = walk.plugin(
-            "doctor",
-            "--json",
-            code=code,
-            GUIDED_PLUGIN=given,
-        )
+        told = walk.plugin("doctor", "--json", code=code, GUIDED_PLUGIN=given)
         options = json.loads(told)["sections"]["options"]
-        return [found for found in options if found["status"] == "problem"]
+        return "; ".join(one["what"] for one in options if one["status"] == "problem")
 
-    (problem,) = problems("take_ovr", 1)
-    matched("did you mean 'take_over'", problem["what"])
-    left = problems("take_over", None)
+    told = matched("did you mean 'take_over'", problems("take_ovr", 1))
+    left = problems("take_over", 0)
     if left:
-        raise Failed(json.dumps(left, indent=1))
-    return f"{problem['what']} -> {problem['remedy']}"
+        raise Failed(left)
+    return told
 
 
 def custom_backend(walk: Walk) -> str:
@@ -421,24 +313,20 @@ TASKS: dict[str, Callable[[Walk], str]] = {
 def tried(walk: Walk, name: str) -> bool:
     """Do a task, and tell how long it took, whether it worked and what was said."""
     start = time.perf_counter()
-    worked = True
+    failed = ""
     try:
         said = TASKS[name](walk)
-    except Failed as error:
-        worked = False
-        said = str(error)
-    # the task's own: told like the others, so that the table is whole
+    # any of a task's own: told like the others, so that the table is whole
     except Exception as error:
-        worked = False
-        said = f"{type(error).__name__}: {error}"
+        failed = said = f"{type(error).__name__}: {error}"
     short = textwrap.shorten(said, 120, placeholder="...")
     seconds = time.perf_counter() - start
     print(
-        f"{name:16} {seconds:7.1f}  {'ok ' if worked else 'NO '}  {short}", flush=True
+        f"{name:16} {seconds:7.1f}  {'NO ' if failed else 'ok '}  {short}", flush=True
     )
-    if not worked:
-        print(f"--- {name} failed; what a newcomer sees:\n{said}\n", flush=True)
-    return worked
+    if failed:
+        print(f"--- {name} failed; what a newcomer sees:\n{failed}\n", flush=True)
+    return not failed
 
 
 def main() -> int:
@@ -446,23 +334,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--clients", default=sys.executable, help="interpreter that has the clients")
-    add("--base-url", default="", help="of a server that runs, not one of its own")
-    add(
-        "--only",
-        nargs="*",
-        choices=list(TASKS),
-        help="these tasks, and `install`",
-    )
+    add("--only", nargs="*", choices=list(TASKS), help="these tasks, and `install`")
     given = parser.parse_args()
     only = {"install", *(given.only or TASKS)}
     print(f"{'task':16} {'seconds':>7}  ok   what was said", flush=True)
     with tempfile.TemporaryDirectory(prefix="newcomer-") as folder:
         # a link to another interpreter stays one
-        walk = Walk(
-            Path(folder),
-            os.path.abspath(given.clients),
-            given.base_url,
-        )
+        walk = Walk(Path(folder), os.path.abspath(given.clients))
         with walk.stack:
             worked = [tried(walk, name) for name in TASKS if name in only]
     return int(not all(worked))
