@@ -349,21 +349,13 @@ _COUNTS = {
     "wrong_accepts": "wrong accepts",
     "wrong_refusals": "wrong refusals",
     "refused": "refused",
-    "died": "died",
 }
 
 
 def _maskbench(raw: Raw) -> Iterator[Row]:
     yield ("", *_COUNTS.values())
-    summary = raw["runs"][0]["summary"]
-    yield ("this package", *(summary[key] for key in _COUNTS))
-
-
-def _libraries(raw: Raw) -> Iterator[Row]:
-    yield ("", *_COUNTS.values())
-    for run in _all(raw["runs"], tag=False):
-        if run["engine"].startswith("raw-"):
-            yield (_LIBRARIES[run["engine"]], *(run[key] for key in _COUNTS))
+    for run in raw["runs"]:
+        yield (_LIBRARIES[run["engine"]], *(run[key] for key in _COUNTS))
 
 
 _SUITE = {
@@ -456,9 +448,10 @@ TABLES = {
     "at-rest": Table("2026-11-26-at-rest-cpu", _at_rest),
     "soak": Table("2026-11-23-soak-server-b-cpu", _soak),
     # docs/conformance.md
-    "maskbench": Table("2026-11-29-maskbench", _maskbench, _COUNTED),
-    "maskbench-pinned": Table("2026-11-29-maskbench-b", _maskbench, _COUNTED),
-    "libraries": Table("2026-11-23-conformance-maskbench", _libraries, _COUNTED),
+    "maskbench": Table("2026-11-30-conformance-maskbench", _maskbench, _COUNTED),
+    "maskbench-pinned": Table(
+        "2026-11-30-conformance-maskbench-b", _maskbench, _COUNTED
+    ),
     "suite": Table("2026-11-29-conformance-suite", _suite, _COUNTED),
     "suite-refused": Table("2026-11-29-conformance-suite", _refused_keywords, _COUNTED),
     "formats": Table("2026-11-29-conformance-formats", _formats, _COUNTED),

@@ -26,10 +26,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command, summary in (
-    (demo.demo, "Three prompts, unguided and guided, with the demo model."),
+    (demo.demo, "Decode three prompts with the demo model, unguided and guided."),
     (doctor.doctor, "Check that everything guiding needs works on this machine."),
-    (check.check, "Does a spec compile, and which texts does it accept?"),
-    (explain.explain, "What may come next in an output, and why a text is refused."),
+    (check.check, "Find out whether specs compile, and which texts they accept."),
+    (
+        explain.explain,
+        "Show what may come next in an output, and why a text is refused.",
+    ),
 ):
     app.command(short_help=summary)(command)
 
@@ -52,7 +55,7 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Structured output that costs nothing: try it, check specs."""
+    """Make the output of a model match a schema: try it, check specs, find what is wrong."""
 
 
 def _run() -> None:

@@ -72,7 +72,7 @@ def check(
     """Compile specs; show the backend, warnings, how each keyword is treated, and which
     instances match.
 
-    Of several specs, such as a list of tools, only what is wrong is shown, a line each.
+    With several specs, such as a list of tools, it shows only what is wrong, a line each.
     The exit code is 1 if a spec is bad or refused, or an instance does not match, and 2
     if a file can't be read.
     """

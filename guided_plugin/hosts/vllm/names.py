@@ -41,14 +41,12 @@ class When(Enum):
     """When a name is wrapped, and in which processes."""
 
     START = "vLLM loads its general plugins: every process"
-    WORKERS = "the same, and when a logits processor is made. Of every class of workers that is loaded"
+    WORKERS = "the same, and when a logits processor is made, in every class of workers that is loaded"
     SERVING = "an input processor is made: frontends"
     LOADED = "the same, where the module is loaded: servers, or programs with an `LLM`"
     TOOLS = "the same, with `tools_strict`"
     ENGINE = "the logits processor is made: workers"
-    OUTPUT = (
-        "the first output of a guided batch: workers. Of the class that the runner uses"
-    )
+    OUTPUT = "the first output of a guided batch in a worker, in the class that the runner uses"
     V1 = "the logits processor is made by a V1 runner that can guide"
     V2 = "the logits processor is made by a V2 runner that can guide"
     SAMPLE = "the same, if a plugin implements a step hook"
