@@ -169,13 +169,11 @@ class Draft(NamedTuple):
 def draft_of(document: Any) -> Draft:
     """The draft of a schema."""
     named = document.get("$schema") if isinstance(document, Mapping) else None
-    marks = (
-        draft
-        for mark, draft in _DRAFTS.items()
-        if isinstance(named, str) and mark in named
-    )
-    found = next(marks, None)
-    return Draft(found or 2020, found is not None)
+    if isinstance(named, str):
+        for mark, draft in _DRAFTS.items():
+            if mark in named:
+                return Draft(draft, named=True)
+    return Draft(2020, named=False)
 
 
 REFUSED = {

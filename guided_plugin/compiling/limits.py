@@ -280,13 +280,12 @@ def _measured(document: Any, depth: int) -> tuple[int, bool]:
     level = [document] if isinstance(document, _CONTAINERS) else []
     for _ in range(depth + 1):
         nodes += sum(map(len, level))
-        insides = [node.values() if isinstance(node, dict) else node for node in level]
-        level = [
-            value
-            for inside in insides
-            for value in inside
-            if isinstance(value, _CONTAINERS)
-        ]
+        above = level
+        level = []
+        for node in above:
+            for value in node.values() if isinstance(node, dict) else node:
+                if isinstance(value, _CONTAINERS):
+                    level.append(value)
         if not level:
             return nodes, False
     return nodes, True
@@ -367,8 +366,8 @@ def _is_small_schema(document: Any) -> bool:
         if not _ENTANGLING.isdisjoint(node if path else node.keys() - {"$id"}):
             return False
         branches += len(node.get("anyOf", ())) + ("$ref" in node)
-        lengths = [node[key] for key in _LENGTHS.intersection(node)]
-        if branches > _SMALL_BRANCHES or max(lengths, default=0) > _SMALL_LENGTH:
+        longest = max(map(node.__getitem__, _LENGTHS.intersection(node)), default=0)
+        if branches > _SMALL_BRANCHES or longest > _SMALL_LENGTH:
             return False
         if "pattern" in node:
             # A pattern that must hold together with something else is the product of

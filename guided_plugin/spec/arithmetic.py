@@ -19,6 +19,8 @@ def exact(value: Value) -> Fraction:
 def canonical(value: Value) -> Value:
     """The same number as an integer where it is one, so that equal numbers compare as
     equal."""
+    if type(value) is int:
+        return value
     found = exact(value)
     return int(found) if found.denominator == 1 else value
 
@@ -58,6 +60,8 @@ def places(number: Fraction) -> int:
 
 def plain(value: Value | Fraction) -> str:
     """A number written out, without an exponent and without zeros at the end."""
+    if isinstance(value, int):
+        return str(value)
     number = value if isinstance(value, Fraction) else exact(value)
     digits = places(number)
     text = str(abs(int(number * 10**digits))).rjust(digits + 1, "0")

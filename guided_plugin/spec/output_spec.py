@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from operator import attrgetter
 from typing import Any, Literal, get_args
 
 from guided_plugin.config import BOUNDS, Bounds, GuidedConfig, Whitespace
@@ -460,9 +461,9 @@ def _unpacked(text: str) -> OutputSpec:
 def spec_bytes(spec: OutputSpec, *_: object) -> int:
     """What a memo holds with a spec. A token id takes 40 bytes: the number, and its
     place in a tuple."""
-    ids = len(spec.stop_token_ids or ()) + sum(
-        len(each.tokens) for each in spec.start_after or ()
-    )
+    ids = len(spec.stop_token_ids or ())
+    for each in spec.start_after or ():
+        ids += len(each.tokens)
     return texts_bytes(spec.text) + 40 * ids
 
 
@@ -475,20 +476,16 @@ def language_of(spec: OutputSpec) -> OutputSpec:
     return replace(spec, stop_token_ids=None, start_after=None)
 
 
+_of_language = attrgetter("kind", "syntax", *SETTLED, "backend")
+"""What decides a spec's grammar besides its text."""
+
+
 @remembered(spec_bytes)
 def identity_of(spec: OutputSpec, *, triggers: bool = False) -> bytes:
     """A digest of the part of a spec that decides its grammar, or of that and its
     `triggers`. Memos keep it in place of the spec, whose text may be long."""
     after = spec.start_after if triggers else None
-    options = repr(
-        (
-            spec.kind,
-            spec.syntax,
-            *(getattr(spec, name) for name in SETTLED),
-            spec.backend,
-            after,
-        )
-    )
+    options = repr((*_of_language(spec), after))
     digest = hashlib.blake2b(options.encode(), digest_size=24)
     digest.update(b"\0")
     digest.update(spec.text.encode())

@@ -46,7 +46,8 @@ def walk(schema: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
         path = above + step
         yield path, node
         if isinstance(node, Mapping):
-            pending += [(path, step, child) for step, child in subschemas(node)]
+            for step, child in subschemas(node):
+                pending.append((path, step, child))
 
 
 def values(document: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
@@ -224,7 +225,9 @@ def crossed_bounds(node: Mapping[str, Any]) -> Complaint:
     by it, no others."""
     for low, high in _BOUNDS:
         ends = node.get(low), node.get(high)
-        if all(isinstance(end, int | float) for end in ends) and node[low] > node[high]:
+        if None in ends or not all(isinstance(end, int | float) for end in ends):
+            continue
+        if node[low] > node[high]:
             return (
                 f"{low} {node[low]} is above {high} {node[high]}",
                 f"lower {low} or raise {high}",

@@ -152,7 +152,7 @@ class Gate:
             hint = f"did you mean {GUIDED!r}?"
             raise SpecError(f"unknown key {key!r}", where=EXTRA, hint=hint)
         if deadline is None:
-            deadline = telling.deadline_in(self.patience)
+            deadline = time.monotonic() + self.patience
         return Asked(theirs if ours is None else ours, ours is not None, deadline)
 
     def admit(self, params: Any) -> Any:
@@ -167,11 +167,11 @@ class Gate:
             params, found.result() if isinstance(found, Future) else found
         )
 
-    async def admit_async(self, params: Any, deadline: float | None = None) -> Any:
+    async def admit_async(self, params: Any) -> Any:
         """The same on an event loop. Raises BusyError where too many specs wait for
         helpers, and RequestError where none of `allowed_token_ids` may begin the
         output: later it may fail by them."""
-        asked = self.asked(params, deadline)
+        asked = self.asked(params)
         if isinstance(asked, Admitted):
             return params
         light = is_within(asked.form, self._light)
@@ -202,14 +202,13 @@ class Gate:
     async def admit_in_time(
         self, engine: Any, request_id: str, *params: Any, prompt: int | None = None
     ) -> Any:
-        """`admit_async` for a request of an engine that can guide, which waits until its
-        deadline. `params`: of each of its prompts, with the same spec; they are looked
+        """`admit_async` for a request of an engine that can guide, which waits for a
+        bounded time. `params`: of each of its prompts, with the same spec; they are looked
         at where so many tokens of a `prompt` are known. What is raised leaves as vLLM's
         own error."""
-        deadline = telling.deadline_in(self.patience)
         try:
-            async with asyncio.timeout(deadline - time.monotonic()):
-                carried = await self.admit_async(params[0], deadline)
+            async with asyncio.timeout(self.patience):
+                carried = await self.admit_async(params[0])
                 admitted: Admitted = carried.extra_args[GUIDED]
                 if admitted is not LEFT:
                     await self.health.check_async(partial(ask_all, engine))

@@ -168,7 +168,6 @@ def add_request_async(original: Any) -> Any:
                 True if whole else given.get("reasoning_ended"),
                 given.get("reasoning_parser_kwargs") or {},
             )
-        telling.stop_waiting()
         given["params"] = carried
         return await original(self, **given)
 

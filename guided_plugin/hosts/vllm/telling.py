@@ -12,7 +12,6 @@ import contextlib
 import json
 import logging
 import math
-import time
 from collections.abc import (
     Awaitable,
     Callable,
@@ -226,32 +225,10 @@ class _Note:
     """Keywords of its spec."""
     state: Mapping[str, Any] | None = None
     """What the server says of the plugin, where it is asked."""
-    deadline: float | None = None
-    """Until when it waits for its spec (of `time.monotonic`); None where it does
-    not."""
 
 
 _note: ContextVar[_Note | None] = ContextVar("guided_retry_after", default=None)
 """Of the request that is served; tasks that it starts share it."""
-
-
-def deadline_in(seconds: float) -> float:
-    """Until when the request that is served waits for its spec: so many seconds from
-    its first stage on."""
-    note = _note.get()
-    if note is None:
-        return time.monotonic() + seconds
-    if note.deadline is None:
-        note.deadline = time.monotonic() + seconds
-    return note.deadline
-
-
-def stop_waiting() -> None:
-    """The spec of the request that is served is ready. What else it asks of the engine
-    waits by itself."""
-    note = _note.get()
-    if note is not None:
-        note.deadline = None
 
 
 def unavailable(what: str, seconds: float) -> Exception:

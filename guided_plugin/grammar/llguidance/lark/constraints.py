@@ -239,10 +239,13 @@ _MEET: dict[str, Callable[[Any, Any], Any]] = {
 
 def _both(one: Demands, two: Demands) -> Demands:
     """The demands of two constraints of one type."""
-    fields = [
-        _MEET.get(name, _joined)(getattr(one, name), getattr(two, name))
-        for name in one.__slots__
-    ]
+    fields = []
+    for name in one.__slots__:
+        ours = getattr(one, name)
+        theirs = getattr(two, name)
+        if ours != theirs:  # keywords demand one thing each: most fields are defaults
+            ours = _MEET.get(name, _joined)(ours, theirs)
+        fields.append(ours)
     return type(one)(*fields)
 
 

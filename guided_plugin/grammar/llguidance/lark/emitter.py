@@ -143,12 +143,12 @@ class Emitter:
     def limited(self, constraint: Object) -> Object:
         """The same objects; those that describe some properties without others, where
         the style says that."""
-        opened = any(each.others is not None for each in constraint.properties)
-        describes = any(
-            each.describes and (each.named or each.matching)
-            for each in constraint.properties
-        )
-        if not self.style.closed or opened or not describes:
+        describes = False
+        for each in constraint.properties:
+            if each.others is not None:
+                return constraint
+            describes |= each.describes and bool(each.named or each.matching)
+        if not self.style.closed or not describes:
             return constraint
         asked = Properties(tuple((name, TRUE) for name in constraint.asked))
         return closed(with_properties(constraint, asked), self.algebra.negated(TRUE))

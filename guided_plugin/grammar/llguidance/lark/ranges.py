@@ -65,6 +65,8 @@ class Number:
     @property
     def step(self) -> Fraction | None:
         """The number that all are multiples of."""
+        if not self.multiples:
+            return Fraction(1) if self.whole else None
         steps = [exact(divisor) for divisor in self.multiples]
         if self.whole:
             steps.append(Fraction(1))

@@ -11,7 +11,7 @@ import ast
 import itertools
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
 
@@ -154,10 +154,9 @@ class Rule:
     needed: tuple[tuple[Symbol, ...], ...] = ()
     """The parts that conditions demand of its texts, with commas between."""
 
-    def symbols(self) -> Iterator[Symbol]:
+    def symbols(self) -> list[Symbol]:
         """The symbols of all alternatives."""
-        for alternative in self.alternatives:
-            yield from alternative.symbols
+        return [symbol for one in self.alternatives for symbol in one.symbols]
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         own = (getattr(self, field) for field in self.__slots__)
@@ -258,27 +257,27 @@ class Grammar:
                 known = terminal.filled
                 terminal.empty = not known and takes_nothing(terminal.expression)
 
-        def lives(symbol: Symbol) -> bool:
-            match symbol:
-                case Reference():
-                    return symbol.rule in alive
-                case Terminal():
-                    return not symbol.empty
-                case Repeated():
-                    return symbol.low == 0 or all(map(lives, symbol.symbols))
+        def lives(*symbols: Symbol) -> bool:
+            for symbol in symbols:
+                match symbol:
+                    case Reference() if symbol.rule not in alive:
+                        return False
+                    case Terminal() if symbol.empty:
+                        return False
+                    case Repeated() if symbol.low and not lives(*symbol.symbols):
+                        return False
             return True
-
-        def possible(alternative: Alternative) -> bool:
-            return all(map(lives, alternative.symbols))
 
         def grows(name: str) -> bool:
             rule = fresh[name]
-            can_end = all(map(lives, rule.required))
+            can_end = lives(*rule.required)
             if rule.fewest > sum(map(lives, rule.others)):
                 can_end = False
-            if can_end and any(map(possible, rule.alternatives)):
-                alive.add(name)
-            return name in alive
+            for alternative in rule.alternatives if can_end else ():
+                if lives(*alternative.symbols):
+                    alive.add(name)
+                    return True
+            return False
 
         # Rules are mostly written before those that they need: few are looked at a
         # second time, and from then on only those that use one which was found to
@@ -296,10 +295,10 @@ class Grammar:
             del fresh[name]
         if dead or any(terminal.empty for terminal in self.terminals.values()):
             for rule in fresh.values():
-                kept = filter(possible, rule.alternatives)
                 rule.alternatives = [
                     one._replace(symbols=_without_dead(one.symbols, lives))
-                    for one in kept
+                    for one in rule.alternatives
+                    if lives(*one.symbols)
                 ]
         return lives(start)
 
@@ -310,13 +309,13 @@ def both(one: str, two: str) -> str:
 
 
 def _without_dead(
-    symbols: tuple[Symbol, ...], lives: Callable[[Symbol], bool]
+    symbols: tuple[Symbol, ...], lives: Callable[..., bool]
 ) -> tuple[Symbol, ...]:
     """Symbols without the optional parts that derive nothing."""
     kept: list[Symbol] = []
     for symbol in symbols:
         if isinstance(symbol, Repeated):
-            if symbol.low == 0 and not all(map(lives, symbol.symbols)):
+            if symbol.low == 0 and not lives(*symbol.symbols):
                 continue
             symbol = Repeated(
                 _without_dead(symbol.symbols, lives), symbol.low, symbol.high
@@ -329,15 +328,14 @@ def users_of(rules: Mapping[str, Rule]) -> dict[str, list[str]]:
     """Which of some rules use a rule: its name, and theirs."""
     users: dict[str, list[str]] = {}
     for name, rule in rules.items():
-        for used in set(_named([*rule.symbols(), *rule.required, *rule.others])):
-            users.setdefault(used, []).append(name)
+        used: set[str] = set()
+        pending = [*rule.symbols(), *rule.required, *rule.others]
+        while pending:
+            symbol = pending.pop()
+            if isinstance(symbol, Repeated):
+                pending += symbol.symbols
+            elif isinstance(symbol, Reference):
+                used.add(symbol.rule)
+        for one in used:
+            users.setdefault(one, []).append(name)
     return users
-
-
-def _named(symbols: Iterable[Symbol]) -> Iterator[str]:
-    """The rules that symbols name."""
-    for symbol in symbols:
-        if isinstance(symbol, Repeated):
-            yield from _named(symbol.symbols)
-        elif isinstance(symbol, Reference):
-            yield symbol.rule
