@@ -14,7 +14,7 @@ RELEASE_STAMP := $(RELEASE)/.installed
 VLLM_RELEASES := 0.31.0 newest
 VLLM_NEXT := $(CURDIR)/.vllm-next
 
-.PHONY: demo newcomer test nightly answers lint size figures types docs unit unit-all vllm-test replicas-test clients-test vllm-sources vllm-next-test older-test release-check coverage gpu-test pretrained-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
+.PHONY: demo newcomer test nightly answers lint size figures types docs unit unit-all vllm-test replicas-test clients-test vllm-sources vllm-next-test older-test release-check coverage gpu-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
@@ -37,9 +37,8 @@ help:
 	@echo "make docs      the pages as a site, in site/"
 	@echo "make coverage  lines that the tests run, those with vLLM too; after unit-all"
 	@echo "make gpu-test  every GPU-marked test, on a machine with a CUDA device (uses its own python3)"
-	@echo "make pretrained-test  the tests with a real pretrained model, which it installs (230 MB)"
 	@echo "make fuzz      random schemas against an oracle (COUNT=20000 SEED=1 ARGS=...)"
-	@echo "make fuzz-inputs  random inputs to every reader, guided by coverage (INPUTS=20000 SEED=1 ARGS=...)"
+	@echo "make fuzz-inputs  random inputs to every reader (INPUTS=20000 SEED=1 ARGS=...)"
 	@echo "make compare   specs and requests to vLLM with the plugin and without: writes what differs (ARGS=...)"
 	@echo "make conformance  the raw files of docs/conformance.md, from SUITE and SAMPLE (ARGS=...)"
 	@echo "make soak      vLLM's server under mixed load, every answer judged (SECONDS=60 CLIENTS=64 OUT=FILE ARGS=...)"
@@ -117,11 +116,11 @@ docs: $(STAMP)
 TOOL_TESTS := tests/benchmarks tests/cli/test_newcomer.py
 UNIT_PROCESSES := 2
 unit: $(STAMP)
-	$(BIN)/python -m pytest -n $(UNIT_PROCESSES) -m "not pretrained and not slow" $(addprefix --ignore=,$(TOOL_TESTS)) $(ARGS)
+	$(BIN)/python -m pytest -n $(UNIT_PROCESSES) -m "not slow" $(addprefix --ignore=,$(TOOL_TESTS)) $(ARGS)
 
 # All of them; the lines count together with those that run with vLLM.
 unit-all: $(STAMP)
-	$(BIN)/python -m pytest -n $(UNIT_PROCESSES) -m "not pretrained" --cov --cov-report= $(ARGS)
+	$(BIN)/python -m pytest -n $(UNIT_PROCESSES) --cov --cov-report= $(ARGS)
 
 $(VLLM_STAMP): pyproject.toml constraints.txt constraints-vllm.txt
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
@@ -208,10 +207,6 @@ coverage: $(STAMP) $(VLLM_STAMP)
 gpu-test:
 	PYTHONPATH=.:$$PYTHONPATH python3 -m pytest -m gpu -p no:cacheprovider $(ARGS)
 
-pretrained-test: $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,pretrained-test]'
-	$(BIN)/python -m pytest -m pretrained $(ARGS)
-
 # SEED empty: another one each time; it is printed.
 COUNT := 20000
 SEED :=
@@ -223,7 +218,7 @@ INPUTS := 20000
 # Of a pipeline, against a model.
 HISTORIES := 500
 fuzz-inputs: $(STAMP)
-	seed=$(or $(SEED),$$(date +%s)); echo "seed $$seed"; GUIDED_INPUTS=$(INPUTS) GUIDED_SEED=$$seed GUIDED_EXAMPLES=$(HISTORIES) \
+	seed=$(or $(SEED),$$(date +%s)); echo "seed $$seed"; GUIDED_INPUTS=$(INPUTS) GUIDED_EXAMPLES=$(HISTORIES) \
 		$(BIN)/python -m pytest -q -s --timeout 0 --hypothesis-seed=$$seed tests/test_fuzz_inputs.py tests/pipeline/test_state_machine.py $(ARGS)
 
 compare: $(VLLM_STAMP)

@@ -24,26 +24,6 @@ def test_check_ok(run, write):
     assert "warning" not in result.out
 
 
-def test_check_tells_where_an_instance_is_refused(run, write):
-    good = write("good", '{"name":"b","on":true}')
-    bad = write("bad", '{"name":"é","on":1}')
-    result = run(
-        "check",
-        write("s.json", PERSON),
-        "--instance",
-        good,
-        "--instance",
-        bad,
-        "--json",
-    )
-    assert result.code == 1
-    found = result.json["instances"]
-    assert [(i["name"], i["accepted"], i["position"]) for i in found] == [
-        (str(good), True, None),
-        (str(bad), False, len('{"name":"é","on":')),
-    ]
-
-
 def test_check_shows_every_verdict(run, write):
     bad = write("[bad]", '{"name":"é","on":1}')
     result = run("check", write("s.json", PERSON), "--instance", bad)
@@ -80,13 +60,6 @@ def test_check_reads_standard_input(run, write, standard_input):
     assert (found.code, found.json["instances"][0]["name"]) == (0, "standard input")
 
 
-def test_check_reads_standard_input_once(run, standard_input):
-    standard_input(b"12")
-    run("check", "-", "--instance", "-").is_error(
-        2, "standard input: can be read only once"
-    )
-
-
 @pytest.mark.parametrize(
     ("content", "code", "parts"),
     [
@@ -98,27 +71,6 @@ def test_check_reads_standard_input_once(run, standard_input):
 def test_bad_standard_input_is_named(run, standard_input, content, code, parts):
     standard_input(content)
     run("check", "-").is_error(code, *parts)
-
-
-def test_check_lists_the_keywords_of_schemas_inside_tags(run, write):
-    schema = {"type": "integer", "title": "T", "minimun": 1}
-    structures = [{"begin": "<f>", "schema": schema, "end": "</f>"}]
-    tag = {"type": "structural_tag", "structures": structures, "triggers": ["<f"]}
-    result = run("check", write("s.json", tag))
-    assert result.code == 0
-    place = "#/structures/0/schema"
-    assert [line.split(maxsplit=3) for line in result.out.splitlines()[-4:]] == [
-        ["enforced", "type", "1", f"{place}/type"],
-        ["annotation", "title", "1", f"{place}/title"],
-        ["annotation", "minimun", "1", f"{place}/minimun"],
-        ["not", "a", "keyword", "of the standard"],
-    ]
-    schema["not"] = {"type": "integer"}
-    refused = run("check", write("s.json", tag))
-    assert refused.code == 1
-    assert ["refused", "not", "1", f"{place}/not"] in [
-        line.split() for line in refused.out.splitlines()
-    ]
 
 
 def test_keywords_are_readable_at_80_columns_and_no_place_is_broken(
@@ -151,16 +103,6 @@ def test_check_close_warns_where_outputs_may_be_cut_all_the_same(run, write):
     assert result.err == ""
     assert "warning" not in run(*arguments).out
     assert "warning" not in run("check", write("s.json", PERSON), "--close").out
-
-
-def test_check_warns_of_misspelt_keywords(run, write):
-    path = write(
-        "s.json", {"type": "array", "items": {"type": "string", "maxLenght": 3}}
-    )
-    result = run("check", path)
-    assert result.code == 0
-    expected = "warning: #/items/maxLenght: unknown keyword, ignored (did you mean 'maxLength'?)"
-    assert expected in result.out
 
 
 @pytest.mark.parametrize(

@@ -119,21 +119,3 @@ def test_an_output_that_thinks_too_long_is_led_to_its_answer(loop, kind, ends):
     assert led > 3
     (refused,) = loop.run(PROMPTS[:1], [spec], max_new_tokens=shortest + least - 1)
     assert f"allow at least {shortest + least}" in str(refused.error)
-
-
-@pytest.mark.parametrize(
-    ("grammar", "syntax"),
-    [('root ::= "x" [a-z]*', "ebnf"), ("start: /[a-z]+/ /[a-z]+/", "lark")],
-)
-def test_an_output_whose_end_cannot_be_proven_runs_on_and_says_why(
-    loop, grammar, syntax
-):
-    spec = gp.OutputSpec.grammar(grammar, syntax, close_before_length=True)
-    before = loop.pipeline.metrics().worker.unprotected_outputs
-    outputs = loop.run(PROMPTS, [spec, spec, None], max_new_tokens=3)
-    name = "xgrammar" if syntax == "ebnf" else "llguidance"
-    why = f"unprotected: with {name} no end of its outputs is known"
-    assert [output.error for output in outputs] == [None] * 3
-    assert [output.closed for output in outputs] == [why, why, ""]
-    assert any(not output.stopped for output in outputs[:2])
-    assert loop.pipeline.metrics().worker.unprotected_outputs == before + 2

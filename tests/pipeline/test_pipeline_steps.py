@@ -9,7 +9,7 @@ from compilers import start, tokens_of
 from worker_runs import one_step
 
 import guided_plugin as gp
-from guided_plugin.errors import GrammarError, PipelineError, SpecError
+from guided_plugin.errors import PipelineError
 from guided_plugin.grammar.table import Phase
 from guided_plugin.pipeline import requests
 from guided_plugin.step import NO_TOKEN
@@ -133,27 +133,6 @@ def test_metrics_say_which_backend_took_a_request_and_why(pipe, monkeypatch):
     assert found.choices["llguidance", "other"] == 1
 
 
-def late_tokens(runtime, monkeypatch):
-    """The second question whether a step's tokens are there is answered with yes."""
-    asked = set()
-
-    def sampled(step):
-        return step in asked or asked.add(step)
-
-    monkeypatch.setattr(runtime._region, "sampled", sampled)
-
-
-def test_tokens_in_flight_count_for_a_request_that_is_removed(inline, monkeypatch):
-    late_tokens(inline.runtime, monkeypatch)
-    slot = inline.add_request("one", SPECS[0])
-    step(inline, [slot], None)
-    inline.remove_request("one")
-    assert inline.add_request("two", SPECS[1]) == slot
-    tokens, _ = step(inline, [slot], None)
-    assert bytes(tokens) in (b"a", b"b", b"c")
-    assert inline.tokens("two") == tuple(tokens)
-
-
 def test_a_token_from_elsewhere_fails_its_row_closed_and_no_other(pipe, compiler):
     failed = []
 
@@ -233,18 +212,6 @@ def test_what_is_out_of_range_is_an_error_with_a_way_out(pipe, compiler):
     ):
         with pytest.raises(PipelineError, match=says):
             call()
-
-
-def test_a_bad_spec_leaves_everything_as_it_was(pipe):
-    slot = pipe.add_request("good", SPECS[0])
-    with pytest.raises(GrammarError):
-        pipe.add_request("bad", gp.OutputSpec.regex("a(?=b)"))
-    with pytest.raises(GrammarError):
-        pipe.add_request("bad", gp.OutputSpec.json_schema({"$ref": "#"}))
-    with pytest.raises(SpecError):
-        pipe.add_request("bad", gp.OutputSpec.json_schema({"type": "strng"}))
-    assert step(pipe, [slot], None)[0][0] in b"ynm"
-    assert pipe.add_request("bad", SPECS[1]) == slot + 1
 
 
 def test_a_plan_whose_request_has_left_masks_nothing():

@@ -406,21 +406,6 @@ GIVEN = {
 VERBS = ("plan", "fill_mask", "apply_mask", "schedule_update", "finish_update")
 
 
-@pytest.mark.parametrize("missing", VERBS)
-def test_a_loop_that_leaves_a_call_out_is_told_which(mode, missing, compiler):
-    """Also in its next step: without an error a token would repeat for ever."""
-    with gp.StepPipeline(compiler, max_slots=1, mode=mode) as pipe:
-        pipe.add_request("r", gp.OutputSpec.regex("a*"))
-
-        def two_steps():
-            for verb in VERBS * 2:
-                if verb != missing:
-                    getattr(pipe, verb)(*GIVEN.get(verb, ()))
-
-        with pytest.raises(PipelineError, match=f"was called where {missing} is due"):
-            two_steps()
-
-
 def test_drafts_in_any_order(mode, compiler):
     """The five verbs are errors. Masks may be fetched before the third step that is
     sent after theirs."""

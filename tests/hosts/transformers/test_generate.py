@@ -86,30 +86,6 @@ def test_compiled_forward(run, bare):
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(run, tokenizer, make_guide, dtype):
-    model = random_model(len(tokenizer)).to(dtype)
-    assert any(
-        run(
-            SPECS,
-            model=model,
-            guide=make_guide(model),
-            do_sample=True,
-        ).ended
-    )
-
-
-def test_several_sequences_of_a_prompt(run, bare):
-    options = {"do_sample": True, "num_return_sequences": 3}
-    made = run(MIXED, **options).rows
-    free = bare(**options)
-    assert [same_until_stop(*pair) for pair in zip(made, free, strict=True)] == [
-        spec is None for spec in MIXED for _ in range(3)
-    ]
-    assert made[0].tolist() != made[1].tolist()
-    assert all(run(SPECS[2], **options).ended)
-
-
 @pytest.mark.parametrize("kind", ["t5", "bart"])
 def test_encoder_decoder(run, bare, tokenizer, make_guide, kind):
     model = random_model(len(tokenizer), kind=kind)
@@ -300,12 +276,6 @@ def test_logits_are_returned_as_the_model_made_them(tokenizer, model, guide):
     assert torch.equal(made.logits[0], bare.logits[0])
     assert not torch.isinf(made.logits[0]).any()
     assert torch.isinf(made.scores[0]).any()
-
-
-def test_only_generated_tokens_are_the_grammars(run):
-    assert run(
-        SPECS[2], prompts=['{"name":"half of an answer'], do_sample=True
-    ).ended == [True]
 
 
 @pytest.mark.parametrize("reuse", [False, True])

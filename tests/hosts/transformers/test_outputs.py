@@ -107,21 +107,6 @@ def test_one_bad_spec_for_all_prompts_raises(demo_model, guide, inputs, bad, err
     assert guide.generate(demo_model, ["x"], [bad])[0].error is not None
 
 
-def test_what_was_cut_is_not_complete(demo_model, guide):
-    (cut,) = guide.generate(
-        demo_model,
-        "Person as JSON: ",
-        Person,
-        max_new_tokens=4,
-    )
-    assert (cut.complete, cut.parsed, cut.error, len(cut.tokens)) == (
-        False,
-        None,
-        None,
-        4,
-    )
-
-
 def test_only_the_guided_part_is_parsed(demo_tokenizer):
     random = random_model(len(demo_tokenizer))
     spec = gp.OutputSpec.json_schema({"enum": [1, 2]}, start_after=[300])

@@ -2,26 +2,19 @@
 that was asked for."""
 
 import copy
-import dataclasses
 import json
-import os
 import re
-import signal
-import time
 
 import pytest
 
 pytest.importorskip("vllm")
 
-import jsonschema
-from instances import laid_out
 from vllm import SamplingParams
-from vllm.exceptions import GracefulHTTPError, VLLMValidationError
+from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
 from vllm_support import SCHEMA, params_of, processors, runner
 
 import guided_plugin as gp
-from guided_plugin.hosts.vllm import questions as vllm_health
 from guided_plugin.hosts.vllm.jump import DraftsBySize
 
 TAG = {
@@ -119,42 +112,6 @@ def test_an_engine_is_ready_when_it_is_made(started):
     assert (called, processes) == (["guided_health"], [])
 
 
-def test_requests_that_do_not_say_are_laid_out_as_the_operator_set(
-    llm, checker, reconfigured
-):
-    """The engine itself has other options: it gets specs that are settled."""
-    reconfigured(whitespace="spaced", strict=False)
-    call = {
-        "type": "structural_tag",
-        "format": TAG["format"]["tags"][0] | {"type": "tag"},
-    }
-    closed = {**OURS[0], "strict": True}
-    said = {**OURS[0], "whitespace": "compact", "strict": True}
-    asked = [
-        (OURS[3], False),
-        (THEIRS[0], True),
-        ({"structural_tag": json.dumps(call)}, True),
-    ]
-    every = [
-        params_of(form, theirs=theirs)
-        for form, theirs in [*asked, (closed, False), (said, False)]
-    ]
-    *outputs, last, compact = (
-        output.outputs[0] for output in llm.generate(["x"] * 5, every, use_tqdm=False)
-    )
-    for (form, _), completion in zip(asked, outputs, strict=True):
-        settled = dataclasses.replace(
-            gp.OutputSpec.parse(form), whitespace="spaced", strict=False
-        )
-        checker(settled, completion)
-        assert '": ' in completion.text
-    checker({**closed, "whitespace": "spaced"}, last)
-    checker(said, compact)
-    for text, whitespace in ((last.text, "spaced"), (compact.text, "compact")):
-        assert json.loads(text).keys() == {"name", "age"}
-        assert text == laid_out(text, whitespace)
-
-
 def test_a_mixed_batch_preempted_and_in_chunks(llm, checker):
     asked = []
     for turn in range(2):
@@ -176,73 +133,6 @@ def test_a_mixed_batch_preempted_and_in_chunks(llm, checker):
     assert now["mode"] == "process"
     assert now["added"] >= first["added"] + 24
     assert set(now["backends"]) == {"xgrammar", "llguidance"}
-
-
-def test_outputs_are_complete_at_their_limit(llm, reconfigured):
-    """Whatever form asks; preempted, in chunks, several of a prompt."""
-    reconfigured(close_before_length=True)
-    schema = {"type": "array", "items": {"type": "string"}, "minItems": 1}
-    tag = {
-        "type": "tag",
-        "begin": "<f>",
-        "content": {"type": "json_schema", "json_schema": schema},
-    }
-    tag = {
-        "structural_tag": json.dumps(
-            {"type": "structural_tag", "format": {**tag, "end": "</f>"}}
-        )
-    }
-    forms = [
-        ({"json": schema, "close_before_length": True}, False),
-        ({"json": schema}, True),
-        (tag, True),
-    ]
-    with pytest.raises(
-        VLLMValidationError, match=r"leaves 4 tokens; .* takes \d+"
-    ) as refused:
-        llm.generate(["x"], params_of(tag, theirs=True, max_tokens=4), use_tqdm=False)
-    least = int(re.search(r"takes (\d+)", str(refused.value))[1])
-    rooms = [least, least + 2, 40, 80]
-    every = [
-        params_of(form, theirs=own, max_tokens=room, n=2)
-        for room in rooms
-        for form, own in forms
-    ]
-    prompts = ["Write down who it is: " * (6 + at % 6) for at in range(len(every))]
-    outputs = llm.generate(prompts, every, use_tqdm=False)
-    ended = [completion for output in outputs for completion in output.outputs]
-    assert {completion.finish_reason for completion in ended} == {"stop"}
-    for completion in ended:
-        text = completion.text.removeprefix("<f>").removesuffix("</f>")
-        jsonschema.validate(json.loads(text), schema)
-    led = sum(completion.stop_reason == "close_before_length" for completion in ended)
-    assert figures(llm)["worker"]["led_outputs"] >= led > 4
-
-
-def test_reasoning_that_would_leave_no_room_is_led_to_an_answer(
-    llm, reconfigured, monkeypatch
-):
-    """The model never ends it, and its end has 17 tokens."""
-    outputs = llm.llm_engine.vllm_config.structured_outputs_config
-    monkeypatch.setattr(outputs, "reasoning_parser", "kimi_k3")
-    reconfigured(close_before_length=True)
-    schema = {"type": "array", "items": {"type": "string"}, "minItems": 1}
-    never = {"logit_bias": {1: -100}}
-    with pytest.raises(VLLMValidationError, match="leaves 20 tokens") as refused:
-        llm.generate("x", params_of({"json_schema": schema}, max_tokens=20, **never))
-    least = int(re.search(r"takes (\d+)", str(refused.value))[1])
-    every = [
-        params_of(form, theirs=own, max_tokens=least + more, n=3, **never)
-        for more in (0, 1, 30, 90)
-        for form, own in (({"json": schema}, True), ({"json_schema": schema}, False))
-    ]
-    prompts = ["Write down who it is: " * (1 + at % 6) for at in range(len(every))]
-    outputs = llm.generate(prompts, every, use_tqdm=False)
-    for completion in (one for output in outputs for one in output.outputs):
-        _, _, answer = completion.text.partition("<|close|>think<|sep|>")
-        jsonschema.validate(json.loads(answer), schema)
-        assert completion.finish_reason == "stop"
-        assert completion.stop_reason == "close_before_length"
 
 
 def test_other_parameters_keep_working(llm, checker):
@@ -304,21 +194,6 @@ def test_a_bad_spec_is_its_clients_error_alone(llm, serves, options, says):
     serves()
 
 
-def test_requests_that_are_aborted_leave_nothing_behind(llm, serves):
-    engine = llm.llm_engine
-    names = [f"gone-{number}" for number in range(6)]
-    for name in names:
-        engine.add_request(
-            name, "Once ", params_of({"regex": "[a-z]{200}"}, max_tokens=150)
-        )
-    for _ in range(6):
-        engine.step()
-    engine.abort_request(names)
-    finish(llm)
-    serves({"choice": ["k"]})
-    assert figures(llm)["running"] <= 1
-
-
 def test_what_separates_cached_prefixes_separates_what_outputs_teach(llm, monkeypatch):
     runtime = runner(llm).engine.pipeline.runtime
     salts = {}
@@ -337,54 +212,6 @@ def test_what_separates_cached_prefixes_separates_what_outputs_teach(llm, monkey
     assert none is None
     assert mine == same != yours
     assert not {"mine", "yours"} & {mine, yours}
-
-
-def test_a_worker_that_dies_takes_no_request_with_it(llm, checker):
-    metrics = runner(llm).engine.pipeline.metrics
-    form = {"regex": "[a-d]{60}"}
-    before = metrics().worker.restarts
-    for number in range(4):
-        llm.llm_engine.add_request(
-            f"kept-{number}", "Once ", params_of(form, max_tokens=80)
-        )
-
-    def kill(step):
-        if step == 8:
-            os.kill(
-                runner(llm).engine.pipeline.runtime.supervisor.worker_pid,
-                signal.SIGKILL,
-            )
-
-    done = finish(llm, kill)
-    assert len(done) == 4
-    for completion in done.values():
-        assert len(completion.text) == 60
-        checker(form, completion)
-    assert metrics().worker.restarts == before + 1
-
-
-def test_a_request_whose_options_leave_no_token_ends_as_an_error(
-    llm, checker, serves, caplog
-):
-    token = llm.get_tokenizer().encode("q", add_special_tokens=False)[-1]
-    cut = params_of(YES, allowed_token_ids=[token], n=2)
-    fine = params_of(YES, min_tokens=20)
-    outputs = llm.generate(
-        ["x", "x", "x"], [fine, cut, params_of(None, max_tokens=9)], use_tqdm=False
-    )
-    assert [one.finish_reason for one in outputs[1].outputs] == ["error", "error"]
-    assert (
-        "allowed_token_ids leave no token that the grammar allows"
-        in outputs[1].outputs[0].stop_reason
-    )
-    assert outputs[0].outputs[0].finish_reason == "stop"
-    checker(YES, outputs[0].outputs[0])
-    assert outputs[2].outputs[0].finish_reason in ("stop", "length")
-    assert re.search(
-        rf"request 0_{outputs[1].request_id}-\S*: output cut off: ", caplog.text
-    )
-    assert caplog.text.count("output cut off") == 2
-    serves(min_tokens=20)
 
 
 def test_a_request_that_its_grammar_fails_ends_as_an_error(
@@ -418,46 +245,6 @@ def test_a_request_that_its_grammar_fails_ends_as_an_error(
     assert done["good"].finish_reason == "stop"
     checker(form, done["good"])
     assert re.search(r"request bad-\S*: output cut off: ", caplog.text)
-
-
-def test_while_nothing_can_be_guided_running_requests_fail_and_new_ones_get_503(
-    llm, serves
-):
-    supervisor = runner(llm).engine.pipeline.runtime.supervisor
-    client = runner(llm).engine.pipeline.runtime
-    supervisor._deaths.clear()  # of other tests
-    for number in range(3):
-        form = {"regex": "[a-d]{400}"}
-        llm.llm_engine.add_request(
-            f"cut-{number}", "Once ", params_of(form, max_tokens=450)
-        )
-    llm.llm_engine.add_request("free", "Once ", params_of(None, max_tokens=60))
-    killed = set()
-
-    def kill(step):
-        pid = supervisor.worker_pid
-        if not client.refusing and pid is not None and pid not in killed:
-            killed.add(pid)
-            os.kill(pid, signal.SIGKILL)
-
-    done = finish(llm, kill)
-    assert [done[f"cut-{number}"].finish_reason for number in range(3)] == ["error"] * 3
-    assert "guided requests are refused" in done["cut-0"].stop_reason
-    assert done["free"].finish_reason in ("stop", "length")
-    time.sleep(vllm_health._FRESH_SECONDS)
-    with pytest.raises(
-        GracefulHTTPError, match=r"cannot be served now.*refused"
-    ) as caught:
-        llm.generate(["x"], params_of(YES), use_tqdm=False)
-    assert caught.value.http_status == 503
-    assert (
-        llm.generate(["x"], params_of(None), use_tqdm=False)[0].outputs[0].finish_reason
-        != "error"
-    )
-    client._refused_until = time.monotonic()  # the minute is over
-    time.sleep(vllm_health._FRESH_SECONDS)
-    serves()
-    assert llm.collective_rpc("guided_health") == [""]
 
 
 def test_steps_may_have_drafts_while_guided_requests_are_there(llm, monkeypatch):

@@ -1,4 +1,8 @@
-"""`benchmarks.replay` with a real vLLM: what its engines answer."""
+"""`benchmarks.replay` with a real vLLM: which documents are chosen, and what its engines
+answer."""
+
+import gzip
+import json
 
 import pytest
 
@@ -6,57 +10,44 @@ pytest.importorskip("vllm")
 
 from vllm_support import PATIENT
 
-from benchmarks.harness import Engine, ask
-from benchmarks.replay.__main__ import leg
-from benchmarks.replay.documents import Document
-from guided_plugin.cli.loading import load_vocabulary
-from guided_plugin.demo import MODEL_DIR
+from benchmarks.replay.__main__ import main
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"enum": ["ab", "cd"]}},
+    "required": ["name"],
+    "description": "plain words " * 200,
+}
+FILES = {
+    "BFCL_simple_1": [{"name": "ab"}, {"name": "ab", "extra": 1}],
+    "Github_easy---b": [{"name": "cd"}],
+}
+ENGINE = {"dtype": "float32", "enforce_eager": True}
+SIZES = "--longest 64 --rows 1,2 --queue 3 --least 3 --repetitions 1"
 
 
-def document(name, text, spec):
-    vocabulary = load_vocabulary(MODEL_DIR)
-    tokens = [*vocabulary.encode(text), vocabulary.stop_token_ids[0]]
-    return Document(name, spec, tokens, [False] * len(tokens), len(tokens))
-
-
-def test_an_engine_answers_with_documents_and_those_that_the_grammar_refuses_are_counted(
-    tmp_path, monkeypatch
-):
-    spec = {"json_schema": {"type": "array", "items": {"enum": ["ab", "cd"]}}}
-    texts = ['["ab","cd"]', '["cd"]', '["ab","xy"]']
-    legs = [
-        leg(kind, "compact", [document(text, text, guide) for text in texts], 7)
-        for kind, guide in (("tools", spec), ("free", None))
-    ]
-    question = {
-        "model": str(MODEL_DIR),
-        "legs": legs,
-        "guided": True,
-        "new": True,
-        "engine": {"dtype": "float32", "enforce_eager": True},
-        "device": "cpu",
-        "longest": 64,
-        "rows": [1, 2],
-        "queue": 3,
-        "least": 3,
-        "repetitions": 1,
-        "turns": str(tmp_path / "turns"),
-    }
+def test_documents_are_replayed_in_engines(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
-    plugin = {"take_over": True, **PATIENT}
-    engine = Engine("guided", "benchmarks.replay.child", question, plugin, v2=False)
-    result = ask(engine, 240)
-    # Three documents and a batch of one; six and a batch of two. The grammar refuses
-    # every third document.
-    assert [
-        (one["kind"], one["rows"], one["outputs"], one["wrong"])
-        for one in result["figures"]
-    ] == [
-        ("tools", 1, 4, 1),
-        ("free", 1, 4, 0),
-        ("tools", 2, 8, 2),
-        ("free", 2, 8, 0),
-    ]
-    assert {
-        (one["forwards_per_token"], one["unforced"]) for one in result["figures"]
-    } == {(1.0, 0)}
+    sample = tmp_path / "sample"
+    sample.mkdir()
+    for name, documents in FILES.items():
+        tests = [{"valid": True, "data": data} for data in documents]
+        file = {"schema": SCHEMA, "tests": [*tests, {"valid": False, "data": {}}]}
+        (sample / f"{name}.json").write_text(json.dumps(file))
+    out = tmp_path / "replay.json.gz"
+    common = ["--sample", str(sample), *SIZES.split(), "--out", str(out)]
+    where = ["--device", "cpu", "--runner", "v1", "--engine", json.dumps(ENGINE)]
+    assert main([*common, *where, "--ways", "fast"]) == 2
+    words = ["--kinds", "tools,free", "--ways", "guided+new"]
+    words += ["--plugin", json.dumps(PATIENT)]
+    assert main([*common, *where, *words]) == 0, capsys.readouterr().err
+    written = json.loads(gzip.decompress(out.read_bytes()))
+    # That with a member which the closed schema doesn't name is no document.
+    assert written["left_out"] == {"tools compact": 1}
+    assert {one["documents"] for one in written["counts"][:1]} == {1}
+    found = {(one["kind"], one["rows"]): one for one in written["figures"]}
+    assert sorted(found) == [("free", 1), ("free", 2), ("tools", 1), ("tools", 2)]
+    for (_, rows), one in found.items():
+        assert (one["outputs"], one["wrong"], one["unforced"]) == (4 * rows, 0, 0)
+        assert one["tokens_per_second"] > 0
+    assert "forwards" in capsys.readouterr().out
