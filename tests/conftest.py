@@ -37,12 +37,6 @@ def byte_vocabulary() -> Vocabulary:
     return BYTES
 
 
-@pytest.fixture(scope="session")
-def byte_stop(byte_vocabulary: Vocabulary) -> int:
-    """The stop token of `byte_vocabulary`."""
-    return byte_vocabulary.stop_token_ids[0]
-
-
 @pytest.fixture(params=["inline", "process"])
 def mode(request: pytest.FixtureRequest) -> str:
     """Both places where grammars can work."""

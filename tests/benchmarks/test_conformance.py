@@ -1,18 +1,13 @@
 """Raw files of conformance, and samples of real schemas."""
 
 import gzip
-import io
 import json
-import tarfile
 
 import pytest
 
 from benchmarks.conformance.__main__ import main
 from benchmarks.paired import main as paired
-from benchmarks.samples import TextTokens, open_sample
 from guided_plugin.demo import MODEL_DIR
-from guided_plugin.errors import VocabularyError
-from guided_plugin.grammar.vocabulary import Vocabulary
 
 
 def case(schema, *tests):
@@ -80,43 +75,3 @@ def test_schemas_in_turns_with_llguidance(sample, capsys):
     assert paired([str(sample), "--tokenizer", str(MODEL_DIR)]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.split() == ["schemas", "3.000", "3.000", "1.00"]
-
-
-def test_an_archive_writes_nowhere_else(tmp_path):
-    members = {"../outside.json": b"1", "/root.json": b"2", "../../outside.json": b"3"}
-    with tarfile.open(tmp_path / "deep.tar", "w") as tar:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    with open_sample(tmp_path / "deep.tar") as files:
-        found = sorted(path.read_bytes() for path in files.values())
-        assert found == [b"1", b"2", b"3"]
-        assert len({path.parent for path in files.values()}) == 1
-    assert list(tmp_path.rglob("*.json")) == []
-
-
-def test_texts_as_tokens(byte_vocabulary):
-    pieces = byte_vocabulary.tokens
-    found = [pieces[t] for t in TextTokens(byte_vocabulary)('{"é":true')]
-    assert found == [
-        b'{"',
-        "é".encode(),
-        b'":',
-        b"true",
-    ]
-    # An encoder that changes the text, or takes it for a control token, isn't used for
-    # that text.
-    for wrong in ([1], [byte_vocabulary.stop_token_ids[0]]):
-        tokens = TextTokens(
-            Vocabulary(
-                pieces,
-                (266,),
-                frozenset({266}),
-                encode=lambda _, w=wrong: w,
-            )
-        )
-        assert b"".join(pieces[t] for t in tokens("</s>")) == b"</s>"
-        assert 266 not in tokens("</s>")
-    with pytest.raises(VocabularyError, match="no token spells byte 0x78"):
-        TextTokens(Vocabulary.from_tokens([b"a", b"</s>"], [1]))("x")

@@ -11,7 +11,6 @@ from guided_plugin.spec import OutputSpec
 
 CALL = {"type": "tag", "begin": "<f>", "end": "</f>"}
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
-DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 
 
 def statuses(schema, compiler, **options):

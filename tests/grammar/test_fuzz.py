@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from fuzz import SERIOUS, Fault, fuzz
 from oracle import OracleError, oracle, read_exactly
-from subjects import Mode, Subject, check, is_whole
+from subjects import Mode, check
 
 SEED = 20
 COUNT = 60
@@ -54,26 +54,3 @@ def test_a_fault_is_found(monkeypatch, allowed, kind, tag):
     mode = Mode(tag=tag)
     found = [one for one in check(schema, mode, Random(3)).findings if one.kind == kind]
     assert kind in Fault(0, mode, schema, found[0]).line()
-
-
-@pytest.mark.parametrize(
-    ("text", "whole"),
-    [
-        (b"", True),
-        (b"free text", True),
-        (b'<f>{"a": "</f>"}</f>', True),
-        (b"<f>1</f> and <f>2</f>", True),
-        (b"<f>1", False),
-        (b"<f>[1</f>", False),
-        (b"<f>1</f><f>", False),
-    ],
-)
-def test_whole_outputs_of_tags(text, whole):
-    assert is_whole(text) is whole
-
-
-def test_a_position_without_a_token_is_stuck():
-    subject = Subject({"type": "array", "items": {"type": "boolean"}}, Mode())
-    assert not subject.stuck(b"[tru")
-    assert subject.takes("[true]")
-    assert not subject.takes("[true")

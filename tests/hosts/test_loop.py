@@ -10,7 +10,6 @@ import numpy
 import pytest
 import torch
 from compilers import start
-from instances import laid_out
 from transformers import AutoModelForCausalLM
 
 import guided_plugin as gp
@@ -149,25 +148,6 @@ def test_guided_rows_are_valid_and_unguided_rows_untouched(parts, make_loop, sam
     assert [output.tokens for output in outputs[3:]] == [
         output.tokens for output in without[3:]
     ]
-
-
-@pytest.mark.parametrize("whitespace", ["compact", "spaced"])
-def test_rows_that_do_not_say_are_laid_out_as_configured(parts, make_loop, whitespace):
-    tokenizer, model, compiler = parts
-    config = gp.GuidedConfig(whitespace=whitespace, strict=False)
-    loop = make_loop(model, gp.GrammarCompiler(compiler.vocabulary, config=config))
-    # Closed, it would have no instances.
-    more = {"properties": {"a": {"type": "boolean"}}, "required": ["a"]}
-    opened = gp.OutputSpec.json_schema({"type": "object", "minProperties": 2, **more})
-    every = prompts(tokenizer)
-    outputs = loop.run([*every, every[0]], [*SPECS, opened], max_new_tokens=100)
-    assert [output.error for output in outputs] == [None] * 4
-    assert len(outputs[3].tokens) > 5
-    for demo, output in zip(DEMOS, outputs[:3], strict=True):
-        text = tokenizer.decode(output.tokens)
-        jsonschema.validate(json.loads(text), demo.schema)
-        assert text == laid_out(text, whitespace)
-        assert text != laid_out(text, "compact" if whitespace == "spaced" else "spaced")
 
 
 def test_sampling_repeats_by_its_seed(parts, make_loop):

@@ -200,37 +200,44 @@ def test_tokens_land_whatever_they_look_like(count):
 
 
 @pytest.mark.parametrize("rows", [1, 5, 33])
+@pytest.mark.parametrize("drafts", [None, 0, 2])
 @pytest.mark.parametrize(("size", "width"), [(70, 70), (70, 96), (5000, 5100)])
-def test_every_row_gets_the_mask_of_its_request(device, kernels, rows, size, width):
+def test_every_row_gets_the_mask_of_its_request_and_position(
+    device, kernels, rows, drafts, size, width
+):
     generator = torch.Generator().manual_seed(rows)
-    words = (size + 31) // 32
-    count = min(rows, 40)
-    mask = random_words((count, words), generator)
+    normal = functools.partial(torch.randn, generator=generator)
+    known = torch.randperm(64, generator=generator)[:rows].tolist()
+    guided = [index for at, index in enumerate(known) if at % 3 != 1]
     table = filled(64, -1)
-    indices = torch.randperm(64, generator=generator)[:rows]
-    guided = [row for row in range(rows) if row % 3 != 1]
-    for at, row in enumerate(guided):
-        table[indices[row]] = at
-    logits = torch.randn(
-        rows,
-        width,
-        generator=generator,
-    )
+    table[guided] = int32(range(len(guided)))
+    most = drafts or 0
+    batch = [
+        (index, at) for index in known for at in range(1 + most - index % 2 * most)
+    ]
+    if drafts is not None:
+        batch.append((-1, 0))  # of no request
+    mask = random_words((len(guided) * (1 + most), (size + 31) // 32), generator)
+    logits = normal(len(batch), width)
     expected = logits.clone()
-    chosen = int32(guided)
-    mask_rows_reference(
-        expected,
-        mask,
-        chosen,
-        size,
-    )
+    for row, (index, position) in enumerate(batch):
+        if index in guided:
+            own = position * len(guided) + guided.index(index)
+            mask_rows_reference(
+                expected,
+                mask[own : own + 1],
+                int32([row]),
+                size,
+            )
+    indices, positions = (int32(column, device) for column in zip(*batch, strict=True))
     found = logits.to(device)
     kernels.mask_rows(
         found,
         mask.to(device),
-        indices.to(device),
+        indices,
         table.to(device),
         size,
+        *(() if drafts is None else (positions, len(guided))),
     )
     assert torch.equal(found.cpu(), expected)
 
@@ -431,49 +438,6 @@ def test_whoever_sees_the_word_raised_sees_every_token():
         region.close()
 
 
-def test_with_drafts_every_row_gets_the_mask_of_its_position(device, kernels):
-    generator = torch.Generator().manual_seed(3)
-    size = 300
-    count = 4
-    mask = random_words((3 * count, 10), generator)
-    table = filled(16, -1)
-    order = [9, 2, 11, 5]
-    table[order] = torch.arange(count, dtype=torch.int32)
-    rows = [(5, 0), (5, 1), (3, 0), (9, 0), (9, 1), (9, 2), (2, 0), (-1, 0)]
-    logits = torch.randn(
-        len(rows),
-        320,
-        generator=generator,
-    )
-    expected = logits.clone()
-    guided = [
-        (row, order.index(index), position)
-        for row, (index, position) in enumerate(rows)
-        if index in order
-    ]
-    for row, place, position in guided:
-        own = position * count + place
-        mask_rows_reference(
-            expected,
-            mask[own : own + 1],
-            int32([row]),
-            size,
-        )
-    indices = int32([index for index, _ in rows], device)
-    positions = int32([position for _, position in rows], device)
-    found = logits.to(device)
-    kernels.mask_rows(
-        found,
-        mask.to(device),
-        indices,
-        table.to(device),
-        size,
-        positions,
-        count,
-    )
-    assert torch.equal(found.cpu(), expected)
-
-
 @pytest.mark.parametrize("drafts", [1, 3])
 @pytest.mark.parametrize("count", [1, 6, 200])
 def test_new_tokens_and_drafts_are_in_blocks(device, kernels, count, drafts):
@@ -521,88 +485,37 @@ def test_new_tokens_and_drafts_are_in_blocks(device, kernels, count, drafts):
     columns = [int32(column, device) for column in zip(*rows, strict=True)]
     there = lengths.to(device)
     tables = there, total.to(device), history.to(device), table.to(device)
+    known = torch.tensor(order, device=device), *tables
     found = kernels.gather_drafts(
-        torch.tensor(order, device=device), *tables, *columns, drafts
+        *known,
+        *columns,
+        drafts,
     )
     assert found.view(2 * drafts + 1, count).tolist() == expected
+    # Drafts in one row for each request, in an order of the batch's own, a part of a
+    # wider table, with a row that is not guided; the tokens are known now.
+    batch = [*chance.sample(order, count), unguided]
+    wide = [
+        [*own, *[-1] * (drafts + 1 - len(own)), 7][: drafts + 1]
+        for own in (proposed.get(index, [9]) for index in batch)
+    ]
+    own = torch.tensor(wide, device=device)[:, :drafts]
+    nothing = [[NO_TOKEN] * count] * (drafts + 1)
+    for given, shown in (
+        ((int32(batch, device), None, own), expected[drafts + 1 :]),
+        ((None, None, None), nothing[1:]),
+    ):
+        found = kernels.gather_drafts(
+            *known,
+            *given,
+            drafts,
+        )
+        assert found.view(2 * drafts + 1, count).tolist() == [*nothing, *shown]
     looked_at = torch.tensor(
         [index for index in order if grown[index] is not None], dtype=torch.long
     )
     lengths[looked_at] = total[looked_at]
     assert torch.equal(there.cpu(), lengths)
-
-
-@pytest.mark.parametrize("drafts", [1, 3])
-def test_drafts_in_one_row_for_each_request(device, kernels, drafts):
-    history = torch.randint(
-        0,
-        1000,
-        (16, 40),
-        dtype=torch.int32,
-        device=device,
-    )
-    total = torch.randint(
-        9,
-        40,
-        (16,),
-        dtype=torch.int32,
-        device=device,
-    )
-    lengths = filled(
-        16,
-        NEVER,
-        device,
-    )
-    table = filled(
-        16,
-        -1,
-        device,
-    )
-    order = torch.tensor([3, 9], device=device)
-    table[order] = torch.arange(
-        2,
-        dtype=torch.int32,
-        device=device,
-    )
-    known = order, lengths, total, history, table
-    # A batch in an order of its own, a row that is not guided, and a part of a wider
-    # table.
-    indices = int32([9, 5, 3], device)
-    proposed = torch.randint(
-        -1,
-        9,
-        (3, drafts + 1),
-        device=device,
-    )[:, :drafts]
-    found = (
-        kernels.gather_drafts(
-            *known,
-            indices,
-            None,
-            proposed,
-            drafts,
-        )
-        .view(-1, 2)
-        .tolist()
-    )
-    assert found[: drafts + 1] == [[NO_TOKEN] * 2] * (drafts + 1)
-    shown = proposed.where(proposed >= 0, NO_TOKEN).tolist()
-    assert found[drafts + 1 :] == [
-        list(pair)
-        for pair in zip(
-            shown[2],
-            shown[0],
-            strict=True,
-        )
-    ]
-    nothing = kernels.gather_drafts(
-        *known,
-        None,
-        None,
-        None,
-        drafts,
-    ).view(-1, 2)
-    assert nothing.tolist() == [[NO_TOKEN] * 2] * (2 * drafts + 1)
 
 
 @pytest.mark.parametrize("own", [True, False])

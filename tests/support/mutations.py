@@ -4,6 +4,7 @@ well formed."""
 from __future__ import annotations
 
 import copy
+import struct
 from typing import Any
 
 __all__ = [
@@ -47,24 +48,22 @@ def mutate_text(
 
 
 def mutate_bytes(chance, data, others):
-    """Some changes to bytes: flipped, cut, joined, and lengths that are not so."""
-    out = bytearray(data)
+    """Some changes to bytes, and lengths that are not so."""
+    text = data.decode("latin-1")
+    pieces = [struct.pack("<Q", length).decode("latin-1") for length in _LENGTHS]
     for _ in range(chance.choice((1, 1, 2, 6))):
-        at = chance.randint(0, len(out))
-        match chance.randrange(6):
-            case 0 | 1 if out:
-                out[at % len(out)] ^= chance.randrange(1, 256)
-            case 2:
-                del out[at : at + chance.choice((1, 4, 30))]
-            case 3:
-                out[at:at] = chance.randbytes(chance.choice((1, 4, 9)))
-            case 4:
-                other = chance.choice(others)
-                out[at:] = other[chance.randint(0, len(other)) :]
-            case _:
-                length = chance.choice((0, 5, 2**31, 2**40, 2**64 - 1))
-                out[at : at + 8] = length.to_bytes(8, "little")
-    return bytes(out)
+        if chance.random() < 0.1:
+            text = chance.choice(pieces) + text[8:]
+        text = mutate_text(
+            chance,
+            text,
+            [*pieces, *map(chr, range(256))],
+            [other.decode("latin-1") for other in others],
+        )
+    return text.encode("latin-1", "ignore")
+
+
+_LENGTHS = (0, 5, 2**31, 2**40, 2**64 - 1)
 
 
 def mutate_value(chance, value, values, names):

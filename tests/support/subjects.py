@@ -198,16 +198,6 @@ class Subject:
             if not rebuilds_shared(matcher):
                 return None if matcher.limit() else False
 
-    def stuck(self, text):
-        """Whether nothing is allowed after a text that is accepted."""
-        begin = text.decode(errors="ignore")
-        return WALKER.wander(
-            self.grammar,
-            Random(0),
-            0,
-            begin=begin,
-        ).stuck
-
     def allows(self, instance):
         """Whether the oracle allows an instance, whichever of two members of one name
         counts."""

@@ -4,13 +4,49 @@ import pytest
 import torch
 from generate_calls import MIXED
 from generating import PROMPTS, SPECS, encoded, random_model
-from listening import StepListener
 from transformers import LogitsProcessor, StoppingCriteria, set_seed
 
 import guided_plugin as gp
 from guided_plugin.errors import PluginError
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+class StepListener:
+    """Notes what the step hooks get, in order, and checks that they come in pairs with
+    truthful fields."""
+
+    def __init__(self):
+        self.calls = []
+        """The names of the hooks; other parties may add theirs."""
+        self.steps = []
+        self.tokens = []
+        """Of each step, one for each row."""
+        self.requests = {}
+        """The request in each slot."""
+
+    @gp.hookimpl
+    def request_added(self, request):
+        self.requests[request.slot] = request.request_id
+
+    @gp.hookimpl
+    def post_sampling(self, step):
+        self.calls.append("post_sampling")
+        self.steps.append(step)
+        self.tokens.append(step.tokens.tolist())
+        assert len(step.slots) == len(step.tokens)
+
+    @gp.hookimpl
+    def after_stop_criteria(self, step):
+        self.calls.append("after_stop_criteria")
+        assert step is self.steps[-1]
+        assert step.tokens.tolist() == self.tokens[-1]
+
+    def check_order(self):
+        """Each step once, from 0 on, and both hooks for each."""
+        assert [step.index for step in self.steps] == list(range(len(self.steps)))
+        hooks = ["post_sampling", "after_stop_criteria"]
+        assert self.calls == hooks * len(self.steps)
 
 
 @pytest.fixture

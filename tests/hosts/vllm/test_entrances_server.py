@@ -3,7 +3,6 @@ refused, never free."""
 
 import json
 import re
-import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -278,26 +277,3 @@ def test_a_background_response_is_refused_before_it_is_queued(server):
         ]
         == 400
     )
-
-
-def test_both_servers_guide_and_refuse(server):
-    def servers(said):
-        """The API servers whose log lines have a text."""
-        return set(
-            re.findall(
-                rf"^\(?(ApiServer_\d).*{said}", server.log.read_text(), re.MULTILINE
-            )
-        )
-
-    path, body, _ = ENTRANCES["completion"]
-    asked = [{**body, **xargs(regex)} for regex in (PATTERN, BROKEN)] * 2
-    both = {"ApiServer_0", "ApiServer_1"}
-    end = time.monotonic() + 120
-    while not both == servers("refused") == servers("Received request"):
-        assert time.monotonic() < end
-        with ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(lambda one: post(server, path, one), asked))
-        assert [status for status, _ in answers] == [200, 400, 200, 400]
-        assert all(
-            guided(json.loads(text)["choices"][0]["text"]) for _, text in answers[::2]
-        )
