@@ -36,6 +36,8 @@ def examine() -> dict[str, list[Finding]]:
         found = sections[name] = []
         try:
             found += look()
+        except ModuleNotFoundError as error:  # the section on versions tells
+            found.append(Finding("unknown", f"needs {error.name}"))
         # of a library that is broken: that is what people come here for
         except Exception as error:
             what = f"cannot be checked: {type(error).__name__}: {printable(error)}"
@@ -52,6 +54,8 @@ REQUIRED = {
     "transformers": "4.56",
 }
 """The oldest versions that serve, as pyproject.toml has them."""
+_OPTIONAL = ("xgrammar", "transformers")
+"""For EBNF grammars, and for `Guide` and the demo."""
 
 
 def versions() -> Iterator[Finding]:
@@ -65,7 +69,8 @@ def versions() -> Iterator[Finding]:
         try:
             found = version(package)
         except PackageNotFoundError:
-            yield Finding("problem", f"{package} is not installed", remedy)
+            status: Status = "note" if package in _OPTIONAL else "problem"
+            yield Finding(status, f"{package} is not installed", remedy)
             continue
         if _numbers(found) < _numbers(oldest):
             yield Finding(

@@ -17,10 +17,9 @@ from typing import Any, Literal
 
 from guided_plugin.config import GuidedConfig, Mode
 from guided_plugin.errors import (
-    BusyError,
-    CompileLimitError,
     ConfigError,
     GuidedError,
+    MissingPackageError,
     PipelineError,
 )
 from guided_plugin.ipc import processors
@@ -189,11 +188,12 @@ def _compiles(compiler: Any, name: str) -> Finding:
         else:
             compiler.compile(OutputSpec.json_schema(_SCHEMA, backend=name))
     except Exception as error:  # a native library may raise anything
-        remedy = f"pip install --force-reinstall {name}"
-        # the machine is slow, the backend is whole
-        if isinstance(error, BusyError | CompileLimitError):
-            remedy = error.hint
-        return Finding("problem", f"{name} does not compile: {_text(error)}", remedy)
+        hint = error.hint if isinstance(error, GuidedError) else ""
+        return Finding(
+            "unknown" if isinstance(error, MissingPackageError) else "problem",
+            f"{name} does not compile: {_text(error)}",
+            hint or f"pip install --force-reinstall {name}",
+        )
     return Finding(
         "ok", f"{name} compiles its first spec in {time.perf_counter() - start:.1f} s"
     )
@@ -202,6 +202,8 @@ def _compiles(compiler: Any, name: str) -> Finding:
 def _decodes(compiler: Any, mode: Mode) -> Finding:
     try:
         milliseconds, wrong = _run(compiler, mode)
+    except ModuleNotFoundError:
+        raise
     except Exception as error:  # of the machine: memory, processes, the device
         hint = error.hint if isinstance(error, GuidedError) else ""
         return Finding(
