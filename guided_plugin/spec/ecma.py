@@ -1,5 +1,5 @@
 """Regular expressions as trees: one dialect, ECMA 262 with its `u` flag. Depends on
-errors and properties.
+errors.
 
 Every construct means what the dialect says or is refused, with its place. Refused are
 those that describe no regular language (backreferences, word boundaries, lookbehind)
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
 from guided_plugin.errors import UnsupportedSpecError, shown
-from guided_plugin.spec.properties import canonical_property
 
 MAX_CODE = sys.maxunicode
 
@@ -25,13 +25,9 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Characters:
-    """One character out of ranges and general categories of Unicode; out of nothing, it matches no
-    text."""
+    """One character out of ranges; out of nothing, it matches no text."""
 
     ranges: Ranges = ()
-    properties: tuple[str, ...] = ()
-    """Without the backslash: `p{L}`, `P{Lu}`."""
-    negated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +98,12 @@ SPACES: Ranges = (
     (0x3000, 0x3000),
     (0xFEFF, 0xFEFF),
 )
-LINE_ENDS: Ranges = ((10, 10), (13, 13), (0x2028, 0x2029))
-"""What a dot leaves out."""
+_LINE_ENDS: Ranges = ((10, 10), (13, 13), (0x2028, 0x2029))
 
 _CLASSES = {"d": DIGITS, "w": WORD, "s": SPACES}
 
 
-def complement(ranges: Ranges) -> Ranges:
+def complement(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """Every other code point."""
     result = []
     next_code = 0
@@ -119,6 +114,10 @@ def complement(ranges: Ranges) -> Ranges:
     if next_code <= MAX_CODE:
         result.append((next_code, MAX_CODE))
     return tuple(result)
+
+
+ANY = Characters(complement(()))
+DOT = Characters(complement(_LINE_ENDS))
 
 
 def meet(ranges: Ranges, others: Ranges) -> Ranges:
@@ -150,6 +149,7 @@ def parse(pattern: str) -> Node:
 
 _ESCAPE_IT = "put a backslash before it if it is meant literally"
 _NOT_REGULAR = "write the pattern without it: grammars express regular languages only"
+_NO_PROPERTY = r"write its characters as ranges, as in [A-Za-z\u00c0-\u024f]"
 _OTHER_DIALECT = "patterns are regular expressions of ECMA 262; write it in its syntax"
 
 _QUANTIFIER = re.compile(r"[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\}")
@@ -158,7 +158,6 @@ _NEARLY = re.compile(r"\{\s*(?:[0-9]+\s*(?:,\s*[0-9]*\s*)?|,\s*[0-9]*\s*)\}")
 _GROUP = re.compile(r"\((?:\?(?::|=|!|P?<[A-Za-z_$][A-Za-z0-9_$]*>)|(?!\?))")
 _HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|u\{([0-9A-Fa-f]+)\}")
 _LOW_SURROGATE = re.compile(r"\\u([dD][c-fC-F][0-9A-Fa-f]{2})")
-_PROPERTY = re.compile(r"[pP]\{([A-Za-z0-9_]+(?:=[A-Za-z0-9_]+)?)\}")
 _POSIX = re.compile(r"\[[:.=][^\]]*[:.=]\]")
 
 _CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11}
@@ -271,7 +270,7 @@ class _Parser:
         self.at += 1
         if char in "^$":
             return Anchor(char == "^")
-        return Characters(LINE_ENDS, negated=True) if char == "." else _one(ord(char))
+        return DOT if char == "." else _one(ord(char))
 
     def group(self, depth: int) -> Node:
         opening = _GROUP.match(self.pattern, self.at)
@@ -305,7 +304,7 @@ class _Parser:
             return _one(ord(rest))
         self.at = start
         if rest in "pP":
-            return self.property()
+            self.refuse("a property of Unicode", _NO_PROPERTY)
         if rest in "xuc":
             return _one(self.code())
         if rest == "0" or (in_class and rest.isdigit()):
@@ -317,17 +316,6 @@ class _Parser:
                 f"\\{rest}, which ECMA 262 does not have,", _OTHERS_ESCAPES[rest]
             )
         return self.refuse(f"the unknown escape \\{rest}", _OTHER_DIALECT)
-
-    def property(self) -> Characters:
-        found = _PROPERTY.match(self.pattern, self.at + 1)
-        name = canonical_property(found[1]) if found else None
-        if found is None or name is None:
-            self.refuse(
-                "an unknown property",
-                r"known are general categories, as in \p{Lu}; write others as ranges, as in [\u0370-\u03ff]",
-            )
-        self.at = found.end()
-        return Characters(properties=(f"{found[0][0]}{{{name}}}",))
 
     def code(self) -> int:
         control = self.pattern[self.at + 2 : self.at + 3]
@@ -354,11 +342,9 @@ class _Parser:
         negated = self.take("^")
         self.bracket_in_class |= self.startswith("]")
         ranges: list[tuple[int, int]] = []
-        properties: list[str] = []
         while not self.take("]"):
             first = self.member(opening)
             ranges += first.ranges
-            properties += first.properties
             # A hyphen at the end of the class, or next to a class, stands for itself.
             if not _is_one(first) or not self.startswith("-") or self.startswith("-]"):
                 continue
@@ -371,7 +357,7 @@ class _Parser:
                 self.refuse("a range whose ends are the wrong way round", "swap them")
             else:
                 ranges[-1] = (ranges[-1][0], last.ranges[0][1])
-        return Characters(tuple(ranges), tuple(properties), negated)
+        return Characters(complement(ranges) if negated else tuple(ranges))
 
     def member(self, opening: int) -> Characters:
         if self.at >= len(self.pattern):
@@ -392,8 +378,4 @@ def _one(code: int) -> Characters:
 
 
 def _is_one(found: Characters) -> bool:
-    return (
-        not found.properties
-        and len(found.ranges) == 1
-        and found.ranges[0][0] == found.ranges[0][1]
-    )
+    return len(found.ranges) == 1 and found.ranges[0][0] == found.ranges[0][1]

@@ -322,7 +322,7 @@ def whitespace_of(pattern: Any, where: str) -> Literal["compact", "flexible"]:
             error.what, where=where, hint=error.hint or _PATTERN_HINT
         ) from None
     match found:
-        case Repeat(Characters(ranges, (), False), 0, None):
+        case Repeat(Characters(ranges), 0, None):
             if all(
                 any(low <= ord(one) <= high for low, high in ranges)
                 for one in " \n\t\r"

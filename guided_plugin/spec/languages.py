@@ -13,6 +13,7 @@ from functools import cache, partial
 
 from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.spec.ecma import (
+    ANY,
     Alternation,
     Anchor,
     Both,
@@ -27,8 +28,8 @@ from guided_plugin.spec.ecma import (
 )
 from guided_plugin.spec.memo import remembered, texts_bytes
 
-ANY = Characters(negated=True)
 ANYTHING = Repeat(ANY, 0, None)
+_SOMETHING = Repeat(ANY, 1, None)
 EMPTY = Sequence()
 NOTHING = Characters()
 """Matches no text."""
@@ -36,8 +37,6 @@ NOTHING = Characters()
 _MOST_NODES = 20_000
 """Nodes of a tree besides what its pattern has: anchors in optional parts may double
 what follows them. Chosen, not measured."""
-_MOST_UNROLLED = 32
-"""Repetitions of a part with an anchor that are written out. Chosen, not measured."""
 
 
 def tree_bytes(source: str, tree: Node) -> int:
@@ -144,7 +143,9 @@ class _Resolver:
         if _free(node):
             self.spend(sum(1 for _ in _nodes(node)))
             if start and nullable(node) and then(True) != then(False):
-                return _any_of([then(True), _joined(_filled(node), then(False))])
+                if node != ANYTHING:
+                    raise _NotRegularError("a part that may be empty before a `^`")
+                return _any_of([then(True), _joined(_SOMETHING, then(False))])
             return _joined(node, then(False))
         self.spend(1)
         match node:
@@ -167,83 +168,18 @@ class _Resolver:
         raise _NotRegularError("a lookahead in an unknown place")
 
     def repeated(self, repeat: Repeat, then: _Then, start: bool) -> Node | None:
-        """A repetition of a part with anchors or lookahead."""
-        part = repeat.part
-        low = repeat.low
-        high = repeat.high
-        if high == 0:
+        """A repetition of a part with anchors or lookahead: such a part may be left
+        out, and no more."""
+        if repeat.high == 0:
             return then(start)
-        if high == 1:
-            once = self.followed(flat(part), then)
-            return _any_of([then(start) if low == 0 else None, once(start)])
-        if any(isinstance(each, Look) for each in _nodes(part)):
-            raise _NotRegularError("a lookahead inside a repetition")
-        if low > 0:
-            if low > _MOST_UNROLLED:
-                raise _NotRegularError("an anchor inside a repetition of many times")
-            rest = Repeat(part, 0, None if high is None else high - low)
-            return self.followed([*[part] * low, rest], then)(start)
-        # An iteration that ends the text is the last one; one at its start that is
-        # empty says nothing.
-        fewer = None if high is None else high - 1
-        inner = _unended(part)
-        between = self.at(inner, _end, False)
-        last = self.at(part, lambda first: _empty_only(then(first)), False)
-        if not start:
-            ending = _joined(_times(between, fewer), last)
-            return _any_of([_joined(_times(between, high), then(False)), ending])
-        first = self.at(inner, _end, True)
-        later = self.repeated(Repeat(part, 0, fewer), then, False)
-        alone = self.at(part, lambda first: _empty_only(then(first)), True)
-        return _any_of([then(True), alone, _joined(first and _filled(first), later)])
+        if repeat.high != 1:
+            raise _NotRegularError("an anchor or a lookahead inside a repetition")
+        once = self.followed(flat(repeat.part), then)
+        return _any_of([then(start) if repeat.low == 0 else None, once(start)])
 
 
 def _empty_only(rest: Node | None) -> Node | None:
     return EMPTY if rest is not None and nullable(rest) else None
-
-
-def _times(part: Node | None, high: int | None) -> Node:
-    return EMPTY if part is None else Repeat(part, 0, high)
-
-
-def _filled(node: Node) -> Node | None:
-    """The texts of a part without anchors, except the empty one."""
-    if not nullable(node):
-        return node
-    match node:
-        case Alternation(options):
-            return _any_of(list(map(_filled, options)))
-        case Repeat(part, _, high) if (
-            high != 0 and (filled := _filled(part)) is not None
-        ):
-            return Repeat(filled, 1, high)
-        case Sequence((head, *others)):
-            rest = Sequence(tuple(others))
-            return _any_of([_joined(_filled(head), rest), _filled(rest)])
-    return None
-
-
-def _unended(node: Node) -> Node:
-    """A part where the text does not end: end anchors in it match nothing."""
-    match node:
-        case Anchor(start=False):
-            return NOTHING
-        case Sequence(parts):
-            inner = tuple(map(_unended, parts))
-            return NOTHING if NOTHING in inner else Sequence(inner)
-        case Alternation(options):
-            return (
-                _any_of([one for one in map(_unended, options) if one != NOTHING])
-                or NOTHING
-            )
-        case Repeat(part, low, high):
-            inside = _unended(part)
-            return (
-                Repeat(inside, low, high)
-                if inside != NOTHING
-                else (NOTHING if low else EMPTY)
-            )
-    return node
 
 
 def _grouped(parts: Iterable[Node]) -> list[Node]:

@@ -11,7 +11,6 @@ from guided_plugin.grammar.llguidance.lark.patterns import matches
 from guided_plugin.spec.ecma import (
     parse,
 )
-from guided_plugin.spec.properties import canonical_property, has_property
 
 TABLES = json.loads(Path(__file__).with_name("ecma.json").read_bytes())
 
@@ -37,18 +36,3 @@ def test_what_is_refused_and_where(pattern, what, position):
     assert what in caught.value.what
     assert f"at position {position} of" in caught.value.what
     assert caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("written", "name"),
-    TABLES["names_of_properties"],
-)
-def test_names_of_properties(written, name):
-    assert canonical_property(written) == name
-
-
-def test_the_characters_of_properties():
-    assert has_property("p{P}", 34)
-    assert not has_property("P{P}", 34)
-    assert has_property("p{Cc}", 1)
-    assert has_property("p{LC}", 65)

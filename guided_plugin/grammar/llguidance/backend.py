@@ -323,14 +323,9 @@ class LLGuidanceBackend:
         if first.is_error():
             raise too_entangled(spec, first_line(first.get_error()))
         # What the first check would wait for.
-        _ = (
-            self._spellings.table(Mode.BETWEEN),
-            self._spellings.opening,
-            self._spellings.spaces,
-        )
+        _ = self._spellings.table(Mode.BETWEEN), self._spellings.opening
         controls = frozenset(self._tokenizers.controls)
-        is_json = spec.kind == "json_schema"
-        return DistinctRules(first.deep_copy, self._spellings, controls, is_json)
+        return DistinctRules(first.deep_copy, self._spellings, controls)
 
     def start(
         self, grammar: Grammar, stop_token_ids: tuple[int, ...]

@@ -188,9 +188,9 @@ def _inner_grammar(
         raise kind(error.what, where=where, hint=error.hint) from None
     if lowered.distinct:
         raise UnsupportedSpecError(
-            "`uniqueItems`, and counts of unlisted properties, are not enforced inside a grammar",
+            "`uniqueItems` is not enforced inside a grammar",
             where=place_in("grammar", spec.text, piece.start),
-            hint="leave them out, or send the schema as json_schema or in a structural tag",
+            hint="leave it out, or send the schema as json_schema or in a structural tag",
         )
     layout = spec.layout
     return written(schemas, lowered.symbol, "", layout, spec.bounds.max_whitespace)

@@ -127,14 +127,8 @@ class _Schemas(GenerateJsonSchema):
         return super().enum_schema(schema)
 
     def set_schema(self, schema: Any) -> dict[str, Any]:
-        """Refuses items that Python cannot hash; of a set of anything, items are
-        scalars."""
+        """Of a set of anything, items are scalars."""
         made = super().set_schema(schema)
-        if any(map(_unhashable, _nodes(schema.get("items_schema", {})))):
-            hint = (
-                "use a list, or items that Python can hash: frozen dataclasses, tuples"
-            )
-            raise SpecError("the items of a set must be hashable", hint=hint)
         return {**made, "items": made.get("items") or _SCALARS}
 
     frozenset_schema = set_schema
@@ -147,12 +141,6 @@ def _need_forms(values: list[Any]) -> None:
             if isinstance(value, enum.Enum):
                 hint = "use the Enum itself, or a Literal of the values"
             raise SpecError(f"{shown(value)} has no form in JSON", hint=hint)
-
-
-def _unhashable(node: Mapping[str, Any]) -> bool:
-    return node["type"] in ("list", "set", "dict", "typed-dict") or (
-        isinstance(node.get("cls"), type) and node["cls"].__hash__ is None
-    )
 
 
 def _number(value: Any) -> int | float:

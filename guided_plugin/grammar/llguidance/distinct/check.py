@@ -6,25 +6,23 @@ repeated item could come. Depends on track and spellings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from guided_plugin.grammar.base import MaskArray
+from guided_plugin.grammar.llguidance.distinct.seen import Seen
 from guided_plugin.grammar.llguidance.distinct.spellings import (
     Ids,
-    Mode,
     Spelled,
     Spellings,
     forbid,
 )
-from guided_plugin.grammar.llguidance.distinct.track import ENDS, State, Track, checked
-from guided_plugin.grammar.llguidance.lark.objects import FEW_NAMES
+from guided_plugin.grammar.llguidance.distinct.track import Track
 
-_SEVERAL = 2
-"""With so many ways to go on, one is left when an item ends."""
+_OPEN = ord("[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +34,6 @@ class DistinctRules:
     spellings: Spellings
     controls: frozenset[int]
     """The control tokens that it may name."""
-    is_json: bool
-    """Whether quotes always stand around JSON strings: what clients write may have
-    other texts in them."""
 
 
 class DistinctCheck:
@@ -90,32 +85,14 @@ class DistinctCheck:
         else."""
         state = self._track.state
         table = self._rules.spellings.table(state.mode)
-        opening = _allowed(row, self._rules.spellings.opening)
-        if self._rules.is_json and state.mode >= Mode.STRING:
-            opening = [token for token in opening if b'"' in self._tokens[token]]
-        doubtful = self._opening(opening)
-        if state.frame is not None:
-            banned = list(_banned(state, table))
-            if banned:
-                forbid(row, np.concatenate(banned))
-            doubtful += [*_allowed(row, table.zeros), *_allowed(row, table.spaced)]
-            ways = self._track.insides()
-            if ways is not None:
-                for token in _allowed(row, self._rules.spellings.spaces):
-                    if not self._track.reaches(self._tokens[token], ways):
-                        forbid(row, np.array([token]))
-            if state.mode is Mode.SCALAR and state.text.endswith(b".0"):
-                for end in ENDS:
-                    doubtful += _allowed(row, table.beginning(bytes([end])))
+        if state.seen is None:
+            doubtful = self._opening(_allowed(row, self._rules.spellings.opening))
+        else:
+            if not state.behind:
+                rests = state.seen.beyond(state.text)
+                forbid(row, *map(table.beginning, rests))
             crossing = _allowed(row, table.between)
-            if crossing and self._has_room(state):
-                crossing = [token for token in crossing if token not in table.opens]
-                crossing = [
-                    token
-                    for token in crossing
-                    if not _is_fresh(state, table.halves.get(token))
-                ]
-            doubtful += crossing
+            doubtful = self._crossing(crossing, table, state.seen)
         # Tokens that differ in whitespace have the same answer.
         fits: dict[bytes, bool] = {}
         for token in doubtful:
@@ -126,14 +103,13 @@ class DistinctCheck:
                 forbid(row, np.array([token]))
 
     def _opening(self, tokens: list[int]) -> list[int]:
-        """Those of some tokens that open a container whose items must be distinct."""
+        """Those of some tokens that open an array whose items must be distinct."""
         heads: dict[bytes, bool] = {}
         found = []
         for token in tokens:
             text = self._tokens[token]
-            for head in (
-                text[: at + 1] for at, byte in enumerate(text) if byte in b"[{"
-            ):
+            heads_of = (text[: at + 1] for at, byte in enumerate(text) if byte == _OPEN)
+            for head in heads_of:
                 if head not in heads:
                     heads[head] = self._track.begins_checked(head)
                 if heads[head]:
@@ -141,59 +117,24 @@ class DistinctCheck:
                     break
         return found
 
-    def _has_room(self, state: State) -> bool:
-        """Whether all items in progress may go on in several ways: when one ends, the
-        next may begin as it did. False where that is not known."""
-        items: list[tuple[bytes, set[bytes]]] = []
-        for frame, seen in checked(state.frame):
-            text = state.written[frame.start :]
-            if frame.names:
-                if frame.count + 1 >= FEW_NAMES:
-                    return False
-            elif frame.start >= 0:
-                if seen.openings or not seen.steady or not text.strip(b"[{"):
-                    return False
-                items.append((text, seen.dead))
-        if not items:
-            return True
-        ways = 0
-        for byte in self._track.allowed():
-            if state.mode < Mode.STRING and byte in ENDS:
-                continue
-            way = bytes([byte])
-            # What follows a number's point may be no other number.
-            same = state.mode is Mode.SCALAR and (state.text + way).endswith(
-                (b".", b".0")
-            )
-            ways += not same and all(text + way not in dead for text, dead in items)
-            if ways == _SEVERAL:
-                return True
-        return False
-
-
-def _banned(state: State, table: Spelled) -> Iterator[Ids]:
-    """Tokens that lead to a dead text."""
-    for frame, seen in checked(state.frame):
-        if frame.start >= 0:
-            text = state.written[frame.start :]
-            for rest in seen.beyond(text):
-                yield table.beginning(rest)
-
-
-def _is_fresh(state: State, halves: tuple[bytes, bytes] | None) -> bool:
-    """Whether a token that ends an item and begins another surely leaves something to
-    that one."""
-    if halves is None or state.frame is None:
-        return False
-    end, begun = halves
-    seen = state.frame.seen
-    if seen is None:
-        return True
-    if state.frame.names or any(
-        begun[:size] in seen.dead for size in range(1, len(begun) + 1)
-    ):
-        return False
-    return not (state.written[state.frame.start :] + end).startswith(begun.rstrip())
+    def _crossing(self, tokens: list[int], table: Spelled, seen: Seen) -> list[int]:
+        """Those of some tokens that end an item and begin another which do not surely
+        leave something to that one."""
+        if not tokens or self._track.state.behind or not seen.steady:
+            return tokens
+        text = self._track.state.text
+        room = self._track.has_room()
+        found = []
+        for token in tokens:
+            if token in table.halves:
+                end, begun = table.halves[token]
+                sizes = range(1, len(begun) + 1)
+                dead = any(begun[:size] in seen.dead for size in sizes)
+                alike = (text + end).startswith(begun.rstrip())
+                if not dead and (not alike or (room and text.startswith(begun))):
+                    continue
+            found.append(token)
+        return found
 
 
 def _allowed(row: MaskArray, tokens: Ids) -> list[int]:

@@ -1,9 +1,8 @@
-"""The items of one array so far, or names of one object, and the texts from which only
-these can come.
+"""The items of one array so far, and the texts from which only these can come.
 
 A text is *dead* when all that can become of it is there already: the whole text of an
 item, and every beginning of it from which nothing else can come. Equal items have the
-same text, which the grammar and the track see to. Depends on spellings.
+same text, which the grammar and the track see to. Depends on the emitter.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from guided_plugin.grammar.llguidance.distinct.spellings import only_opens
 from guided_plugin.grammar.llguidance.lark.emitter import PLAIN
 
 
 class Seen:
     """Items in their order, which may be cut off again from the end."""
 
-    __slots__ = ("_explored", "_sorted", "dead", "marks", "openings", "values")
+    __slots__ = ("_explored", "_sorted", "dead", "marks", "values")
 
     def __init__(self, marks: int = 0, values: Iterable[bytes] = ()) -> None:
         self.marks = marks
@@ -31,8 +29,6 @@ class Seen:
         """The dead beginnings of each item for which they are known."""
         self.dead: set[bytes] = set()
         self._sorted: list[bytes] = []
-        self.openings: set[bytes] = set()
-        """Dead texts with which values of many kinds begin."""
 
     @property
     def steady(self) -> bool:
@@ -46,7 +42,6 @@ class Seen:
         other._explored = [*self._explored]
         other.dead = {*self.dead}
         other._sorted = [*self._sorted]
-        other.openings = {*self.openings}
         return other
 
     def add(self, count: int, value: bytes) -> bool:
@@ -64,7 +59,6 @@ class Seen:
         while len(self._explored) > len(self.values):
             for text in self._explored.pop():
                 self.dead.discard(text)
-                self.openings.discard(text)
                 del self._sorted[bisect_left(self._sorted, text)]
 
     def unexplored(self) -> Iterator[bytes]:
@@ -80,8 +74,6 @@ class Seen:
             self.dead.add(text)
             self._explored[-1].append(text)
             insort(self._sorted, text)
-            if only_opens(text):
-                self.openings.add(text)
 
     def beyond(self, text: bytes) -> Iterator[bytes]:
         """What leads from a text to a dead one, each without those that it leads to

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from functools import cached_property
 
@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guided_plugin.grammar.base import MaskArray
-from guided_plugin.grammar.layout import SPACES
 from guided_plugin.grammar.vocabulary import Vocabulary
 
 Ids = NDArray[np.int64]
@@ -27,12 +26,9 @@ SCALAR = frozenset(b"0123456789+-.eEtrufalsn")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
 _REST_OF_STRING = re.compile(rb'(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
 _SPACES = re.compile(_STRING.pattern + rb"|[ \t\n\r]+", re.DOTALL)
-_ONLY_SPACES = re.compile(rb"[ \t\n\r]+")
 _FLAT = re.compile(rb'[ \t\n\r]*([^"\\,:\[\]{} \t\n\r]+)')
-_ZERO = re.compile(rb"(?:^0|\.0)[,\]} ]")
-_OPENING = re.compile(rb'[\[{]*["-]?')
 _FLAT_PAIR = re.compile(rb"[^\[\]{}:,]*,[^\[\]{}:,]*")
-_OPENED = re.compile(rb'[\[{][ \t\n\r]*["\[{}\]0-9tfn-][^,]*,')
+_OPENED = re.compile(rb'\[[ \t\n\r]*["0-9tfn-][^,]*,')
 
 
 class Mode(IntEnum):
@@ -44,11 +40,6 @@ class Mode(IntEnum):
     STRING = 2
     ESCAPED = 3
     """A backslash in a string."""
-
-
-def only_opens(text: bytes) -> bool:
-    """Whether a value has only just begun, so that nearly all may come of it."""
-    return _OPENING.fullmatch(text) is not None
 
 
 def spelling(token: bytes, mode: Mode) -> tuple[bytes, bytes]:
@@ -90,14 +81,10 @@ class Spelled:
     def __init__(self, tokens: tuple[bytes, ...], mode: Mode) -> None:
         self.texts: dict[int, bytes] = {}
         """Tokens with a comma between values, as they read."""
-        self.opens: set[int] = set()
-        """Those with nothing but brackets and quotes behind it."""
         self.halves: dict[int, tuple[bytes, bytes]] = {}
         """What stands before it and after it, where it is the only mark between
         values."""
         pairs: list[tuple[bytes, int]] = []
-        zeros: list[int] = []
-        spaced: list[int] = []
         for number, token in enumerate(tokens):
             if mode >= Mode.STRING and b'"' not in token and b"\\" not in token:
                 pairs.append((token, number))
@@ -108,25 +95,14 @@ class Spelled:
                 continue
             text, bare = spelling(token, mode)
             pairs.append((text, number))
-            if text[-1:] in (b"[", b"{") and token[-1] in SPACES:
-                spaced.append(number)
-            if _ZERO.search(bare):
-                zeros.append(number)
             comma = bare.find(b",")
             if comma < 0:
                 continue
             self.texts[number] = text
-            behind = text[comma + 1 :]
-            if only_opens(behind):
-                self.opens.add(number)
-            elif _FLAT_PAIR.fullmatch(bare):
-                self.halves[number] = (text[:comma], behind)
+            if _FLAT_PAIR.fullmatch(bare):
+                self.halves[number] = (text[:comma], text[comma + 1 :])
         self.between = _ids(self.texts)
         """Tokens with a comma between values."""
-        self.spaced = _ids(spaced)
-        """Tokens that end with an opening bracket and whitespace."""
-        self.zeros = _ids(zeros)
-        """Tokens in which a number may end as 1.0 does."""
         self._texts: list[bytes] = []
         """The texts of all tokens, sorted; `_ids` are their tokens."""
         self._ids = _ids(self._sorted(pairs))
@@ -167,17 +143,9 @@ class Spellings:
 
     @cached_property
     def opening(self) -> Ids:
-        """The tokens that may open a container and have a comma in it."""
-        return self._those(_OPENED.search)
-
-    @cached_property
-    def spaces(self) -> Ids:
-        """The tokens of whitespace alone."""
-        return self._those(_ONLY_SPACES.fullmatch)
-
-    def _those(self, fits: Callable[[bytes], object]) -> Ids:
-        """The tokens for which something is true."""
-        return _ids(number for number, token in enumerate(self.tokens) if fits(token))
+        """The tokens that may open an array and have a comma in it."""
+        texts = enumerate(self.tokens)
+        return _ids(number for number, text in texts if _OPENED.search(text))
 
     @cached_property
     def _tables(self) -> list[Spelled]:
@@ -195,8 +163,9 @@ def _ids(numbers: Iterable[int]) -> Ids:
     return np.fromiter(numbers, np.int64)
 
 
-def forbid(mask: MaskArray, ids: Ids) -> None:
+def forbid(mask: MaskArray, *several: Ids) -> None:
     """Take tokens out of a mask."""
-    bits = np.left_shift(1, ids & 31).astype(np.uint32)
-    kept = ~bits
-    np.bitwise_and.at(mask, ids >> 5, kept.view(np.int32))
+    for ids in several:
+        bits = np.left_shift(1, ids & 31).astype(np.uint32)
+        kept = ~bits
+        np.bitwise_and.at(mask, ids >> 5, kept.view(np.int32))

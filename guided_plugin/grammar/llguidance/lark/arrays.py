@@ -13,12 +13,10 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Array,
     Boolean,
     Constraint,
-    Literals,
     Null,
-    Object,
     String,
 )
-from guided_plugin.grammar.llguidance.lark.emitter import CHANGING, PLAIN, Emitter
+from guided_plugin.grammar.llguidance.lark.emitter import PLAIN, Emitter
 from guided_plugin.grammar.llguidance.lark.members import NAMED, Member, any_order
 from guided_plugin.grammar.llguidance.lark.patterns import few_strings
 from guided_plugin.grammar.llguidance.lark.ranges import Number
@@ -90,14 +88,9 @@ def _alike(emitter: Emitter, constraint: Array, index: int) -> tuple[Symbol, ...
 
 def _item(emitter: Emitter, constraint: Array, index: int) -> Symbol:
     """The item at an index, with its mark."""
-    value = emitter.value(constraint.at(index))
-    if not constraint.unique:
-        mark = PLAIN
-    elif index < constraint.prefix_length:
-        mark = CHANGING
-    else:
-        mark = emitter.mark_of(constraint)
-    return emitter.marked(value, mark)
+    if constraint.unique:
+        return emitter.compared(constraint)
+    return emitter.marked(emitter.value(constraint.at(index)), PLAIN)
 
 
 def _containing(emitter: Emitter, constraint: Array) -> Symbol:
@@ -145,45 +138,27 @@ def _selection(
 
 
 def _distinct(emitter: Emitter, constraint: Array) -> Symbol:
-    """Items that must differ in a way that the grammar can't remember: tokens that
+    """Scalars that must differ in a way that the grammar can't remember: tokens that
     would repeat one are taken out of its masks."""
     emitter.distinct = True
-    around = emitter.comparing
-    emitter.comparing = constraint.items if around is None else around
-    if constraint.contains:
-        raise emitter.incomparable(
-            "`contains` counts the items", "leave one of the two out"
-        )
+    for keyword, used in (
+        ("contains", constraint.contains),
+        ("prefixItems", constraint.prefix_length),
+    ):
+        if used:
+            raise emitter.incomparable(
+                constraint, f"it stands next to `{keyword}`", "leave one of the two out"
+            )
+    symbol = _sequence(emitter, constraint)
     least = constraint.shortest
-    count = least
-    if least > 1 and constraint.prefix_length:
-        count = 0
-    elif least > 1:
-        count = _least_count(emitter, constraint.at(0), least)
-    if count < least:
+    count = _scalar_count(emitter.algebra.shape(constraint.at(0)), least)
+    if count < least and least > 1:
         raise emitter.incomparable(
+            constraint,
             f"there may be fewer than {least} different items",
             "use a smaller minItems, or items of a type with enough values",
         )
-    symbol = _sequence(emitter, constraint)
-    emitter.comparing = around
     return symbol
-
-
-def _least_count(emitter: Emitter, literals: Literals, most: int) -> int:
-    """How many different values satisfy literals, at least; no more than `most` of a
-    type. Objects count where there is nothing else, as often as some scalar property of
-    theirs may differ: an object that never ends leaves no items at all then."""
-    shape = emitter.algebra.shape(literals)
-    match [each for alternatives in shape.values() for each in alternatives]:
-        case [Object(names=()) as constraint]:
-            named = {name for each in constraint.properties for name, _ in each.named}
-            counts = [
-                _scalar_count(emitter.algebra.shape(constraint.of(name)), most)
-                for name in named.difference(constraint.forbidden)
-            ]
-            return max(counts, default=0)
-    return _scalar_count(shape, most)
 
 
 def _scalar_count(shape: Shape, most: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from guided_plugin.errors import CompileLimitError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
@@ -19,7 +19,6 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Array,
     Boolean,
     Constraint,
-    Items,
     Literals,
     Null,
     Object,
@@ -66,7 +65,7 @@ CONTROL = 257
 MARKS = range(258, 320)
 """The marks of that vocabulary."""
 CHANGING = 1
-"""The bit of items that may be something else each time."""
+"""The bit of items of arrays that have none of their own."""
 PLAIN = 2
 """The bit of items that need not differ."""
 
@@ -77,8 +76,6 @@ _MOST_AT_ONCE = 7_900
 _NUMBER_REACH = 3
 """Characters that a number may still need besides the digits of a bound: behind a sign,
 a point or an exponent."""
-
-_Compared: TypeAlias = tuple[Items, ...] | None
 
 SIMPLER = "leave one of the keywords out, or use smaller bounds and fewer alternatives"
 
@@ -97,8 +94,7 @@ class Style:
     impossible_token: int | None = None
     """A token that is never sampled."""
     marked: bool = False
-    """Marks, which are never taken, may stand where items and names begin: see
-    `distinct/`."""
+    """Marks, which are never taken, may stand where items begin: see `distinct/`."""
 
 
 class Emitter:
@@ -117,24 +113,18 @@ class Emitter:
         self.style = style
         self.grammar = grammar
         self._writers = writers
-        self._values: dict[tuple[Literals, _Compared], Symbol] = {}
-        self._scalars: dict[tuple[Constraint, _Compared], Symbol] = {}
-        self._pending: list[tuple[str, Literals, _Compared]] = []
-        self.comparing: _Compared = None
-        """The items, which must differ, that a value is written for: equal ones have
-        one text."""
-        self.name_order: dict[str, int] = {}
-        """The place of each name in objects that are compared: the same in all of
-        them."""
-        self._marks: dict[tuple[Constraint, _Compared], int] = {}
+        self._values: dict[Literals, Symbol] = {}
+        self._scalars: dict[tuple[Constraint, bool], Symbol] = {}
+        self._pending: list[tuple[str, Literals]] = []
+        self._marks: dict[Constraint, int] = {}
         self.distinct = False
-        """Whether the output needs the check that items or names are distinct."""
+        """Whether the output needs the check that items are distinct."""
 
     def root(self, literals: Literals) -> Symbol:
         """The rule of a whole document, everything that it needs included."""
         symbol = self.value(literals)
         while self._pending:
-            name, pending, self.comparing = self._pending.pop()
+            name, pending = self._pending.pop()
             rules = dict.fromkeys(self._constraints(pending))
             alternatives = [Alternative((rule,)) for rule in rules]
             self.grammar.rules[name] = Rule(alternatives)
@@ -158,19 +148,31 @@ class Emitter:
         is fine."""
         if not literals:
             return self.anything()
-        key = literals, self.comparing
-        symbol = self._values.get(key)
+        symbol = self._values.get(literals)
         if symbol is None:
             shape = self.algebra.shape(literals)
             if shape["array"] or shape["object"]:
                 symbol = Reference(self.grammar.name("v"))
-                self._pending.append((symbol.rule, *key))
+                self._pending.append((symbol.rule, literals))
             else:
                 symbol = self.grammar.rule(
                     *((scalar,) for scalar in self._constraints(literals))
                 )
-            self._values[key] = symbol
+            self._values[literals] = symbol
         return symbol
+
+    def compared(self, array: Array) -> Symbol:
+        """The item of an array whose items must differ: equal ones have one text."""
+        shape = self.algebra.shape(array.at(0))
+        if shape["array"] or shape["object"]:
+            raise self.incomparable(
+                array,
+                "an item may be an array, an object or of any type",
+                "say what `type` items have: string, number, integer, boolean or null",
+            )
+        scalars = [one for alternatives in shape.values() for one in alternatives]
+        symbols = [(self._constraint(one, compared=True),) for one in scalars]
+        return self.marked(self.grammar.rule(*symbols), self._mark_of(array))
 
     def marked(self, symbol: Symbol, bit: int) -> Symbol:
         """A symbol with a mark before it, by its bit."""
@@ -179,21 +181,15 @@ class Emitter:
         mark = Token(MARKS.start + bit.bit_length() - 1)
         return self.grammar.rule((Repeated((mark,), 0, 1), symbol))
 
-    def mark_of(self, constraint: Constraint) -> int:
-        """The mark of items that are the same at every place of an array; there are
-        only so many."""
-        key = constraint, self.comparing
-        if key not in self._marks:
+    def _mark_of(self, array: Array) -> int:
+        """The mark of the items of an array; there are only so many."""
+        if array not in self._marks:
             number = next(self.grammar.marks)
-            self._marks[key] = 4 << number if number < len(MARKS) - 2 else CHANGING
-        return self._marks[key]
+            self._marks[array] = 4 << number if number < len(MARKS) - 2 else CHANGING
+        return self._marks[array]
 
     def anything(self) -> Symbol:
         """Any JSON value."""
-        if self.comparing is not None:
-            raise self.incomparable(
-                "an item may be, or hold, a value of any type", "say what `type` it has"
-            )
         value = Reference("any")
         if value.rule not in self.grammar.rules:
             string = self._constraint(String())
@@ -215,21 +211,21 @@ class Emitter:
             where = "json_schema"
         return UnsupportedSpecError(f"{keyword} {why}", where=where, hint=SIMPLER)
 
-    def incomparable(self, why: str, hint: str = SIMPLER) -> UnsupportedSpecError:
-        """An error about the `uniqueItems` of the array that is being written, with its
-        place."""
+    def incomparable(
+        self, array: Array, why: str, hint: str = SIMPLER
+    ) -> UnsupportedSpecError:
+        """An error about the `uniqueItems` of an array, with its place."""
         document = self.algebra.document
-        items = set(self.comparing or ())
         places: dict[str, int] = {}
         for number, node in enumerate([*document.nodes]):
             if not node.keywords.get("uniqueItems"):
                 continue
             arrays = self.algebra.shape(frozenset({(True, number)}))["array"]
-            for array in cast("tuple[Array, ...]", arrays):
+            for one in cast("tuple[Array, ...]", arrays):
                 # Keywords that apply together with it may add to what it says about
                 # items.
-                if items.issuperset(array.items):
-                    places[pointer((*node.path, "uniqueItems"))] = len(array.items)
+                if set(array.items).issuperset(one.items):
+                    places[pointer((*node.path, "uniqueItems"))] = len(one.items)
         where = max(
             places, key=places.__getitem__, default=document.place("uniqueItems")
         )
@@ -292,16 +288,18 @@ class Emitter:
                 hint="use fewer properties, fewer alternatives of the object, or `strict`, which orders them",
             )
 
-    def _constraint(self, constraint: Constraint) -> Symbol:
+    def _constraint(self, constraint: Constraint, *, compared: bool = False) -> Symbol:
         if isinstance(constraint, Array | Object):
             return self._writers[type(constraint)](self, constraint)
-        key = constraint, self.comparing
+        key = constraint, compared
         symbol = self._scalars.get(key)
         if symbol is None:
-            symbol = self._scalars[key] = self._scalar(constraint)
+            symbol = self._scalars[key] = self._scalar(*key)
         return symbol
 
-    def _scalar(self, constraint: Null | Boolean | Number | String) -> Symbol:
+    def _scalar(
+        self, constraint: Null | Boolean | Number | String, compared: bool
+    ) -> Symbol:
         match constraint:
             case Null():
                 return NULL
@@ -310,18 +308,18 @@ class Emitter:
                 known = Known(texts[::-1], len("false"))
                 return self.grammar.terminal(Texts(texts), known)
             case Number():
-                return self._number(constraint)
+                return self._number(constraint, compared)
             case String():
-                written = value_terminal if self.comparing is None else string_terminal
+                written = string_terminal if compared else value_terminal
                 terminal = self.grammar.terminal(
                     written(constraint), known_of_string(constraint)
                 )
                 self.together([terminal], [constraint])
                 return self.led(terminal, lead(constraint))
 
-    def _number(self, number: Number) -> Symbol:
+    def _number(self, number: Number, compared: bool) -> Symbol:
         spelling = self.style.spelling
-        if self.comparing is not None:
+        if compared:
             # There must be more numbers than an array may have to have:
             # `max_repetition`.
             digits = spelling.digits and max(spelling.digits, 7)

@@ -30,11 +30,8 @@ from guided_plugin.spec.languages import times
 INTEGER = "(?:0|[1-9][0-9]*)"
 FRACTION = r"(?:\.[0-9]+)?"
 ZEROS = r"(?:\.0+)?"
-ONE_SPELLING = (
-    rf"{INTEGER}|-[1-9][0-9]*|(?:0|-?[1-9][0-9]*)\.0|-?{INTEGER}\.[0-9]*[1-9]"
-)
-"""Every number in one way, written out without zeros at the end, and integers also as
-1.0."""
+ONE_SPELLING = rf"{INTEGER}|-[1-9][0-9]*|-?{INTEGER}\.[0-9]*[1-9]"
+"""Every number in one way, written out without zeros at the end."""
 
 # Exponents of three digits that a double holds next to one digit before the point.
 _LONG_EXPONENT = (

@@ -19,7 +19,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     String,
     with_properties,
 )
-from guided_plugin.grammar.llguidance.lark.emitter import CHANGING, Emitter
+from guided_plugin.grammar.llguidance.lark.emitter import Emitter
 from guided_plugin.grammar.llguidance.lark.expressions import (
     AND,
     OR,
@@ -28,11 +28,7 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
     Opposite,
 )
 from guided_plugin.grammar.llguidance.lark.members import NAMED, Member, any_order
-from guided_plugin.grammar.llguidance.lark.patterns import (
-    also_pattern,
-    few_strings,
-    matches,
-)
+from guided_plugin.grammar.llguidance.lark.patterns import also_pattern, matches
 from guided_plugin.grammar.llguidance.lark.reach import known_of_string
 from guided_plugin.grammar.llguidance.lark.rules import (
     Repeated,
@@ -58,19 +54,8 @@ CLOSE = Text("}")
 # How many ways there may be to let listed properties answer.
 _MAX_ANSWERS = 64
 
-FEW_NAMES = 16
-"""Names that are counted must be more than so many, or be listed."""
-
 # There is a class of names for each subset of so many groups of patterns.
 _MAX_GROUPS = 6
-
-# Why objects can't be compared with each other, and what to write.
-_OPEN = "an item may be, or hold, an object with names that are not listed"
-_LIST_NAMES = (
-    "list all names in `properties`, with `additionalProperties: false` or `strict`"
-)
-_COUNTED = "an item may be, or hold, an object whose properties are counted"
-_COUNT_NOTHING = "leave minProperties and maxProperties out of it"
 
 _Group = tuple[str, ...]
 """Patterns that ask for the same."""
@@ -119,11 +104,6 @@ class _Writer:
         """The names about which the schema says something."""
         self.live = [name for name in self.listed if self.is_possible(name)]
         """Those of them that properties may have."""
-        if emitter.comparing is not None:
-            order = emitter.name_order
-            for name in self.live:
-                order.setdefault(name, len(order))
-            self.live.sort(key=order.__getitem__)
         self.open = list(self.open_classes(allowed))
         """All other names."""
         sources = [
@@ -179,16 +159,22 @@ class _Writer:
             return self.grammar.rule()
         can_be_empty = not required and not fewest
         is_counted = most is not None or fewest > (0 if required else 1)
-        comparing = self.emitter.comparing is not None
-        if comparing and is_counted:
-            raise self.emitter.incomparable(_COUNTED, _COUNT_NOTHING)
         if is_counted and len(required) > NAMED:
             raise self.emitter.refusal(
                 "required", f"over {NAMED} names, next to counts"
             )
-        is_ordered = self.emitter.style.ordered or comparing or not self.live
+        if self.open and fewest > 1:
+            # The grammar can't remember these names, and the last value of a name is
+            # what counts.
+            raise self.emitter.refusal(
+                "minProperties", "counts names that are not listed"
+            )
+        is_ordered = self.emitter.style.ordered or not self.live
         named = list(self.named_members())
-        others = list(self.open_members(fewest))
+        others = [
+            Member(self.emitter.value(each.value), (each.key, COLON))
+            for each in self.open
+        ]
         if not is_counted and (is_ordered or len(required) > NAMED):
             return self.in_order(named, others, can_be_empty)
         inside = any_order(self.emitter, [*named, *others], fewest, most)
@@ -234,8 +220,6 @@ class _Writer:
             value = self.open_value(patterns)
             if self.algebra.empty(value):
                 continue
-            if self.emitter.comparing is not None:
-                raise self.emitter.incomparable(_OPEN, _LIST_NAMES)
             listed = [name for name, found in matched_by.items() if found == matched]
             parts = _names(base, matched, groups)
             names = Group(AND, (*parts, *excluding(listed)))
@@ -292,22 +276,6 @@ class _Writer:
                 required=name in self.required,
                 bit=bits.get(name),
             )
-
-    def open_members(self, fewest: int) -> Iterator[Member]:
-        """The properties that are not listed, of which so many must come."""
-        for each in self.open:
-            key = each.key
-            if fewest > 1:
-                # The grammar can't remember these names, and the last value of a name
-                # is what counts.
-                few = few_strings(each.names.expression, max(FEW_NAMES, fewest))
-                if few is not None:
-                    raise self.emitter.refusal(
-                        "minProperties", "counts few names that are not listed"
-                    )
-                self.emitter.distinct = True
-                key = self.emitter.marked(key, CHANGING)
-            yield Member(self.emitter.value(each.value), (key, COLON))
 
     def in_order(
         self, named: list[Member], others: list[Member], can_be_empty: bool

@@ -29,7 +29,8 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
 )
 from guided_plugin.grammar.llguidance.lark.writer import expression_text
 from guided_plugin.spec.ecma import (
-    LINE_ENDS,
+    ANY,
+    DOT,
     MAX_CODE,
     Alternation,
     Both,
@@ -40,12 +41,10 @@ from guided_plugin.spec.ecma import (
     Repeat,
     Sequence,
     children,
-    complement,
     meet,
 )
 from guided_plugin.spec.formats import FORMATS, LENGTHS
 from guided_plugin.spec.languages import (
-    ANY,
     ANYTHING,
     flat,
     searched,
@@ -53,7 +52,6 @@ from guided_plugin.spec.languages import (
     whole,
 )
 from guided_plugin.spec.memo import remembered, texts_bytes
-from guided_plugin.spec.properties import has_property
 
 _ESCAPES = {code: json.dumps(chr(code))[1:-1] for code in (*range(32), 34, 92)}
 """How JSON writes the characters that it does not write as themselves."""
@@ -99,8 +97,6 @@ _MAX_STEPS = 3_000
 _MAX_BYTES = 100
 
 Leaf = Callable[[Characters], str]
-
-_DOT = Characters(LINE_ENDS, negated=True)
 
 
 def _bytes(source: object, found: object) -> int:
@@ -156,7 +152,7 @@ def lead(source: str) -> str | None:
         match first:
             case [Repeat(part, _, None)]:
                 endless.add(part)
-    for characters in (ANY, _DOT):
+    for characters in (ANY, DOT):
         if characters in endless:
             return _quoted(characters)
     return None
@@ -276,7 +272,7 @@ def _quoted(node: Characters) -> str:
     """One character of a JSON string: raw where JSON allows that, else its escapes."""
     if node == ANY:
         return ANY_CHARACTER
-    raw = _class(node, _RAW, _RAW_CLASS)
+    raw = _class(node, _RAW)
     last: dict[str, str] = {}
     for code, escape in _ESCAPES.items():
         if _holds(node, code):
@@ -290,17 +286,12 @@ def _quoted(node: Characters) -> str:
 
 
 def _unquoted(node: Characters) -> str:
-    return _class(node, _TEXT, r"[\x00-\U0010FFFF]")
+    return _class(node, _TEXT)
 
 
-def _class(node: Characters, within: Ranges, within_class: str) -> str:
+def _class(node: Characters, within: Ranges) -> str:
     """One character of those within some ranges."""
-    if node.properties:
-        body = "".join(_range(low, high) for low, high in node.ranges)
-        body += "".join(f"\\{name}" for name in node.properties)
-        return f"[[{'^' if node.negated else ''}{body}]&&{within_class}]"
-    wanted = complement(node.ranges) if node.negated else node.ranges
-    ranges = meet(wanted, within)
+    ranges = meet(node.ranges, within)
     if not ranges:
         return NOTHING
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
@@ -309,10 +300,7 @@ def _class(node: Characters, within: Ranges, within_class: str) -> str:
 
 
 def _holds(node: Characters, code: int) -> bool:
-    inside = any(low <= code <= high for low, high in node.ranges)
-    return (
-        inside or any(has_property(name, code) for name in node.properties)
-    ) != node.negated
+    return any(low <= code <= high for low, high in node.ranges)
 
 
 def _range(low: int, high: int) -> str:

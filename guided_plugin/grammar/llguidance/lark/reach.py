@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from guided_plugin.grammar.llguidance.lark.constraints import String
 from guided_plugin.grammar.llguidance.lark.expressions import Known
 from guided_plugin.spec.ecma import (
+    ANY,
     Alternation,
     Both,
     Characters,
@@ -27,7 +28,7 @@ from guided_plugin.spec.ecma import (
     parse,
 )
 from guided_plugin.spec.formats import FORMATS
-from guided_plugin.spec.languages import ANY, searched
+from guided_plugin.spec.languages import searched
 from guided_plugin.spec.memo import remembered, texts_bytes
 
 PROBES = b"a 0Z-.{]"
@@ -174,7 +175,7 @@ def _marks(node: Node) -> set[str]:
     """What a class leaves out that holds all that a free text may hold."""
     if not isinstance(node, Characters):
         return set().union(*map(_marks, children(node)))
-    ranges = _ranges(node)
+    ranges = node.ranges
     if node == ANY or not all(_holds(ranges, code) for code in PROBES):
         return set()
     found: set[str] = set()
@@ -189,7 +190,7 @@ def _marks(node: Node) -> set[str]:
 
 def _character(node: Characters) -> str:
     """One character of a class, a usual one if that may be."""
-    ranges = _ranges(node)
+    ranges = node.ranges
     for code in _USUAL:
         if _holds(ranges, code):
             return chr(code)
@@ -197,11 +198,6 @@ def _character(node: Characters) -> str:
         return "a"
     low, _ = ranges[0]
     return chr(low)
-
-
-def _ranges(node: Characters) -> Ranges:
-    """The characters of a class, as far as ranges tell."""
-    return complement(node.ranges) if node.negated else node.ranges
 
 
 def _holds(ranges: Ranges, code: int) -> bool:

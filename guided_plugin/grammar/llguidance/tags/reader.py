@@ -282,7 +282,5 @@ def _alphabet(tree: ecma.Node) -> frozenset[int]:
         return frozenset(range(256))
     if not isinstance(tree, ecma.Characters):
         return _NOT_ASCII.union(*map(_alphabet, ecma.children(tree)))
-    ranges = ecma.complement(tree.ranges) if tree.negated else tree.ranges
-    if tree.properties:
-        ranges = ((0, 127),)
-    return _NOT_ASCII.union(*(range(low, min(high, 127) + 1) for low, high in ranges))
+    ascii_codes = (range(low, min(high, 127) + 1) for low, high in tree.ranges)
+    return _NOT_ASCII.union(*ascii_codes)
