@@ -21,29 +21,9 @@ _DAY = (
 _DATE = rf"(?:{_YEAR}-{_DAY}|{_LEAP_YEAR}-02-29)"
 _CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]"
 _FRACTION = r"(?:\.[0-9]+)?"
-
-
-def _leap_seconds() -> str:
-    """The last second of a UTC day may be a sixtieth; its local time depends on the
-    offset.
-
-    Of the offsets, those of whole quarters of an hour: others are in no use.
-    """
-    options = [rf"23:59:60{_FRACTION}(?:Z|z)"]
-    for minute, east, west in (
-        (59, "00", "00"),
-        (29, "30", "30"),
-        (44, "45", "15"),
-        (14, "15", "45"),
-    ):
-        for hour in range(24):
-            ahead = (hour + 1) % 24 if east == "00" else hour
-            offsets = rf"\+{ahead:02}:{east}|-{23 - hour:02}:{west}"
-            options.append(rf"{hour:02}:{minute}:60{_FRACTION}(?:{offsets})")
-    return "|".join(options)
-
-
-_TIME = rf"(?:{_CLOCK}:[0-5][0-9]{_FRACTION}(?:Z|z|[+-]{_CLOCK})|{_leap_seconds()})"
+# The last second of a UTC day may be a sixtieth; with other offsets none is in use.
+_LEAP_SECOND = rf"23:59:60{_FRACTION}(?:[Zz]|[+-]00:00)"
+_TIME = rf"(?:{_CLOCK}:[0-5][0-9]{_FRACTION}(?:Z|z|[+-]{_CLOCK})|{_LEAP_SECOND})"
 
 _DURATION_TIME = r"T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
 _DURATION_DATE = r"(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from operator import attrgetter
@@ -29,7 +28,7 @@ from guided_plugin.spec.forms import (
     read,
 )
 from guided_plugin.spec.memo import remembered, texts_bytes
-from guided_plugin.spec.python.form import form_of, is_python, json_form
+from guided_plugin.spec.python.form import form_of, is_python
 from guided_plugin.spec.schema import check_schema, pointer, schemas_of_tag, values
 from guided_plugin.spec.telling import told
 from guided_plugin.spec.triggers import (
@@ -136,11 +135,9 @@ class OutputSpec:
         return cls._make("json_object", "{}", options)
 
     @classmethod
-    def regex(cls, pattern: str | re.Pattern[str], **options: Any) -> OutputSpec:
+    def regex(cls, pattern: str, **options: Any) -> OutputSpec:
         """Text that a regular expression matches from its first to its last
         character."""
-        if isinstance(pattern, re.Pattern):
-            pattern = str(form_of(pattern).value)
         if not isinstance(pattern, str):
             what = f"must be a string, not {type(pattern).__name__}"
             raise SpecError(what, where="regex", hint='for example "[a-z]+"')
@@ -226,7 +223,7 @@ class OutputSpec:
         """From any form that clients send; None when it asks for plain text.
 
         Takes an `OutputSpec`, a `TypedSpec`, None, what `TypedSpec` takes (a type, a
-        function, a compiled regex), or as a mapping or JSON text: OpenAI's
+        function), or as a mapping or JSON text: OpenAI's
         `response_format`, vLLM's `structured_outputs`, LMDeploy's `response_format`,
         and our own form, `{KIND: constraint, OPTION: value, ...}`, as `to_dict` writes
         it.
@@ -347,7 +344,7 @@ class OutputSpec:
 
 def _schema_document(schema: Any) -> Any:
     if is_python(schema):
-        return json_form(schema).value
+        return form_of(schema, texts=False).value
     if isinstance(schema, str | bytes):
         return _load(schema, "json_schema")
     if isinstance(schema, Mapping | bool):
@@ -406,7 +403,7 @@ def _dump(document: Any, where: str) -> str:
                 hint="leave it out where there is no bound, or write a number of at most 308 digits",
             )
             raise told(found, where, document) from None
-        hint = "pass objects, lists, strings, numbers, true, false, null; the pattern of a compiled regex"
+        hint = "pass objects, lists, strings, numbers, true, false, null"
         raise SpecError(
             f"can't be written as JSON: {error}", where=where, hint=hint
         ) from None

@@ -1,5 +1,4 @@
-"""`TypedSpec`: a type, a function or a compiled regex as a spec, and outputs as its
-values.
+"""`TypedSpec`: a type or a function as a spec, and outputs as its values.
 
     users = TypedSpec(list[User])
     users.spec          an OutputSpec
@@ -41,10 +40,10 @@ class TypedSpec(Generic[T]):
 
     def __init__(self, of: Any, **options: Any) -> None:
         """`of`: a type (a pydantic model, dataclass, TypedDict, Enum, Literal, union,
-        or container of these), a function to call, or a compiled regex. `options` are
-        those of `OutputSpec`."""
+        or container of these), or a function to call. `options` are those of
+        `OutputSpec`."""
         if not is_python(of):
-            what = f"must be a type, a function or a compiled regex, not {shown(of)}"
+            what = f"must be a type or a function, not {shown(of)}"
             raise SpecError(
                 what, where="TypedSpec", hint="OutputSpec.parse reads other forms"
             )

@@ -1,4 +1,4 @@
-"""Functions and compiled regexes as specs, and what can be no spec."""
+"""Functions as specs, and what can be no spec."""
 
 import dataclasses
 import enum
@@ -12,7 +12,7 @@ from stopping import Walker
 from typed_classes import Color, Person, Point, weather
 
 import guided_plugin as gp
-from guided_plugin import OutputSpec, ToolCall, TypedSpec
+from guided_plugin import ToolCall, TypedSpec
 from guided_plugin.errors import OutputError, SpecError
 
 
@@ -21,33 +21,6 @@ def compiler(byte_vocabulary):
     return gp.GrammarCompiler(
         byte_vocabulary, config=gp.GuidedConfig(isolate_compiles=False, threads=1)
     )
-
-
-# Regexes
-
-
-def test_a_regex_gives_its_match_back(compiler):
-    typed = TypedSpec(re.compile(r"(?P<year>[0-9]{4})-(?P<month>0[1-9]|1[0-2])"))
-    found = typed.read(Walker(compiler).output(typed.spec, Random(0)))
-    assert found["year"].isdigit()
-    with pytest.raises(OutputError, match="does not match"):
-        typed.read("2026-13")
-
-
-@pytest.mark.parametrize(
-    ("pattern", "what"),
-    [
-        (re.compile("a", re.IGNORECASE), "IGNORECASE"),
-        (re.compile("(?s)."), "DOTALL"),
-        (re.compile("a", re.MULTILINE), "MULTILINE"),
-        (re.compile("a ", re.VERBOSE), "VERBOSE"),
-        (re.compile(b"a"), "bytes"),
-    ],
-)
-def test_flags_that_change_a_regex_are_refused(pattern, what):
-    with pytest.raises(SpecError, match=what) as caught:
-        OutputSpec.parse(pattern)
-    assert caught.value.hint
 
 
 # Functions

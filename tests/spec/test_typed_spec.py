@@ -1,4 +1,4 @@
-"""Types, functions and compiled regexes as specs, and outputs as their values."""
+"""Types and functions as specs, and outputs as their values."""
 
 import collections.abc
 import dataclasses
@@ -125,7 +125,6 @@ def test_what_is_not_a_value_is_an_error_with_its_place(of, text, where, what):
         (Literal["a"], "choice"),
         (Literal["a", 1], "json_schema"),
         (Color | None, "json_schema"),
-        (re.compile("[ab]+"), "regex"),
         (Point, "json_schema"),
         (weather, "json_schema"),
     ],
@@ -222,12 +221,11 @@ def test_decimals_are_numbers_with_their_places_and_digits(compiler):
 
 
 WITHOUT = """
-import re, sys
+import sys
 import guided_plugin.spec
 assert not {"torch", "pydantic"} & sys.modules.keys()
 sys.modules["pydantic"] = None
 from guided_plugin import TypedSpec
-assert TypedSpec(re.compile("a")).read("a")
 try:
     TypedSpec(list[int])
 except Exception as error:

@@ -28,8 +28,8 @@ class Generated:
     """Whether it ended as its spec allows; without a spec, with a stop token. If not,
     it was cut."""
     parsed: Any = None
-    """Of a complete output to JSON its value; to a type, a function or a compiled regex
-    what `TypedSpec.read` returns."""
+    """Of a complete output to JSON its value; to a type or a function what
+    `TypedSpec.read` returns."""
     error: GuidedError | None = None
     unenforced: tuple[str, ...] = ()
     """Keywords of its spec that nothing enforced, as `unenforced_keywords` allows:

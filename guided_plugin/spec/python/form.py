@@ -1,7 +1,6 @@
-"""What is asked for with a type, a function or a compiled regex. Depends on errors.
+"""What is asked for with a type or a function. Depends on errors.
 
 Literal or Enum of texts    one of these texts, as it stands: no quotes
-re.Pattern                  a text that it matches as a whole
 function                    a call of it
 any other type              JSON (`types`)
 """
@@ -10,13 +9,11 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import sys
 import types
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, Union
 
 from guided_plugin.errors import OutputError, SpecError, printable, shown
@@ -29,20 +26,12 @@ if sys.version_info >= (3, 12):
 else:  # pydantic reads no other there; torch needs this package itself
     from typing_extensions import TypedDict
 
-_KEPT_FLAGS = re.UNICODE | re.ASCII
-_WAYS_OUT = {
-    re.IGNORECASE: "write both cases, as in [aA]",
-    re.DOTALL: "write [^] for any character",
-    re.MULTILINE: "write the line ends",
-    re.VERBOSE: "write it without spaces and comments",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class PythonForm:
     """A constraint, and the way back from an output."""
 
-    kind: Literal["json_schema", "choice", "regex", "structural_tag"]
+    kind: Literal["json_schema", "choice", "structural_tag"]
     value: Any
     """What the constructor of this kind takes."""
     read: Callable[[str], Any]
@@ -51,33 +40,18 @@ class PythonForm:
 
 
 def is_python(of: Any) -> bool:
-    """Whether this is a type, a function or a compiled regex, and not a form that
-    clients send."""
-    if isinstance(
-        of, type | types.UnionType | typing.NewType | re.Pattern
-    ) or inspect.isroutine(of):
+    """Whether this is a type or a function, and not a form that clients send."""
+    if isinstance(of, type | types.UnionType | typing.NewType):
         return True
     # `type X = ...`, since Python 3.12
     named = hasattr(of, "__value__") and hasattr(of, "__type_params__")
-    return of is Any or named or typing.get_origin(of) is not None
+    generic = typing.get_origin(of) is not None
+    return of is Any or named or generic or inspect.isroutine(of)
 
 
-def form_of(of: Any) -> PythonForm:
-    """What a type, a function or a compiled regex asks for. Raises SpecError."""
-    if isinstance(of, re.Pattern):
-        return PythonForm("regex", _pattern_text(of), partial(_match, of))
-    return json_form(of, texts=True)
-
-
-def json_form(of: Any, *, texts: bool = False) -> PythonForm:
-    """A type, or a call of a function, as JSON. `texts`: an `Enum` or `Literal` of
-    texts is these texts."""
-    if isinstance(of, re.Pattern):
-        raise SpecError(
-            "a regex is not a JSON Schema",
-            where="json_schema",
-            hint="pass it to OutputSpec.regex",
-        )
+def form_of(of: Any, *, texts: bool = True) -> PythonForm:
+    """What a type asks for, or a function: a call of it. `texts`: an `Enum` or
+    `Literal` of texts is these texts, not JSON. Raises SpecError."""
     if inspect.isroutine(of):
         return calls_form([of])
     made = _json_type(of)
@@ -161,32 +135,6 @@ def _json_type(of: Any) -> JsonType:
         what = f"types and functions are read by pydantic, which cannot be imported: {error}"
         raise SpecError(what, where=name_of(of), hint="pip install pydantic") from None
     return JsonType(of, name_of(of))
-
-
-def _pattern_text(pattern: re.Pattern[Any]) -> str:
-    """The regex of a compiled pattern. Raises SpecError for flags that change what it
-    says."""
-    if not isinstance(pattern.pattern, str):
-        raise SpecError("is a bytes pattern", where="re.Pattern", hint="compile a str")
-    for flag, hint in _WAYS_OUT.items():
-        if pattern.flags & flag:
-            what = f"the flag {flag.name} changes its meaning, and cannot be kept"
-            raise SpecError(what, where="re.Pattern", hint=hint)
-    if pattern.flags & ~_KEPT_FLAGS:
-        what = f"it has flags that cannot be kept: {re.RegexFlag(pattern.flags & ~_KEPT_FLAGS)!r}"
-        raise SpecError(what, where="re.Pattern", hint="compile it without flags")
-    return pattern.pattern
-
-
-def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
-    """The match of a whole text."""
-    found = pattern.fullmatch(text)
-    if found is None:
-        raise OutputError(
-            f"{shown(text)} does not match {shown(pattern.pattern)}",
-            hint="if it is complete, Python reads this regex differently: docs/specs.md#python-types",
-        )
-    return found
 
 
 # Functions as types: a call is {"name": "weather", "arguments": {"city": "Oslo"}}, as

@@ -59,7 +59,7 @@ FORBIDDEN = {
     "uri": "http://[::1",
 }
 ALLOWED = {
-    "time": "23:59:60Z|15:59:60.5-08:00|08:30:06z",
+    "time": "23:59:60Z|23:59:60.5-00:00|08:30:06z",
     "date-time": "1963-06-19t08:30:06.283185z",
     "email": f"joe@[IPv6:::1]|a@{LONG}",
     "hostname": LONG,
@@ -120,14 +120,14 @@ def test_ordinary_texts_are_allowed_and_nothing_that_a_standard_forbids(name):
 
 
 @pytest.mark.parametrize(("name", "day"), [("time", ""), ("date-time", "1998-12-31T")])
-def test_leap_seconds_are_taken_exactly_where_utc_has_them(name, day):
+def test_leap_seconds_are_taken_where_utc_has_them_and_as_utc(name, day):
     for offset in range(-1425, 1440, 15):
         sign = "-" if offset < 0 else "+"
         zone = f"{sign}{abs(offset) // 60:02}:{abs(offset) % 60:02}"
-        right = (1439 + offset) % 1440
-        for minute in {1439, right, (1439 - offset) % 1440, 1438}:
+        for minute in {1439, (1439 + offset) % 1440, 1438}:
             clock = f"{minute // 60:02}:{minute % 60:02}:60{zone}"
-            assert narrowly(name, day + clock) == (minute == right), clock
+            right = (minute, offset) == (1439, 0)
+            assert narrowly(name, day + clock) == right, clock
 
 
 @pytest.mark.skipif(not ARCHIVE.exists(), reason="the official suite is not there")

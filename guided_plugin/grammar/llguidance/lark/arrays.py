@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from guided_plugin.grammar.llguidance.lark.algebra import Shape
 from guided_plugin.grammar.llguidance.lark.constraints import (
     Array,
     Boolean,
@@ -18,21 +17,15 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
 )
 from guided_plugin.grammar.llguidance.lark.emitter import PLAIN, Emitter
 from guided_plugin.grammar.llguidance.lark.members import NAMED, Member, any_order
-from guided_plugin.grammar.llguidance.lark.patterns import few_strings
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.rules import Repeated, Symbol, Text
-from guided_plugin.grammar.llguidance.lark.terminals import (
-    COMMA,
-    key_text,
-    string_terminal,
-)
+from guided_plugin.grammar.llguidance.lark.terminals import COMMA, key_text
 
 OPEN = Text("[")
 CLOSE = Text("]")
 
-# Among so many times as many multiples between bounds as are asked for, `not` leaves
-# enough.
-_MULTIPLES = 20
+_LONG = 4
+"""There are more strings of so many characters than an array may have to have items."""
 
 
 def array_rule(emitter: Emitter, constraint: Array) -> Symbol:
@@ -151,7 +144,10 @@ def _distinct(emitter: Emitter, constraint: Array) -> Symbol:
             )
     symbol = _sequence(emitter, constraint)
     least = constraint.shortest
-    count = _scalar_count(emitter.algebra.shape(constraint.at(0)), least)
+    count = 0
+    for alternatives in emitter.algebra.shape(constraint.at(0)).values():
+        # Alternatives of one type may have values in common.
+        count += max((_count(each, least) for each in alternatives), default=0)
     if count < least and least > 1:
         raise emitter.incomparable(
             constraint,
@@ -161,17 +157,9 @@ def _distinct(emitter: Emitter, constraint: Array) -> Symbol:
     return symbol
 
 
-def _scalar_count(shape: Shape, most: int) -> int:
-    """How many scalars a shape holds, at least."""
-    found = 0
-    for alternatives in shape.values():
-        # Alternatives of one type may have values in common.
-        found += max((_count(each, most) for each in alternatives), default=0)
-    return found
-
-
 def _count(constraint: Constraint, most: int) -> int:
-    """How many values satisfy a constraint of scalars, up to `most`."""
+    """How many values satisfy a constraint of scalars, at least, up to `most`. Those of
+    patterns and formats are not counted."""
     match constraint:
         case Null():
             return 1
@@ -182,9 +170,8 @@ def _count(constraint: Constraint, most: int) -> int:
         ):
             return len(values)
         case Number():
-            members = constraint.members(_MULTIPLES * most + len(constraint.excluded))
-            return most if members is None else len(members)
-        case String():
-            strings = few_strings(string_terminal(constraint), most)
-            return most if strings is None else len(strings)
+            return constraint.count(most)
+        case String(longest=longest):
+            free = String(constraint.shortest, longest) == constraint
+            return most if free and (longest is None or longest >= _LONG) else 0
     return 0

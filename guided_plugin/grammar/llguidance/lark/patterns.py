@@ -91,11 +91,6 @@ _WIDTH = 8
 """Texts of one length that are kept while the shortest is looked for."""
 _FEW = 12
 """So many bytes are all tried."""
-# How many bytes are tried to find out whether an expression takes only a few texts, and
-# how long these may be.
-_MAX_STEPS = 3_000
-_MAX_BYTES = 100
-
 Leaf = Callable[[Characters], str]
 
 
@@ -338,29 +333,6 @@ def takes_nothing(expression: Expression) -> bool:
 @remembered(lambda expression, _: _MATCHER_BYTES + _bytes(expression, None))
 def _start(expression: Expression) -> Any:
     return _matcher_of(expression)
-
-
-@remembered(_bytes)
-def few_strings(expression: Expression, limit: int) -> tuple[str, ...] | None:
-    """The strings whose JSON an expression takes, where these are short and at most so
-    many; else None."""
-    matcher = _matcher_of(expression)
-    if matcher.get_error():
-        return None
-    found: list[str] = []
-    pending = [(bytes([byte]), matcher) for byte in _next_bytes(matcher)]
-    for _ in range(_MAX_STEPS):
-        if not pending:
-            return tuple(found)
-        text, before = pending.pop()
-        after = before.deep_copy()
-        after.consume_token(text[-1])
-        if text[-1] == _QUOTE and len(text) > 1 and after.is_accepting():
-            found.append(json.loads(text))
-        if len(found) > limit or len(text) > _MAX_BYTES:
-            return None
-        pending += [(text + bytes([byte]), after) for byte in _next_bytes(after)]
-    return None
 
 
 def _next_bytes(matcher: Any) -> list[int]:

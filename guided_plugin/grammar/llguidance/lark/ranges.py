@@ -72,17 +72,16 @@ class Number:
             steps.append(Fraction(1))
         return least_multiple(steps)
 
-    def members(self, most: int) -> list[Fraction] | None:
-        """Its numbers in order, where they are multiples between two bounds; None for
-        others, or too many."""
-        step = self.step
-        if step is None or self.low is None or self.high is None:
-            return None
-        several = _multiples(step, self.low, self.high)
-        if several[most:]:
-            return None
-        multiples = [n * step for n in several]
-        return list(filter(self.has, multiples))
+    def count(self, most: int) -> int:
+        """How many there are, at least, up to `most`."""
+        if self.no_multiples:
+            return 0
+        if self.low is None or self.high is None:
+            return most
+        if self.step is None:
+            return most if self.low.value < self.high.value else 1
+        others = self.low.exclusive + self.high.exclusive + len(self.excluded)
+        return min(most, len(_multiples(self.step, self.low, self.high)) - others)
 
     def possible(self) -> bool:
         """Whether there is such a number."""

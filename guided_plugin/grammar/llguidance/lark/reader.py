@@ -129,8 +129,6 @@ class _Reader(Reading):
     def types(self, value: Any) -> Shape:
         """The values of the types that `type` names; integers are numbers."""
         named = {value} if isinstance(value, str) else set(value)
-        if "any" in named:
-            named.update(ALL)
         shape = nothing()
         for kind, every in ALL.items():
             if (kind in named) is self.positive:
