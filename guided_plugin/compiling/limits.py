@@ -184,7 +184,7 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
     if spec.kind == "json_object":
         return True
     if spec.kind in ("regex", "grammar"):
-        if len(spec.text) > _SMALL_SOURCE or "%json" in spec.text:
+        if len(spec.text) > _SMALL_SOURCE:
             return False
         if spec.kind == "regex" and not _is_small_pattern(spec.text):
             return False

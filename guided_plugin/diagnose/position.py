@@ -86,9 +86,8 @@ class Names:
 def bounds_of(grammar: Grammar | None) -> dict[str, int]:
     """The options that bound JSON of a grammar where its schemas do not, as far as its
     backend holds them."""
-    inner = grammar and grammar.spec.syntax == "lark" and "%json" in grammar.spec.text
     if not grammar or not (
-        inner or grammar.spec.is_json or grammar.spec.kind == "structural_tag"
+        grammar.spec.is_json or grammar.spec.kind == "structural_tag"
     ):
         return {}
     held = BOUNDS if grammar.backend == "llguidance" else BOUNDS[:1]

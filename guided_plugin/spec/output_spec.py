@@ -267,7 +267,7 @@ class OutputSpec:
     def settled(self, config: GuidedConfig) -> OutputSpec:
         """The spec with what it leaves to the configuration."""
         names: tuple[str, ...] = SETTLED
-        if self.kind in ("regex", "choice"):
+        if self.kind in ("regex", "choice", "grammar"):
             names = ("close_before_length",) if config.close_before_length else ()
         left = [name for name in names if getattr(self, name) is None]
         return (

@@ -345,7 +345,7 @@ for spec in (
     gp.OutputSpec.json_schema({"type": "string", "maxLength": 3}),
     gp.OutputSpec.regex("[a-z]+"),
     gp.OutputSpec.choice(["a"]),
-    gp.OutputSpec.grammar('start: %json {"type": "null"}', "lark"),
+    gp.OutputSpec.grammar('start: "a"', "lark"),
     gp.OutputSpec.structural_tag({"format": {"type": "const_string", "value": "a"}}),
 ):
     assert compiler.compile(spec).backend == "llguidance"

@@ -42,7 +42,7 @@ def test_the_oracle_says_what_it_cannot_judge(schema):
         oracle(schema)("x")
 
 
-@pytest.mark.parametrize("tag", ["", "tag", "triggered_tags", "lark"])
+@pytest.mark.parametrize("tag", ["", "tag", "triggered_tags"])
 @pytest.mark.parametrize(
     ("allowed", "kind"), [(True, "wrong refusal"), (False, "wrong accept")]
 )

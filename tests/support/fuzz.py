@@ -114,7 +114,7 @@ def fuzz(numbers, seed, *, instances=60):
 
 def _random_mode(source):
     layouts = ("flexible", "spaced", "compact")
-    tags = ("",) * 9 + ("tag", "triggered_tags", "lark")
+    tags = ("",) * 9 + ("tag", "triggered_tags")
     return Mode(
         strict=source.random() < 0.25,
         whitespace=source.choices(layouts, (0.3, 0.2, 0.5))[0],

@@ -240,13 +240,6 @@ def _keywords(chance, value, corpus):
     return chance.choice(list(_WAYS)), schema
 
 
-def _lark(schema):
-    try:
-        return {"grammar": f"start: %json {json.dumps(schema)}"}
-    except (TypeError, ValueError, RecursionError):  # no client can write it
-        return None
-
-
 def _call(schema, **options):
     """What vLLM makes of a tool."""
     begin = '<tool_call>\n{"name": "save", "arguments": '
@@ -273,7 +266,6 @@ _WAYS: dict[str, Callable[[Any], Any]] = {
             "format": {"type": "or", "elements": [json_of(schema), json_of({})]}
         }
     },
-    "Lark": _lark,
     "schema": lambda schema: {"json_schema": {"schema": schema}},
 }
 

@@ -54,8 +54,7 @@ class Mode(NamedTuple):
     strict: bool = False
     whitespace: str = "compact"
     tag: str = ""
-    """`tag`, `triggered_tags`, `lark` (the schema inside a grammar), or empty for the
-    schema itself."""
+    """`tag`, `triggered_tags`, or empty for the schema itself."""
 
     def __str__(self):
         strictness = "strict" if self.strict else "standard"
@@ -66,15 +65,6 @@ class Mode(NamedTuple):
         options = {"strict": self.strict, "whitespace": self.whitespace}
         if not self.tag:
             return OutputSpec.json_schema(schema, **options)
-        if self.tag == "lark":
-            source = (
-                f'start: "{BEGIN}" inner "{END}"\ninner: %json {json.dumps(schema)}'
-            )
-            return OutputSpec.grammar(
-                source,
-                "lark",
-                **options,
-            )
         part = {"type": "tag", "begin": BEGIN, "end": END}
         part["content"] = {"type": "json_schema", "json_schema": schema}
         if self.tag == "triggered_tags":

@@ -24,7 +24,7 @@ from guided_plugin.grammar.base import (
     Prepared,
     least_tokens,
 )
-from guided_plugin.grammar.llguidance.client import inner_schemas, tokens_in
+from guided_plugin.grammar.llguidance.client import tokens_in
 from guided_plugin.grammar.llguidance.closing import Closing, ClosingRules, steps
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
 from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
@@ -186,12 +186,7 @@ class LLGuidanceBackend:
         """Those of `unenforced_keywords` that it asks for."""
         if not self._unenforced:
             return ()
-        schemas = (
-            inner_schemas(spec.text)
-            if spec.kind == "grammar"
-            else (s for _, s in schemas_of(spec))
-        )
-        return left_out(schemas, self._unenforced)
+        return left_out((s for _, s in schemas_of(spec)), self._unenforced)
 
     def _named(self, spec: OutputSpec, lark: LarkGrammar) -> frozenset[int]:
         """The control tokens that a client's grammar or tag names."""

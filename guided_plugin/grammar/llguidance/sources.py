@@ -145,7 +145,7 @@ def _written(
         known = Known(tuple(sorted(texts, key=len)), most)
         return _terminal(Texts(tuple(texts)), known)
     if spec.kind == "grammar" and spec.syntax == "lark":
-        return client_lark(spec, tokens, unenforced)
+        return client_lark(spec, tokens)
     if spec.kind == "structural_tag":
         controls = tokens.controls
         return tag_to_lark(

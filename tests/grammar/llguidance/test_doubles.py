@@ -59,7 +59,6 @@ SPECS = [
     *(OutputSpec.json_schema(NUMBER, max_digits=most) for most in (1, 19, 210, 400)),
     OutputSpec.json_schema({**NUMBER, "minimum": 0}, max_digits=400, strict=False),
     OutputSpec.json_object(),
-    OutputSpec.grammar(f'start: "<" %json {json.dumps(OBJECT)} ">"', "lark"),
     *map(tagged, ("json", "qwen_xml", "minimax_xml", "glm_xml", "deepseek_v4_1_xml")),
 ]
 LIKELY = [b"0123456789-", b"eE+-9999", b"e3", b"eE+-.0123456789", b"9"]

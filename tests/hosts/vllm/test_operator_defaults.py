@@ -128,7 +128,6 @@ JSON = {
         "<f>{}</f>".format,
     ),
     "guided": (lambda: guided(json_schema=SCHEMA), str),
-    "guided lark": (lambda: guided(grammar="start: %json " + json.dumps(SCHEMA)), str),
     **{
         f"tool {choice}": (lambda choice=choice: tool_call("hermes", choice), call)
         for choice in ("auto", "required")
