@@ -185,11 +185,6 @@ class Chooser:
         reasons = dict.fromkeys(filter(None, [prepared.reason, grammar.reason]))
         return dataclasses.replace(grammar, reason="; ".join(reasons))
 
-    def probe(self, grammar: Grammar) -> None:
-        """Have a backend try what its matchers may run out of, if it offers that."""
-        probe = getattr(self.backend(grammar.backend), "probe", None)
-        if probe is not None:
-            _call_plugin(f"backend {grammar.backend!r}", partial(probe, grammar))
 
 
 def _call_plugin(what: str, act: Callable[[], R]) -> R:

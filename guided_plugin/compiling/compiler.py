@@ -349,9 +349,7 @@ class GrammarCompiler:
                 return self.chooser.prepare(backend, key)
             # Helpers do not have what was registered as an object.
             if small or not prepares or local:
-                grammar = self.chooser.compile(backend, key)
-                self.chooser.probe(grammar)
-                return grammar
+                return self.chooser.compile(backend, key)
             # The last candidate gets all the time that is left, those before it half of
             # it.
             return self._pool.prepare(backend, key, allowed, 1.0 if last else 0.5)

@@ -190,8 +190,7 @@ class Backend(Protocol):
     it may use fewer threads; `warm_up()` builds what the first request would wait for;
     `learnt_bytes()` tells what its matchers have learnt of their grammars;
     `closing(grammar, room, stops)` makes what closes one output before its limit, where
-    `Grammar.shortest` is known; `probe(grammar)` refuses one, compiled here, whose
-    requests would go over a limit.
+    `Grammar.shortest` is known.
     """
 
     name: str

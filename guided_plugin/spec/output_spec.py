@@ -140,7 +140,8 @@ class OutputSpec:
         character."""
         if not isinstance(pattern, str):
             what = f"must be a string, not {type(pattern).__name__}"
-            raise SpecError(what, where="regex", hint='for example "[a-z]+"')
+            hint = 'for example "[a-z]+"; of a compiled regex pass its `pattern`'
+            raise SpecError(what, where="regex", hint=hint)
         if not pattern:
             raise SpecError(
                 "an empty regex allows only empty output",
@@ -403,7 +404,7 @@ def _dump(document: Any, where: str) -> str:
                 hint="leave it out where there is no bound, or write a number of at most 308 digits",
             )
             raise told(found, where, document) from None
-        hint = "pass objects, lists, strings, numbers, true, false, null"
+        hint = "pass objects, lists, strings, numbers, true, false, null; the pattern of a compiled regex"
         raise SpecError(
             f"can't be written as JSON: {error}", where=where, hint=hint
         ) from None

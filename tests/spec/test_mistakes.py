@@ -14,8 +14,8 @@ from guided_plugin.errors import SpecError
     ("make", "says"),
     [
         (
-            lambda: OutputSpec.json_schema(re.compile("a")),
-            "pass it to OutputSpec.regex",
+            lambda: OutputSpec.regex(re.compile("a")),
+            "must be a string, not Pattern .*its `pattern`",
         ),
         (
             lambda: OutputSpec.json_schema({"pattern": re.compile("a")}),
@@ -87,14 +87,6 @@ def test_what_is_no_spec_and_no_config_is_refused_with_what_to_write(
 ):
     with pytest.raises(gp.GuidedError, match=says):
         make(compiler)
-
-
-def test_a_compiled_regex_is_its_pattern():
-    spec = OutputSpec.regex("[a-z]+", backend="llguidance")
-    assert OutputSpec.regex(re.compile("[a-z]+"), backend="llguidance") == spec
-    assert OutputSpec.parse(
-        {"regex": re.compile("[a-z]+", re.ASCII)}
-    ) == OutputSpec.regex("[a-z]+")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -42,12 +41,7 @@ from guided_plugin.grammar.llguidance.matcher import (
     LLGuidanceMatcher,
     first_line,
 )
-from guided_plugin.grammar.llguidance.probe import (
-    FUEL_OF_PROBES,
-    check_starts,
-    too_entangled,
-)
-from guided_plugin.grammar.llguidance.sources import complaint, lark_of
+from guided_plugin.grammar.llguidance.sources import complaint, lark_of, too_entangled
 from guided_plugin.grammar.llguidance.tokenizer import SIZES, Tokenizers
 from guided_plugin.grammar.threads import AdaptiveThreads
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -143,10 +137,9 @@ class LLGuidanceBackend:
         return self._grammar(spec, lark, self._first(spec, lark.text), start)
 
     def prepare(self, spec: OutputSpec) -> Prepared:
-        """A grammar that compiled, and whose requests have enough fuel as probed."""
+        """A grammar that compiled."""
         lark = self._lark(spec)
         first = self._first(spec, lark.text)
-        self._probe(spec, lark)
         left = self._left_out(spec)
         named = self._named(spec, lark)
         closes = spec.close_before_length is True
@@ -162,18 +155,6 @@ class LLGuidanceBackend:
         lark = LarkGrammar.unpacked(str(prepared.payload))
         first = self._first(prepared.spec, lark.text)
         return self._grammar(prepared.spec, lark, first, start, prepared)
-
-    def probe(self, grammar: Grammar) -> None:
-        """Raise an UnsupportedSpecError where requests would run out of fuel; a few
-        tokens are tried."""
-        self._probe(grammar.spec, grammar.handle.lark)
-
-    def _probe(self, spec: OutputSpec, lark: LarkGrammar) -> None:
-        limits = self._ll.LLParserLimits(**_LIMITS | FUEL_OF_PROBES)
-        make = partial(
-            self._ll.LLMatcher, self._tokenizers.plain, log_level=0, limits=limits
-        )
-        check_starts(spec, lark, make, self._stops)
 
     def _lark(self, spec: OutputSpec) -> LarkGrammar:
         lark = lark_of(spec, self._tokenizers, self._unenforced)

@@ -16,7 +16,7 @@ from functools import cache
 
 from guided_plugin.errors import UnsupportedSpecError, place_in, shown
 from guided_plugin.grammar.llguidance.lark import HEADER
-from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar, Probe
+from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.spec import OutputSpec
 
@@ -42,13 +42,10 @@ def client_lark(spec: OutputSpec, tokens: Tokenizers) -> LarkGrammar:
     lines."""
     source = spec.text
     ids = cache(tokens.ids)
-    intersects = False
     for piece in _pieces(source):
-        intersects |= piece.lastgroup == "other" and piece[0] in "&~"
         named = ids(piece[0]) if piece.lastgroup == "token" else frozenset()
         _check(source, piece, stops=not tokens.stops.isdisjoint(named))
-    whole = f"{HEADER}{source}\n"
-    return LarkGrammar(whole, (Probe(whole, frozenset()),) if intersects else ())
+    return LarkGrammar(f"{HEADER}{source}\n")
 
 
 def _check(source: str, piece: re.Match[str], *, stops: bool) -> None:

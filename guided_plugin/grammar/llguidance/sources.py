@@ -24,7 +24,6 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
     Expression,
     Known,
     Texts,
-    has_intersection,
 )
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
 from guided_plugin.grammar.llguidance.lark.reach import known_of
@@ -161,10 +160,7 @@ def _written(
 def _terminal(expression: Expression, known: Known) -> LarkGrammar:
     """A grammar of one terminal."""
     grammar = Grammar()
-    start = grammar.terminal(expression, known)
-    if has_intersection(expression):
-        grammar.groups[(start,)] = frozenset()
-    return written(grammar, start, HEADER)
+    return written(grammar, grammar.terminal(expression, known), HEADER)
 
 
 def _regex(source: str) -> Expression:
@@ -172,6 +168,15 @@ def _regex(source: str) -> Expression:
         return whole_text(source)
     except UnsupportedSpecError as error:
         raise UnsupportedSpecError(error.what, where="regex", hint=error.hint) from None
+
+
+def too_entangled(spec: OutputSpec, reason: str) -> UnsupportedSpecError:
+    """The refusal of a spec whose first mask takes more work than a mask may take."""
+    return UnsupportedSpecError(
+        f"patterns, formats and lengths of one text need too much work for a mask ({reason})",
+        where=spec.kind,
+        hint="use fewer of them for one text, shorter counted repetitions, or no lookahead",
+    )
 
 
 def complaint(message: str, kind: str, own_lines: int) -> GrammarError:

@@ -8,7 +8,7 @@ terminals; arrays.py and objects.py write the rules of the rest.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -52,7 +52,6 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     COLON,
     COMMA,
     NULL,
-    entangled,
     lead,
     string_terminal,
     value_terminal,
@@ -253,16 +252,6 @@ class Emitter:
         endless = self.grammar.terminal(opening, Known(('"',), 0))
         return self.grammar.rule((terminal,), (endless, loop))
 
-    def together(
-        self, terminals: Sequence[Terminal], strings: Iterable[String]
-    ) -> None:
-        """Have terminals probed that may come next at one place, where that may take
-        long. `strings`: what they are made for."""
-        if any(entangled(terminal.expression) for terminal in terminals):
-            sources = [s.patterns | s.no_patterns | s.formats for s in strings]
-            group = tuple(terminals)
-            self.grammar.groups[group] = frozenset().union(*sources)
-
     def _constraints(self, literals: Literals) -> list[Symbol]:
         shape = self.algebra.shape(literals)
         if shape["object"]:
@@ -314,7 +303,6 @@ class Emitter:
                 terminal = self.grammar.terminal(
                     written(constraint), known_of_string(constraint)
                 )
-                self.together([terminal], [constraint])
                 return self.led(terminal, lead(constraint))
 
     def _number(self, number: Number, compared: bool) -> Symbol:

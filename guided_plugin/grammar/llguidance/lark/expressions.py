@@ -87,16 +87,6 @@ def may_be_empty(expression: Expression) -> bool:
     return False
 
 
-def has_intersection(expression: Expression) -> bool:
-    """Whether an expression, or a part of it, is an intersection."""
-    match expression:
-        case Opposite(part):
-            return has_intersection(part)
-        case Group():
-            return expression.intersects or any(map(has_intersection, expression.parts))
-    return False
-
-
 def fragments_of(expression: Expression) -> set[str]:
     """The names of the fragments in an expression."""
     match expression:

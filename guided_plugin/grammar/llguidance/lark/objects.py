@@ -33,7 +33,6 @@ from guided_plugin.grammar.llguidance.lark.reach import known_of_string
 from guided_plugin.grammar.llguidance.lark.rules import (
     Repeated,
     Symbol,
-    Terminal,
     Text,
 )
 from guided_plugin.grammar.llguidance.lark.terminals import (
@@ -77,7 +76,6 @@ def object_rule(emitter: Emitter, constraint: Object) -> Symbol:
 class _Class(NamedTuple):
     """Names that are not listed and match the same patterns."""
 
-    names: Terminal
     key: Symbol
     value: Literals
 
@@ -106,11 +104,6 @@ class _Writer:
         """Those of them that properties may have."""
         self.open = list(self.open_classes(allowed))
         """All other names."""
-        sources = [
-            source for each in constraint.properties for source, _ in each.matching
-        ]
-        named = String(patterns=frozenset(sources))
-        emitter.together([each.names for each in self.open], [named, *allowed])
 
     def answers(self) -> list[Object]:
         """The first demand for some property as alternatives, one for each listed
@@ -234,7 +227,7 @@ class _Writer:
             known = replace(known, texts=texts, marks=known.marks.union(*marks))
             terminal = self.grammar.terminal(names, known)
             key = self.emitter.led(terminal, characters)
-            yield _Class(terminal, key, value)
+            yield _Class(key, value)
 
     def pattern_groups(self) -> list[_Group]:
         """The patterns of names. Those that ask for the same are a group."""

@@ -80,13 +80,6 @@ class Repeated(NamedTuple):
 Symbol = Text | Token | Terminal | Reference | Repeated
 
 
-class Probe(NamedTuple):
-    """A small grammar of terminals that may come next at one place, some of them
-    intersections."""
-
-    text: str
-    sources: frozenset[str]
-    """The patterns, and the names of formats, that they come from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +87,6 @@ class LarkGrammar:
     """A grammar as llguidance reads it, and what is known of it."""
 
     text: str
-    probes: tuple[Probe, ...] = ()
-    """What is tried before requests run: see `probe`."""
     distinct: bool = False
     """Whether its outputs must be checked for items or names that are not distinct."""
     endless: bool = False
@@ -110,8 +101,8 @@ class LarkGrammar:
     """The rules that another process has packed."""
 
     def packed(self, *, closes: bool) -> str:
-        """The grammar as text, for other processes; those that read it do not probe
-        it. `closes`: with its rules, to close outputs before their limit."""
+        """The grammar as text, for other processes. `closes`: with its rules, to close
+        outputs before their limit."""
         sent = self.rules.packed() if closes and self.rules is not None else None
         return repr((self.text, self.distinct, self.endless, self.forces, sent))
 
@@ -200,8 +191,6 @@ class Grammar:
     terminals: dict[Expression, Terminal] = field(default_factory=dict)
     fragments: dict[Expression, str] = field(default_factory=dict)
     """The names of parts of terminals."""
-    groups: dict[tuple[Terminal, ...], frozenset[str]] = field(default_factory=dict)
-    """Terminals that may come next at one place, to be probed, and their sources."""
     marks: Iterator[int] = field(default_factory=itertools.count)
     """Numbers for marks."""
     _shared: dict[tuple[Alternative, ...], str] = field(default_factory=dict)

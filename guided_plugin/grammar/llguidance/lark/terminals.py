@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from json.encoder import encode_basestring
 
 from guided_plugin.errors import UnsupportedSpecError, shown
@@ -16,12 +15,10 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
     Opposite,
     Regex,
     Texts,
-    has_intersection,
     may_be_empty,
 )
 from guided_plugin.grammar.llguidance.lark.patterns import also_pattern, pattern
 from guided_plugin.grammar.llguidance.lark.rules import Text
-from guided_plugin.spec.formats import LENGTHS
 from guided_plugin.spec.languages import times
 
 ANY_STRING = Regex(f'"{patterns.ANY_CHARACTER}*"')
@@ -77,42 +74,18 @@ def excluding(texts: Iterable[str]) -> list[Expression]:
 
 
 def empty_terminal(expression: Expression) -> bool:
-    """Whether an expression takes no text."""
-    if not may_be_empty(expression) or not _demands(expression):
+    """Whether an expression takes no text. Of an intersection of any string with a few
+    left out there are always others."""
+    if not may_be_empty(expression):
         return False
-    return patterns.takes_nothing(expression)
-
-
-def entangled(expression: Expression) -> bool:
-    """Whether an expression is an intersection that may need much work, as far as its
-    form tells.
-
-    Texts to leave out add little to one pattern, and one pattern to leave out no more
-    than to take.
-    """
-    demands = _demands(expression)
-    if len(demands) == 1 and demands[0] in _lone_formats():
-        return False
-    return len(demands) > 1 or any(map(has_intersection, demands))
-
-
-def _demands(expression: Expression) -> list[Expression]:
-    """The parts of an intersection that allow less than any string but a few: there are
-    always others."""
     parts: tuple[Expression, ...] = (expression,)
     if isinstance(expression, Group) and expression.operator == AND:
         parts = expression.parts
-    return [
-        part
-        for part in parts
-        if part != ANY_STRING
-        and not (isinstance(part, Opposite) and isinstance(part.part, Texts))
-    ]
-
-
-@cache
-def _lone_formats() -> frozenset[Expression]:
-    return frozenset(map(patterns.quoted_format, LENGTHS))
+    for part in parts:
+        leaves_out = isinstance(part, Opposite) and isinstance(part.part, Texts)
+        if part != ANY_STRING and not leaves_out:
+            return patterns.takes_nothing(expression)
+    return False
 
 
 def lead(string: String) -> str | None:

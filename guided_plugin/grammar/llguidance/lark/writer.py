@@ -23,7 +23,6 @@ from guided_plugin.grammar.llguidance.lark.rules import (
     Alternative,
     Grammar,
     LarkGrammar,
-    Probe,
     Reference,
     Repeated,
     Rule,
@@ -84,18 +83,10 @@ def written(
     lines += [f"{words[mark]}: {punctuation[mark]}" for mark in used]
     lines += [writer.rule(name) for name in names if name not in writer.renamed]
     lines += _terminal_lines(grammar, terminals)
-    probes: list[Probe] = []
-    for group, sources in grammar.groups.items():
-        tried = [terminal for terminal in dict.fromkeys(group) if terminal in symbols]
-        if tried:
-            first = f"{top}start: {' | '.join(terminal.name for terminal in tried)}"
-            text = _joined([first, *_terminal_lines(grammar, tried)])
-            probes.append(Probe(text, sources))
     rules = {name: grammar.rules[name] for name in names}
     tokens = frozenset(one.number for one in symbols if isinstance(one, Token))
     return LarkGrammar(
         _joined(lines),
-        tuple(probes),
         endless=NEVER in rules,
         rules=RuleSet(start, rules, tuple(terminals), tokens, whitespace == "spaced"),
     )
