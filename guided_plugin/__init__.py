@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from guided_plugin.metrics import StepStatistics
     from guided_plugin.pipeline.pipeline import StepPipeline
     from guided_plugin.plugins import Plugins
-    from guided_plugin.spec import OutputSpec, ToolCall, TypedSpec
+    from guided_plugin.spec import OutputSpec, TypedSpec
     from guided_plugin.step import UNGUIDED, DecodeStep, RequestInfo
     from guided_plugin.worker.ranks.group import TorchRanks
 
@@ -43,7 +43,6 @@ __all__ = [
     "RequestInfo",
     "StepPipeline",
     "StepStatistics",
-    "ToolCall",
     "TorchRanks",
     "TypedSpec",
     "Vocabulary",
@@ -66,7 +65,7 @@ _NAMES = {
     "metrics": ("StepStatistics",),
     "pipeline.pipeline": ("StepPipeline",),
     "plugins": ("Plugins",),
-    "spec": ("OutputSpec", "ToolCall", "TypedSpec"),
+    "spec": ("OutputSpec", "TypedSpec"),
     "step": ("UNGUIDED", "DecodeStep", "RequestInfo"),
     "worker.ranks.group": ("TorchRanks",),
 }

@@ -166,7 +166,7 @@ def test_names_of_the_package_are_found_once_and_listed():
 
 PUBLIC = """
 UNGUIDED DecodeLoop DecodeStep GrammarCompiler Guide GuidedConfig GuidedError Output OutputSpec Plugins
-RequestInfo StepPipeline StepStatistics ToolCall TorchRanks TypedSpec Vocabulary __version__
+RequestInfo StepPipeline StepStatistics TorchRanks TypedSpec Vocabulary __version__
 errors explain_output hookimpl shared_compiler
 """
 

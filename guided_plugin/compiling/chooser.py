@@ -186,7 +186,6 @@ class Chooser:
         return dataclasses.replace(grammar, reason="; ".join(reasons))
 
 
-
 def _call_plugin(what: str, act: Callable[[], R]) -> R:
     """Call a plugin's code: its errors carry its name, and the end of the interpreter
     waits for it."""

@@ -10,12 +10,10 @@ from guided_plugin.spec.output_spec import (
     packed,
     unpacked,
 )
-from guided_plugin.spec.python.form import ToolCall
 from guided_plugin.spec.typed_spec import TypedSpec, reader_of
 
 __all__ = [
     "OutputSpec",
-    "ToolCall",
     "TypedSpec",
     "check_is_spec",
     "check_room",

@@ -223,11 +223,10 @@ class OutputSpec:
     def parse(cls, obj: Any) -> OutputSpec | None:
         """From any form that clients send; None when it asks for plain text.
 
-        Takes an `OutputSpec`, a `TypedSpec`, None, what `TypedSpec` takes (a type, a
-        function), or as a mapping or JSON text: OpenAI's
-        `response_format`, vLLM's `structured_outputs`, LMDeploy's `response_format`,
-        and our own form, `{KIND: constraint, OPTION: value, ...}`, as `to_dict` writes
-        it.
+        Takes an `OutputSpec`, a `TypedSpec`, None, a type, or as a mapping or JSON
+        text: OpenAI's `response_format`, vLLM's `structured_outputs`, LMDeploy's
+        `response_format`, and our own form, `{KIND: constraint, OPTION: value, ...}`,
+        as `to_dict` writes it.
         """
         if obj is None or isinstance(obj, OutputSpec):
             return obj

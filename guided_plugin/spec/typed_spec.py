@@ -1,4 +1,4 @@
-"""`TypedSpec`: a type or a function as a spec, and outputs as its values.
+"""`TypedSpec`: a type as a spec, and outputs as its values.
 
     users = TypedSpec(list[User])
     users.spec          an OutputSpec
@@ -11,18 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from guided_plugin.config import no_constant
 from guided_plugin.errors import OutputError, SpecError, shown
 from guided_plugin.spec.output_spec import OutputSpec
-from guided_plugin.spec.python.form import (
-    PythonForm,
-    ToolCall,
-    calls_form,
-    form_of,
-    is_python,
-)
+from guided_plugin.spec.python.form import form_of, is_python
 from guided_plugin.spec.uses import left_open
 
 T = TypeVar("T")
@@ -40,53 +34,13 @@ class TypedSpec(Generic[T]):
 
     def __init__(self, of: Any, **options: Any) -> None:
         """`of`: a type (a pydantic model, dataclass, TypedDict, Enum, Literal, union,
-        or container of these), or a function to call. `options` are those of
-        `OutputSpec`."""
+        or container of these). `options` are those of `OutputSpec`."""
         if not is_python(of):
-            what = f"must be a type or a function, not {shown(of)}"
+            hint = "OutputSpec.parse reads other forms; a call is a type with its name and arguments"
             raise SpecError(
-                what, where="TypedSpec", hint="OutputSpec.parse reads other forms"
+                f"must be a type, not {shown(of)}", where="TypedSpec", hint=hint
             )
-        self._take(form_of(of), options)
-
-    @overload
-    @classmethod
-    def tools(
-        cls,
-        *functions: Callable[..., Any],
-        begin: str = "",
-        end: str = "",
-        many: Literal[False] = False,
-        **options: Any,
-    ) -> TypedSpec[ToolCall]: ...
-
-    @overload
-    @classmethod
-    def tools(
-        cls,
-        *functions: Callable[..., Any],
-        begin: str = "",
-        end: str = "",
-        many: Literal[True],
-        **options: Any,
-    ) -> TypedSpec[list[ToolCall]]: ...
-
-    @classmethod
-    def tools(
-        cls,
-        *functions: Callable[..., Any],
-        begin: str = "",
-        end: str = "",
-        many: bool = False,
-        **options: Any,
-    ) -> TypedSpec[Any]:
-        """A call of one of the functions, between `begin` and `end` as the model's
-        template writes them. `many`: free text with any number of calls."""
-        made: TypedSpec[Any] = cls.__new__(cls)
-        made._take(calls_form(functions, begin=begin, end=end, many=many), options)
-        return made
-
-    def _take(self, form: PythonForm, options: dict[str, Any]) -> None:
+        form = form_of(of)
         self.spec: OutputSpec = getattr(OutputSpec, form.kind)(form.value, **options)
         """What goes to engines and other processes."""
         self._read = form.read

@@ -1,8 +1,9 @@
-"""Types and functions as specs, and outputs as their values."""
+"""Types as specs, and outputs as their values."""
 
 import collections.abc
 import dataclasses
 import datetime
+import enum
 import json
 import pickle
 import re
@@ -30,7 +31,6 @@ from typed_classes import (
     Positive,
     Shouting,
     Tree,
-    weather,
 )
 
 import guided_plugin as gp
@@ -126,7 +126,6 @@ def test_what_is_not_a_value_is_an_error_with_its_place(of, text, where, what):
         (Literal["a", 1], "json_schema"),
         (Color | None, "json_schema"),
         (Point, "json_schema"),
-        (weather, "json_schema"),
     ],
 )
 def test_kinds(of, kind):
@@ -239,8 +238,7 @@ def test_pydantic_is_imported_for_types_and_asked_for_where_it_is_missing():
     )
     assert done.returncode == 0, done.stderr
     assert (
-        "list[int]: types and functions are read by pydantic, which cannot be imported"
-        in done.stdout
+        "list[int]: types are read by pydantic, which cannot be imported" in done.stdout
     )
     assert "pip install pydantic" in done.stdout
 
@@ -251,3 +249,24 @@ def test_errors_of_the_compiler_name_the_place_in_the_type(compiler):
             TypedSpec(list[Annotated[int, Field(multiple_of=99_991)]]).spec
         )
     assert caught.value.where == "#/items/multipleOf"
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: TypedSpec(len), "must be a type"),
+        (lambda: TypedSpec({"json_schema": {}}), "must be a type"),
+        (lambda: TypedSpec(Literal[b"a"]), "no form in JSON"),
+        (lambda: TypedSpec(enum.Enum("Empty", [])), "enum"),
+        (
+            lambda: TypedSpec(dataclasses.make_dataclass("Lost", [("a", "Nowhere")])),
+            "Nowhere",
+        ),
+        (lambda: TypedSpec(type("Custom", (), {})), "no JSON Schema of it"),
+    ],
+)
+def test_what_can_be_no_spec_is_refused_by_name(make, what):
+    with pytest.raises(SpecError, match=re.escape(what)) as caught:
+        make()
+    assert caught.value.where
+    assert caught.value.hint

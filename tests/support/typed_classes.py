@@ -1,4 +1,4 @@
-"""Classes and a function that tests take for specs."""
+"""Classes that tests take for specs."""
 
 import enum
 from dataclasses import dataclass, field
@@ -83,8 +83,3 @@ class Shouting(BaseModel):
 
 class Money(BaseModel):
     price: Annotated[Decimal, Field(max_digits=5, decimal_places=2, gt=0)]
-
-
-def weather(city: str, days: int = 1, *, unit: Color = Color.RED) -> str:
-    """The weather."""
-    return f"{city} {days} {unit.value}"

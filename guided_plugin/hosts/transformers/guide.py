@@ -146,7 +146,7 @@ class Guide:
         `stopping_criteria`.
 
         `spec`: for all rows, or a list with one for each prompt, None where nothing
-        guides; anything that `OutputSpec.parse` takes, types and functions too. Raises
+        guides; anything that `OutputSpec.parse` takes, types too. Raises
         the error of a spec that can't be used. Processors and criteria of your own go
         first, so that no processor makes likely what was masked. `reuse`: for one call
         after another, as pipelines make them.
@@ -159,7 +159,7 @@ class Guide:
         self, model: Any, inputs: Any, spec: Any = (), **options: Any
     ) -> list[Generated]:
         """Generate, and read the outputs: text, tokens and the parsed object: of JSON
-        its value, of a type or a function given as the spec an instance or a call.
+        its value, of a type given as the spec an instance.
 
         `inputs`: a text, the messages of a chat, a list of these, or what a tokenizer
         returns. `options` are those of `model.generate`. A row of a list of specs whose

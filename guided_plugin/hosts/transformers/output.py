@@ -28,7 +28,7 @@ class Generated:
     """Whether it ended as its spec allows; without a spec, with a stop token. If not,
     it was cut."""
     parsed: Any = None
-    """Of a complete output to JSON its value; to a type or a function what
+    """Of a complete output to JSON its value; to a type what
     `TypedSpec.read` returns."""
     error: GuidedError | None = None
     unenforced: tuple[str, ...] = ()

@@ -30,10 +30,6 @@ class Never(BaseModel):
         raise ValueError("never right")
 
 
-def turn(side: Literal["left", "right"], twice: bool = False) -> str:
-    return f"{side} {twice}"
-
-
 class Person(BaseModel):
     name: str = Field(max_length=12)
     age: int = Field(ge=0, le=150)
@@ -272,9 +268,8 @@ def test_text_generation_pipeline(
 
 
 def test_values_of_their_types_come_back(demo_tokenizer, demo_model, guide):
-    tools = gp.TypedSpec.tools(turn, begin="<call>", end="</call>")
-    specs = [Pair, Literal["yes", "no"], turn, Person, tuple[Person, Pair]]
-    specs += [gp.TypedSpec(bool), tools, Never, set[bool], object(), SCHEMA, None]
+    specs = [Pair, Literal["yes", "no"], Person, tuple[Person, Pair]]
+    specs += [gp.TypedSpec(bool), Never, set[bool], object(), SCHEMA, None]
     prompts = ["Person as JSON: "] * len(specs)
     outputs = guide.generate(
         demo_model,
@@ -282,18 +277,16 @@ def test_values_of_their_types_come_back(demo_tokenizer, demo_model, guide):
         specs,
         max_new_tokens=120,
     )
-    pair, choice, call, person, both, flag, tool, *others = outputs
+    pair, choice, person, both, flag, *others = outputs
     never, flags, wrong, as_dict, free = others
     assert isinstance(pair.parsed, Pair)
     assert choice.parsed == choice.text
-    assert call.parsed.function(**call.parsed.arguments)
     assert isinstance(person.parsed, Person)
     assert as_dict.parsed == person.parsed.model_dump()
     assert demo_tokenizer.decode(as_dict.tokens) == as_dict.text
     assert free.parsed is None
     assert list(map(type, both.parsed)) == [Person, Pair]
     assert flag.parsed in (True, False)
-    assert (tool.parsed.name, tool.text[:6]) == ("turn", "<call>")
     assert isinstance(never.error, OutputError)
     assert (never.complete, never.parsed) == (True, None)
     assert isinstance(wrong.error, SpecError)

@@ -80,8 +80,6 @@ class Repeated(NamedTuple):
 Symbol = Text | Token | Terminal | Reference | Repeated
 
 
-
-
 @dataclass(frozen=True, slots=True)
 class LarkGrammar:
     """A grammar as llguidance reads it, and what is known of it."""
