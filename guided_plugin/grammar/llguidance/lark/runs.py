@@ -5,7 +5,6 @@ Depends on rules.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from guided_plugin.grammar.llguidance.lark.rules import (
     Reference,
@@ -17,113 +16,64 @@ from guided_plugin.grammar.llguidance.lark.rules import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """How many bytes of a part must follow each other."""
-
-    whole: bool
-    """Whether there is no choice in it."""
-    first: int
-    """From its beginning on."""
-    last: int
-    """Up to its end."""
-    most: int
-
-
-_CHOICE = _Run(False, 0, 0, 0)
-_NOTHING = _Run(True, 0, 0, 0)
-
-
 def forced_run(rules: RuleSet) -> float:
-    """About the most bytes that may have to follow each other; rather too many."""
+    """About the most bytes that may have to follow each other."""
     runs = _Runs(rules)
     try:
         # Most rules are written before those that they need.
-        found = [runs.of_rule(name) for name in reversed(rules.rules)]
-        found.append(runs.of_symbol(rules.start))
+        for name in reversed(rules.rules):
+            runs.of_rule(name)
+        runs.of_symbols((rules.start,))
     except RecursionError:
         return math.inf
-    return max(run.most for run in found)
+    return runs.most
 
 
 class _Runs:
-    """The runs of one grammar's rules, each found once."""
+    """The bytes of one grammar's parts without a choice in them; None for others."""
 
     def __init__(self, rules: RuleSet) -> None:
         self._rules = rules
-        self._known: dict[str, _Run] = {}
+        self._known: dict[str, int | None] = {}
+        self.most = 0
+        """The most bytes in a row, as far as it was asked."""
 
-    def of_rule(self, name: str) -> _Run:
-        """The run of a rule, whatever is chosen in it."""
-        known = self._known.get(name)
-        if known is not None:
-            return known
-        self._known[name] = _CHOICE  # where it needs itself
-        run = _NOTHING
-        alternatives = self._rules.rules[name].alternatives
-        for number, alternative in enumerate(alternatives):
-            other = self._of_symbols(alternative.symbols)
-            run = _either(run, other) if number else other
-        self._known[name] = run
-        return run
+    def of_rule(self, name: str) -> int | None:
+        """The bytes of a rule."""
+        if name not in self._known:
+            self._known[name] = None  # where it needs itself
+            alternatives = self._rules.rules[name].alternatives
+            sizes = [self.of_symbols(one.symbols) for one in alternatives]
+            self._known[name] = sizes[0] if len(sizes) == 1 else None
+        return self._known[name]
 
-    def of_symbol(self, symbol: Symbol) -> _Run:
-        """The run of a symbol."""
+    def of_symbols(self, symbols: tuple[Symbol, ...]) -> int | None:
+        """The bytes of symbols one after the other."""
+        run = 0
+        whole = True
+        for symbol in symbols:
+            size = self._of_symbol(symbol)
+            whole = whole and size is not None
+            run = 0 if size is None else run + size
+            self.most = max(self.most, run)
+        return run if whole else None
+
+    def _of_symbol(self, symbol: Symbol) -> int | None:
         match symbol:
             case Reference():
                 return self.of_rule(symbol.rule)
-            case Repeated():
-                return self._of_repeated(symbol)
-            case Text():
-                return _of_text(symbol.text)
+            case Repeated(symbols, low, high):
+                size = self.of_symbols(symbols)
+                run = low * (size or 0)
+                self.most = max(self.most, run)
+                return run if size is not None and low == high else None
+            case Text(text):
+                return len(text.encode())
+            case Terminal(literal=str(text)):
+                return len(text.encode())
             case Terminal():
-                if symbol.literal is not None:
-                    return _of_text(symbol.literal)
-                most = symbol.known.most
-                return _Run(False, most, most, most)
-        return _CHOICE
-
-    def _of_repeated(self, symbol: Repeated) -> _Run:
-        once = self._of_symbols(symbol.symbols)
-        if symbol.low and once.whole:
-            size = symbol.low * once.first
-            return _Run(symbol.low == symbol.high, size, size, size)
-        most = max(once.most, once.last + once.first)
-        return _Run(False, once.first, once.last, most)
-
-    def _of_symbols(self, symbols: tuple[Symbol, ...]) -> _Run:
-        run = _NOTHING
-        for symbol in symbols:
-            run = _joined(run, self.of_symbol(symbol))
-        return run
-
-
-def _of_text(text: str) -> _Run:
-    """The run of a literal text."""
-    size = len(text.encode())
-    return _Run(True, size, size, size)
-
-
-def _either(one: _Run, two: _Run) -> _Run:
-    """The run of a choice. Alternatives of one size may have the same text."""
-    return _Run(
-        one.first == two.first and (one.whole or two.whole),
-        max(one.first, two.first),
-        max(one.last, two.last),
-        max(one.most, two.most),
-    )
-
-
-def _joined(before: _Run, after: _Run) -> _Run:
-    """The run of a part, and another one behind it."""
-    first = before.first
-    last = after.last
-    if before.whole:
-        first += after.first
-    if after.whole:
-        last += before.last
-    most = max(before.most, after.most, before.last + after.first)
-    return _Run(before.whole and after.whole, first, last, most)
+                self.most = max(self.most, symbol.known.most)
+        return None
 
 
 def nesting(rules: RuleSet) -> int:
