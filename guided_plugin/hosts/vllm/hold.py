@@ -37,7 +37,7 @@ from guided_plugin.hosts.vllm.turns import SKIPPED, turns_of
 _log = logging.getLogger(__name__)
 
 NEEDED = "guided_needed"
-"""The attribute of a scheduler with what is `Needed` and no step has brought to the
+"""The attribute of a scheduler with what is `Needed` and no step has brought to its
 workers yet; and of the SchedulerOutput of the step that brings it."""
 
 _TOLD = "_guided_told"
@@ -53,7 +53,7 @@ _SECONDS = 120.0
 
 
 class Needed(NamedTuple):
-    """A spec that the workers of other processes get ready."""
+    """A spec that the workers get ready."""
 
     request_id: str
     packed: str
@@ -64,9 +64,8 @@ class Needed(NamedTuple):
 class Held:
     """In place of a `StructuredOutputRequest`, until the grammar is there."""
 
-    def __init__(self, request: Any, needed: Needed | None = None) -> None:
+    def __init__(self, request: Any, needed: Needed) -> None:
         self.needed = needed
-        """None where the engine has the workers."""
         self._request = request
         self._until = time.monotonic() + _SECONDS
         self._ready = False
@@ -118,29 +117,28 @@ def preprocess_add_request(original: Any) -> Any:
 
 def _hold(request: Any, spec: tuple[str, bytes | None], engine: Any) -> None:
     """Hold a request until its spec, packed, with what a frontend made of it, is ready
-    in the engine; None where that is in other processes."""
+    in the engine. One that has its workers in this process hears of it now; None for
+    others."""
     from vllm.v1.request import RequestStatus
 
-    if engine is None:
-        held = Held(request, Needed(request.request_id, *spec))
-    else:
+    held = Held(request, Needed(request.request_id, *spec))
+    if engine is not None:
         verdict = engine.prepare(*spec)
         if verdict.done():
             return
-        held = Held(request)
         verdict.add_done_callback(held.release)
     request.structured_output_request = held
     request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
 
 
 def ask(scheduler: Any, request: Any) -> None:
-    """Have the next step bring the spec of a new request to the workers of other
-    processes. One that loads within a forward pass goes with its requests: the first of
-    a step alone, as all rows of a step wait for it, and once the grammar worker runs."""
+    """Have the next step bring the spec of a new request to the workers. One that loads
+    within a forward pass goes with its requests: the first of a step alone, as all rows
+    of a step wait for it, and once the grammar worker runs."""
     held = getattr(request, "structured_output_request", None)
-    needed = held.needed if isinstance(held, Held) else None
-    if needed is None:
+    if not isinstance(held, Held):
         return
+    needed = held.needed
     of_step = vars(scheduler).setdefault(NEEDED, [])
     of_step.append(needed)
     quick = needed.made and len(needed.made) <= _LOADED_BYTES

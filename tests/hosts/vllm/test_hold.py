@@ -38,6 +38,7 @@ def verdict(llm, monkeypatch):
         return answer
 
     monkeypatch.setattr(ours, "prepare", prepared)
+    monkeypatch.setattr(hold, "_LOADED_BYTES", 0)
     return answer
 
 
@@ -101,14 +102,6 @@ def test_a_step_brings_all_that_came_since_the_last_one():
     assert held(large, None, small) == [True] * 3
 
 
-def test_a_grammar_that_is_there_holds_nothing(engine):
-    for name in ("first", "again"):
-        add(engine, name)
-        first, done = stepped(engine)
-        assert re.fullmatch(PATTERN, done[name].text)
-    assert first["again"] < 3
-
-
 def test_a_request_may_leave_while_it_is_held(engine, verdict):
     add(engine, "held")
     engine.step()
@@ -159,18 +152,23 @@ def test_none_is_held_for_ever(engine, verdict, monkeypatch):
     assert re.fullmatch(PATTERN, done["held"].text)
 
 
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("at_once", [False, True])
-def test_workers_of_other_processes_hear_by_a_step_and_tell_by_outputs(
-    engine, monkeypatch, at_once
+def test_workers_hear_by_a_step_and_tell_by_outputs(
+    engine, monkeypatch, at_once, apart
 ):
-    monkeypatch.setattr(hold, "engine_of", lambda core: None)
+    """In this process, or in others."""
+    if apart:
+        monkeypatch.setattr(hold, "engine_of", lambda core: None)
     monkeypatch.setattr(hold, "_LOADED_BYTES", 2048 * at_once)
     add(engine, "first", "[a-d]{31}")
     stepped(engine)
-    add(engine, "alone", pattern := f"[a-d]{{{32 + at_once}}}")
+    add(engine, "alone", pattern := f"[a-d]{{{32 + at_once + 2 * apart}}}")
     first, done = stepped(engine)
     assert re.fullmatch(pattern, done["alone"].text)
     assert bool(first["alone"]) is not at_once
     add(engine, "free", None, ignore_eos=True)
     add(engine, "next to it", pattern)
-    assert re.fullmatch(pattern, stepped(engine)[1]["next to it"].text)
+    first, done = stepped(engine)
+    assert first["next to it"] < 3  # its grammar is there
+    assert re.fullmatch(pattern, done["next to it"].text)
