@@ -1,10 +1,7 @@
 """Fixtures that most tests share: a vocabulary small enough to reason about, and the
 shipped model."""
 
-from __future__ import annotations
-
 import os
-from typing import Any
 
 # Tests run next to each other, and their models are tiny: more threads than one only
 # wait for each other. Set before PyTorch is imported, and inherited by the processes
@@ -26,47 +23,45 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
-def config() -> GuidedConfig:
+def config():
     """Defaults with a fixed number of threads, so that no test depends on the machine's
     processors."""
     return GuidedConfig(threads=2)
 
 
 @pytest.fixture(scope="session")
-def byte_vocabulary() -> Vocabulary:
+def byte_vocabulary():
     return BYTES
 
 
 @pytest.fixture(params=["inline", "process"])
-def mode(request: pytest.FixtureRequest) -> str:
+def mode(request):
     """Both places where grammars can work."""
     return str(request.param)
 
 
 @pytest.fixture
-def plugins() -> Plugins:
+def plugins():
     """The built-in plugins, without those that happen to be installed on this
     machine."""
     return Plugins(entry_points=False)
 
 
 @pytest.fixture
-def byte_compiler(
-    byte_vocabulary: Vocabulary, config: GuidedConfig, plugins: Plugins
-) -> GrammarCompiler:
+def byte_compiler(byte_vocabulary, config, plugins):
     """A compiler of its own for `byte_vocabulary`: nothing cached, no counts."""
     return GrammarCompiler(byte_vocabulary, config=config, plugins=plugins)
 
 
 @pytest.fixture(scope="session")
-def byte_backend(byte_vocabulary: Vocabulary, config: GuidedConfig) -> XGrammarBackend:
+def byte_backend(byte_vocabulary, config):
     """The xgrammar backend for `byte_vocabulary`. Shared: it holds no state of any
     request."""
     return XGrammarBackend(byte_vocabulary, config)
 
 
 @pytest.fixture(scope="session")
-def quiet_transformers() -> Any:
+def quiet_transformers():
     """transformers, without progress bars and without a word on stderr."""
     transformers = pytest.importorskip("transformers")
     transformers.utils.logging.disable_progress_bar()
@@ -75,7 +70,7 @@ def quiet_transformers() -> Any:
 
 
 @pytest.fixture(scope="session")
-def demo_tokenizer(quiet_transformers: Any) -> Any:
+def demo_tokenizer(quiet_transformers):
     """The tokenizer of the shipped model: byte-level BPE."""
     return quiet_transformers.AutoTokenizer.from_pretrained(
         MODEL_DIR, local_files_only=True
@@ -83,7 +78,7 @@ def demo_tokenizer(quiet_transformers: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def demo_model(quiet_transformers: Any) -> Any:
+def demo_model(quiet_transformers):
     """The shipped model, on the CPU, in float32. Shared: never write to it."""
     import torch
 
@@ -97,6 +92,6 @@ def demo_model(quiet_transformers: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def demo_vocabulary(demo_tokenizer: Any) -> Vocabulary:
+def demo_vocabulary(demo_tokenizer):
     """The vocabulary of the shipped model's tokenizer."""
     return Vocabulary.from_tokenizer(demo_tokenizer)

@@ -1,18 +1,14 @@
 """Every code block of every page is run, read by the program that it is for, or says
 why not."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import tomllib
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
-from doc_blocks import DATA, PAGES, Block, blocks
+from doc_blocks import DATA, PAGES, blocks
 from doc_session import Session
 from doc_setup import AFTER, SETUP
 from packaging.requirements import Requirement
@@ -29,11 +25,11 @@ HERE = [
 SLOW = ("docs/transformers.md",)
 """Pages whose blocks take more than ten seconds."""
 
-NOT_RUN: dict[str, str] = {}
+NOT_RUN = {}
 """Page -> the reason of its one block that is not run."""
 
 
-def test_every_block_is_run_or_says_why_not() -> None:
+def test_every_block_is_run_or_says_why_not():
     every = [block for found in ALL.values() for block in found]
     kinds = Counter(_kind(block) for block in every)
     print(dict(kinds))
@@ -48,7 +44,7 @@ def test_every_block_is_run_or_says_why_not() -> None:
     assert reasons == {page: f"not run: {reason}" for page, reason in NOT_RUN.items()}
 
 
-def _kind(block: Block) -> str:
+def _kind(block):
     if block.language:
         assert block.language in ("python", "sh", "text", *DATA), (
             f"{block.place}: {block.language!r}"
@@ -65,7 +61,7 @@ def _kind(block: Block) -> str:
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in HERE],
 )
-def test_blocks_run(name: str, tmp_path: Path, quiet_transformers: object) -> None:
+def test_blocks_run(name, tmp_path, quiet_transformers):
     with Session(
         tmp_path, setup=SETUP.get(name, ""), after=AFTER.get(name, "")
     ) as session:
@@ -82,7 +78,7 @@ def test_blocks_run(name: str, tmp_path: Path, quiet_transformers: object) -> No
         _can_be_read(command, arguments)
 
 
-def _can_be_read(command: str, arguments: list[str]) -> None:
+def _can_be_read(command, arguments):
     if command == "make":
         dry = subprocess.run(
             ["make", "-n", *arguments], cwd=ROOT, capture_output=True, text=True
@@ -102,15 +98,15 @@ def _can_be_read(command: str, arguments: list[str]) -> None:
         _parsed(arguments)
 
 
-def _parsed(arguments: list[str]) -> None:
+def _parsed(arguments):
     """As the command line reads it, without running the command."""
-    command: Any = typer.main.get_command(app)
+    command = typer.main.get_command(app)
     while hasattr(command, "commands"):
         command, *arguments = command.commands[arguments[0]], *arguments[1:]
     command.make_context("guided-plugin", arguments)
 
 
-def test_names_of_the_setup_are_pages() -> None:
+def test_names_of_the_setup_are_pages():
     assert {*SETUP, *AFTER} <= set(ALL)
     for text in (*SETUP.values(), *AFTER.values()):
         ast.parse(text)

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from guided_plugin.errors import MAX_CHARACTERS, GuidedError, shown
 
 INPUTS = int(os.environ.get("GUIDED_INPUTS", "0"))
-COUNTS = {"compile": 300, "inside": 500, "lower": 600, "parse": 1000}
-COUNTS |= {"tags": 600, "regex": 500}
+COUNTS = {"compile": 300, "inside": 500, "regex": 500, "lower": 600, "tags": 600}
 MOST_CHANGES = 8
 LONGEST = 4.0
 """Of the processor, for one input."""

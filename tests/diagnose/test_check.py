@@ -1,6 +1,7 @@
 """`check_spec`: which texts a spec takes, and where it stops taking them."""
 
 import json
+import re
 
 import pytest
 
@@ -83,62 +84,41 @@ def test_why_a_text_does_not_match(byte_compiler, pattern, text, position, reaso
     )
 
 
+PEOPLE = OutputSpec.json_schema(PERSON)
+SPACES = OutputSpec.regex(" a +")
+LINE = OutputSpec.regex("a\\n")
+WRITTEN = r"""
+{"name": "a : b , c", "age": 1}    {"name":"a : b , c","age":1}
+{"name": "\u00e9 \" \\", "age": 1}  {"name":"é \" \\","age":1}
+{"name": "", "age": 1.50}          {"name":"","age":1.50}
+{"name": "", "age": 1E5}           {"name":"","age":1E5}
+{"name": "", "age": 0.10000000000000000001}  {"name":"","age":0.10000000000000000001}
+"""
+
+
 @pytest.mark.parametrize(
-    ("text", "written"),
+    ("spec", "text", "written", "position"),
     [
-        ('{"name": "a : b , c", "age": 1}', '{"name":"a : b , c","age":1}'),
-        ('{"name": "\\u00e9 \\" \\\\", "age": 1}', '{"name":"é \\" \\\\","age":1}'),
-        ('{"name": "", "age": 1.50}', '{"name":"","age":1.50}'),
-        ('{"name": "", "age": 1E5}', '{"name":"","age":1E5}'),
-        (
-            '{"name": "", "age": 0.10000000000000000001}',
-            '{"name":"","age":0.10000000000000000001}',
+        *(
+            (PEOPLE, *re.split("  +", line), None)
+            for line in WRITTEN.strip().splitlines()
         ),
+        # A key that comes twice is for the grammar to refuse.
+        (PEOPLE, '{"name": "a", "name": 1}', '{"name":"a","name":1}', 13),
+        (PEOPLE, '{"name":oops}\n', '{"name":oops}', 8),
+        # Of other kinds one line end is the file's, unless the spec takes it.
+        (SPACES, " a \n", " a ", None),
+        (SPACES, " a \n\n", " a \n", 3),
+        (LINE, "a\n", "a\n", None),
+        (LINE, "a", "a", 1),
     ],
 )
-def test_rewriting_changes_layout_and_nothing_else(byte_compiler, text, written):
-    found = _only(
-        check_spec(byte_compiler, OutputSpec.json_schema(PERSON), [("it", text)])
-    )
-    assert found.text == written
-    assert found.accepted
-
-
-def test_rewriting_keeps_a_repeated_key_for_the_grammar_to_refuse(byte_compiler):
-    text = '{"name": "a", "name": "b", "age": 1}'
-    found = _only(
-        check_spec(byte_compiler, OutputSpec.json_schema(PERSON), [("it", text)])
-    )
-    assert found.text == '{"name":"a","name":"b","age":1}'
-    assert (found.accepted, found.position) == (False, len('{"name":"a","'))
-
-
-def test_text_that_is_no_json_is_matched_as_it_is(byte_compiler):
-    found = _only(
-        check_spec(
-            byte_compiler, OutputSpec.json_schema(PERSON), [("it", '{"name":oops}\n')]
-        )
-    )
-    assert found.text == '{"name":oops}'
-    assert (found.accepted, found.position) == (False, 8)
-
-
-def test_other_kinds_lose_one_line_end_only(byte_compiler):
-    spec = OutputSpec.regex(" a +")
-    found = check_spec(byte_compiler, spec, [("one", " a \n"), ("two", " a \n\n")])
-    assert [(i.text, i.accepted) for i in found.instances] == [
-        (" a ", True),
-        (" a \n", False),
-    ]
-
-
-def test_a_line_end_that_the_spec_takes_is_kept(byte_compiler):
-    texts = [("with", "a\n"), ("without", "a")]
-    found = check_spec(byte_compiler, OutputSpec.regex("a\\n"), texts)
-    assert [(i.text, i.accepted) for i in found.instances] == [
-        ("a\n", True),
-        ("a", False),
-    ]
+def test_texts_are_matched_in_the_layout_that_is_asked_for(
+    byte_compiler, spec, text, written, position
+):
+    found = _only(check_spec(byte_compiler, spec, [("it", text)]))
+    assert (found.text, found.position) == (written, position)
+    assert found.accepted == (position is None)
 
 
 def test_a_refused_spec_is_reported_and_not_raised(byte_compiler):
@@ -154,26 +134,19 @@ def test_a_refused_spec_is_reported_and_not_raised(byte_compiler):
 def test_misspelt_keywords_are_warned_of_even_when_the_spec_is_refused(
     byte_compiler, monkeypatch
 ):
-    spec = OutputSpec.json_schema({"type": "integer", "minmum": 3})
-    warned = check_spec(byte_compiler, spec).warnings
-    assert "#/minmum: unknown keyword, ignored (did you mean 'minimum'?)" in warned
+    schema = {"type": "integer", "minmum": 3}
+    structures = [{"begin": "<f>", "schema": schema, "end": "</f>"}]
+    tag = {"structures": structures, "triggers": ["<f"]}
+    specs = OutputSpec.json_schema(schema), OutputSpec.structural_tag(tag)
+    said = "minmum: unknown keyword, ignored (did you mean 'minimum'?)"
+    warned = [check_spec(byte_compiler, spec).warnings for spec in specs]
+    assert warned == [(f"#/{said}",), (f"#/structures/0/schema/{said}",)]
 
     def refuse(_):
         raise UnsatisfiableSpecError("no")
 
     monkeypatch.setattr(byte_compiler, "compile", refuse)
-    assert check_spec(byte_compiler, spec).warnings == warned
-
-
-def test_misspelt_keywords_inside_tags_are_warned_of_with_their_place(byte_compiler):
-    structures = [
-        {"begin": "<f>", "schema": {"type": "integer", "minmum": 3}, "end": "</f>"}
-    ]
-    spec = OutputSpec.structural_tag({"structures": structures, "triggers": ["<f"]})
-    said = "unknown keyword, ignored (did you mean 'minimum'?)"
-    assert check_spec(byte_compiler, spec).warnings == (
-        f"#/structures/0/schema/minmum: {said}",
-    )
+    assert [check_spec(byte_compiler, spec).warnings for spec in specs] == warned
 
 
 def test_to_dict_has_stable_keys_and_is_json(byte_compiler):

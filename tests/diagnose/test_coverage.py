@@ -1,7 +1,5 @@
 """The coverage report: what becomes of every keyword of a schema, and where."""
 
-from __future__ import annotations
-
 import pytest
 
 from guided_plugin.compiling.compiler import GrammarCompiler

@@ -60,13 +60,6 @@ def test_the_driver_is_told(monkeypatch, tmp_path):
     assert [*doctor.versions()][-1].what == "NVIDIA driver 570.124.06"
 
 
-@pytest.mark.parametrize("value", ["yes", '{"thread": 2}', '{"threads": "2"}', "[1]"])
-def test_garbage_in_the_options_is_told(monkeypatch, value):
-    monkeypatch.setenv("GUIDED_PLUGIN", value)
-    (what,) = problems(doctor.options)
-    assert what.startswith(f"GUIDED_PLUGIN={value} cannot be read: ")
-
-
 @pytest.mark.parametrize(
     ("value", "status", "part"),
     [

@@ -1,8 +1,6 @@
 """Calls with a deadline: one that takes too long is given up, and its request fails by
 itself."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 import time

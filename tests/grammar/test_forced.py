@@ -1,8 +1,6 @@
 """`ForcedTokens`: the tokens of what must follow, against tokenizers' own encodings and
 against masks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Random schemas: grammars allow what the oracle allows, and always have a way to the
 end."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from random import Random

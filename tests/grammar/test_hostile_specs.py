@@ -2,17 +2,16 @@
 in bounded time, and the next ordinary request to the same compiler is served.
 
 Those that can be written down are in `hostile_specs.json`. They run in a child process:
-a crash or a hang there is a failure here. Run as a script, this file is that child.
+a crash or a hang there is a failure here.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-import os
-import select
 import socket
-import subprocess
-import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -161,56 +160,17 @@ WRITTEN = json.loads(Path(__file__).with_name("hostile_specs.json").read_bytes()
 CASES |= {name: Case(**case) for name, case in WRITTEN.items()}
 
 
-class Child:
-    """A process with one compiler, started when it is first asked and again when it is
-    gone."""
-
-    def __init__(self):
-        self._process = None
-
-    def serve(self, name):
-        process = self._process or self._started()
-        process.stdin.write(name.encode() + b"\n")
-        process.stdin.flush()
-        readable, _, _ = select.select([process.stdout], [], [], WALL_SECONDS)
-        line = process.stdout.readline() if readable else b""
-        if line:
-            return json.loads(line)
-        how = f"said nothing for {WALL_SECONDS} s"
-        if readable:
-            how = f"ended with code {process.wait()}"
-        self.stop()
-        return pytest.fail(f"the process with the compiler {how}")
-
-    def stop(self):
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
-
-    def _started(self):
-        root = str(Path(__file__).parents[2])
-        self._process = subprocess.Popen(
-            [sys.executable, __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": root},
-        )
-        return self._process
-
-
 @pytest.fixture(scope="module")
 def child():
-    child = Child()
-    yield child
-    child.stop()
+    """A process with one compiler."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        yield pool
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_error_or_a_working_grammar_and_the_next_is_served(child, name):
     kind, _, words = CASES[name].error.partition(": ")
-    report = child.serve(name)
+    report = child.submit(served, name).result(WALL_SECONDS)
     assert report["next"] is True
     error = report["error"]
     assert not kind or error == kind, report
@@ -236,8 +196,22 @@ def test_remote_references_are_never_fetched():
             server.accept()
 
 
-def served(compiler, name):
+@functools.cache
+def compiler_of_the_child():
+    tokens = [*(bytes([byte]) for byte in range(256)), b"</s>"]
+    config = GuidedConfig(
+        threads=2, compile_seconds=COMPILE_SECONDS, compile_processes=1
+    )
+    return GrammarCompiler(
+        Vocabulary.from_tokens(tokens, [256]),
+        config=config,
+        plugins=Plugins(entry_points=False),
+    )
+
+
+def served(name):
     """What became of a case, and of an ordinary spec after it."""
+    compiler = compiler_of_the_child()
     report = {"error": ""}
     case = CASES[name]
     try:
@@ -268,25 +242,3 @@ def works(compiler, spec, text):
 
 def takes(matcher, text):
     return matcher.accept_text(text.encode()) and matcher.complete
-
-
-def main():
-    # Answers go where nothing else writes.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    tokens = [*(bytes([byte]) for byte in range(256)), b"</s>"]
-    config = GuidedConfig(
-        threads=2, compile_seconds=COMPILE_SECONDS, compile_processes=1
-    )
-    compiler = GrammarCompiler(
-        Vocabulary.from_tokens(tokens, [256]),
-        config=config,
-        plugins=Plugins(entry_points=False),
-    )
-    for line in sys.stdin:
-        print(json.dumps(served(compiler, line.rstrip("\n"))), file=answers, flush=True)
-    compiler.close()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """The whitespace that outputs have at each kind of place, learnt and said again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from random import Random

@@ -5,8 +5,6 @@ The reference shares nothing with a grammar engine: each language is written dow
 as a regular expression, and `regex` says whether a text is the beginning of a match.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import regex

@@ -1,8 +1,6 @@
 """The official JSON Schema Test Suite: nothing stops early, and wrong answers can only
 become fewer."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 
@@ -44,11 +42,9 @@ def vocabulary():
 
 
 def assert_sound(found):
-    assert found.early_stops == []
-    assert found.leaks == []
-    assert found.faults == []
-    assert found.disagreements == []
-    assert found.compiled > 0
+    assert found["compiled"]
+    for name in ("early stops", "leaks", "faults", "dead ends", "disagreements"):
+        assert found[name] == [], name
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
@@ -56,9 +52,9 @@ def test_each_draft(draft):
     found = score(draft, unbounded(vocabulary()))
     assert_sound(found)
     wrong_accepts, wrong_refusals, refused = MOST[draft]
-    assert len(found.wrong_accepts) <= wrong_accepts, found.wrong_accepts
-    assert len(found.valid_refused) <= wrong_refusals, found.valid_refused
-    assert len(found.refused) <= refused, found.refused
+    assert len(found["wrong accepts"]) <= wrong_accepts, found["wrong accepts"]
+    assert len(found["valid refused"]) <= wrong_refusals, found["valid refused"]
+    assert len(found["refused"]) <= refused, found["refused"]
 
 
 @pytest.fixture(scope="module")
@@ -73,4 +69,4 @@ def qwen():
 def test_a_sample_with_a_real_vocabulary(qwen, draft):
     found = score(draft, qwen, every=6)
     assert_sound(found)
-    assert len(found.wrong_accepts) <= MOST[draft][0], found.wrong_accepts
+    assert len(found["wrong accepts"]) <= MOST[draft][0], found["wrong accepts"]

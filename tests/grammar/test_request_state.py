@@ -1,8 +1,6 @@
 """The state machine of a request: table, journal and plain rules agree on its phase and
 its tokens."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -5,8 +5,6 @@ Every construct that is lowered to a grammar is walked in
 `llguidance/test_language_equality.py`.
 """
 
-from __future__ import annotations
-
 import pytest
 from compilers import compiler_of
 from stopping import Walker, special_vocabulary

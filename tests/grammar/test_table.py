@@ -5,8 +5,6 @@ Any history of a table is judged by the rules of `start_after` and stop tokens, 
 `Request` has in plain words, and by a fresh matcher for each look.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tokenizers of every kind become plain bytes by id."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import pickle

@@ -6,13 +6,9 @@ EBNF and the regular expressions themselves. Each text is decoded token by token
 three tokenizations, so that one token may close an object and its array at once.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 import torch
@@ -50,18 +46,18 @@ TABLES["texts"].append(
 
 
 @pytest.fixture(scope="module", params=["inline", "process"])
-def pipeline(request: pytest.FixtureRequest) -> Iterator[gp.StepPipeline]:
+def pipeline(request):
     compiler = gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(threads=1))
     with gp.StepPipeline(compiler, max_slots=1, mode=request.param) as found:
         yield found
 
 
-def tokenizations(text: str) -> Iterator[list[int]]:
+def tokenizations(text):
     """Its bytes, the longest tokens from left to right, and tokens merged at random."""
     data = text.encode()
     yield list(data)
     for share, chance in ((1.0, Random(text)), (0.5, Random(text))):
-        tokens: list[int] = []
+        tokens = []
         at = 0
         while at < len(data):
             longer = [one for one in TEXTS if data.startswith(TOKENS[one], at)]
@@ -73,7 +69,7 @@ def tokenizations(text: str) -> Iterator[list[int]]:
         yield tokens
 
 
-def ends(pipeline: gp.StepPipeline, spec: gp.OutputSpec, tokens: list[int]) -> bool:
+def ends(pipeline, spec, tokens):
     """Whether a text is a whole output."""
     slot = pipeline.add_request("one", spec)
     try:
@@ -95,9 +91,7 @@ def ends(pipeline: gp.StepPipeline, spec: gp.OutputSpec, tokens: list[int]) -> b
     TABLES["texts"],
     ids=[str(form)[:60] for form, *_ in TABLES["texts"]],
 )
-def test_takes_what_satisfies_it_and_nothing_else(
-    pipeline: gp.StepPipeline, form: Any, good: list[str], bad: list[str]
-) -> None:
+def test_takes_what_satisfies_it_and_nothing_else(pipeline, form, good, bad):
     spec = gp.OutputSpec.parse(form)
     assert spec is not None
     for text in (*good, *bad):
@@ -106,12 +100,10 @@ def test_takes_what_satisfies_it_and_nothing_else(
 
 
 @pytest.mark.parametrize("name", TABLES["refused"])
-def test_is_refused_with_its_place_and_reason(
-    pipeline: gp.StepPipeline, name: str
-) -> None:
+def test_is_refused_with_its_place_and_reason(pipeline, name):
     form, where, says = TABLES["refused"][name]
     with pytest.raises(GuidedError) as caught:
-        pipeline.add_request("one", gp.OutputSpec.parse(form))  # type: ignore[arg-type]
+        pipeline.add_request("one", gp.OutputSpec.parse(form))
     assert caught.value.where.startswith(where)
     assert says in caught.value.what
     assert "nothing" not in str(caught.value)

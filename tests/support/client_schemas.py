@@ -6,8 +6,6 @@ from typing import Annotated, Literal
 import jsonschema
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["ASKING", "SAVE", "SCHEMA", "Person", "check"]
-
 
 class Person(BaseModel):
     """A person to save."""

@@ -8,8 +8,6 @@ import json
 
 import httpx
 
-__all__ = ["Wire", "reason"]
-
 _ATTEMPTS = 8
 
 

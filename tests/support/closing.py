@@ -1,16 +1,12 @@
 """Specs whose outputs end before their token limit, and independent checks of what came
 out."""
 
-from __future__ import annotations
-
 import json
 import re
 
 import jsonschema
 
 import guided_plugin as gp
-
-__all__ = ["CASES", "is_valid", "least_of"]
 
 _FIELDS = {
     "name": {"type": "string", "minLength": 1},

@@ -10,8 +10,6 @@ import pytest
 
 from guided_plugin.cli import main
 
-__all__ = ["PERSON", "Result", "run", "standard_input", "write"]
-
 PERSON = {
     "type": "object",
     "properties": {"name": {"enum": ["é", "b"]}, "on": {"type": "boolean"}},

@@ -11,8 +11,6 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["KNOWN", "compared", "explained"]
-
 FIELDS = ("status", "error", "shape", "finish", "valid", "events", "text", "logprobs")
 """What is compared."""
 _SECONDS = 240

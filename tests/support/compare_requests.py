@@ -14,8 +14,6 @@ from typing import Any
 
 import jsonschema
 
-__all__ = ["ASKS", "SUBSET", "Ask"]
-
 
 @dataclass(frozen=True)
 class Ask:

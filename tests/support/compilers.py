@@ -1,7 +1,5 @@
 """Compilers for tests, and what their grammars take and show."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from guided_plugin.compiling.compiler import GrammarCompiler
@@ -9,16 +7,6 @@ from guided_plugin.config import UNBOUNDED, GuidedConfig
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
-
-__all__ = [
-    "allowed",
-    "compiler_of",
-    "start",
-    "taken_of",
-    "takes",
-    "tokens_of",
-    "unbounded",
-]
 
 
 def compiler_of(vocabulary, **options):

@@ -16,11 +16,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from script_files import ROOT
-
-__all__ = ["DATA", "PAGES", "Block", "blocks"]
 
 DATA = ("json", "toml", "yaml")
 PAGES = sorted(
@@ -55,12 +52,12 @@ class Block:
     text: str
 
     @property
-    def place(self) -> str:
+    def place(self):
         """For messages."""
         return f"{self.page}:{self.line}"
 
     @property
-    def needs_vllm(self) -> bool:
+    def needs_vllm(self):
         """Whether it runs where vLLM is installed, next to a server."""
         return (
             self.language in ("python", "sh")
@@ -69,7 +66,7 @@ class Block:
         )
 
 
-def blocks(page: Path) -> list[Block]:
+def blocks(page):
     """Of a page, in order."""
     text = page.read_text(encoding="utf-8")
     name = page.relative_to(ROOT).as_posix()

@@ -5,8 +5,6 @@ A session has a folder with the shipped model at `path/to/model`. Commands run i
 their arguments read by the program they are for.
 """
 
-from __future__ import annotations
-
 import contextlib
 import doctest
 import io
@@ -17,20 +15,16 @@ import shlex
 import subprocess
 import sys
 import tomllib
-import types
 from pathlib import Path
-from typing import Any
 
 import yaml
-from doc_blocks import DATA, Block
+from doc_blocks import DATA
 from script_files import ROOT
 
 from benchmarks.answers.tasks import read_tasks
 from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.diagnose.tools import tools_of
-
-__all__ = ["Session"]
 
 # Commands that take minutes, a GPU or data which is not here: their arguments are
 # noted, and nothing is run.
@@ -60,19 +54,17 @@ exec {python} "$@"
 class Session:
     """The blocks of one page, in a folder of their own."""
 
-    def __init__(
-        self, folder: Path, *, setup: str = "", after: str = "", server: str = ""
-    ) -> None:
+    def __init__(self, folder, *, setup="", after="", server=""):
         """`setup`: Python of what the page takes for granted; `after`: of what ends it.
         `server`: in place of http://localhost:8000."""
         self._after = after
         self.folder = folder
         self._server = server
         self._output = ""
-        self.ran: Block | None = None
+        self.ran = None
         """The block that `text` after it is compared with."""
         # What an `if __name__ == "__main__"` guards runs too.
-        self._names: dict[str, Any] = {"__name__": "__main__"}
+        self._names = {"__name__": "__main__"}
         (folder / "path/to/a").mkdir(parents=True)
         for name in ("path/to/model", "path/to/a/model", "DIR"):
             (folder / name).symlink_to(MODEL_DIR)
@@ -100,11 +92,11 @@ class Session:
         exec(_compiled(setup, f"setup of {folder.name}"), self._names)
 
     @property
-    def noted(self) -> list[tuple[str, list[str]]]:
+    def noted(self):
         """Commands whose arguments another program reads: its name, and they."""
         return [json.loads(line) for line in self._notes.read_text().splitlines()]
 
-    def run(self, block: Block) -> None:
+    def run(self, block):
         """Do with a block what `doc_blocks` says."""
         if block.language in DATA:
             self._keep(block)
@@ -122,18 +114,18 @@ class Session:
                 f"{block.place}: a block without a language and without a marker"
             )
 
-    def __enter__(self) -> Session:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *exception):
         exec(_compiled(self._after, f"end of {self.folder.name}"), self._names)
 
-    def _command(self, name: str, text: str) -> None:
+    def _command(self, name, text):
         file = self._commands / name
         file.write_text(text)
         file.chmod(0o755)
 
-    def _keep(self, block: Block) -> None:
+    def _keep(self, block):
         """Write a file, after the program that it is for has read it."""
         assert block.title, f"{block.place}: no title says what it is"
         value = {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}[
@@ -163,12 +155,12 @@ class Session:
             )
         (self.folder / block.title).write_text(block.text)
 
-    def _compare(self, block: Block) -> None:
+    def _compare(self, block):
         checker = doctest.OutputChecker()
         same = checker.check_output(block.text, _plain(self._output), doctest.ELLIPSIS)
         assert same, f"{block.place}: the real output is\n{_plain(self._output)}"
 
-    def _python(self, block: Block) -> None:
+    def _python(self, block):
         code = _compiled("\n" * block.line + self._here(block.text), block.page)
         out = io.StringIO()
         before = Path.cwd()
@@ -183,7 +175,7 @@ class Session:
             os.chdir(before)
         self._output = out.getvalue()
 
-    def _shell(self, block: Block) -> None:
+    def _shell(self, block):
         environment = {
             **os.environ,
             "PATH": f"{self._commands}:{os.environ['PATH']}",
@@ -211,7 +203,7 @@ class Session:
             f"{block.place}\n{self._output}"
         )
 
-    def _here(self, text: str) -> str:
+    def _here(self, text):
         """A block with this machine's server and device."""
         text = text.replace(
             "http://localhost:8000", self._server or "http://localhost:8000"
@@ -219,7 +211,7 @@ class Session:
         return text.replace('device="cuda"', 'device="cpu"')
 
 
-def _is_excerpt(block: Block) -> None:
+def _is_excerpt(block):
     """Its lines, without comments and indents, stand in the file in this order; others
     may stand between."""
     there = iter(
@@ -231,7 +223,7 @@ def _is_excerpt(block: Block) -> None:
         )
 
 
-def _was_printed(block: Block, output: str) -> None:
+def _was_printed(block, output):
     """A guided output of the demo, in the second column of its tables, wherever that is
     wrapped."""
     cells = "".join(
@@ -242,15 +234,15 @@ def _was_printed(block: Block, output: str) -> None:
     )
 
 
-def _code(line: str) -> str:
+def _code(line):
     return line.partition("#")[0].strip()
 
 
-def _plain(text: str) -> str:
+def _plain(text):
     """Without the spaces that pad a table's last column."""
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
-def _compiled(source: str, name: str) -> types.CodeType:
-    """As a file of its own: this one's `from __future__` is not the page's."""
+def _compiled(source, name):
+    """As a file of its own: no `from __future__` of ours is the page's."""
     return compile(source, name, "exec", dont_inherit=True)

@@ -1,10 +1,6 @@
 """What pages take for granted in their Python blocks: names of the reader's own
 program, as text that runs first."""
 
-from __future__ import annotations
-
-__all__ = ["AFTER", "SETUP"]
-
 _LOADED = """
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from guided_plugin.demo import MODEL_DIR

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import jsonschema
 
-__all__ = ["EXAMPLES", "ROOT", "people", "run_example"]
-
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 PERSON = {

@@ -25,8 +25,6 @@ from typing import Any
 from schemas import random_schema
 from subjects import Finding, Mode, check
 
-__all__ = ["SERIOUS", "Fault", "Report", "fuzz"]
-
 SERIOUS = ("wrong accept", "dead end", "early stop", "inconsistent", "crash")
 """Faults that no output may ever meet."""
 MINOR = ("wrong refusal", "called unsatisfiable")

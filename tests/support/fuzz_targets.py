@@ -51,8 +51,6 @@ from guided_plugin.worker.messages import (
     from_worker,
 )
 
-__all__ = ["TARGETS", "Target"]
-
 CONFIG = GuidedConfig(threads=1, compile_seconds=10.0)
 
 
@@ -70,7 +68,7 @@ class Target:
 
 _TABLES = json.loads(Path(__file__).with_suffix(".json").read_bytes())
 """A schema, specs in the forms of clients, values that no keyword takes, grammars."""
-_SCHEMA: Any = _TABLES["schema"]
+_SCHEMA = _TABLES["schema"]
 _CALLS = triggered(
     tag(
         "<f=a>",
@@ -83,7 +81,7 @@ _TAGS = tuple(
     {"type": "structural_tag", "format": each} for each in (_CALLS, *FORMS.values())
 )
 
-_FORMS: tuple[Any, ...] = (
+_FORMS = (
     *_TABLES["forms"],
     {"structural_tag": _TAGS[0]},
     *_TAGS[:3],
@@ -103,19 +101,19 @@ class Odd:
 
 
 def _deep(depth, wrap=""):
-    value: Any = {}
+    value = {}
     for _ in range(depth):
         value = {wrap: value} if wrap else [value]
     return value
 
 
 def _circle():
-    circle: dict[str, Any] = {"type": "object"}
+    circle = {"type": "object"}
     circle["properties"] = {"a": circle}
     return circle
 
 
-_ODD: tuple[Any, ...] = (
+_ODD = (
     *json.loads("""[null, true, false, 0, -1, 1.5, 1e308, NaN, Infinity, -0.0, 1e-320, 3.0,
     1e22, 9223372036854775808, -2147483648, "", "a", "\\n\\u001b[31m\\u0000", "\\ud800",
     "é\\u202e", "#", "#/", "^$", [], {}, [[]], [{}], {"type": "object"}]"""),
@@ -217,7 +215,7 @@ def _compile(form):
         raise SpecError(error.what) from error
 
 
-_WRONG: list[Any] = [10**30, 10**400, *_TABLES["wrong"]]
+_WRONG = [10**30, 10**400, *_TABLES["wrong"]]
 
 
 def _keywords(chance, value, corpus):
@@ -254,7 +252,7 @@ def _call(schema, **options):
     }
 
 
-_WAYS: dict[str, Callable[[Any], Any]] = {
+_WAYS = {
     "tool": _call,
     "tool in XML": lambda schema: _call(schema, style="qwen_xml"),
     "older tag": lambda schema: {
@@ -337,7 +335,7 @@ def _frame_of(body):
     return len(body).to_bytes(8, "little") + body
 
 
-_FRAMES: tuple[tuple[str, bytes], ...] = (
+_FRAMES = (
     *(("worker", _frame(message)) for message in _FROM_WORKER),
     *(("helper", _frame(message)) for message in _FROM_HELPER),
     ("worker", b"".join(map(_frame, _FROM_WORKER))),

@@ -3,8 +3,6 @@
 from generating import SPECS
 from transformers import set_seed
 
-__all__ = ["MIXED", "PAD", "STOP", "generate"]
-
 STOP = 1
 PAD = 2
 MIXED = [SPECS[0], None, SPECS[1]]

@@ -1,11 +1,7 @@
 """Tiny random models, and the check that every test of the transformers host ends
 with."""
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 from compilers import compiler_of
@@ -31,9 +27,7 @@ SPECS = [
 ]
 
 
-def random_model(
-    vocab_size: int, *, kind: str = "llama", seed: int = 0, **options: Any
-) -> Any:
+def random_model(vocab_size, *, kind="llama", seed=0, **options):
     """Two layers of random weights, on the CPU. Shared by tests that leave it as it
     is."""
     import transformers
@@ -47,7 +41,7 @@ def random_model(
         "encoder_attention_heads",
         "decoder_attention_heads",
     )
-    sizes: dict[str, Any] = {
+    sizes = {
         **dict.fromkeys(("hidden_size", "d_model"), 32),
         **dict.fromkeys(
             ("intermediate_size", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim"), 64
@@ -69,13 +63,11 @@ def random_model(
         "bart": ("Bart", "ForConditionalGeneration"),
     }[kind]
     config = getattr(transformers, f"{name}Config")(**sizes)
-    model: Any = getattr(transformers, f"{name}{head}")(config)
+    model = getattr(transformers, f"{name}{head}")(config)
     return model.eval().requires_grad_(False)
 
 
-def encoded(
-    tokenizer: Any, prompts: Sequence[str], pad: int = 2
-) -> dict[str, torch.Tensor]:
+def encoded(tokenizer, prompts, pad=2):
     """Prompts padded on the left."""
     ids = [tokenizer.encode(prompt) for prompt in prompts]
     width = max(map(len, ids))
@@ -92,13 +84,13 @@ _fresh_compiler = functools.cache(compiler_of)
 
 
 def recheck(
-    vocabulary: gp.Vocabulary,
-    specs: Sequence[gp.OutputSpec | None],
-    rows: torch.Tensor,
+    vocabulary,
+    specs,
+    rows,
     *,
-    pads: Sequence[int] = (2,),
-    after: int = 0,
-) -> list[bool]:
+    pads=(2,),
+    after=0,
+):
     """Assert that a fresh matcher takes every guided row, first token to last; which
     rows have ended.
 
@@ -126,9 +118,7 @@ def recheck(
     return ended
 
 
-def same_until_stop(
-    left: torch.Tensor, right: torch.Tensor, stops: Sequence[int] = (1,)
-) -> bool:
+def same_until_stop(left, right, stops=(1,)):
     """Whether two rows hold the same tokens up to the stop token, or as far as both
     go."""
     one = left.tolist()

@@ -10,9 +10,6 @@ from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.grammar.vocabulary import Vocabulary
 
-__all__ = ["END", "EVERYTHING", "OTHER_END", "THINK", "TOKENS", "VOCABULARY"]
-__all__ += ["ScriptedBackend", "ScriptedMatcher", "Table", "ids"]
-
 _LETTERS = b'abcdefghijklmnopqrstuvwxyz0123456789 {}[]":,-.'
 TOKENS = (
     *(bytes([letter]) for letter in _LETTERS),

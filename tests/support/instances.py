@@ -5,8 +5,6 @@ Built ones are valid mostly, not always: nothing here decides what is valid. Eve
 choice comes from one random generator, so a seed tells it all.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -20,8 +18,6 @@ from mutations import CHARACTERS, copied, mutate_value, nodes
 
 from guided_plugin.spec.references import pointer_steps
 from guided_plugin.spec.schema import walk
-
-__all__ = ["SAMPLES", "laid_out", "near", "respelt", "text_of"]
 
 Schema = Mapping[str, Any]
 
@@ -41,7 +37,7 @@ _TEXTS = {
     "uri": """http://a https://user:pw@ex.com:80/a/b;c?q=1&r#frag urn:isbn:12 mailto:a@b.c
         a: file:///etc/hosts x://[::1]:8/ a:/b a:b//c http://%41/%7e s://h?# a+b-c.d:/""",
 }
-SAMPLES: dict[str, list[str]] = {
+SAMPLES = {
     "date-time": [f"{date}T{time}" for date in _DATES for time in _TIMES],
     "date": _DATES,
     "time": _TIMES,
@@ -49,11 +45,9 @@ SAMPLES: dict[str, list[str]] = {
 }
 """Some texts of each format, to start mutations from."""
 
-_SIMPLE: list[Any] = (
-    json.loads(r"""[null, true, false, 0, 1, -1, 1.0, 0.5, -2.5, 10, "", "a",
+_SIMPLE = json.loads(r"""[null, true, false, 0, 1, -1, 1.0, 0.5, -2.5, 10, "", "a",
     "zz", "q\"\\\n\t", "é€😀", "\u007f\u2028", [], [null], [1, 1], [1, "a"], {}, {"a": 1},
     {"b": "x", "zz": null}, [{"a": [1]}]]""")
-)
 _DEPTH = 6
 """Deeper arrays have no more items than they must."""
 _DEEPEST = 12
@@ -157,9 +151,9 @@ class _Builder:
         self.pick = chance.choice
         self.left = 0
         """How many values more the instance may have that is built."""
-        self.names: list[str] = ["", "zz", "é"]
-        self.values: list[Any] = list(_SIMPLE)
-        self.anchors: Schema = {}
+        self.names = ["", "zz", "é"]
+        self.values = list(_SIMPLE)
+        self.anchors = {}
         for _, node in walk(schema):
             if isinstance(node, Mapping):
                 self._learn(node)
@@ -216,8 +210,8 @@ class _Builder:
     def _merged(self, schema):
         """One schema without references and choices: the keywords of all parts that one
         choice leaves."""
-        result: Schema = {}
-        pending: list[Any] = [schema]
+        result = {}
+        pending = [schema]
         for _ in range(40):
             part = pending.pop() if pending else None
             if not isinstance(part, Mapping):
@@ -320,7 +314,7 @@ class _Builder:
         """A text that a pattern may find: a walk through its parse."""
         try:
             with warnings.catch_warnings(action="ignore"):
-                parsed = re._parser.parse(pattern)  # type: ignore[attr-defined]
+                parsed = re._parser.parse(pattern)
             text = self._walked(parsed)
         except (re.error, OverflowError, RecursionError):
             return self.pick(CHARACTERS)

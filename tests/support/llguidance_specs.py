@@ -7,8 +7,6 @@ import llguidance
 from guided_plugin import Vocabulary
 from guided_plugin.grammar.llguidance.lark.writer import expression_text
 
-__all__ = ["END", "OTHER_END", "VOCABULARY", "terminal_takes"]
-
 END = 256
 OTHER_END = 257
 VOCABULARY = Vocabulary.from_tokens(

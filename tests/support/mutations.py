@@ -7,15 +7,6 @@ import copy
 import struct
 from typing import Any
 
-__all__ = [
-    "CHARACTERS",
-    "copied",
-    "mutate_bytes",
-    "mutate_text",
-    "mutate_value",
-    "nodes",
-]
-
 CHARACTERS = 'abcxyzABC019_-. /"\\\né€😀\x7f'
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import json
 import tarfile
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from random import Random
 from typing import Any
@@ -21,8 +22,6 @@ from stopping import Walker
 from benchmarks.samples import TextTokens
 from guided_plugin.errors import GuidedError
 from guided_plugin.spec import OutputSpec
-
-__all__ = ["ARCHIVE", "DRAFTS", "Group", "Score", "groups", "score"]
 
 ARCHIVE = Path(__file__).parents[3] / "shared" / "jsonschema-suite" / "suite.tar.xz"
 DRAFTS = ("draft4", "draft6", "draft7", "draft2019-09", "draft2020-12")
@@ -51,37 +50,23 @@ class Group:
         return self.name.partition(":")[0]
 
 
-@dataclass
-class Score:
-    """The sums of one draft."""
-
-    compiled: int = 0
-    refused: list[str] = field(default_factory=list)
-    """Schemas refused at admission, with the reason."""
-    valid_refused: list[str] = field(default_factory=list)
-    wrong_accepts: list[str] = field(default_factory=list)
-    early_stops: list[str] = field(default_factory=list)
-    leaks: list[str] = field(default_factory=list)
-    """Special tokens other than stop tokens that a mask allowed."""
-    faults: list[str] = field(default_factory=list)
-    """Tokens that a mask allowed and the matcher refused, and dead ends."""
-    disagreements: list[str] = field(default_factory=list)
-    """Instances that some tokenizations spell and others don't."""
-
-    def add(self, instance, valid, walks):
-        """Count an instance, walked in different tokenizations."""
-        for walk in walks:
-            self.early_stops += [f"{instance}: {fault}" for fault in walk.early]
-            self.leaks += [f"{instance}: {fault}" for fault in walk.leaks]
-            self.faults += [f"{instance}: {fault}" for fault in walk.faults]
-            self.faults += [f"{instance}: a dead end after {walk.text!r}"] * walk.stuck
-        accepted = [walk.accepted for walk in walks]
-        if any(accepted) and not all(accepted):
-            self.disagreements.append(instance)
-        if valid and not all(accepted):
-            self.valid_refused.append(instance)
-        if any(accepted) and not valid:
-            self.wrong_accepts.append(instance)
+def _note(found, instance, valid, walks):
+    """Note an instance, walked in different tokenizations."""
+    for walk in walks:
+        for name, faults in (
+            ("early stops", walk.early),
+            ("leaks", walk.leaks),
+            ("faults", walk.faults),
+            ("dead ends", [walk.text] * walk.stuck),
+        ):
+            found[name] += [f"{instance}: {fault}" for fault in faults]
+    accepted = {walk.accepted for walk in walks}
+    if len(accepted) > 1:
+        found["disagreements"].append(instance)
+    if valid and False in accepted:
+        found["valid refused"].append(instance)
+    if True in accepted and not valid:
+        found["wrong accepts"].append(instance)
 
 
 @functools.cache
@@ -95,7 +80,7 @@ def _files(source):
         }
     with tarfile.open(source) as archive:
         return {
-            member.name: json.load(archive.extractfile(member))  # type: ignore[arg-type]
+            member.name: json.load(archive.extractfile(member))
             for member in archive
             if member.isfile() and member.name.endswith(".json")
         }
@@ -125,8 +110,9 @@ def groups(draft, source=ARCHIVE, folder=""):
 
 def score(draft, compiler, *, every=1):
     """Walk the instances of every n-th schema of a draft, each in several
-    tokenizations."""
-    found = Score()
+    tokenizations. What is found, by name: schemas that compiled, those that were
+    refused, instances that are treated wrongly."""
+    found = defaultdict(list)
     walker = Walker(compiler)
     tokens = TextTokens(compiler.vocabulary)
     for group in list(groups(draft))[::every]:
@@ -135,16 +121,17 @@ def score(draft, compiler, *, every=1):
                 OutputSpec.json_schema(group.schema, strict=False)
             )
         except GuidedError as error:
-            found.refused.append(f"{group.name}: {error}")
+            found["refused"].append(f"{group.name}: {error}")
             continue
-        found.compiled += 1
+        found["compiled"].append(group.name)
         ways = [
             tokens.all_ways(text, map(Random, range(RANDOM_WAYS)))
             for text, _ in group.tests
         ]
         walks = iter(walker.walk_all(grammar, [way for some in ways for way in some]))
         for (text, valid), some in zip(group.tests, ways, strict=True):
-            found.add(
+            _note(
+                found,
                 f"{group.name}: {text[:80]} ({grammar.backend})",
                 valid,
                 [next(walks) for _ in some],

@@ -18,8 +18,6 @@ import jsonschema_rs
 
 from guided_plugin.spec.schema import walk
 
-__all__ = ["FORMATS", "OracleError", "oracle", "read_exactly"]
-
 _MOST_DIGITS = 5_000
 """Numbers with a larger exponent are not written out."""
 _NAMES = (

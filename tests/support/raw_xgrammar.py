@@ -1,8 +1,6 @@
 """xgrammar's own reading of specs: what ours is compared with, and a second backend for
 tables of grammars."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 
@@ -12,8 +10,6 @@ from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
-
-__all__ = ["RAW", "RawXGrammar", "compiler_with_raw"]
 
 RAW = "raw-xgrammar"
 

@@ -4,8 +4,6 @@ logits.
 The packages are data: they are looked up, never imported. `make` installs them.
 """
 
-from __future__ import annotations
-
 import base64
 import importlib.util
 import pathlib
@@ -14,8 +12,6 @@ import pytest
 import tiktoken
 
 import guided_plugin as gp
-
-__all__ = ["VOCABULARIES"]
 
 PATTERN = r"""[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
 

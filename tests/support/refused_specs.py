@@ -4,14 +4,10 @@ is looked at.
 They are in `refused_specs.json`.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 from tag_forms import json_of, tag, triggered
-
-__all__ = ["FORMS", "GRAMMARS", "SCHEMAS", "TAGS", "in_tool"]
 
 _TABLES = json.loads(Path(__file__).with_suffix(".json").read_bytes())
 

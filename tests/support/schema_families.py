@@ -11,8 +11,6 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["CASES", "Case"]
-
 
 class Case(NamedTuple):
     """A schema, and instances to start from."""

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 
 from oracle import FORMATS
 
-__all__ = ["TEXTS", "entangled_schema", "random_pattern", "random_schema"]
-
 Schema = dict[str, Any]
 
 _DRAFTS = {

@@ -5,8 +5,6 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["ROOT", "load_script"]
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

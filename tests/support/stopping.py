@@ -17,8 +17,6 @@ from benchmarks.samples import TextTokens
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.grammar.vocabulary import Vocabulary
 
-__all__ = ["AWKWARD_SPECIALS", "Walk", "Walker", "is_json", "special_vocabulary"]
-
 _STOPS = (b"</s>", b"<|im_end|>")
 AWKWARD_SPECIALS = (*_STOPS, b"<s>", b"[INST]", b"[/INST]", b"[1", b"[", b"<|im", b'"')
 AWKWARD_SPECIALS += (b"{}", b"1", b"", b"<tool_call>", b"</tool_call>")

@@ -19,17 +19,6 @@ from guided_plugin.errors import GuidedError, UnsatisfiableSpecError
 from guided_plugin.grammar.renewal import rebuilds_shared
 from guided_plugin.spec import OutputSpec
 
-__all__ = [
-    "COMPILER",
-    "WALKER",
-    "Finding",
-    "Mode",
-    "Outcome",
-    "Subject",
-    "check",
-    "is_whole",
-]
-
 BEGIN = "<f>"
 END = "</f>"
 _MERGED = rb"""}] }} ]] }]} "}] "]} "}} "] }, ], "}, },{ ],[ "},{" },{" ":{" ":{ ":[" ":[ ","

@@ -1,31 +1,13 @@
 """Structural tags of every form, with texts that take them apart, from
 `tag_forms.json`. There U+0001 stands for the control token."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from compilers import start
 
-from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.vocabulary import Vocabulary
-
-__all__ = [
-    "CALL",
-    "FORMS",
-    "PIECES",
-    "VOCABULARY",
-    "follows",
-    "grown",
-    "json_of",
-    "tag",
-    "tokens_of",
-    "triggered",
-]
 
 CALL = "<|call|>"
 VOCABULARY = Vocabulary.from_tokens(
@@ -35,18 +17,16 @@ VOCABULARY = Vocabulary.from_tokens(
 )
 
 
-def json_of(schema: Any, **options: Any) -> dict[str, Any]:
+def json_of(schema, **options):
     """A schema inside a tag."""
     return {"type": "json_schema", "json_schema": schema, **options}
 
 
-def tag(begin: Any, content: Any, end: Any) -> dict[str, Any]:
+def tag(begin, content, end):
     return {"type": "tag", "begin": begin, "content": content, "end": end}
 
 
-def triggered(
-    *tags: Any, triggers: tuple[str, ...] = ("<f=",), **options: Any
-) -> dict[str, Any]:
+def triggered(*tags, triggers=("<f=",), **options):
     return {
         "type": "triggered_tags",
         "triggers": list(triggers),
@@ -56,18 +36,16 @@ def triggered(
 
 
 _TABLES = json.loads(Path(__file__).with_suffix(".json").read_bytes())
-FORMS: dict[str, dict[str, Any]] = _TABLES["forms"]
-PIECES: list[str] = _TABLES["pieces"]
+FORMS = _TABLES["forms"]
+PIECES = _TABLES["pieces"]
 """What texts are made of."""
 
 
-def tokens_of(text: str) -> list[int]:
+def tokens_of(text):
     return [257 if byte == 1 else byte for byte in text.encode()]
 
 
-def follows(
-    compiler: GrammarCompiler, grammar: Grammar, text: str
-) -> tuple[bool, bool]:
+def follows(compiler, grammar, text):
     """Whether a grammar takes a text as a beginning, and as a whole."""
     matcher = start(compiler, grammar)
     if not all(matcher.accept(token) for token in tokens_of(text)):
@@ -75,9 +53,7 @@ def follows(
     return True, matcher.complete
 
 
-def grown(
-    compiler: GrammarCompiler, grammars: tuple[Grammar, Grammar], name: str, count: int
-) -> list[tuple[str, tuple[bool, bool], tuple[bool, bool]]]:
+def grown(compiler, grammars, name, count):
     """Texts that grow by pieces while any of two grammars takes them, with what both
     say."""
     chance = Random(name)

@@ -18,18 +18,6 @@ from vllm_support import END, VOCABULARY, WIDTH, runner_params, v2_states
 import guided_plugin as gp
 from guided_plugin.vllm import GuidedLogitsProcessor
 
-__all__ = [
-    "COMPILER",
-    "DRAFTS",
-    "SPECS",
-    "Request",
-    "V1Game",
-    "V2DraftGame",
-    "V2Game",
-    "assert_allowed",
-    "played",
-]
-
 SPECS = [
     gp.OutputSpec.regex("[a-c]{3,20}"),
     gp.OutputSpec.json_schema(

@@ -9,8 +9,6 @@ from vllm_support import END, WIDTH
 
 from guided_plugin.hosts.vllm.jump import init_speculator
 
-__all__ = ["V2ProposeGame"]
-
 
 class V2ProposeGame(V2DraftGame):
     """The same where a speculator proposes what is drafted, and where each token is the

@@ -1,26 +1,20 @@
 """vLLM's OpenAI server with the demo model, as a process of its own, with this
 package's entry points."""
 
-from __future__ import annotations
-
 import os
 import tomllib
 import urllib.request
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
 
 from benchmarks.server.launch import Launch, Server, free_port, running
 from guided_plugin.hosts.vllm.patches import version_text
 
-__all__ = ["installed", "metrics_of", "serving"]
-
 _ROOT = Path(__file__).parents[2]
 
 
-def installed(folder: Path) -> Path:
+def installed(folder):
     """A folder for PYTHONPATH that declares this checkout's entry points, whatever is
     installed."""
     points = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"][
@@ -39,7 +33,7 @@ def installed(folder: Path) -> Path:
     return folder
 
 
-def _named(folder: Path, name: str, version: str) -> Path:
+def _named(folder, name, version):
     """The metadata of a package, as if it were installed in a folder."""
     metadata = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     metadata.mkdir(parents=True)
@@ -50,9 +44,7 @@ def _named(folder: Path, name: str, version: str) -> Path:
 
 
 @contextmanager
-def serving(
-    folder: Path, options: dict[str, Any], *arguments: str, paths: Sequence[Path] = ()
-) -> Iterator[Server]:
+def serving(folder, options, *arguments, paths=()):
     """A server of two frontends with options of the package, until the end of the
     block. `folder`: for its log and files. `paths`: more of its PYTHONPATH."""
     launch = Launch(sequences=16, plugin=options)
@@ -92,7 +84,7 @@ def serving(
         print(log.read_text()[-3000:])
 
 
-def metrics_of(server: Server) -> str:
+def metrics_of(server):
     """What the server's `/metrics` answers."""
     with urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as answer:
         return str(answer.read().decode())

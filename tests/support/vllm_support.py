@@ -12,26 +12,6 @@ from guided_plugin.hosts.vllm.common import ADMITTED, REQUEST
 from guided_plugin.spec import packed
 from guided_plugin.vllm import GuidedLogitsProcessor
 
-__all__ = [
-    "END",
-    "PATIENT",
-    "SCHEMA",
-    "SMALL",
-    "TAKES_OVER",
-    "VOCABULARY",
-    "WIDTH",
-    "ParserTokenizer",
-    "config",
-    "engine_request",
-    "parallel",
-    "params_of",
-    "processors",
-    "runner",
-    "runner_config",
-    "runner_params",
-    "v2_states",
-]
-
 SMALL = {"isolate_compiles": False, "threads": 1}
 TAKES_OVER = {**SMALL, "take_over": True}
 PATIENT = {

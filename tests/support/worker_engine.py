@@ -19,8 +19,6 @@ from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH
 from guided_plugin.worker.messages import from_worker
 from guided_plugin.worker.words import Counter
 
-__all__ = ["ABC", "END", "XYZ", "Engine"]
-
 END = BYTES.stop_token_ids[0]
 
 

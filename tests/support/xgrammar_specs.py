@@ -1,11 +1,7 @@
 """Questions to the xgrammar backend, which its tests share."""
 
-from __future__ import annotations
-
 import numpy as np
 from compilers import tokens_of
-
-__all__ = ["accepts", "allowed", "stops_of"]
 
 
 def accepts(backend, spec, text):

@@ -1,8 +1,6 @@
 """Bounds where a schema has none: each at its edge, what gives way to the schema, and
 no bounds at all."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -1,8 +1,6 @@
 """`close_before_length` in a table: outputs end valid within their room, whatever is
 sampled; far from it nothing changes. Judged by a fresh matcher and by jsonschema-rs."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -5,8 +5,6 @@ Schemas, without `uniqueItems` itself, and texts, with single quotes, are in
 distinct.json.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,10 +1,7 @@
 """What rules tell of ends, judged by jsonschema and by the texts of `re`."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import Any
 
 import pytest
 from oracle import oracle
@@ -27,7 +24,7 @@ NODE = {
     "required": ["next", "value"],
 }
 NODE_TEXT = b'{"next":null,"value":"aaa"}'
-SCHEMAS: list[Any] = [
+SCHEMAS = [
     NODE,
     {"type": "array", "items": NODE, "minItems": 3},
     {
@@ -50,19 +47,19 @@ SCHEMAS: list[Any] = [
 ]
 
 
-def _rules(schema: Any, *, strict: bool) -> RuleSet:
+def _rules(schema, *, strict):
     found = schema_to_lark(schema, strict=strict, whitespace="flexible").rules
     assert found is not None
     return found
 
 
-def _shortest(schema: Any, *, strict: bool) -> Shortest:
+def _shortest(schema, *, strict):
     return Shortest(_rules(schema, strict=strict))
 
 
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("schema", SCHEMAS, ids=json.dumps)
-def test_shortest_outputs_are_valid_and_short(schema: Any, strict: bool) -> None:
+def test_shortest_outputs_are_valid_and_short(schema, strict):
     text = _shortest(schema, strict=strict).shortest()
     assert text is not None
     assert oracle(schema)(json.loads(text))
@@ -70,7 +67,7 @@ def test_shortest_outputs_are_valid_and_short(schema: Any, strict: bool) -> None
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_choices_hold_the_longest_text_that_one_may_add(strict: bool) -> None:
+def test_choices_hold_the_longest_text_that_one_may_add(strict):
     longest = _shortest(NODE, strict=strict).choices[0]
     assert b'"more":"' + b"x" * 40 in longest
     assert len(longest) < 80
@@ -84,7 +81,7 @@ PAIR = {
 PAIR["properties"]["a"]["items"] = {"enum": ["x", "yyyy"]}
 
 
-def test_the_longest_ending_is_behind_the_choices_that_need_most() -> None:
+def test_the_longest_ending_is_behind_the_choices_that_need_most():
     choice = {"anyOf": [PAIR, {"const": 1}]}
     known = Shortest(_rules(choice, strict=True))
     assert known.longest == b'{"a":["x"],"bcd":7}'
@@ -103,7 +100,7 @@ def test_the_longest_ending_is_behind_the_choices_that_need_most() -> None:
         ("", 0),
     ],
 )
-def test_reach_bounds_what_a_text_may_still_need(pattern: str, most: int) -> None:
+def test_reach_bounds_what_a_text_may_still_need(pattern, most):
     known = known_of(whole(pattern))
     assert known.most == most
     assert all(re.fullmatch(pattern, text) for text in known.texts)
@@ -112,7 +109,7 @@ def test_reach_bounds_what_a_text_may_still_need(pattern: str, most: int) -> Non
 @pytest.mark.parametrize(
     "pattern", ["^[a-z]+@[a-z]+\\.com$", "b{3}", "[0-9]{4}T(x|yy)Z"]
 )
-def test_texts_are_found_in_patterns(pattern: str) -> None:
+def test_texts_are_found_in_patterns(pattern):
     assert all(re.search(pattern, text) for text in known_of(searched(pattern)).texts)
 
 
@@ -126,11 +123,11 @@ def test_texts_are_found_in_patterns(pattern: str) -> None:
         ("[^\u6f22]", "\x80"),
     ],
 )
-def test_marks_are_what_a_free_text_leaves_out(pattern: str, marks: str) -> None:
+def test_marks_are_what_a_free_text_leaves_out(pattern, marks):
     assert known_of(whole(pattern)).marks == set(marks)
 
 
-def test_long_runs_of_forced_text_are_seen_also_across_values() -> None:
+def test_long_runs_of_forced_text_are_seen_also_across_values():
     names = [f"name{i:02}" for i in range(40)]
     consts = {name: {"const": "y" * 20} for name in names}
     chain = {"type": "object", "properties": consts, "required": names}
@@ -140,8 +137,8 @@ def test_long_runs_of_forced_text_are_seen_also_across_values() -> None:
     assert forced_run(_rules(chosen, strict=True)) < 40
 
 
-def test_rules_nest_as_deep_as_objects_do() -> None:
-    schema: Any = {"type": "string"}
+def test_rules_nest_as_deep_as_objects_do():
+    schema = {"type": "string"}
     for _ in range(30):
         schema = {
             "type": "object",
@@ -152,7 +149,7 @@ def test_rules_nest_as_deep_as_objects_do() -> None:
     assert 30 <= nesting(_rules(schema, strict=True)) <= 130
 
 
-def test_rules_reach_other_processes() -> None:
+def test_rules_reach_other_processes():
     made = schema_to_lark(NODE, strict=True, whitespace="flexible")
     packed = made.packed(closes=True)
     sent = LarkGrammar.unpacked(packed).sent
@@ -200,9 +197,7 @@ LISTED = {
         (LISTED, b'{"a":"a value of 30","b":', b"0}"),
     ],
 )
-def test_an_ending_is_what_is_still_expected(
-    schema: Any, strict: bool, begun: bytes, ends: bytes
-) -> None:
+def test_an_ending_is_what_is_still_expected(schema, strict, begun, ends):
     sent = RuleSet.unpacked(_rules(schema, strict=strict).packed())
     follower = Follower(Shortest(sent))
     place = follower.start()

@@ -4,8 +4,6 @@ against the oracle.
 And of strict schemas, what is closed and ordered.
 """
 
-from __future__ import annotations
-
 import json
 from random import Random
 

@@ -1,7 +1,5 @@
 """xgrammar is loaded without taking CUDA from others, and it gets EBNF alone."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

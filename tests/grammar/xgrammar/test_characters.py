@@ -4,8 +4,6 @@ Texts reach the matchers in single bytes and in tokens of several bytes that beg
 end anywhere.
 """
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -5,8 +5,6 @@ Masks, control tokens and forks are judged in test_masks.py, histories of many r
 in test_table.py.
 """
 
-from __future__ import annotations
-
 import pytest
 from xgrammar_specs import allowed
 

@@ -1,8 +1,6 @@
 """Every reasoning parser of this vLLM: where reasoning ends, and whether what ends it
 is output already."""
 
-from __future__ import annotations
-
 import random
 import re
 from array import array

@@ -4,7 +4,6 @@ dies."""
 import asyncio
 import contextlib
 import json
-import random
 import re
 import time
 from concurrent import futures
@@ -13,11 +12,12 @@ import pytest
 
 pytest.importorskip("vllm")
 
-import jsonschema
 import openai
 import psutil
 from vllm_server import metrics_of
-from vllm_support import SCHEMA
+
+from benchmarks.server.clients import asked, soak_crowd
+from benchmarks.server.tally import figures
 
 REFUSED_SECONDS = 20
 """As tests/support/short_window says."""
@@ -37,57 +37,11 @@ def complete(client, spec=None, **options):
 
 
 def test_thirty_two_clients_with_mixed_specs_and_aborts(server):
-    rng = random.Random(5)
-    kinds = [
-        (
-            {"json_schema": SCHEMA},
-            lambda text: jsonschema.validate(json.loads(text), SCHEMA),
-        ),
-        (
-            {"regex": "[ab]{10,30}"},
-            lambda text: len(text) >= 10 and set(text) <= {"a", "b"},
-        ),
-        ({"choice": ["left", "right"]}, lambda text: text in ("left", "right")),
-        (
-            {
-                "json_schema": {
-                    "type": "array",
-                    "items": {"type": "boolean"},
-                    "maxItems": 4,
-                }
-            },
-            json.loads,
-        ),
-        (None, lambda text: True),
-    ]
-
-    async def one(client, number):
-        ended = []
-        for turn in range(3):
-            spec, check = kinds[(number + turn) % len(kinds)]
-            stream = await complete(client, spec, stream=True)
-            text = ""
-            aborted = rng.random() < 0.25
-            reason = None
-            async for part in stream:
-                text += part.choices[0].text
-                reason = part.choices[0].finish_reason or reason
-                if aborted and len(text) > 3:
-                    await stream.close()
-                    break
-            if not aborted and reason == "stop":
-                assert check(text) is not False, (spec, text)
-                ended.append(spec)
-        return ended
-
-    async def all_of_them():
-        async with openai.AsyncOpenAI(
-            base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120
-        ) as client:
-            return await asyncio.gather(*(one(client, number) for number in range(32)))
-
-    ended = [spec for specs in asyncio.run(all_of_them()) for spec in specs]
-    assert sum(spec is not None for spec in ended) > 25
+    outcomes = asyncio.run(asked(server.url, soak_crowd(32), 8.0, 5))
+    found = figures(outcomes)
+    assert (found["invalid"], found["lost"]) == ([], {})
+    assert found["ends"]["valid"] > 16
+    assert found["ends"]["left"] > 0
 
 
 def test_a_request_whose_options_leave_no_token_is_answered_with_400_or_an_error_event(
