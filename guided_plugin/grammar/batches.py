@@ -41,11 +41,15 @@ _REPLAY_SECONDS = 1.0
 """Of processor time, for that of one which runs."""
 
 _WATCHED = 4
-"""Calls of a request by itself after one for all took too long."""
+"""Masks of a request by itself, after one that took too long. Where 256 rows of strings
+with bounded lengths begin, one mask in a hundred takes that long, and the next does
+not."""
 
 STEP_SECONDS = 0.005
 """For the masks of a step: after more it is measured whose take longer than a tenth of
 that. Those of 64 real schemas take 1.8 ms in one thread, one of SQL 0.2 ms."""
+
+_ROW_SECONDS = STEP_SECONDS / 10
 
 _HEAD_WORDS = 64
 
@@ -77,36 +81,39 @@ class RunningRequest:
     end: str = ""
     """As in `RequestSoFar`."""
     watched: int = 0
-    """For so many calls more it is called by itself and has a deadline, though its
-    backend bounds them: one for all was slow."""
+    """For so many masks more it is called by itself and has a deadline, though its
+    backend bounds them."""
     spent: float = 0.0
-    """Seconds of processor time of what was done for it alone since its last mask."""
+    """Seconds of processor time of what was done for it alone since that was last
+    looked at."""
     cost: float = 0.0
-    """What its latest masks, with their tokens, took, where that is too long for a
-    step; else 0.0."""
+    """What a mask, with its token, took of the last ones that it was watched for, where
+    that is too long for a step; else 0.0."""
 
     @property
     def bounded(self) -> bool:
         """Whether it is called together with others."""
         return self.grammar.bounded and not self.watched
 
-    def spend(self, seconds: float) -> None:
-        """A call for it alone took so much processor time."""
-        if self.watched:
-            self.spent += seconds
-
-    def charge(self) -> None:
-        """Its mask is there. One that is cheap may come between others: what they cost
-        is forgotten by halves."""
-        cost = max(self.spent, self.cost / 2) if self.watched else 0.0
-        self.spent = 0.0
-        self.cost = cost if cost > STEP_SECONDS / 10 else 0.0
-        if self.cost:
-            self.watched = _WATCHED
+    def look(self) -> None:
+        """A mask was measured: watch the request, if it took too long."""
+        if self.spent > _ROW_SECONDS:
+            self.watch()
 
     def watch(self) -> None:
-        """A call for all was slow: see whether it was for this one."""
+        """Measure its next masks."""
         self.watched = self.watched or _WATCHED
+        self.spent = 0.0
+
+    def charge(self) -> None:
+        """A mask of its own is there. After the last one that it is watched for it is
+        known what they take: some are cheap, others not."""
+        self.watched -= self.watched > 0
+        if not self.watched:
+            cost = self.spent / _WATCHED
+            self.cost = cost if cost > _ROW_SECONDS else 0.0
+            if self.cost:
+                self.watch()
 
     def replayed(self) -> tuple[Matcher, bool]:
         """A new matcher, moved past the request's tokens, and whether it accepted all
@@ -157,23 +164,25 @@ class StepBatch:
             [request.matcher for request in requests]
         )
 
-    def fill(self, mask: MaskArray, rows: list[int]) -> None:
-        """Write the mask of request i into mask[rows[i]], unless the request fails."""
-        begun = time.perf_counter()
-        try:
-            self._matchers.fill(mask, rows)
-            self._watch(begun)
-        except Exception as error:
-            _log.warning(
-                "%d rows are retried one by one: %s", len(rows), printable(error)
-            )
-            for index, (request, row) in enumerate(
-                zip(self.requests, rows, strict=True)
-            ):
-                try:  # filling moves no matcher
-                    request.backend.batch([request.matcher]).fill(mask, [row])
-                except Exception as own:
-                    self.errors[index] = _failed(own)
+    def fill(self, mask: MaskArray, rows: list[int], apart: bool = False) -> None:
+        """Write the mask of request i into mask[rows[i]], unless the request fails.
+        `apart`: one by one, and measured."""
+        if not apart:
+            begun = time.perf_counter()
+            try:
+                self._matchers.fill(mask, rows)
+                self._watch(begun)
+                return
+            except Exception as error:
+                _log.warning(
+                    "%d rows are retried one by one: %s", len(rows), printable(error)
+                )
+        for index, (request, row) in enumerate(zip(self.requests, rows, strict=True)):
+            alone = request.backend.batch([request.matcher])
+            try:  # filling moves no matcher
+                _timed(request, partial(alone.fill, mask, [row]))
+            except Exception as own:
+                self.errors[index] = _failed(own)
 
     def accept(self, tokens: list[int]) -> list[bool]:
         """Whether each request took its token; False also for those that fail."""
@@ -290,7 +299,7 @@ class UnboundedBatch:
         self._masks: MaskArray = np.empty((len(requests), 0), np.int32)
         """Not the memory of the step: an abandoned call goes on writing."""
 
-    def fill(self, mask: MaskArray, rows: list[int]) -> None:
+    def fill(self, mask: MaskArray, rows: list[int], apart: bool = True) -> None:
         if self._masks.shape[1] != mask.shape[1]:
             self._masks = np.empty((len(rows), mask.shape[1]), np.int32)
         self._run(
@@ -300,6 +309,7 @@ class UnboundedBatch:
         mask[rows] = self._masks
         for request in self.requests:
             request.charge()
+            self.stale |= request.bounded
 
     def accept(self, tokens: list[int]) -> list[bool]:
         calls = [
@@ -326,8 +336,6 @@ class UnboundedBatch:
         for i, request in enumerate(self.requests):
             if id(getattr(request.matcher, "shared", None)) in locked:
                 outcomes[i] = self._calls.late(request, what)
-            request.watched -= request.watched > 0
-            self.stale |= request.grammar.bounded and not request.watched
         self.errors = {
             i: one for i, one in enumerate(outcomes) if isinstance(one, GuidedError)
         }
@@ -340,7 +348,7 @@ def _timed(request: RunningRequest, call: Callable[[], Any]) -> Any:
     try:
         return call()
     finally:
-        request.spend(time.thread_time() - begun)
+        request.spent += time.thread_time() - begun
 
 
 def empty_rows(mask: MaskArray, positions: list[int]) -> list[int]:

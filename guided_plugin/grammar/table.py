@@ -48,7 +48,8 @@ _GROUPS = 64
 position."""
 
 _RENEW_EVERY = 16
-"""Fills between two looks for matchers that are to be replaced."""
+"""Fills between two looks for matchers that are to be replaced, and between two whose
+rows are measured one by one."""
 
 _LOOK_SECONDS = 0.1
 """Seconds between two such looks, at most: where masks take long, better matchers
@@ -94,6 +95,8 @@ class GrammarTable:
         self._fills = 0
         self._looked = 0.0
         self._fill_seconds = 0.0
+        self._measured = -_RENEW_EVERY
+        """The last fill whose rows were measured."""
         self.slow: Any = {}
         """The `cost` of requests by slot: a dict, or an array of a runtime's that the
         engine sees."""
@@ -248,14 +251,21 @@ class GrammarTable:
         """Write the mask of slots[i] into mask[rows[i]]; without rows, into mask[i]."""
         self._fills += 1
         start = time.perf_counter()
+        apart: list[RunningRequest] = []
         if self._fills % _RENEW_EVERY == 0 or start - self._looked > _LOOK_SECONDS:
+            slow = self._fill_seconds > STEP_SECONDS
+            if slow and self._fills >= self._measured + _RENEW_EVERY:
+                self._measured = self._fills
+                apart = [one for one in self.requests.values() if not one.watched]
             self._look_at_matchers()
             start = self._looked = time.perf_counter()
         rows = list(range(len(slots))) if rows is None else rows
         group = self._group(slots)
+        for request in apart:
+            request.spent = 0.0
         for batch in group.batches:
             own = [rows[position] for position in batch.positions]
-            self._fill_batch(batch, slots, mask, own)
+            self._fill_batch(batch, slots, mask, own, bool(apart))
         for position, request, closing in group.closing:
             if len(request.state.tokens) >= closing.due and request.error is None:
                 row = mask[rows[position]]
@@ -275,6 +285,10 @@ class GrammarTable:
                 continue
             fill_waiting(row, request.state, request.forbidden)
         self._fill_seconds = time.perf_counter() - start
+        for request in apart:
+            request.look()
+        if apart:
+            self.regroup()
 
     def _close(
         self,
@@ -297,7 +311,7 @@ class GrammarTable:
         took = time.thread_time() - begun
         if took > self._unbounded.seconds:
             problem = TimeoutError("it takes too long")
-        request.spend(took)
+        request.spent += took
         if problem is not None:
             request.closing = None
             self.regroup()
@@ -325,13 +339,9 @@ class GrammarTable:
             self.outputs_unprotected += 1
 
     def _look_at_matchers(self) -> None:
-        """Find out which are slow, after a fill that took too long. Replace matchers
-        whose shared state is to be given up, as many as time allows. If there is none,
-        those that share with too many, for as long as a fill takes."""
-        if self._fill_seconds > STEP_SECONDS:
-            for request in self.requests.values():
-                request.watch()
-            self.regroup()
+        """Replace matchers whose shared state is to be given up, as many as time
+        allows. If there is none, those that share with too many, for as long as a fill
+        takes."""
         outdated = [
             one
             for one in self.requests.values()
@@ -356,8 +366,9 @@ class GrammarTable:
         slots: tuple[int, ...],
         mask: MaskArray,
         rows: list[int],
+        apart: bool,
     ) -> None:
-        batch.fill(mask, rows)
+        batch.fill(mask, rows, apart)
         errors = batch.errors
         filled = [row for index, row in enumerate(rows) if index not in errors]
         for row in empty_rows(mask, filled):
@@ -369,8 +380,8 @@ class GrammarTable:
         for index, error in errors.items():
             self.fail(slots[batch.positions[index]], error)
             mask[rows[index]] = self.stop_row(batch.requests[index])
-        for position, request in zip(batch.positions, batch.requests, strict=True):
-            if request.watched:
+        if isinstance(batch, UnboundedBatch):
+            for position, request in zip(batch.positions, batch.requests, strict=True):
                 self.slow[slots[position]] = request.cost
         if batch.stale:
             self.regroup()

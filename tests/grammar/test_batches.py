@@ -235,7 +235,7 @@ def test_whose_masks_take_long_is_found_out_and_forgotten(slow):
         return [slot for slot, cost in sorted(table.slow.items()) if cost]
 
     assert filled(0.0, 20) == []
-    assert filled(0.02, 20) == [1]
+    assert filled(0.02, 40) == [1]
     assert 0.01 < table.slow[1] < 0.1
     assert filled(0.0, 1) == [1]
     assert filled(0.02, 1) == [1]
@@ -243,12 +243,24 @@ def test_whose_masks_take_long_is_found_out_and_forgotten(slow):
     assert not any(request.watched for request in table.requests.values())
 
 
+def test_many_cheap_rows_and_single_long_masks_are_not_slow(slow):
+    """All of them together take longer than a step has for masks."""
+    names = [str(number) for number in range(40)]
+    table, _ = table_of(slow, names, bounded=True)
+    turn = []
+    slow.work = lambda name, what: spin(0.001 if name in turn else 0.0003)
+    for turn[:] in names:
+        masks(table)
+        assert sum(request.watched > 0 for request in table.requests.values()) <= 4
+    assert not any(table.slow.values())
+
+
 def test_what_an_end_takes_counts(slow):
     table, _ = table_of(slow, "xyz", bounded=True)
     closing = SimpleNamespace(restrict=lambda *_: spin(0.02), due=-1, led=0)
     table.requests[1].closing = closing
     table.regroup()
-    for _ in range(20):
+    for _ in range(40):
         masks(table)
     assert [slot for slot, cost in sorted(table.slow.items()) if cost] == [1]
 
