@@ -25,10 +25,6 @@ class Observer:
         self.tokens += sum(slot != gp.UNGUIDED for slot in step.slots)
 
     @gp.hookimpl
-    def step_finished(self, statistics: gp.StepStatistics) -> None:
-        self.last = statistics
-
-    @gp.hookimpl
     def request_failed(self, request: gp.RequestInfo) -> None:
         print("failed:", request.request_id, request.error)
 
@@ -51,7 +47,8 @@ def main() -> None:
     for output in loop.run(prompts, specs, max_new_tokens=200):
         print(tokenizer.decode(output.tokens))
     print(f"{observer.tokens} tokens sampled in guided rows")
-    print(f"of the last step, guiding took {observer.last.main_thread * 1e6:.0f} us")
+    seconds = loop.pipeline.metrics().main_thread
+    print(f"of a step, guiding took {seconds * 1e6:.0f} us")
 
 
 if __name__ == "__main__":

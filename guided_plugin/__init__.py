@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from guided_plugin.hookspecs import hookimpl
     from guided_plugin.hosts.loop import DecodeLoop, Output
     from guided_plugin.hosts.transformers.guide import Guide
-    from guided_plugin.metrics import StepStatistics
     from guided_plugin.pipeline.pipeline import StepPipeline
     from guided_plugin.plugins import Plugins
     from guided_plugin.spec import OutputSpec, TypedSpec
@@ -42,7 +41,6 @@ __all__ = [
     "Plugins",
     "RequestInfo",
     "StepPipeline",
-    "StepStatistics",
     "TorchRanks",
     "TypedSpec",
     "Vocabulary",
@@ -62,7 +60,6 @@ _NAMES = {
     "hookspecs": ("hookimpl",),
     "hosts.loop": ("DecodeLoop", "Output"),
     "hosts.transformers.guide": ("Guide",),
-    "metrics": ("StepStatistics",),
     "pipeline.pipeline": ("StepPipeline",),
     "plugins": ("Plugins",),
     "spec": ("OutputSpec", "TypedSpec"),

@@ -20,7 +20,6 @@ import pluggy
 
 if TYPE_CHECKING:
     from guided_plugin.grammar.base import BackendFactory
-    from guided_plugin.metrics import StepStatistics
     from guided_plugin.step import DecodeStep, RequestInfo
 
 PROJECT = "guided_plugin"
@@ -61,8 +60,3 @@ def request_finished(request: RequestInfo) -> None:
 def request_failed(request: RequestInfo) -> None:
     """A guided request failed while it ran; `request.error` says why. The other rows go
     on."""
-
-
-@hookspec
-def step_finished(statistics: StepStatistics) -> None:
-    """The numbers of one step."""

@@ -44,32 +44,6 @@ Counts = tuple[float, ...]
 grows."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepStatistics:
-    """Host-side cost of one pipeline step, in seconds, and what it covered. With
-    drafts, all of it is in `plan`."""
-
-    step: int
-    rows: int
-    """Guided rows."""
-    plan: float
-    fill_mask: float
-    apply_mask: float
-    schedule_update: float
-    finish_update: float
-
-    @property
-    def main_thread(self) -> float:
-        """Time the host's thread spent in the plugin."""
-        return (
-            self.plan
-            + self.fill_mask
-            + self.apply_mask
-            + self.schedule_update
-            + self.finish_update
-        )
-
-
 class Times:
     """Times of one kind: all of them by bucket, and the newest. Added by one thread,
     read by any."""
@@ -104,37 +78,6 @@ class Times:
 
     def __len__(self) -> int:
         return len(self._values)
-
-
-class StepFigures:
-    """What the steps of one pipeline took of the host's thread."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        """With a guided row."""
-        self.rows = 0
-        """Guided rows in all of them."""
-        self._number = 0
-        self._last: tuple[int, int, list[float]] | None = None
-        self.seconds = Times()
-        """Of each step with a guided row."""
-
-    def finish(self, rows: int, clock: list[float]) -> None:
-        """A step is over; `clock` has the seconds of the five verbs."""
-        if rows:
-            self.steps += 1
-            self.rows += rows
-            self._last = self._number, rows, clock[:]
-            self.seconds.add(sum(clock))
-        self._number += 1
-
-    @property
-    def last(self) -> StepStatistics | None:
-        """The last step with a guided row."""
-        if self._last is None:
-            return None
-        number, rows, clock = self._last
-        return StepStatistics(number, rows, *clock)
 
 
 @dataclass(frozen=True, slots=True)

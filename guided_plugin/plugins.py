@@ -65,8 +65,6 @@ class Plugins:
         self.local: set[str] = set()
         """Backends of plugins that were added as objects: no other process has
         them."""
-        self.wants_statistics = False
-        """Whether any plugin listens to `step_finished`; asked in every step."""
         self.listens_to_steps = False
         """Whether any plugin listens to `post_sampling` or `after_stop_criteria`: where
         it is False, a host makes no `DecodeStep` and calls neither."""
@@ -119,11 +117,9 @@ class Plugins:
     request_added = _hook("request_added", "request")
     request_finished = _hook("request_finished", "request")
     request_failed = _hook("request_failed", "request")
-    step_finished = _hook("step_finished", "statistics")
 
     def _look_for_listeners(self) -> None:
         hook = self._manager.hook
-        self.wants_statistics = bool(hook.step_finished.get_hookimpls())
         self.listens_to_steps = bool(
             hook.post_sampling.get_hookimpls()
             or hook.after_stop_criteria.get_hookimpls()

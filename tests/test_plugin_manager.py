@@ -101,13 +101,13 @@ def test_a_hook_that_raises_is_named():
 def test_hosts_can_ask_whether_a_plugin_listens_to_steps(hook):
     class Other:
         @gp.hookimpl
-        def step_finished(self, statistics):
+        def request_failed(self, request):
             pass
 
     listener = type("Listener", (), {hook: gp.hookimpl(lambda self, step: None)})()
     loaded = gp.Plugins(entry_points=False)
     loaded.register(Other())
-    assert (loaded.listens_to_steps, loaded.wants_statistics) == (False, True)
+    assert not loaded.listens_to_steps
     loaded.register(listener)
     assert loaded.listens_to_steps
     loaded.unregister(listener)
@@ -166,7 +166,7 @@ def test_names_of_the_package_are_found_once_and_listed():
 
 PUBLIC = """
 UNGUIDED DecodeLoop DecodeStep GrammarCompiler Guide GuidedConfig GuidedError Output OutputSpec Plugins
-RequestInfo StepPipeline StepStatistics TorchRanks TypedSpec Vocabulary __version__
+RequestInfo StepPipeline TorchRanks TypedSpec Vocabulary __version__
 errors explain_output hookimpl shared_compiler
 """
 

@@ -30,7 +30,7 @@ from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.kernels import mask_rows
-from guided_plugin.metrics import PipelineMetrics, StepFigures, StepStatistics
+from guided_plugin.metrics import PipelineMetrics, Times
 from guided_plugin.pipeline.requests import PipelineRequests
 from guided_plugin.pipeline.runtime import checked_device, make_runtime
 from guided_plugin.step import (
@@ -111,8 +111,12 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         self._width = -1
         self.mask: Tensor | None = None
         """[guided rows, words] int32: the masks that the last step used."""
-        self._clock = [0.0] * 5
-        self._figures = StepFigures()
+        self._spent = 0.0
+        """Seconds of the host's thread in the calls of this step."""
+        self._steps = self._guided_rows = 0
+        """Steps with a guided row, and the guided rows in all of them."""
+        self._seconds = Times()
+        """Of each step with a guided row."""
 
     # The five verbs
 
@@ -131,7 +135,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         if self._plan.rows:
             self.runtime.plan(self._plan)
         self._due = _PLANNED
-        self._clock[0] = time.perf_counter() - start
+        self._spent += time.perf_counter() - start
 
     def fill_mask(self) -> None:
         """Start filling this step's masks and copying them to the device."""
@@ -141,7 +145,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
             self.runtime.fill()
             if failures := self.runtime.take_failures():
                 self._report(failures)
-            self._clock[1] = time.perf_counter() - start
+            self._spent += time.perf_counter() - start
         self._due = _FILLED
 
     def apply_mask(self, logits: Tensor, *, again: bool = False) -> Tensor:
@@ -160,7 +164,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
                 self.runtime.newest, len(rows), logits
             )
             mask_rows(logits, self.mask, rows_dev, self.vocabulary_size)
-            self._clock[2] = time.perf_counter() - start
+            self._spent += time.perf_counter() - start
         self._due = _MASKED
         return logits
 
@@ -174,7 +178,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
             self.runtime.newest, len(self._plan.rows), logits
         )
         self._due = _MASKED
-        self._clock[2] = time.perf_counter() - start
+        self._spent += time.perf_counter() - start
         return self.mask
 
     def schedule_update(self, tokens: Tensor) -> None:
@@ -198,7 +202,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
                     f"tokens are on {tokens.device}, the pipeline is on {self.device}"
                 )
             self.runtime.sampled(tokens)
-            self._clock[3] = time.perf_counter() - start
+            self._spent += time.perf_counter() - start
         self._due = _SAMPLED
 
     def token_sink(self) -> TokenSink | None:
@@ -212,7 +216,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         sink = self.runtime.token_sink()
         if sink is not None:
             self._due = _SAMPLED
-        self._clock[3] = time.perf_counter() - start
+        self._spent += time.perf_counter() - start
         return sink
 
     def finish_update(self) -> None:
@@ -226,7 +230,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
             self.runtime.finish()
             if failures := self.runtime.take_failures():
                 self._report(failures)
-            self._clock[4] = time.perf_counter() - start
+            self._spent += time.perf_counter() - start
         self._due = _ENDED
         self._end_step(rows)
 
@@ -275,7 +279,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         offered = self.runtime.offered() if offers else None
         self.runtime.finish()
         self._report(self.runtime.take_failures())
-        self._clock[0] = time.perf_counter() - start
+        self._spent += time.perf_counter() - start
         self._end_step(len(chosen))
         return DraftStep(self.runtime.newest, len(chosen) * (self.drafts + 1), offered)
 
@@ -301,11 +305,6 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         return request
 
     @property
-    def statistics(self) -> StepStatistics | None:
-        """Of the last finished step."""
-        return self._figures.last
-
-    @property
     def planned(self) -> tuple[int, ...]:
         """The slots of the newest plan, as long as none of its requests has left."""
         return self._last_slots
@@ -323,16 +322,16 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
             backends[backend] = backends.get(backend, 0) + count
         return PipelineMetrics(
             mode=self.mode,
-            steps=self._figures.steps,
-            rows=self._figures.rows,
+            steps=self._steps,
+            rows=self._guided_rows,
             running=len(self._slots),
             added=sum(backends.values()),
             failed=self._failed,
             backends=backends,
             choices=choices,
             unenforced=dict(self._unenforced),
-            main_thread=self._figures.seconds.median(),
-            times={"main_thread": self._figures.seconds.counts()},
+            main_thread=self._seconds.median(),
+            times={"main_thread": self._seconds.counts()},
             worker=self.runtime.metrics(),
         )
 
@@ -344,13 +343,11 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         self.close()
 
     def _end_step(self, rows: int) -> None:
-        self._figures.finish(rows, self._clock)
-        if (
-            rows
-            and self.compiler.plugins.wants_statistics
-            and self._figures.last is not None
-        ):
-            self.compiler.plugins.step_finished(self._figures.last)
+        if rows:
+            self._steps += 1
+            self._guided_rows += rows
+            self._seconds.add(self._spent)
+        self._spent = 0.0
 
     def _check_order(self, call: str) -> None:
         """Raise PipelineError unless this call may come next: out of order, logits

@@ -164,23 +164,15 @@ def test_a_token_from_elsewhere_fails_its_row_closed_and_no_other(pipe, compiler
     assert recheck(compiler, SPECS[3], pipe.tokens("good"))
 
 
-def test_statistics_and_their_hook(compiler):
-    heard = []
-
-    class Listener:
-        @gp.hookimpl
-        def step_finished(self, statistics):
-            heard.append(statistics)
-
+def test_metrics_count_steps_with_a_guided_row(compiler):
     pipe = gp.StepPipeline(compiler, max_slots=1)
     slot = pipe.add_request("one", SPECS[0])
+    step(pipe, [gp.UNGUIDED], None)
+    assert (pipe.metrics().steps, pipe.metrics().main_thread) == (0, 0.0)
     step(pipe, [slot], None)
-    listener = Listener()
-    compiler.plugins.register(listener)
-    step(pipe, [slot], None)
-    compiler.plugins.unregister(listener)
-    assert heard == [pipe.statistics]
-    assert (heard[0].step, heard[0].rows, heard[0].main_thread > 0) == (1, 1, True)
+    found = pipe.metrics()
+    assert (found.steps, found.rows, found.main_thread > 0) == (1, 1, True)
+    assert sum(found.times["main_thread"][:-1]) == 1
 
 
 def test_what_is_out_of_range_is_an_error_with_a_way_out(pipe, compiler):
