@@ -3,7 +3,6 @@ on nothing but torch."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,12 +45,6 @@ class Batch:
         self._cache: Any = None
         self._generated: list[Tensor] = []
         self._stopped = torch.zeros(len(prompts), dtype=torch.bool, device=device)
-        # Whether all rows have stopped, and the event after which the host may read
-        # that. On CUDA it reads the flag of the step before, so that it never waits for
-        # the newest one.
-        self._all_stopped: deque[tuple[Tensor, Any]] = deque(
-            maxlen=2 if device.type == "cuda" else 1
-        )
 
     def forward(self) -> Tensor:
         """Run the model over the newest tokens; the logits that follow them, [rows,
@@ -90,24 +83,10 @@ class Batch:
     def check_stop(self) -> None:
         """Mark the rows whose newest token is a stop token of theirs."""
         self._stopped |= (self._generated[-1][:, None] == self._stops).any(1)
-        flag = self._stopped.all()
-        event = None
-        if flag.is_cuda:
-            flag = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(
-                flag, non_blocking=True
-            )
-            event = torch.cuda.Event()
-            event.record()
-        self._all_stopped.append((flag, event))
 
     def all_stopped(self) -> bool:
-        """Whether every row has stopped; on CUDA, as of one step ago."""
-        if len(self._all_stopped) < (self._all_stopped.maxlen or 1):
-            return False
-        flag, event = self._all_stopped[0]
-        if event is not None:
-            event.synchronize()
-        return bool(flag)
+        """Whether every row has stopped. Waits for the device."""
+        return bool(self._stopped.all())
 
     def outputs(self) -> list[tuple[tuple[int, ...], bool]]:
         """What each row generated, up to its stop token, and whether there was one."""

@@ -1,5 +1,5 @@
-"""A decode loop over a transformers model; the demo and the benchmarks run on it.
-Depends on the pipeline.
+"""A decode loop over a transformers model; the demo runs on it. Depends on the
+pipeline.
 
     logits -> mask -> sample -> post_sampling -> append -> stop criteria
            -> after_stop_criteria
@@ -78,21 +78,20 @@ class DecodeLoop:
         max_new_tokens: int = 256,
         temperature: float = 0.0,
         seed: int = 0,
-        ignore_stop: bool = False,
     ) -> list[Output]:
         """Decode until every row stopped. A row whose spec can't be used has an `error`
         and no tokens.
 
         `prompts`: token ids of each, without padding. `specs`: one for each prompt,
-        anything that `OutputSpec.parse` takes; None where nothing guides. `temperature`: 0
-        takes the likeliest token.
-
-        `ignore_stop` goes on to `max_new_tokens` whatever the rows do, as benchmarks
-        want it.
+        anything that `OutputSpec.parse` takes; None where nothing guides.
+        `temperature`: 0 takes the likeliest token.
         """
         if len(prompts) != len(specs):
             what = f"{len(specs)} specs for {len(prompts)} prompts"
             raise ConfigError(what, where="specs", hint="one for each, or None")
+        if not temperature >= 0.0:
+            what = f"must be at least 0, not {temperature}"
+            raise ConfigError(what, where="temperature")
         width = self._model.get_input_embeddings().weight.shape[0]
         outputs: dict[int, Output] = {}
         requests: dict[int, str | None] = {}
@@ -109,7 +108,7 @@ class DecodeLoop:
                 batch = Batch(self._model, chosen, *slots, temperature, seed)
                 for index in range(max_new_tokens):
                     self.step(batch, index)
-                    if batch.all_stopped() and not ignore_stop:
+                    if batch.all_stopped():
                         break
                 for (row, name), (tokens, stopped) in zip(
                     requests.items(), batch.outputs(), strict=True

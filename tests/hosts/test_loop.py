@@ -198,6 +198,9 @@ def test_a_prompt_that_is_none_is_an_error_of_its_row(parts, make_loop, prompt, 
     assert (wrong.tokens, fine.error, len(fine.tokens)) == ((), None, 1)
     with pytest.raises(ConfigError, match="specs: 1 specs for 2 prompts"):
         loop.run([[1], [2]], [None])
+    for temperature in (-1.0, float("nan")):
+        with pytest.raises(ConfigError, match="temperature: must be at least 0"):
+            loop.run([[1]], [None], temperature=temperature)
 
 
 def test_token_ids_of_other_kinds_are_prompts(parts, make_loop):
