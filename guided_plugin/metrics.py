@@ -157,9 +157,6 @@ class PipelineMetrics:
     """Median seconds that the host's thread spent in a step's calls, over the newest
     `RECENT`."""
     worker: WorkerMetrics = WorkerMetrics()
-    choices: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """The same by backend and the reason why it was chosen; rare reasons count as
-    `other`."""
     unenforced: Mapping[str, int] = field(default_factory=dict)
     """Requests added, by each keyword of theirs that nothing enforces
     (`unenforced_keywords`)."""

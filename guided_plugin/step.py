@@ -88,12 +88,9 @@ class Closure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A spec compiles: with which backend, and how long it took."""
+    """A spec compiles: with which backend, and what its hosts must know."""
 
     backend: str
-    seconds: float
-    reason: str = ""
-    """Why this backend."""
     unenforced: tuple[str, ...] = ()
     """Keywords that the spec asks for and nothing enforces, because an operator allows
     that."""

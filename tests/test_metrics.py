@@ -30,10 +30,6 @@ FOUND = PipelineMetrics(
     failed=1,
     backends={"xgrammar": 3, "llguidance": 2},
     main_thread=4e-5,
-    choices={
-        ("xgrammar", "the spec names it"): 3,
-        ("llguidance", "as a JSON schema"): 2,
-    },
     unenforced={"uniqueItems": 2},
     times={"main_thread": counts(4e-5, 4e-5, 1e-3)},
     worker=WorkerMetrics(

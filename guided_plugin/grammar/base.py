@@ -65,8 +65,6 @@ class Grammar:
         # Plain data, also where a plugin made it of other classes: a worker sends it.
         return Admission(
             str(self.backend),
-            float(self.seconds),
-            str(self.reason),
             tuple(map(printable, self.unenforced)),
             least_tokens(self.shortest),
         )

@@ -316,19 +316,15 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
 
     def metrics(self) -> PipelineMetrics:
         """Counts and times since the start. Not for every step: it computes medians."""
-        choices = self._counted()
-        backends: dict[str, int] = {}
-        for (backend, _), count in choices.items():
-            backends[backend] = backends.get(backend, 0) + count
+        self._count_late()
         return PipelineMetrics(
             mode=self.mode,
             steps=self._steps,
             rows=self._guided_rows,
             running=len(self._slots),
-            added=sum(backends.values()),
+            added=self._added.total(),
             failed=self._failed,
-            backends=backends,
-            choices=choices,
+            backends=dict(self._added),
             unenforced=dict(self._unenforced),
             main_thread=self._seconds.median(),
             times={"main_thread": self._seconds.counts()},

@@ -3,7 +3,7 @@ came and failed."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -14,8 +14,6 @@ from guided_plugin.grammar.request_state import Phase
 from guided_plugin.spec import OutputSpec, check_is_spec, check_room
 from guided_plugin.step import Admission, RequestInfo
 from guided_plugin.worker.runtime import GrammarRuntime, RequestSoFar
-
-_MAX_CHOICES = 64
 
 
 class PipelineRequests:
@@ -40,8 +38,9 @@ class PipelineRequests:
         self._slots: dict[str, int] = {}
         self._requests: dict[int, RequestInfo] = {}
         self._failed = 0
-        self._choices: dict[tuple[str, str], int] = {}
-        self._unenforced: dict[str, int] = {}
+        self._added: Counter[str] = Counter()
+        """Requests by backend."""
+        self._unenforced: Counter[str] = Counter()
         """Requests by the keywords that nothing enforces in them."""
         self._verdicts: deque[Future[Admission]] = deque()
         """Of requests that did not wait for their compile, and are not counted yet.
@@ -92,7 +91,7 @@ class PipelineRequests:
     ) -> int:
         verdict = self.prepare(spec)
         late = not wait and self.mode == "process"
-        admission = Admission("", 0.0) if late else verdict.result()
+        admission = Admission("") if late else verdict.result()
         if not late:
             check_room(admission.least, spec.room)
         slot = self._take(request_id)
@@ -107,7 +106,7 @@ class PipelineRequests:
         if late:
             verdict.add_done_callback(self._verdicts.append)
         else:
-            self._count_choice(admission)
+            self._count(admission)
         self.compiler.plugins.request_added(self._requests[slot])
         self._report(self.runtime.take_failures())
         return slot
@@ -142,22 +141,16 @@ class PipelineRequests:
         self._report(self.runtime.take_failures())
         return request
 
-    def _counted(self) -> dict[tuple[str, str], int]:
-        """How many requests were added, by backend and the reason why it was chosen."""
+    def _count_late(self) -> None:
+        """Count the requests that did not wait for their compile."""
         while self._verdicts:
             verdict = self._verdicts.popleft()
             if verdict.exception() is None:
-                self._count_choice(verdict.result())
-        return dict(self._choices)
+                self._count(verdict.result())
 
-    def _count_choice(self, admission: Admission) -> None:
-        choice = admission.backend, admission.reason
-        if choice not in self._choices and len(self._choices) >= _MAX_CHOICES:
-            # Some reasons quote a spec: without a bound clients could fill the memory.
-            choice = admission.backend, "other"
-        self._choices[choice] = self._choices.get(choice, 0) + 1
-        for keyword in admission.unenforced:
-            self._unenforced[keyword] = self._unenforced.get(keyword, 0) + 1
+    def _count(self, admission: Admission) -> None:
+        self._added[admission.backend] += 1
+        self._unenforced.update(admission.unenforced)
 
     def _report(self, failures: list[tuple[int, GuidedError]]) -> None:
         for slot, error in failures:

@@ -36,7 +36,7 @@ SPEC = OutputSpec.regex("a", start_after=[1, 2], stop_token_ids=[3])
 FROM_WORKER = [
     *(Ready(), Synced(1)),
     *(
-        Verdict(3, Admission("b", 0.5, "r")),
+        Verdict(3, Admission("b", ("r",))),
         Failed(7, ERROR, 12),
         Unprotected(7, "why"),
         Ends("é\ud800", True),

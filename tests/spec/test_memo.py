@@ -36,7 +36,7 @@ def visit(number):
     compiler.keep(spec, Prepared(spec, "fake", text))
     assert compiler.kept(spec) is not None
     verdict, question = admissions.open(spec)
-    admissions.judge(Verdict(question.key, Admission("fake", 0.1)))
+    admissions.judge(Verdict(question.key, Admission("fake")))
     assert admissions.lookup(spec).result().backend == "fake"
     compiler.quarantine(spec, error)
     assert compiler.refusal(spec) is not None

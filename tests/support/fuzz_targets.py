@@ -298,11 +298,7 @@ _FROM_WORKER = (
     Ready(),
     Verdict(
         3,
-        Admission(
-            "llguidance",
-            0.5,
-            "r",
-        ),
+        Admission("llguidance", ("uniqueItems",), 3),
     ),
     Verdict(4, _ERROR),
     Failed(

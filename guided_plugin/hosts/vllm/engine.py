@@ -253,7 +253,7 @@ class Engine:
         `made`: what a frontend made of it."""
         if self._pipeline is None:
             ready: Future[Admission] = Future()
-            ready.set_result(Admission("", 0.0))
+            ready.set_result(Admission(""))
             return ready
         spec = unpacked(packed)
         compiler = self._pipeline.compiler
@@ -338,9 +338,6 @@ class Engine:
         metrics["host_thread"] = self.seconds.median()
         metrics["learnt_limit_bytes"] = self.options.learnt_bytes
         metrics["left_to_vllm"] = Left.requests
-        metrics["choices"] = [
-            [*choice, count] for choice, count in metrics["choices"].items()
-        ]
         return metrics
 
     def close(self) -> None:

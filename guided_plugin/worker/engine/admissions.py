@@ -71,7 +71,7 @@ class Admissions:
         if isinstance(answer, GuidedError):
             ticket.verdict.set_exception(answer)
             return
-        size = 2 * ENTRY_BYTES + texts_bytes(answer.reason, answer.unenforced)
+        size = 2 * ENTRY_BYTES + texts_bytes(answer.backend, answer.unenforced)
         self._known.put(key, ticket.verdict, size)
         if message.prepared is not None:
             self._compiler.keep(ticket.spec, message.prepared)

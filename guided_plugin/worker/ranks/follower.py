@@ -87,7 +87,7 @@ class FollowerRuntime(GrammarRuntime):
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Nothing is compiled here."""
         verdict: Future[Admission] = Future()
-        verdict.set_result(Admission("", 0.0))
+        verdict.set_result(Admission(""))
         return verdict
 
     def add(

@@ -69,7 +69,7 @@ def test_others_go_on_while_one_is_held(engine, verdict):
 
     def meanwhile(step):
         if step == 20:
-            verdict.set_result(Admission("", 0.0))
+            verdict.set_result(Admission(""))
 
     first, done = stepped(engine, meanwhile)
     assert first["free"] < 3
@@ -107,7 +107,7 @@ def test_a_request_may_leave_while_it_is_held(engine, verdict):
     engine.step()
     engine.abort_request(["held"])
     assert stepped(engine) == ({}, {})
-    verdict.set_result(Admission("", 0.0))
+    verdict.set_result(Admission(""))
     add(engine, "next")
     assert re.fullmatch(PATTERN, stepped(engine)[1]["next"].text)
 
