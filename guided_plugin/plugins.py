@@ -7,11 +7,10 @@ entry-point group `guided_plugin`. A broken or disabled plugin is always named.
 from __future__ import annotations
 
 import importlib
-import logging
 import traceback
 from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -20,7 +19,6 @@ from guided_plugin.errors import GuidedError, PluginError, did_you_mean
 
 if TYPE_CHECKING:
     from guided_plugin.grammar.base import BackendFactory
-    from guided_plugin.step import DecodeStep
 
 ENTRY_POINT_GROUP = "guided_plugin"
 
@@ -28,10 +26,6 @@ BUILTIN_PLUGINS = {
     "xgrammar": "guided_plugin.grammar.xgrammar.backend",
     "llguidance": "guided_plugin.grammar.llguidance.backend",
 }
-
-T = TypeVar("T")
-
-_log = logging.getLogger(__name__)
 
 
 def _hook(name: str, argument: str) -> Callable[[Plugins, Any], None]:
@@ -175,32 +169,6 @@ class Plugins:
         }
         codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
         return next((names[code] for code in codes if code in names), "unknown")
-
-
-class SafeStepHooks:
-    """Calls the step hooks for an engine, which a plugin that fails must not end. After
-    a failure it names the plugin once, and calls none again."""
-
-    def __init__(self, plugins: Plugins) -> None:
-        self._plugins = plugins
-        self._failed = False
-
-    def post_sampling(self, step: DecodeStep) -> None:
-        """The tokens of a step are sampled."""
-        self._call(self._plugins.post_sampling, step)
-
-    def after_stop_criteria(self, step: DecodeStep) -> None:
-        """They are appended."""
-        self._call(self._plugins.after_stop_criteria, step)
-
-    def _call(self, hook: Callable[[DecodeStep], None], step: DecodeStep) -> None:
-        if self._failed:
-            return
-        try:
-            hook(step)
-        except GuidedError as error:
-            self._failed = True
-            _log.error("step hooks are no longer called: %s", error)
 
 
 def _blame(plugin: str | None, source: str = "") -> dict[str, str]:

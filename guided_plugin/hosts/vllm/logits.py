@@ -10,7 +10,8 @@ its mask forbids. That is looked at on the device, and nothing waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +21,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from guided_plugin.plugins import Plugins, SafeStepHooks
+from guided_plugin.errors import GuidedError
+from guided_plugin.plugins import Plugins
 from guided_plugin.step import NO_TOKEN, UNGUIDED, DecodeStep
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -134,14 +138,16 @@ def _columns(rows: list[Any], device: torch.device) -> tuple[Tensor, ...]:
     return tuple(upload(torch.tensor(rows, dtype=torch.int64).T.contiguous(), device))
 
 
-class StepHooks(SafeStepHooks):
+class StepHooks:
     """Tells the plugins of one engine about its steps: `post_sampling` when the sampler
     of a model runner returns, `after_stop_criteria` when `Worker.sample_tokens` does.
     The runner has appended the tokens by then, and what ends a request is checked from
-    there on."""
+    there on. A plugin that fails must not end the engine: it is named once, and none is
+    called again."""
 
     def __init__(self, plugins: Plugins) -> None:
-        super().__init__(plugins)
+        self._plugins = plugins
+        self._failed = False
         self._index = 0
         self._step: DecodeStep | None = None
         """Sampled, and not appended yet."""
@@ -154,14 +160,23 @@ class StepHooks(SafeStepHooks):
             self._index, [*slots, *[UNGUIDED] * missing], tokens
         )
         self._index += 1
-        self.post_sampling(step)
+        self._call(self._plugins.post_sampling, step)
 
     def appended(self) -> None:
         """They are appended. Does nothing for a step that sampled none."""
         step = self._step
         self._step = None
         if step is not None:
-            self.after_stop_criteria(step)
+            self._call(self._plugins.after_stop_criteria, step)
+
+    def _call(self, hook: Callable[[DecodeStep], None], step: DecodeStep) -> None:
+        if self._failed:
+            return
+        try:
+            hook(step)
+        except GuidedError as error:
+            self._failed = True
+            _log.error("step hooks are no longer called: %s", error)
 
 
 def apply_sampling_params(original: Any) -> Any:
