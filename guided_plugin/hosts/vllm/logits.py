@@ -11,7 +11,7 @@ its mask forbids. That is looked at on the device, and nothing waits for it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -156,24 +156,21 @@ class StepHooks:
         """The step's tokens are sampled: [rows], or [rows, drafts + 1] under
         speculative decoding."""
         missing = tokens.shape[0] - len(slots)
-        step = self._step = DecodeStep(
-            self._index, [*slots, *[UNGUIDED] * missing], tokens
-        )
+        self._step = DecodeStep(self._index, [*slots, *[UNGUIDED] * missing], tokens)
         self._index += 1
-        self._call(self._plugins.post_sampling, step)
+        self._call("post_sampling")
 
     def appended(self) -> None:
         """They are appended. Does nothing for a step that sampled none."""
-        step = self._step
+        if self._step is not None:
+            self._call("after_stop_criteria")
         self._step = None
-        if step is not None:
-            self._call(self._plugins.after_stop_criteria, step)
 
-    def _call(self, hook: Callable[[DecodeStep], None], step: DecodeStep) -> None:
+    def _call(self, hook: str) -> None:
         if self._failed:
             return
         try:
-            hook(step)
+            getattr(self._plugins, hook)(self._step)
         except GuidedError as error:
             self._failed = True
             _log.error("step hooks are no longer called: %s", error)
