@@ -7,6 +7,7 @@ import os
 
 # A tiny model on a CPU needs no more; a GPU ignores it.
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # the answers are not buried
 
 from vllm import LLM, SamplingParams
 

@@ -14,8 +14,6 @@ from benchmarks.server.asks import Ask, completion, guided
 
 _BIG = 10 * 2**20
 _KINDS = ("json_schema", "regex", "grammar", "structural_tag")
-_WORDS = {"type": "grammar", "grammar": "root ::= w\nw ::= w w w | w w | [a-z ]+"}
-_TAG = {"type": "tag", "begin": "<t>", "content": _WORDS, "end": "</t>"}
 _LEXER = """start: (A|B|C|D)+
 A: /.*a.{60}/
 B: /.*b.{60}/
@@ -29,7 +27,6 @@ MASK_BOMBS: list[Json] = [
     {"grammar": _LEXER, "syntax": "lark"},
     {"regex": "[a-z ]*[aeiou][a-z ]{150}"},
     {"regex": "(a|b|ab|ba|aab)*(.*[aeiou].{20}){3}"},
-    {"structural_tag": {"type": "structural_tag", "format": _TAG}},
 ]
 """Small grammars whose masks cost much: lexers and learnt states too."""
 SLOW_ROWS: list[Json] = [
