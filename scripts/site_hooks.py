@@ -1,5 +1,5 @@
-"""What the site needs beyond the pages in docs/: pages of the repository's root, and
-lists as they are written.
+"""What the site needs beyond the pages in docs/: pages of the repository's root, raw
+files, and lists as they are written.
 
 mkdocs calls these functions (`hooks` in mkdocs.yml). A link that leaves docs/ leads to
 the page's copy here, or the build fails.
@@ -21,12 +21,17 @@ from mkdocs.structure.pages import Page
 
 _ROOT = Path(__file__).resolve().parents[1]
 
-# File of the repository -> page of the site.
+_RESULTS = "benchmarks/results"
+# File of the repository -> page or file of the site.
 _COPIED = {
     "CHANGELOG.md": "CHANGELOG.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "SECURITY.md",
-    "benchmarks/results/README.md": "results.md",
+    f"{_RESULTS}/README.md": "results.md",
+    **{
+        f"{_RESULTS}/{file.name}": f"results/{file.name}"
+        for file in (_ROOT / _RESULTS).glob("*.json.gz")
+    },
 }
 _PAGES = {**_COPIED, "README.md": "index.md"}
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
@@ -48,15 +53,9 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> None:
-    """Add the pages of the root that docs/ has none of."""
+    """Add the pages and raw files that are not in docs/."""
     for source, page in _COPIED.items():
-        if page in files.src_uris:
-            continue
-        files.append(
-            File.generated(
-                config, page, content=(_ROOT / source).read_text(encoding="utf-8")
-            )
-        )
+        files.append(File.generated(config, page, abs_src_path=str(_ROOT / source)))
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
