@@ -89,13 +89,13 @@ class Walks:
             return
         self._counts["schemas"] += 1
         self._figures["least"].append(least)
-        judge = _judge(schema)
+        judges = _judge(schema)
         for limit in LIMITS:
             for model in MODELS:
                 if limit < least:
                     self._counts["too little room"] += 1
                     continue
-                verdict, told = self._output(spec, limit, model, judge)
+                verdict, told = self._output(spec, limit, model, judges)
                 self._counts[verdict] += 1
                 if told:
                     self.told.append([name, limit, model, told])
@@ -103,7 +103,7 @@ class Walks:
                     self.bad.append([name, limit, model, verdict])
 
     def _output(
-        self, spec: OutputSpec, limit: int, model: str, judge: Any
+        self, spec: OutputSpec, limit: int, model: str, judges: list[Any]
     ) -> tuple[str, str]:
         """What became of one output, and why it was not protected if it was not."""
         vocabulary = self._vocabulary
@@ -141,8 +141,9 @@ class Walks:
         except ValueError:
             return "not JSON", ""
         verdict = "not judged"
-        if judge is not None:
-            verdict = "valid" if judge.is_valid(value) else "invalid"
+        if judges:
+            taken = any(judge.is_valid(value) for judge in judges)
+            verdict = "valid" if taken else "invalid"
         return verdict, table.unprotected.get(0, "")
 
     def _sampled(self, model: str, allowed: Any) -> int:
@@ -167,11 +168,16 @@ class Walks:
         return found
 
 
-def _judge(schema: Any) -> Any:
+def _judge(schema: Any) -> list[Any]:
+    """One validator for each reading of `format`: drafts leave open whether it is a
+    demand, and under `oneOf` either may refuse what the other takes."""
     try:
-        return jsonschema_rs.validator_for(schema)
+        return [
+            jsonschema_rs.validator_for(schema, validate_formats=asked)
+            for asked in (False, True)
+        ]
     except (ValueError, jsonschema_rs.ReferencingError):
-        return None  # what it can't read is counted
+        return []  # what it can't read is counted
 
 
 def _finite(text: str) -> float:

@@ -24,7 +24,7 @@ from guided_plugin.grammar.base import (
     least_tokens,
 )
 from guided_plugin.grammar.llguidance.client import tokens_in
-from guided_plugin.grammar.llguidance.closing import Closing, ClosingRules, steps
+from guided_plugin.grammar.llguidance.closing import Closing, steps
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
 from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
 from guided_plugin.grammar.llguidance.distinct.track import BYTES
@@ -100,7 +100,7 @@ class _Compiled:
     """A token that the grammar names and no mask may show."""
     distinct: DistinctRules | None
     """What the grammar can't remember."""
-    closing: ClosingRules | None
+    endings: Endings | None
     """Where outputs are closed before their limit."""
 
 
@@ -129,7 +129,7 @@ class LLGuidanceBackend:
         self._tokenizers = Tokenizers(vocabulary)
         self._spellings = Spellings(vocabulary)
         self._byte_tokenizers = Tokenizers(BYTES)
-        self._closing_bytes = 2 * MEMO_BYTES + 4 * len(SIZES) * vocabulary.words
+        self._closing_bytes = MEMO_BYTES + 4 * len(SIZES) * vocabulary.words
 
     def compile(self, spec: OutputSpec) -> Grammar:
         start = time.perf_counter()
@@ -258,14 +258,14 @@ class LLGuidanceBackend:
             endings = Endings(self._tokenizers.spelling, lark.sent or _shortest(lark))
             if prepared is None:
                 shortest = endings.first(self.start(made, self._stops))
-                grows = endings.most_growth
+                grows = endings.growth_in(len)
             else:
                 shortest = prepared.shortest
                 grows = prepared.growth
             if shortest is not None:
                 made = replace(
                     made,
-                    handle=replace(compiled, closing=ClosingRules(endings)),
+                    handle=replace(compiled, endings=endings),
                     size_bytes=size + self._closing_bytes,
                     shortest=shortest,
                     growth=grows,
@@ -285,11 +285,10 @@ class LLGuidanceBackend:
         self, grammar: Grammar, room: int, stop_token_ids: tuple[int, ...]
     ) -> Closing:
         """What closes one output before its token limit."""
-        rules: ClosingRules = grammar.handle.closing
         # Far from its limit a request costs nothing.
         spare = room - least_tokens(grammar.shortest) - 1
         due = steps(spare, grammar.growth)
-        return Closing(rules, room, stop_token_ids, due)
+        return Closing(grammar.handle.endings, room, stop_token_ids, due)
 
     def _distinct_rules(self, spec: OutputSpec) -> DistinctRules:
         text = lark_of(spec, self._tokenizers, self._unenforced, marked=True).text

@@ -11,12 +11,11 @@ from the time that it takes. Depends on endings.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from guided_plugin.grammar.base import MaskArray
-from guided_plugin.grammar.llguidance.endings import Endings
+from guided_plugin.grammar.llguidance.endings import TOLD, TOLD_BEHIND, Endings
 from guided_plugin.grammar.llguidance.lark.expected import Place
 from guided_plugin.grammar.llguidance.matcher import LLGuidanceMatcher
 from guided_plugin.grammar.llguidance.tokenizer import SIZES
@@ -36,105 +35,6 @@ Ending = tuple[int, ...]
 """Tokens after which a stop token may come."""
 
 
-class ClosingRules:
-    """What the outputs of one grammar share."""
-
-    def __init__(self, endings: Endings) -> None:
-        self.endings = endings
-        self.spelling = endings.spelling
-
-    def longest(self, matcher: LLGuidanceMatcher) -> float:
-        """The most tokens that the shortest ending of any place may have. Rules do not
-        tell how long items are that must differ."""
-        return self.endings.longest if matcher.distinct is None else math.inf
-
-    def after(self, place: Place | None, tokens: Sequence[int]) -> Place | None:
-        """The place behind some tokens."""
-        return self.endings.after(place, b"".join(map(self.spelling.text, tokens)))
-
-    def ending(
-        self,
-        matcher: LLGuidanceMatcher,
-        place: Place | None,
-        last: int,
-        before: Ending | None,
-        most: int,
-    ) -> Ending | None:
-        """An ending of a place, of at most so many tokens if one is known; `before` is
-        one from before the last token."""
-        likely = () if before is None else self._likely(last, before)
-        told = self.endings.told(place)
-        proven = filter(matcher.ends_with, itertools.chain(told, likely))
-        found: list[Ending] = []
-        for ending in itertools.islice(proven, _ENDINGS):
-            if len(ending) <= most:
-                return ending
-            found.append(ending)
-        if found:
-            return min(found, key=len)
-        return self.endings.behind(matcher, place)
-
-    def kept(
-        self,
-        matcher: LLGuidanceMatcher,
-        place: Place | None,
-        ending: Ending,
-        most: int,
-        row: MaskArray,
-    ) -> list[int]:
-        """Tokens of a mask after which an ending of at most so many tokens is known."""
-        own = [token for token in self._own(ending, most) if _allows(row, token)]
-        tried = dict.fromkeys(
-            [
-                *self.spelling.controls_in(row),
-                *self.spelling.singles_in(row, self.endings.plain[1]),
-            ]
-        )
-        others = [token for token in tried if token not in own][:_TRIED]
-        return own + [
-            token
-            for token in others
-            if self._ends_behind(matcher, place, token, ending, most)
-        ]
-
-    def _ends_behind(
-        self,
-        matcher: LLGuidanceMatcher,
-        place: Place | None,
-        token: int,
-        before: Ending,
-        most: int,
-    ) -> bool:
-        """Whether an ending is known behind a token that may come next."""
-        told: Iterable[Ending] = self.endings.told(place, token)
-        if place is None or matcher.distinct is not None:
-            told = itertools.chain(told, self._likely(token, before))
-        return any(
-            len(ending) <= most and matcher.ends_with((token, *ending))
-            for ending in told
-        )
-
-    def _own(self, ending: Ending, most: int) -> Iterator[int]:
-        """The tokens that begin the text of an ending, where its rest is no longer."""
-        text = b"".join(map(self.spelling.text, ending))
-        spelled = self.endings.spelled(text)
-        yield from ending[:1]
-        for end in range(1, min(len(text), _OWN) + 1):
-            token = self.spelling.ids.get(text[:end])
-            if token is not None and spelled.counts[end] <= most:
-                yield token
-
-    def _likely(self, token: int, before: Ending) -> Iterator[Ending]:
-        """Endings that may fit behind a token, as one fitted before it."""
-        text = b"".join(map(self.spelling.text, before))
-        begun = self.spelling.text(token)
-        if text.startswith(begun):
-            rest = self.endings.spelled(text[len(begun) :]).tokens()
-            if rest is not None:
-                yield rest
-        yield before
-
-
 def steps(spare: int, growth: int) -> int:
     """How many tokens may come before an output is looked at again whose ending leaves
     so many to spare, where each may add as many to it; 0: its mask is to be
@@ -146,7 +46,8 @@ def steps(spare: int, growth: int) -> int:
 class Closing:
     """What is known of one output's end."""
 
-    rules: ClosingRules
+    endings: Endings
+    """Those of its grammar."""
     room: int
     """Tokens that it may have in all."""
     stops: tuple[int, ...]
@@ -184,29 +85,91 @@ class Closing:
         are there, of which these are constrained. Where no ending is known, none is
         taken out."""
         left = self.room - count
+        endings = self.endings
         # One token is sampled now, and a stop token comes at the end.
-        spare = left - self.rules.longest(matcher) - 2
-        if spare >= 0:  # any ending fits
-            self.due = count + int(spare) + 1
-            return
+        if matcher.distinct is None:  # rules do not tell how long items are that differ
+            spare = left - endings.longest - 2
+            if spare >= 0:  # any ending fits
+                self.due = count + int(spare) + 1
+                return
         if not self.followed:
-            self.place = self.rules.endings.start()
-        self.place = self.rules.after(self.place, tokens[self.followed :])
+            self.place = endings.start()
+        new = map(endings.spelling.text, tokens[self.followed :])
+        self.place = endings.after(self.place, b"".join(new))
         self.followed = len(tokens)
         last = tokens[-1] if tokens else 0  # where it has not begun, any will do
-        self.ending = self.rules.ending(
-            matcher, self.place, last, self.ending, left - 1
-        )
+        self.ending = self._found(matcher, last, left - 1)
         if self.ending is None:
             self.missed += 1
             self.due = count + (1 << self.missed)
             return
         spare = left - len(self.ending) - 2
         # the same mask may be filled again, where a step was planned and not sampled
-        self.due = count + steps(spare, self.rules.endings.growth)
+        self.due = count + steps(spare, endings.growth)
         if self.due == count:
             self._keep(matcher, self.ending, left - 2, row)
             self.led += spare < 0
+
+    def _found(self, matcher: LLGuidanceMatcher, last: int, most: int) -> Ending | None:
+        """An ending, of at most so many tokens if one is known. `last`: the token behind
+        the ending that was found before."""
+        before = self.ending
+        likely = () if before is None else self._likely(last, before)
+        told = self.endings.told(self.place, TOLD)
+        proven = filter(matcher.ends_with, itertools.chain(told, likely))
+        found: list[Ending] = []
+        for ending in itertools.islice(proven, _ENDINGS):
+            if len(ending) <= most:
+                return ending
+            found.append(ending)
+        if found:
+            return min(found, key=len)
+        return self.endings.behind(matcher, self.place)
+
+    def _kept(
+        self, matcher: LLGuidanceMatcher, ending: Ending, most: int, row: MaskArray
+    ) -> list[int]:
+        """Tokens of a mask after which an ending of at most so many tokens is known."""
+        own = [token for token in self._own(ending, most) if _allows(row, token)]
+        spelling = self.endings.spelling
+        tried = spelling.controls_in(row)
+        tried += spelling.singles_in(row, self.endings.plain[1])
+        others = [token for token in tried if token not in own][:_TRIED]
+        return own + [
+            token for token in others if self._ends_behind(matcher, token, ending, most)
+        ]
+
+    def _ends_behind(
+        self, matcher: LLGuidanceMatcher, token: int, before: Ending, most: int
+    ) -> bool:
+        """Whether an ending is known behind a token that may come next."""
+        told: Iterable[Ending] = self.endings.told(self.place, TOLD_BEHIND, token)
+        if self.place is None or matcher.distinct is not None:
+            told = itertools.chain(told, self._likely(token, before))
+        return any(
+            len(ending) <= most and matcher.ends_with((token, *ending))
+            for ending in told
+        )
+
+    def _own(self, ending: Ending, most: int) -> Iterator[int]:
+        """The tokens that begin the text of an ending, where its rest is no longer."""
+        text = b"".join(map(self.endings.spelling.text, ending))
+        spelled = self.endings.spelling.spelled(text)
+        yield from ending[:1]
+        for end in range(1, min(len(text), _OWN) + 1):
+            token = self.endings.spelling.ids.get(text[:end])
+            if token is not None and spelled.counts[end] <= most:
+                yield token
+
+    def _likely(self, token: int, before: Ending) -> Iterator[Ending]:
+        """Endings that may fit behind a token, as one fitted before it."""
+        text = b"".join(map(self.endings.spelling.text, before))
+        begun = self.endings.spelling.text(token)
+        if text.startswith(begun):
+            rest = self.endings.spelling.spelled(text[len(begun) :]).tokens()
+            if rest is not None:
+                yield rest
+        yield before
 
     def _keep(
         self, matcher: LLGuidanceMatcher, ending: Ending, most: int, row: MaskArray
@@ -214,8 +177,8 @@ class Closing:
         """Keep the tokens of a mask after which an ending of at most so many tokens is
         known."""
         kept = [token for token in self.stops if _allows(row, token)]
-        kept += self.rules.kept(matcher, self.place, ending, most, row)
-        row &= self.rules.endings.plain[self._spared(matcher, ending, most, row)]
+        kept += self._kept(matcher, ending, most, row)
+        row &= self.endings.plain[self._spared(matcher, ending, most, row)]
         words = row.view("uint32")
         for token in kept or ending[:1]:
             words[token >> 5] |= 1 << (token & 31)
@@ -225,7 +188,7 @@ class Closing:
     ) -> int:
         """Characters of the longest tokens of free text that may come before the
         ending; 0: none may."""
-        spelling = self.rules.spelling
+        spelling = self.endings.spelling
         probes = spelling.probes[:_PROBES]
         # Of a name that may be any, other letters are another name. A text may become
         # one that was there.

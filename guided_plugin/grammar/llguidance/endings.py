@@ -10,7 +10,7 @@ then what leaves least open. So the same text has the same ending everywhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from guided_plugin.grammar.base import MaskArray
@@ -23,7 +23,7 @@ from guided_plugin.grammar.llguidance.lark.expected import Follower, Place
 from guided_plugin.grammar.llguidance.lark.patterns import one_of_each
 from guided_plugin.grammar.llguidance.lark.rules import RuleSet
 from guided_plugin.grammar.llguidance.matcher import LLGuidanceMatcher
-from guided_plugin.grammar.llguidance.tokenizer import Spelled, Spelling
+from guided_plugin.grammar.llguidance.tokenizer import Spelling
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest
 
 _FREE = 64
@@ -33,15 +33,16 @@ _ORDER = b'}])>,:"0-ntf[{'
 _LAST = b"(\\"
 _FEW = 12
 """So many bytes are all tried."""
-_STEPS = 256
-"""By which a matcher is led, at most. Chosen, not measured."""
-_TOLD = 64
+_MOVES = 3_000
+"""Of copies of a matcher, at most, while one is led to an end: a count and no clock, so
+that the same text has the same end on every machine. Ten distinct strings took 1,746."""
+TOLD = 64
 """Endings that rules tell and that are tried at one place. On real schemas the first is
 right at nine places of ten."""
-_TOLD_BEHIND = 8
-"""The same behind a token that may come next."""
+TOLD_BEHIND = 8
+"""The same behind a token that may come next, and where items must be distinct."""
 MEMO_BYTES = 1 << 17
-"""What is remembered for a grammar of one kind: spellings, endings."""
+"""Of the endings that are remembered for a grammar."""
 _CLIENT_REACH = 64
 """Bytes that one token may add to an ending, where rules are not known. Chosen, not
 measured."""
@@ -58,8 +59,7 @@ class Endings:
         that a client wrote in Lark."""
         self.spelling = spelling
         self._rules = rules
-        self._spelled: Latest[bytes, Spelled] = Latest(MEMO_BYTES)
-        self._told: Latest[tuple[Place, int | None], tuple[tuple[int, ...], ...]]
+        self._told: Latest[tuple[Place, int | None, int], tuple[tuple[int, ...], ...]]
         self._told = Latest(MEMO_BYTES)
 
     @cached_property
@@ -74,28 +74,23 @@ class Endings:
         """Follows outputs. Made when the first output comes near its end."""
         return None if self.shortest is None else Follower(self.shortest)
 
-    @property
-    def most_growth(self) -> int:
-        """A bound of `growth` that needs no spelling: no text has more tokens than
-        bytes."""
+    def growth_in(self, tokens: Callable[[bytes], int]) -> int:
+        """How many tokens one token may add to the shortest ending, at most. `tokens`:
+        how many a text takes; `len` is a bound that needs no spelling."""
         if self.shortest is None:
             return _SLACK + _CLIENT_REACH
-        longest = len(max(self.shortest.choices, key=len, default=b""))
-        most = self.spelling.brackets * longest
-        return _SLACK + max(most, self.shortest.reach)
-
-    @cached_property
-    def growth(self) -> int:
-        """How many tokens one token may add to the shortest ending, at most."""
-        if self.shortest is None:
-            return self.most_growth
         most = self.shortest.reach
         for text in self.shortest.choices:
             # A token of several brackets makes as many choices.
             times = self.spelling.brackets if text.startswith(b"[") else 1
             if times * len(text) > most:
-                most = max(most, times * self.spelling.most_tokens(text))
+                most = max(most, times * tokens(text))
         return _SLACK + most
+
+    @cached_property
+    def growth(self) -> int:
+        """The same in tokens of the vocabulary."""
+        return self.growth_in(self.spelling.most_tokens)
 
     @cached_property
     def plain(self) -> dict[int, MaskArray]:
@@ -107,16 +102,16 @@ class Endings:
     @cached_property
     def longest(self) -> float:
         """The most tokens that the shortest ending of any place may have."""
-        text = None if self.shortest is None else self.shortest.longest
-        if text is None or self.shortest is None:
+        rules = self.shortest
+        if rules is None or rules.longest is None:
             return math.inf
-        return _SLACK + self.shortest.reach + self.spelling.most_tokens(text)
+        return _SLACK + rules.reach + self.spelling.most_tokens(rules.longest)
 
     def first(self, start: LLGuidanceMatcher) -> tuple[int, ...] | None:
         """The shortest output: as the rules tell it if that is one, else one that is
         found."""
         text = None if self.shortest is None else self.shortest.shortest()
-        told = None if text is None else self.spelled(text).tokens()
+        told = None if text is None else self.spelling.spelled(text).tokens()
         if told is not None and start.ends_with(told):
             return told
         return self.behind(start, self.start())
@@ -140,29 +135,37 @@ class Endings:
         return self._led(matcher, place) if proven is None else proven
 
     def _proven(
-        self, matcher: LLGuidanceMatcher, place: Place | None
+        self, matcher: LLGuidanceMatcher, place: Place | None, most: int = TOLD
     ) -> tuple[int, ...] | None:
-        """An ending that rules tell and a matcher takes."""
+        """An ending that rules tell and a matcher takes, of so many at most."""
         if matcher.complete:
             return ()
-        return next(filter(matcher.ends_with, self.told(place)), None)
+        return next(filter(matcher.ends_with, self.told(place, most)), None)
 
     def _led(
         self, at: LLGuidanceMatcher, place: Place | None
     ) -> tuple[int, ...] | None:
         """An ending to which masks lead, up to where rules tell it."""
+        # Most of those that rules tell repeat an item.
+        most = TOLD if at.distinct is None else TOLD_BEHIND
         text = b""
-        for _ in range(_STEPS):
+        moves = 0
+        while moves < _MOVES:
             ahead: tuple[LLGuidanceMatcher, Place | None, bytes] | None = None
             for piece in self._pieces(at, place):
+                moves += 1
                 moved = at.fork()
-                if not _move(moved, piece):
+                if piece[0] == CONTROL_BYTE:
+                    took = moved.accept(int(piece[1:-1]))
+                else:
+                    took = moved.accept_text(piece)
+                if not took:
                     continue
                 after = self.after(place, piece)
-                proven = self._proven(moved, after)
+                proven = self._proven(moved, after, most)
                 if proven is not None:
                     rest = b"".join(map(self.spelling.text, proven))
-                    return self.spelled(text + piece + rest).tokens()
+                    return self.spelling.spelled(text + piece + rest).tokens()
                 ahead = ahead or (moved, after, piece)
             if ahead is None:
                 return None
@@ -178,24 +181,24 @@ class Endings:
         found.sort(key=lambda one: (_LAST.find(one), _ORDER.find(one) % 256))
         if b'"' in found and len(allowed) >= _FREE:
             found.insert(0, b'"')
-        for tokens in self.told(place)[:1]:
+        for tokens in self.told(place, 1):
             first = self.spelling.text(tokens[0])[:1]
             if first in found:
                 found.insert(0, first)
         return [*map(control_text, self.spelling.controls_in(row)), *found]
 
     def told(
-        self, place: Place | None, token: int | None = None
+        self, place: Place | None, most: int, token: int | None = None
     ) -> tuple[tuple[int, ...], ...]:
-        """Endings that rules tell of a place; of one that is a token further."""
+        """So many endings, at most, that rules tell of a place; of one that is a token
+        further."""
         if self.follower is None or place is None:
             return ()
-        key = place, token
+        key = place, token, most
         known = self._told.get(key)
         if known is None:
             if token is not None:
                 place = self.follower.after(place, self.spelling.text(token))
-            most = _TOLD if token is None else _TOLD_BEHIND
             known = tuple(self._tokens(self.follower.endings(place)[:most]))[::-1]
             size = ENTRY_BYTES + sum(64 + 8 * len(tokens) for tokens in known)
             self._told.put(key, known, size)
@@ -203,24 +206,10 @@ class Endings:
 
     def _tokens(self, texts: list[bytes]) -> Iterator[tuple[int, ...]]:
         """Texts in tokens, the last first: most are an end of a longer one."""
-        whole = self.spelled(b"")
+        whole = self.spelling.spelled(b"")
         for text in reversed(texts):
             if not whole.text.endswith(text):
-                whole = self.spelled(text)
+                whole = self.spelling.spelled(text)
             tokens = whole.tokens(len(whole.text) - len(text))
             if tokens is not None:
                 yield tokens
-
-    def spelled(self, text: bytes) -> Spelled:
-        """A text, and each end of it, in the fewest tokens."""
-        spelled = self._spelled.get(text)
-        if spelled is None:
-            spelled = self.spelling.spelled(text)
-            self._spelled.put(text, spelled, 2 * ENTRY_BYTES + 32 * len(text))
-        return spelled
-
-
-def _move(at: LLGuidanceMatcher, piece: bytes) -> bool:
-    if piece[0] == CONTROL_BYTE:
-        return at.accept(int(piece[1:-1]))
-    return at.accept_text(piece)

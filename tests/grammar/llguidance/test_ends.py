@@ -7,12 +7,13 @@ import pytest
 from oracle import oracle
 
 from guided_plugin.grammar.llguidance.lark import schema_to_lark
+from guided_plugin.grammar.llguidance.lark.constraints import String
 from guided_plugin.grammar.llguidance.lark.ends import Shortest
 from guided_plugin.grammar.llguidance.lark.expected import Follower
-from guided_plugin.grammar.llguidance.lark.reach import known_of
+from guided_plugin.grammar.llguidance.lark.reach import known_of, known_of_string
 from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar, RuleSet
 from guided_plugin.grammar.llguidance.lark.runs import forced_run, nesting
-from guided_plugin.spec.languages import searched, whole
+from guided_plugin.spec.languages import whole
 
 NODE = {
     "type": "object",
@@ -107,10 +108,27 @@ def test_reach_bounds_what_a_text_may_still_need(pattern, most):
 
 
 @pytest.mark.parametrize(
-    "pattern", ["^[a-z]+@[a-z]+\\.com$", "b{3}", "[0-9]{4}T(x|yy)Z"]
+    "pattern",
+    [
+        "^[a-z]+@[a-z]+\\.com$",
+        "[0-9]{4}T(x|yy)Z",
+        "^[0-9]+$",
+        "^([a-z][0-9])+$",
+        "b{3}",
+        "^a|b$",
+        "^[a-z]+@x$",
+        "^(ab|c*d)$",
+        "[0-9]{2}T",
+        "^a{2,}b?$",
+    ],
 )
-def test_texts_are_found_in_patterns(pattern):
-    assert all(re.search(pattern, text) for text in known_of(searched(pattern)).texts)
+@pytest.mark.parametrize("least", [0, 2, 9])
+def test_texts_are_as_long_as_is_demanded(pattern, least):
+    known = known_of_string(String(least, patterns=frozenset({pattern})))
+    assert known.texts
+    for text in map(json.loads, known.texts):
+        assert re.search(pattern, text)
+        assert len(text) >= least
 
 
 @pytest.mark.parametrize(

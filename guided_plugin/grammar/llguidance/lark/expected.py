@@ -46,7 +46,7 @@ _LONGEST_REST = 40
 """Bytes of what may be left of a pattern's text. Chosen, not measured."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Expected:
     """A symbol that must come, and what must come behind it. Equal ones are one."""
 
@@ -54,6 +54,8 @@ class Expected:
     parameter: int
     """Of the symbol's rule."""
     behind: Expected | None
+    text: bytes | None = None
+    """The shortest text of the symbol, once that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +249,13 @@ class Follower:
         """The shortest text of a whole list."""
         parts = []
         while expected is not None:
-            part = self.shortest.of_symbol(expected.symbol, expected.parameter)
-            if part is None:
+            if expected.text is None:
+                expected.text = self.shortest.of_symbol(
+                    expected.symbol, expected.parameter
+                )
+            if expected.text is None:
                 return None
-            parts.append(part)
+            parts.append(expected.text)
             expected = expected.behind
         return b"".join(parts)
 

@@ -71,9 +71,11 @@ def known_of_string(string: String) -> Known:
     marks = [known.marks for known in (*demands, *refused)]
     texts: list[str] = []
     if not refused and len(demands) < _SEVERAL:
-        usual = demands[0].texts if demands else ("",)
-        # Where a pattern may be found anywhere, a longer text has more before it.
-        texts = [text.rjust(string.shortest, "a") for text in usual]
+        texts += demands[0].texts if demands else ("a" * string.shortest,)
+        missing = string.shortest - len(texts[0])
+        if missing > 0:
+            for source in string.patterns:
+                texts = _longer(searched(source), missing)
     allowed = [text for text in texts if text not in string.excluded]
     most = _QUOTES + string.shortest + sum(known.most for known in demands)
     return Known(_quoted(allowed), most, frozenset().union(*marks), "string")
@@ -158,6 +160,22 @@ def _texts(node: Node) -> list[str]:
                 found = _texts(part)
     cut = [text[:_LONGEST] for text in found]
     return list(dict.fromkeys(cut))[:_WAYS]
+
+
+def _longer(node: Node, missing: int) -> list[str]:
+    """A text with so many characters more than the first of `_texts`, where a part may
+    come again and again."""
+    match node:
+        case Sequence(parts):
+            known = [_texts(part)[:1] + _longer(part, missing) for part in parts]
+            return _texts_in_order(known)[1:2]
+        case Alternation(options):
+            known = [_longer(option, missing) for option in options]
+            return next(filter(None, known), [])
+        case Repeat(part, low, None):
+            once = _texts(part)[0] or "a"
+            return [once * (low + -(-missing // len(once)))]
+    return []
 
 
 def _texts_in_order(known: list[list[str]]) -> list[str]:
