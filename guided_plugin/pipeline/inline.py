@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 
 import torch
@@ -29,10 +29,9 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
 from guided_plugin.worker.device import make_buffers
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Region, Shape
-from guided_plugin.worker.ranks.leader import Followers
-from guided_plugin.worker.ranks.peers import wait_until
+from guided_plugin.worker.ranks.leader import Followers, Peer, wait_until
 from guided_plugin.worker.runtime import GrammarRuntime
-from guided_plugin.worker.words import End
+from guided_plugin.worker.words import Counter
 
 
 class InlineRuntime(GrammarRuntime):
@@ -46,12 +45,10 @@ class InlineRuntime(GrammarRuntime):
         compiler: GrammarCompiler,
         max_slots: int,
         device: torch.device,
-        *,
         drafts: int = 0,
-        followers: int = 0,
+        followers: Sequence[Peer] = (),
     ) -> None:
-        """`followers`: how many other ranks mask with the same memory. They are invited
-        before the first step."""
+        """`followers`: the other ranks that mask with the same memory."""
         self._compiler = compiler
         self._compiles: Background[Admission] = Background(gives_way=True)
         self.ready = threading.Event()
@@ -64,11 +61,13 @@ class InlineRuntime(GrammarRuntime):
             answer_room=compiler.config.answer_room,
         )
         self._device = device
-        self._shape = Shape(max_slots, compiler.vocabulary.words, drafts, followers)
-        self._region = Region.create(self._shape, shared=followers > 0)
-        self.table.slow = self._region.slow
-        self.followers = Followers(self._region, 0)
-        self.buffers = make_buffers(self._region, device, self.followers.wait, None)
+        self._shape = Shape(
+            max_slots, compiler.vocabulary.words, drafts, len(followers)
+        )
+        self.region = Region.create(self._shape, shared=bool(followers))
+        self.table.slow = self.region.slow
+        self.followers = Followers(self.region, 0, followers)
+        self.buffers = make_buffers(self.region, device, self.followers.wait, None)
         self._masks = self.buffers.masks
         self._tokens = self.buffers.tokens
         self._drafts: list[list[int]] = []
@@ -128,10 +127,10 @@ class InlineRuntime(GrammarRuntime):
         fill_with_drafts(
             self.table,
             slots,
-            self._region.masks[step % PLAN_DEPTH, : self._count],
+            self.region.masks[step % PLAN_DEPTH, : self._count],
             self._drafts,
         )
-        self.followers.filled(step)
+        self.region.store(Counter.FILLED, step)
         led = self.table.led
         self.table.led = {}
         self._closed += [
@@ -156,7 +155,7 @@ class InlineRuntime(GrammarRuntime):
 
     def finish(self) -> None:
         """Accept the tokens if they have landed."""
-        if self._unaccepted is not None and self._region.sampled(self._unaccepted[1]):
+        if self._unaccepted is not None and self.region.sampled(self._unaccepted[1]):
             self._take_tokens(*self._unaccepted)
 
     def request(self, slot: int) -> RunningRequest:
@@ -185,7 +184,7 @@ class InlineRuntime(GrammarRuntime):
         return taken
 
     def slow(self) -> dict[str, float]:
-        return self._region.slow_requests(self.table.requests)
+        return self.region.slow_requests(self.table.requests)
 
     def metrics(self) -> WorkerMetrics:
         """There is no worker, but what it would do is done in this process."""
@@ -201,7 +200,7 @@ class InlineRuntime(GrammarRuntime):
 
     def close(self) -> None:
         """Tell the other ranks that no more steps come."""
-        self.followers.end(End.CLOSED)
+        self.followers.end()
         self.buffers.close()
 
     def _accept(self) -> None:
@@ -215,13 +214,13 @@ class InlineRuntime(GrammarRuntime):
 
         if self._unaccepted is not None:
             plan, step = self._unaccepted
-            wait_until(lambda: self._region.sampled(step), device_runs)
+            wait_until(lambda: self.region.sampled(step), device_runs)
             self._take_tokens(plan, step)
 
     def _take_tokens(self, plan: StepPlan, step: int) -> None:
         self._unaccepted = None
         count = len(plan.slots)
-        values = self._region.tokens[
+        values = self.region.tokens[
             step % TOKEN_DEPTH, : count * self._shape.values
         ].tolist()
         blocks, self._drafts = self._shape.split(values, count)

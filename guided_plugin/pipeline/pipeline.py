@@ -19,6 +19,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -41,6 +42,7 @@ from guided_plugin.step import (
     TokenSink,
 )
 from guided_plugin.worker.ranks.group import RankGroup
+from guided_plugin.worker.ranks.join import join
 from guided_plugin.worker.runtime import GrammarRuntime
 
 _NOTHING = StepPlan((), ())
@@ -89,12 +91,13 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         together.
 
         `ranks`: of a model that runs on several (`TorchRanks`). Each has a pipeline and
-        makes the same calls; the grammars work at rank 0, and the others mask with its
-        memory."""
+        makes the same calls; the grammars work at the first rank of each machine, and
+        the others there mask with its memory."""
         self.device = checked_device(device)
         if max_slots < 1:
             raise PipelineError(f"max_slots must be at least 1, not {max_slots}")
-        runtime = make_runtime(compiler, max_slots, self.device, mode, drafts, ranks)
+        lead = partial(make_runtime, compiler, max_slots, self.device, mode, drafts)
+        runtime = join(ranks, self.device, compiler, lead)
         super().__init__(
             compiler, runtime, max_slots, None if ranks is None else ranks.rank
         )
@@ -221,9 +224,9 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
 
     def finish_update(self) -> None:
         """After the append and stop kernels: accept the tokens that have arrived, and
-        end the step. Ranks other than the first need not have handed over any."""
+        end the step. Ranks that have no grammars need not have handed over any."""
         start = time.perf_counter()
-        if not self.rank or self._due is not _MASKED:
+        if not self.runtime.follows or self._due is not _MASKED:
             self._check_order("finish_update")
         rows = len(self._plan.rows)
         if rows:
@@ -344,6 +347,11 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
             self._guided_rows += rows
             self._seconds.add(self._spent)
         self._spent = 0.0
+        machines = self.runtime.machines
+        if rows and machines is not None:
+            planned = [self._requests[slot] for slot in self._plan.slots]
+            for request, error in machines.stepped(self.runtime.newest, planned):
+                self._fail(request, error)
 
     def _check_order(self, call: str) -> None:
         """Raise PipelineError unless this call may come next: out of order, logits
@@ -372,6 +380,8 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
 
 def _close(pid: int, runtime: GrammarRuntime) -> None:
     if os.getpid() == pid:  # else this is a fork of the process that it belongs to
+        if runtime.machines is not None:
+            runtime.machines.close()
         outside_own_threads(runtime.close)
 
 

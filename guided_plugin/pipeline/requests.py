@@ -3,6 +3,7 @@ came and failed."""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -14,6 +15,8 @@ from guided_plugin.grammar.request_state import Phase
 from guided_plugin.spec import OutputSpec, check_is_spec, check_room
 from guided_plugin.step import Admission, RequestInfo
 from guided_plugin.worker.runtime import GrammarRuntime, RequestSoFar
+
+_log = logging.getLogger(__name__)
 
 
 class PipelineRequests:
@@ -67,14 +70,14 @@ class PipelineRequests:
         requests are as they were. Without `wait` a spec that does not compile fails its
         request later on, where the grammars work in a process.
 
-        With several ranks each must take the same slots, and only rank 0 knows of an
-        error: there it takes a slot, closed, and its `request` has the error.
+        With several ranks each must take the same slots, and not all know of an error:
+        there it takes a slot, closed, and at rank 0 its `request` has the error.
         """
-        if self.rank is None:
-            return self._begin(request_id, spec, tokens, wait=wait)
         try:
             return self._begin(request_id, spec, tokens, wait=wait)
         except GuidedError as error:
+            if self.rank is None:
+                raise
             return self.add_failed(request_id, spec, error)
 
     def add_failed(self, request_id: str, spec: OutputSpec, error: GuidedError) -> int:
@@ -85,6 +88,17 @@ class PipelineRequests:
         self.compiler.plugins.request_added(self._requests[slot])
         self._report(self.runtime.take_failures())
         return slot
+
+    def _fail(self, request: RequestInfo, error: GuidedError) -> None:
+        """A request fails for what its grammar does not know of, if it still runs. It
+        is in its slot again, closed."""
+        name = request.request_id
+        if name not in self._slots:
+            _log.error("%s", error.for_request(name))
+        # it may have failed here
+        elif self.phase(name) is not Phase.FAILED:
+            self.remove_request(name)
+            self.add_failed(name, request.spec, error)
 
     def _begin(
         self, request_id: str, spec: OutputSpec, tokens: Iterable[int], *, wait: bool
@@ -154,10 +168,10 @@ class PipelineRequests:
 
     def _report(self, failures: list[tuple[int, GuidedError]]) -> None:
         for slot, error in failures:
-            old = self._requests[slot]
-            failed = replace(old, error=error)
-            self._requests[slot] = failed
+            failed = self._requests[slot] = replace(self._requests[slot], error=error)
             self._failed += 1
+            if self.rank:  # rank 0 cannot tell why
+                _log.error("%s", error)
             self.compiler.plugins.request_failed(failed)
 
     def _slot_of(self, request_id: str) -> int:

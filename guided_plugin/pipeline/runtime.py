@@ -1,9 +1,9 @@
-"""Which runtime a pipeline gets: by its device, its mode, and its rank where a model
-runs on several."""
+"""Which runtime a pipeline with grammars gets: by its device and its mode."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import torch
 
@@ -12,9 +12,7 @@ from guided_plugin.config import MODES, Mode
 from guided_plugin.errors import ConfigError, PipelineError, did_you_mean
 from guided_plugin.pipeline.inline import InlineRuntime
 from guided_plugin.worker.engine.runtime import WorkerRuntime
-from guided_plugin.worker.ranks.follower import follow
-from guided_plugin.worker.ranks.group import Machines, RankGroup, not_shared
-from guided_plugin.worker.runtime import GrammarRuntime
+from guided_plugin.worker.ranks.leader import Peer
 
 _log = logging.getLogger(__name__)
 
@@ -25,53 +23,19 @@ def make_runtime(
     device: torch.device,
     mode: Mode,
     drafts: int,
-    ranks: RankGroup | None,
-) -> GrammarRuntime:
-    """Of a pipeline that is alone, or of one rank. All ranks call this: all get a
-    runtime, or all raise."""
-    if ranks is None:
-        return _leading(compiler, max_slots, device, mode, drafts, 0)
-    machines = Machines(ranks)
-    if ranks.rank > 0:
-        return follow(ranks, machines, device)
-    try:
-        if machines.others and not isinstance(ranks, RankGroup):
-            raise not_shared(
-                "they are on several machines, and their group sends no tensors"
-            )
-        leading = _leading(compiler, max_slots, device, mode, drafts, ranks.size - 1)
-    except Exception as error:  # of the device too: the others wait for an offer
-        ranks.gather(str(error))
-        raise
-    try:
-        leading.followers.invite(ranks, machines, leading.mode)
-    except BaseException:
-        leading.close()
-        raise
-    return leading
-
-
-def _leading(
-    compiler: GrammarCompiler,
-    max_slots: int,
-    device: torch.device,
-    mode: Mode,
-    drafts: int,
-    followers: int,
+    followers: Sequence[Peer] = (),
 ) -> WorkerRuntime | InlineRuntime:
-    """Where the grammars work."""
+    """Where the grammars work. `followers`: the other ranks that mask with the same
+    memory."""
+    parts = compiler, max_slots, device, drafts, followers
     if resolve_mode(mode, device) == "process":
         try:
-            return WorkerRuntime(
-                compiler, max_slots, device, drafts=drafts, followers=followers
-            )
+            return WorkerRuntime(*parts)
         except (PipelineError, OSError) as error:
             if mode == "process":
                 raise
             _log.warning("grammars run inline, which is slower: %s", error)
-    return InlineRuntime(
-        compiler, max_slots, device, drafts=drafts, followers=followers
-    )
+    return InlineRuntime(*parts)
 
 
 def checked_device(device: torch.device | str) -> torch.device:

@@ -159,7 +159,6 @@ class Region:
         self.shape = shape
         self.identity = identity
         at = shape.places
-        self._ranks: mmap.mmap | None = None
         if fd < 0:
             self._map = mmap.mmap(-1, shape.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         else:
@@ -173,9 +172,10 @@ class Region:
             self._map = mmap.mmap(
                 fd, size, access=mmap.ACCESS_READ if follows else mmap.ACCESS_WRITE
             )
-            if shape.followers:
-                self._ranks = mmap.mmap(fd, at.plans - at.ranks, offset=at.ranks)
             self.check()
+        self._ranks = self._map
+        if shape.followers:
+            self._ranks = mmap.mmap(fd, at.plans - at.ranks, offset=at.ranks)
         self._counters = memoryview(self._map)[_PAGE : 2 * _PAGE].cast("I")
         self.plans = self._array(
             np.uint32, at.plans, PLAN_DEPTH, PlanField.SLOTS + shape.max_slots
@@ -269,10 +269,6 @@ class Region:
     def rank_line(self, follower: int) -> memoryview:
         """The words of a follower, as `RankWord` names them. On machines that are
         `FENCED` it calls `fence` after a read and before a write."""
-        if self._ranks is None:
-            raise PipelineError(
-                "has no place for other ranks", where="shared memory", hint=_MISFIT
-            )
         first = follower * (_LINE // 4)
         return memoryview(self._ranks).cast("I")[first : first + len(RankWord)]
 

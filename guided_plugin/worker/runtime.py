@@ -20,7 +20,14 @@ from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import Admission, Closure, OfferedDrafts, StepPlan, TokenSink
+from guided_plugin.step import (
+    Admission,
+    Closure,
+    OfferedDrafts,
+    RequestInfo,
+    StepPlan,
+    TokenSink,
+)
 
 
 class RequestSoFar(Protocol):
@@ -35,6 +42,20 @@ class RequestSoFar(Protocol):
         """Its phase and its tokens."""
 
 
+class OtherMachines(Protocol):
+    """Machines that run the same model, with grammars of their own."""
+
+    def stepped(
+        self, number: int, requests: list[RequestInfo]
+    ) -> Iterable[tuple[RequestInfo, GuidedError]]:
+        """A step has been sampled, for `requests` in the order of the plan. At rank 0:
+        those for which another machine was found to have sampled other tokens. Raises
+        PipelineError if one can't be reached, or makes other steps."""
+
+    def close(self) -> None:
+        """No more steps come."""
+
+
 class GrammarRuntime(Protocol):
     """Where the grammars of one pipeline live. Slots are taken and plans are checked
     before it is called. What has a body here is right where there is no worker."""
@@ -42,6 +63,10 @@ class GrammarRuntime(Protocol):
     mode: Mode
     """`inline` or `process`. The same at all ranks of a model, as hosts plan ahead in
     one of them only."""
+    follows: bool = False
+    """Whether the grammars are another rank's, which takes the tokens too."""
+    machines: OtherMachines | None = None
+    """Where there are any."""
     ready: threading.Event
     """Set when no request waits for what all need: the worker with its backends, or
     nothing at all."""

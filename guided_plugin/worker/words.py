@@ -29,7 +29,7 @@ class Counter(IntEnum):
     LEARNT = 7
     """Worker: how many KiB its lexers have learnt. A figure; announces nothing."""
     ENDED = 8
-    """Engine: an `End` when no more steps come. Raised after FILLED of the last one."""
+    """Engine: 1 when no more steps come. Raised after FILLED of the last one."""
     OFFERED = 9
     """Worker: the newest step whose drafts are final: what it offers stands in place of
     what was proposed. The device waits for this one before it verifies them."""
@@ -54,21 +54,13 @@ class Counter(IntEnum):
     """and their tokens that had no other choice."""
 
 
-class End(IntEnum):
-    """Why no more steps come."""
-
-    CLOSED = 1
-    LOST = 2
-    """Nothing is heard any more of the machine that has the grammars."""
-
-
 class RankWord(IntEnum):
     """Words of a follower's line."""
 
     TAKEN = 0
     """Up to this step it has used the masks."""
     TROUBLE = 1
-    """1 if its steps are not those of rank 0, which must not go on then."""
+    """1 if its steps are not those of its leader, which must not go on then."""
 
 
 class PlanField(IntEnum):

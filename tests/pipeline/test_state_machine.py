@@ -376,7 +376,7 @@ def test_calls_in_any_order(mode, ranks, compiler, monkeypatch):
                 )
             ]
         else:
-            pipes = stack.enter_context(sharing(monkeypatch))("aa", mode)
+            pipes = stack.enter_context(sharing())("aa", mode)
         calls = Calls(pipes, source)
         seen = set()
         most = 0

@@ -12,17 +12,16 @@ from vocabularies import BYTES
 from worker_runs import one_step
 
 import guided_plugin as gp
-from guided_plugin.worker.ranks import group as rank_group
 
-HERE = threading.local()
 WIDTH = BYTES.size + 3
 
 
 class ThreadRanks:
     """A `RankGroup` of threads, which can send each other tensors."""
 
-    def __init__(self, rank, values, barrier, sent):
-        self.rank, self.size = rank, len(values)
+    def __init__(self, rank, where, values, barrier, sent):
+        self.rank = rank
+        self.leaders = [where.index(machine) for machine in where]
         self._values = values
         self._barrier = barrier
         self._sent = sent
@@ -51,13 +50,12 @@ class ThreadRanks:
         return self._sent.setdefault(key, queue.SimpleQueue())
 
 
-def on_ranks(size, work):
-    """What `work(group)` returns or raises in each of `size` threads."""
-    values = [None] * size
-    barrier = threading.Barrier(size)
-    sent = {}
-    groups = [ThreadRanks(rank, values, barrier, sent) for rank in range(size)]
-    with ThreadPoolExecutor(size) as threads:
+def on_ranks(where, work):
+    """What `work(group)` returns or raises in a thread for each letter, which names its
+    machine."""
+    shared = [None] * len(where), threading.Barrier(len(where)), {}
+    groups = [ThreadRanks(rank, where, *shared) for rank in range(len(where))]
+    with ThreadPoolExecutor(len(where)) as threads:
         futures = [threads.submit(work, group) for group in groups]
     return [future.exception() or future.result() for future in futures]
 
@@ -83,19 +81,17 @@ def pipeline(**options):
 
 
 @contextlib.contextmanager
-def sharing(monkeypatch):
-    """Makes pipelines that share masks: one for each letter, which names its machine;
-    rank 0 first."""
+def sharing():
+    """Makes pipelines of one model: one for each letter, which names its machine; rank
+    0 first."""
     compiler()  # before threads ask for it
-    monkeypatch.setattr(rank_group, "machine", lambda: HERE.machine)
     with contextlib.ExitStack() as close:
 
         def share(where, mode="inline", change=lambda group: group, **options):
-            def one(group):
-                HERE.machine = where[group.rank]
-                return pipeline(mode=mode, ranks=change(group), **options)
-
-            found = on_ranks(len(where), one)
+            found = on_ranks(
+                where,
+                lambda group: pipeline(mode=mode, ranks=change(group), **options),
+            )
             for pipe in reversed(found):  # rank 0 closes first
                 if isinstance(pipe, gp.StepPipeline):
                     close.callback(pipe.close)

@@ -63,7 +63,7 @@ def seen(worker):
 
 
 def facts(worker):
-    """The process of this rank, its worker, whether it leads; what vLLM calls its
+    """The process of this rank, its worker, whether it has grammars; what vLLM calls its
     shared memory."""
     runner = runner_of(worker)
     runtime = runner.engine.pipeline.runtime
@@ -71,7 +71,7 @@ def facts(worker):
     return {
         "pid": os.getpid(),
         "ident": os.environ["VLLM_DIST_IDENT"],
-        "leads": runner.engine.leads,
+        "serves": runner.engine.serves,
         "runtime": type(runtime).__name__,
         "worker": None if supervisor is None else supervisor.worker_pid,
     }

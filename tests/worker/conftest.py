@@ -71,7 +71,7 @@ def make(templates):
     """Makes pipelines whose workers know the backend `faulty`; ends them."""
     made = []
 
-    def make(slots=8, *, own_template=False, **config):
+    def make(slots=8, *, own_template=False, ranks=None, **config):
         config = gp.GuidedConfig(**{"threads": 2, "worker_step_ms": 60_000, **config})
         plugins = gp.Plugins()
         built = (
@@ -82,8 +82,9 @@ def make(templates):
         compiler = gp.GrammarCompiler(
             BYTES, config=config, plugins=plugins, built=built
         )
-        made.append(gp.StepPipeline(compiler, max_slots=slots, mode="process"))
-        return made[-1]
+        pipe = gp.StepPipeline(compiler, max_slots=slots, mode="process", ranks=ranks)
+        made.append(pipe)
+        return pipe
 
     yield make
     for pipe in made:

@@ -1,5 +1,5 @@
-"""Several ranks of one model, here threads: one has the grammars, all mask with its
-memory or a copy."""
+"""Several ranks of one model, here threads: the first of each machine has grammars, and
+all mask alike."""
 
 import functools
 import gc
@@ -8,7 +8,11 @@ import threading
 
 import pytest
 import torch
-from rank_threads import pipeline, sharing, step
+from rank_threads import (
+    pipeline,
+    sharing,
+    step,
+)
 from vocabularies import BYTES
 
 import guided_plugin as gp
@@ -16,14 +20,12 @@ from guided_plugin.errors import PipelineError
 from guided_plugin.pipeline import runtime
 from guided_plugin.worker.engine.runtime import WorkerRuntime
 from guided_plugin.worker.layout import PLAN_DEPTH, Region, Shape
-from guided_plugin.worker.ranks import follower, peers
-from guided_plugin.worker.ranks.group import RegionOffer
-from guided_plugin.worker.ranks.peers import Peer
+from guided_plugin.worker.ranks import follower, leader
+from guided_plugin.worker.ranks.follower import RegionOffer
 from guided_plugin.worker.words import Counter, RankWord
 
-WHERE = pytest.mark.parametrize(
-    "where", ["aa", "ab"], ids=["one machine", "two machines"]
-)
+WHERE = pytest.mark.parametrize("where", ["aa", "abb"])
+"""The last rank has no grammars, and masks with the memory of the one before it."""
 END = BYTES.stop_token_ids[0]
 SPECS = [
     gp.OutputSpec.regex("[a-c]{2,30}"),
@@ -33,20 +35,9 @@ LONG = gp.OutputSpec.regex("[a-c]{60}")
 
 
 @pytest.fixture
-def share(monkeypatch):
-    with sharing(monkeypatch) as share:
+def share():
+    with sharing() as share:
         yield share
-
-
-@pytest.fixture
-def ended():
-    """A process that has ended, and that its parent has not reaped, as a `Peer`."""
-    child = os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
-    peer = Peer(child)
-    os.kill(child, 9)
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    yield peer
-    os.waitpid(child, 0)
 
 
 def add(pipes, *specs):
@@ -76,7 +67,7 @@ def shared_memory():
 
 
 @pytest.mark.parametrize("where", ["aaa", "ab", "aabb", "abcab"])
-def test_all_ranks_mask_alike_and_one_has_the_grammars(share, mode, where):
+def test_all_ranks_mask_alike(share, mode, where):
     """As one that is alone, while requests come and go; every rank makes the same
     calls."""
     with pipeline(mode="inline") as alone:
@@ -88,11 +79,14 @@ def test_all_ranks_mask_alike_and_one_has_the_grammars(share, mode, where):
                 for pipe in pipes:
                     pipe.remove_request("r1")
                     assert pipe.add_request("r2", gp.OutputSpec.regex("[x-z]{9}")) == 1
-        assert pipes[0].tokens("r2") == alone.tokens("r2") != ()
+        for rank, pipe in enumerate(pipes[:-1]):
+            if where.index(where[rank]) == rank:
+                assert pipe.tokens("r2") == alone.tokens("r2") != ()
+            else:
+                with pytest.raises(PipelineError, match="is known only at rank"):
+                    pipe.tokens("r2")
     assert [pipe.rank for pipe in pipes] == [*range(len(where)), None]
     assert [pipe.mode for pipe in pipes] == [mode] * len(where) + ["inline"]
-    with pytest.raises(PipelineError, match="only at rank 0"):
-        pipes[1].tokens("r2")
 
 
 def test_rank_0_waits_for_a_rank_that_is_late(share, mode, monkeypatch):
@@ -100,23 +94,13 @@ def test_rank_0_waits_for_a_rank_that_is_late(share, mode, monkeypatch):
     longer."""
     near, late = pipes = share("aa", mode)
     add(pipes, gp.OutputSpec.regex("[a-z]*"))
-    monkeypatch.setattr(peers, "PATIENCE", 0.3)
-    monkeypatch.setattr(peers, "_LOOK_EVERY", 10)
+    monkeypatch.setattr(leader, "PATIENCE", 0.3)
+    monkeypatch.setattr(leader, "_LOOK_EVERY", 10)
     first = [step(near, [0], number)[0] for number in range(PLAN_DEPTH)]
     with pytest.raises(PipelineError, match="rank 1 has not used the masks of step 1"):
         step(near, [0], PLAN_DEPTH)
     for number in range(PLAN_DEPTH):
         assert torch.equal(step(late, [0], number)[0], first[number])
-
-
-def test_a_rank_that_died_is_not_waited_for(share, monkeypatch, ended):
-    """A process that has ended masks nothing any more."""
-    near, _ = pipes = share("aa")
-    add(pipes, gp.OutputSpec.regex("[a-z]*"))
-    near.runtime.followers.watch([ended.alive])
-    monkeypatch.setattr(peers, "_LOOK_EVERY", 10)
-    for number in range(3 * PLAN_DEPTH):
-        step(near, [0], number)
 
 
 @WHERE
@@ -125,62 +109,40 @@ def test_a_rank_whose_leader_has_gone_does_not_wait_for_ever(
 ):
     """It has closed its pipeline: what it filled is used, what it did not is an
     error."""
-    near, other = pipes = share(where, mode)
+    *_, near, other = pipes = share(where, mode)
     add(pipes, SPECS[0])
     expected, _ = step(near, [0], 1)
     near.close()
-    monkeypatch.setattr(peers, "_LOOK_EVERY", 10)
+    monkeypatch.setattr(leader, "_LOOK_EVERY", 10)
     assert torch.equal(step(other, [0], 1)[0], expected)
-    with pytest.raises(PipelineError, match="rank 0 has closed its pipeline"):
+    with pytest.raises(
+        PipelineError, match=f"rank {near.rank} has closed its pipeline"
+    ):
         step(other, [0], 2)
-
-
-def test_a_rank_whose_leader_has_died_does_not_wait_for_ever(share, monkeypatch, ended):
-    """The process of rank 0 has ended."""
-    _, other = pipes = share("aa")
-    add(pipes, SPECS[0])
-    other.runtime._leader = ended
-    monkeypatch.setattr(peers, "_LOOK_EVERY", 10)
-    with pytest.raises(PipelineError, match="rank 0 has ended"):
-        step(other, [0], 1)
 
 
 @WHERE
 def test_ranks_that_plan_other_rows_are_found(share, mode, where):
-    """Masks of other rows are never used, and a rank 0 on the same machine does not go
+    """Masks of other rows are never used, and the rank with the grammars does not go
     on."""
-    near, other = pipes = share(where, mode)
+    *_, near, other = pipes = share(where, mode)
     add(pipes, *SPECS)
     step(near, [0, 1], 1)
-    with pytest.raises(
-        PipelineError, match=r"step 1 has slots \[1, 0\] here and \[0, 1\] at rank 0"
-    ):
+    says = rf"step 1 has slots \[1, 0\] here and \[0, 1\] at rank {near.rank}"
+    with pytest.raises(PipelineError, match=says):
         step(other, [1, 0], 1)
-    if where == "aa":
-        with pytest.raises(PipelineError, match="rank 1 plans different steps"):
-            step(near, [0, 1], 2)
+    with pytest.raises(PipelineError, match=f"rank {other.rank} plans different steps"):
+        step(near, [0, 1], 2)
 
 
-def test_worker_deaths_change_nothing(share):
-    """The next worker goes on, and all ranks mask alike."""
-    pipes = share("aa", "process")
-    add(pipes, LONG)
-    for number in range(40):
-        if number in (10, 25):
-            os.kill(pipes[0].runtime.supervisor.worker_pid, 9)
-        assert chr(agree(pipes, [0], number)[0]) in "abc"
-    assert pipes[0].metrics().worker.restarts == 2
-
-
-@WHERE
-def test_step_numbers_wrap(share, where, monkeypatch):
-    """Across 32 bits: a copy begins where rank 0 does, and goes on with it."""
+def test_step_numbers_wrap(share, monkeypatch):
+    """Across 32 bits, on one machine and between two."""
     first = 2**32 - 3
     monkeypatch.setattr(
         runtime, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first)
     )
     with pipeline(mode="inline") as alone:
-        pipes = share(where, "process")
+        pipes = share("aab", "process")
         assert pipes[1].runtime._region.load(Counter.FILLED) == first
         add([*pipes, alone], LONG)
         for number in range(8):
@@ -199,20 +161,15 @@ def fails(error):
 @pytest.mark.parametrize(
     ("where", "target", "error", "says"),
     [
-        ("aaa", (follower, "_open"), OSError("no such memory"), "rank 1: cannot map"),
+        ("aaa", (follower, "_open"), OSError("no such memory"), "rank 1: no such"),
         # of a device
+        ("aa", (follower, "_open"), RuntimeError("out of memory"), "rank 1: out"),
+        ("aab", (runtime, "InlineRuntime"), ZeroDivisionError("by zero"), "rank 0: by"),
         (
-            "aa",
-            (follower, "_open"),
-            RuntimeError("out of memory"),
-            "rank 1: cannot map",
-        ),
-        ("aa", (runtime, "InlineRuntime"), ZeroDivisionError("by zero"), ""),
-        (
-            "aabb",
-            (follower, "Mirror"),
+            "abb",
+            (follower, "FollowerRuntime"),
             PipelineError("too large"),
-            "rank 2: cannot copy the memory",
+            "rank 2: too large",
         ),
     ],
 )
@@ -230,33 +187,18 @@ def test_all_share_or_none_does(share, monkeypatch, where, target, error, says):
     gc.collect()
     assert set(shared_memory()) <= set(before)  # what earlier tests left may go late
     new = {thread.name for thread in set(threading.enumerate()) - others}
-    assert not {"guided-sender", "guided-mirror"} & new
-
-
-def test_machines_whose_group_sends_no_tensors_share_nothing(share):
-    class OneMachine:
-        def __init__(self, group):
-            self.rank = group.rank
-            self.size = group.size
-            self.gather = group.gather
-
-    for error in share("ab", change=OneMachine):
-        assert "their group sends no tensors" in str(error)
+    assert "guided-machines" not in new
 
 
 def test_followers_write_their_own_lines_only():
     """All else that a follower maps is read-only."""
     region = Region.create(Shape(2, 9, followers=40))
-    offer = RegionOffer(
-        os.getpid(), region.fd, region.shape, region.identity, 0, "inline", 0
-    )
-    mapped = follower._open(offer)
-    lines = [mapped.rank_line(index) for index in range(40)]
-    for index, line in enumerate(lines):
-        line[RankWord.TAKEN] = index + 7
-    assert [region.rank_line(index)[RankWord.TAKEN] for index in range(40)] == list(
-        range(7, 47)
-    )
+    offer = RegionOffer(region.fd, region.shape, region.identity, 0, "inline")
+    mapped = follower._open(offer, os.getpid())
+    for index in range(40):
+        mapped.rank_line(index)[RankWord.TAKEN] = index + 7
+    lines = [region.rank_line(index)[RankWord.TAKEN] for index in range(40)]
+    assert lines == list(range(7, 47))
     for array in (mapped.plans, mapped.masks, mapped.tokens, mapped.times):
         assert not array.flags.writeable
     with pytest.raises(TypeError):

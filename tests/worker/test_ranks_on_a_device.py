@@ -18,9 +18,8 @@ from guided_plugin.worker.device.cuda_masks import (
     FollowedMasks,
 )
 from guided_plugin.worker.layout import PLAN_DEPTH, Region, Shape, unwrap
-from guided_plugin.worker.ranks import follower, peers
-from guided_plugin.worker.ranks.follower import FollowerRuntime
-from guided_plugin.worker.ranks.group import RegionOffer
+from guided_plugin.worker.ranks import follower
+from guided_plugin.worker.ranks.follower import FollowerRuntime, RegionOffer
 from guided_plugin.worker.words import Counter, PlanField, RankWord
 
 PLAN = StepPlan((0, 1), (0, 1))
@@ -30,6 +29,7 @@ WORDS = 9
 class Leader:
     """The process of rank 0."""
 
+    rank = 0
     lives = True
 
     def alive(self):
@@ -53,17 +53,12 @@ class Ranks:
             self.region.store(counter, first)
         self.region.rank_line(0)[RankWord.TAKEN] = first & 0xFFFFFFFF
         self.leader = Leader()
+        shape = self.region.shape
         offer = RegionOffer(
-            1,
-            self.region.fd,
-            self.region.shape,
-            self.region.identity,
-            first,
-            "process",
-            0,
+            self.region.fd, shape, self.region.identity, first, "process"
         )
         fd = os.dup(self.region.fd)
-        region = Region(fd, self.region.shape, self.region.identity, follows=True)
+        region = Region(fd, shape, self.region.identity, follows=True)
         monkeypatch.setattr(follower, "make_buffers", self._buffers)
         self.rank = FollowerRuntime(
             region, self.leader, region.rank_line(0), offer, torch.device("meta")
@@ -215,7 +210,7 @@ def test_other_slots_are_found_before_rank_0_may_write_over_them(ranks, filled_f
 def test_a_device_does_not_wait_for_a_rank_0_that_has_gone(
     ranks, monkeypatch, caplog, end, says
 ):
-    monkeypatch.setattr(peers, "_WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(follower, "_WATCH_SECONDS", 0.01)
     both = ranks()
     both.fill(1)
     both.step()
@@ -230,22 +225,6 @@ def test_a_device_does_not_wait_for_a_rank_0_that_has_gone(
     # A worker that outlives rank 0 takes the flag back: it is raised again.
     both.region.store(Counter.FILLED, 1)
     until(lambda: unwrap(both.region.load(Counter.FILLED), 1) > 1)
-
-
-def test_a_rank_0_that_only_takes_long_is_told_and_waited_for(
-    ranks, monkeypatch, caplog
-):
-    """Other ranks may be served yet: FILLED is not touched."""
-    monkeypatch.setattr(peers, "_WATCH_SECONDS", 0.01)
-    monkeypatch.setattr(peers, "PATIENCE", 0.05)
-    both = ranks()
-    both.step()
-    until(lambda: "has not filled the masks of step 1" in caplog.text)
-    assert both.region.load(Counter.FILLED) == 0
-    both.fill(1)
-    both.device.run()
-    both.step()
-    assert both.seen == [1]
 
 
 def test_without_other_ranks_places_are_free_when_tokens_came(monkeypatch):

@@ -3,8 +3,8 @@ vLLM lazily.
 
 Ranks: under tensor parallelism every rank has all logits (they are all-gathered) and
 samples by itself, in both model runners; rank 0's tokens are published. So every rank
-needs the same masks in the same step. The grammars work at rank 0; the others mask with
-its memory (`worker/ranks`), or on another machine (`--nnodes`) with a copy of it, which
+needs the same masks in the same step. The grammars work at the first rank of each
+machine (`--nnodes`), and the others there mask with its memory (`worker/ranks`), which
 they hear of at the start, over vLLM's own CPU group. With drafts every rank proposes
 and judges the same ones. Under pipeline parallelism, which the V2 runner alone serves,
 the ranks of the last stage sample, and the others have no part in this. Data
@@ -37,7 +37,7 @@ from guided_plugin.hosts.vllm.names import CONSTRAINT_FORM, CONSTRAINTS, Part
 from guided_plugin.hosts.vllm.patches import broken
 from guided_plugin.ipc.channel import plain_decoder
 from guided_plugin.spec import OutputSpec, unpacked
-from guided_plugin.worker.ranks.group import RankGroup
+from guided_plugin.worker.ranks.group import RankGroup, TorchRanks
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 _APART = "use data parallelism"
@@ -275,8 +275,6 @@ def ranks_of(vllm_config: Any) -> RankGroup | None:
     if vllm_config.parallel_config.tensor_parallel_size == 1:
         return None
     from vllm.distributed.parallel_state import get_tp_group
-
-    from guided_plugin.worker.ranks.group import TorchRanks
 
     return TorchRanks(get_tp_group().cpu_group)
 

@@ -257,7 +257,7 @@ class V2DraftRunner(V2Runner):
 
     @property
     def _jumps(self) -> bool:
-        # Between machines masks are sent, and no drafts.
+        # Workers learn when they have time, so those of two machines offer others.
         alone = getattr(self.engine.config.parallel_config, "nnodes", 1) == 1
         return (
             alone

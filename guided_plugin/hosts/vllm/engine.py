@@ -85,9 +85,8 @@ class Engine:
         """Where a plugin implements a step hook."""
         self.ahead = 0
         """Steps that are sent for the next output already."""
-        self.leads = True
-        """Whether this rank has the grammars, and tells of failures: of several ranks
-        the first, whose output vLLM takes."""
+        self.serves = True
+        """Whether this rank has grammars: the first one of each machine."""
         self._numbers = itertools.count(1)
         self._growth = Growth()
         self.seconds = Times()
@@ -117,22 +116,26 @@ class Engine:
                     self.hooks = StepHooks(compiler.plugins)
             except GuidedError as error:
                 self.refuse(error)
-        shared = (
-            0
-            if self._pipeline is None
-            else self._pipeline.metrics().worker.shared_bytes
-        )
-        mode = "" if self._pipeline is None else self._pipeline.mode
-        parts = self.options, self.unsupported_reason, mode, max_requests, shared
+        mode = ""
+        shared = 0
+        if self._pipeline is not None:
+            mode = self._pipeline.mode
+            shared = self._pipeline.metrics().worker.shared_bytes
         line = telling.engine_line(
-            *parts, leads=self.leads, drafts=drafts_of(self.config)
+            self.options,
+            self.unsupported_reason,
+            mode,
+            max_requests,
+            shared,
+            serves=self.serves,
+            drafts=drafts_of(self.config),
         )
         _log.info("%s; %s", line, self.options.told(sources))
 
     def _start(self, pipeline: StepPipeline) -> None:
         """Make what the first request would wait for, where requests are likely to
         come."""
-        if not self.options.take_over or not self.leads:
+        if not self.options.take_over or not self.serves:
             self._ready.set()
         elif pipeline.mode == "inline":
             self._ready = in_background(pipeline.compiler.warm_up, "guided-engine")
@@ -143,19 +146,23 @@ class Engine:
     def _make_pipeline(self, device: torch.device, max_requests: int) -> StepPipeline:
         """Where there are several ranks, all of them get one, or none does."""
         ranks = ranks_of(self.config)
-        self.leads = self.failed.tells = ranks is None or ranks.rank == 0
+        if ranks is not None:
+            self.failed.tells = ranks.rank == 0
+            self.serves = ranks.leaders[ranks.rank] == ranks.rank
         error: GuidedError | None = None
         try:
-            # Third parties' hooks are called once, not by each rank.
-            disabled = self.options.disabled_plugins
-            plugins = (
-                None if self.leads else Plugins(disabled=disabled, entry_points=False)
-            )
-            vocabulary = vocabulary_of(self.config)
+            # Third parties' hooks are called where their backends work, not by each
+            # rank.
+            plugins = None
+            if not self.serves:
+                disabled = self.options.disabled_plugins
+                plugins = Plugins(disabled=disabled, entry_points=False)
             mode = resolve_mode(self.options.mode, device)
-            serves = self.leads and mode != "inline"
             compiler = GrammarCompiler(
-                vocabulary, config=self.options, plugins=plugins, serves=serves
+                vocabulary_of(self.config),
+                config=self.options,
+                plugins=plugins,
+                serves=self.serves and mode != "inline",
             )
             compiler.tells = False  # frontends have told it
         except GuidedError as problem:
@@ -237,7 +244,7 @@ class Engine:
     ) -> int:
         """Raises the request's error, except with several ranks: what one rank alone
         knows must not change which slots they take."""
-        if error is None or not self.leads:
+        if error is None or not self.serves:
             # Only what comes before the grammar worker has started waits for it.
             slot = self.pipeline.add_request(
                 request_id, spec, tokens=tokens, wait=not self._started
@@ -263,7 +270,7 @@ class Engine:
 
     def get_ready(self, needed: Iterable[Needed]) -> None:
         """Get specs ready that a step brings; outputs tell when they are."""
-        if not self.leads:
+        if not self.serves:
             return
         for request_id, packed, made in needed:
             tell = partial(self.failed.tell_ready, request_id)
@@ -284,7 +291,7 @@ class Engine:
         the step."""
         if self.hooks is not None:
             self.hooks.appended()
-        if not self.leads or not (self._running or self.failed):
+        if not self.failed.tells or not (self._running or self.failed):
             return output
         runtime = None if self._pipeline is None else self._pipeline.runtime
         return self.failed.attach(output, runtime, self.ahead)

@@ -287,8 +287,9 @@ class Ledger:
 
     def tell_ready(self, request_id: str, _: object = None) -> None:
         """The grammar of a request that the scheduler holds is there, or is refused."""
-        with self._lock:
-            self._ready.append(request_id)
+        if self.tells:
+            with self._lock:
+                self._ready.append(request_id)
 
     def add(self, closure: Closure) -> None:
         """A request is closed from a step on, or led. The first reason why it failed

@@ -145,7 +145,11 @@ def offer_methods() -> None:
 
     def guided_metrics(self: Any, growth: bool = False) -> list[dict[str, Any]]:
         engine = engine_of(self)
-        return [engine.metrics(growth)] if engine is not None and engine.leads else []
+        return (
+            [engine.metrics(growth)]
+            if engine is not None and engine.failed.tells
+            else []
+        )
 
     def guided_health(self: Any) -> str:
         engine = engine_of(self)

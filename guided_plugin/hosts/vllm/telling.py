@@ -174,19 +174,19 @@ def engine_line(
     requests: int,
     shared_bytes: int,
     *,
-    leads: bool = True,
+    serves: bool = True,
     drafts: int = 0,
 ) -> str:
     """Of a process that runs an engine. `shared_bytes`: of the memory shared with a
-    grammar worker or with other ranks. `leads`: whether the grammars are this rank's.
+    grammar worker or with other ranks. `serves`: whether this rank has grammars.
     `drafts`: so many are verified at a time."""
     if error is not None:
         return f"guided_plugin {__version__} is off in this engine: {error}"
     where = (
         "in a process of their own" if mode == "process" else "in the engine's thread"
     )
-    if not leads:
-        where = "at rank 0"
+    if not serves:
+        where = "at another rank of this machine"
     shared = f"{shared_bytes / 2**20:.1f} MiB of" if shared_bytes else "no"
     return (
         f"guided_plugin {__version__} is on in this engine: mode {mode} ({options.mode} is set), "

@@ -372,7 +372,7 @@ class V2Runner:
         """Hand on the tokens of the last step, where the grammars are."""
         pipeline = self._pipeline
         order = self._batch.order
-        if self.engine.leads:
+        if self.engine.serves:
             tokens = self._kernels.take_tokens(
                 order, *self.requests.histories, pipeline.token_sink()
             )

@@ -31,7 +31,7 @@ from guided_plugin.worker.engine.requests import LiveRequests
 from guided_plugin.worker.engine.steps import LiveRequest, StepRing, StepTimes, forked
 from guided_plugin.worker.layout import Region, Shape
 from guided_plugin.worker.messages import Add, Remove, Sync
-from guided_plugin.worker.words import Counter, End
+from guided_plugin.worker.words import Counter
 
 
 class WorkerClient:
@@ -249,7 +249,7 @@ class WorkerClient:
             "is closed", where="pipeline", hint="make a new StepPipeline"
         )
         self.refuse(closed, float("inf"))
-        self.region.store(Counter.ENDED, End.CLOSED)
+        self.region.store(Counter.ENDED, 1)
         self.ready.set()
         self.region.close()
 

@@ -7,6 +7,8 @@ they answer as of all steps that were enqueued before.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,7 @@ from guided_plugin.step import Closure, OfferedDrafts, StepPlan, TokenSink
 from guided_plugin.worker.device import make_buffers
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
-from guided_plugin.worker.ranks.leader import Followers
+from guided_plugin.worker.ranks.leader import Followers, Peer
 from guided_plugin.worker.runtime import GrammarRuntime
 from guided_plugin.worker.words import Counter
 
@@ -35,21 +37,19 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         compiler: GrammarCompiler,
         max_slots: int,
         device: torch.device,
-        *,
         drafts: int = 0,
+        followers: Sequence[Peer] = (),
         first_step: int = 0,
-        followers: int = 0,
     ) -> None:
-        """`followers`: how many other ranks mask with the same memory. They are invited
-        before the first step."""
+        """`followers`: the other ranks that mask with the same memory."""
         super().__init__(
             compiler,
             max_slots,
             drafts=drafts,
             first_step=first_step,
-            followers=followers,
+            followers=len(followers),
         )
-        self.followers = Followers(self.region, first_step)
+        self.followers = Followers(self.region, first_step, followers)
         try:
             self.buffers = make_buffers(
                 self.region, device, self.followers.wait, self.steps.wait_filled
@@ -83,8 +83,6 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
             self.deliver()
         self._masks.claim(self._step + 1)
         self._step = self.steps.announce(offers=offers)
-        if self.followers.sender is not None:
-            self.followers.sender.planned(self._step)
 
     def fill(self) -> None:
         """The worker fills; the device fetches when it has."""

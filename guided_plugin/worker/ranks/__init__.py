@@ -1,2 +1,2 @@
-"""Several ranks of one model: rank 0 has the grammars, all mask with its memory or a
-copy of it."""
+"""Several ranks of one model: the first of each machine has grammars, the others of it
+mask with its memory."""

@@ -1,51 +1,58 @@
-"""`FollowerRuntime`: a rank without grammars, which masks with the memory of rank 0.
-Imports torch.
+"""`FollowerRuntime`: a rank without grammars, which masks with the memory of the first
+rank of its machine. Imports torch.
 
-It makes the same steps as rank 0 and waits for the same flag, on CUDA in a stream. What
-became of a request, rank 0 knows: one that failed there has masks with stop tokens
-only, here too.
+It makes the same steps as that one, its leader, and waits for the same flag, on CUDA in
+a stream. What became of a request, the leader knows: one that failed there has masks
+with stop tokens only, here too.
 """
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 import threading
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission, OfferedDrafts, StepPlan
 from guided_plugin.worker.device import make_buffers
-from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, Region, fence
-from guided_plugin.worker.ranks.group import (
-    Machines,
-    RankAnswer,
-    RankGroup,
-    RegionOffer,
-    not_shared,
-)
-from guided_plugin.worker.ranks.leader import Mirror
-from guided_plugin.worker.ranks.peers import (
-    PATIENCE,
-    LeaderWatch,
-    Peer,
-    left_alone,
-    wait_until,
-    why_gone,
-)
+from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, Region, Shape, fence
+from guided_plugin.worker.ranks.leader import PATIENCE, Peer, wait_until
 from guided_plugin.worker.runtime import GrammarRuntime, RequestSoFar
-from guided_plugin.worker.words import PlanField, RankWord
+from guided_plugin.worker.words import Counter, PlanField, RankWord
+
+_log = logging.getLogger(__name__)
+
+_WATCH_SECONDS = 0.1
+
+_FAR = 2**30
+"""Steps by which FILLED is raised for a device that must not wait any more: it compares
+by signed difference."""
+
+
+class RegionOffer(NamedTuple):
+    """The shared memory of a leader, and what is in it."""
+
+    fd: int
+    shape: Shape
+    identity: bytes
+    first_step: int
+    mode: Mode
 
 
 class FollowerRuntime(GrammarRuntime):
-    """A `GrammarRuntime` over the region of rank 0."""
+    """A `GrammarRuntime` over the region of its leader."""
+
+    follows = True
 
     def __init__(
         self,
@@ -54,23 +61,20 @@ class FollowerRuntime(GrammarRuntime):
         line: memoryview,
         offer: RegionOffer,
         device: torch.device,
-        mirror: Mirror | None = None,
     ) -> None:
-        """`mirror`: the one that this rank has for its machine."""
         self.mode = offer.mode
         self.ready = threading.Event()
         self.ready.set()
         self._region = region
         self._leader = leader
         self._line = line
-        self._mirror = mirror
         self._buffers = make_buffers(
             region, device, None, self._wait_filled, follows=True
         )
         self._masks = self._buffers.masks
         self._tokens = self._buffers.tokens
         self._watch: LeaderWatch | None = None
-        """Where streams wait for rank 0."""
+        """Where streams wait for the leader."""
         if device.type != "cpu":
             self._watch = LeaderWatch(region, leader, offer.first_step)
         self._plan: StepPlan | None = None
@@ -82,7 +86,7 @@ class FollowerRuntime(GrammarRuntime):
         self._uncompared: deque[tuple[int, tuple[int, ...]]] = deque()
         """Steps that will be, and their slots."""
 
-    # Requests are rank 0's
+    # Requests are the leader's
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Nothing is compiled here."""
@@ -93,12 +97,12 @@ class FollowerRuntime(GrammarRuntime):
     def add(
         self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]
     ) -> None:
-        """Its grammar runs at rank 0."""
+        """Its grammar runs at the leader."""
 
     def add_failed(
         self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError
     ) -> None:
-        """Its rows are closed at rank 0."""
+        """Its rows are closed at the leader."""
 
     def remove(self, slot: int) -> None:
         self._plan = None
@@ -106,7 +110,7 @@ class FollowerRuntime(GrammarRuntime):
     # A step
 
     def plan(self, plan: StepPlan, *, offers: bool | None = None) -> None:
-        """Go on to the next step, and tell rank 0 which masks have been used."""
+        """Go on to the next step, and tell the leader which masks have been used."""
         step = self._step + 1
         if self._watch is not None:
             self._watch.wanted = step
@@ -122,7 +126,7 @@ class FollowerRuntime(GrammarRuntime):
             self._new_slots = plan.slots
 
     def fill(self) -> None:
-        """Rank 0 fills. It writes down no plan that it does not fill."""
+        """The leader fills. It writes down no plan that it does not fill."""
         if self._new_slots is not None:
             self._uncompared.append((self._step, self._new_slots))
             self._new_slots = None
@@ -140,15 +144,15 @@ class FollowerRuntime(GrammarRuntime):
         )
 
     def sampled(self, tokens: Tensor) -> None:
-        """Rank 0 has sampled the same."""
+        """The leader has sampled the same."""
 
-    # What only rank 0 knows
+    # What only the leader knows
 
     def request(self, slot: int) -> RequestSoFar:
         raise PipelineError(
-            "the outcome of a request is known only at rank 0",
+            f"the outcome of a request is known only at rank {self._leader.rank}",
             where="tensor parallelism",
-            hint="ask the pipeline of rank 0",
+            hint="ask the pipeline of that rank",
         )
 
     @property
@@ -165,8 +169,6 @@ class FollowerRuntime(GrammarRuntime):
         if self._watch is not None:
             self._watch.close()
         self._region.close()
-        if self._mirror is not None:
-            self._mirror.close()
 
     def _tell_taken(self, step: int) -> None:
         """Before a step is planned: all that this rank will ever read of the steps
@@ -176,7 +178,7 @@ class FollowerRuntime(GrammarRuntime):
         while taken < step - 2 and self._masks.read(taken + 1):
             taken += 1
         if self._watch is not None and self._watch.gone:
-            raise left_alone(self._watch.gone)
+            raise left_alone(self._leader, self._watch.gone)
         if self._uncompared:
             self._compare(taken)
         if FENCED:
@@ -189,8 +191,9 @@ class FollowerRuntime(GrammarRuntime):
             gone = why_gone(self._region, self._leader, step)
             if gone or late:
                 raise left_alone(
+                    self._leader,
                     gone
-                    or f"has not filled the masks of step {step} for {PATIENCE:g} s"
+                    or f"has not filled the masks of step {step} for {PATIENCE:g} s",
                 )
             return True
 
@@ -199,8 +202,8 @@ class FollowerRuntime(GrammarRuntime):
     def _compare(self, newest: int) -> None:
         """Refuse masks of other rows than this rank has planned, in the steps up to one
         that is filled. Where the host has waited for the masks that is before they are
-        used. Where a stream waits for them it is before rank 0 may go on by PLAN_DEPTH
-        steps."""
+        used. Where a stream waits for them it is before the leader may go on by
+        PLAN_DEPTH steps."""
         while self._uncompared and self._uncompared[0][0] <= newest:
             step, own = self._uncompared.popleft()
             record = self._region.plans[step % PLAN_DEPTH]
@@ -215,68 +218,92 @@ class FollowerRuntime(GrammarRuntime):
             if int(record[PlanField.STEP]) != step & 0xFFFFFFFF or not same:
                 self._line[RankWord.TROUBLE] = 1
                 raise PipelineError(
-                    f"step {step} has slots {list(own)} here and {slots} at rank 0",
+                    f"step {step} has slots {list(own)} here and {slots} at rank {self._leader.rank}",
                     where="tensor parallelism",
                     hint="all ranks must decode the same batches in the same order; report it",
                 )
 
 
 def follow(
-    group: RankGroup, machines: Machines, device: torch.device
+    offer: RegionOffer, leader: Peer, index: int, device: torch.device
 ) -> FollowerRuntime:
-    """Map the region that rank 0 offers, or the copy of it on this machine. Raises
-    PipelineError if a rank can't share."""
-    offer: RegionOffer | str = group.gather(None)[0]
-    if isinstance(offer, str):
-        raise not_shared(offer)
-    first = machines.first(group.rank)
-    with contextlib.ExitStack() as undo:
-        mirror = None
-        runtime = None
-        error = ""
-        if first == group.rank:
-            try:
-                mirror = Mirror(offer, machines.ranks(first))
-                undo.callback(mirror.close)
-            # the others wait for the answer, whatever it is
-            except Exception as problem:
-                error = f"cannot copy the memory of rank 0: {problem}"
-        here: RegionOffer | None = group.gather(mirror and mirror.offer)[first]
-        if here is not None:
-            try:
-                runtime = _accept(here, group.rank - 1, device, mirror)
-                undo.callback(runtime.close)
-            except Exception as problem:  # of the device too
-                error = f"cannot map the memory of process {here.pid}: {problem}"
-        answers: list[RankAnswer] = group.gather(RankAnswer(os.getpid(), error))
-        reason: str = group.gather(None)[0]
-        if reason or runtime is None:
-            raise not_shared(reason)
-        if mirror is not None:
-            mirror.start(group, [answers[rank].pid for rank in machines.ranks(first)])
-        undo.pop_all()
-    return runtime
-
-
-def _accept(
-    offer: RegionOffer, index: int, device: torch.device, mirror: Mirror | None
-) -> FollowerRuntime:
-    leader = Peer(offer.pid)
-    region = _open(offer)
+    """Map the region that a leader offers. `index`: this one's number among those that
+    map it."""
+    region = _open(offer, leader.pid)
     try:
-        return FollowerRuntime(
-            region, leader, region.rank_line(index), offer, device, mirror
-        )
+        return FollowerRuntime(region, leader, region.rank_line(index), offer, device)
     except BaseException:
         region.close()
         raise
 
 
-def _open(offer: RegionOffer) -> Region:
+def _open(offer: RegionOffer, pid: int) -> Region:
     """The memory has no name: it is found through the process that has it open."""
-    fd = os.open(f"/proc/{offer.pid}/fd/{offer.fd}", os.O_RDWR | os.O_CLOEXEC)
+    fd = os.open(f"/proc/{pid}/fd/{offer.fd}", os.O_RDWR | os.O_CLOEXEC)
     try:
         return Region(fd, offer.shape, offer.identity, follows=True)
     except BaseException:
         os.close(fd)
         raise
+
+
+def why_gone(region: Region, leader: Peer, step: int) -> str:
+    """Why the masks of a step will never be filled; empty if they are, or still may
+    be."""
+    if not leader.alive():
+        return "has ended"
+    # ENDED is raised after FILLED of the last step: in this order no filled step is
+    # missed.
+    if region.load(Counter.ENDED) and not region.filled(step):
+        return "has closed its pipeline"
+    return ""
+
+
+def left_alone(leader: Peer, what: str) -> PipelineError:
+    """The error of a rank that has no masks because of its leader."""
+    return PipelineError(
+        f"rank {leader.rank} {what}, and it has the grammars of this machine's ranks",
+        where="tensor parallelism",
+        hint="start the engine again",
+    )
+
+
+class LeaderWatch:
+    """A thread that watches its leader for a rank whose device waits for masks.
+
+    A host that waits can look at the other process now and then; a stream of a device
+    cannot. So a thread does, and if the leader has gone it lets the stream go on: rank
+    0, whose tokens are published, cannot go on without this rank, and the next plan of
+    this rank raises an error.
+    """
+
+    def __init__(self, region: Region, leader: Peer, first_step: int) -> None:
+        self.wanted = first_step
+        """The newest step whose masks a stream may wait for."""
+        self.gone = ""
+        """What became of the leader, if that ends this rank's steps."""
+        self._region = region
+        self._leader = leader
+        self._closing = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="guided-leader-watch", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing.wait(_WATCH_SECONDS):
+            wanted = self.wanted
+            waits = not self._region.filled(wanted)
+            if not self.gone:
+                self.gone = why_gone(self._region, self._leader, wanted)
+                if self.gone and waits:
+                    _log.error("%s", left_alone(self._leader, self.gone))
+            if self.gone and waits:
+                # Again and again: a worker that outlives its leader for a moment may
+                # still raise FILLED.
+                self._region.force_filled(wanted + _FAR)

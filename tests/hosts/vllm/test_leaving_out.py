@@ -96,7 +96,7 @@ def test_an_output_tells_who_is_slow(byte_tokenizer, kind, mode):
     played = kind(runner_config(mode), ["one", "two"], params)
     assert not hasattr(played.step(), SLOW)
     runtime = played.engine.pipeline.runtime
-    region = runtime.region if mode == "process" else runtime._region
+    region = runtime.region
     requests = runtime.requests if mode == "process" else runtime.table.requests
     region.slow[:] = 0.25
     slots = {one.request_id: slot for slot, one in requests.items()}

@@ -1,6 +1,8 @@
 """Tensor-parallel ranks in vLLM: both model runners with vLLM's own types, ranks in
 threads, no engine."""
 
+import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -33,7 +35,7 @@ def on_two(monkeypatch):
     """What `make(config)` makes at two ranks."""
     made = []
 
-    def build(mode, make, options=None, **changes):
+    def build(mode, make, options=None, where="aa", **changes):
         groups = {}
         configs = [runner_config(mode, **(options or {})) for _ in range(2)]
         monkeypatch.setattr(vllm_engine, "ranks_of", lambda config: groups[id(config)])
@@ -45,7 +47,7 @@ def on_two(monkeypatch):
             groups[id(own)] = group
             return make(own)
 
-        found = on_ranks(2, at_rank)
+        found = on_ranks(where, at_rank)
         for one in found:
             if isinstance(one, Exception):
                 raise one
@@ -61,25 +63,28 @@ def on_two(monkeypatch):
 def two_ranks(on_two):
     """Make the same runner at two ranks."""
 
-    def make(kind, mode, specs, **options):
+    def make(kind, mode, specs, where="aa", **options):
         names = list(specs)
         params = [
             [runner_params(specs[name], name, **options) for name in names]
             for _ in range(2)
         ]
-        return on_two(mode, lambda config: kind(config, names, params.pop()))
+        return on_two(
+            mode, lambda config: kind(config, names, params.pop()), where=where
+        )
 
     return make
 
 
+@pytest.mark.parametrize("where", ["aa", "ab"])
 @pytest.mark.parametrize("kind", [V1, V2, V2Drafts])
-def test_both_ranks_sample_the_same_and_one_has_the_grammars(two_ranks, mode, kind):
+def test_both_ranks_sample_the_same(two_ranks, mode, kind, where):
     """One request fails, one is closed before its limit, and rank 0 tells."""
     closed = gp.OutputSpec.regex("x*y", close_before_length=True).within(4)
     specs = {"one": AB, "two": closed, "bad": gp.OutputSpec.regex("(?<=a)b")}
-    ranks = two_ranks(kind, mode, specs)
+    ranks = two_ranks(kind, mode, specs, where)
+    ranks[1].engine.prepare(packed(AB)[0], None).result(60)
     assert [rank.engine.health() for rank in ranks] == ["", ""]
-    assert ranks[1].engine.prepare(packed(AB)[0], None).done()
     told = [{}, {}]
     for _ in range(5):
         for rank, failed in zip(ranks, told, strict=True):
@@ -89,7 +94,7 @@ def test_both_ranks_sample_the_same_and_one_has_the_grammars(two_ranks, mode, ki
     assert ranks[0].tokens == ranks[1].tokens
     one, two, bad = ranks[1].tokens
     assert (bytes(one[:2]), one[2], two[3], bad[0]) == (b"ab", END, END, END)
-    assert isinstance(ranks[1].engine.pipeline.runtime, FollowerRuntime)
+    assert ranks[1].engine.pipeline.runtime.follows == (where == "aa")
     assert "ook" in told[0].pop("bad")
     assert told == [{"two": None}, {}]
     assert not ranks[1].engine.failed
@@ -160,6 +165,26 @@ def test_what_one_rank_alone_knows_changes_no_slot(two_ranks, mode):
     assert ranks[0].tokens[1] == ranks[1].tokens[1] == [ord("a")]
 
 
+@pytest.mark.parametrize("kind", [V1, V2, V2Drafts])
+def test_rank_0_tells_what_fails_on_another_machine(two_ranks, mode, kind):
+    """Requests for which that one samples other tokens, whatever the reason."""
+    spec = gp.OutputSpec.regex("[a-c]{50}")
+    ranks = two_ranks(kind, mode, {"one": spec, "two": spec}, "ab")
+    for rank in ranks:
+        rank.step()
+    ranks[1].forbidden = {1: [ord("a")]}
+    told = [{}, {}]
+    for _ in range(40):
+        for rank, failed in zip(ranks, told, strict=True):
+            failed |= getattr(rank.step(), FAILED, {})
+        if told[0]:
+            break
+        time.sleep(0.02)
+    assert list(told[0]) == ["two"]
+    assert "rank 1, on another machine, sampled another token" in told[0]["two"]
+    assert told[1] == {}
+
+
 def test_a_request_that_cannot_begin_waits_for_no_worker(two_ranks, monkeypatch):
     """So the one after it must: else its step is closed where the worker takes long to
     start."""
@@ -202,13 +227,13 @@ def test_a_rank_that_cannot_take_part_stops_all(two_ranks, monkeypatch):
 DRAFTS = SimpleNamespace(num_speculative_tokens=1, rejection_sample_method="standard")
 
 
-def engine_config(device="cpu", *, drafts=None, **changes):
+def engine_config(device="cpu", *, drafts=None, v2=True, **changes):
     made = config(
         speculative_config=drafts,
         parallel_config=parallel(**{"tensor_parallel_size": 2, **changes}),
     )
     made.device_config = SimpleNamespace(device_type=device)
-    made.use_v2_model_runner = True
+    made.use_v2_model_runner = v2
     return made
 
 
@@ -234,6 +259,10 @@ def engine_config(device="cpu", *, drafts=None, **changes):
             ),
             "not with 'ray'",
         ),
+        (
+            engine_config(tensor_parallel_size=1, pipeline_parallel_size=2, v2=False),
+            "vLLM's V1 model runner (VLLM_USE_V2_MODEL_RUNNER=1 takes the V2 runner",
+        ),
     ],
 )
 def test_what_is_not_supported_is_refused(vllm_config, says):
@@ -241,20 +270,8 @@ def test_what_is_not_supported_is_refused(vllm_config, says):
     assert reason is not None
     assert says in str(reason)
     assert "docs/operations.md#several-gpus" in str(reason)
-    with pytest.raises(gp.GuidedError, match=says):
+    with pytest.raises(gp.GuidedError, match=re.escape(says)):
         Gate(vllm_config).admit(runner_params(AB))
-
-
-def test_pipeline_stages_of_the_v1_runner_are_refused():
-    vllm_config = engine_config(tensor_parallel_size=1, pipeline_parallel_size=2)
-    vllm_config.use_v2_model_runner = False
-    with pytest.raises(gp.GuidedError) as refused:
-        Gate(vllm_config).admit(runner_params(AB))
-    assert str(refused.value) == (
-        "guided requests on several ranks: pipeline parallelism is not supported with vLLM's V1 model runner "
-        "(VLLM_USE_V2_MODEL_RUNNER=1 takes the V2 runner; or use tensor parallelism alone; "
-        "docs/operations.md#several-gpus has what is supported)"
-    )
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -135,7 +135,7 @@ def test_a_worker_answers_for_its_own_engine_alone():
     ]
     text = packed(gp.OutputSpec.choice(["a", "b"]))[0]
     for engine in engines:
-        engine.leads = engine is engines[1]
+        engine.failed.tells = engine.serves = engine is engines[1]
         engine.get_ready([Needed("held", text, None)])
     engines[1].prepare(text, None).result(60)
     assert [bool(engine.failed) for engine in engines] == [False, True]

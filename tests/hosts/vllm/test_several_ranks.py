@@ -19,14 +19,13 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm_ranks import (
     GREEDY,
     OPTIONS,
-    PROMPT,
     SEEDED,
     facts,
     record,
     requests,
     seen,
 )
-from vllm_support import PATIENT, SCHEMA, params_of
+from vllm_support import PATIENT, SCHEMA
 from worker_runs import gone, until
 
 from guided_plugin.demo import MODEL_DIR
@@ -51,8 +50,7 @@ def test_two_ranks(mode, victim, expected):
     rank the engine ends, and all its processes."""
     llm = engine(mode)
     ranks = llm.collective_rpc(facts)
-    assert [rank["leads"] for rank in ranks] == [True, False]
-    assert ranks[1]["runtime"] == "FollowerRuntime"
+    assert [rank["serves"] for rank in ranks] == [True, False]
     assert llm.collective_rpc("guided_health") == ["", ""]
     llm.collective_rpc(record)
 
@@ -66,7 +64,6 @@ def test_two_ranks(mode, victim, expected):
     assert following == []
     assert leading[0]["added"] == len(GREEDY) + len(SEEDED) - 1
 
-    check_failure(llm)
     if mode == "process":
         os.kill(llm.collective_rpc(facts)[0]["worker"], signal.SIGKILL)
         outputs = llm.generate(*requests(), use_tqdm=False)
@@ -99,14 +96,3 @@ def check_death(llm, ranks, victim):
         for name in left:  # vLLM's own, which it leaves after a kill
             os.unlink(f"/dev/shm/{name}")
     assert all(name.startswith("vllm_dist_") for name in left)
-
-
-def check_failure(llm):
-    """A request whose grammar takes no token of the vocabulary that its own options
-    leave ends as an error, once, and the others do not notice."""
-    good = params_of({"choice": ["alpha", "beta"]}, temperature=0.0)
-    bad = params_of({"regex": "[a-f]{20}"}, temperature=0.0, allowed_token_ids=[1340])
-    outputs = llm.generate([PROMPT] * 2, [bad, good], use_tqdm=False)
-    assert outputs[0].outputs[0].finish_reason == "error"
-    assert outputs[1].outputs[0].finish_reason == "stop"
-    assert outputs[1].outputs[0].text in ("alpha", "beta")

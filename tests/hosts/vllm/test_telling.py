@@ -467,8 +467,8 @@ def test_start_lines_say_what_is_on_and_why_not():
     )
     assert "2.0 MiB of shared memory" in engine_line(on, None, "process", 16, 2 << 20)
     assert "no shared memory" in engine_line(on, None, "inline", 16, 0)
-    assert "grammars run at rank 0" in engine_line(
-        on, None, "process", 16, 2 << 20, leads=False
+    assert "grammars run at another rank of this machine" in engine_line(
+        on, None, "process", 16, 2 << 20, serves=False
     )
     jump = GuidedConfig(jump_forward=True)
     assert "jump_forward with up to 7 tokens" in engine_line(
