@@ -1,7 +1,8 @@
 """The hooks a plugin may implement. Depends on nothing that runs.
 
-`register_backends` is called once when a host starts, and gets a callback. Step hooks
-are called once per batch, never per row: a call costs one or two microseconds.
+Setup hooks are named `register_*`, are called once when a host starts, and get a
+callback. Step hooks are called once per batch, never per row: a call costs one or two
+microseconds.
 
     import guided_plugin
 
@@ -20,7 +21,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from guided_plugin.grammar.base import BackendFactory
-    from guided_plugin.step import DecodeStep, RequestInfo
+    from guided_plugin.step import DecodeStep, ProcessorFactory, RequestInfo
 
 PROJECT = "guided_plugin"
 
@@ -32,6 +33,14 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
     """Offer grammar backends: `register("name", factory)`, where `factory(vocabulary,
     config)` makes one."""
+
+
+@hookspec
+def register_logits_processors(
+    register: Callable[[str, ProcessorFactory], None],
+) -> None:
+    """Offer logits processors. A host asks for them by name and in an order of its
+    own."""
 
 
 @hookspec

@@ -10,7 +10,7 @@ import importlib
 import traceback
 from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
@@ -19,6 +19,7 @@ from guided_plugin.errors import GuidedError, PluginError, did_you_mean
 
 if TYPE_CHECKING:
     from guided_plugin.grammar.base import BackendFactory
+    from guided_plugin.step import ProcessorFactory
 
 ENTRY_POINT_GROUP = "guided_plugin"
 
@@ -45,6 +46,9 @@ def _hook(name: str, argument: str) -> Callable[[Plugins, Any], None]:
     return call
 
 
+T = TypeVar("T")
+
+
 class Plugins:
     """The plugins of one host: what they registered, and the step hooks, ready to
     call."""
@@ -63,6 +67,7 @@ class Plugins:
         """Whether any plugin listens to `post_sampling` or `after_stop_criteria`: where
         it is False, a host makes no `DecodeStep` and calls neither."""
         self.backends: dict[str, BackendFactory] = {}
+        self.logits_processors: dict[str, ProcessorFactory] = {}
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         self._manager.add_hookspecs(hookspecs)
         for name, module in BUILTIN_PLUGINS.items():
@@ -86,7 +91,8 @@ class Plugins:
             ) from error
         self._look_for_listeners()
         self._check_pending()
-        self._collect(taken)
+        for hook in _SETUP_HOOKS:
+            self._collect(hook, getattr(self, hook.removeprefix("register_")), taken)
 
     def unregister(self, plugin: object) -> None:
         """Remove a plugin's hooks; what it registered at setup stays."""
@@ -95,12 +101,12 @@ class Plugins:
 
     def backend(self, name: str) -> BackendFactory:
         """The factory of a backend, or an error that lists the known ones."""
-        if name in self.backends:
-            return self.backends[name]
-        hint = did_you_mean(name, self.backends)
-        if self.disabled:
-            hint += "; disabled plugins: " + ", ".join(sorted(self.disabled))
-        raise PluginError(f"no backend named {name!r}", where="backend", hint=hint)
+        return self._named("backend", name, self.backends)
+
+    def logits_processor(self, name: str, *others: str) -> ProcessorFactory:
+        """The factory of a logits processor, or an error that lists the known ones;
+        `others`: the host's."""
+        return self._named("logits processor", name, self.logits_processors, *others)
 
     def names(self) -> list[str]:
         """The registered plugins, by name."""
@@ -140,15 +146,15 @@ class Plugins:
                 f"implements an unknown hook: {error}", **_blame(name)
             ) from error
 
-    def _collect(self, plugin: str | None) -> None:
-        def register(name: str, factory: BackendFactory) -> None:
-            if name in self.backends:
+    def _collect(self, hook: str, into: dict[str, Any], plugin: str | None) -> None:
+        def register(name: str, value: Any) -> None:
+            if name in into:
                 raise PluginError(
-                    f"backend {name!r} is registered already", **_blame(plugin)
+                    f"{hook}: {name!r} is registered already", **_blame(plugin)
                 )
-            self.backends[name] = factory
+            into[name] = value
 
-        for implementation in self._manager.hook.register_backends.get_hookimpls():
+        for implementation in getattr(self._manager.hook, hook).get_hookimpls():
             if implementation.plugin_name == plugin:
                 try:
                     implementation.function(register)
@@ -156,8 +162,16 @@ class Plugins:
                     raise
                 except Exception as error:
                     raise PluginError(
-                        f"register_backends failed: {error!r}", **_blame(plugin)
+                        f"{hook} failed: {error!r}", **_blame(plugin)
                     ) from error
+
+    def _named(self, what: str, name: str, known: dict[str, T], *others: str) -> T:
+        if name in known:
+            return known[name]
+        hint = did_you_mean(name, {*known, *others})
+        if self.disabled:
+            hint += "; disabled plugins: " + ", ".join(sorted(self.disabled))
+        raise PluginError(f"no {what} named {name!r}", where=what, hint=hint)
 
     def _culprit(self, hook: str, error: BaseException) -> str:
         """The plugin in whose hook an exception arose: the outermost such frame of its
@@ -169,6 +183,12 @@ class Plugins:
         }
         codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
         return next((names[code] for code in codes if code in names), "unknown")
+
+
+_SETUP_HOOKS: tuple[str, ...] = (
+    "register_backends",
+    "register_logits_processors",
+)
 
 
 def _blame(plugin: str | None, source: str = "") -> dict[str, str]:

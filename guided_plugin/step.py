@@ -3,9 +3,9 @@ specs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from guided_plugin.errors import GuidedError
 
@@ -114,3 +114,10 @@ class RequestInfo:
     """With `close_before_length`: `led`, if its output was led to an end before its
     token limit; `unprotected: ...`, why it may be cut there. Else empty. As of the call
     of `StepPipeline.request`."""
+
+
+LogitsProcessor = Callable[["Tensor", DecodeStep], "Tensor"]
+"""Takes and returns logits [rows, vocabulary]; may change them in place."""
+
+ProcessorFactory = Callable[[Any], LogitsProcessor]
+"""Makes a processor for a host, from the host's `StepPipeline`."""

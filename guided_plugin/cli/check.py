@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import typer
 
+from guided_plugin.cli.findings import Finding, sarif_of
 from guided_plugin.cli.loading import (
     InputError,
     Place,
@@ -68,6 +69,9 @@ def check(
         ),
     ] = False,
     json_output: JsonOutput = False,
+    sarif: Annotated[
+        bool, typer.Option("--sarif", help="Print the problems as SARIF 2.1.0.")
+    ] = False,
 ) -> None:
     """Compile specs; show the backend, warnings, how each keyword is treated, and which
     instances match.
@@ -112,6 +116,9 @@ def check(
         ]
     findings = [finding for one in reports for finding in _findings(*one)]
     code = max((finding.code for finding in findings), default=0)
+    if sarif:
+        print_json(sarif_of(findings))
+        raise typer.Exit(code)
     told = [finding.to_dict() for finding in findings]
     if len(reports) == 1:
         _, report = reports[0]
@@ -133,36 +140,6 @@ def check(
         kind = "tools" if any(place.tool for place, _ in reports) else "specs"
         print(f"{count - len(bad)} of {count} {kind} compile")
     raise typer.Exit(code)
-
-
-class Finding(NamedTuple):
-    """Something that is wrong with a spec."""
-
-    rule: str
-    place: Place
-    error: GuidedError
-    """With the place inside the spec."""
-    code: int = 1
-    """The exit code that it leads to."""
-
-    @property
-    def level(self) -> str:
-        """How much it matters."""
-        return "error" if self.code else "warning"
-
-    def to_dict(self) -> dict[str, Any]:
-        """With stable keys, for `--json`."""
-        where = self.error.where
-        inside = where.startswith("#")
-        return {
-            **self.error.to_dict(),
-            "type": self.rule,
-            "level": self.level,
-            "file": name_of(self.place.file),
-            "tool": self.place.tool,
-            "pointer": self.place.at + where[1:] if inside else "",
-            "keyword": where.rpartition("/")[2] if inside else "",
-        }
 
 
 def _findings(place: Place, report: Report) -> Iterator[Finding]:

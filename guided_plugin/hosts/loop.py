@@ -1,7 +1,7 @@
 """A decode loop over a transformers model; the demo runs on it. Depends on the
 pipeline.
 
-    logits -> mask -> sample -> post_sampling -> append -> stop criteria
+    logits -> logits processors (mask) -> sample -> post_sampling -> append -> stop criteria
            -> after_stop_criteria
 
 `DecodeLoop.step` shows the hooks and the five verbs in their order.
@@ -27,6 +27,9 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, DecodeStep
 
 __all__ = ["DecodeLoop", "Output"]
+
+_GUIDED = "guided"
+"""The pipeline, among a loop's processors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +60,29 @@ class DecodeLoop:
         *,
         max_rows: int = 64,
         mode: Mode = "auto",
+        processors: Sequence[str] = (_GUIDED,),
     ) -> None:
+        """`processors`: in their order, by the names that plugins gave them; `guided`
+        is the mask."""
         if not isinstance(compiler, GrammarCompiler):
             hint = "DecodeLoop(model, GrammarCompiler(Vocabulary.from_tokenizer(tokenizer)))"
             what = f"must be a GrammarCompiler, not {type(compiler).__name__}"
             raise ConfigError(what, where="compiler", hint=hint)
+        if _GUIDED not in processors:
+            hint = "plugins come before or after it"
+            raise ConfigError(f"must name {_GUIDED!r}", where="processors", hint=hint)
         self._model = model
         self._plugins = compiler.plugins
         self.pipeline = StepPipeline(
             compiler, max_slots=max_rows, device=model.device, mode=mode
         )
         compiler.vocabulary.check_width(model.get_output_embeddings().weight.shape[0])
+        self._processors = [
+            self._mask
+            if name == _GUIDED
+            else self._plugins.logits_processor(name, _GUIDED)(self.pipeline)
+            for name in processors
+        ]
         self._request_ids = itertools.count()
 
     def run(
@@ -138,7 +153,9 @@ class DecodeLoop:
     def step(self, batch: Batch, index: int) -> None:
         """One decode step."""
         step = DecodeStep(index, batch.slots)
-        logits = self._mask(batch.forward(), step)
+        logits = batch.forward()
+        for process in self._processors:
+            logits = process(logits, step)
         step.tokens = batch.sample(logits)
         self.pipeline.schedule_update(step.tokens)
         self._plugins.post_sampling(step)

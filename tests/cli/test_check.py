@@ -278,6 +278,52 @@ def test_check_names_each_bad_tool_of_a_list(run, write):
         ("cart", True),
         ("fine", True),
     ]
+    (log,) = run("check", path, "--sarif").json["runs"]
+    text = path.read_text().splitlines()
+    told = []
+    for result, finding in zip(log["results"], found["findings"], strict=True):
+        assert result["level"] == finding["level"]
+        assert result["message"]["text"].startswith(f"tool '{finding['tool']}': ")
+        (place,) = result["locations"]
+        (logical,) = place["logicalLocations"]
+        assert logical["fullyQualifiedName"] == finding["where"]
+        physical = place["physicalLocation"]
+        assert physical["artifactLocation"]["uri"].endswith("tools.json")
+        line, column = physical["region"].values()
+        told.append(text[line - 1][column - 1 :].split(":")[0])
+    assert told == [json.dumps(one["keyword"]) for one in found["findings"]]
+    rules = [rule["id"] for rule in log["tool"]["driver"]["rules"]]
+    assert rules == sorted({one["type"] for one in found["findings"]})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("a.json", '{\n "type":}', 2),
+        ("a.json", '{"title": "a",\n "allOf": [{"type": "string"}, false]}', 2),
+        ("a.json", '{"type": "string",\n "type": "txt"}', 1),
+        ("a.json", {"grammar": "start: nope"}, 1),
+        ("a.lark", 'x: "y"\nstart: nope', 2),
+    ],
+)
+def test_sarif_names_the_line_if_it_is_known(run, write, name, content, line):
+    result = run("check", write(name, content), "--sarif")
+    assert result.code == 1
+    (found,) = result.json["runs"][0]["results"]
+    (place,) = found["locations"]
+    assert place["physicalLocation"]["region"]["startLine"] == line
+
+
+def test_the_workflow_for_github_uploads_what_check_finds(run, write):
+    text = (ROOT / "examples/check_tools.yml").read_text(encoding="utf-8")
+    (job,) = yaml.safe_load(text)["jobs"].values()
+    command, log = [one["run"] for one in job["steps"] if "run" in one][-1].split(" > ")
+    assert job["steps"][-1]["with"] == {"sarif_file": log}
+    program, *words = command.split()
+    path = write(words[1], [{"name": "a", "parameters": {"type": "int"}}])
+    result = run(words[0], path, *words[2:])
+    assert (program, result.code) == ("guided-plugin", 1)
+    assert result.json["version"] == "2.1.0"
 
 
 def test_one_tool_is_shown_as_one_spec_and_explain_takes_no_list(run, write):

@@ -15,7 +15,13 @@ from transformers import AutoModelForCausalLM
 import guided_plugin as gp
 from guided_plugin.demo import DEMOS, MODEL_DIR
 from guided_plugin.diagnose.check import check_spec
-from guided_plugin.errors import ConfigError, GrammarError, SpecError, VocabularyError
+from guided_plugin.errors import (
+    ConfigError,
+    GrammarError,
+    PluginError,
+    SpecError,
+    VocabularyError,
+)
 from guided_plugin.hosts import loop as loop_module
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -86,10 +92,18 @@ def test_hooks_are_called_in_this_order_and_no_other(parts, make_loop, monkeypat
         def after_stop_criteria(self, step):
             calls.append("after_stop_criteria")
 
+        @gp.hookimpl
+        def register_logits_processors(self, register):
+            register("first", lambda pipeline: first)
+
+    def first(logits, step):
+        calls.append("logits processor")
+        return logits
+
     recorder = Recorder()
     compiler.plugins.register(recorder)
     try:
-        loop = make_loop(model, compiler)
+        loop = make_loop(model, compiler, processors=("first", "guided"))
         verbs = ("plan", "fill_mask", "apply_mask", "schedule_update", "finish_update")
         for verb in verbs:
             original = getattr(loop.pipeline, verb)
@@ -102,6 +116,7 @@ def test_hooks_are_called_in_this_order_and_no_other(parts, make_loop, monkeypat
         loop.run(prompts(tokenizer)[:1], SPECS[:1], max_new_tokens=2)
     finally:
         compiler.plugins.unregister(recorder)
+        del compiler.plugins.logits_processors["first"]
     # A worker is asked for the next step's masks at the end of a step: before the
     # forward pass.
     late, ahead = (
@@ -111,7 +126,7 @@ def test_hooks_are_called_in_this_order_and_no_other(parts, make_loop, monkeypat
     )
     expected = []
     for asked in (["plan", "fill_mask"], late):
-        expected += ["forward", *asked, "apply_mask", "sample"]
+        expected += ["forward", "logits processor", *asked, "apply_mask", "sample"]
         expected += ["schedule_update", "post_sampling 1", "append", "check_stop"]
         expected += ["finish_update", *ahead, "after_stop_criteria"]
     assert calls == expected
@@ -227,6 +242,10 @@ def test_a_loop_that_is_made_wrong_says_how_to_make_it(parts, make_loop):
             match=r"compiler: must be a GrammarCompiler, not .*DecodeLoop\(model, ",
         ):
             make_loop(*wrong)
+    with pytest.raises(ConfigError, match="processors: must name 'guided'"):
+        make_loop(model, compiler, processors=())
+    with pytest.raises(PluginError, match="no logits processor named 'gided'"):
+        make_loop(model, compiler, processors=("gided", "guided"))
 
 
 def test_limits_and_stop_tokens(parts, make_loop):
