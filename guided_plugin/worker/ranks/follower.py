@@ -73,10 +73,11 @@ class FollowerRuntime(GrammarRuntime):
         )
         self._masks = self._buffers.masks
         self._tokens = self._buffers.tokens
-        self._watch: LeaderWatch | None = None
+        self._gone = ""
+        """What became of the leader, if that ends this rank's steps."""
+        self._closing = threading.Event()
+        self._watch: threading.Thread | None = None
         """Where streams wait for the leader."""
-        if device.type != "cpu":
-            self._watch = LeaderWatch(region, leader, offer.first_step)
         self._plan: StepPlan | None = None
         self._step = self._taken = offer.first_step
         self._count = 0
@@ -85,6 +86,11 @@ class FollowerRuntime(GrammarRuntime):
         """Those of a plan that is not filled yet."""
         self._uncompared: deque[tuple[int, tuple[int, ...]]] = deque()
         """Steps that will be, and their slots."""
+        if device.type != "cpu":
+            self._watch = threading.Thread(
+                target=self._watch_leader, name="guided-leader-watch", daemon=True
+            )
+            self._watch.start()
 
     # Requests are the leader's
 
@@ -112,8 +118,6 @@ class FollowerRuntime(GrammarRuntime):
     def plan(self, plan: StepPlan, *, offers: bool | None = None) -> None:
         """Go on to the next step, and tell the leader which masks have been used."""
         step = self._step + 1
-        if self._watch is not None:
-            self._watch.wanted = step
         self._masks.claim(step)
         self._tell_taken(step)
         self._step = step
@@ -166,8 +170,9 @@ class FollowerRuntime(GrammarRuntime):
     def close(self) -> None:
         """Let go of the memory."""
         self._buffers.close()  # first: streams that still wait may need the watch
+        self._closing.set()
         if self._watch is not None:
-            self._watch.close()
+            self._watch.join()
         self._region.close()
 
     def _tell_taken(self, step: int) -> None:
@@ -177,8 +182,8 @@ class FollowerRuntime(GrammarRuntime):
         taken = self._taken
         while taken < step - 2 and self._masks.read(taken + 1):
             taken += 1
-        if self._watch is not None and self._watch.gone:
-            raise left_alone(self._leader, self._watch.gone)
+        if self._gone:
+            raise left_alone(self._leader, self._gone)
         if self._uncompared:
             self._compare(taken)
         if FENCED:
@@ -198,6 +203,23 @@ class FollowerRuntime(GrammarRuntime):
             return True
 
         wait_until(lambda: self._region.filled(step), goes_on)
+
+    def _watch_leader(self) -> None:
+        """For a device that waits for masks. A host that waits can look at the other
+        process now and then; a stream cannot. So a thread does, and if the leader has
+        gone it lets the stream go on: rank 0, whose tokens are published, cannot go on
+        without this rank, and the next plan of this rank raises an error."""
+        while not self._closing.wait(_WATCH_SECONDS):
+            step = self._step
+            waits = not self._region.filled(step)
+            if not self._gone:
+                self._gone = why_gone(self._region, self._leader, step)
+                if self._gone and waits:
+                    _log.error("%s", left_alone(self._leader, self._gone))
+            if self._gone and waits:
+                # Again and again: a worker that outlives its leader for a moment may
+                # still raise FILLED.
+                self._region.force_filled(step + _FAR)
 
     def _compare(self, newest: int) -> None:
         """Refuse masks of other rows than this rank has planned, in the steps up to one
@@ -266,44 +288,3 @@ def left_alone(leader: Peer, what: str) -> PipelineError:
         where="tensor parallelism",
         hint="start the engine again",
     )
-
-
-class LeaderWatch:
-    """A thread that watches its leader for a rank whose device waits for masks.
-
-    A host that waits can look at the other process now and then; a stream of a device
-    cannot. So a thread does, and if the leader has gone it lets the stream go on: rank
-    0, whose tokens are published, cannot go on without this rank, and the next plan of
-    this rank raises an error.
-    """
-
-    def __init__(self, region: Region, leader: Peer, first_step: int) -> None:
-        self.wanted = first_step
-        """The newest step whose masks a stream may wait for."""
-        self.gone = ""
-        """What became of the leader, if that ends this rank's steps."""
-        self._region = region
-        self._leader = leader
-        self._closing = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name="guided-leader-watch", daemon=True
-        )
-        self._thread.start()
-
-    def close(self) -> None:
-        """Watch no longer."""
-        self._closing.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._closing.wait(_WATCH_SECONDS):
-            wanted = self.wanted
-            waits = not self._region.filled(wanted)
-            if not self.gone:
-                self.gone = why_gone(self._region, self._leader, wanted)
-                if self.gone and waits:
-                    _log.error("%s", left_alone(self._leader, self.gone))
-            if self.gone and waits:
-                # Again and again: a worker that outlives its leader for a moment may
-                # still raise FILLED.
-                self._region.force_filled(wanted + _FAR)

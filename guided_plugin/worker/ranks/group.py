@@ -46,12 +46,11 @@ class TorchRanks:
         """`group`: a ProcessGroup, or None for that of all processes."""
         self._group = group
         self.rank: int = dist.get_rank(group)
-        self._size = dist.get_world_size(group)
         machines = self.gather(machine())
         self.leaders = [machines.index(one) for one in machines]
 
     def gather(self, value: Any) -> list[Any]:
-        values: list[Any] = [None] * self._size
+        values: list[Any] = [None] * dist.get_world_size(self._group)
         dist.all_gather_object(values, value, group=self._group)
         return values
 
