@@ -61,7 +61,7 @@ _STEPS = (
 )
 
 
-_SHORT = "8B, real-world schemas, medians."
+_SHORT = "8B, real-world schemas; medians, in brackets the lowest and the highest run."
 _PAIRS = "Medians of pairs of runs; in brackets the lowest and the highest run."
 _MEDIANS = "Medians only."
 _COUNTED = "Counted."
@@ -112,25 +112,58 @@ def _ratio(found: Sequence[Raw], base: Raw) -> str:
         return "-"
     figure = found[0]
     runs = [ms / base["ms_per_step"] for ms in figure["all_ms"][1:]]
-    return (
-        f"{figure['steady_ratio']:.3f} / {figure['ratio']:.3f} "
-        f"({min(runs):.3f}-{max(runs):.3f})"
-    )
+    return f"{figure['steady_ratio']:.3f} / {_between(figure['ratio'], runs)}"
 
 
 def _steps_in_short(raw: Raw) -> Iterator[Row]:
     figures = _all(raw["figures"], executor="uni", schema="real-world")
+    bases = _all(raw["figures"], executor="uni", way="unguided")
     sizes = sorted({figure["rows"] for figure in figures})
-    yield ("a guided step by an unguided one", *(f"{rows} rows" for rows in sizes))
+    yield ("a guided run by an unguided one", *(f"{rows} rows" for rows in sizes))
     for engine, name in _ENGINES.items():
-        if same := {one["rows"]: one for one in _all(figures, engine=engine)}:
+        found = {one["rows"]: one for one in _all(figures, engine=engine)}
+        cells = []
+        for rows in sizes:
+            if rows in found:
+                base = _one(bases, engine=engine, rows=rows)
+                runs = [ms / base["ms_per_step"] for ms in found[rows]["all_ms"][1:]]
+                cells.append(_between(found[rows]["ratio"], runs))
+        if cells:
+            yield (name, *cells, *("-" for _ in sizes[len(cells) :]))
+
+
+def _job(raw: Raw) -> Iterator[Row]:
+    """`benchmarks.answers.job`: seconds of a job, and those of the same unguided."""
+    yield (
+        "structured output",
+        "unguided, s",
+        "new schemas, s",
+        "by unguided",
+        "known ones, by unguided",
+        "step unguided, median / p99, ms",
+        "step with new schemas",
+        f"valid of {raw['requests']}",
+    )
+    for engine, name in _ENGINES.items():
+        ways = {one["way"]: one for one in _all(raw["figures"], engine=engine)}
+        if ways:
+            new, known, free = (ways[way] for way in ("new", "known", "unguided"))
             yield (
                 name,
-                *(
-                    f"{same[rows]['steady_ratio']:.3f}" if rows in same else "-"
-                    for rows in sizes
-                ),
+                f"{free['seconds']:.2f}",
+                _between(new["seconds"], new["all_seconds"], 2),
+                _between(new["ratio"], new["all_ratios"]),
+                _between(known["ratio"], known["all_ratios"]),
+                "{:.1f} / {:.1f}".format(*free["step_ms"]),
+                "{:.1f} / {:.1f}".format(*new["step_ms"]),
+                new["valid"],
             )
+
+
+def _between(middle: float, runs: Sequence[float], digits: int = 3) -> str:
+    """A median, its lowest and its highest run."""
+    low, high = (f"{one:.{digits}f}" for one in (min(runs), max(runs)))
+    return f"{middle:.{digits}f} ({low}-{high})"
 
 
 def _answers(kind: str) -> Callable[[Raw], Iterator[Row]]:
@@ -425,13 +458,14 @@ def _drip(raw: Raw) -> Iterator[Row]:
 
 TABLES = {
     # README.md and docs/performance.md
-    "steps": Table("2026-11-29-vllm-8b-h200", _steps_in_short, _SHORT),
-    "known-schemas": Table("2026-11-29-vllm-8b-h200", _steps, _STEPS),
+    "steps": Table("2026-11-30-vllm-8b-h200", _steps_in_short, _SHORT),
+    "known-schemas": Table("2026-11-30-vllm-8b-h200", _steps, _STEPS),
+    "many-rows": Table("2026-11-30-vllm-8b-256-h200", _steps, _STEPS),
+    "job": Table("2026-11-30-job-h200", _job, _PAIRS),
     "new-schemas": Table("2026-11-29-answers-job-second-h200", _answers("bfcl")),
     "two-gpus": Table("2026-11-26-vllm-8b-tp2-b-h100", _steps, _STEPS),
     "small-model": Table("2026-11-27-vllm-06b-h100", _steps, _STEPS),
     # docs/figures.md
-    "every-engine": Table("2026-11-27-vllm-8b-h100", _steps, _STEPS),
     "answers": Table("2026-11-28-answers-h200", _answers("bfcl")),
     "tools": Table("2026-11-29-answers-tools-h200", _answers("calls")),
     "small-answers": Table("2026-11-28-answers-smollm2-cpu", _small_answers),
