@@ -25,7 +25,7 @@ from guided_plugin.grammar.llguidance.lark.rules import (
     Token,
     users_of,
 )
-from guided_plugin.grammar.llguidance.lark.terminals import COLON, COMMA
+from guided_plugin.grammar.llguidance.lark.terminals import COMMA
 
 _MOST_CHOICES = 16
 """Texts that a choice may add, the longest: shorter ones need fewer tokens."""
@@ -41,7 +41,7 @@ class Shortest:
 
     def __init__(self, rules: RuleSet) -> None:
         self.rules = rules
-        self._terminals = {each: _texts_of(each) for each in rules.terminals}
+        self._texts: dict[Symbol, tuple[bytes, ...]] = {}
         self._known: dict[str, bytes] = {}
         self._users = users_of(rules.rules)
         pending = dict.fromkeys(rules.rules)
@@ -152,28 +152,31 @@ class Shortest:
 
     def of_symbol(self, symbol: Symbol, parameter: int | None = None) -> bytes | None:
         """The shortest text of a symbol; of a rule with such a parameter."""
-        match symbol:
-            case Reference(name):
-                rule = self.rules.rules[name]
-                if parameter is not None and rule.parameter:
+        if isinstance(symbol, Reference):
+            if parameter is not None:
+                rule = self.rules.rules[symbol.rule]
+                if rule.parameter:
                     return self._of_members(rule, parameter)
-                return self._known.get(name)
-            case Repeated():
-                once = self.of_symbols(symbol.symbols) if symbol.low else b""
-                return None if once is None else once * symbol.low
-        return next(iter(self.texts_of(symbol)), None)
+            return self._known.get(symbol.rule)
+        if isinstance(symbol, Repeated):
+            once = self.of_symbols(symbol.symbols) if symbol.low else b""
+            return None if once is None else once * symbol.low
+        return self.texts_of(symbol)[0]
 
     def texts_of(self, symbol: Symbol) -> tuple[bytes, ...]:
         """Short texts of a text, a terminal or a token."""
-        match symbol:
-            case Terminal():
-                return self._terminals[symbol]
-            case Token(number):
-                return (control_text(number),)
-            case Text(text):
-                spaced = self.rules.spaced and symbol in (COMMA, COLON)
-                return (text.encode() + b" " * spaced,)
-        return ()
+        found = self._texts.get(symbol, ())
+        if not found:
+            match symbol:
+                case Terminal():
+                    found = _texts_of(symbol)
+                case Token(number):
+                    found = (control_text(number),)
+                case Text(text):
+                    spaced = self.rules.spaced and text in (",", ":")
+                    found = (text.encode() + b" " * spaced,)
+            self._texts[symbol] = found
+        return found
 
     def _of_members(self, rule: Rule, parameter: int) -> bytes:
         """The shortest text of a rule of members where some were there; those that are
