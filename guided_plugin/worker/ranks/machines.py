@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from queue import SimpleQueue
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -32,6 +32,10 @@ _PAUSE = 1e-3
 _CLOSE_SECONDS = 2.0
 """For which a pipeline that closes waits for its last messages."""
 
+
+Message: TypeAlias = NDArray[Any]
+"""[1 + positions, 1 + max_slots]: the number of a step and its slots, then a row of
+their tokens for each position; the rest is -1. Or where two of them differ."""
 
 _Step: TypeAlias = tuple[int, list[RequestInfo]]
 """A number, and those in it."""
@@ -74,13 +78,13 @@ class Machines(OtherMachines):
             thread.join(_CLOSE_SECONDS)
 
     def _run(self, rank: int, steps: SimpleQueue[_Step | None]) -> None:
+        move = self._group.send if self._group.rank else self._group.receive
         try:
             while (step := steps.get()) is not None:
                 own = self._message(*step)
-                if self._group.rank > 0:
-                    self._group.send(torch.from_numpy(own), rank, self._tag)
-                else:
-                    self._hear(rank, own, *step)
+                told = own.copy()
+                move(torch.from_numpy(told), rank, self._tag)
+                self._compare(rank, own != told, *step)
         except Exception as error:  # of the group's backend, too
             self._lost = PipelineError(
                 f"rank {rank}, on another machine, does not go along: {error}",
@@ -88,16 +92,11 @@ class Machines(OtherMachines):
                 hint="start the engine again",
             )
 
-    def _hear(
-        self,
-        rank: int,
-        own: NDArray[np.int64],
-        number: int,
-        requests: list[RequestInfo],
+    def _compare(
+        self, rank: int, differs: Message, number: int, requests: list[RequestInfo]
     ) -> None:
-        told = np.empty_like(own)
-        self._group.receive(torch.from_numpy(told), rank, self._tag)
-        slots, *tokens = own != told
+        """At rank 0, with what was told. Elsewhere nothing differs."""
+        slots, *tokens = differs
         if slots.any():
             raise different_steps(rank)
         for place in np.flatnonzero(np.any(tokens, axis=0)):
@@ -105,9 +104,7 @@ class Machines(OtherMachines):
             hint = "its log says what failed there; send the request again"
             self._found.put((requests[place - 1], RequestError(what, hint=hint)))
 
-    def _message(self, number: int, requests: list[RequestInfo]) -> NDArray[np.int64]:
-        """[1 + positions, 1 + max_slots]: the number of a step and its slots, then a row
-        of their tokens for each position; the rest is -1."""
+    def _message(self, number: int, requests: list[RequestInfo]) -> Message:
         while not self._region.sampled(number):
             time.sleep(_PAUSE)
         shape = self._region.shape
