@@ -10,6 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+from compilers import compiler_of
 from vocabularies import BYTES
 
 from guided_plugin.compiling.compiler import GrammarCompiler
@@ -51,6 +52,12 @@ def plugins():
 def byte_compiler(byte_vocabulary, config, plugins):
     """A compiler of its own for `byte_vocabulary`: nothing cached, no counts."""
     return GrammarCompiler(byte_vocabulary, config=config, plugins=plugins)
+
+
+@pytest.fixture(scope="module")
+def compiler(byte_vocabulary):
+    """One that works in this process, for all tests of a file."""
+    return compiler_of(byte_vocabulary)
 
 
 @pytest.fixture(scope="session")

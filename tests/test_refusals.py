@@ -21,15 +21,6 @@ from guided_plugin.keywords import ASSERTIONS
 from guided_plugin.spec.telling import tool_at
 
 
-@pytest.fixture(scope="module")
-def compiler(byte_vocabulary):
-    made = gp.GrammarCompiler(
-        byte_vocabulary, config=gp.GuidedConfig(isolate_compiles=False)
-    )
-    yield made
-    made.close()
-
-
 def refused(compiler, form, **options):
     def admit():
         compiler.compile(

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from compilers import compiler_of, tokens_of
+from compilers import compiler_of, shown
 from grammar_tables import ScriptedBackend
 
 import guided_plugin as gp
@@ -312,10 +312,9 @@ def test_a_lark_grammar_that_is_ambiguous_inside_of_tokens_fails_alone():
     for slot, spec in enumerate(specs):
         grammar = compiler.compile(spec)
         table.add(slot, str(slot), spec, grammar, compiler.backend(grammar.backend))
-    rows = np.zeros((2, vocabulary.words), np.int32)
     token = 0
     while not table.failures:
-        table.fill((0, 1), rows)
+        shown(table, 0, 1)
         assert ForcedTokens(vocabulary).after(table.requests[1], 7) == ()
         table.accept((0, 1), [token, token])
         token = 3 if token == 1 else 1
@@ -342,11 +341,10 @@ def test_a_mask_bomb_fails_and_the_rows_beside_it_go_on(demo_vocabulary, name):
         table.add(slot, str(slot), spec, grammar, compiler.backend(grammar.backend))
     chance = np.random.default_rng(1)
     stops = set(demo_vocabulary.stop_token_ids)
-    rows = np.zeros((3, demo_vocabulary.words), np.int32)
     for _ in range(390):
-        table.fill((0, 1, 2), rows)
         # An output that ends costs nothing more.
-        allowed = [sorted(set(row) - stops) or [*stops] for row in tokens_of(rows)]
+        rows = shown(table, 0, 1, 2)
+        allowed = [sorted(set(row) - stops) or [*stops] for row in rows]
         table.accept((0, 1, 2), [int(chance.choice(row)) for row in allowed])
         if table.failures:
             break

@@ -4,10 +4,9 @@ against masks."""
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tiktoken
-from compilers import compiler_of, tokens_of
+from compilers import compiler_of, shown
 
 from guided_plugin.cli.loading import load_vocabulary
 from guided_plugin.demo import DEMOS, MODEL_DIR
@@ -46,9 +45,7 @@ class Run:
         assert self.request.error is None
 
     def allowed(self):
-        mask = np.zeros((1, self.vocabulary.words), np.int32)
-        self.table.fill((0,), mask)
-        return tokens_of(mask)[0]
+        return shown(self.table, 0)[0]
 
 
 def test_tokens_of_a_forced_text_are_those_of_byte_pair_encoding():

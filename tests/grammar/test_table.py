@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compilers import tokens_of
+from compilers import shown, tokens_of
 from grammar_tables import (
     END,
     EVERYTHING,
@@ -453,9 +453,7 @@ def test_dead_ends_past_the_first_words_of_a_wide_mask_are_told_from_late_tokens
     for slot, text in enumerate(("ab", "a!")):
         spec = OutputSpec.regex(text)
         table.add(slot, f"r{slot}", spec, backend.compile(spec), backend, [0])
-    masks = np.zeros((2, vocabulary.words), np.int32)
-    table.fill((0, 1), masks)
-    assert tokens_of(masks) == [[len(tokens) - 1], [1]]
+    assert shown(table, 0, 1) == [[len(tokens) - 1], [1]]
     assert table.phase(0) is Phase.ACTIVE
     assert table.phase(1) is Phase.FAILED
 
@@ -497,14 +495,12 @@ def test_an_error_tells_a_token_that_the_mask_showed():
     rules = 'root ::= ((r | "x") [y-z] [^1ab])\nr ::= "1" | "ba"'
     spec = OutputSpec.grammar(rules)
     grammar = backend.compile(spec)
-    mask = np.zeros((1, vocabulary.words), np.int32)
     seen = set()
     for token in range(vocabulary.size):
         table = GrammarTable(vocabulary)
         table.add(0, "r", spec, grammar, backend, b"b")
-        table.fill((0,), mask)
+        (allowed,) = shown(table, 0)
         table.accept((0,), [token])
-        (allowed,) = tokens_of(mask)
         told = ["fault of xgrammar" in error.hint for _, error in table.failures]
         seen.add((token in allowed, *told))
     # Taken; shown and refused; refused.

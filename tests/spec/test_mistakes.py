@@ -41,15 +41,6 @@ def test_what_is_given_instead_is_refused_with_what_to_write(make, says):
         make()
 
 
-@pytest.fixture(scope="module")
-def compiler(byte_vocabulary):
-    made = gp.GrammarCompiler(
-        byte_vocabulary, config=gp.GuidedConfig(isolate_compiles=False)
-    )
-    yield made
-    made.close()
-
-
 FORM = {"regex": "a"}
 NOT_A_SPEC = (
     r"spec: must be an OutputSpec, not \{'regex': 'a'\} \(OutputSpec.parse reads"

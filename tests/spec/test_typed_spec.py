@@ -33,7 +33,6 @@ from typed_classes import (
     Tree,
 )
 
-import guided_plugin as gp
 from guided_plugin import OutputSpec, TypedSpec
 from guided_plugin.errors import GrammarError, OutputError, SpecError
 
@@ -50,13 +49,6 @@ TYPES = [
     *(Person, list[Person], Person | None, dict[str, Person], tuple[Person, int], set[Literal["a", "b"]]),
     *(datetime.date, Annotated[int, Field(gt=3, lt=9)], Money),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def compiler(byte_vocabulary):
-    return gp.GrammarCompiler(
-        byte_vocabulary, config=gp.GuidedConfig(isolate_compiles=False, threads=1)
-    )
 
 
 @pytest.mark.parametrize("of", TYPES, ids=str)

@@ -50,6 +50,13 @@ def tokens_of(masks):
     return [np.flatnonzero(row).tolist() for row in bits]
 
 
+def shown(table, *slots):
+    """The tokens that the masks of some requests show."""
+    masks = np.zeros((len(slots), table._vocabulary.words), np.int32)
+    table.fill(slots, masks)
+    return tokens_of(masks)
+
+
 def allowed(matcher):
     """The tokens that the mask of a matcher shows."""
     return tokens_of(matcher.row()[None])[0]

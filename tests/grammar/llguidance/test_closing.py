@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from compilers import compiler_of, tokens_of
+from compilers import compiler_of, shown, tokens_of
 from oracle import oracle
 
 from guided_plugin.errors import RequestError
@@ -133,14 +133,8 @@ def table_of(compiler, spec, room, *, count=1, sent=False):
     return table
 
 
-def masks_of(table, *slots):
-    masks = np.zeros((len(slots), VOCABULARY.words), np.int32)
-    table.fill(slots, masks)
-    return tokens_of(masks)
-
-
 def mask_of(table):
-    return masks_of(table, 0)[0]
+    return shown(table, 0)[0]
 
 
 def sampled(rng, allowed, *last):
@@ -204,7 +198,7 @@ def test_the_same_tokens_have_the_same_masks(compiler, spec):
     other.accept((0, 1), [begun, begun])
     while table.phase(0) is Phase.ACTIVE:
         mask = mask_of(table)
-        same, another = masks_of(other, 0, 1)
+        same, another = shown(other, 0, 1)
         assert same == mask
         token, moved = sampled(rng, mask, END), sampled(rng, another, END)
         table.accept((0,), [token])

@@ -6,9 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from compilers import tokens_of
+from compilers import shown
 from lexer_bases import Base, add
 
 from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
@@ -46,12 +45,6 @@ def backend_of(vocabulary, **options):
     return LLGuidanceBackend(vocabulary, GuidedConfig(threads=1, **options))
 
 
-def shown(table, slots, vocabulary):
-    mask = np.zeros((len(slots), vocabulary.words), np.int32)
-    table.fill(slots, mask)
-    return tokens_of(mask)
-
-
 def run():
     """Random outputs of hostile patterns, in a process of their own: prints by how much
     it grew at most, and how many grammars gave up what they had learnt."""
@@ -66,7 +59,7 @@ def run():
     before = resident_bytes()
     most = 0
     for _ in range(700):
-        rows = shown(table, slots, vocabulary)
+        rows = shown(table, *slots)
         table.accept(slots, list(map(source.choice, rows)))
         most = max(most, resident_bytes() - before)
         for slot in slots:
@@ -79,7 +72,7 @@ def run():
     direct = GrammarTable(vocabulary)
     for slot in slots:
         add(direct, (slot,), fresh.compile(hostile(slot)), fresh, table.tokens(slot))
-    assert shown(table, slots, vocabulary) == shown(direct, slots, vocabulary)
+    assert shown(table, *slots) == shown(direct, *slots)
     print(most, sum(grammar.handle.lexers._forgot > 0 for grammar in grammars))
 
 
@@ -112,7 +105,7 @@ def test_what_a_lexer_spends_can_be_read():
     add(table, (0,), grammar, backend)
     source = random.Random(3)
     for _ in range(100):
-        (allowed,) = shown(table, (0,), vocabulary)
+        (allowed,) = shown(table, 0)
         table.accept((0,), [source.choice(allowed)])
     assert lexers.cost() > 3 * before > 0
     assert others.cost() == others_before
@@ -199,7 +192,7 @@ def test_requests_get_their_new_matchers_as_time_allows(monkeypatch):
         monkeypatch.setattr(renewal, "_MOST", seconds)
         table.renewals._left = seconds
         for _ in range(20):
-            shown(table, slots, vocabulary)
+            shown(table, *slots)
         assert grammar.handle.lexers.renewing == renewing
     assert not any(request.matcher.outdated for request in table.requests.values())
     table.accept(slots, list(b"cd"))

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from compilers import compiler_of, tokens_of
+from compilers import compiler_of, shown, tokens_of
 from lexer_bases import Base, add
 
 from benchmarks.turns import refused_at
@@ -62,17 +62,11 @@ def table_of(backend, grammar, count=26, taken=0):
     return table
 
 
-def shown(table, slots):
-    rows = np.zeros((len(slots), VOCABULARY.words), np.int32)
-    table.fill(slots, rows)
-    return tokens_of(rows)
-
-
 def step(table, tokens):
     """One step of the first requests, and what the masks show. Those that have failed
     get a stop token."""
     slots = tuple(range(len(tokens)))
-    rows = shown(table, slots)
+    rows = shown(table, *slots)
     due = []
     for slot, token in enumerate(tokens):
         active = table.phase(slot) is Phase.ACTIVE
@@ -314,7 +308,7 @@ def test_requests_that_came_while_there_was_no_room_get_lexers_later():
     users = [48]
     while len(users) < 8 or max(users) > 2 * min(users) + 2:
         assert time.monotonic() < deadline, users
-        shown(table, slots)
+        shown(table, *slots)
         if len(tokens) < 40:
             tokens.append(ord("x"))
             table.accept(slots, [ord("x")] * 48)
@@ -323,7 +317,7 @@ def test_requests_that_came_while_there_was_no_room_get_lexers_later():
     assert table.failures == []
     assert {table.tokens(slot) for slot in slots} == {tuple(tokens)}
     add(table, (48,), grammar, backend, tokens)
-    rows = shown(table, (*slots, 48))
+    rows = shown(table, *slots, 48)
     assert rows == rows[-1:] * 49
 
 
@@ -335,9 +329,9 @@ def test_long_requests_stay_where_they_are(monkeypatch, tokens, moves):
     add(table, (0,), grammar, backend, list(b"x" * tokens))
     before = table.requests[0].matcher
     monkeypatch.setattr(LLGuidanceMatcher, "crowded", True)
-    shown(table, (0,))
+    shown(table, 0)
     table._looked = 0.0
-    shown(table, (0,))
+    shown(table, 0)
     assert (table.requests[0].matcher is not before) == moves
     assert table.requests[0].stays != moves
     assert table.tokens(0) == tuple(b"x" * tokens)
