@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
+from guided_plugin.grammar.llguidance.lark.expressions import Texts
 from guided_plugin.grammar.llguidance.lark.patterns import shortest_text
 from guided_plugin.grammar.llguidance.lark.rules import (
     NEVER,
@@ -199,14 +200,16 @@ class Shortest:
 
 
 def _texts_of(terminal: Terminal) -> tuple[bytes, ...]:
-    """Short texts of a terminal; where none are found, what is as long as one."""
+    """All texts of a terminal that lists them, else short ones, the shortest first;
+    where none are found, what is as long as one."""
+    expression = terminal.expression
     known = terminal.known
-    if known.texts:
-        return tuple(text.encode(errors="replace") for text in known.texts)
-    found = shortest_text(terminal.expression)
-    if found is None:
-        found = b"?" * max(known.most, 1)
-    return (found,)
+    texts = known.texts
+    if isinstance(expression, Texts):
+        texts = tuple(sorted(expression.texts, key=len))
+    if texts:
+        return tuple(text.encode(errors="replace") for text in texts)
+    return (shortest_text(expression) or b"?" * max(known.most, 1),)
 
 
 def control_text(number: int) -> bytes:

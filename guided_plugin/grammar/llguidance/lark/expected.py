@@ -13,7 +13,7 @@ an alternative leaves out little. So an ending must be tried by a matcher.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from guided_plugin.grammar.llguidance.lark.ends import Shortest
@@ -216,19 +216,13 @@ class Follower:
     ) -> tuple[list[int], bool]:
         ends: list[int] = []
         goes_on = False
-        for each in self._texts(symbol):
+        for each in self.shortest.texts_of(symbol):
             for begin in begins:
                 if text.startswith(each, begin):
                     ends.append(begin + len(each))
                 elif each.startswith(text[begin:]):
                     goes_on = True
         return ends, goes_on
-
-    def _texts(self, symbol: Symbol) -> Iterable[bytes]:
-        """All texts of a symbol that lists them, else short ones."""
-        if isinstance(symbol, Terminal) and isinstance(symbol.expression, Texts):
-            return map(str.encode, symbol.expression.texts)
-        return self.shortest.texts_of(symbol)
 
     def _rests(self, symbol: Symbol, begun: bytes) -> Iterator[bytes]:
         """What may be left of a symbol's text: of a terminal that is no list of texts,
@@ -237,7 +231,7 @@ class Follower:
             symbol.expression, Texts
         )
         spaced = begun[_behind_space(begun, 0) :]
-        for each in self._texts(symbol):
+        for each in self.shortest.texts_of(symbol):
             for own in (begun, spaced):
                 if each.startswith(own):
                     yield each[len(own) :]
