@@ -17,16 +17,17 @@ system is an error at that moment, not a SIGBUS in the middle of a step. Step nu
 are 32 bits in here and wrap; each process counts without bounds and compares as the GPU
 does, by signed difference.
 
-Where several ranks run one model, the engine is rank 0, and the others, its followers,
-map the same memory (`worker/ranks`). They read plans and masks, and write nothing but
-their own line of `ranks`. A follower says there up to which step it has used the masks
-(TAKEN). The plan and the masks of step n + PLAN_DEPTH take the place of those of step
-n, and are written after rank 0 has planned that step, which it does when every follower
-has taken n: so nothing changes under a rank that is late. A follower has taken n at its
-first plan after n at which nothing of it reads the masks of n in this memory any more:
-at the next one on the CPU, on CUDA when the copy to the device is done, and at n +
-PLAN_DEPTH at the latest. So rank 0 waits for no rank that is less than PLAN_DEPTH steps
-behind. A worker that takes over after a death writes no masks at or below FILLED.
+Where several ranks run one model, the first one of a machine is the engine of a region,
+and the others, its followers, map the same memory (`worker/ranks`). They read plans and
+masks, and write nothing but their own line of `ranks`. A follower says there up to
+which step it has used the masks (TAKEN). The plan and the masks of step n + PLAN_DEPTH
+take the place of those of step n, and are written after the engine has planned that
+step, which it does when every follower has taken n: so nothing changes under a rank
+that is late. A follower has taken n at its first plan after n at which nothing of it
+reads the masks of n in this memory any more: at the next one on the CPU, on CUDA when
+the copy to the device is done, and at n + PLAN_DEPTH at the latest. So it waits for no
+rank that is less than PLAN_DEPTH steps behind. A worker that takes over after a death
+writes no masks at or below FILLED.
 """
 
 from __future__ import annotations
@@ -273,7 +274,7 @@ class Region:
         return memoryview(self._ranks).cast("I")[first : first + len(RankWord)]
 
     def force_filled(self, step: int) -> None:
-        """A follower's, for when rank 0 has gone: let what waits for a step go on
+        """A follower's, for when its leader has gone: let what waits for a step go on
         without its drafts and masks. No other method of a follower writes outside its
         own line."""
         with (

@@ -21,7 +21,6 @@ from guided_plugin.pipeline import runtime
 from guided_plugin.worker.engine.runtime import WorkerRuntime
 from guided_plugin.worker.layout import PLAN_DEPTH, Region, Shape
 from guided_plugin.worker.ranks import follower, leader
-from guided_plugin.worker.ranks.follower import RegionOffer
 from guided_plugin.worker.words import Counter, RankWord
 
 WHERE = pytest.mark.parametrize("where", ["aa", "abb"])
@@ -161,9 +160,9 @@ def fails(error):
 @pytest.mark.parametrize(
     ("where", "target", "error", "says"),
     [
-        ("aaa", (follower, "_open"), OSError("no such memory"), "rank 1: no such"),
+        ("aaa", (follower, "Region"), OSError("no such memory"), "rank 1: no such"),
         # of a device
-        ("aa", (follower, "_open"), RuntimeError("out of memory"), "rank 1: out"),
+        ("aa", (follower, "Region"), RuntimeError("out of memory"), "rank 1: out"),
         ("aab", (runtime, "InlineRuntime"), ZeroDivisionError("by zero"), "rank 0: by"),
         (
             "abb",
@@ -193,8 +192,8 @@ def test_all_share_or_none_does(share, monkeypatch, where, target, error, says):
 def test_followers_write_their_own_lines_only():
     """All else that a follower maps is read-only."""
     region = Region.create(Shape(2, 9, followers=40))
-    offer = RegionOffer(region.fd, region.shape, region.identity, 0, "inline")
-    mapped = follower._open(offer, os.getpid())
+    fd = os.dup(region.fd)
+    mapped = Region(fd, region.shape, region.identity, follows=True)
     for index in range(40):
         mapped.rank_line(index)[RankWord.TAKEN] = index + 7
     lines = [region.rank_line(index)[RankWord.TAKEN] for index in range(40)]

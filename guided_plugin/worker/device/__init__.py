@@ -20,7 +20,7 @@ def make_buffers(
 ) -> Buffers:
     """`free` returns when no other rank uses the masks of a step any more, `wait` when
     they are filled; None where they are filled before they are uploaded. `follows`: the
-    region is that of rank 0."""
+    region is another rank's."""
     # a step without other ranks doesn't ask for them
     used = free if region.shape.followers else None
     if device.type != "cuda":

@@ -142,7 +142,7 @@ def cuda_buffers(
     def close() -> None:
         if not masks.settle(_SETTLE_SECONDS):
             _log.warning(
-                "the device still waits for masks of rank 0; its memory stays until the process ends"
+                "the device still waits for masks of another rank; its memory stays until the process ends"
             )
             return
         with torch.cuda.device(device):
@@ -170,5 +170,5 @@ def _map(
 
 
 _SETTLE_SECONDS = 5.0
-"""How long a rank that closes waits for masks that were announced: rank 0 fills them or
-closes too."""
+"""How long a rank that closes waits for masks that were announced: its leader fills
+them or closes too."""

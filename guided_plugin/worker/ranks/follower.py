@@ -250,20 +250,11 @@ def follow(
     offer: RegionOffer, leader: Peer, index: int, device: torch.device
 ) -> FollowerRuntime:
     """Map the region that a leader offers. `index`: this one's number among those that
-    map it."""
-    region = _open(offer, leader.pid)
+    map it. The memory has no name: it is found through the process that has it open."""
+    fd = os.open(f"/proc/{leader.pid}/fd/{offer.fd}", os.O_RDWR | os.O_CLOEXEC)
     try:
+        region = Region(fd, offer.shape, offer.identity, follows=True)
         return FollowerRuntime(region, leader, region.rank_line(index), offer, device)
-    except BaseException:
-        region.close()
-        raise
-
-
-def _open(offer: RegionOffer, pid: int) -> Region:
-    """The memory has no name: it is found through the process that has it open."""
-    fd = os.open(f"/proc/{pid}/fd/{offer.fd}", os.O_RDWR | os.O_CLOEXEC)
-    try:
-        return Region(fd, offer.shape, offer.identity, follows=True)
     except BaseException:
         os.close(fd)
         raise
