@@ -39,13 +39,8 @@ def lacks(error, keyword=True):
     found = []
     if not error.where.startswith(("#", "grammar", "regex", "choice", "backend")):
         found.append("a place")
-    last = re.search(r"/([A-Za-z$]+)$", error.where)
-    if (
-        keyword
-        and last is None
-        and "`" not in error.what
-        and not error.where.startswith(("regex", "choice"))
-    ):
+    last = r"^(regex|choice)|/([A-Za-z$]+|patternProperties/.*)$"
+    if keyword and "`" not in error.what and not re.search(last, error.where):
         found.append("a keyword")
     if not error.hint:
         found.append("a remedy")
