@@ -9,7 +9,7 @@ from http.client import HTTPException
 
 from guided_plugin.diagnose.machine import Finding
 from guided_plugin.errors import printable
-from guided_plugin.hosts.vllm.telling import STATE, STATE_QUERY
+from guided_plugin.hosts.vllm.headers import STATE, STATE_QUERY
 
 SECONDS = 30.0
 """How long an answer may take: engines answer between two steps. Chosen, not

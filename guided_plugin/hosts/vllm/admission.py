@@ -48,14 +48,16 @@ from guided_plugin.hosts.vllm.common import (
     refused_unseen,
     settings_of,
 )
-from guided_plugin.hosts.vllm.patches import note_version
-from guided_plugin.hosts.vllm.questions import (
+from guided_plugin.hosts.vllm.headers import tell_unenforced
+from guided_plugin.hosts.vllm.health import (
     Health,
     ask_all,
     in_background,
     wait_for,
 )
+from guided_plugin.hosts.vllm.patches import note_version
 from guided_plugin.hosts.vllm.reasoning import Reasoning
+from guided_plugin.hosts.vllm.refusals import refused
 from guided_plugin.hosts.vllm.specs import LEFT, Admitted, Asked, Specs
 from guided_plugin.spec import check_room, packed
 from guided_plugin.spec.triggers import nearest
@@ -217,15 +219,11 @@ class Gate:
                             self.room(admitted, one, prompt)
                 return carried
         except TimeoutError:
-            raise telling.refused(self.late(), request_id, params[0]) from None
+            late = f"the spec was not ready within {self.patience:g} s"
+            error = BusyError(late, hint="try again")
+            raise refused(error, request_id, params[0]) from None
         except GuidedError as error:
-            raise telling.refused(error, request_id, params[0]) from error
-
-    def late(self) -> BusyError:
-        """The error of a request whose spec was not ready in time."""
-        return BusyError(
-            f"the spec was not ready within {self.patience:g} s", hint="try again"
-        )
+            raise refused(error, request_id, params[0]) from error
 
     @property
     def patience(self) -> float:
@@ -336,7 +334,7 @@ class Gate:
                     stops, where="stop_token_ids", text=False, named=admitted.named
                 )
             if admitted.unenforced:
-                telling.tell_unenforced(admitted.unenforced)
+                tell_unenforced(admitted.unenforced)
             carried.structured_outputs = None
         return carried
 

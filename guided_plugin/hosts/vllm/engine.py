@@ -38,17 +38,17 @@ from guided_plugin.hosts.vllm.common import (
     vocabulary_of,
 )
 from guided_plugin.hosts.vllm.failures import AT_ONCE, OWN, Ledger, Left
-from guided_plugin.hosts.vllm.hold import NEEDED, Needed
-from guided_plugin.hosts.vllm.logits import GuidedRequest, StepHooks
-from guided_plugin.hosts.vllm.names import REQUEST_LIMITS, Part, When
-from guided_plugin.hosts.vllm.patches import broken, patch
-from guided_plugin.hosts.vllm.questions import (
+from guided_plugin.hosts.vllm.health import (
     ENGINES,
     engine_of,
     in_background,
     offer_methods,
     wait_for,
 )
+from guided_plugin.hosts.vllm.hold import NEEDED, Needed
+from guided_plugin.hosts.vllm.logits import GuidedRequest, StepHooks
+from guided_plugin.hosts.vllm.names import REQUEST_LIMITS, Part, When
+from guided_plugin.hosts.vllm.patches import broken, patch
 from guided_plugin.hosts.vllm.turns import SKIPPED
 from guided_plugin.metrics import Growth, Times
 from guided_plugin.pipeline.pipeline import StepPipeline

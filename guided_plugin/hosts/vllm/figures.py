@@ -21,7 +21,7 @@ from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import METRICS
-from guided_plugin.hosts.vllm.questions import ask_all
+from guided_plugin.hosts.vllm.health import ask_all
 from guided_plugin.metrics import BUCKETS, COUNTERS, HELP, TIMES
 
 _log = logging.getLogger(__name__)

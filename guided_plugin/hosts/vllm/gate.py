@@ -21,14 +21,14 @@ from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.admission import REASONING, Ahead, gate_of
 from guided_plugin.hosts.vllm.common import GUIDED
+from guided_plugin.hosts.vllm.headers import RetryAfter
+from guided_plugin.hosts.vllm.health import Health, ask_all, offer_methods
 from guided_plugin.hosts.vllm.hold import check_ready
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import parameters, patch
-from guided_plugin.hosts.vllm.places import note
-from guided_plugin.hosts.vllm.questions import Health, ask_all, offer_methods
 from guided_plugin.hosts.vllm.reasoning import Said
+from guided_plugin.hosts.vllm.refusals import note, refusal, refused
 from guided_plugin.hosts.vllm.specs import LEFT, Admitted
-from guided_plugin.hosts.vllm.telling import refusal, refused
 
 _COMPLETION = "cmpl-"
 """Begins the ids of requests of /v1/completions."""
@@ -254,7 +254,7 @@ def init_entrypoints_middleware(original: Any) -> Any:
     def replaced(args: Any, app: Any, *more: Any, **kwargs: Any) -> None:
         sys.setswitchinterval(_SWITCH_SECONDS)
         original(args, app, *more, **kwargs)
-        app.add_middleware(telling.RetryAfter, state=partial(state_of, app))
+        app.add_middleware(RetryAfter, state=partial(state_of, app))
 
     return replaced
 

@@ -28,10 +28,10 @@ from guided_plugin.hosts.vllm.common import (
     refused_unseen,
     rust_frontend,
 )
+from guided_plugin.hosts.vllm.health import engine_of
 from guided_plugin.hosts.vllm.names import Part
 from guided_plugin.hosts.vllm.patches import broken
-from guided_plugin.hosts.vllm.questions import engine_of
-from guided_plugin.hosts.vllm.telling import refusal
+from guided_plugin.hosts.vllm.refusals import refusal
 from guided_plugin.hosts.vllm.turns import SKIPPED, turns_of
 
 _log = logging.getLogger(__name__)

@@ -655,7 +655,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         Name(
             "vllm.v1.worker.gpu_worker:Worker.compile_or_warm_up_model",
             begins=("self",),
-            wrapper="questions:wait_ready",
+            wrapper="health:wait_ready",
             when=When.WORKERS,
             why="waits at its end for the grammar worker, a minute at most",
         ),

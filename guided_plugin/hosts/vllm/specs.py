@@ -36,7 +36,7 @@ from guided_plugin.errors import (
 from guided_plugin.grammar.base import least_tokens
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import GUIDED, read_spec, vocabulary_of
-from guided_plugin.hosts.vllm.places import placed_in
+from guided_plugin.hosts.vllm.refusals import placed
 from guided_plugin.spec import OutputSpec, packed
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 from guided_plugin.spec.output_spec import spec_bytes
@@ -216,7 +216,7 @@ class Specs:
             raise error
         with self._lock:  # one line for a spec, though several requests may wait for it
             if asked.key is None or self._admitted.get(asked.key) is not LEFT:
-                told, _ = placed_in(error, None, asked.form)
+                told, _ = placed(error, None, asked.form)
                 _log.warning("left to vLLM's own structured output: %s", told.reason)
             return self._remember(asked, LEFT)
 

@@ -15,11 +15,12 @@ from vllm.v1.engine.core_client import AsyncMPClient, DPLBAsyncMPClient
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from guided_plugin.errors import RequestError
-from guided_plugin.hosts.vllm import figures, questions, telling
+from guided_plugin.hosts.vllm import figures, telling
+from guided_plugin.hosts.vllm import health as vllm_health
 from guided_plugin.hosts.vllm.common import HEALTH, METRICS, RETRY_AFTER
 from guided_plugin.hosts.vllm.figures import GuidedStatLogger
 from guided_plugin.hosts.vllm.gate import process_outputs
-from guided_plugin.hosts.vllm.questions import Health, ask_all
+from guided_plugin.hosts.vllm.health import Health, ask_all
 
 
 class Recorder:
@@ -108,7 +109,7 @@ def test_the_figures_name_each_engine(monkeypatch):
 
 def test_a_client_that_has_changed_is_told(monkeypatch):
     monkeypatch.setattr(
-        questions, "broken", lambda part: RequestError(f"no {part.value}")
+        vllm_health, "broken", lambda part: RequestError(f"no {part.value}")
     )
     llm, _ = frontend(DPLBAsyncMPClient, ANSWERS)
     with pytest.raises(RequestError, match="data-parallel front"):
@@ -119,7 +120,7 @@ def test_an_engine_that_is_well_is_asked_again_after_a_failure_alone(monkeypatch
     now = [100.0]
     asked = []
     answers = [""]
-    monkeypatch.setattr(questions, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(vllm_health, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def collective_rpc(method):
         asked.append(method)

@@ -16,10 +16,10 @@ from vllm_support import SMALL, TAKES_OVER, config, engine_request, parallel, pa
 
 import guided_plugin as gp
 from guided_plugin import errors
+from guided_plugin.hosts.vllm import admission, telling
 from guided_plugin.hosts.vllm import common as vllm_common
 from guided_plugin.hosts.vllm import patches as vllm_contract
 from guided_plugin.hosts.vllm import specs as vllm_specs
-from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import options_of
 from guided_plugin.hosts.vllm.names import Name, Part
@@ -126,7 +126,7 @@ def test_types_and_typed_specs_are_specs():
 
 def test_what_an_operator_leaves_unenforced_goes_with_the_request(monkeypatch):
     told = []
-    monkeypatch.setattr(telling, "tell_unenforced", told.append)
+    monkeypatch.setattr(admission, "tell_unenforced", told.append)
     monkeypatch.setattr(
         telling.listener, "admitted", lambda backend, keywords: told.append(keywords)
     )

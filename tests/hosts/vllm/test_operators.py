@@ -13,7 +13,7 @@ import openai
 from vllm_server import metrics_of
 
 from guided_plugin.diagnose.server import ask
-from guided_plugin.hosts.vllm.telling import UNENFORCED
+from guided_plugin.hosts.vllm.headers import UNENFORCED
 
 FINE = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
 MESSAGES = [{"role": "user", "content": "Write a record"}]

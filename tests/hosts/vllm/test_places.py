@@ -35,8 +35,7 @@ from guided_plugin.hosts.vllm.gate import (
     process_inputs,
     serve_tokens,
 )
-from guided_plugin.hosts.vllm.places import note
-from guided_plugin.hosts.vllm.telling import refusal
+from guided_plugin.hosts.vllm.refusals import note, refusal
 
 FINE = {"type": "object", "properties": {"a": {"type": "string"}}}
 BAD = {"type": "object", "properties": {"age": {"type": "text"}}}
@@ -499,7 +498,7 @@ def test_options_that_no_grammar_survives_are_refused_with_their_name(
     ):
         with pytest.raises(RequestError) as caught:
             asyncio.run(gate.admit_async(params))
-        told = telling.refusal(caught.value, params)
+        told = refusal(caught.value, params)
         assert str(told).startswith(f"{place}: ")
         assert told.parameter == place
 

@@ -20,7 +20,7 @@ from vllm.v1.worker.worker_base import WorkerBase
 from vllm_support import VOCABULARY, config, runner_config, runner_params
 
 import guided_plugin as gp
-from guided_plugin.hosts.vllm import questions as vllm_ready
+from guided_plugin.hosts.vllm import health as vllm_ready
 from guided_plugin.hosts.vllm import specs as vllm_specs
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import GUIDED

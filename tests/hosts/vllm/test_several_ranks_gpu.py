@@ -25,7 +25,7 @@ from worker_runs import gone, until
 
 from benchmarks.one_gpu import ONE_GPU
 from guided_plugin.demo import MODEL_DIR
-from guided_plugin.hosts.vllm.questions import ENGINES, engine_of
+from guided_plugin.hosts.vllm.health import ENGINES, engine_of
 
 pytestmark = [
     pytest.mark.gpu,

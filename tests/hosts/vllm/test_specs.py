@@ -39,6 +39,7 @@ from guided_plugin.hosts.vllm.common import (
 from guided_plugin.hosts.vllm.gate import add_request, add_request_async
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import patch
+from guided_plugin.hosts.vllm.refusals import refusal
 from guided_plugin.hosts.vllm.specs import LEFT
 from guided_plugin.spec import unpacked
 from guided_plugin.spec.triggers import Trigger
@@ -289,7 +290,7 @@ def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fa
             errors.BusyError, match=r"3 specs are compiling or w.*compile_queue"
         ) as caught:
             await bad
-        assert telling.refusal(caught.value).http_status == 503
+        assert refusal(caught.value).http_status == 503
         slow[0].cancel()  # a client that hangs up
         compiler.go_on.set()
         carried = await asyncio.gather(*slow[1:])

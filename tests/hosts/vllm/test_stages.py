@@ -15,7 +15,7 @@ from vllm_games import SPECS, Request, V2DraftGame, V2Game, played
 from vllm_support import WIDTH, runner_config, runner_params
 
 import guided_plugin as gp
-from guided_plugin.hosts.vllm import questions as worker_methods
+from guided_plugin.hosts.vllm import health as worker_methods
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")

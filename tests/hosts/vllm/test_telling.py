@@ -25,19 +25,19 @@ import guided_plugin as gp
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import BusyError, RequestError, SpecError
 from guided_plugin.hosts.vllm import figures
-from guided_plugin.hosts.vllm import questions as vllm_health
+from guided_plugin.hosts.vllm import health as vllm_health
 from guided_plugin.hosts.vllm import telling as noted
-from guided_plugin.hosts.vllm.names import When
-from guided_plugin.hosts.vllm.patches import patch
-from guided_plugin.hosts.vllm.questions import Health
-from guided_plugin.hosts.vllm.telling import (
+from guided_plugin.hosts.vllm.headers import (
+    STATE,
     RetryAfter,
-    engine_line,
-    frontend_line,
-    refusal,
     tell_unenforced,
     unavailable,
 )
+from guided_plugin.hosts.vllm.health import Health
+from guided_plugin.hosts.vllm.names import When
+from guided_plugin.hosts.vllm.patches import patch
+from guided_plugin.hosts.vllm.refusals import refusal, refused
+from guided_plugin.hosts.vllm.telling import engine_line, frontend_line
 
 try:
     from vllm.entrypoints.common.cli_args import make_arg_parser
@@ -221,18 +221,18 @@ def test_a_server_says_whether_it_is_on_where_it_is_asked(client, reason, health
         input_processor=processor, collective_rpc=collective_rpc
     )
     asked = client.get("/version?guided")
-    assert json.loads(asked.headers[noted.STATE]) == {
+    assert json.loads(asked.headers[STATE]) == {
         "version": gp.__version__,
         "take_over": True,
         "off": says,
     }
     assert asked.json() == client.get("/version").json()
     for path in ("/version", "/version?other", "/ours?guided"):
-        assert noted.STATE not in client.get(path).headers
+        assert STATE not in client.get(path).headers
 
 
 def test_a_server_without_an_engine_says_so(client):
-    state = json.loads(client.get("/version?guided").headers[noted.STATE])
+    state = json.loads(client.get("/version?guided").headers[STATE])
     assert state == {"version": gp.__version__, "off": "this server has no engine"}
 
 
@@ -301,8 +301,8 @@ def test_requests_are_counted_by_backend_and_outcome(listening):
             "llguidance", ["uniqueItems"]
         ),
         ("none", "left"): lambda: noted.left("one"),
-        ("none", "refused"): lambda: noted.refused(SpecError("wrong"), "one"),
-        ("none", "busy"): lambda: noted.refused(BusyError("full"), "two"),
+        ("none", "refused"): lambda: refused(SpecError("wrong"), "one"),
+        ("none", "busy"): lambda: refused(BusyError("full"), "two"),
         ("none", "failed"): lambda: noted.listener.failed(),
     }
     unenforced = listening("unenforced_total", keyword="uniqueItems")
@@ -408,7 +408,7 @@ def test_a_token_limit_is_named_as_the_parameter():
 
 def test_a_refusal_has_the_clients_id_and_is_one_line(caplog):
     with caplog.at_level(logging.INFO, "guided_plugin.requests"):
-        noted.refused(SpecError("wrong\nhere", where="#/type"), "cmpl-\x1b[31m\nmine")
+        refused(SpecError("wrong\nhere", where="#/type"), "cmpl-\x1b[31m\nmine")
     assert caplog.messages == [
         r"request cmpl-\x1b[31m\nmine: refused: #/type: wrong\nhere"
     ]
@@ -445,7 +445,7 @@ def test_handlers_of_vllm_are_taken_where_there_are_no_others(monkeypatch):
     assert ours.handlers == [handler]
     ours._cache.clear()
     logging.getLogger("guided_plugin.requests")._cache.clear()
-    noted.refused(SpecError("wrong"), "one")
+    refused(SpecError("wrong"), "one")
     assert out.getvalue().startswith("INFO 2")
     assert out.getvalue().count("request one: refused: wrong") == 1
 

@@ -1,30 +1,39 @@
-"""Where in a client's request a spec is: errors name the place that the client wrote.
+"""Errors of a request as vLLM's own: its server answers with status 400, or 503 where
+there was no room. They name the place that the client wrote.
 
 vLLM makes one constraint of `response_format`, `structured_outputs` and tools. What the
 client wrote is in it unchanged, so its place is found by comparing values along the
-path of an error. Imports nothing of vLLM.
+path of an error. Imports vLLM lazily.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, NamedTuple
 
 from guided_plugin.errors import (
     GrammarError,
     GuidedError,
+    PipelineError,
     PluginError,
     RequestError,
     SpecError,
+    printable,
 )
+from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import EXTRA, GUIDED, constraint
+from guided_plugin.hosts.vllm.headers import LEAST, unavailable
 from guided_plugin.hosts.vllm.names import CONSTRAINTS
 from guided_plugin.spec.forms import KINDS, WHOLE, read
 from guided_plugin.spec.references import pointer_steps
+
+_log = logging.getLogger("guided_plugin.requests")
 
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _FIELDS = (
@@ -106,19 +115,51 @@ def _tools(tools: Any, field: str, only: str | None) -> Iterator[tuple[str, Any]
                 yield f"{place}#/$defs/{name}", value
 
 
-def placed(error: GuidedError, params: Any) -> tuple[GuidedError, str | None]:
-    """An error of a request with these params, told with its place in what the client
-    wrote, and the field of that, for `param`; no field where it is not about what the
-    client wrote."""
+def refusal(error: GuidedError, params: Any = None) -> Exception:
+    """The error of a request with these params as vLLM's own, which its server answers
+    with status 400, or 503 where there was no room."""
+    # nothing is wrong with the request; a place may be free soon
+    if isinstance(error, PipelineError):
+        return unavailable(str(error), LEAST)
     form = (getattr(params, "extra_args", None) or {}).get(GUIDED)
-    return placed_in(error, form, constraint(params))
+    told, field = placed(error, form, constraint(params))
+    translated: Exception = _validation_error()(str(told), parameter=field)
+    return translated
 
 
-def placed_in(
+@cache
+def _validation_error() -> Any:
+    """vLLM's class for a message that begins with its place: vLLM's own writes the
+    parameter behind it."""
+    from vllm.exceptions import VLLMValidationError
+
+    return type(
+        "GuidedValidationError",
+        (VLLMValidationError,),
+        {"__str__": lambda self: self.args[0]},
+    )
+
+
+def refused(error: GuidedError, request_id: Any, params: Any = None) -> Exception:
+    """The same for a frontend's request, noted in its log and its metrics."""
+    translated = refusal(error, params)
+    _log.info(
+        "request %s: refused: %s",
+        printable(request_id or "without an id", 200),
+        translated,
+    )
+    telling.listener.refused(
+        type(error).__name__, "busy" if isinstance(error, PipelineError) else "refused"
+    )
+    return translated
+
+
+def placed(
     error: GuidedError, form: Any, theirs: Any
 ) -> tuple[GuidedError, str | None]:
-    """The same for a request that has a `form` of this package, or one of vLLM's
-    own."""
+    """An error of a request that has a `form` of this package, or one of vLLM's own,
+    told with its place in what the client wrote, and the field of that, for `param`; no
+    field where it is not about what the client wrote."""
     asking = _asking.get()
     where = error.where
     if where == EXTRA:

@@ -1,4 +1,4 @@
-"""What frontends ask of engines, and waits at a start. Both sides; imports vLLM lazily.
+"""Whether engines can guide, as frontends ask them, and waits at a start. Both sides; imports vLLM lazily.
 
 `offer_methods` gives vLLM's workers the methods that others reach through
 `collective_rpc`: `ask_all` asks every engine behind a frontend, `Health` remembers what
@@ -24,6 +24,7 @@ from typing import Any
 from guided_plugin.grammar.native import native
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import HEALTH, RETRY_AFTER, samples
+from guided_plugin.hosts.vllm.headers import unavailable
 from guided_plugin.hosts.vllm.names import Part, When
 from guided_plugin.hosts.vllm.patches import broken, patch
 
@@ -135,7 +136,7 @@ class Health:
 
     def _raise(self) -> None:
         what = f"guided requests cannot be served now: {self._refusal}"
-        raise telling.unavailable(what, self._until - time.monotonic())
+        raise unavailable(what, self._until - time.monotonic())
 
 
 def offer_methods() -> None:
