@@ -1,5 +1,5 @@
 """Regular expressions as trees: one dialect, ECMA 262 with its `u` flag. Depends on
-errors.
+errors and categories.
 
 Every construct means what the dialect says or is refused, with its place. Refused are
 those that describe no regular language (backreferences, word boundaries, lookbehind)
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from guided_plugin.errors import UnsupportedSpecError, shown
+from guided_plugin.spec.categories import CATEGORIES, characters_of
 
 MAX_CODE = sys.maxunicode
 
@@ -149,7 +150,6 @@ def parse(pattern: str) -> Node:
 
 _ESCAPE_IT = "put a backslash before it if it is meant literally"
 _NOT_REGULAR = "write the pattern without it: grammars express regular languages only"
-_NO_PROPERTY = r"write its characters as ranges, as in [A-Za-z\u00c0-\u024f]"
 _OTHER_DIALECT = "patterns are regular expressions of ECMA 262; write it in its syntax"
 
 _QUANTIFIER = re.compile(r"[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\}")
@@ -158,6 +158,7 @@ _NEARLY = re.compile(r"\{\s*(?:[0-9]+\s*(?:,\s*[0-9]*\s*)?|,\s*[0-9]*\s*)\}")
 _GROUP = re.compile(r"\((?:\?(?::|=|!|P?<[A-Za-z_$][A-Za-z0-9_$]*>)|(?!\?))")
 _HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|u\{([0-9A-Fa-f]+)\}")
 _LOW_SURROGATE = re.compile(r"\\u([dD][c-fC-F][0-9A-Fa-f]{2})")
+_CATEGORY = re.compile(r"[pP]\{(?:(?:General_Category|gc)=)?(\w+)\}")
 _POSIX = re.compile(r"\[[:.=][^\]]*[:.=]\]")
 
 _CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11}
@@ -304,7 +305,7 @@ class _Parser:
             return _one(ord(rest))
         self.at = start
         if rest in "pP":
-            self.refuse("a property of Unicode", _NO_PROPERTY)
+            return self.category(rest == "P")
         if rest in "xuc":
             return _one(self.code())
         if rest == "0" or (in_class and rest.isdigit()):
@@ -316,6 +317,18 @@ class _Parser:
                 f"\\{rest}, which ECMA 262 does not have,", _OTHERS_ESCAPES[rest]
             )
         return self.refuse(f"the unknown escape \\{rest}", _OTHER_DIALECT)
+
+    def category(self, negated: bool) -> Characters:
+        """The characters of a general category of Unicode, or all others."""
+        found = _CATEGORY.match(self.pattern, self.at + 1)
+        if found is None or found[1] not in CATEGORIES:
+            self.refuse(
+                "an unknown property",
+                r"known are general categories, as in \p{Lu}; write others as ranges, as in [\u0370-\u03ff]",
+            )
+        self.at = found.end()
+        ranges = characters_of(CATEGORIES[found[1]])
+        return Characters(complement(ranges) if negated else ranges)
 
     def code(self) -> int:
         control = self.pattern[self.at + 2 : self.at + 3]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from guided_plugin.keywords import Draft, subschemas
@@ -21,12 +21,11 @@ ROOT = "guided://schema"
 
 
 class LostReferenceError(Exception):
-    """A reference to nothing. `where`: whether it is the document or the place that
-    isn't there."""
+    """A reference to nothing."""
 
-    def __init__(self, where: Literal["document", "place"]) -> None:
-        super().__init__(where)
-        self.where = where
+    def __init__(self, what: str, hint: str) -> None:
+        super().__init__(what)
+        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +76,19 @@ class References:
             schema, path = self._anchors[address, fragment]
             return Target(schema, address, path)
         if address not in self._resources:
-            raise LostReferenceError("document")
+            raise LostReferenceError(
+                "lies outside this schema, and references are never fetched",
+                "put that schema under $defs and refer to it as #/$defs/Name",
+            )
         schema, path = self._resources[address]
         for start, outer, prefix in ((schema, address, path), (self.root, ROOT, ())):
             found = self._follow(start, fragment, self._base(start, outer), prefix)
             if found is not None:
                 return Target(*found)
-        raise LostReferenceError("place")
+        raise LostReferenceError(
+            "points at nothing in this schema",
+            "references start at the root, for example #/$defs/Name",
+        )
 
     def _find(self) -> None:
         """Every `$id` and anchor, the outer ones first."""

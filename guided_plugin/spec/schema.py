@@ -277,16 +277,8 @@ def _check_reference(
     try:
         references.resolve(reference, references.base_of(node))
     except LostReferenceError as error:
-        if error.where == "place" or reference.startswith("#"):
-            raise SpecError(
-                f"{shown(reference)} points at nothing in this schema",
-                where=pointer(path),
-                hint="references start at the root, for example #/$defs/Name",
-            ) from None
         raise SpecError(
-            f"{shown(reference)} lies outside this schema, and references are never fetched",
-            where=pointer(path),
-            hint="put that schema under $defs and refer to it as #/$defs/Name",
+            f"{shown(reference)} {error}", where=pointer(path), hint=error.hint
         ) from None
 
 

@@ -82,7 +82,7 @@ def _alike(emitter: Emitter, constraint: Array, index: int) -> tuple[Symbol, ...
 def _item(emitter: Emitter, constraint: Array, index: int) -> Symbol:
     """The item at an index, with its mark."""
     if constraint.unique:
-        return emitter.compared(constraint)
+        return emitter.compared(constraint, index)
     return emitter.marked(emitter.value(constraint.at(index)), PLAIN)
 
 
@@ -134,16 +134,16 @@ def _distinct(emitter: Emitter, constraint: Array) -> Symbol:
     """Scalars that must differ in a way that the grammar can't remember: tokens that
     would repeat one are taken out of its masks."""
     emitter.distinct = True
-    for keyword, used in (
-        ("contains", constraint.contains),
-        ("prefixItems", constraint.prefix_length),
-    ):
-        if used:
-            raise emitter.incomparable(
-                constraint, f"it stands next to `{keyword}`", "leave one of the two out"
-            )
+    if constraint.contains:
+        raise emitter.incomparable(
+            constraint, "it stands next to `contains`", "leave one of the two out"
+        )
     symbol = _sequence(emitter, constraint)
     least = constraint.shortest
+    if least > 1 and constraint.prefix_length:
+        raise emitter.incomparable(
+            constraint, "it stands next to `prefixItems` and `minItems`"
+        )
     count = 0
     for alternatives in emitter.algebra.shape(constraint.at(0)).values():
         # Alternatives of one type may have values in common.

@@ -97,14 +97,10 @@ class Document:
         try:
             return self._references.resolve(reference, base)
         except LostReferenceError as error:
-            if error.where == "place":
-                what = "points at nothing"
-                hint = "write it as #/$defs/Name"
-            else:
-                what = "to another document is never fetched"
-                hint = "copy it into $defs"
-            what = f"$ref {what}: {shown(reference)}"
-            raise UnsupportedSpecError(what, where=pointer(path), hint=hint) from None
+            what = f"{shown(reference)} {error}"
+            raise UnsupportedSpecError(
+                what, where=pointer(path), hint=error.hint
+            ) from None
 
     def place(
         self, *keywords: str, weigh: Callable[[Any], int] = lambda value: 0

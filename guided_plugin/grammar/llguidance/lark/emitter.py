@@ -64,7 +64,7 @@ CONTROL = 257
 MARKS = range(258, 320)
 """The marks of that vocabulary."""
 CHANGING = 1
-"""The bit of items of arrays that have none of their own."""
+"""The bit of items that may be something else each time, or have none of their own."""
 PLAIN = 2
 """The bit of items that need not differ."""
 
@@ -160,9 +160,10 @@ class Emitter:
             self._values[literals] = symbol
         return symbol
 
-    def compared(self, array: Array) -> Symbol:
-        """The item of an array whose items must differ: equal ones have one text."""
-        shape = self.algebra.shape(array.at(0))
+    def compared(self, array: Array, index: int) -> Symbol:
+        """The item at an index of an array whose items must differ: equal ones have one
+        text."""
+        shape = self.algebra.shape(array.at(index))
         if shape["array"] or shape["object"]:
             raise self.incomparable(
                 array,
@@ -171,7 +172,9 @@ class Emitter:
             )
         scalars = [one for alternatives in shape.values() for one in alternatives]
         symbols = [(self._constraint(one, compared=True),) for one in scalars]
-        return self.marked(self.grammar.rule(*symbols), self._mark_of(array))
+        alike = index >= array.prefix_length
+        mark = self._mark_of(array) if alike else CHANGING
+        return self.marked(self.grammar.rule(*symbols), mark)
 
     def marked(self, symbol: Symbol, bit: int) -> Symbol:
         """A symbol with a mark before it, by its bit."""
