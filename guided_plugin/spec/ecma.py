@@ -1,5 +1,5 @@
 """Regular expressions as trees: one dialect, ECMA 262 with its `u` flag. Depends on
-errors and categories.
+errors.
 
 Every construct means what the dialect says or is refused, with its place. Refused are
 those that describe no regular language (backreferences, word boundaries, lookbehind)
@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import re
 import sys
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import NoReturn
 
 from guided_plugin.errors import UnsupportedSpecError, shown
-from guided_plugin.spec.categories import CATEGORIES, characters_of
 
 MAX_CODE = sys.maxunicode
 
@@ -121,6 +122,15 @@ ANY = Characters(complement(()))
 DOT = Characters(complement(_LINE_ENDS))
 
 
+@cache
+def _characters_of(category: str) -> Ranges:
+    """The code points of a general category of Unicode; half a second for each, once."""
+    short = _CATEGORIES[category]
+    codes = range(MAX_CODE + 1)
+    found = (c for c in codes if unicodedata.category(chr(c)).startswith(short))
+    return complement(complement((code, code) for code in found))
+
+
 def meet(ranges: Ranges, others: Ranges) -> Ranges:
     """The code points that lie in both."""
     both = ((max(a, low), min(b, high)) for a, b in ranges for low, high in others)
@@ -158,6 +168,18 @@ _NEARLY = re.compile(r"\{\s*(?:[0-9]+\s*(?:,\s*[0-9]*\s*)?|,\s*[0-9]*\s*)\}")
 _GROUP = re.compile(r"\((?:\?(?::|=|!|P?<[A-Za-z_$][A-Za-z0-9_$]*>)|(?!\?))")
 _HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|u\{([0-9A-Fa-f]+)\}")
 _LOW_SURROGATE = re.compile(r"\\u([dD][c-fC-F][0-9A-Fa-f]{2})")
+_NAMES = """
+L:Letter Lu:Uppercase_Letter Ll:Lowercase_Letter Lt:Titlecase_Letter Lm:Modifier_Letter Lo:Other_Letter
+M:Mark Mn:Nonspacing_Mark Mc:Spacing_Mark Me:Enclosing_Mark N:Number Nd:Decimal_Number Nl:Letter_Number
+No:Other_Number P:Punctuation Pc:Connector_Punctuation Pd:Dash_Punctuation Ps:Open_Punctuation
+Pe:Close_Punctuation Pi:Initial_Punctuation Pf:Final_Punctuation Po:Other_Punctuation S:Symbol
+Sm:Math_Symbol Sc:Currency_Symbol Sk:Modifier_Symbol So:Other_Symbol Z:Separator Zs:Space_Separator
+Zl:Line_Separator Zp:Paragraph_Separator C:Other Cc:Control Cf:Format Co:Private_Use Cn:Unassigned
+"""
+_CATEGORIES = {
+    name: pair.partition(":")[0] for pair in _NAMES.split() for name in pair.split(":")
+}
+"""The short name of each general category by both of its names."""
 _CATEGORY = re.compile(r"[pP]\{(?:(?:General_Category|gc)=)?(\w+)\}")
 _POSIX = re.compile(r"\[[:.=][^\]]*[:.=]\]")
 
@@ -306,7 +328,7 @@ class _Parser:
         self.at = start
         if rest in "pP":
             return self.category(rest == "P")
-        if rest in "xuc":
+        if rest in "xu":
             return _one(self.code())
         if rest == "0" or (in_class and rest.isdigit()):
             self.refuse("an octal escape", r"write it as \x and two digits")
@@ -321,26 +343,22 @@ class _Parser:
     def category(self, negated: bool) -> Characters:
         """The characters of a general category of Unicode, or all others."""
         found = _CATEGORY.match(self.pattern, self.at + 1)
-        if found is None or found[1] not in CATEGORIES:
+        if found is None or found[1] not in _CATEGORIES:
             self.refuse(
                 "an unknown property",
                 r"known are general categories, as in \p{Lu}; write others as ranges, as in [\u0370-\u03ff]",
             )
         self.at = found.end()
-        ranges = characters_of(CATEGORIES[found[1]])
+        ranges = _characters_of(found[1])
         return Characters(complement(ranges) if negated else ranges)
 
     def code(self) -> int:
-        control = self.pattern[self.at + 2 : self.at + 3]
-        if self.startswith("\\c") and control.isascii() and control.isalpha():
-            self.at += 3
-            return ord(control) % 32
         found = _HEX.match(self.pattern, self.at + 1)
         code = int(found[found.lastindex or 0], 16) if found else MAX_CODE + 1
         if found is None or code > MAX_CODE:
             self.refuse(
                 "a broken escape",
-                r"\x takes two digits, \u four, or more in { }; \c takes a letter",
+                r"\x takes two digits, \u four, or more in { }",
             )
         self.at = found.end()
         low = _LOW_SURROGATE.match(self.pattern, self.at)

@@ -16,7 +16,6 @@ from guided_plugin.keywords import (
     ASSERTIONS,
     KEYWORDS,
     draft_of,
-    idle_reason,
     subschemas,
 )
 from guided_plugin.spec.references import LostReferenceError, References
@@ -85,7 +84,6 @@ def check_schema(schema: Any) -> None:
                     complaint[0], where=pointer((*path, keyword)), hint=complaint[1]
                 )
         if not path:
-            _check_bounds(node)
             if "x-guidance" in node:
                 what = (
                     "switches how one backend reads the schema, which is not supported"
@@ -233,16 +231,6 @@ def crossed_bounds(node: Mapping[str, Any]) -> Complaint:
                 f"lower {low} or raise {high}",
             )
     return None
-
-
-def _check_bounds(node: Mapping[str, Any]) -> None:
-    # An error where nothing else is left: only at the root, since other schemas need
-    # not be used.
-    complaint = crossed_bounds(node)
-    if complaint and isinstance(node.get("type"), str):
-        low = complaint[0].split()[0]
-        if not idle_reason(node, low, draft_of(node)):
-            raise SpecError(complaint[0], where=pointer((low,)), hint=complaint[1])
 
 
 _MOST_STEPS = 10_000_000

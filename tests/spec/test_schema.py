@@ -67,18 +67,6 @@ def test_well_formed_schemas_pass(schema):
     check_schema({"properties": {"a": schema}})
 
 
-def test_crossed_bounds_count_only_where_they_are_read():
-    crossed = {"type": "integer", "minimum": 3, "maximum": 1, "$ref": "#/definitions/a"}
-    for draft in ("draft-04", "draft-06", "draft-07"):
-        named = {
-            "$schema": f"http://json-schema.org/{draft}/schema#",
-            "definitions": {"a": {}},
-        }
-        check_schema(named | crossed)
-    with pytest.raises(SpecError, match="is above"):
-        check_schema({"$defs": {"a": {}}} | crossed | {"$ref": "#/$defs/a"})
-
-
 @pytest.mark.parametrize(("schema", "where", "what", "hint"), TABLES["malformed"])
 def test_malformed_schemas_are_refused_with_place_and_way_out(
     schema, where, what, hint

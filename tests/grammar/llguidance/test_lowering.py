@@ -123,7 +123,11 @@ UNSATISFIABLE = json.loads(r"""[
     {"type": "integer", "multipleOf": 6, "not": {"multipleOf": 3}},
     {"type": "number", "multipleOf": 3, "not": {"type": "integer"}},
     {"const": 1e+23, "not": {"const": 100000000000000000000000}},
-    {"type": "number", "exclusiveMinimum": 5, "maximum": 5}
+    {"type": "number", "exclusiveMinimum": 5, "maximum": 5},
+    {"type": "string", "minLength": 3, "maxLength": 2},
+    {"type": "array", "minItems": 3, "maxItems": 2},
+    {"type": "object", "minProperties": 3, "maxProperties": 2},
+    {"type": "integer", "minimum": 3, "maximum": 2}
 ]""")
 
 

@@ -135,9 +135,7 @@ def _distinct(emitter: Emitter, constraint: Array) -> Symbol:
     would repeat one are taken out of its masks."""
     emitter.distinct = True
     if constraint.contains:
-        raise emitter.incomparable(
-            constraint, "it stands next to `contains`", "leave one of the two out"
-        )
+        raise emitter.incomparable(constraint, "it stands next to `contains`")
     symbol = _sequence(emitter, constraint)
     least = constraint.shortest
     if least > 1 and constraint.prefix_length:

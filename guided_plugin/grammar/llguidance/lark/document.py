@@ -97,9 +97,8 @@ class Document:
         try:
             return self._references.resolve(reference, base)
         except LostReferenceError as error:
-            what = f"{shown(reference)} {error}"
             raise UnsupportedSpecError(
-                what, where=pointer(path), hint=error.hint
+                f"{shown(reference)} {error}", where=pointer(path), hint=error.hint
             ) from None
 
     def place(

@@ -172,8 +172,7 @@ class Emitter:
             )
         scalars = [one for alternatives in shape.values() for one in alternatives]
         symbols = [(self._constraint(one, compared=True),) for one in scalars]
-        alike = index >= array.prefix_length
-        mark = self._mark_of(array) if alike else CHANGING
+        mark = CHANGING if index < array.prefix_length else self._mark_of(array)
         return self.marked(self.grammar.rule(*symbols), mark)
 
     def marked(self, symbol: Symbol, bit: int) -> Symbol:
