@@ -307,11 +307,12 @@ def _near_end(raw: Raw) -> Iterator[Row]:
 
 
 def _closing(raw: Raw) -> Iterator[Row]:
-    yield ("real schemas", "outputs", "valid", "schemas without a known end")
-    counts = raw["counts"]
-    yield tuple(
-        counts[key] for key in ("schemas", "outputs", "valid", "no end was found")
-    )
+    yield ("tokenizer", "real schemas", "outputs", "valid", "told unprotected")
+    for run in raw["runs"]:
+        counts = run["counts"]
+        ended = sum(counts.get(key, 0) for key in ("valid", "invalid", "cut by length"))
+        told = len(run["told"])
+        yield run["tokenizer"], counts["schemas"], ended, counts["valid"], told
 
 
 def _at_rest(raw: Raw) -> Iterator[Row]:
@@ -474,7 +475,7 @@ TABLES = {
     "compiles": Table("2026-11-29-maskbench-paired", _compiles),
     "generate": Table("2026-11-22-transformers-h200-b", _generate, _MEDIANS),
     "near-end": Table("2026-11-26-near-end-b-h100", _near_end, _MEDIANS),
-    "closing": Table("2026-11-26-closing-e-cpu", _closing, _COUNTED),
+    "closing": Table("2026-11-30-closing-cpu", _closing, _COUNTED),
     "attacks": Table("2026-11-23-attacks-cpu", _attacks),
     # docs/security.md
     "drip": Table("2026-11-29-drip-cpu", _drip),

@@ -90,7 +90,13 @@ def test_raw_files_name_their_command_date_and_versions():
 RAW = {
     "date": "2026-11-29",
     "environment": {"versions": {}},
-    "counts": {"schemas": 1133, "outputs": 64, "valid": 63, "no end was found": 0},
+    "runs": [
+        {
+            "tokenizer": "one",
+            "counts": {"schemas": 1133, "valid": 63, "cut by length": 1},
+            "told": [],
+        }
+    ],
 }
 TABLE = "<!-- table closing -->\n<!-- end -->\n"
 
@@ -109,7 +115,7 @@ def test_a_table_is_written_from_its_raw_file(readme):
         readme.write_text(readme.read_text().replace(old, new))
         assert list(figures.errors(readme)) == [figures.STALE]
         readme.write_text(figures.written(readme))
-        assert "\n| 1,133 | 64 | 63 | 0 |\n" in readme.read_text()
+        assert "\n| one | 1,133 | 64 | 63 | 0 |\n" in readme.read_text()
         assert list(figures.errors(readme)) == []
 
 
