@@ -207,7 +207,7 @@ def test_a_spec_that_does_not_compile_is_an_error(byte_compiler):
 
 
 def test_a_completion_that_is_not_found_is_told(byte_compiler):
-    spec = gp.OutputSpec.grammar("start: /[a-z]{700}/", "lark")
+    spec = gp.OutputSpec.grammar("start: /[a-z]{7000}/", "lark")
     found = gp.explain_output(byte_compiler, spec, "a")
     assert found.ending.text is None
     assert found.ending.why == "nothing was found"
