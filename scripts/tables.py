@@ -487,9 +487,9 @@ TABLES = {
     "maskbench-pinned": Table(
         "2026-11-30-conformance-maskbench-b", _maskbench, _COUNTED
     ),
-    "suite": Table("2026-11-29-conformance-suite", _suite, _COUNTED),
-    "suite-refused": Table("2026-11-29-conformance-suite", _refused_keywords, _COUNTED),
-    "formats": Table("2026-11-29-conformance-formats", _formats, _COUNTED),
+    "suite": Table("2026-11-30-conformance-suite", _suite, _COUNTED),
+    "suite-refused": Table("2026-11-30-conformance-suite", _refused_keywords, _COUNTED),
+    "formats": Table("2026-11-30-conformance-formats", _formats, _COUNTED),
     "fuzz": Table("2026-11-29-conformance-fuzz", _fuzz, _COUNTED),
 }
 """By the name that stands at the table's place in a page."""
