@@ -59,7 +59,7 @@ class Endings:
         that a client wrote in Lark."""
         self.spelling = spelling
         self._rules = rules
-        self._told: Latest[tuple[Place, int | None, int], tuple[tuple[int, ...], ...]]
+        self._told: Latest[tuple[Place, int | None, int], list[bytes]]
         self._told = Latest(MEMO_BYTES)
 
     @cached_property
@@ -189,27 +189,21 @@ class Endings:
 
     def told(
         self, place: Place | None, most: int, token: int | None = None
-    ) -> tuple[tuple[int, ...], ...]:
+    ) -> Iterator[tuple[int, ...]]:
         """So many endings, at most, that rules tell of a place; of one that is a token
-        further."""
+        further. The shortest comes first, and is mostly the only one that is asked
+        for."""
         if self.follower is None or place is None:
-            return ()
+            return
         key = place, token, most
         known = self._told.get(key)
         if known is None:
             if token is not None:
                 place = self.follower.after(place, self.spelling.text(token))
-            known = tuple(self._tokens(self.follower.endings(place)[:most]))[::-1]
-            size = ENTRY_BYTES + sum(64 + 8 * len(tokens) for tokens in known)
+            known = self.follower.endings(place)[:most]
+            size = ENTRY_BYTES + sum(64 + len(text) for text in known)
             self._told.put(key, known, size)
-        return known
-
-    def _tokens(self, texts: list[bytes]) -> Iterator[tuple[int, ...]]:
-        """Texts in tokens, the last first: most are an end of a longer one."""
-        whole = self.spelling.spelled(b"")
-        for text in reversed(texts):
-            if not whole.text.endswith(text):
-                whole = self.spelling.spelled(text)
-            tokens = whole.tokens(len(whole.text) - len(text))
+        for text in known:
+            tokens = self.spelling.spelled(text).tokens()
             if tokens is not None:
                 yield tokens
