@@ -40,7 +40,7 @@ def _hook(name: str, argument: str) -> Callable[[Plugins, Any], None]:
             raise
         except Exception as error:
             raise PluginError(
-                f"failed: {error!r}", **_blame(self._culprit(name, error))
+                f"{name} failed: {error!r}", **_blame(self._culprit(name, error))
             ) from error
 
     return call
@@ -143,7 +143,8 @@ class Plugins:
         except pluggy.PluginValidationError as error:
             name = self._manager.get_name(error.plugin)
             raise PluginError(
-                f"implements an unknown hook: {error}", **_blame(name)
+                f"implements an {error}; guided_plugin.hookspecs has all hooks",
+                **_blame(name),
             ) from error
 
     def _collect(self, hook: str, into: dict[str, Any], plugin: str | None) -> None:

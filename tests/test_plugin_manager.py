@@ -91,7 +91,7 @@ def test_a_hook_that_raises_is_named():
     loaded = gp.Plugins(entry_points=False)
     loaded.register(Plugin(), "clumsy")
     loaded.register(Refuses(), "refuses")
-    with pytest.raises(PluginError, match=r"'clumsy'.*oops"):
+    with pytest.raises(PluginError, match=r"'clumsy': post_sampling failed: .*oops"):
         loaded.post_sampling(gp.DecodeStep(0, []))
     with pytest.raises(errors.RequestError, match="mine"):
         loaded.after_stop_criteria(gp.DecodeStep(0, []))

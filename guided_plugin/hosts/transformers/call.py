@@ -132,9 +132,14 @@ class GenerateCall:
     def errors(self) -> dict[int, GuidedError]:
         """Rows that failed, as of all that was sampled, and why. Waits for the
         grammars."""
-        if self._run is not None and not self._closed:
+        if self._run is None:
+            raise PipelineError(
+                "no generate call has used these arguments: what was generated is unguided",
+                hint="pass them to model.generate; continuous batching ignores them",
+            )
+        if not self._closed:
             self._run.judge(self._run.requests)
-        return {} if self._run is None else dict(self._run.errors)
+        return dict(self._run.errors)
 
     def complete(self) -> dict[int, bool]:
         """For each guided row, whether its output ended as its grammar allows."""

@@ -72,7 +72,8 @@ class GenerateKwargs(dict[str, Any]):
 
     @property
     def errors(self) -> dict[int, GuidedError]:
-        """By row of the output, why what it holds is not what its spec asks for."""
+        """By row of the output, why what it holds is not what its spec asks for. Raises
+        PipelineError where no `generate` call has used these arguments."""
         return self.call.errors
 
     @property

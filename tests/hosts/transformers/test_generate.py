@@ -201,12 +201,13 @@ def test_processors_that_forbid_all_that_the_grammar_allows(
             **kwargs,
         )
     assert rows[0, 0] == STOP
-    assert list(kwargs.errors) == [0]
-    assert "forbid every token" in kwargs.errors[0].what
-    assert kwargs.errors[0].where
-    assert kwargs.errors[0].hint
+    ((row, error),) = kwargs.errors.items()
+    assert row == 0
+    assert "forbid every token" in error.what
+    assert error.where
+    assert error.hint
     (said,) = caplog.messages
-    assert said.startswith(f"request {kwargs.errors[0].request_id}: ")
+    assert said.startswith(f"request {error.request_id}: ")
     recheck(vocabulary, [None, None, SPECS[1]], rows)
 
 
@@ -287,10 +288,12 @@ def test_a_processor_alone_is_an_error(tokenizer, model, guide, reuse):
 
 
 def test_a_criterion_alone_is_an_error(tokenizer, model, guide):
-    criteria = guide.generate_kwargs(SPECS)["stopping_criteria"]
-    with pytest.raises(PipelineError, match="without its logits processor") as caught:
-        generate(model, encoded(tokenizer, PROMPTS), stopping_criteria=criteria)
-    assert caught.value.hint
+    kwargs = guide.generate_kwargs(SPECS)
+    del kwargs["logits_processor"]
+    with pytest.raises(PipelineError, match=r"without its logits processor \("):
+        generate(model, encoded(tokenizer, PROMPTS), **kwargs)
+    with pytest.raises(PipelineError, match=r"unguided \(.*continuous batching"):
+        _ = kwargs.errors
 
 
 # What can't be guided
