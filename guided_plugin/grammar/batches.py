@@ -108,7 +108,9 @@ class RunningRequest:
     def charge(self) -> None:
         """A mask of its own is there. After the last one that it is watched for it is
         known what they take: some are cheap, others not."""
-        self.watched -= self.watched > 0
+        if not self.watched:
+            return
+        self.watched -= 1
         if not self.watched:
             cost = self.spent / _WATCHED
             self.cost = cost if cost > _ROW_SECONDS else 0.0

@@ -123,12 +123,11 @@ DOT = Characters(complement(_LINE_ENDS))
 
 
 @cache
-def _characters_of(category: str) -> Ranges:
-    """The code points of a general category of Unicode; half a second for each, once."""
-    short = _CATEGORIES[category]
-    codes = range(MAX_CODE + 1)
-    found = (c for c in codes if unicodedata.category(chr(c)).startswith(short))
-    return complement(complement((code, code) for code in found))
+def _runs() -> list[re.Match[str]]:
+    """Code points in a row of one general category, with its two letters for each; 0.2
+    s, once."""
+    categories = map(unicodedata.category, map(chr, range(MAX_CODE + 1)))
+    return list(re.finditer(r"(..)\1*", "".join(categories)))
 
 
 def meet(ranges: Ranges, others: Ranges) -> Ranges:
@@ -349,8 +348,10 @@ class _Parser:
                 r"known are general categories, as in \p{Lu}; write others as ranges, as in [\u0370-\u03ff]",
             )
         self.at = found.end()
-        ranges = _characters_of(found[1])
-        return Characters(complement(ranges) if negated else ranges)
+        short = _CATEGORIES[found[1]]
+        runs = (run.span() for run in _runs() if run[1].startswith(short))
+        others = complement((low // 2, end // 2 - 1) for low, end in runs)
+        return Characters(others if negated else complement(others))
 
     def code(self) -> int:
         found = _HEX.match(self.pattern, self.at + 1)
