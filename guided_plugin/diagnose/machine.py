@@ -21,6 +21,7 @@ from guided_plugin.errors import (
     GuidedError,
     MissingPackageError,
     PipelineError,
+    UnsupportedSpecError,
 )
 from guided_plugin.ipc import processors
 from guided_plugin.plugins import Plugins
@@ -187,6 +188,8 @@ def _compiles(compiler: Any, name: str) -> Finding:
             compiler.compile(OutputSpec.grammar(_EBNF, backend=name))
         else:
             compiler.compile(OutputSpec.json_schema(_SCHEMA, backend=name))
+    except UnsupportedSpecError as error:  # of third parties: they take other kinds
+        return Finding("unknown", f"{name} is not tried: {_text(error)}")
     except Exception as error:  # a native library may raise anything
         hint = error.hint if isinstance(error, GuidedError) else ""
         return Finding(

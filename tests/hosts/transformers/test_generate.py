@@ -213,10 +213,9 @@ def test_processors_that_forbid_all_that_the_grammar_allows(
 
 def test_stop_strings(tokenizer, vocabulary, model, guide):
     kwargs = guide.generate_kwargs(SPECS[0])
-    inputs = encoded(tokenizer, PROMPTS)
     rows = generate(
         model,
-        inputs,
+        encoded(tokenizer, PROMPTS),
         tokenizer=tokenizer,
         stop_strings=['"kind"'],
         do_sample=True,
