@@ -10,6 +10,7 @@ tensors.
               with drafts: a mask and a token for each position, the drafts themselves; see `Shape.drafts`
     times     [TOKEN_DEPTH]  when a step was planned, accepted, filled    both -> statistics
     closures  [max_slots]    which request of the slot failed, and why    worker -> engine
+    slow      [max_slots]    what the masks of a slow request cost        worker -> engine
 
 The file has no name (O_TMPFILE), so nothing remains however the processes end; the
 worker gets it as a file descriptor. Its pages are reserved when it is made: a full file
