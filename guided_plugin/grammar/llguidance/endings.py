@@ -10,7 +10,7 @@ then what leaves least open. So the same text has the same ending everywhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 from guided_plugin.grammar.base import MaskArray
@@ -41,6 +41,9 @@ TOLD = 64
 right at nine places of ten."""
 TOLD_BEHIND = 8
 """The same behind a token that may come next, and where items must be distinct."""
+_SPELLED = 1_000
+"""Tokens of endings behind a move that count as one more: each byte takes 1 us, a move
+0.1 ms."""
 MEMO_BYTES = 1 << 17
 """Of the endings that are remembered for a grammar."""
 _CLIENT_REACH = 64
@@ -150,41 +153,43 @@ class Endings:
         most = TOLD if at.distinct is None else TOLD_BEHIND
         text = b""
         moves = 0
-        while moves < _MOVES:
+        while True:
             ahead: tuple[LLGuidanceMatcher, Place | None, bytes] | None = None
-            for piece in self._pieces(at, place):
-                moves += 1
+            rest = next(self.told(place, 1), ())
+            for piece in self._pieces(at, rest):
+                moves += 1 + most * len(rest) // _SPELLED
+                if moves > _MOVES:
+                    return None
                 moved = at.fork()
-                if piece[0] == CONTROL_BYTE:
-                    took = moved.accept(int(piece[1:-1]))
-                else:
-                    took = moved.accept_text(piece)
-                if not took:
+                if not (
+                    moved.accept(int(piece[1:-1]))
+                    if piece[0] == CONTROL_BYTE
+                    else moved.accept_text(piece)
+                ):
                     continue
                 after = self.after(place, piece)
                 proven = self._proven(moved, after, most)
                 if proven is not None:
-                    rest = b"".join(map(self.spelling.text, proven))
-                    return self.spelling.spelled(text + piece + rest).tokens()
+                    end = b"".join(map(self.spelling.text, proven))
+                    return self.spelling.spelled(text + piece + end).tokens()
                 ahead = ahead or (moved, after, piece)
             if ahead is None:
                 return None
             at, place, piece = ahead
             text += piece
-        return None
 
-    def _pieces(self, at: LLGuidanceMatcher, place: Place | None) -> list[bytes]:
-        """What may come next, the most likely first."""
+    def _pieces(self, at: LLGuidanceMatcher, rest: Sequence[int]) -> list[bytes]:
+        """What may come next, the most likely first. `rest`: an ending that rules
+        tell."""
         row = at.row()
         allowed = self.spelling.bytes_in(row)
         found = [bytes([byte]) for byte in one_of_each(allowed, _FEW)]
         found.sort(key=lambda one: (_LAST.find(one), _ORDER.find(one) % 256))
         if b'"' in found and len(allowed) >= _FREE:
             found.insert(0, b'"')
-        for tokens in self.told(place, 1):
-            first = self.spelling.text(tokens[0])[:1]
-            if first in found:
-                found.insert(0, first)
+        first = self.spelling.text(rest[0])[:1] if rest else b""
+        if first in found:
+            found.insert(0, first)
         return [*map(control_text, self.spelling.controls_in(row)), *found]
 
     def told(

@@ -381,10 +381,16 @@ def test_a_backend_that_tells_no_ends_compiles_and_that_is_told(compiler, caplog
 
 
 def test_a_spec_whose_end_is_not_found_compiles_and_that_is_told(compiler):
-    spec = OutputSpec.grammar("start: /[a-z]{7000}/", "lark")
+    # Of each move a long text would be spelled several times.
+    spec = OutputSpec.json_schema(
+        """{"required": ["a", "b"], "properties": {"b": {"const": "%s"}, "a": {
+        "type": "array", "items": {"type": "string"}, "minItems": 8,
+        "uniqueItems": true}}, "type": "object"}"""
+        % ("x" * 1500)
+    )
     grammar = compiler.compile(spec)
     assert grammar.shortest is None
     assert "with llguidance no end of its outputs" in why_unprotected(grammar)
     table = table_of(compiler, spec, 3)
     assert table.requests[0].closing is None
-    assert len(mask_of(table)) > 20
+    assert mask_of(table)
