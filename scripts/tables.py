@@ -116,20 +116,19 @@ def _ratio(found: Sequence[Raw], base: Raw) -> str:
 
 
 def _steps_in_short(raw: Raw) -> Iterator[Row]:
+    """The sizes that were measured with every engine."""
     figures = _all(raw["figures"], executor="uni", schema="real-world")
     bases = _all(raw["figures"], executor="uni", way="unguided")
-    sizes = sorted({figure["rows"] for figure in figures})
+    sizes = [one["rows"] for one in _all(figures, engine="plugin")]
     yield ("a guided run by an unguided one", *(f"{rows} rows" for rows in sizes))
     for engine, name in _ENGINES.items():
-        found = {one["rows"]: one for one in _all(figures, engine=engine)}
         cells = []
         for rows in sizes:
-            if rows in found:
-                base = _one(bases, engine=engine, rows=rows)
-                runs = [ms / base["ms_per_step"] for ms in found[rows]["all_ms"][1:]]
-                cells.append(_between(found[rows]["ratio"], runs))
-        if cells:
-            yield (name, *cells, *("-" for _ in sizes[len(cells) :]))
+            found = _one(figures, engine=engine, rows=rows)
+            base = _one(bases, engine=engine, rows=rows)
+            runs = [ms / base["ms_per_step"] for ms in found["all_ms"][1:]]
+            cells.append(_between(found["ratio"], runs))
+        yield (name, *cells)
 
 
 def _job(raw: Raw) -> Iterator[Row]:
