@@ -173,7 +173,7 @@ class Endings:
                     end = b"".join(map(self.spelling.text, proven))
                     return self.spelling.spelled(text + piece + end).tokens()
                 ahead = ahead or (moved, after, piece)
-            if ahead is None:
+            if not ahead:
                 return None
             at, place, piece = ahead
             text += piece

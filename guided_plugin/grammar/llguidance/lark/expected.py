@@ -45,6 +45,9 @@ ends may be missed. Chosen, not measured."""
 _LONGEST_REST = 40
 """Bytes of what may be left of a pattern's text. Chosen, not measured."""
 
+_LONGEST_TAIL = 8_000
+"""Bytes of an ending that is told: as many are spelled in 10 ms, and for each of 64."""
+
 
 @dataclass(slots=True, eq=False)
 class Expected:
@@ -98,8 +101,7 @@ class Follower:
                 continue
             tail = self._tail(expected.behind)
             if tail is not None:
-                begun = place.text[start:]
-                for rest in self._rests(expected.symbol, begun):
+                for rest in self._rests(expected.symbol, place.text[start:]):
                     texts[rest + tail] = None
         return sorted(texts, key=len)
 
@@ -240,18 +242,18 @@ class Follower:
                     yield each[start:]
 
     def _tail(self, expected: Expected | None) -> bytes | None:
-        """The shortest text of a whole list."""
-        parts = []
+        """The shortest text of a whole list, unless that is too long."""
+        whole = b""
         while expected is not None:
             if expected.text is None:
                 expected.text = self.shortest.of_symbol(
                     expected.symbol, expected.parameter
                 )
-            if expected.text is None:
+            if expected.text is None or len(whole) > _LONGEST_TAIL:
                 return None
-            parts.append(expected.text)
+            whole += expected.text
             expected = expected.behind
-        return b"".join(parts)
+        return whole
 
 
 def _applied(argument: str, parameter: int) -> int:
