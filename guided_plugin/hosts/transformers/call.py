@@ -96,6 +96,11 @@ class GenerateCall:
                 self.refused[place] = error
         self.specs = tuple(specs)
 
+    def __del__(self) -> None:
+        unused = self._run is None and not self._closed
+        if unused and any(getattr(self, "specs", ())):
+            _log.warning("%s", _unused())
+
     # A step: `process` before the tokens are sampled, `append` after
 
     def process(self, processor: object, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -133,10 +138,7 @@ class GenerateCall:
         """Rows that failed, as of all that was sampled, and why. Waits for the
         grammars."""
         if self._run is None:
-            raise PipelineError(
-                "no generate call has used these arguments: what was generated is unguided",
-                hint="pass them to model.generate; continuous batching ignores them",
-            )
+            raise _unused()
         if not self._closed:
             self._run.judge(self._run.requests)
         return dict(self._run.errors)
@@ -446,3 +448,10 @@ class Run:
             )
         # Another criterion ended the row (a stop string, say): what follows is padding.
         return None
+
+
+def _unused() -> PipelineError:
+    return PipelineError(
+        "no generate call has used these arguments: what was generated is unguided",
+        hint="pass them to model.generate; continuous batching ignores them",
+    )

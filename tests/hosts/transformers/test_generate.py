@@ -1,6 +1,7 @@
 """`Guide.generate_kwargs`: what comes out of `generate` is what the specs say, whatever
 the call is like."""
 
+import gc
 import logging
 
 import pytest
@@ -286,13 +287,18 @@ def test_a_processor_alone_is_an_error(tokenizer, model, guide, reuse):
     assert "generate_kwargs" in caught.value.hint
 
 
-def test_a_criterion_alone_is_an_error(tokenizer, model, guide):
+def test_a_criterion_alone_is_an_error(tokenizer, model, guide, caplog):
     kwargs = guide.generate_kwargs(SPECS)
     del kwargs["logits_processor"]
     with pytest.raises(PipelineError, match=r"without its logits processor \("):
         generate(model, encoded(tokenizer, PROMPTS), **kwargs)
     with pytest.raises(PipelineError, match=r"unguided \(.*continuous batching"):
         _ = kwargs.errors
+    caplog.clear()
+    del kwargs
+    gc.collect()
+    (said,) = caplog.messages
+    assert "what was generated is unguided" in said
 
 
 # What can't be guided
