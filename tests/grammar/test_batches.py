@@ -130,10 +130,12 @@ def grammar_of(name, *, bounded=False):
     return Grammar(SPEC, "scripted", name, 0, 0.0, bounded=bounded)
 
 
-def table_of(slow, names, *, bounded=False):
+def table_of(slow, names, *, bounded=False, longest=0.2):
     """A table, and the specs that it refuses from now on."""
     refused = []
-    table = GrammarTable(VOCABULARY, 0.1, 0.2, lambda spec, error: refused.append(spec))
+    table = GrammarTable(
+        VOCABULARY, 0.1, longest, lambda spec, error: refused.append(spec)
+    )
     for slot, name in enumerate(names):
         table.add(slot, name, SPEC, grammar_of(name, bounded=bounded), slow)
     return table, refused
@@ -226,7 +228,7 @@ def test_after_a_slow_call_for_all_the_request_that_takes_too_long_fails(slow):
 
 def test_whose_masks_take_long_is_found_out_and_forgotten(slow):
     """One that is cheap in between changes nothing."""
-    table, _ = table_of(slow, "xyz", bounded=True)
+    table, _ = table_of(slow, "xyz", bounded=True, longest=60.0)
 
     def filled(seconds, times):
         slow.work = lambda name, what: spin(seconds if name == "y" else 0.0)
@@ -246,7 +248,7 @@ def test_whose_masks_take_long_is_found_out_and_forgotten(slow):
 def test_many_cheap_rows_and_single_long_masks_are_not_slow(slow, bounded):
     """All of them together take longer than a step has for masks."""
     names = [str(number) for number in range(40)]
-    table, _ = table_of(slow, names, bounded=bounded)
+    table, _ = table_of(slow, names, bounded=bounded, longest=60.0)
     turn = []
     slow.work = lambda name, what: spin(0.001 if name in turn else 0.0003)
     for turn[:] in names:
@@ -256,7 +258,7 @@ def test_many_cheap_rows_and_single_long_masks_are_not_slow(slow, bounded):
 
 
 def test_what_an_end_takes_counts(slow):
-    table, _ = table_of(slow, "xyz", bounded=True)
+    table, _ = table_of(slow, "xyz", bounded=True, longest=60.0)
     closing = SimpleNamespace(restrict=lambda *_: spin(0.02), due=-1, led=0)
     table.requests[1].closing = closing
     table.regroup()

@@ -113,6 +113,8 @@ class Closing:
     def _found(self, matcher: LLGuidanceMatcher, last: int, most: int) -> Ending | None:
         """An ending, of at most so many tokens if one is known. `last`: the token behind
         the ending that was found before."""
+        if matcher.complete:
+            return ()
         before = self.ending
         likely = () if before is None else self._likely(last, before)
         told = self.endings.told(self.place, TOLD)
@@ -124,7 +126,7 @@ class Closing:
             found.append(ending)
         if found:
             return min(found, key=len)
-        return self.endings.behind(matcher, self.place)
+        return self.endings.led(matcher, self.place)
 
     def _kept(
         self, matcher: LLGuidanceMatcher, ending: Ending, most: int, row: MaskArray

@@ -62,7 +62,7 @@ class Endings:
         that a client wrote in Lark."""
         self.spelling = spelling
         self._rules = rules
-        self._told: Latest[tuple[Place, int | None, int], list[bytes]]
+        self._told: Latest[tuple[Place, int | None, int], tuple[tuple[int, ...], ...]]
         self._told = Latest(MEMO_BYTES)
 
     @cached_property
@@ -135,7 +135,7 @@ class Endings:
         """Tokens after which a stop token may come; None where none are known. The
         matcher stays where it is."""
         proven = self._proven(matcher, place)
-        return self._led(matcher, place) if proven is None else proven
+        return self.led(matcher, place) if proven is None else proven
 
     def _proven(
         self, matcher: LLGuidanceMatcher, place: Place | None, most: int = TOLD
@@ -145,9 +145,7 @@ class Endings:
             return ()
         return next(filter(matcher.ends_with, self.told(place, most)), None)
 
-    def _led(
-        self, at: LLGuidanceMatcher, place: Place | None
-    ) -> tuple[int, ...] | None:
+    def led(self, at: LLGuidanceMatcher, place: Place | None) -> tuple[int, ...] | None:
         """An ending to which masks lead, up to where rules tell it."""
         # Most of those that rules tell repeat an item.
         most = TOLD if at.distinct is None else TOLD_BEHIND
@@ -155,7 +153,7 @@ class Endings:
         moves = 0
         while True:
             ahead: tuple[LLGuidanceMatcher, Place | None, bytes] | None = None
-            rest = next(self.told(place, 1), ())
+            rest = next(iter(self.told(place, 1)), ())
             for piece in self._pieces(at, rest):
                 moves += 1 + most * len(rest) // _SPELLED
                 if moves > _MOVES:
@@ -194,21 +192,27 @@ class Endings:
 
     def told(
         self, place: Place | None, most: int, token: int | None = None
-    ) -> Iterator[tuple[int, ...]]:
+    ) -> tuple[tuple[int, ...], ...]:
         """So many endings, at most, that rules tell of a place; of one that is a token
-        further. The shortest comes first, and is mostly the only one that is asked
-        for."""
+        further."""
         if self.follower is None or place is None:
-            return
+            return ()
         key = place, token, most
         known = self._told.get(key)
         if known is None:
             if token is not None:
                 place = self.follower.after(place, self.spelling.text(token))
-            known = self.follower.endings(place)[:most]
-            size = ENTRY_BYTES + sum(64 + len(text) for text in known)
+            known = tuple(self._tokens(self.follower.endings(place)[:most]))[::-1]
+            size = ENTRY_BYTES + sum(64 + 8 * len(tokens) for tokens in known)
             self._told.put(key, known, size)
-        for text in known:
-            tokens = self.spelling.spelled(text).tokens()
+        return known
+
+    def _tokens(self, texts: list[bytes]) -> Iterator[tuple[int, ...]]:
+        """Texts in tokens, the last first: most are an end of a longer one."""
+        whole = self.spelling.spelled(b"")
+        for text in reversed(texts):
+            if not whole.text.endswith(text):
+                whole = self.spelling.spelled(text)
+            tokens = whole.tokens(len(whole.text) - len(text))
             if tokens is not None:
                 yield tokens
