@@ -251,7 +251,7 @@ def test_many_cheap_rows_and_single_long_masks_are_not_slow(slow, bounded):
     table, _ = table_of(slow, names, bounded=bounded, longest=60.0)
     turn = []
     slow.work = lambda name, what: spin(0.001 if name in turn else 0.0003)
-    for turn[:] in names:
+    for turn[:] in zip(names, strict=True):
         masks(table)
         assert sum(request.watched > 0 for request in table.requests.values()) <= 4
     assert not any(table.slow.values())
