@@ -470,14 +470,14 @@ TABLES = {
     "tools": Table("2026-11-29-answers-tools-h200", _answers("calls")),
     "small-answers": Table("2026-11-28-answers-smollm2-cpu", _small_answers),
     "forced-text": Table("2026-11-27-replay-matrix-h100", _forced, _PAIRS),
-    "first-tokens": Table("2026-11-29-first-cpu", _first),
+    "first-tokens": Table("2026-11-30-first-cpu", _first),
     "compiles": Table("2026-11-29-maskbench-paired", _compiles),
     "generate": Table("2026-11-22-transformers-h200-b", _generate, _MEDIANS),
     "near-end": Table("2026-11-26-near-end-b-h100", _near_end, _MEDIANS),
     "closing": Table("2026-11-30-closing-cpu", _closing, _COUNTED),
     "attacks": Table("2026-11-23-attacks-cpu", _attacks),
     # docs/security.md
-    "drip": Table("2026-11-29-drip-cpu", _drip),
+    "drip": Table("2026-11-30-drip-cpu", _drip),
     # docs/operations.md
     "at-rest": Table("2026-11-26-at-rest-cpu", _at_rest),
     "soak": Table("2026-11-23-soak-server-b-cpu", _soak),

@@ -40,7 +40,7 @@ _REPLAY = 1.5
 _REPLAY_SECONDS = 1.0
 """Of processor time, for that of one which runs."""
 
-_WATCHED = 4
+_WATCHED = 2
 """Masks of a request by itself, after one that took too long. Where 256 rows of strings
 with bounded lengths begin, one mask in a hundred takes that long, and the next does
 not."""
