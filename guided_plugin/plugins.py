@@ -28,6 +28,8 @@ BUILTIN_PLUGINS = {
     "llguidance": "guided_plugin.grammar.llguidance.backend",
 }
 
+T = TypeVar("T")
+
 
 def _hook(name: str, argument: str) -> Callable[[Plugins, Any], None]:
     """A method that calls a hook with one call of pluggy. On failure alone the culprit
@@ -44,9 +46,6 @@ def _hook(name: str, argument: str) -> Callable[[Plugins, Any], None]:
             ) from error
 
     return call
-
-
-T = TypeVar("T")
 
 
 class Plugins:

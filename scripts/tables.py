@@ -110,9 +110,13 @@ def _steps(raw: Raw) -> Iterator[Row]:
 def _ratio(found: Sequence[Raw], base: Raw) -> str:
     if not found:
         return "-"
-    figure = found[0]
+    return f"{found[0]['steady_ratio']:.3f} / {_whole(found[0], base)}"
+
+
+def _whole(figure: Raw, base: Raw) -> str:
+    """Whole runs, by the unguided ones of the same engine and size."""
     runs = [ms / base["ms_per_step"] for ms in figure["all_ms"][1:]]
-    return f"{figure['steady_ratio']:.3f} / {_between(figure['ratio'], runs)}"
+    return _between(figure["ratio"], runs)
 
 
 def _steps_in_short(raw: Raw) -> Iterator[Row]:
@@ -122,13 +126,11 @@ def _steps_in_short(raw: Raw) -> Iterator[Row]:
     sizes = [one["rows"] for one in _all(figures, engine="plugin")]
     yield ("a guided run by an unguided one", *(f"{rows} rows" for rows in sizes))
     for engine, name in _ENGINES.items():
-        cells = []
-        for rows in sizes:
-            found = _one(figures, engine=engine, rows=rows)
-            base = _one(bases, engine=engine, rows=rows)
-            runs = [ms / base["ms_per_step"] for ms in found["all_ms"][1:]]
-            cells.append(_between(found["ratio"], runs))
-        yield (name, *cells)
+        pairs = (
+            [_one(some, engine=engine, rows=rows) for some in (figures, bases)]
+            for rows in sizes
+        )
+        yield (name, *(_whole(*pair) for pair in pairs))
 
 
 def _job(raw: Raw) -> Iterator[Row]:
