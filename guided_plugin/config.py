@@ -55,10 +55,6 @@ class SpecLimits:
     """Most JSON values of one spec: objects, arrays, texts, numbers."""
     max_spec_depth: int = 200
     """Deepest nesting of a schema's own JSON, and of a pattern's groups."""
-    max_enum: int = 20_000
-    """Most values of one enum, or texts of one choice."""
-    max_spec_properties: int = 5_000
-    """Most properties of one object, or definitions of one schema."""
     max_repetition: int = 1_000_000
     """Largest length bound, and most characters of a pattern with its repetitions
     written out."""

@@ -160,9 +160,9 @@ def test_a_compiler_without_a_config_reads_the_environment(
     monkeypatch, byte_vocabulary
 ):
     vocabulary = byte_vocabulary
-    monkeypatch.setenv(ENVIRONMENT_VARIABLE, '{"max_enum": 2}')
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, '{"max_nodes": 2}')
     for compiler in (gp.GrammarCompiler(vocabulary), shared_compiler(vocabulary)):
-        with pytest.raises(gp.GuidedError, match="max_enum"):
+        with pytest.raises(gp.GuidedError, match="max_nodes"):
             compiler.compile(gp.OutputSpec.choice(["a", "b", "c"]))
     given = gp.GrammarCompiler(vocabulary, config=GuidedConfig())
     assert given.compile(gp.OutputSpec.choice(["a", "b", "c"]))

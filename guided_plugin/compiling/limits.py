@@ -9,21 +9,17 @@ own (pool.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from guided_plugin.config import BOUNDS, GuidedConfig, SpecLimits
 from guided_plugin.errors import CompileLimitError
 from guided_plugin.keywords import KEYWORDS
 from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.schema import pointer, schemas_of_tag, walk
+from guided_plugin.spec.references import pointer
+from guided_plugin.spec.schema import schemas_of_tag, walk
 from guided_plugin.spec.telling import told
 
-_MEMBERS = frozenset(
-    name
-    for name, keyword in KEYWORDS.items()
-    if keyword.value.startswith("named schemas")
-)
 _LENGTHS = frozenset(
     name for name, keyword in KEYWORDS.items() if keyword.value == "count"
 )
@@ -66,7 +62,7 @@ _ENTANGLING = frozenset(
             "patternProperties",
             "propertyNames",
         ),
-        *("minProperties", "maxProperties", "$id", "$anchor", "$dynamicAnchor"),
+        *("minProperties", "maxProperties"),
     }
 )
 
@@ -145,13 +141,7 @@ def _check(spec: OutputSpec, config: GuidedConfig) -> None:
             raise _over(name, bound, "", "max_repetition", config.max_repetition, name)
     if spec.kind in ("regex", "grammar"):
         _check_pattern(spec.text, config, spec.kind)
-    elif spec.kind == "choice":
-        count = len(spec.document())
-        if count > config.max_enum:
-            raise _over(
-                "a choice", count, "texts", "max_enum", config.max_enum, "choice"
-            )
-    elif spec.kind in ("json_schema", "structural_tag"):
+    elif spec.kind != "json_object":
         document = spec.document()
         nodes, is_deeper = _measured(document, config.max_spec_depth)
         if nodes > config.max_nodes:
@@ -160,10 +150,12 @@ def _check(spec: OutputSpec, config: GuidedConfig) -> None:
             )
         if is_deeper:
             raise _too_deep("is", config, spec.kind)
-        whole = [("", document)]
-        for place, schema in (
-            whole if spec.kind == "json_schema" else schemas_of_tag(document)
-        ):
+        schemas: Iterable[tuple[str, Any]] = ()
+        if spec.kind == "json_schema":
+            schemas = [("", document)]
+        elif spec.kind == "structural_tag":
+            schemas = schemas_of_tag(document)
+        for place, schema in schemas:
             for path, node in walk(schema):
                 if isinstance(node, dict):
                     _check_schema(node, config, place, path)
@@ -297,37 +289,13 @@ def _check_schema(
     place: str,
     path: tuple[str | int, ...],
 ) -> None:
-    size: float
     for key, value in node.items():
-        if key == "enum":
-            what = "an enum"
-            size = len(value)
-            unit = "values"
-            option = "max_enum"
-        elif key in _LENGTHS:
+        where = _where(place, *path, key)
+        if key in _LENGTHS and value > config.max_repetition:
             what = f"`{key}`"
-            size = value
-            unit = ""
-            option = "max_repetition"
-        elif key in _MEMBERS:
-            what = f"`{key}`"
-            size = len(value)
-            unit = "members"
-            option = "max_spec_properties"
-        elif key == "pattern":
-            _check_pattern(value, config, _where(place, *path, key))
-            continue
-        else:
-            continue
-        if size > getattr(config, option):
-            raise _over(
-                what,
-                size,
-                unit,
-                option,
-                getattr(config, option),
-                _where(place, *path, key),
-            )
+            raise _over(what, value, "", "max_repetition", config.max_repetition, where)
+        if key == "pattern":
+            _check_pattern(value, config, where)
         if key == "patternProperties":
             for source in value:
                 _check_pattern(source, config, _where(place, *path, key, source))
@@ -359,11 +327,10 @@ def _is_small_free_text(tag: Any) -> bool:
 def _is_small_schema(document: Any) -> bool:
     branches = 0
     patterns = ""
-    for path, node in walk(document):
+    for _, node in walk(document):
         if not isinstance(node, dict):
             continue
-        # The `$id` of a whole document only names it.
-        if not _ENTANGLING.isdisjoint(node if path else node.keys() - {"$id"}):
+        if not _ENTANGLING.isdisjoint(node):
             return False
         branches += len(node.get("anyOf", ())) + ("$ref" in node)
         longest = max(map(node.__getitem__, _LENGTHS.intersection(node)), default=0)

@@ -15,7 +15,7 @@ from guided_plugin.diagnose.refusals import refusals, refused_keyword
 from guided_plugin.errors import GuidedError, SpecError
 from guided_plugin.grammar.base import Grammar, why_unprotected
 from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.schema import pointer
+from guided_plugin.spec.references import pointer
 from guided_plugin.spec.uses import KeywordUse, misspelt, schemas_of, uses_of
 
 _STRING_OR_BETWEEN = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n]+|[,:]')

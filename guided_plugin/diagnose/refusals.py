@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from guided_plugin.errors import GuidedError
 from guided_plugin.keywords import ASSERTIONS
-from guided_plugin.spec.references import Path
-from guided_plugin.spec.schema import pointer, walk
+from guided_plugin.spec.references import Path, pointer
+from guided_plugin.spec.schema import walk
 
 _MOST = 12
 """Refused keywords of one schema that are looked for: each may cost a compile."""

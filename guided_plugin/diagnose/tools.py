@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from guided_plugin.errors import SpecError, near_miss, shown
-from guided_plugin.spec.schema import pointer, walk
+from guided_plugin.spec.references import pointer
+from guided_plugin.spec.schema import walk
 
 _SCHEMAS = ("parameters", "inputSchema", "input_schema")
 """The key of the schema of a tool's arguments: OpenAI's, MCP's and Anthropic's."""

@@ -1,5 +1,5 @@
-"""The forms in which clients ask for structured output. Depends on config, errors and
-languages.
+"""The forms in which clients ask for structured output. Depends on config and
+errors.
 
 `read` tells the forms apart by their keys alone, and names the form that it took a
 mapping for when something in it is wrong.
@@ -14,9 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from guided_plugin.config import BOUNDS
-from guided_plugin.errors import SpecError, UnsupportedSpecError, did_you_mean, shown
-from guided_plugin.spec.ecma import Characters, Repeat
-from guided_plugin.spec.languages import nullable, whole
+from guided_plugin.errors import SpecError, did_you_mean, shown
 
 Kind = Literal[
     "json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"
@@ -299,39 +297,23 @@ def _check_keys(form: Mapping[str, Any], known: Iterable[str], where: str) -> No
             )
 
 
-_LONGEST = 1000
-"""Characters of a pattern for whitespace."""
-_PATTERN_HINT = "use one that matches the empty text, for compact JSON, or whitespace: compact, spaced or flexible"
+_OPTIONAL = re.compile(r"(?:(\\s|\[[^][^]+\]| )(?:[*?]|\{0,[0-9]+\}))?")
+_ESCAPES = {r"\n": "\n", r"\r": "\r", r"\t": "\t", r"\s": " \n\r\t"}
 
 
 def whitespace_of(pattern: Any, where: str) -> Literal["compact", "flexible"]:
     """The option `whitespace` that honours a pattern for the whitespace in JSON, which
-    clients of vLLM send. A pattern that allows any makes it flexible; another that
-    allows none makes it compact, whatever else it allows. One that demands whitespace
-    is refused with a SpecError."""
-    if not isinstance(pattern, str):
-        raise SpecError(f"must be a string, not {type(pattern).__name__}", where=where)
-    if len(pattern) > _LONGEST:
+    clients of vLLM send: characters that may be left out. Where any whitespace may
+    follow, it is flexible, else compact. Others are refused with a SpecError."""
+    found = _OPTIONAL.fullmatch(pattern) if isinstance(pattern, str) else None
+    if found is None:
         raise SpecError(
-            "is too long for a whitespace pattern", where=where, hint=_PATTERN_HINT
-        )
-    try:
-        found = whole(pattern)
-    except UnsupportedSpecError as error:
-        raise SpecError(
-            error.what, where=where, hint=error.hint or _PATTERN_HINT
-        ) from None
-    match found:
-        case Repeat(Characters(ranges), 0, None):
-            if all(
-                any(low <= ord(one) <= high for low, high in ranges)
-                for one in " \n\t\r"
-            ):
-                return "flexible"
-    if not nullable(found):
-        raise SpecError(
-            "requires whitespace, which is never forced",
+            f"is not whitespace that may be left out: {shown(pattern)}",
             where=where,
-            hint=_PATTERN_HINT,
+            hint="write [ ]? for compact JSON or \\s*, or the option whitespace",
         )
-    return "compact"
+    characters = found[1] or ""
+    for escape, meant in _ESCAPES.items():
+        characters = characters.replace(escape, meant)
+    every = pattern.endswith("*") and {*" \n\r\t"} <= {*characters}
+    return "flexible" if every else "compact"

@@ -29,7 +29,8 @@ from guided_plugin.spec.forms import (
 )
 from guided_plugin.spec.memo import remembered, texts_bytes
 from guided_plugin.spec.python.form import form_of, is_python
-from guided_plugin.spec.schema import check_schema, pointer, schemas_of_tag, values
+from guided_plugin.spec.references import pointer
+from guided_plugin.spec.schema import check_schema, schemas_of_tag, values
 from guided_plugin.spec.telling import told
 from guided_plugin.spec.triggers import (
     Trigger,

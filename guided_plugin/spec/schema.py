@@ -7,30 +7,17 @@ exhaust the stack.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from guided_plugin.errors import SpecError, did_you_mean, near_miss, shown
-from guided_plugin.keywords import (
-    ASSERTIONS,
-    KEYWORDS,
-    draft_of,
-    subschemas,
-)
-from guided_plugin.spec.references import LostReferenceError, References
+from guided_plugin.keywords import ASSERTIONS, KEYWORDS, subschemas
+from guided_plugin.spec.references import Path, pointer, resolved
 
 Schema = Mapping[str, Any] | bool
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
-
-
-def pointer(path: Sequence[str | int]) -> str:
-    """The JSON pointer of a path, as error messages show it:
-    `#/properties/age/type`."""
-    return "#" + "".join(
-        "/" + str(part).replace("~", "~0").replace("/", "~1") for part in path
-    )
 
 
 def walk(schema: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
@@ -64,8 +51,11 @@ def values(document: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
 
 def check_schema(schema: Any) -> None:
     """Refuse a document that is not a JSON Schema, with the path to what is wrong."""
-    references: References | None = None
+    # The schemas with an `$id` around the one that is looked at, the root first.
+    named: list[tuple[Path, Any]] = [((), schema)]
     for path, node in walk(schema):
+        while path[: len(named[-1][0])] != named[-1][0]:
+            named.pop()
         if isinstance(node, bool):
             continue
         if not isinstance(node, Mapping):
@@ -105,10 +95,27 @@ def check_schema(schema: Any) -> None:
                     where="#",
                     hint=fix,
                 )
+        name = node.get("$id", node.get("id"))
+        if isinstance(name, str) and not name.startswith("#"):
+            named.append((path, node))
         reference = node.get("$ref")
         if isinstance(reference, str):
-            references = references or references_of(schema)
-            _check_reference(references, node, reference, (*path, "$ref"))
+            _check_reference(schema, named[-1][1], reference, (*path, "$ref"))
+
+
+def _check_reference(root: Any, named: Any, reference: str, path: Path) -> None:
+    """`named`: the innermost schema with an `$id` around it, from which the standard
+    reads its pointer."""
+    target, _ = resolved(root, reference, path)
+    with suppress(SpecError):
+        if resolved(named, reference, path)[0] is not target:
+            named = None
+    if named is None:
+        raise SpecError(
+            f"{shown(reference)} points elsewhere from the `$id` around it than from the root",
+            where=pointer(path),
+            hint="leave out each `$id` but that of the root",
+        )
 
 
 # Types of Python that tools are described with.
@@ -231,43 +238,6 @@ def crossed_bounds(node: Mapping[str, Any]) -> Complaint:
                 f"lower {low} or raise {high}",
             )
     return None
-
-
-_MOST_STEPS = 10_000_000
-"""Of all paths of a document together: references need them."""
-
-_RESOURCES = ('"$id": "', '"id": "', '"$anchor": "', '"$dynamicAnchor": "')
-"""Without any of these in a document's text it is one resource without anchors."""
-
-
-def references_of(document: Any) -> References:
-    """What the references of a document point at."""
-    text = json.dumps(document)
-    # A path has at most half as many steps as the text has characters, and there are
-    # not more paths.
-    if (
-        len(text) ** 2 > 4 * _MOST_STEPS
-        and sum(len(path) for path, _ in walk(document)) > _MOST_STEPS
-    ):
-        raise SpecError(
-            "is too large for its nesting depth",
-            where="#",
-            hint="move schemas to $defs at the root",
-        )
-    return References(
-        document, draft_of(document), plain=not any(mark in text for mark in _RESOURCES)
-    )
-
-
-def _check_reference(
-    references: References, node: Any, reference: str, path: tuple[str | int, ...]
-) -> None:
-    try:
-        references.resolve(reference, references.base_of(node))
-    except LostReferenceError as error:
-        raise SpecError(
-            f"{shown(reference)} {error}", where=pointer(path), hint=error.hint
-        ) from None
 
 
 def schemas_of_tag(document: Any) -> Iterator[tuple[str, Any]]:

@@ -17,7 +17,6 @@ from guided_plugin.config import no_constant
 from guided_plugin.errors import OutputError, SpecError, shown
 from guided_plugin.spec.output_spec import OutputSpec
 from guided_plugin.spec.python.form import form_of, is_python
-from guided_plugin.spec.uses import left_open
 
 T = TypeVar("T")
 
@@ -44,9 +43,6 @@ class TypedSpec(Generic[T]):
         self.spec: OutputSpec = getattr(OutputSpec, form.kind)(form.value, **options)
         """What goes to engines and other processes."""
         self._read = form.read
-        self.unenforced: tuple[str, ...] = (*form.checked, *left_open(self.spec))
-        """What the type asks for and no grammar holds, one line each: `read` alone
-        checks it."""
 
     def read(self, text: str) -> T:
         """The value that a complete output stands for. Raises OutputError if it stands

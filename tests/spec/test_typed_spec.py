@@ -156,26 +156,6 @@ def test_two_classes_of_one_name():
     assert typed.read('[{"a":1},{"a":"x"}]') == (one(1), other("x"))
 
 
-# What a grammar does not hold
-
-
-@pytest.mark.parametrize(
-    ("of", "told"),
-    [
-        (Point, ()),
-        (Positive, ("Positive.__post_init__",)),
-        (list[Shouting], ("validator Shouting.loud",)),
-        (Annotated[datetime.date, Field(gt=datetime.date(2000, 1, 1))], ("gt of date",)),
-        (Annotated[Decimal, Field(max_digits=3)], ("max_digits of decimal, without decimal_places",)),
-        (Money, ()),
-        (pydantic.Base64Str, ("#/format: the format 'base64' is not enforced",)),
-        (Annotated[str, pydantic.StringConstraints(strip_whitespace=True)], ("strip_whitespace of str",)),
-    ],
-)  # fmt: skip
-def test_what_no_grammar_holds_is_told(of, told):
-    assert TypedSpec(of).unenforced == told
-
-
 class Place(pydantic.BaseModel, frozen=True):
     name: Literal["a", "b"]
     at: tuple[int, bool] | None

@@ -153,7 +153,6 @@ class _Builder:
         """How many values more the instance may have that is built."""
         self.names = ["", "zz", "é"]
         self.values = list(_SIMPLE)
-        self.anchors = {}
         for _, node in walk(schema):
             if isinstance(node, Mapping):
                 self._learn(node)
@@ -173,9 +172,6 @@ class _Builder:
             self.names += [self.matching(pattern) for _ in range(3)]
         self.values += [node["const"]] if "const" in node else []
         self.values += _iterable(node.get("enum"))
-        for keyword, mark in _ANCHORS.items():
-            if isinstance(node.get(keyword), str):
-                self.anchors[mark + node[keyword]] = node
 
     def build(self, schema, depth=0):
         """A value that a schema may allow."""
@@ -239,8 +235,6 @@ class _Builder:
     def _target(self, reference):
         if not isinstance(reference, str):
             return None
-        if reference in self.anchors:
-            return self.anchors[reference]
         try:
             steps = list(pointer_steps(self.root, reference.removeprefix("#")))
         except KeyError:
@@ -351,7 +345,6 @@ class _Builder:
         return ""
 
 
-_ANCHORS = {"$anchor": "#", "$dynamicAnchor": "#", "$id": "", "id": ""}
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _CATEGORIES = {
     "CATEGORY_DIGIT": "0369",

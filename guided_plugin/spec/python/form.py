@@ -23,8 +23,6 @@ class PythonForm:
     value: Any
     """What the constructor of this kind takes."""
     read: Callable[[str], Any]
-    checked: tuple[str, ...] = ()
-    """What the constraint does not say, and `read` checks."""
 
 
 def is_python(of: Any) -> bool:
@@ -48,7 +46,7 @@ def form_of(of: Any, *, texts: bool = True) -> PythonForm:
     made = JsonType(of, name)
     if texts and made.texts:
         return PythonForm("choice", made.texts, made.read_text)
-    return PythonForm("json_schema", made.schema, made.read, made.checked)
+    return PythonForm("json_schema", made.schema, made.read)
 
 
 def _name_of(of: Any) -> str:

@@ -2,15 +2,13 @@
 pydantic.
 
 What pydantic judges and its JSON Schemas do not say (validators of a model, bounds of a
-date) is listed: only `read` checks it.
+date), only `read` checks.
 """
 
 from __future__ import annotations
 
 import enum
-import functools
 import json
-from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -19,18 +17,6 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from guided_plugin.errors import OutputError, SpecError, shown
 
-_BOUNDS = ("gt", "ge", "lt", "le")
-_UNSAID: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        ("date", "datetime", "time", "timedelta"), (*_BOUNDS, "now_op", "tz_constraint")
-    ),
-    "str": ("strip_whitespace", "to_lower", "to_upper"),
-    "url": ("allowed_schemes", "host_required", "max_length"),
-    "multi-host-url": ("allowed_schemes", "host_required", "max_length"),
-    "uuid": ("version",),
-}
-"""What a schema of pydantic's core may ask for, by its type, and its JSON Schema leaves
-out."""
 _SCALARS = {"type": ["string", "number", "boolean", "null"]}
 
 
@@ -53,8 +39,6 @@ class JsonType:
                 where=self._name,
                 hint="use a type that has one, or pass a schema to OutputSpec.json_schema",
             ) from error
-        self.checked = tuple(dict.fromkeys(_unsaid(self._adapter.core_schema)))
-        """What the schema does not say, and `read` checks: one line each."""
 
     @property
     def texts(self) -> list[str] | None:
@@ -92,28 +76,17 @@ class _Schemas(GenerateJsonSchema):
 
     def decimal_schema(self, schema: Any) -> dict[str, Any]:
         """A number with the bounds of a decimal; pydantic would take any text too."""
-        made: dict[str, Any] = {"type": "number"}
-        names = (
-            "exclusiveMinimum",
-            "minimum",
-            "exclusiveMaximum",
-            "maximum",
-            "multipleOf",
-        )
-        for bound, name in zip((*_BOUNDS, "multiple_of"), names, strict=True):
-            if schema.get(bound) is not None:
-                made[name] = _number(schema[bound])
-        digits = schema.get("max_digits")
+        bounds: Any = dict(schema)
         places = schema.get("decimal_places")
-        more: dict[str, Any] = {}
+        digits = schema.get("max_digits")
         if places is not None:
-            more["multipleOf"] = _number(Decimal(1).scaleb(-places))
-            if digits is not None:
-                limit = _number(Decimal(1).scaleb(max(digits - places, 0)))
-                more |= {"exclusiveMinimum": -limit, "exclusiveMaximum": limit}
-        return (
-            {**made, "allOf": [more]} if made.keys() & more.keys() else {**made, **more}
-        )
+            bounds.setdefault("multiple_of", Decimal(1).scaleb(-places))
+        if places is not None and digits is not None:
+            limit = Decimal(1).scaleb(max(digits - places, 0))
+            bounds["gt"] = max(schema.get("gt", -limit), -limit)
+            bounds["lt"] = min(schema.get("lt", limit), limit)
+        made: dict[str, Any] = super().decimal_schema(bounds)["anyOf"][0]
+        return made
 
     def literal_schema(self, schema: Any) -> dict[str, Any]:
         """Refuses values that pydantic does not find again: bytes, members of an Enum
@@ -141,49 +114,3 @@ def _need_forms(values: list[Any]) -> None:
             if isinstance(value, enum.Enum):
                 hint = "use the Enum itself, or a Literal of the values"
             raise SpecError(f"{shown(value)} has no form in JSON", hint=hint)
-
-
-def _number(value: Any) -> int | float:
-    exact = Decimal(str(value))
-    return int(exact) if exact == exact.to_integral_value() else float(exact)
-
-
-def _nodes(node: Any) -> Iterator[Mapping[str, Any]]:
-    """The schemas of pydantic's core in one of them, itself first."""
-    if isinstance(node, list | tuple):
-        for one in node:
-            yield from _nodes(one)
-    if not isinstance(node, Mapping):
-        return
-    if isinstance(node.get("type"), str):
-        yield node
-    for key, inner in node.items():
-        if key not in ("metadata", "serialization", "config", "default"):
-            yield from _nodes(inner)
-
-
-def _unsaid(root: Any) -> Iterator[str]:
-    """What a schema of pydantic's core asks for that no JSON Schema says."""
-    for node in _nodes(root):
-        kind = node["type"]
-        if kind.startswith("function-"):
-            function = node["function"]["function"]
-            while isinstance(function, functools.partial):
-                function = function.func
-            if not str(getattr(function, "__module__", "")).startswith("pydantic"):
-                yield f"validator {getattr(function, '__qualname__', None) or repr(function)}"
-        for name in _UNSAID.get(kind, ()):
-            if node.get(name) not in (None, False):
-                yield f"{name} of {kind}"
-        if (
-            kind == "decimal"
-            and node.get("max_digits") is not None
-            and node.get("decimal_places") is None
-        ):
-            yield "max_digits of decimal, without decimal_places"
-        if kind in ("model", "dataclass"):
-            name = getattr(node.get("cls"), "__qualname__", kind)
-            if node.get("post_init"):
-                yield f"{name}.{'model_post_init' if kind == 'model' else '__post_init__'}"
-            if node.get("custom_init"):
-                yield f"{name}.__init__"

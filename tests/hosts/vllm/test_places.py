@@ -181,7 +181,7 @@ CASES = [
             ),
             (
                 {"json": FINE, "whitespace_pattern": " +"},
-                "whitespace_pattern: requires",
+                "whitespace_pattern: is not",
             ),
             ({"json_object": False}, "json_object: must be true"),
         ]

@@ -114,7 +114,7 @@ def lower_schema(
     )
     emitter = Emitter(algebra, style, {Array: array_rule, Object: object_rule}, grammar)
     try:
-        root = algebra.literals(schema, document.root_base, ())
+        root = algebra.literals(schema, ())
         start = emitter.root(root)
         shape = algebra.shape(root)
         if not grammar.productive(start, empty_terminal):

@@ -32,8 +32,7 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     empty_terminal,
     string_terminal,
 )
-from guided_plugin.spec.references import ROOT, Path
-from guided_plugin.spec.schema import pointer
+from guided_plugin.spec.references import Path, pointer
 
 Alternatives = tuple[Constraint, ...]
 Shape = dict[str, Alternatives]
@@ -111,10 +110,10 @@ class Algebra:
             )
         return self._widest
 
-    def literals(self, schema: Any, base: str, path: Path) -> Literals:
+    def literals(self, schema: Any, path: Path) -> Literals:
         """A schema as a conjunction of one; the empty one where it allows
         everything."""
-        number = self.document.number(schema, base, path)
+        number = self.document.number(schema, path)
         node = self.document.nodes[number]
         if node.keywords or node.schema is False:
             return frozenset({(True, number)})
@@ -123,7 +122,7 @@ class Algebra:
     def negated(self, literals: Literals) -> Literals:
         """The negation of a conjunction of one, or of none."""
         if not literals:
-            return self.literals(False, ROOT, ())
+            return self.literals(False, ())
         [(positive, number)] = literals
         return frozenset({(not positive, number)})
 

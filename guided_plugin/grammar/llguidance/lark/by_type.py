@@ -63,7 +63,7 @@ class Reading:
     def literals(self, schema: Any, *path: str | int) -> Literals:
         """Numbers a subschema, given its place in the schema."""
         place = (*self.node.path, *path)
-        return self.algebra.literals(schema, self.node.base, place)
+        return self.algebra.literals(schema, place)
 
 
 def demands(schema: Reading) -> Iterator[Constraint]:

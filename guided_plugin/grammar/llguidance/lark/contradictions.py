@@ -13,8 +13,8 @@ from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.document import Numbered
 from guided_plugin.keywords import subschemas
-from guided_plugin.spec.references import Path
-from guided_plugin.spec.schema import crossed_bounds, pointer
+from guided_plugin.spec.references import Path, pointer
+from guided_plugin.spec.schema import crossed_bounds
 
 _LIKELY = (
     "not",
@@ -45,7 +45,7 @@ def contradiction(algebra: Algebra, *, closed: bool) -> UnsatisfiableSpecError:
     """Return the error of a schema that allows nothing. `closed`: whether objects are
     closed that don't say otherwise."""
     document = algebra.document
-    root = document.number(document.root, document.root_base)
+    root = document.number(document.root)
     part: Part | None = Part(root, ())
     seen: set[int] = set()
     while part is not None and part.number not in seen:
@@ -74,7 +74,7 @@ def _empty_part(algebra: Algebra, node: Numbered) -> Part | None:
         if path not in needed:
             continue
         place = (*node.path, *path)
-        number = algebra.document.number(schema, node.base, place)
+        number = algebra.document.number(schema, place)
         try:
             if algebra.empty(frozenset({(True, number)})):
                 return Part(number, place)

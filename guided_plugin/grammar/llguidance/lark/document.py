@@ -16,8 +16,7 @@ from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.keywords import ASSERTIONS, KEYWORDS, REFUSED, draft_of, idle_reason
 from guided_plugin.spec.formats import FORMATS
-from guided_plugin.spec.references import ROOT, LostReferenceError, Path, Target
-from guided_plugin.spec.schema import pointer, references_of
+from guided_plugin.spec.references import Path, pointer, resolved
 
 # Beyond every double. Bounds are compared digit by digit.
 _TOO_LARGE = 10**400
@@ -28,11 +27,9 @@ _RESOLVING = -1
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """A subschema: what it says, where it stands, and against what its references
-    resolve."""
+    """A subschema: what it says, and where it stands."""
 
     schema: Any
-    base: str
     path: Path
     keywords: Mapping[str, Any]
     """Those that count; of a schema that is true or false, none."""
@@ -46,22 +43,21 @@ class Document:
         self._written = draft_of(root)
         self.draft = self._written.number
         self.nodes: list[Numbered] = []
-        self._numbers: dict[tuple[str, str], int] = {}
-        self._by_identity: dict[tuple[int, str], int] = {}
+        self._numbers: dict[str, int] = {}
+        self._by_identity: dict[int, int] = {}
         self._kept: list[Any] = []
         self._enforced = ASSERTIONS - frozenset(unenforced)
-        self._references = references_of(root)
         self.ambiguous = self.draft <= 4 or '"format"' in json.dumps(root)
         """Whether validators may read it in several ways: formats, and the integers of
         draft 4, have several readings."""
 
-    def number(self, schema: Any, base: str = ROOT, path: Path = ()) -> int:
+    def number(self, schema: Any, path: Path = ()) -> int:
         """The number of a subschema. A schema that is only a reference has its
         target's."""
-        identity = (id(schema), base)
+        identity = id(schema)
         if identity not in self._by_identity:
             self._by_identity[identity] = _RESOLVING
-            self._by_identity[identity] = self._new_number(schema, base, path)
+            self._by_identity[identity] = self._new_number(schema, path)
             self._kept.append(schema)
         number = self._by_identity[identity]
         if number == _RESOLVING:
@@ -72,34 +68,18 @@ class Document:
             )
         return number
 
-    def _new_number(self, schema: Any, base: str, path: Path) -> int:
+    def _new_number(self, schema: Any, path: Path) -> int:
         """The number of a subschema that was not looked at before, though perhaps one
         that is equal."""
-        base = self._references.enter(schema, base)
         keywords = self._keywords(schema, path)
         if keywords.keys() == {"$ref"}:
-            place = (*path, "$ref")
-            target = self.resolve(keywords["$ref"], base, place)
-            return self.number(target.schema, target.base, target.path)
+            return self.number(*resolved(self.root, keywords["$ref"], (*path, "$ref")))
         # Schemas that differ only in what decides nothing, as descriptions, are equal.
-        key = (base, repr(schema if isinstance(schema, bool) else keywords))
+        key = repr(schema if isinstance(schema, bool) else keywords)
         if key not in self._numbers:
             self._numbers[key] = len(self.nodes)
-            self.nodes.append(Numbered(schema, base, path, keywords))
+            self.nodes.append(Numbered(schema, path, keywords))
         return self._numbers[key]
-
-    def resolve(self, reference: Any, base: str, path: Path) -> Target:
-        """What a reference points at. `path`: where it stands.
-
-        Raises an UnsupportedSpecError for one that leads nowhere, or out of the
-        document.
-        """
-        try:
-            return self._references.resolve(reference, base)
-        except LostReferenceError as error:
-            raise UnsupportedSpecError(
-                f"{shown(reference)} {error}", where=pointer(path), hint=error.hint
-            ) from None
 
     def place(
         self, *keywords: str, weigh: Callable[[Any], int] = lambda value: 0
@@ -114,11 +94,6 @@ class Document:
                     most = weigh(value)
                     place = (*node.path, keyword)
         return pointer(place)
-
-    @property
-    def root_base(self) -> str:
-        """What the references of the root resolve against."""
-        return self._references.enter(self.root, ROOT)
 
     # Inside
 

@@ -57,7 +57,7 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     value_terminal,
 )
 from guided_plugin.spec.arithmetic import exact, plain
-from guided_plugin.spec.schema import pointer
+from guided_plugin.spec.references import pointer
 
 CONTROL = 257
 """A special token of a vocabulary of bytes, in front of a control token's number."""

@@ -34,7 +34,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
 )
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.spec.arithmetic import canonical
-from guided_plugin.spec.schema import pointer
+from guided_plugin.spec.references import pointer
 
 _DEPENDENCIES = ("dependencies", "dependentRequired", "dependentSchemas")
 

@@ -56,7 +56,7 @@ from guided_plugin.grammar.llguidance.tags.reader import Reader
 from guided_plugin.grammar.llguidance.tags.texts import Texts
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.languages import whole
-from guided_plugin.spec.schema import pointer
+from guided_plugin.spec.references import pointer
 
 _NOT_EMPTY = Pattern("(?s:.+)")
 
