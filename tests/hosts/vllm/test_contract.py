@@ -84,24 +84,6 @@ def test_every_path_that_is_written_out_is_in_the_contract():
     assert not any("import vllm" in ast.unparse(tree) for tree in TREES.values())
 
 
-def test_nothing_is_wrapped_elsewhere_and_every_wrapper_is_used():
-    """A wrapper is a function of one argument, `original`."""
-    wrappers = {
-        f"{file.removesuffix('.py')}:{node.name}"
-        for file, tree in TREES.items()
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef)
-        and [one.arg for one in node.args.args] == ["original"]
-    }
-    assert wrappers == {name.wrapper for name in ALL_NAMES if name.wrapper}
-    assigns = [
-        file
-        for file, tree in TREES.items()
-        if "_guided_plugin = True" in ast.unparse(tree)
-    ]
-    assert assigns == ["patches.py"]
-
-
 def test_every_attribute_of_an_object_of_vllms_is_in_the_contract():
     attributes = {}
     for name in ALL_NAMES:

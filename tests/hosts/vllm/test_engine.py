@@ -15,7 +15,6 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm_support import SCHEMA, params_of, processors, runner
 
 import guided_plugin as gp
-from guided_plugin.hosts.vllm.jump import DraftsBySize
 
 TAG = {
     "format": {
@@ -245,23 +244,3 @@ def test_a_request_that_its_grammar_fails_ends_as_an_error(
     assert done["good"].finish_reason == "stop"
     checker(form, done["good"])
     assert re.search(r"request bad-\S*: output cut off: ", caplog.text)
-
-
-def test_steps_may_have_drafts_while_guided_requests_are_there(llm, monkeypatch):
-    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
-    asked = []
-
-    class Asked(DraftsBySize):
-        """Answers 0: this model runner has no drafts."""
-
-        def __getitem__(self, rows):
-            asked.append(super().__getitem__(rows))
-            return 0
-
-    lookup = Asked([7] * 100)
-    monkeypatch.setattr(scheduler, "dynamic_sd_lookup", lookup)
-    for form, drafts in ((None, 0), (YES, 7), (None, 0)):
-        asked.clear()
-        params = params_of(form, max_tokens=3)
-        llm.generate(["x"] * 3, params, use_tqdm=False)
-        assert set(asked) == {drafts}

@@ -1,6 +1,5 @@
 """The gate in vLLM's frontend, and the options of an engine, without an engine."""
 
-import enum
 import json
 from types import SimpleNamespace
 
@@ -16,7 +15,6 @@ from vllm_support import SMALL, TAKES_OVER, config, engine_request, parallel, pa
 
 import guided_plugin as gp
 from guided_plugin import errors
-from guided_plugin.hosts.vllm import admission, telling
 from guided_plugin.hosts.vllm import common as vllm_common
 from guided_plugin.hosts.vllm import patches as vllm_contract
 from guided_plugin.hosts.vllm import specs as vllm_specs
@@ -99,74 +97,6 @@ def test_unguided_requests_are_no_concern_of_it():
     assert not Gate(config(SMALL)).concerns(SamplingParams(extra_args={"other": 1}))
     assert not Gate(config(SMALL)).concerns(SamplingParams(structured_outputs=THEIRS))
     assert Gate(config(TAKES_OVER)).concerns(SamplingParams(structured_outputs=THEIRS))
-
-
-def test_a_request_goes_on_as_a_copy_that_carries_its_spec():
-    params = SamplingParams(extra_args={"guided": {"choice": ["a"]}, "mine": 3})
-    carried = Gate(config(SMALL)).admit(params)
-    assert spec_in(carried) == gp.OutputSpec.choice(["a"]).settled(SETTLED)
-    assert carried.extra_args["mine"] == 3
-    assert params.extra_args == {"guided": {"choice": ["a"]}, "mine": 3}
-
-
-class Colour(enum.Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-def test_types_and_typed_specs_are_specs():
-    typed = gp.TypedSpec(list[Colour])
-    for given, spec in (
-        (Colour, gp.OutputSpec.choice(["red", "blue"])),
-        (typed, typed.spec),
-    ):
-        params = params_of(given).clone()
-        assert spec_in(Gate(config(SMALL)).admit(params)) == spec.settled(SETTLED)
-
-
-def test_what_an_operator_leaves_unenforced_goes_with_the_request(monkeypatch):
-    told = []
-    monkeypatch.setattr(admission, "tell_unenforced", told.append)
-    monkeypatch.setattr(
-        telling.listener, "admitted", lambda backend, keywords: told.append(keywords)
-    )
-    gate = Gate(config({**SMALL, "unenforced_keywords": ["uniqueItems"]}))
-    for schema in ({"type": "array", "uniqueItems": True}, {"type": "boolean"}):
-        params = params_of({"json_schema": schema})
-        for _ in range(2):  # the second one is remembered
-            gate.complete(engine_request(gate.admit(params), None))
-    left = ("uniqueItems",)
-    assert told == [left, left, left, left, (), ()]
-
-
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [
-        ({"json": {"type": "integer"}}, gp.OutputSpec.json_schema({"type": "integer"})),
-        (
-            {"json": '{"type": "integer"}'},
-            gp.OutputSpec.json_schema({"type": "integer"}),
-        ),
-        ({"json_object": True}, gp.OutputSpec.json_object()),
-        ({"regex": "a+"}, gp.OutputSpec.regex("a+")),
-        ({"choice": ["x", "y"]}, gp.OutputSpec.choice(["x", "y"])),
-        ({"grammar": 'root ::= "a"'}, gp.OutputSpec.grammar('root ::= "a"')),
-        ({"grammar": 'start: "a"'}, gp.OutputSpec.grammar('start: "a"', "lark")),
-        (
-            {"structural_tag": '{"format": {"type": "const_string", "value": "a"}}'},
-            gp.OutputSpec.structural_tag(
-                {"format": {"type": "const_string", "value": "a"}}
-            ),
-        ),
-    ],
-)
-def test_every_constraint_of_vllm_is_taken_over(theirs, ours):
-    params = params_of(theirs, theirs=True)
-    carried = Gate(config(TAKES_OVER)).admit(params)
-    assert spec_in(carried) == ours.settled(SETTLED)
-    assert carried.structured_outputs is None
-    assert params.structured_outputs is not None
-    assert params.extra_args is None
 
 
 @pytest.mark.parametrize(
@@ -369,16 +299,10 @@ def test_options_come_from_the_flag_or_the_environment(monkeypatch):
     assert options_of(config()).take_over is True
     assert options_of(config({"threads": 3})).take_over is True
     assert options_of(config({"take_over": False})).take_over is False
-    with pytest.raises(
-        gp.GuidedError, match=r"unknown option 'takeover'.*did you mean 'take_over'"
-    ):
-        options_of(config({"takeover": True}))
     with pytest.raises(gp.GuidedError, match=r"additional_config\.guided_plugin"):
         options_of(config("yes"))
     with pytest.raises(gp.GuidedError, match="did you mean 'guided_plugin'"):
         options_of(config(additional_config={"guided_plugn": {}}))
-    with pytest.raises(gp.GuidedError, match="did you mean 'uniqueItems'"):
-        options_of(config({"unenforced_keywords": ["uniqeItems"]}))
 
 
 def test_a_request_that_misspells_the_key_is_refused_and_other_keys_are_not_ours(

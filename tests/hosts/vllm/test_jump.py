@@ -300,23 +300,6 @@ def manager_of(states, since_033=False, **additional):
     return made
 
 
-@pytest.mark.parametrize("rows", [1, 2, 20])
-def test_no_draft_is_verified_where_none_can_pay_by_the_costs_that_vllm_measured(rows):
-    """A step of more than 20 tokens takes so much longer that no draft pays in batches
-    of 20, and in smaller ones as many as fit."""
-    names = [*map(str, range(20))]
-    states = states_of(names)
-    states.prefill_len.np[:] = 5
-    manager = manager_of(states, guided_plugin_jump=True)
-    costs = np.where(np.arange(1000) > 20, 1000.0, 5.0)
-    manager.cost_tables = np.zeros(len(names) + 1), costs
-    batch = names[:rows]
-    places = {name: ["?"] * DRAFTS for name in batch}
-    manager._stale_confidences[0].np[:] = 1.0  # all drafts were there
-    tokens = manager.get_num_tokens(dict.fromkeys(batch, 1 + DRAFTS), places)
-    assert tokens == min(rows * (1 + DRAFTS), 20)
-
-
 @pytest.mark.parametrize("since_033", [False, True])
 def test_drafts_are_placed_where_vllm_places_them_as_many_as_pay(
     monkeypatch, since_033

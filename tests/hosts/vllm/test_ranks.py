@@ -86,11 +86,12 @@ def test_both_ranks_sample_the_same(two_ranks, mode, kind, where):
     ranks[1].engine.prepare(packed(AB)[0], None).result(60)
     assert [rank.engine.health() for rank in ranks] == ["", ""]
     told = [{}, {}]
-    for _ in range(5):
+    for number in range(5):
         for rank, failed in zip(ranks, told, strict=True):
             output = rank.step()
             failed |= getattr(output, FAILED, {})
             failed |= dict.fromkeys(getattr(output, LED, ()))
+        assert number or "bad" in told[0]
     assert ranks[0].tokens == ranks[1].tokens
     one, two, bad = ranks[1].tokens
     assert (bytes(one[:2]), one[2], two[3], bad[0]) == (b"ab", END, END, END)

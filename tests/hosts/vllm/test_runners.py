@@ -195,19 +195,6 @@ def v1(vllm_config, *params):
     return guide
 
 
-def test_loaded_twice_the_second_does_nothing():
-    shared = runner_config()
-    first = GuidedLogitsProcessor(shared, torch.device("cpu"), False)
-    second = GuidedLogitsProcessor(shared, torch.device("cpu"), False)
-    assert first.runner is not None
-    assert second.runner is None
-    logits = torch.randn(1, WIDTH)
-    assert second.apply(logits) is logits
-    assert second.add_request(0, runner_params(SPECS[0])) is False
-    second.update_state(None)
-    second.apply_staged_writes()
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [

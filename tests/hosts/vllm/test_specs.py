@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from types import SimpleNamespace
+from typing import Literal
 
 import pytest
 
@@ -159,6 +160,10 @@ def test_a_form_is_read_once(monkeypatch):
     assert [one.extra_args["guided"].spec for one in first[:4]] == [
         gp.OutputSpec.choice(["a"])
     ] * 4
+    assert first[2].structured_outputs is None
+    for given in (Literal["a"], gp.TypedSpec(Literal["a"])):
+        typed = gate.admit(params_of(given)).extra_args[GUIDED].spec
+        assert typed == gp.OutputSpec.choice(["a"])
     for one, other in zip(first, again, strict=True):
         assert one.extra_args["guided"] is other.extra_args["guided"]
         assert gate.admit(one) is one

@@ -398,22 +398,6 @@ def test_times_of_several_server_processes_add_up(tmp_path):
     assert done.stdout.split() == ["7.0", "7.0", "1.0"], done.stderr
 
 
-def test_a_token_limit_is_named_as_the_parameter():
-    assert (
-        refusal(RequestError("leaves 5 tokens", where="max_tokens")).parameter
-        == "max_tokens"
-    )
-    assert refusal(SpecError("wrong", where="#/type")).parameter is None
-
-
-def test_a_refusal_has_the_clients_id_and_is_one_line(caplog):
-    with caplog.at_level(logging.INFO, "guided_plugin.requests"):
-        refused(SpecError("wrong\nhere", where="#/type"), "cmpl-\x1b[31m\nmine")
-    assert caplog.messages == [
-        r"request cmpl-\x1b[31m\nmine: refused: #/type: wrong\nhere"
-    ]
-
-
 def test_a_request_that_is_left_has_its_id_in_the_log(caplog):
     with caplog.at_level(logging.INFO, "guided_plugin.requests"):
         noted.left("cmpl-\nmine")
