@@ -9,9 +9,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import StructuredOutputsParams
 from vllm_support import SCHEMA, params_of, processors, runner
 
 import guided_plugin as gp
@@ -45,7 +43,6 @@ THEIRS = [
     {"json_object": True},
     {"structural_tag": json.dumps({"type": "structural_tag", **TAG})},
 ]
-YES = {"choice": ["yes", "no"]}
 
 
 @pytest.fixture(scope="module")
@@ -66,18 +63,6 @@ def checker(llm):
             assert tokens[-1] in vocabulary.stop_token_ids
 
     return check
-
-
-@pytest.fixture
-def serves(llm, checker):
-    """Asks for something that must be served, whatever was before."""
-
-    def serve(form=YES, **options):
-        (output,) = llm.generate(["x"], params_of(form, **options), use_tqdm=False)
-        assert output.outputs[0].finish_reason == "stop"
-        checker(form, output.outputs[0])
-
-    return serve
 
 
 def figures(llm):
@@ -162,37 +147,6 @@ def test_other_parameters_keep_working(llm, checker):
     assert len(outputs[8].outputs[0].token_ids) >= 30
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (
-            {"extra_args": {"guided": {"json_schema": {"type": "nonsense"}}}},
-            r"extra_args\.guided\.json_schema#/type: unknown type",
-        ),
-        (
-            {"extra_args": {"guided": "[a-z"}},
-            r"extra_args\.guided: a text must be JSON",
-        ),
-        (
-            {"structured_outputs": StructuredOutputsParams(json={"type": 3})},
-            r"structured_outputs\.json#/type",
-        ),
-        (
-            {
-                "extra_args": {"guided": YES},
-                "structured_outputs": StructuredOutputsParams(regex="b"),
-            },
-            r"extra_args\.guided: is given together with another",
-        ),
-    ],
-)
-def test_a_bad_spec_is_its_clients_error_alone(llm, serves, options, says):
-    with pytest.raises(VLLMValidationError, match=rf"^{says}[^=]*$") as caught:
-        llm.generate(["x"], SamplingParams(max_tokens=5, **options), use_tqdm=False)
-    assert caught.value.parameter == next(iter(options))
-    serves()
-
-
 def test_what_separates_cached_prefixes_separates_what_outputs_teach(llm, monkeypatch):
     runtime = runner(llm).engine.pipeline.runtime
     salts = {}
@@ -244,3 +198,37 @@ def test_a_request_that_its_grammar_fails_ends_as_an_error(
     assert done["good"].finish_reason == "stop"
     checker(form, done["good"])
     assert re.search(r"request bad-\S*: output cut off: ", caplog.text)
+
+
+PATTERN = {"json": {"enum": ["a", "b"]}, "whitespace_pattern": "[.]"}
+"""vLLM takes it, and drops the pattern, which demands what JSON can't have."""
+
+
+def test_what_is_refused_goes_to_vllms_manager_and_is_counted(
+    llm, reconfigured, caplog
+):
+    reconfigured(refused="vllm")
+
+    def counts():
+        ((metrics,),) = llm.collective_rpc("guided_metrics")
+        return metrics["left_to_vllm"], metrics["added"]
+
+    forms = PATTERN, {"json": PATTERN["json"]}, PATTERN, {"choice": ["x"]}
+    asked = [params_of(form, theirs=True) for form in forms]
+    before = counts()
+    texts = [
+        one.outputs[0].text
+        for one in llm.generate(["One: "] * 4, asked, use_tqdm=False)
+    ]
+    assert [now - then for now, then in zip(counts(), before, strict=True)] == [2, 2]
+    assert texts[3] == "x"
+    assert all(json.loads(text) in ("a", "b") for text in texts[:3])
+    (line,) = [line for line in caplog.messages if line.startswith("left to vLLM")]
+    assert "whitespace_pattern" in line
+    with pytest.raises((VLLMValidationError, ValueError)):  # vLLM refuses it too
+        llm.generate(
+            "One: ", params_of({"grammar": "root ::= ("}, theirs=True), use_tqdm=False
+        )
+    # asked for as the plugin's
+    with pytest.raises(VLLMValidationError, match="whitespace_pattern"):
+        llm.generate("One: ", params_of(PATTERN), use_tqdm=False)

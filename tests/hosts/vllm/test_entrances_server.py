@@ -174,42 +174,10 @@ def test_a_prompt_that_leaves_too_little_room_is_refused_before_the_first_byte(s
         long = [5] * (json.load(models)["data"][0]["max_model_len"] - 3)
     form = {"json_schema": CLOSED, "close_before_length": True}
     body = {
-        "prompt": long,
-        "max_tokens": 100,
-        "vllm_xargs": {"guided": json.dumps(form)},
-    }
-    refuses(server, "/v1/completions", body, "leaves 3 tokens")
-    body = {
         "token_ids": long,
         "sampling_params": {"max_tokens": 100, "extra_args": {"guided": form}},
     }
     refuses(server, "/inference/v1/generate", body, "leaves 3 tokens")
-
-
-BEAMS = {"use_beam_search": True, "n": 2, "temperature": 0.0, "max_tokens": 8}
-TOOL = {
-    "type": "function",
-    "function": {"name": "save", "parameters": {}, "strict": True},
-}
-CALLS = [{"type": "function", "function": {"name": "save"}}, "required"]
-
-
-@pytest.mark.parametrize("entrance", ["chat", "completion"])
-def test_beam_searches_are_refused_if_they_are_guided(server, entrance):
-    path, body, _ = ENTRANCES[entrance]
-    asked = [make(PATTERN) for (name, _), make in FORMS.items() if name == entrance]
-    if entrance == "chat":
-        asked += [{"tools": [TOOL], "tool_choice": choice} for choice in CALLS]
-    for one in asked:
-        for stream in (False, True):
-            status, text = post(server, path, body | one | BEAMS | {"stream": stream})
-            assert status == 400, text
-            # vLLM itself streams no beams of completions
-            assert (
-                entrance == "completion" and stream
-            ) or "beam search can't be guided" in text
-    for plain in ({}, {"response_format": {"type": "text"}}):
-        assert len(served(server, path, body | plain | BEAMS)["choices"]) == 2
 
 
 def test_a_batch_of_chats_is_guided_or_refused(server):
@@ -246,26 +214,6 @@ def test_tokens_in_tokens_out_is_guided_or_refused(server, asked):
     )
     refuses(
         server, path, {**prompt, "sampling_params": {"max_tokens": 30, **asked(BROKEN)}}
-    )
-
-
-def test_tools_are_named_in_refusals(server):
-    broken = {
-        "type": "object",
-        "properties": {},
-        "required": ["zz"],
-        "additionalProperties": False,
-    }
-    tool = {
-        "type": "function",
-        "function": {"name": "save_it", "parameters": broken, "strict": True},
-    }
-    path, body, _ = ENTRANCES["chat"]
-    for choice in ("required", {"type": "function", "function": {"name": "save_it"}}):
-        refuses(server, path, {**body, "tools": [tool], "tool_choice": choice}, "zz")
-    assert (
-        "save_it"
-        in post(server, path, {**body, "tools": [tool], "tool_choice": "required"})[1]
     )
 
 

@@ -92,13 +92,6 @@ def admitted(gate, form):
     return guided_in(gate.admit(params_of(form)))
 
 
-def test_unguided_requests_are_no_concern_of_it():
-    assert not Gate(config(SMALL)).concerns(SamplingParams())
-    assert not Gate(config(SMALL)).concerns(SamplingParams(extra_args={"other": 1}))
-    assert not Gate(config(SMALL)).concerns(SamplingParams(structured_outputs=THEIRS))
-    assert Gate(config(TAKES_OVER)).concerns(SamplingParams(structured_outputs=THEIRS))
-
-
 @pytest.mark.parametrize(
     ("token", "complaint"),
     [(10**9, "outside"), (-1, "outside"), (ord("a"), "is text: b'a'")],

@@ -188,13 +188,6 @@ def test_every_name_that_is_left_on_an_object_of_vllm_is_in_the_page():
     assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", PAGE)] == []
 
 
-def test_wrapped_twice_it_works_once():
-    once = input_processor.InputProcessor.process_inputs
-    gate.install()
-    assert input_processor.InputProcessor.process_inputs is once
-    assert once.__name__ == "process_inputs"
-
-
 def test_a_name_of_a_broken_part_is_left_as_it_is(monkeypatch):
     class Other:
         def _render_and_add_requests(self, prompts):

@@ -64,34 +64,23 @@ def test_metrics(server, client):
     )
     assert more['backend="none",outcome="refused"'] == 1
     assert values(server, "refusals_total")['reason="SpecError"'] >= 1
-    assert any(
-        'backend="llguidance"' in labels
-        for labels in values(server, "compile_seconds_count")
-    )
     deadline = time.monotonic() + 120
     while values(server, "engine_requests_total").get('engine="0"', 0) < 2:
         assert time.monotonic() < deadline
         assert completion(client, extra_body=guided({"regex": "[ab]{3}"})).choices
         time.sleep(1)
-    admitted = {
-        n: c
-        for n, c in values(server, "requests_total").items()
-        if 'outcome="admitted"' in n
-    }
+    admitted = sum(
+        count
+        for labels, count in values(server, "requests_total").items()
+        if 'outcome="admitted"' in labels
+    )
     # of both frontends
-    while values(server, "engine_requests_total")['engine="0"'] < sum(
-        admitted.values()
-    ):
+    while values(server, "engine_requests_total")['engine="0"'] < admitted:
         assert time.monotonic() < deadline
         time.sleep(1)
-    assert values(server, "engine_requests_total")['engine="0"'] == sum(
-        admitted.values()
-    )
-    assert values(server, "engine_steps_total")['engine="0"'] >= 2
+    assert values(server, "engine_requests_total")['engine="0"'] == admitted
     assert values(server, "worker_memory_bytes")['engine="0"'] > 10e6
     assert values(server, "shared_memory_bytes")['engine="0"'] > 0
-    for name in ("worker_restarts_total", "worker_learnt_bytes"):
-        assert 'engine="0"' in values(server, name)
 
     # Each step has its times once, in one of the buckets, though two frontends ask for
     # them. Of steps whose requests failed or were aborted some times are missing, or the
@@ -132,6 +121,7 @@ def test_the_log(server, client):
     frontends = [line for line in lines if "frontend" in line]
     (engine,) = [line for line in lines if "engine" in line]
     assert len(frontends) == 2
+    assert all("worker_step_ms = 60000 (GUIDED_PLUGIN)" in line for line in lines)
     for frontend in frontends:
         assert re.search(
             r"INFO \d\d-\d\d \d\d:\d\d:\d\d .*take_over on.*xgrammar \d.*llguidance \d",
@@ -177,27 +167,3 @@ def test_each_answer_names_what_nothing_enforced(client, server):
             values(server, "unenforced_total")[labels] == before.get(labels, 0) + count
         )
     assert "because of unenforced_keywords: maxContains" in server.log.read_text()
-
-
-def test_near_misses_are_told_to_clients_and_in_the_log(client, server):
-    for stream in (False, True):
-        with pytest.raises(
-            openai.BadRequestError, match=r"unknown key 'giuded'.*did you mean 'guided'"
-        ):
-            completion(
-                client,
-                extra_body={"vllm_xargs": {"giuded": '{"regex": "a"}'}},
-                stream=stream,
-            )
-        with pytest.raises(
-            openai.BadRequestError, match=r"no keyword of JSON Schema.*'properties'"
-        ):
-            chat(client, {"propertes": {}}, stream=stream)
-    assert chat(client, {**FINE, "propertes": {}}).choices
-    log = server.log.read_text()
-    assert (
-        log.count("#/propertes: unknown keyword, ignored (did you mean 'properties'?)")
-        == 1
-    )
-    # two frontends, one engine
-    assert log.count("worker_step_ms = 60000 (GUIDED_PLUGIN)") == 3

@@ -100,18 +100,6 @@ def test_v1_an_unguided_batch_is_left_alone():
     assert guide.runner.engine.pipeline.metrics().steps == 0
 
 
-def test_v2_drafts_go_on_when_the_grammar_worker_is_killed():
-    game = V2DraftGame(runner_config("process"), 13)
-    supervisor = game.guide.runner.engine.pipeline.runtime.supervisor
-
-    def kill(step):
-        if step in (30, 80):
-            os.kill(supervisor.worker_pid, signal.SIGKILL)
-
-    assert played(game, 120, kill).worker.restarts == 2
-    assert game.taken > 50
-
-
 AB = {"a": {"type": "string"}, "b": {"type": "array", "items": {"type": "integer"}}}
 CLOSED = [
     {"type": "object", "properties": AB, "required": ["a", "b"]},

@@ -156,23 +156,6 @@ def test_v2_masks_come_last_where_third_parties_process_logits():
         assert row.isfinite().nonzero().view(-1).tolist() == list(b"abc")
 
 
-def test_v2_a_sampler_that_is_not_wrapped_is_asked_to_process():
-    # Until its wrapper was seen at work, vLLM is told that guided requests need
-    # processing: `apply` masks.
-    game = V2Game(runner_config(), 0)
-    assert not game.wrapped
-    (first,) = entered(game, SPECS[0])
-    assert game.processed[first]
-    sampling = _Sampling(game, {first})
-    game.guide.apply_staged_writes()
-    for _ in range(2):  # it came before, so there is a copy
-        processed = sampling(torch.randn(1, WIDTH), [first])
-        assert sampling.copies
-        assert processed[0].isfinite().nonzero().view(-1).tolist() == list(b"abc")
-        game.guide.apply_staged_writes()
-    assert not game.guide.add_request(7, runner_params(SPECS[0], "late"))
-
-
 def test_what_the_worker_cut_is_invalid_for_vllms_rejection_sampler():
     # Next to vLLM's own structured output it looks at nothing else.
     runner = SimpleNamespace(
