@@ -201,7 +201,6 @@ def vllm() -> Iterator[Finding]:
     from guided_plugin.hosts.vllm.names import ALL_NAMES, Part
     from guided_plugin.hosts.vllm.patches import (
         differences,
-        installed,
         is_tested,
         version_text,
     )
@@ -214,7 +213,7 @@ def vllm() -> Iterator[Finding]:
     else:
         what = f"vLLM {version_text()} is not among the tested versions"
         yield Finding("note", what, "docs/operations.md#vllm")
-    broken = {part: found for part in Part if (found := differences(installed, part))}
+    broken = {part: found for part in Part if (found := differences(part))}
     for part, found in broken.items():
         what = f"vLLM does not serve {part.value}: {'; '.join(found)}"
         yield Finding(

@@ -31,8 +31,6 @@ from guided_plugin.pipeline.pipeline import DraftStep
 class SentBatch(PlannedBatch):
     """Requests whose tokens and drafts are with the grammars."""
 
-    __slots__ = ("count", "masks", "members", "step")
-
     def __init__(self, max_requests: int, device: torch.device) -> None:
         super().__init__(max_requests, device)
         self.step: DraftStep | None = None
@@ -118,17 +116,10 @@ class V2DraftRunner(V2Runner):
                 self._proposed, planned, guesses[0], None, guesses[1], offers=offers
             )
             if step.offers is not None:
-                table = self._proposed.table
-                given = (
-                    step.offers,
-                    table,
-                    batch.idx_mapping,
-                    drafts,
-                    confidences,
-                    self._cut,
-                    len(planned),
+                given = batch.idx_mapping, drafts, confidences, self._cut
+                self._kernels.take_offers(
+                    step.offers, self._proposed.table, *given, len(planned)
                 )
-                self._kernels.take_offers(*given)
         if not offers:
             if self._offered:
                 self._cut.zero_()
@@ -275,25 +266,3 @@ class V2DraftRunner(V2Runner):
             and self.requests.states.device.type == "cuda"
         )
         return inline or len(self._turns) > 1
-
-    def _warm_up_masks(
-        self, logits: Tensor, mask: Tensor, none: Tensor, first: Tensor
-    ) -> None:
-        size = self._pipeline.vocabulary_size
-        table = self._late.table
-        self._kernels.mask_rows(logits, mask, none, table, size, first, 1)
-
-    def _warm_up_tokens(self, none: Tensor, first: Tensor) -> None:
-        table = self._late.table
-        drafts = self._pipeline.drafts
-        proposed = torch.zeros(1, drafts, dtype=torch.int64, device=none.device)
-        histories = self.requests.histories
-        gather = self._kernels.gather_drafts
-        gather(none, *histories, table, none, first, first, drafts)
-        tokens = gather(none, *histories, table, none, None, proposed, drafts)
-        confidences = torch.zeros(1, drafts, dtype=torch.float32, device=none.device)
-        for given in (None, confidences):
-            self._kernels.take_offers(
-                tokens.data_ptr(), table, none, proposed, given, self._cut, 1
-            )
-        self._kernels.cut_drafts(self._cut, none, first)

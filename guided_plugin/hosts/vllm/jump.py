@@ -76,19 +76,20 @@ def create_engine_config(original: Any) -> Any:
         except ValueError as error:
             # pydantic's: without what it was made of
             told = getattr(error, "errors", None)
-            why = (
-                "; ".join(one["msg"] for one in told()) if told else str(error).strip()
-            )
-            why += " (it needs vLLM's V2 runner on CUDA)"
-        if not why:
-            _log.info(
-                "jump_forward is on: up to %d forced tokens in one forward pass, %s",
-                drafts,
-                _limit(config, rows),
-            )
-            return config
-        _log.warning("jump_forward stays off: %s", why)
-        return original(self, *args, **kwargs)
+            reasons = [one["msg"] for one in told()] if told else [str(error).strip()]
+            why = f"{'; '.join(reasons)} (it needs vLLM's V2 runner on CUDA)"
+        if why:
+            _log.warning("jump_forward stays off: %s", why)
+            return original(self, *args, **kwargs)
+        where = f"in batches of at most {rows} requests (jump_rows)"
+        if config.speculative_config.num_speculative_tokens_per_batch_size is None:
+            where = "in batches of any size: vLLM sets no limit with data parallelism"
+        _log.info(
+            "jump_forward is on: up to %d forced tokens in one forward pass, %s",
+            drafts,
+            where,
+        )
+        return config
 
     return replaced
 
@@ -120,25 +121,16 @@ def _unsupported(config: Any) -> str:
     return ""
 
 
-def _limit(config: Any, rows: int) -> str:
-    """Which batches of an engine have drafts, and why."""
-    if config.speculative_config.num_speculative_tokens_per_batch_size is None:
-        return "in batches of any size: vLLM sets no limit with data parallelism"
-    return f"in batches of at most {rows} requests (jump_rows)"
-
-
 def init_speculator(original: Any) -> Any:
     """What makes the speculator of a V2 runner: one without guesses in place of vLLM's.
     What any of them proposes goes to `V2DraftRunner.propose`."""
 
     def replaced(vllm_config: Any, device: torch.device, req_states: Any) -> Any:
-        own = _is_own(vllm_config)
-        speculator = (
-            _NoGuesses(vllm_config, device)
-            if own
-            else original(vllm_config, device, req_states)
-        )
-        _watch(speculator, req_states, own=own)
+        if _is_own(vllm_config):
+            speculator: Any = _NoGuesses(vllm_config, device)
+        else:
+            speculator = original(vllm_config, device, req_states)
+        _watch(speculator, req_states)
         return speculator
 
     return replaced
@@ -258,19 +250,6 @@ def _is_own(vllm_config: Any) -> bool:
     return isinstance(own, Mapping) and own.get(_OWN) is True
 
 
-def drafts_by_size(scheduler: Any) -> DraftsBySize | None:
-    """The list of a scheduler whose speculative config is ours; takes the place of
-    vLLM's list at the first call."""
-    listed = getattr(scheduler, "dynamic_sd_lookup", None)
-    if isinstance(listed, DraftsBySize):
-        return listed
-    if listed is None or not _is_own(scheduler.vllm_config):
-        return None
-    own = DraftsBySize(listed)
-    scheduler.dynamic_sd_lookup = own
-    return own
-
-
 class DraftsBySize:
     """vLLM's list of the drafts that a request gets, by the size of its batch, while
     guided requests are in the scheduler; else all of it is 0."""
@@ -284,6 +263,17 @@ class DraftsBySize:
 
     def __getitem__(self, rows: int) -> int:
         return self._listed[rows] if self.guided else 0
+
+
+def drafts_by_size(scheduler: Any) -> DraftsBySize | None:
+    """The list of a scheduler whose speculative config is ours; takes the place of
+    vLLM's list at the first call."""
+    listed = getattr(scheduler, "dynamic_sd_lookup", None)
+    if listed is None or not _is_own(scheduler.vllm_config):
+        return None
+    if not isinstance(listed, DraftsBySize):
+        listed = scheduler.dynamic_sd_lookup = DraftsBySize(listed)
+    return listed
 
 
 class _NoGuesses:
@@ -316,25 +306,22 @@ class _NoGuesses:
         return self._drafts[: input_batch.num_reqs]
 
 
-def _watch(speculator: Any, states: Any, *, own: bool) -> None:
+def _watch(speculator: Any, states: Any) -> None:
     """Show what it proposes to the runner over these requests."""
     original = speculator.propose
     greedy = getattr(speculator, "draft_logits", None) is None
+    confidences = None
+    if isinstance(speculator, _NoGuesses):
+        confidences = speculator.draft_token_confidence_probs
 
     def propose(input_batch: Any, *args: Any, **kwargs: Any) -> Any:
         drafts = original(input_batch, *args, **kwargs)
         if not kwargs.get("dummy_run"):
-            confidences = speculator.draft_token_confidence_probs if own else None
             verified = kwargs.get("num_speculative_tokens") != 0
+            given = input_batch, drafts, confidences
             for runner in list(RUNNERS):
                 if runner.requests.states.all_token_ids is states.all_token_ids:
-                    runner.propose(
-                        input_batch,
-                        drafts,
-                        confidences,
-                        greedy=greedy,
-                        verified=verified,
-                    )
+                    runner.propose(*given, greedy=greedy, verified=verified)
         return drafts
 
     speculator.propose = propose

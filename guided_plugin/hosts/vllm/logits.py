@@ -11,7 +11,7 @@ its mask forbids. That is looked at on the device, and nothing waits for it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from guided_plugin.errors import GuidedError
+from guided_plugin.hosts.vllm.patches import parameters
 from guided_plugin.plugins import Plugins
 from guided_plugin.step import NO_TOKEN, UNGUIDED, DecodeStep
 
@@ -45,61 +46,69 @@ class GuidedRequest:
 
 class ForcedRows:
     """The rows of one batch that need more than a mask, found on the device by the
-    index of their request: of [rows, width] logits, indices[row] says whose row it is.
-    Not changed once it is used: their numbers go to the device once."""
+    index of their request: of [rows, width] logits, indices[row] says whose row it
+    is."""
 
-    def __init__(self) -> None:
-        self.closed: list[tuple[int, int]] = []
-        """The indices of closed requests, with their stop tokens."""
-        self.fragile: list[tuple[int, int, int]] = []
-        """Those of requests whose options may leave a row nothing, with stop tokens and
-        places: their rows among the masks, with drafts in each block of them."""
-        self.limited: list[GuidedRequest] = []
-        """Their requests."""
-        self._closed_columns: tuple[Tensor, ...] = ()
-        self._fragile_columns: tuple[Tensor, ...] = ()
+    def __init__(
+        self, rows: Iterable[tuple[int, int, GuidedRequest]], device: torch.device
+    ) -> None:
+        """`rows`: the index of a request, and its row among the masks if it has one,
+        with drafts in each block of them."""
+        closed = []
+        limited = []
+        for row in rows:
+            if row[2].slot == UNGUIDED:
+                closed.append(row)
+            elif row[2].limits:
+                limited.append(row)
+        self._closed = _columns(closed, device)
+        self._limited = _columns(limited, device)
+        self._requests = [request for *_, request in limited]
 
-    def add(self, index: int, place: int, request: GuidedRequest) -> None:
-        """A request of the batch: its index, and its row among the masks if it has
-        one."""
-        if request.slot == UNGUIDED:
-            self.closed.append((index, request.stop))
-        elif request.limits:
-            self.fragile.append((index, request.stop, place))
-            self.limited.append(request)
+    def __bool__(self) -> bool:
+        return bool(self._closed or self._limited)
 
     def close(self, logits: Tensor, indices: Tensor) -> None:
         """Leave the rows of closed requests a stop token and nothing else."""
-        if self.closed:
-            self._closed_columns = self._closed_columns or _columns(
-                self.closed, logits.device
-            )
-            hit, stop = _find(indices, *self._closed_columns)
+        if self._closed:
+            hit, stop = _find(indices, self._closed)
             logits.masked_fill_(hit, -torch.inf)
             logits.scatter_(1, stop, torch.where(hit, 0.0, logits.gather(1, stop)))
 
-    def spare(self, logits: Tensor, indices: Tensor) -> None:
-        """Put a stop token into masked rows that have nothing left."""
-        if self.fragile:
-            index, stops, _ = self._fragile_on(logits.device)
-            hit, stop = _find(indices, index, stops)
-            dead = hit & (logits.amax(1, keepdim=True) == -torch.inf)
-            logits.scatter_(1, stop, torch.where(dead, 0.0, logits.gather(1, stop)))
-
-    def refused_stops(self, mask: Tensor, drafts: int = 0) -> Tensor:
-        """Where masks forbid the stop token that `spare` would put there: [drafts + 1,
-        fragile] bool, on the device. The masks are so many blocks."""
-        _, stops, places = self._fragile_on(mask.device)
-        words = mask.view(drafts + 1, -1, mask.shape[1])[:, places, stops // 32]
-        return (words >> (stops % 32) & 1) == 0
-
-    def _fragile_on(self, device: torch.device) -> tuple[Tensor, ...]:
-        self._fragile_columns = self._fragile_columns or _columns(self.fragile, device)
-        return self._fragile_columns
+    def spare(
+        self, logits: Tensor, indices: Tensor, masks: Tensor | None, drafts: int = 0
+    ) -> tuple[list[GuidedRequest], Tensor] | None:
+        """After what vLLM itself forbids: `close`, and a stop token in masked rows that
+        have nothing left. Returns the requests that may be given one, and where their
+        masks forbid it, [drafts + 1, requests] bool on the device; None if there are
+        none. The masks are so many blocks."""
+        self.close(logits, indices)
+        if not self._limited or masks is None:
+            return None
+        hit, stop = _find(indices, self._limited)
+        dead = hit & (logits.amax(1, keepdim=True) == -torch.inf)
+        logits.scatter_(1, stop, torch.where(dead, 0.0, logits.gather(1, stop)))
+        _, places, stops = self._limited
+        words = masks.view(drafts + 1, -1, masks.shape[1])[:, places, stops // 32]
+        return self._requests, (words >> (stops % 32) & 1) == 0
 
 
-def _find(indices: Tensor, index: Tensor, stops: Tensor) -> tuple[Tensor, Tensor]:
+def _columns(
+    rows: list[tuple[int, int, GuidedRequest]], device: torch.device
+) -> tuple[Tensor, ...]:
+    """Indices, rows among the masks and stop tokens on the device; empty without
+    rows."""
+    if not rows:
+        return ()
+    columns = [(index, place, request.stop) for index, place, request in rows]
+    return tuple(
+        upload(torch.tensor(columns, dtype=torch.int64).T.contiguous(), device)
+    )
+
+
+def _find(indices: Tensor, columns: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     """Which rows these requests have, [rows, 1], and the stop token of each."""
+    index, _, stops = columns
     own = indices.unsqueeze(1) == index
     return own.any(1, keepdim=True), (own * stops).sum(1, keepdim=True)
 
@@ -132,10 +141,6 @@ class Uploads:
         return self._host[self._turn, : len(values)].to(
             self._device, non_blocking=True, copy=True
         )
-
-
-def _columns(rows: list[Any], device: torch.device) -> tuple[Tensor, ...]:
-    return tuple(upload(torch.tensor(rows, dtype=torch.int64).T.contiguous(), device))
 
 
 class StepHooks:
@@ -187,36 +192,14 @@ def apply_sampling_params(original: Any) -> Any:
     from the original: they are those of masked logits too.
     """
 
-    def replaced(
-        self: Any,
-        logits: Any,
-        expanded_idx_mapping: Any,
-        idx_mapping: Any,
-        idx_mapping_np: Any,
-        pos: Any,
-        input_ids: Any,
-        expanded_local_pos: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        context = SimpleNamespace(
-            expanded_idx_mapping=expanded_idx_mapping,
-            idx_mapping_np=idx_mapping_np,
-            input_ids=input_ids,
-            expanded_local_pos=expanded_local_pos,
-        )
+    names = parameters(original)[1:]
+
+    def replaced(self: Any, logits: Any, *args: Any, **kwargs: Any) -> Any:
+        context = SimpleNamespace(**dict(zip(names, args, strict=False)), **kwargs)
         runners, others = _behind(self)
         for runner in runners:
             runner.mask_early(logits, context, again=others)
-        given = (
-            expanded_idx_mapping,
-            idx_mapping,
-            idx_mapping_np,
-            pos,
-            input_ids,
-            expanded_local_pos,
-        )
-        return original(self, logits, *given, *args, **kwargs)
+        return original(self, logits, *args, **kwargs)
 
     return replaced
 
@@ -260,8 +243,8 @@ def _behind(sampler: Any) -> tuple[list[Any], bool]:
     """The runners of this package behind a sampler, and whether there are processors of
     third parties, which may write what the masks forbid. The sampler keeps it: this is
     asked in each step."""
-    kept = vars(sampler).get("_guided_runners")
-    if kept is None or kept[0] is not sampler.logits_processors:
+    kept: tuple[list[Any], bool] | None = vars(sampler).get("_guided_runners")
+    if kept is None:
         ones = sampler.logits_processors
         runners = [
             one.runner
@@ -272,8 +255,8 @@ def _behind(sampler: Any) -> tuple[list[Any], bool]:
             not type(one).__module__.startswith(("vllm.", "guided_plugin."))
             for one in ones
         )
-        kept = vars(sampler)["_guided_runners"] = ones, runners, others
-    return kept[1], kept[2]
+        kept = vars(sampler)["_guided_runners"] = runners, others
+    return kept
 
 
 def _tokens(output: Any, counts: Tensor) -> Tensor:

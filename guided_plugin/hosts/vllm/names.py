@@ -177,6 +177,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             "vllm.config:ModelConfig",
             has=(
                 "skip_tokenizer_init",
+                "dtype",
                 "try_get_generation_config",
                 "get_vocab_size",
                 "max_model_len",

@@ -14,10 +14,9 @@ import inspect
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pkgutil import resolve_name
@@ -34,9 +33,9 @@ _TELL_THEMSELVES = (Part.FRONTEND, Part.READY, Part.HOOKS)
 """Their names are wrapped also where one is broken: their wrappers refuse or leave out
 what needs it."""
 
-TESTED = ((0, 31), (0, 34))
-"""Releases from the first of these on, and before the second, were tested. Others are
-served if the contract holds, with a line in the log."""
+_TESTED = re.compile(r"v?0\.3[1-3](?!\d)")
+"""Releases that were tested. Others are served if the contract holds, with a line in
+the log."""
 
 
 def version_text() -> str:
@@ -50,12 +49,7 @@ def version_text() -> str:
 def is_tested(text: str) -> bool:
     """Whether a version is of a release that was tested: release candidates and local
     builds count, builds without a number don't."""
-    # 0.33.0rc1, 0.33.1.dev5+g123, 0.33.0+cpu
-    numbers = re.match(r"v?(\d+)\.(\d+)", text)
-    return (
-        numbers is not None
-        and TESTED[0] <= (int(numbers[1]), int(numbers[2])) < TESTED[1]
-    )
+    return _TESTED.match(text) is not None
 
 
 @cache
@@ -70,102 +64,63 @@ def note_version() -> None:
         )
 
 
-class Missing(Exception):
-    """A name is not there. The text says which, and what was looked through."""
-
-
-class Unavailable(Missing):
-    """A module of vLLM cannot be imported because another package is not installed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """A function or class of vLLM's."""
-
-    parameters: tuple[str, ...]
-    """Of a function; empty for a class."""
-    has: Callable[[str], bool]
-    """Whether a class, or its instances, have an attribute: in its body, or assigned to
-    `self`."""
-
-
-def installed(path: str) -> Declared:
-    """The shape of `module:Class.method` in the vLLM of this process; imports the
-    module. Raises Missing."""
-    module, _, names = path.partition(":")
+def difference(name: Name) -> str | None:
+    """What of a name is not as expected in the vLLM of this process, if anything is
+    not. Imports its module."""
+    module, _, inside = name.path.partition(":")
     try:
         found: Any = import_module(module)
     except ImportError as error:
-        if error.name is not None and error.name.partition(".")[0] != _ROOT:
-            raise Unavailable(f"no module {module}: {error}") from error
-        raise Missing(f"no module {module}: {error}") from error
-    for name in names.split("."):
-        try:
-            found = (
-                inspect.getattr_static(found, name)
-                if isinstance(found, type)
-                else getattr(found, name)
-            )
-        except AttributeError:
-            raise Missing(f"no {path}") from None
-    if isinstance(found, type):
-        return Declared((), partial(_has, found))
-    found = getattr(found, "__func__", found)  # class and static methods
-    parameters = tuple(inspect.signature(found).parameters) if callable(found) else ()
-    return Declared(parameters, lambda name: False)
-
-
-Find = Callable[[str], Declared]
-"""Finds a name in one vLLM, as `installed` does."""
-
-
-def _has(owner: type, name: str) -> bool:
-    declared = ("__dataclass_fields__", "__struct_fields__", "model_fields")
-    if hasattr(owner, name) or any(
-        name in getattr(owner, fields, ()) for fields in declared
-    ):
-        return True
-    functions = [
-        value
-        for one in owner.__mro__
-        for value in vars(one).values()
-        if inspect.isfunction(value)
-    ]
-    codes = [inspect.unwrap(function).__code__ for function in functions]
-    found = (
-        one
-        for code in codes
-        if name in code.co_names
-        for one in dis.get_instructions(code)
-    )
-    return any(one.opname == "STORE_ATTR" and one.argval == name for one in found)
-
-
-def difference(name: Name, find: Find) -> str | None:
-    """What of a name is not as expected, if anything is not."""
-    try:
-        shape = find(name.path)
-    except Unavailable as error:
-        return None if name.endpoint else str(error)
-    except Missing as error:
-        return str(error)
-    if shape.parameters[: len(name.begins)] != name.begins:
+        lacks = _ROOT if error.name is None else error.name.partition(".")[0]
+        if name.endpoint and lacks != _ROOT:
+            return None
+        return f"no module {module}: {error}"
+    for attribute in inside.split("."):
+        get = inspect.getattr_static if isinstance(found, type) else getattr
+        found = get(found, attribute, None)
+    function = getattr(found, "__func__", found)  # class and static methods
+    if not callable(function):
+        return f"no {name.path}"
+    given: tuple[str, ...] = ()
+    if not isinstance(function, type):
+        given = tuple(inspect.signature(function).parameters)
+    if given[: len(name.begins)] != name.begins:
         return (
             f"{name.path} does not begin with the parameters {', '.join(name.begins)}"
         )
     for parameter in name.takes:
-        if parameter not in shape.parameters:
+        if parameter not in given:
             return f"no parameter {parameter} of {name.path}"
     for attribute in name.has:
-        if not shape.has(attribute):
+        if not _has(found, attribute):
             return f"no {name.path}.{attribute}"
     return None
 
 
-def differences(find: Find, part: Part) -> list[str]:
+def _has(owner: type, name: str) -> bool:
+    """Whether a class, or its instances, have an attribute: in its body, or assigned to
+    `self`."""
+    bodies = [vars(one) for one in owner.__mro__]
+    # fields of dataclasses, of pydantic's and of msgspec's
+    if any(name in body or name in body.get("__annotations__", ()) for body in bodies):
+        return True
+    functions = [
+        inspect.unwrap(value)
+        for body in bodies
+        for value in body.values()
+        if inspect.isfunction(value)
+    ]
+    return any(
+        one.opname == "STORE_ATTR" and one.argval == name
+        for function in functions
+        if name in function.__code__.co_names
+        for one in dis.get_instructions(function)
+    )
+
+
+def differences(part: Part) -> list[str]:
     """Everything of a part that is not as expected."""
-    found = (difference(name, find) for name in NAMES[part])
-    return [one for one in found if one is not None]
+    return [*filter(None, map(difference, NAMES[part]))]
 
 
 def broken(*parts: Part) -> RequestError | None:
@@ -175,7 +130,7 @@ def broken(*parts: Part) -> RequestError | None:
 
 @cache
 def _broken(part: Part) -> RequestError | None:
-    found = differences(installed, part)
+    found = differences(part)
     if not found:
         return None
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""

@@ -16,7 +16,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from guided_plugin.errors import RequestError
@@ -37,8 +39,8 @@ class _Row:
     params: Any
     output: list[int]
     """vLLM's own list; its length is right at every step, its values may not be."""
-    length: int
-    """What it was when its last token was taken."""
+    length: int = 0
+    """What it was when the request left the batch."""
 
 
 class V1Runner:
@@ -57,11 +59,10 @@ class V1Runner:
         self._planned: list[_Row] = []
         self._outputs: list[list[int]] = []
         """Of the planned rows."""
-        self._total = 0
-        """Length of all of them together at the last plan."""
-        self._steps = 0
-        """Steps since, in each of which every row had one token."""
-        self._forced = ForcedRows()
+        self._lengths = _lengths([])
+        """Theirs when the last tokens were taken."""
+        self._forced = ForcedRows((), device)
+        self._device = device
         self._sampled: Tensor | None = None
         self._raw = False
         """Whether this step's logits were masked before any processor ran."""
@@ -98,13 +99,12 @@ class V1Runner:
         start = time.perf_counter()
         if self._outputs:
             self.engine.pipeline.apply_mask(logits, again=self._raw)
-        forced = self._forced
-        if forced.closed or forced.fragile:
+        if self._forced:
+            masks = self.engine.pipeline.mask if self._outputs else None
             rows = torch.arange(logits.shape[0], device=logits.device)
-            forced.close(logits, rows)
-            if forced.fragile and (mask := self.engine.pipeline.mask) is not None:
-                forced.spare(logits, rows)
-                self.engine.failed.limited(forced.limited, forced.refused_stops(mask))
+            found = self._forced.spare(logits, rows, masks)
+            if found is not None:
+                self.engine.failed.limited(*found)
         self.engine.seconds.add(self._spent + time.perf_counter() - start)
         return logits
 
@@ -125,38 +125,28 @@ class V1Runner:
         """Hand on the tokens of the last step, if it had any."""
         tokens = self._sampled
         self._sampled = None
-        pipeline = self.engine.pipeline
-        total = sum(map(len, self._outputs))
-        expected = self._total if tokens is None else self._total + len(self._outputs)
-        if total == expected:
-            self._total = total
-            if tokens is not None:
-                self._steps += 1
-                pipeline.schedule_update(tokens)
-                pipeline.finish_update()
-            return
-        self._settle_lengths()
-        grown = {at: len(row.output) - row.length for at, row in self._rows.items()}
+        lengths = _lengths(self._outputs)
+        grown = lengths - self._lengths
+        self._lengths = lengths
         if tokens is not None:
-            pipeline.schedule_update(
-                _counting(tokens, [at for at, new in grown.items() if new == 1])
-            )
-            pipeline.finish_update()
-        for at, row in self._rows.items():
-            row.length = len(row.output)
-            if row.guided.slot != UNGUIDED and (
-                grown[at] not in (0, 1) or (tokens is None and grown[at])
-            ):
-                # vLLM took some output back (a failed transfer of its cache): begin
-                # again after the rest.
+            self.engine.pipeline.schedule_update(self._counting(tokens, grown == 1))
+            self.engine.pipeline.finish_update()
+        taken_back = (grown < 0) | (grown > (tokens is not None))
+        if taken_back.any():
+            # A transfer of vLLM's cache has failed: begin again after the rest.
+            for place in np.flatnonzero(taken_back):
+                row = self._planned[place]
                 self.engine.end(row.guided)
                 row.guided = self._begin(row.params, row.output) or row.guided
-        self._rebuild()
+            self._rebuild()
 
-    def _settle_lengths(self) -> None:
-        for row in self._planned:
-            row.length += self._steps
-        self._steps = 0
+    def _counting(self, tokens: Tensor, counts: NDArray[np.bool_]) -> Tensor:
+        """The tokens of the planned rows that count; NO_TOKEN in the other rows."""
+        if counts.all():
+            return tokens
+        rows = torch.zeros(tokens.shape[0], dtype=torch.bool)
+        rows[np.flatnonzero(np.array(self._slots) != UNGUIDED)[counts]] = True
+        return torch.where(upload(rows, tokens.device), tokens, NO_TOKEN)
 
     def _begin(self, params: Any, output: list[int]) -> GuidedRequest | None:
         error = _lost() if any(token < 0 for token in output) else None
@@ -165,7 +155,6 @@ class V1Runner:
     def _change(self, update: Any) -> None:
         from vllm.v1.sample.logits_processor import MoveDirectionality
 
-        self._settle_lengths()
         rows = self._rows
         for at in (*update.removed, *(at for at, *_ in update.added)):
             row = rows.pop(at, None)
@@ -175,6 +164,7 @@ class V1Runner:
             if name is None or name in self.engine.left:
                 self.engine.end(row.guided)
             else:
+                row.length = len(row.output)
                 self._away[name] = row
         for at, params, _, output in update.added:
             row = self._enter(params, output) if params.extra_args else None
@@ -202,7 +192,7 @@ class V1Runner:
         if row is not None:  # vLLM has taken some of its output back
             self.engine.end(row.guided)
         guided = self._begin(params, output)
-        return None if guided is None else _Row(guided, params, output, len(output))
+        return None if guided is None else _Row(guided, params, output)
 
     def _warm_up(self, width: int, device: torch.device) -> None:
         """Load the kernel now: the first time takes a tenth of a second and waits for
@@ -216,15 +206,16 @@ class V1Runner:
         """What follows from which request is where."""
         slots = [UNGUIDED] * (max(self._rows, default=-1) + 1)
         self._planned = []
-        self._forced = ForcedRows()
+        forced = []
         for at, row in sorted(self._rows.items()):  # the order of the mask rows
             slots[at] = row.guided.slot
-            self._forced.add(at, len(self._planned), row.guided)
+            forced.append((at, len(self._planned), row.guided))
             if row.guided.slot != UNGUIDED:
                 self._planned.append(row)
+        self._forced = ForcedRows(forced, self._device)
         self._slots = tuple(slots)
         self._outputs = [row.output for row in self._planned]
-        self._total = sum(map(len, self._outputs))
+        self._lengths = _lengths(self._outputs)
 
 
 def _lost() -> RequestError:
@@ -234,11 +225,8 @@ def _lost() -> RequestError:
     )
 
 
-def _counting(tokens: Tensor, rows: list[int]) -> Tensor:
-    """The tokens of these rows; NO_TOKEN elsewhere."""
-    counts = torch.zeros(tokens.shape[0], dtype=torch.bool)
-    counts[rows] = True
-    return torch.where(upload(counts, tokens.device), tokens, NO_TOKEN)
+def _lengths(outputs: list[list[int]]) -> NDArray[np.int64]:
+    return np.fromiter(map(len, outputs), np.int64, len(outputs))
 
 
 def forward(original: Any) -> Any:

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from guided_plugin.hosts.vllm.common import GUIDED
+from guided_plugin.hosts.vllm.common import GUIDED, drafts_of
 from guided_plugin.hosts.vllm.engine import Engine, limits_of
 from guided_plugin.hosts.vllm.logits import ForcedRows, GuidedRequest, Uploads
 from guided_plugin.hosts.vllm.names import Part, When
@@ -136,13 +136,14 @@ class IndexedRequests:
     def forced(self, indices: Indices, planned: Indices) -> ForcedRows:
         """Which of these requests need more than a mask. `planned`: in the order of the
         mask rows."""
-        forced = ForcedRows()
-        for index in (
-            self._forced.intersection(indices.tolist()) if self._forced else ()
-        ):
-            place = np.flatnonzero(planned == index)
-            forced.add(index, int(place[0]) if len(place) else -1, self._running[index])
-        return forced
+        rows = []
+        if self._forced:
+            places = dict(zip(planned.tolist(), range(len(planned)), strict=True))
+            rows = [
+                (index, places.get(index, -1), self._running[index])
+                for index in self._forced.intersection(indices.tolist())
+            ]
+        return ForcedRows(rows, self.states.device)
 
     def _leave(self, index: int) -> None:
         old = self._running.pop(index, None)
@@ -173,17 +174,6 @@ class PlannedBatch:
     parallelism as many batches as there are stages take turns, each with requests of
     its own; else there is one."""
 
-    __slots__ = (
-        "forced",
-        "order",
-        "planned",
-        "ran",
-        "running",
-        "seen",
-        "slots",
-        "table",
-    )
-
     def __init__(self, max_requests: int, device: torch.device) -> None:
         self.planned = self.running = NONE
         """Indices, in the order of the mask rows; those of them that were there when it
@@ -195,7 +185,7 @@ class PlannedBatch:
         self.seen: bytes | None = None
         """The indices of its requests when it was last looked at; None: look at the
         next one, whatever it is."""
-        self.forced = ForcedRows()
+        self.forced = ForcedRows((), device)
         """Which of its rows need more than a mask."""
         # [max requests] int32, device: index -> mask row, -1 where there is none
         self.table = torch.full((max_requests,), -1, dtype=torch.int32, device=device)
@@ -360,13 +350,10 @@ class V2Runner:
     def _spare(
         self, forced: ForcedRows, masks: Tensor | None, logits: Tensor, indices: Tensor
     ) -> None:
-        forced.close(logits, indices)
-        forced.spare(logits, indices)
-        # Which stop tokens the grammars forbid, of rows that may have been given one.
-        if forced.fragile and masks is not None:
-            self.engine.failed.limited(
-                forced.limited, forced.refused_stops(masks, self._pipeline.drafts)
-            )
+        if forced:
+            found = forced.spare(logits, indices, masks, drafts_of(self.engine.config))
+            if found is not None:
+                self.engine.failed.limited(*found)
 
     def _finish(self) -> None:
         """Hand on the tokens of the last step, where the grammars are."""
@@ -395,30 +382,34 @@ class V2Runner:
 
     def _warm_up(self, states: Any) -> None:
         """Load the kernels now: the first time takes a tenth of a second and waits for
-        the device."""
+        the device. All arguments are of the types that vLLM's own have."""
+        kernels = self._kernels
         device = states.device
         vocabulary = self._pipeline.compiler.vocabulary
-        mask = torch.zeros(1, vocabulary.words, dtype=torch.int32, device=device)
-        # Of the types that vLLM's own have.
+        drafts = self._pipeline.drafts
+        table = self._batch.table
+        histories = self.requests.histories
         none = torch.zeros(1, dtype=torch.int64, device=device)
         first = torch.zeros(1, dtype=torch.int32, device=device)
+        mask = torch.zeros(1, vocabulary.words, dtype=torch.int32, device=device)
+        places = (first, 1) if drafts else ()
         # The model's logits, and those that vLLM has copied.
-        for kind in {
-            torch.float32,
-            getattr(self.engine.config.model_config, "dtype", torch.float32),
-        }:
+        for kind in {torch.float32, self.engine.config.model_config.dtype}:
             logits = torch.zeros(1, states.vocab_size, dtype=kind, device=device)
-            self._warm_up_masks(logits, mask, none, first)
-        self._warm_up_tokens(none, first)
-
-    def _warm_up_masks(
-        self, logits: Tensor, mask: Tensor, none: Tensor, first: Tensor
-    ) -> None:
-        self._kernels.mask_rows(
-            logits, mask, none, self._batch.table, self._pipeline.vocabulary_size
-        )
-
-    def _warm_up_tokens(self, none: Tensor, first: Tensor) -> None:
-        ring, word = torch.zeros(2, 1, dtype=torch.int64, device=none.device)
-        sink = TokenSink(ring.data_ptr(), word.data_ptr(), 0)
-        self._kernels.take_tokens(none, *self.requests.histories, sink)
+            kernels.mask_rows(logits, mask, none, table, vocabulary.size, *places)
+        if not drafts:
+            ring, word = torch.zeros(2, 1, dtype=torch.int64, device=device)
+            sink = TokenSink(ring.data_ptr(), word.data_ptr(), 0)
+            kernels.take_tokens(none, *histories, sink)
+            return
+        cut = torch.zeros(1, drafts + 1, dtype=torch.int8, device=device)
+        proposed = torch.zeros(1, drafts, dtype=torch.int64, device=device)
+        sure = torch.zeros(1, drafts, dtype=torch.float32, device=device)
+        given = none, *histories, table, none
+        kernels.gather_drafts(*given, first, first, drafts)
+        tokens = kernels.gather_drafts(*given, None, proposed, drafts)
+        for confidences in (None, sure):
+            kernels.take_offers(
+                tokens.data_ptr(), table, none, proposed, confidences, cut, 1
+            )
+        kernels.cut_drafts(cut, none, first)

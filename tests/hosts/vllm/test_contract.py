@@ -15,7 +15,7 @@ import pytest
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import patches
 from guided_plugin.hosts.vllm.names import ALL_NAMES, NAMES, Name, Part
-from guided_plugin.hosts.vllm.patches import broken, difference, differences, installed
+from guided_plugin.hosts.vllm.patches import broken, difference, differences
 
 PACKAGE = pathlib.Path(gp.__file__).parent
 FILES = [*sorted((PACKAGE / "hosts" / "vllm").glob("*.py")), PACKAGE / "vllm.py"]
@@ -135,13 +135,13 @@ def test_the_contract_holds_in_the_installed_vllm():
     parts = set(Part)
     if patches.version_text().startswith("0.31."):
         parts.remove(Part.JUMP)
-        assert differences(installed, Part.JUMP)
-    assert {part.name: differences(installed, part) for part in parts} == {
+        assert differences(Part.JUMP)
+    assert {part.name: differences(part) for part in parts} == {
         part.name: [] for part in parts
     }
     for name in ALL_NAMES:
         for other in worse(name):
-            assert difference(other, installed) is not None, other
+            assert difference(other) is not None, other
 
 
 @pytest.mark.parametrize(
