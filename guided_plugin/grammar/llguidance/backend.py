@@ -96,8 +96,6 @@ class _Compiled:
 
     lark: LarkGrammar
     lexers: Lexers
-    impossible_token: int | None
-    """A token that the grammar names and no mask may show."""
     distinct: DistinctRules | None
     """What the grammar can't remember."""
     endings: Endings | None
@@ -230,7 +228,6 @@ class LLGuidanceBackend:
             return self._matcher(spec, text, self._tokenizers.plain)
 
         lexers = Lexers(first, another, self._lexers, forces=lark.forces)
-        impossible = self._tokenizers.impossible_token if lark.endless else None
         distinct = self._distinct_rules(spec) if lark.distinct else None
         left = self._left_out(spec) if prepared is None else prepared.unenforced
         named = self._named(spec, lark) if prepared is None else prepared.named
@@ -243,7 +240,7 @@ class LLGuidanceBackend:
         # For distinct items there are two grammars.
         size = size * (1 + lark.distinct) + texts_bytes(spec.text)
         kept = replace(lark, rules=None, sent=None)
-        compiled = _Compiled(kept, lexers, impossible, distinct, None)
+        compiled = _Compiled(kept, lexers, distinct, None)
         made = Grammar(
             spec,
             self.name,
@@ -314,10 +311,7 @@ class LLGuidanceBackend:
             DistinctCheck(compiled.distinct) if compiled.distinct is not None else None
         )
         tokenizer = self._tokenizers.plain
-        impossible = compiled.impossible_token
-        return LLGuidanceMatcher(
-            handle, share, tokenizer, self._stops, own, impossible, check
-        )
+        return LLGuidanceMatcher(handle, share, tokenizer, self._stops, own, check)
 
     def learnt_bytes(self) -> int:
         """What the lexers of its grammars have learnt, at most."""

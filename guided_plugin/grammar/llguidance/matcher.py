@@ -48,8 +48,6 @@ class LLGuidanceMatcher:
     stop_token_ids: tuple[int, ...]
     """Stop tokens of this request alone; empty: the vocabulary's, which the tokenizer
     knows."""
-    impossible_token: int | None
-    """A token that its grammar names and no mask may show."""
     distinct: DistinctCheck | None
     """What its grammar can't remember."""
     marked: Any = None
@@ -89,8 +87,6 @@ class LLGuidanceMatcher:
     def row(self) -> MaskArray:
         """Its mask, for what looks ahead: with the vocabulary's own stop tokens."""
         row = np.frombuffer(bytearray(self.handle.compute_bitmask()), np.int32)
-        if self.impossible_token is not None:
-            row[self.impossible_token // 32] &= _cleared(self.impossible_token % 32)
         if self.distinct is not None:
             self.distinct.restrict(row)
         return row
@@ -181,10 +177,10 @@ class LLGuidanceMatcher:
         """Allow this request's own stop tokens where the usual ones are allowed, and
         not those."""
         for token in (*self.usual_stops, *self.stop_token_ids):
-            row[token // 32] &= _cleared(token % 32)
+            row[token // 32] &= ~_bit(token)
         if self.handle.is_accepting():
             for token in self.stop_token_ids:
-                row[token // 32] |= np.uint32(1 << (token % 32)).astype(np.int32)
+                row[token // 32] |= _bit(token)
 
 
 class LLGuidanceBatch:
@@ -200,15 +196,6 @@ class LLGuidanceBatch:
         self._executors = executors
         self._learnt = learnt
         self._matchers = matchers
-        named = [
-            (i, m.impossible_token)
-            for i, m in enumerate(matchers)
-            if m.impossible_token is not None
-        ]
-        # It is one token for all grammars of a backend.
-        self._impossible = (
-            ([i for i, _ in named], *divmod(named[0][1], 32)) if named else None
-        )
         self._texts = first_texts
         # Matchers of one lexer side by side: threads take neighbours, and then don't
         # wait for each other.
@@ -248,10 +235,6 @@ class LLGuidanceBatch:
         else:
             self._fill_all(mask, rows)
         self._learnt.filled()
-        if self._impossible is not None:
-            naming, word, bit = self._impossible
-            own = rows if len(naming) == len(rows) else [rows[i] for i in naming]
-            mask[own, word] &= _cleared(bit)
         for i in self._own_stops:
             self._matchers[i].fix_stops(mask[rows[i]])
         for i, check in self._distinct:
@@ -281,6 +264,6 @@ class LLGuidanceBatch:
         self._executors.took(time.perf_counter() - start)
 
 
-def _cleared(bit: int) -> np.int32:
-    """A mask word with all bits but one."""
-    return np.uint32(~(1 << bit) & 0xFFFFFFFF).astype(np.int32)
+def _bit(token: int) -> np.int32:
+    """A token's bit in its mask word."""
+    return np.uint32(1 << (token % 32)).astype(np.int32)

@@ -124,7 +124,6 @@ def lark_of(
 def _written(
     spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str], marked: bool
 ) -> LarkGrammar:
-    impossible = None if marked else tokens.impossible_token
     if spec.kind in ("json_schema", "json_object"):
         return schema_to_lark(
             spec.document() if spec.kind == "json_schema" else {"type": "object"},
@@ -132,7 +131,6 @@ def _written(
             whitespace=spec.layout,
             bounds=spec.bounds,
             unenforced=unenforced,
-            impossible_token=impossible,
             marked=marked,
         )
     if spec.kind == "regex":
@@ -146,10 +144,7 @@ def _written(
     if spec.kind == "grammar" and spec.syntax == "lark":
         return client_lark(spec, tokens)
     if spec.kind == "structural_tag":
-        controls = tokens.controls
-        return tag_to_lark(
-            spec, controls, unenforced, impossible_token=impossible, marked=marked
-        )
+        return tag_to_lark(spec, tokens.controls, unenforced, marked=marked)
     raise UnsupportedSpecError(
         "EBNF grammars are not supported by llguidance",
         where=spec.kind,

@@ -102,14 +102,6 @@ class Tokenizers:
         shown = np.unpackbits(mask, bitorder="little")
         return frozenset(np.flatnonzero(shown).tolist())
 
-    @property
-    def impossible_token(self) -> int | None:
-        """A token that no mask may show: padding, else a special token that doesn't
-        stop."""
-        if 32 * self._vocabulary.words > self._vocabulary.size:
-            return self._vocabulary.size
-        return max(self.controls, default=None)
-
 
 @dataclass(frozen=True, slots=True)
 class Spelled:

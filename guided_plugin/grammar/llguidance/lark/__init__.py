@@ -45,16 +45,14 @@ def schema_to_lark(
     whitespace: Whitespace,
     bounds: Bounds = UNBOUNDED,
     unenforced: Iterable[str] = (),
-    impossible_token: int | None = None,
     marked: bool = False,
 ) -> LarkGrammar:
     """A grammar, in llguidance's Lark, of the JSON texts that satisfy a schema.
 
     Strict closes objects that don't say otherwise and keeps properties in the order of
     the schema; else they come in any order. `bounds`: where the schema has none.
-    `impossible_token`, if there is one, must be masked out always; it makes some
-    patterns cheaper. `marked`: for the check that items are distinct. Raises an
-    UnsupportedSpecError with the keyword and its place.
+    `marked`: for the check that items are distinct. Raises an UnsupportedSpecError with
+    the keyword and its place.
     """
     grammar = Grammar()
     found = lower_schema(
@@ -63,7 +61,6 @@ def schema_to_lark(
         closed=strict,
         bounds=bounds,
         unenforced=unenforced,
-        impossible_token=impossible_token,
         marked=marked,
     )
     made = written(
@@ -96,7 +93,6 @@ def lower_schema(
     ordered: bool | None = None,
     bounds: Bounds = UNBOUNDED,
     unenforced: Iterable[str] = (),
-    impossible_token: int | None = None,
     marked: bool = False,
 ) -> Lowered:
     """Write a schema into a grammar, which may hold others. `ordered`: as `closed` if
@@ -109,7 +105,6 @@ def lower_schema(
         spelling=Spelling(
             not closed and document.draft > 4, not closed, digits=bounds.max_digits
         ),
-        impossible_token=impossible_token,
         marked=marked,
     )
     emitter = Emitter(algebra, style, {Array: array_rule, Object: object_rule}, grammar)

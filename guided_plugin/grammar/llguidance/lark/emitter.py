@@ -33,6 +33,7 @@ from guided_plugin.grammar.llguidance.lark.numbers import (
     TooManyStatesError,
     number_terminal,
 )
+from guided_plugin.grammar.llguidance.lark.patterns import NOTHING
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.reach import known_of_string
 from guided_plugin.grammar.llguidance.lark.reader import closed
@@ -90,8 +91,6 @@ class Style:
     """Properties come in the order of the schema, where that order can be kept."""
     spelling: Spelling
     """How numbers may be written."""
-    impossible_token: int | None = None
-    """A token that is never sampled."""
     marked: bool = False
     """Marks, which are never taken, may stand where items begin: see `distinct/`."""
 
@@ -239,20 +238,20 @@ class Emitter:
         characters.
 
         The endless ones allow nothing new, since what they begin with can always become
-        a string of the terminal, and they are never complete: they lead to a token that
-        is never sampled. But they say in a way that llguidance sees at once that all
-        these characters may come next. It then adds most of the vocabulary as one
-        precomputed piece, where it would walk through all tokens.
+        a string of the terminal, and they are never complete: what must follow takes no
+        text. But they say in a way that llguidance sees at once that all these
+        characters may come next. It then adds most of the vocabulary as one precomputed
+        piece, where it would walk through all tokens.
         """
-        if characters is None or self.style.impossible_token is None:
+        if characters is None:
             return terminal
-        never = Token(self.style.impossible_token)
-        loop = Reference(NEVER)
-        ways = [Alternative((never, loop)), Alternative((never, never))]
-        self.grammar.rules.setdefault(NEVER, Rule(ways))
+        # It counts as filled: else the endless ones would be removed.
+        nothing = self.grammar.terminal(Regex(NOTHING), Known((), 0), filled=True)
+        never = Reference(NEVER)
+        self.grammar.rules.setdefault(NEVER, Rule([Alternative((nothing,))]))
         opening = Regex(f'"{characters}*')
         endless = self.grammar.terminal(opening, Known(('"',), 0))
-        return self.grammar.rule((terminal,), (endless, loop))
+        return self.grammar.rule((terminal,), (endless, never))
 
     def _constraints(self, literals: Literals) -> list[Symbol]:
         shape = self.algebra.shape(literals)

@@ -61,6 +61,7 @@ _RAW: Ranges = ((32, 33), (35, 91), (93, 0xD7FF), (0xE000, MAX_CODE))
 """What JSON writes as itself."""
 _RAW_CLASS = r'[^"\\\x00-\x1F]'
 NOTHING = r"[^\x00-\U0010FFFF]"
+"""What no character is."""
 _ANY_BYTES = Group(THEN, (Opposite(Regex(NOTHING)),))
 """Whatever comes, ill-formed texts included: llguidance sees at once that nothing more
 is asked for."""

@@ -23,7 +23,7 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
 from guided_plugin.ipc.channel import plain_decoder
 
 NEVER = "never"
-"""The rule of what can't come, behind a token that is never sampled."""
+"""The rule of what can't come."""
 
 
 class Text(NamedTuple):
@@ -87,8 +87,6 @@ class LarkGrammar:
     text: str
     distinct: bool = False
     """Whether its outputs must be checked for items or names that are not distinct."""
-    endless: bool = False
-    """Whether it names a token that is never sampled."""
     forces: bool = True
     """Whether text that must follow is short enough to be looked for while a batch
     waits."""
@@ -102,16 +100,15 @@ class LarkGrammar:
         """The grammar as text, for other processes. `closes`: with its rules, to close
         outputs before their limit."""
         sent = self.rules.packed() if closes and self.rules is not None else None
-        return repr((self.text, self.distinct, self.endless, self.forces, sent))
+        return repr((self.text, self.distinct, self.forces, sent))
 
     @classmethod
     def unpacked(cls, packed: str) -> LarkGrammar:
         """The grammar that was packed."""
-        text, distinct, endless, forces, sent = ast.literal_eval(packed)
+        text, distinct, forces, sent = ast.literal_eval(packed)
         return cls(
             text,
             distinct=distinct,
-            endless=endless,
             forces=forces,
             sent=sent,
         )

@@ -19,7 +19,6 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
     fragments_of,
 )
 from guided_plugin.grammar.llguidance.lark.rules import (
-    NEVER,
     Alternative,
     Grammar,
     LarkGrammar,
@@ -87,7 +86,6 @@ def written(
     tokens = frozenset(one.number for one in symbols if isinstance(one, Token))
     return LarkGrammar(
         _joined(lines),
-        endless=NEVER in rules,
         rules=RuleSet(start, rules, tuple(terminals), tokens, whitespace == "spaced"),
     )
 

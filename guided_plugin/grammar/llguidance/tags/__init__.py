@@ -66,7 +66,6 @@ def tag_to_lark(
     controls: Mapping[int, str],
     unenforced: Iterable[str] = (),
     *,
-    impossible_token: int | None = None,
     marked: bool = False,
 ) -> LarkGrammar:
     """A grammar, in llguidance's Lark, of the texts of a structural tag.
@@ -75,11 +74,9 @@ def tag_to_lark(
     options are those of `schema_to_lark`. Raises an UnsupportedSpecError with a place
     in the whole tag.
     """
-    texts = Texts(controls)
     try:
-        node = Reader(spec, texts).document()
-        spare = None if impossible_token in texts.named else impossible_token
-        writer = _Writer(spec, tuple(unenforced), spare, marked)
+        node = Reader(spec, Texts(controls)).document()
+        writer = _Writer(spec, tuple(unenforced), marked)
         Lexing(node, lambda schema: writer.lowered(schema).types).check()
         start = writer.symbol(node)
     except RecursionError as error:
@@ -103,7 +100,6 @@ class _Writer:
 
     spec: OutputSpec
     unenforced: tuple[str, ...]
-    impossible_token: int | None
     marked: bool
     grammar: Grammar = field(default_factory=Grammar)
     _schemas: dict[tuple[str, bool], Lowered] = field(default_factory=dict)
@@ -136,7 +132,6 @@ class _Writer:
                 ordered=self.spec.closed and not node.any_order,
                 bounds=self.spec.bounds,
                 unenforced=self.unenforced,
-                impossible_token=self.impossible_token,
                 marked=self.marked,
             )
         except GrammarError as error:

@@ -8,8 +8,10 @@ are lexemes, and any two that may come next at one place are looked at together.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from itertools import product
+from typing import NamedTuple
 
 from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.tags.nodes import (
@@ -44,28 +46,30 @@ _SEVERAL_WAYS = "repetitions that can be counted in several ways"
 """A parser keeps all ways, and stops when they are too many."""
 
 
-class Lexing:
-    """A tag as an automaton: from state to state by a leaf, or by nothing.
+class _Span(NamedTuple):
+    """What a node consists of."""
 
-    A place is the number of a leaf. `types_of`: the types of a schema's values.
+    first: frozenset[int] = frozenset()
+    """The leaves that may come first in it."""
+    last: frozenset[int] = frozenset()
+    empty: bool = True
+    """Whether there may be nothing of it."""
+
+
+class Lexing:
+    """A tag as an automaton whose states are its leaves, by their numbers.
+
+    `types_of`: the types of a schema's values.
     """
 
     def __init__(self, node: Node, types_of: TypesOf) -> None:
         self._leaves: list[Leaf] = []
         self._loops: list[int] = []
-        """The state in which the innermost loop around each leaf begins; 0: none."""
-        self._behind: list[int] = []
-        """The state after each leaf."""
-        self._places: list[list[int]] = []
-        """The leaves that begin in each state."""
-        self._skips: list[list[int]] = []
-        """The states that each state is as well."""
-        start = self._state()
-        self._add(node, start, loop=0)
-        self._start = self._next_places(start)
-        """The leaves that may come first."""
-        self._follow = [self._next_places(state) for state in self._behind]
+        """The number of the innermost loop around each leaf; 0: none."""
+        self._follow: list[frozenset[int]] = []
         """The leaves that may follow each leaf."""
+        self._numbers = itertools.count(1)
+        self._start = self._add(node, loop=0).first
         self._begins = [_beginning(leaf, types_of) for leaf in self._leaves]
         """The bytes with which each leaf may begin."""
         self._goes_on = [_continuing(leaf, types_of) for leaf in self._leaves]
@@ -94,66 +98,43 @@ class Lexing:
                     seen.add(behind)
                     pending.append(behind)
 
-    def _add(self, node: Node, state: int, loop: int) -> int:
-        """Add a node that begins in a state; the state after it."""
+    def _add(self, node: Node, loop: int) -> _Span:
+        """Add the leaves of a node, and what follows them in it."""
         match node:
             case Sequence(parts):
+                whole = _Span()
                 for part in parts:
-                    state = self._add(part, state, loop)
-                return state
+                    span = self._add(part, loop)
+                    self._lead(whole.last, span.first)
+                    whole = _Span(
+                        whole.first | span.first if whole.empty else whole.first,
+                        whole.last | span.last if span.empty else span.last,
+                        whole.empty and span.empty,
+                    )
+                return whole
             case Either(options):
-                after = self._state()
-                for option in options:
-                    self._skips[self._add(option, state, loop)].append(after)
-                return after
+                spans = [self._add(option, loop) for option in options]
+                firsts, lasts, empties = zip(*spans, strict=True)
+                none = frozenset[int]()
+                return _Span(none.union(*firsts), none.union(*lasts), any(empties))
             case Repeat(part, low):
-                begin = self._state()
-                self._skips[state].append(begin)
-                first = len(self._leaves)
-                after = self._add(part, begin, begin if node.loop else loop)
+                span = self._add(part, next(self._numbers) if node.loop else loop)
                 if node.loop:
-                    self._close_loop(begin, after, self._behind[first:])
-                if low == 0:
-                    self._skips[begin].append(after)
-                return after
+                    if any(span.first & self._follow[place] for place in span.last):
+                        raise _misread(_SEVERAL_WAYS)
+                    self._lead(span.last, span.first)
+                return span._replace(empty=span.empty or low == 0)
             case _:
-                self._places[state].append(len(self._leaves))
+                place = frozenset({len(self._leaves)})
                 self._leaves.append(node)
                 self._loops.append(loop)
-                self._behind.append(self._state())
-                return self._behind[-1]
+                self._follow.append(frozenset())
+                return _Span(place, place, empty=False)
 
-    def _close_loop(self, begin: int, after: int, inside: list[int]) -> None:
-        """Lead from the end of a loop to its beginning. `inside`: the states after its
-        leaves."""
-        first = self._next_places(begin)
-        for state in inside:
-            ends = after in self._same(state)
-            if ends and not first.isdisjoint(self._next_places(state)):
-                raise _misread(_SEVERAL_WAYS)
-        self._skips[after].append(begin)
-
-    def _state(self) -> int:
-        """Add a state."""
-        self._places.append([])
-        self._skips.append([])
-        return len(self._skips) - 1
-
-    def _same(self, state: int) -> set[int]:
-        """What a state is as well, itself included."""
-        seen = {state}
-        pending = [state]
-        while pending:
-            fresh = set(self._skips[pending.pop()]) - seen
-            seen |= fresh
-            pending += fresh
-        return seen
-
-    def _next_places(self, state: int) -> frozenset[int]:
-        """The leaves that may come next in a state."""
-        return frozenset(
-            place for same in self._same(state) for place in self._places[same]
-        )
+    def _lead(self, places: frozenset[int], first: frozenset[int]) -> None:
+        """Some leaves may be followed by others."""
+        for place in places:
+            self._follow[place] |= first
 
     def _end_together(self, one: int, other: int) -> bool:
         """Tell whether two leaves that may come at one place may end at the same place.

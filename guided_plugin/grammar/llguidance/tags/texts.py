@@ -36,15 +36,14 @@ class Texts:
             for token, name in controls.items()
             if len(name) >= _SHORTEST_NAME
         }
-        self.named: set[int] = set()
-        """The control tokens that occurred in texts."""
 
     def spelled(self, text: str) -> Node:
         """A literal text."""
         parts: list[Node] = []
         for index, piece in enumerate(self._pieces(text)):
             if index % 2:
-                parts.append(Either((self._control(piece), Text(piece))))
+                control = Control(self._tokens[piece])
+                parts.append(Either((control, Text(piece))))
             elif piece:
                 parts.append(Text(piece))
         return sequence(parts)
@@ -81,7 +80,7 @@ class Texts:
             before, *names = self._pieces(text)
             if names and len(before) < len(stop):
                 behind = self.spelled("".join(names[1:]))
-                key = (before, self._control(names[0]))
+                key = (before, Control(self._tokens[names[0]]))
                 followers.setdefault(key, []).append(sequence([behind, then]))
         options: list[Node] = []
         for (ending, control), rests in followers.items():
@@ -101,12 +100,6 @@ class Texts:
         # Where several names begin, the longest one is meant.
         longest_first = sorted(map(re.escape, names), key=len, reverse=True)
         return re.split(f"({'|'.join(longest_first)})", text)
-
-    def _control(self, name: str) -> Control:
-        """The control token of a name."""
-        token = self._tokens[name]
-        self.named.add(token)
-        return Control(token)
 
 
 def _check_reached(stop: str, stops: Iterable[str], path: Path) -> None:
