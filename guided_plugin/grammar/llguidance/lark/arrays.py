@@ -15,7 +15,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Null,
     String,
 )
-from guided_plugin.grammar.llguidance.lark.emitter import PLAIN, Emitter
+from guided_plugin.grammar.llguidance.lark.emitter import PLAIN, Emitter, incomparable
 from guided_plugin.grammar.llguidance.lark.members import NAMED, Member, any_order
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.rules import Repeated, Symbol, Text
@@ -35,7 +35,7 @@ def array_rule(emitter: Emitter, constraint: Array) -> Symbol:
     if longest is not None and shortest > longest:
         return emitter.grammar.rule()
     if constraint.unique and longest in (0, 1):
-        constraint = replace(constraint, unique=False)
+        constraint = replace(constraint, unique="")
     if constraint.unique:
         strings = _listed_strings(emitter, constraint)
         if strings is None:
@@ -135,19 +135,17 @@ def _distinct(emitter: Emitter, constraint: Array) -> Symbol:
     would repeat one are taken out of its masks."""
     emitter.distinct = True
     if constraint.contains:
-        raise emitter.incomparable(constraint, "it stands next to `contains`")
+        raise incomparable(constraint, "it stands next to `contains`")
     symbol = _sequence(emitter, constraint)
     least = constraint.shortest
     if least > 1 and constraint.prefix_length:
-        raise emitter.incomparable(
-            constraint, "it stands next to `prefixItems` and `minItems`"
-        )
+        raise incomparable(constraint, "it stands next to `prefixItems` and `minItems`")
     count = 0
     for alternatives in emitter.algebra.shape(constraint.at(0)).values():
         # Alternatives of one type may have values in common.
         count += max((_count(each, least) for each in alternatives), default=0)
     if count < least and least > 1:
-        raise emitter.incomparable(
+        raise incomparable(
             constraint,
             f"there may be fewer than {least} different items",
             "use a smaller minItems, or items of a type with enough values",

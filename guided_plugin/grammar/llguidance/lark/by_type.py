@@ -26,6 +26,7 @@ from guided_plugin.grammar.llguidance.lark.document import Numbered
 from guided_plugin.grammar.llguidance.lark.ranges import Bound, Number
 from guided_plugin.spec.arithmetic import canonical
 from guided_plugin.spec.formats import WIDE
+from guided_plugin.spec.references import pointer
 
 NEVER_NEGATED = (
     "patternProperties",
@@ -158,7 +159,7 @@ def _arrays(schema: Reading) -> Iterator[Array]:
         items = Items(tuple(prefix), rest)
         yield Array(items=(items,))
     if keywords.get("uniqueItems"):
-        yield Array(unique=True)
+        yield Array(unique=pointer((*schema.node.path, "uniqueItems")))
     if "contains" in keywords:
         item = schema.literals(keywords["contains"], "contains")
         yield Array(contains=(Contains(item),), shortest=1)

@@ -9,7 +9,6 @@ of which must hold. Depends on patterns and spec.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -119,7 +118,8 @@ class Array:
     contains: tuple[Contains, ...] = ()
     shortest: int = 0
     longest: int | None = None
-    unique: bool = False
+    unique: str = ""
+    """The place of a `uniqueItems`; empty: items may be equal."""
 
     def meet(self, other: Array) -> Array:
         """Return the arrays that satisfy both."""
@@ -232,7 +232,7 @@ _MEET: dict[str, Callable[[Any, Any], Any]] = {
     "shortest": max,
     "longest": _least,
     "values": common,
-    "unique": operator.or_,
+    "unique": max,
 }
 """How fields that do not list demands are combined."""
 

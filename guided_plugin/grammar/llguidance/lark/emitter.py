@@ -58,7 +58,6 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     value_terminal,
 )
 from guided_plugin.spec.arithmetic import exact, plain
-from guided_plugin.spec.references import pointer
 
 CONTROL = 257
 """A special token of a vocabulary of bytes, in front of a control token's number."""
@@ -164,7 +163,7 @@ class Emitter:
         text."""
         shape = self.algebra.shape(array.at(index))
         if shape["array"] or shape["object"]:
-            raise self.incomparable(
+            raise incomparable(
                 array,
                 "an item may be an array, an object or of any type",
                 "say what `type` items have: string, number, integer, boolean or null",
@@ -210,28 +209,6 @@ class Emitter:
         if where == "#":
             where = "json_schema"
         return UnsupportedSpecError(f"{keyword} {why}", where=where, hint=SIMPLER)
-
-    def incomparable(
-        self, array: Array, why: str, hint: str = SIMPLER
-    ) -> UnsupportedSpecError:
-        """An error about the `uniqueItems` of an array, with its place."""
-        document = self.algebra.document
-        places: dict[str, int] = {}
-        for number, node in enumerate([*document.nodes]):
-            if not node.keywords.get("uniqueItems"):
-                continue
-            arrays = self.algebra.shape(frozenset({(True, number)}))["array"]
-            for one in cast("tuple[Array, ...]", arrays):
-                # Keywords that apply together with it may add to what it says about
-                # items.
-                if set(array.items).issuperset(one.items):
-                    places[pointer((*node.path, "uniqueItems"))] = len(one.items)
-        where = max(
-            places, key=places.__getitem__, default=document.place("uniqueItems")
-        )
-        return UnsupportedSpecError(
-            f"uniqueItems can't be enforced: {why}", where=where, hint=hint
-        )
 
     def led(self, terminal: Terminal, characters: str | None) -> Symbol:
         """A string literal as an alternative to endless ones that begin with the same
@@ -338,6 +315,12 @@ class Emitter:
             Known(texts, _NUMBER_REACH + _digits_of(number), form="number"),
             filled=not (number.no_multiples or number.excluded),
         )
+
+
+def incomparable(array: Array, why: str, hint: str = SIMPLER) -> UnsupportedSpecError:
+    """An error about the `uniqueItems` of an array, with its place."""
+    what = f"uniqueItems can't be enforced: {why}"
+    return UnsupportedSpecError(what, where=array.unique, hint=hint)
 
 
 def _digits_of(number: Number) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from typing import TypeVar
 
 from guided_plugin.spec.arithmetic import Value, divides, exact, least_multiple
@@ -56,7 +57,7 @@ class Number:
         )
         values = common(self.values, other.values)
         if values is None:
-            return met if met.possible() else None
+            return met if met.count(1) else None
         kept = tuple(value for value in values if met.has(exact(value)))
         if not kept:
             return None
@@ -73,32 +74,20 @@ class Number:
         return least_multiple(steps)
 
     def count(self, most: int) -> int:
-        """How many there are, at least, up to `most`."""
-        if self.no_multiples:
-            return 0
-        if self.low is None or self.high is None:
-            return most
-        if self.step is None:
-            return most if self.low.value < self.high.value else 1
-        others = self.low.exclusive + self.high.exclusive + len(self.excluded)
-        return min(most, len(_multiples(self.step, self.low, self.high)) - others)
-
-    def possible(self) -> bool:
-        """Whether there is such a number."""
+        """How many there are, up to `most`: at least so many."""
         low = self.low
         high = self.high
         step = self.step
         if step is not None and self._refuses_multiples_of(step):
-            return False
+            return 0
         if low is None or high is None:
-            return True
+            return most
         if step is None:
-            if low.value < high.value:
-                return True
-            return self.has(exact(low.value))
+            return most if low.value < high.value else int(self.has(exact(low.value)))
         enough = _MAX_MEMBERS + len(self.excluded)
         several = _multiples(step, low, high)[:enough]
-        return any(self.has(n * step) for n in several)
+        members = (n for n in several if self.has(n * step))
+        return sum(1 for _ in islice(members, most))
 
     def has(self, value: Fraction) -> bool:
         """Whether a number satisfies all demands."""
