@@ -351,7 +351,7 @@ def quantile(values: Sequence[float] | NDArray[Any], share: float) -> float:
     return float(np.partition(values, rank)[rank])
 
 
-def own_schema(schema: Json, number: int) -> Json:
+def own_schema(schema: Json, number: object) -> Json:
     """The same schema as one that was never asked for: the text differs, and nothing
     that it means."""
     return {**schema, "$comment": f"schema {number}"}

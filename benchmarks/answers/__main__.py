@@ -25,6 +25,7 @@ job of new schemas takes.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -54,6 +55,7 @@ from benchmarks.harness import (
     Engine,
     Json,
     Options,
+    counts,
     given,
     head,
     measured,
@@ -99,12 +101,15 @@ def parsed(arguments: Sequence[str]) -> Any:
     """Read the options."""
     parser = Options(__doc__, prog="python -m benchmarks.answers")
     add = parser.add
-    kinds = f"{', '.join(KINDS)}, or JSON lines (benchmarks/answers/tasks.py)"
+    kinds = f"{', '.join(KINDS)}, JSON lines or MaskBench (benchmarks/answers/tasks.py)"
     add("--model", "smollm2-135m", "folder of a model, or a name that `fetch` knows")
     add("--tasks", "bfcl,lists", kinds, names)
     add("--ways", _WAYS, "see benchmarks/answers/ways.py", names)
     add("--count", 0, "at most so many tasks of a kind; 0: all")
-    add("--tokens", 0, "at most so many tokens of an answer; 0: what its task gives")
+    of_task = (
+        "tokens of an answer at most, separated by commas; else what its task gives"
+    )
+    add("--tokens", [0], of_task, counts)
     add(
         "--bfcl", None, "folder with BFCL's data; what `fetch` keeps if not given", Path
     )
@@ -174,17 +179,21 @@ def chosen(options: Any, folder: Path) -> tuple[Asked, dict[str, int]]:
     tokenizer = load_tokenizer(folder)
     kinds: Asked = {}
     left_out = {}
-    for name in options.tasks:
+    for name, tokens in itertools.product(options.tasks, options.tokens):
         known = load_tasks(name, options.bfcl, options.count)
-        if options.tokens:
-            known = [shortened(task, options.tokens) for task in known]
+        if tokens:
+            known = [shortened(task, tokens) for task in known]
         with_tokens = [(task, prompt_tokens(tokenizer, task)) for task in known]
         fitting = [one for one in with_tokens if len(one[1]) <= options.longest]
         if not fitting:
             what = "has no task that can be asked"
             raise InputError(what, where=name, hint="--longest is the limit")
         kind = fitting[0][0].kind
-        kinds[kind] = fitting
+        if len(options.tokens) > 1:
+            kind = f"{kind}, {tokens} tokens"
+        kinds[kind] = [
+            (dataclasses.replace(task, kind=kind), prompt) for task, prompt in fitting
+        ]
         if len(fitting) < len(known):
             left_out[kind] = len(known) - len(fitting)
     return kinds, left_out

@@ -33,13 +33,7 @@ def _job(bench: _Bench, question: Json, tell: Callable[[Json], None]) -> None:
     way = Way.named(question["ways"][0])
     turns = []
     for turn in range(question["repetitions"] + 1):
-        tasks = [
-            {
-                **task,
-                "schema": own_schema(task["schema"], turn),
-            }
-            for task in question["tasks"]
-        ]
+        tasks = _new(question["tasks"], f"{turn}")
         found = {"new": bench.answers(way, tasks)}
         lengths = [output["tokens"] for output in found["new"]["outputs"]]
         same = [
@@ -49,9 +43,18 @@ def _job(bench: _Bench, question: Json, tell: Callable[[Json], None]) -> None:
         unguided = Way.named(UNGUIDED)
         found["unguided"] = bench.answers(unguided, same, ignore_eos=True)
         found["known"] = bench.answers(way, tasks)
+        if len(question["ways"]) > 1:
+            ending = Way.named(question["ways"][1])
+            asked = _new(question["tasks"], f"{turn} with an end")
+            found["closed"] = bench.answers(ending, asked)
         if turn:
             turns.append(found)
             tell({"turns": turns})
+
+
+def _new(tasks: list[Json], name: str) -> list[Json]:
+    """The tasks with schemas that were never asked for."""
+    return [{**task, "schema": own_schema(task["schema"], name)} for task in tasks]
 
 
 class _Bench:

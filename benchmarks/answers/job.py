@@ -4,13 +4,14 @@ the same requests unguided with answers of the same lengths.
     python -m benchmarks.answers.job --model DIR --device cuda --engines plugin,guidance,xgrammar --out FILE
 
 One process an engine; the ways take turns in it. A schema is new in each turn by its
-`$comment`. The unguided requests write as many tokens as the guided ones of the turn
+`$comment`. This package also answers new ones with `close_before_length`: `closed`.
+The unguided requests write as many tokens as the guided ones of the turn
 did, and stop at nothing else. The first turn warms up and is not counted.
 
     seconds    from the first prompt that is handed in to the last answer: median, lowest, highest
     ratio      to the unguided requests of the same turn: median, lowest, highest
     step ms    between two outputs of the engine, 50th and 99th percentile of all turns
-    valid      answers of `new` that are valid under their schema, by jsonschema
+    valid      answers of `new` and `closed` that are valid under their schema, by jsonschema
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from benchmarks.harness import (
     Engine,
     Json,
     Options,
+    counts,
     finish,
     given,
     head,
@@ -39,7 +41,7 @@ from benchmarks.harness import (
 )
 from benchmarks.turns import median
 
-WAYS = ("new", "unguided", "known")
+WAYS = ("new", "unguided", "known", "closed")
 _COLUMNS = (
     ("engine", "{engine}"),
     ("way", "{way}"),
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--tasks", ["bfcl"], "a kind of tasks, or a file of them", names)
     add("--bfcl", None, "folder with BFCL's data", Path)
     add("--count", 0, "requests; 0: all")
-    add("--tokens", 0, "of an answer at most; 0: as tasks give")
+    add("--tokens", [0], "of an answer at most; 0: as tasks give", counts)
     add("--longest", 4096, "tokens of a prompt at most")
     engines = [PLUGIN, "guidance", "xgrammar"]
     add("--engines", engines, "this package, and vLLM's own backends", names)
@@ -83,12 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     engines = []
     for name in options.engines:
-        way = Way.named(options.whitespace if name == PLUGIN else name)
+        form = options.whitespace
+        ways = [form, f"{form}+close"] if name == PLUGIN else [name]
         engine = engine_of(
             options,
             folder,
             name,
-            [way],
+            list(map(Way.named, ways)),
             kinds,
         )
         engine.question["repetitions"] = options.repetitions
@@ -108,19 +111,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def figures(engine: str, turns: Sequence[Json], tasks: Sequence[Task]) -> list[Json]:
     """A line for each way."""
-    valid = 0
-    for task, output in zip(
-        tasks,
-        turns[-1]["new"]["outputs"],
-        strict=True,
-    ):
-        valid += judged(
-            output["text"],
-            task.schema,
-            task.judge,
-        ).valid
     found = []
     for way in WAYS:
+        if way not in turns[-1]:
+            continue
+        outputs = turns[-1][way]["outputs"]
         seconds = [turn[way]["seconds"] for turn in turns]
         ratios = [turn[way]["seconds"] / turn["unguided"]["seconds"] for turn in turns]
         steps: list[Any] = list(
@@ -129,8 +124,8 @@ def figures(engine: str, turns: Sequence[Json], tasks: Sequence[Task]) -> list[J
         line = {
             "engine": engine,
             "way": way,
-            "tokens": sum(one["tokens"] for one in turns[-1][way]["outputs"]),
-            "valid": valid if way == "new" else None,
+            "tokens": sum(one["tokens"] for one in outputs),
+            "valid": _valid(tasks, outputs) if way in ("new", "closed") else None,
             "seconds": median(seconds, 2),
             "all_seconds": [round(one, 2) for one in seconds],
             "ratio": median(ratios, 3),
@@ -141,6 +136,13 @@ def figures(engine: str, turns: Sequence[Json], tasks: Sequence[Task]) -> list[J
         }
         found.append(line)
     return found
+
+
+def _valid(tasks: Sequence[Task], outputs: Sequence[Json]) -> int:
+    pairs = zip(tasks, outputs, strict=True)
+    return sum(
+        judged(one["text"], task.schema, task.judge).valid for task, one in pairs
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Tasks: what a model is asked, the schema of the answer, and what a right answer is.
 
-A line of a tasks file is a JSON object:
+A folder or archive of MaskBench is one task for each schema: the model sees the schema,
+and any valid document is right. A line of a tasks file is a JSON object:
 
     messages    what the model is asked, as chat messages; or `prompt`, a text that is used as it is
     schema      the JSON Schema of the answer; or `tools`, functions as OpenAI's API has them
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from benchmarks.answers import bfcl
 from benchmarks.answers.judges import JUDGES
 from benchmarks.answers.models import cached
 from benchmarks.harness import Json
+from benchmarks.samples import served_schemas
 from guided_plugin.cli.loading import InputError
 
 LISTS = Path(__file__).with_name("lists.jsonl")
@@ -47,7 +50,12 @@ def load_tasks(kind: str, folder: Path | None, count: int) -> list[Task]:
     """Return at most `count` tasks of a kind or a file, in an order that looks random
     and never changes. `folder` has BFCL's data, if not the cache."""
     make = KINDS.get(kind)
-    found = read_tasks(Path(kind)) if make is None else make(folder)
+    if make is not None:
+        found = make(folder)
+    elif Path(kind).suffix == ".jsonl":
+        found = read_tasks(Path(kind))
+    else:
+        found = _documents(Path(kind), count or sys.maxsize)
     random.Random(_SEED).shuffle(found)
     return found[:count] if count else found
 
@@ -99,6 +107,20 @@ def _task(kind: str, where: str, line: str) -> Task:
     if not task.messages and task.prompt is None:
         raise InputError("asks nothing", where=where, hint="give messages or prompt")
     return task
+
+
+def _documents(sample: Path, count: int) -> list[Task]:
+    """Make a task of each schema of a sample that this package serves."""
+    asked = (
+        "Write one JSON document that follows this JSON Schema. Answer with JSON only."
+    )
+    tasks = []
+    for number, schema in enumerate(served_schemas(sample, count)):
+        content = f"{asked}\n\n{json.dumps(schema, ensure_ascii=False)}"
+        messages = [{"role": "user", "content": content}]
+        task = Task("documents", f"{number}", schema, {"valid": True}, messages)
+        tasks.append(replace(task, max_tokens=700))
+    return tasks
 
 
 def _answer(known: Json) -> Json:

@@ -67,7 +67,7 @@ class Way:
 
     def asks(self, kind: str) -> bool:
         """Tell whether this way answers tasks of a kind."""
-        return (self.base == TOOLS) == (kind == "calls")
+        return (self.base == TOOLS) == kind.startswith("calls")
 
     @property
     def engine(self) -> str:

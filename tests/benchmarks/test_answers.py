@@ -97,7 +97,12 @@ def test_a_job_is_compared_with_the_same_lengths_unguided(tasks, monkeypatch, ca
         outputs = [{"text": "{}", "tokens": 2}] * len(engine.question["tasks"])
         turn = {
             way: {"seconds": seconds, "steps": [0.01, 0.02], "outputs": outputs}
-            for way, seconds in (("new", 3.0), ("unguided", 2.0), ("known", 2.5))
+            for way, seconds in (
+                ("new", 3.0),
+                ("unguided", 2.0),
+                ("known", 2.5),
+                ("closed", 3.5),
+            )
         }
         return {"environment": {"date": "today"}, "turns": [turn, turn]}
 
@@ -110,4 +115,5 @@ def test_a_job_is_compared_with_the_same_lengths_unguided(tasks, monkeypatch, ca
     assert job.main(words.split()) == 0
     shown = capsys.readouterr().out
     assert "1.5" in shown
+    assert "1.75" in shown
     assert "[10.0, 20.0]" in shown
