@@ -206,18 +206,10 @@ def _show(report: CheckReport) -> None:
     for kind, colour in _COLOURS.items():
         for (status, keyword), uses in groups.items():
             if status == kind:
-                line = f"{status:10} {keyword:22} {len(uses):>3}"
-                place = uses[0].where
-                fits = len(line) + 2 + len(place) <= console.width
-                console.print(
-                    f"{line}  {place}" if fits else line, style=colour, markup=False
-                )
-                for text in (
-                    "" if fits else place,
-                    uses[0].note if status != "enforced" else "",
-                ):
-                    if text:
-                        console.print(f"           {text}", markup=False)
+                line = f"{status:10} {keyword:22} {len(uses):>3}  {uses[0].where}"
+                console.print(line, style=colour, markup=False)
+                if uses[0].note and status != "enforced":
+                    console.print(f"           {uses[0].note}", markup=False)
     for found in report.instances:
         colour = "green" if found.accepted else "red"
         console.print(f"{found.name}: {found.reason}", style=colour, markup=False)

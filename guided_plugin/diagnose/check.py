@@ -152,55 +152,35 @@ def _as_written(spec: OutputSpec, text: str) -> str:
 def keyword_uses(
     spec: OutputSpec, compiler: GrammarCompiler
 ) -> tuple[KeywordUse, ...] | None:
-    """What becomes of each keyword of a spec's schemas; None for kinds that have no
-    schema."""
-    if spec.kind == "json_schema":
-        return tuple(_uses(spec, compiler))
-    if spec.kind != "structural_tag":
+    """What becomes of each keyword of a spec's schemas, each compiled by itself; None
+    for kinds that have no schema."""
+    if spec.kind not in ("json_schema", "structural_tag"):
         return None
-    refused = GuidedError("")
-    backend = spec.backend
-    try:
-        backend = compiler.compile(spec).backend
-    except GuidedError as error:
-        # Each schema tells more of why, where it would be refused alone.
-        refused = error
     found = []
     for place, schema in schemas_of(spec):
-        for use in _uses(_schema_spec(spec, schema, backend), compiler):
-            use = replace(use, where=place + use.where.removeprefix("#"))
-            if use.where == refused.where:
-                use = replace(
-                    use, status="refused", note=refused.what, hint=refused.hint
-                )
-            found.append(use)
+        for use in _uses(spec, schema, compiler):
+            where = place + use.where.removeprefix("#" if place else "")
+            found.append(replace(use, where=where))
     return tuple(found)
 
 
-def _schema_spec(spec: OutputSpec, schema: Any, backend: str) -> OutputSpec:
-    return replace(
-        spec,
-        kind="json_schema",
-        text=OutputSpec.json_schema(schema).text,
-        backend=backend,
-    )
+def _uses(
+    spec: OutputSpec, schema: Any, compiler: GrammarCompiler
+) -> Iterable[KeywordUse]:
+    """What becomes of each keyword of one schema."""
 
+    def attempt(rest: Any) -> Grammar:
+        text = OutputSpec.json_schema(rest).text
+        return compiler.compile(replace(spec, kind="json_schema", text=text))
 
-def _uses(spec: OutputSpec, compiler: GrammarCompiler) -> Iterable[KeywordUse]:
-    """What becomes of each keyword of a `json_schema` spec."""
-    document = spec.document()
-    grammar, errors = refusals(
-        document,
-        lambda rest: compiler.compile(_schema_spec(spec, rest, spec.backend)),
-    )
+    grammar, errors = refusals(schema, attempt)
     refused = {
         pointer(path): error
         for error in errors
         # of a reference that needs what was taken out
-        if not isinstance(error, SpecError)
-        and (path := refused_keyword(document, error))
+        if not isinstance(error, SpecError) and (path := refused_keyword(schema, error))
     }
-    for use in uses_of(document, compiler.config.unenforced_keywords):
+    for use in uses_of(schema, compiler.config.unenforced_keywords):
         if error := refused.get(use.where):
             yield replace(use, status="refused", note=error.what, hint=error.hint)
         elif use.status == "enforced" and grammar is None:

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import re
 import sys
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from typing import NoReturn
 
 from guided_plugin.errors import UnsupportedSpecError, shown
@@ -122,14 +120,6 @@ ANY = Characters(complement(()))
 DOT = Characters(complement(_LINE_ENDS))
 
 
-@cache
-def _runs() -> list[re.Match[str]]:
-    """Code points in a row of one general category, with its two letters for each; 0.2
-    s, once."""
-    categories = map(unicodedata.category, map(chr, range(MAX_CODE + 1)))
-    return list(re.finditer(r"(..)\1*", "".join(categories)))
-
-
 def meet(ranges: Ranges, others: Ranges) -> Ranges:
     """The code points that lie in both."""
     both = ((max(a, low), min(b, high)) for a, b in ranges for low, high in others)
@@ -167,19 +157,6 @@ _NEARLY = re.compile(r"\{\s*(?:[0-9]+\s*(?:,\s*[0-9]*\s*)?|,\s*[0-9]*\s*)\}")
 _GROUP = re.compile(r"\((?:\?(?::|=|!|P?<[A-Za-z_$][A-Za-z0-9_$]*>)|(?!\?))")
 _HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|u\{([0-9A-Fa-f]+)\}")
 _LOW_SURROGATE = re.compile(r"\\u([dD][c-fC-F][0-9A-Fa-f]{2})")
-_NAMES = """
-L:Letter Lu:Uppercase_Letter Ll:Lowercase_Letter Lt:Titlecase_Letter Lm:Modifier_Letter Lo:Other_Letter
-M:Mark Mn:Nonspacing_Mark Mc:Spacing_Mark Me:Enclosing_Mark N:Number Nd:Decimal_Number Nl:Letter_Number
-No:Other_Number P:Punctuation Pc:Connector_Punctuation Pd:Dash_Punctuation Ps:Open_Punctuation
-Pe:Close_Punctuation Pi:Initial_Punctuation Pf:Final_Punctuation Po:Other_Punctuation S:Symbol
-Sm:Math_Symbol Sc:Currency_Symbol Sk:Modifier_Symbol So:Other_Symbol Z:Separator Zs:Space_Separator
-Zl:Line_Separator Zp:Paragraph_Separator C:Other Cc:Control Cf:Format Co:Private_Use Cn:Unassigned
-"""
-_CATEGORIES = {
-    name: pair.partition(":")[0] for pair in _NAMES.split() for name in pair.split(":")
-}
-"""The short name of each general category by both of its names."""
-_CATEGORY = re.compile(r"[pP]\{(?:(?:General_Category|gc)=)?(\w+)\}")
 _POSIX = re.compile(r"\[[:.=][^\]]*[:.=]\]")
 
 _CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11}
@@ -326,7 +303,9 @@ class _Parser:
             return _one(ord(rest))
         self.at = start
         if rest in "pP":
-            return self.category(rest == "P")
+            self.refuse(
+                "a property of Unicode", r"write ranges, as in [A-Za-z\u00c0-\u024f]"
+            )
         if rest in "xu":
             return _one(self.code())
         if rest == "0" or (in_class and rest.isdigit()):
@@ -338,20 +317,6 @@ class _Parser:
                 f"\\{rest}, which ECMA 262 does not have,", _OTHERS_ESCAPES[rest]
             )
         return self.refuse(f"the unknown escape \\{rest}", _OTHER_DIALECT)
-
-    def category(self, negated: bool) -> Characters:
-        """The characters of a general category of Unicode, or all others."""
-        found = _CATEGORY.match(self.pattern, self.at + 1)
-        if found is None or found[1] not in _CATEGORIES:
-            self.refuse(
-                "an unknown property",
-                r"known are general categories, as in \p{Lu}; write others as ranges, as in [\u0370-\u03ff]",
-            )
-        self.at = found.end()
-        short = _CATEGORIES[found[1]]
-        runs = (run.span() for run in _runs() if run[1].startswith(short))
-        others = complement((low // 2, end // 2 - 1) for low, end in runs)
-        return Characters(others if negated else complement(others))
 
     def code(self) -> int:
         found = _HEX.match(self.pattern, self.at + 1)

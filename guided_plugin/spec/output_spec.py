@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from operator import attrgetter
@@ -29,8 +28,7 @@ from guided_plugin.spec.forms import (
 )
 from guided_plugin.spec.memo import remembered, texts_bytes
 from guided_plugin.spec.python.form import form_of, is_python
-from guided_plugin.spec.references import pointer
-from guided_plugin.spec.schema import check_schema, schemas_of_tag, values
+from guided_plugin.spec.schema import check_schema, schemas_of_tag
 from guided_plugin.spec.telling import told
 from guided_plugin.spec.triggers import (
     Trigger,
@@ -393,17 +391,11 @@ def _dump(document: Any, where: str) -> str:
         raise SpecError("is nested too deep", where=where, hint=_FLATTEN) from None
     except (TypeError, ValueError) as error:
         if "Out of range" in str(error):
-            infinite = (
-                p
-                for p, v in values(document)
-                if isinstance(v, float) and not math.isfinite(v)
-            )
-            found = SpecError(
-                "JSON has no Infinity and no NaN",
-                where=pointer(next(infinite, ())),
+            raise SpecError(
+                f"JSON has no Infinity and no NaN: {error}",
+                where="#",
                 hint="leave it out where there is no bound, or write a number of at most 308 digits",
-            )
-            raise told(found, where, document) from None
+            ) from None
         hint = "pass objects, lists, strings, numbers, true, false, null; the pattern of a compiled regex"
         raise SpecError(
             f"can't be written as JSON: {error}", where=where, hint=hint

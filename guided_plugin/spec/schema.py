@@ -36,19 +36,6 @@ def walk(schema: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
                 pending.append((path, step, child))
 
 
-def values(document: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Every value in a document with its path, in the order in which JSON is
-    written."""
-    pending: list[tuple[tuple[str | int, ...], Any]] = [((), document)]
-    while pending:
-        path, node = pending.pop()
-        yield path, node
-        if isinstance(node, list | tuple):
-            node = dict(enumerate(node))
-        if isinstance(node, dict):
-            pending.extend(((*path, step), node[step]) for step in reversed(node))
-
-
 def check_schema(schema: Any) -> None:
     """Refuse a document that is not a JSON Schema, with the path to what is wrong."""
     # The schemas with an `$id` around the one that is looked at, the root first.
@@ -73,28 +60,16 @@ def check_schema(schema: Any) -> None:
                 raise SpecError(
                     complaint[0], where=pointer((*path, keyword)), hint=complaint[1]
                 )
-        if not path:
-            if "x-guidance" in node:
-                what = (
-                    "switches how one backend reads the schema, which is not supported"
-                )
-                hint = "leave it out; `whitespace` and `strict` next to the schema are options"
-                raise SpecError(what, where="#/x-guidance", hint=hint)
-            if node and node.keys().isdisjoint(KEYWORDS):
-                near = next(
-                    filter(None, (near_miss(name, _DECIDING) for name in [*node][:10])),
-                    "",
-                )
-                fix = (
-                    f"did you mean {near!r}?"
-                    if near
-                    else "put names of properties into `properties`"
-                )
-                raise SpecError(
-                    "has no keyword of JSON Schema: any JSON would match",
-                    where="#",
-                    hint=fix,
-                )
+        if not path and node and node.keys().isdisjoint(KEYWORDS):
+            near = (near_miss(name, _DECIDING) for name in [*node][:10])
+            meant = next(filter(None, near), "")
+            raise SpecError(
+                "has no keyword of JSON Schema: any JSON would match",
+                where="#",
+                hint=f"did you mean {meant!r}?"
+                if meant
+                else "put names of properties into `properties`",
+            )
         name = node.get("$id", node.get("id"))
         if isinstance(name, str) and not name.startswith("#"):
             named.append((path, node))

@@ -73,20 +73,6 @@ def test_bad_standard_input_is_named(run, standard_input, content, code, parts):
     run("check", "-").is_error(code, *parts)
 
 
-def test_keywords_are_readable_at_80_columns_and_no_place_is_broken(
-    run, write, monkeypatch
-):
-    long = {"properties": {"a" * 60: {"type": "string", "x-" + "n" * 60: 1}}}
-    path = write("s.json", long)
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = run("check", path).out.splitlines()
-    place = f"#/properties/{'a' * 60}/type"
-    at = lines.index(f"           {place}")
-    assert lines[at - 1].split() == ["enforced", "type", "1"]
-    assert lines[at - 2].split() == ["enforced", "properties", "1", "#/properties"]
-    assert max(len(line) for line in lines[at - 2 : at]) <= 80
-
-
 def test_check_open_allows_other_properties(run, write):
     extra = write("i", '{"name":"b","on":true,"more":1}')
     arguments = ("check", write("s.json", PERSON), "--instance", extra)

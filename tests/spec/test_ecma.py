@@ -8,7 +8,6 @@ import pytest
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.patterns import matches
-from guided_plugin.spec import ecma
 from guided_plugin.spec.ecma import parse
 
 TABLES = json.loads(Path(__file__).with_name("ecma.json").read_bytes())
@@ -21,12 +20,6 @@ TABLES = json.loads(Path(__file__).with_name("ecma.json").read_bytes())
 def test_what_one_character_may_be(pattern, matching, others):
     for char in matching + others:
         assert matches(f"^(?:{pattern})$", char) == (char in matching), char
-
-
-def test_unicode_is_read_once_for_all_categories():
-    """It takes a tenth of a second, and others wait."""
-    parse(r"\p{Ll}\P{Punctuation}")
-    assert ecma._runs.cache_info().misses == 1
 
 
 @pytest.mark.parametrize(

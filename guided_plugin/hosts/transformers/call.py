@@ -11,16 +11,14 @@ from the criterion. In inline mode, where filling masks blocks the host, and in 
 first step, the processor plans.
 
 `GenerateCall` is what processor, criterion and guide share; a `Run` is one pass of
-`generate` through it. Correctness does not rest on what `surroundings` reads, but for
-the token limit: a processor and a criterion take turns, and each sees the very token
-ids that the other saw, one column later. Depends on the pipeline.
+`generate` through it. A processor and a criterion take turns, and each sees the very
+token ids that the other saw, one column later. Depends on the pipeline.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -118,7 +116,7 @@ class GenerateCall:
         run = self._run
         if run is None or run.appended or self._closed:
             # some versions show assisted candidates to criteria first
-            surroundings(self).check()
+            surroundings(self)
             raise PipelineError(
                 "a stopping criterion is called without its logits processor",
                 hint="pass both that generate_kwargs gives, to the same generate call",
@@ -160,8 +158,7 @@ class GenerateCall:
     # The first step
 
     def _start(self, around: Surroundings, input_ids: Tensor, scores: Tensor) -> Run:
-        around.check()
-        specs = self._specs_of(scores.shape[0], around, input_ids)
+        specs = self._specs_of(scores.shape[0], around.sequences)
         for old in self._loans:
             old.end_requests()
         self._run = None
@@ -178,32 +175,17 @@ class GenerateCall:
         self._run = run
         return run
 
-    def _specs_of(
-        self, rows: int, around: Surroundings, input_ids: Tensor
-    ) -> list[OutputSpec | None]:
-        """The spec of each row; row r belongs to prompt r // num_return_sequences."""
+    def _specs_of(self, rows: int, each: int) -> list[OutputSpec | None]:
+        """The spec of each row; row r belongs to prompt r // `each`, which is
+        `num_return_sequences`."""
         if self._every_row:
             return list(self.specs) * rows
         count = len(self.specs)
-        each, rest = divmod(rows, count)
-        if (
-            rest
-            or each == 0
-            or (around.sequences is not None and each != around.sequences)
-        ):
-            prompts = rows // (around.sequences or 1)
+        if rows != count * each:
             hint = "one for each prompt, or one for all"
             raise ConfigError(
-                f"{count} specs for {prompts} prompts", where="specs", hint=hint
+                f"{count} specs for {rows // each} prompts", where="specs", hint=hint
             )
-        if around.sequences is None and each > 1:
-            groups = input_ids.view(count, each, -1)
-            if not bool((groups == groups[:, :1]).all()):
-                raise ConfigError(
-                    f"{count} specs for {rows} rows",
-                    where="specs",
-                    hint="one for each prompt",
-                )
         return [spec for spec in self.specs for _ in range(each)]
 
     def _loan_for(self, device: torch.device, slots: int) -> Loan:
@@ -239,7 +221,6 @@ class Run:
         """The number of the step."""
         self.appended = False
         """Whether the tokens of the last masked step have been taken."""
-        self._thread = threading.get_ident()
         self.requests: dict[str, int] = {}
         """The row of each request in the pipeline."""
         self.errors: dict[int, GuidedError] = {}
@@ -281,8 +262,7 @@ class Run:
     ) -> int:
         """The slot of a row's request. One that can't begin has an error, and its row
         only stops."""
-        if self._around.max_length is not None:
-            spec = spec.within(self._around.max_length - self.prompt_length)
+        spec = spec.within(self._around.max_length - self.prompt_length)
         try:
             return pipeline.add_request(request_id, spec)
         except RequestError as error:
@@ -341,10 +321,6 @@ class Run:
     def restarts(self, input_ids: Tensor, reuse: bool) -> bool:
         """Whether another `generate` call begins; raises if the processor is called out
         of run."""
-        if threading.get_ident() != self._thread:
-            raise PipelineError(
-                "two threads use one generate call's processor", hint=_ONE_CALL
-            )
         if self.appended and input_ids is self.seen:
             return False
         alone = not self.appended and self._extends(input_ids)
@@ -371,10 +347,6 @@ class Run:
             raise PipelineError(
                 f"{rows} rows of {columns} tokens became {input_ids.shape[0]} of {input_ids.shape[1]}",
                 hint=ONE_BY_ONE,
-            )
-        if threading.get_ident() != self._thread:
-            raise PipelineError(
-                "two threads use one generate call's processor", hint=_ONE_CALL
             )
 
     def _open_stops(self, scores: Tensor) -> None:

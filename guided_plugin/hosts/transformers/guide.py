@@ -9,7 +9,7 @@ What runs in a step is in `call`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -34,7 +34,6 @@ from guided_plugin.hosts.transformers.output import (
     without_rows,
 )
 from guided_plugin.hosts.transformers.pool import PipelinePool
-from guided_plugin.hosts.transformers.surroundings import Surroundings
 from guided_plugin.spec import reader_of
 
 
@@ -168,7 +167,6 @@ class Guide:
         that can't be used raises its error.
         """
         _check_model(model, "guide.generate(model, inputs, spec)")
-        _check_options(model, options)
         tensors = prompt_tensors(self._tokenizer, inputs, model.device)
         count = next(iter(tensors.values())).shape[0]
         wanted = list(spec) if _listed(spec) else [spec] * count
@@ -199,7 +197,7 @@ class Guide:
                 kwargs = _kwargs(call, processors, criteria)
                 made = model.generate(
                     **without_rows(tensors, refused),
-                    **_padding(model, options),
+                    **options,
                     **kwargs,
                 )
                 given = [one for row, one in enumerate(wanted) if row not in refused]
@@ -289,30 +287,3 @@ def _check_model(model: Any, hint: str) -> None:
     if not hasattr(model, "get_output_embeddings"):
         what = f"must be a model of transformers, not {type(model).__name__}"
         raise ConfigError(what, where="model", hint=hint)
-
-
-def _check_options(model: Any, options: Mapping[str, Any]) -> None:
-    """Refuse before the first step what can't be guided."""
-    if (option(model, options, "num_beams") or 1) > 1:
-        Surroundings("beam search").check()
-    if (
-        option(model, options, "prompt_lookup_num_tokens")
-        or options.get("assistant_model") is not None
-    ):
-        Surroundings("assisted generation").check()
-    if options.get("cache_implementation") == "paged":
-        raise ConfigError(
-            "a paged cache is continuous batching, which ignores what generate is given",
-            where="cache_implementation",
-            hint="leave it out, or serve the model with vLLM",
-        )
-
-
-def _padding(model: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The options; without a padding token, with the one that `generate` would take,
-    which it warns about."""
-    eos = option(model, options, "eos_token_id")
-    first = eos[0] if isinstance(eos, list | tuple) else eos
-    if first is None or option(model, options, "pad_token_id") is not None:
-        return options
-    return {**options, "pad_token_id": first}

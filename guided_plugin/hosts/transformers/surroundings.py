@@ -29,35 +29,26 @@ ONE_BY_ONE = (
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What `generate` is about to do. The defaults, for a frame that is not found, are
-    safe for any call."""
+    """What `generate` is about to do."""
 
-    unguidable: str = ""
-    """A way of decoding that can't be guided."""
-    sequences: int | None = None
+    sequences: int
     """Rows of a prompt."""
-    stops: frozenset[int] = frozenset()
+    stops: frozenset[int]
     """Tokens that `generate` itself stops at."""
-    pads: frozenset[int] = frozenset()
+    pads: frozenset[int]
     """What it writes into rows that ended."""
-    max_length: int | None = None
+    max_length: int
     """Columns of the token ids at most."""
-    keeps_logits: bool = True
+    keeps_logits: bool
     """The logits are returned as they were before the processors: they must not be
     masked in place."""
-    first: bool = False
+    first: bool
     """No processor has changed the logits before."""
-
-    def check(self) -> None:
-        """Raise for a way of decoding that can't be guided."""
-        if self.unguidable:
-            raise ConfigError(
-                f"{self.unguidable} can't be guided", where="generate", hint=ONE_BY_ONE
-            )
 
 
 def surroundings(processor: object) -> Surroundings:
-    """Read them from the frame of the decoding method that is calling a processor."""
+    """Read them from the frame of the decoding method that is calling a processor.
+    Raises ConfigError for a way of decoding that can't be guided."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         names = frame.f_code.co_varnames
@@ -71,12 +62,15 @@ def surroundings(processor: object) -> Surroundings:
                 if isinstance(local, dict):
                     local.clear()
         frame = frame.f_back
-    return Surroundings()
+    raise ConfigError(
+        "no decoding method of transformers calls this",
+        where="generate",
+        hint="guide model.generate; loops of your own have StepPipeline",
+    )
 
 
 def _read(decoder: str, local: Mapping[str, Any], processor: object) -> Surroundings:
     config = local["generation_config"]
-    chain = list(local["logits_processor"] or ()) if decoder == "_sample" else []
     unguidable = DECODERS.get(decoder, "")
     if (getattr(config, "num_beams", None) or 1) > 1:
         unguidable = "beam search"
@@ -85,8 +79,12 @@ def _read(decoder: str, local: Mapping[str, Any], processor: object) -> Surround
     for name in ("forced_bos_token_id", "forced_eos_token_id"):
         if getattr(config, name, None) is not None:
             unguidable = f"a token forced by {name}"
+    if unguidable:
+        raise ConfigError(
+            f"{unguidable} can't be guided", where="generate", hint=ONE_BY_ONE
+        )
+    chain = list(local["logits_processor"] or ())
     return Surroundings(
-        unguidable=unguidable,
         sequences=getattr(config, "num_return_sequences", None) or 1,
         stops=_ids(getattr(config, "_eos_token_tensor", None)),
         pads=_ids(getattr(config, "_pad_token_tensor", None)),

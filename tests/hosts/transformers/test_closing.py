@@ -10,8 +10,6 @@ from transformers import GenerationConfig, set_seed
 
 import guided_plugin as gp
 from guided_plugin.errors import RequestError
-from guided_plugin.hosts.transformers import call as call_module
-from guided_plugin.hosts.transformers.surroundings import Surroundings
 
 SCHEMA = CASES["schema"]
 CALLS = {
@@ -90,13 +88,6 @@ def test_too_little_room_is_an_error_with_its_place(
     kwargs = guide.generate_kwargs(specs)
     generate(model, inputs, **{**few, "max_new_tokens": least}, **kwargs)
     assert (kwargs.errors, kwargs.closed) == ({}, {1: "led"})
-    # In a loop of the user's own the limit is not known: nothing is cut silently.
-    monkeypatch.setattr(call_module, "surroundings", lambda processor: Surroundings())
-    kwargs = guide.generate_kwargs(SCHEMA)
-    generate(model, inputs, **few, **kwargs)
-    unknown = "unprotected: its token limit is not known"
-    assert kwargs.closed == dict.fromkeys(range(3), unknown)
-    assert kwargs.errors == {}
 
 
 @pytest.mark.parametrize("wanted", [True, False])

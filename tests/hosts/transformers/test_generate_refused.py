@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from generate_calls import MIXED, generate
+from generate_calls import generate
 from generating import PROMPTS, SPECS, encoded, random_model
 from transformers import LogitsProcessor, StoppingCriteria
 
-from guided_plugin.errors import ConfigError, PipelineError
+from guided_plugin.errors import ConfigError
 from guided_plugin.hosts.transformers import call as transformers_step
-from guided_plugin.hosts.transformers.surroundings import Surroundings
 
 UNGUIDABLE = {
     "beam search": {"num_beams": 3},
@@ -19,28 +18,19 @@ UNGUIDABLE = {
 }
 
 
-@pytest.mark.parametrize("way", ["before it begins", "the stack tells nothing"])
 @pytest.mark.parametrize("how", UNGUIDABLE)
-def test_what_moves_rows_is_refused(tokenizer, model, guide, how, way, monkeypatch):
+def test_what_moves_rows_is_refused(tokenizer, model, guide, how, monkeypatch):
     options = dict(UNGUIDABLE[how])
     if "assistant_model" in options:
         options["assistant_model"] = random_model(model.config.vocab_size, seed=5)
     kwargs = guide.generate_kwargs(SPECS[0])
     taken = []
-    refused = ConfigError
-    if way == "the stack tells nothing":
-        monkeypatch.setattr(
-            transformers_step, "surroundings", lambda processor: Surroundings()
-        )
-        refused = PipelineError
-    else:  # before the first step
-        monkeypatch.setattr(
-            transformers_step.Run, "after_sampling", lambda *given: taken.append(given)
-        )
-    with pytest.raises(refused) as caught:
+    monkeypatch.setattr(
+        transformers_step.Run, "after_sampling", lambda *given: taken.append(given)
+    )
+    with pytest.raises(ConfigError, match="can't be guided") as caught:
         generate(model, encoded(tokenizer, PROMPTS[:1]), **options, **kwargs)
     assert caught.value.hint
-    assert refused is PipelineError or "can't be guided" in str(caught.value)
     assert taken == []
 
 
@@ -51,20 +41,10 @@ def test_a_forced_token_is_refused(tokenizer, model, guide, name):
         generate(model, encoded(tokenizer, PROMPTS[:1]), **{name: 9}, **kwargs)
 
 
-def test_what_the_stack_does_not_tell_changes_no_token(
-    tokenizer, vocabulary, model, guide, monkeypatch
-):
-    inputs = encoded(tokenizer, PROMPTS)
-    options = {"do_sample": True, "num_return_sequences": 2, "min_new_tokens": 9}
-    seen = generate(model, inputs, **options, **guide.generate_kwargs(MIXED))
-    monkeypatch.setattr(
-        transformers_step, "surroundings", lambda processor: Surroundings()
-    )
-    blind = generate(model, inputs, **options, **guide.generate_kwargs(MIXED))
-    assert seen.tolist() == blind.tolist()
-    doubled = encoded(tokenizer, [*PROMPTS, "other", "prompts", "here"])
-    with pytest.raises(ConfigError, match="3 specs for 6 rows"):
-        generate(model, doubled, **guide.generate_kwargs(MIXED))
+def test_a_loop_of_its_own_is_refused(tokenizer, model, guide):
+    [processor] = guide.generate_kwargs(SPECS[0])["logits_processor"]
+    with pytest.raises(ConfigError, match="no decoding method of transformers"):
+        processor(torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 99))
 
 
 def test_the_prompts_logits_are_not_kept(tokenizer, model, guide):

@@ -89,24 +89,6 @@ def test_threads(tokenizer, vocabulary, model, make_guide, mode):
     recheck(vocabulary, MIXED, torch.tensor(everything[0]))
 
 
-def test_one_calls_processor_in_two_threads_is_an_error(tokenizer, model, guide):
-    kwargs = guide.generate_kwargs(SPECS, reuse=True)
-    inputs = encoded(tokenizer, PROMPTS)
-    generate(model, inputs, **kwargs)
-    caught = []
-
-    def work():
-        try:
-            generate(model, inputs, **kwargs)
-        except PipelineError as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert "two threads" in str(caught[0])
-
-
 def test_a_closed_guide(tokenizer, model, make_guide, vocabulary):
     guide = make_guide(model)
     running = guide.generate_kwargs(SPECS)

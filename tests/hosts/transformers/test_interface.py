@@ -136,7 +136,7 @@ def test_the_frame_of_a_decoding_method_tells_its_config(model):
     found = recorder.calls[0][3]
     assert found.stops == {3, 4}
     assert found.pads == {2}
-    assert (found.unguidable, found.sequences, found.max_length) == ("", 1, 4)
+    assert (found.sequences, found.max_length) == (1, 4)
     assert (found.keeps_logits, found.first) == (False, True)
 
 

@@ -11,7 +11,12 @@ from pydantic import BaseModel, Field, field_validator
 
 import guided_plugin as gp
 from guided_plugin.demo import DEMOS
-from guided_plugin.errors import ConfigError, GrammarError, OutputError, SpecError
+from guided_plugin.errors import (
+    ConfigError,
+    GrammarError,
+    OutputError,
+    SpecError,
+)
 from guided_plugin.hosts.transformers.output import prompt_tensors
 
 
@@ -191,9 +196,7 @@ def test_inputs_that_are_none(demo_model, guide, inputs, where):
     "options",
     [
         {"num_beams": 2},
-        {"assistant_model": "any"},
         {"prompt_lookup_num_tokens": 2},
-        {"cache_implementation": "paged"},
     ],
 )
 def test_options_that_are_refused(demo_model, guide, options):
@@ -202,6 +205,7 @@ def test_options_that_are_refused(demo_model, guide, options):
             demo_model,
             "x",
             Person,
+            max_new_tokens=9,
             **options,
         )
     assert caught.value.hint
