@@ -158,22 +158,11 @@ _DRAFTS = {
 }
 
 
-class Draft(NamedTuple):
-    """The draft that a schema is written in."""
-
-    number: int
-    named: bool
-    """Whether the schema says so itself; else it is read as the newest."""
-
-
-def draft_of(document: Any) -> Draft:
-    """The draft of a schema."""
+def draft_of(document: Any) -> int:
+    """The draft of a schema, the newest where it names none."""
     named = document.get("$schema") if isinstance(document, Mapping) else None
-    if isinstance(named, str):
-        for mark, draft in _DRAFTS.items():
-            if mark in named:
-                return Draft(draft, named=True)
-    return Draft(2020, named=False)
+    text = named if isinstance(named, str) else ""
+    return next((_DRAFTS[mark] for mark in _DRAFTS if mark in text), 2020)
 
 
 REFUSED = {
@@ -198,21 +187,16 @@ _NEEDS = {
 }
 
 
-def idle_reason(node: Mapping[str, Any], keyword: str, written: Draft) -> str:
+def idle_reason(node: Mapping[str, Any], keyword: str, draft: int) -> str:
     """Why an assertion decides nothing in a schema of a draft; empty where it does."""
-    value, (_, constrained, since, _), draft = (
-        node[keyword],
-        KEYWORDS[keyword],
-        written.number,
-    )
+    value = node[keyword]
+    _, constrained, since, _ = KEYWORDS[keyword]
     if draft <= 7 and keyword != "$ref" and isinstance(node.get("$ref"), str):
         return f"next to $ref, which stands alone in draft {draft}"
     if draft < since:
         return (
             f"a keyword since {_draft_name(since)}, in a schema of {_draft_name(draft)}"
         )
-    if keyword == "$recursiveRef" and draft > 2019 and written.named:
-        return "a keyword of draft 2019-09 alone"
     if keyword == "uniqueItems" and value is False:
         return "false has no effect"
     if keyword == "required" and isinstance(value, bool):

@@ -4,7 +4,6 @@ needed."""
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterable
 from functools import partial
@@ -18,6 +17,7 @@ from guided_plugin.errors import (
     GuidedError,
     RequestError,
     SpecError,
+    printable,
     shown,
 )
 
@@ -185,7 +185,9 @@ def load_tokenizer(directory: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(directory, local_files_only=True)
     except Exception as error:
-        what = f"contains no tokenizer that transformers can load: {_brief(error)}"
+        what = (
+            f"contains no tokenizer that transformers can load: {printable(error, 200)}"
+        )
         raise InputError(what, where=str(directory)) from error
 
 
@@ -218,14 +220,4 @@ def _shipped() -> Any:
         eos_token_id=special["<|eos|>"],
         get_vocab=lambda: document["model"]["vocab"] | special,
         encode=encode,
-    )
-
-
-def _brief(error: Exception) -> str:
-    """The first sentence of another library's error, on one line."""
-    lines = str(error).strip().splitlines()
-    return (
-        re.split(r"(?<=[a-z])[.:](?= |$)", lines[0])[0][:200]
-        if lines
-        else type(error).__name__
     )

@@ -160,13 +160,7 @@ class Chooser:
                     names,
                 )
             return dataclasses.replace(made, reason=reason)
-        first, *others = refusals.items()
-        what = "; ".join(
-            [first[1].what, *(f"{name}: {error.what}" for name, error in others)]
-        )
-        raise type(first[1])(what, where=first[1].where, hint=first[1].hint) from first[
-            1
-        ].__cause__
+        raise next(iter(refusals.values()))
 
     def compile(self, backend: str, spec: OutputSpec) -> Grammar:
         """Both halves of compiling."""

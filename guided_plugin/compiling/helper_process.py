@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
+import resource
 import socket
-import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.errors import (
@@ -147,31 +149,19 @@ def _limit(allowed: int, seconds: float) -> None:
     """For one compile. Reserved addresses don't count, so threads and arenas use
     nothing of it. The pool sees to the time; the kernel does where the process of the
     pool has ended."""
-    if not sys.platform.startswith("linux"):
-        return
-    import resource
-
     ends = math.ceil(time.process_time() + seconds) + 1
     for kind, limit in (
         (resource.RLIMIT_DATA, _data_bytes() + allowed),
         (resource.RLIMIT_CPU, ends),
     ):
         _, hard = resource.getrlimit(kind)
-        resource.setrlimit(
-            kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard)
-        )
+        least = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (least, hard))
     # a crash is an answer here: no core file
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _data_bytes() -> int:
-    """Writable private memory, as the kernel counts it against RLIMIT_DATA; 0 where
-    that is unknown."""
-    with (
-        contextlib.suppress(OSError),
-        open("/proc/self/status", encoding="ascii") as status,
-    ):
-        for line in status:
-            if line.startswith("VmData:"):
-                return int(line.split()[1]) * 1024
-    return 0
+    """Writable private memory, as the kernel counts it against RLIMIT_DATA."""
+    [line] = re.findall(r"VmData:\s+(\d+)", Path("/proc/self/status").read_text())
+    return int(line) * 1024

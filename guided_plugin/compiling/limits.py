@@ -39,7 +39,6 @@ _SMALL_CLASSES = 12
 _SMALL_PATTERN = 256
 _SMALL_LENGTH = 2_000
 _SMALL_BRANCHES = 32
-_SMALL_STOPS = 512
 # Keywords whose cost doesn't follow from the length of a schema: products of
 # alternatives, remainders.
 _ENTANGLING = frozenset(
@@ -185,9 +184,8 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
             _SMALL_PATTERN if backend == "llguidance" else _SMALL_CLASSES
         )
     if spec.kind == "structural_tag":
-        document = spec.document()
-        schemas = (schema for _, schema in schemas_of_tag(document))
-        return _is_small_free_text(document) and all(map(_is_small_schema, schemas))
+        schemas = (schema for _, schema in schemas_of_tag(spec.document()))
+        return all(map(_is_small_schema, schemas))
     return spec.kind == "choice" or (
         spec.kind == "json_schema" and _is_small_schema(spec.document())
     )
@@ -303,25 +301,6 @@ def _check_schema(
 
 def _where(place: str, *path: str | int) -> str:
     return place + pointer(path).removeprefix("#" if place else "")
-
-
-def _is_small_free_text(tag: Any) -> bool:
-    """Whether the texts at which free text of a tag may end are few: triggers, ends and
-    what is excluded."""
-    characters = 0
-    pending = [tag]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, dict):
-            pending.extend(
-                value
-                for key, value in node.items()
-                if key not in ("json_schema", "schema")
-            )
-        elif isinstance(node, list):
-            pending.extend(node)
-            characters += sum(len(text) for text in node if isinstance(text, str))
-    return characters <= _SMALL_STOPS
 
 
 def _is_small_schema(document: Any) -> bool:

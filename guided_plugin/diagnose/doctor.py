@@ -144,11 +144,6 @@ def entries() -> Iterator[Finding]:
     served = find_spec("vllm") is not None
     broken: Status = "problem" if served else "note"
     allowed = os.environ.get("VLLM_PLUGINS")
-    folder = Path(guided_plugin.__file__).parent.parent
-    try:
-        installed = version("guided-plugin")
-    except PackageNotFoundError:
-        installed = ""
     missing = []
     for group, (name, value, host) in POINTS.items():
         if (name, value) not in {
@@ -165,14 +160,12 @@ def entries() -> Iterator[Finding]:
             what = f"VLLM_PLUGINS={allowed!r} excludes {name}"
             yield Finding(broken, what, f"add {name} to VLLM_PLUGINS")
     if missing:
-        why = "the installed package was built without it"
-        if not installed:
-            why = f"the package is imported from {folder} and not installed"
-        remedy = f"pip install {folder}: a path in PYTHONPATH has no entry points"
-        yield Finding(broken, f"no entry point in {', '.join(missing)}: {why}", remedy)
-    if installed and installed != guided_plugin.__version__:
-        what = f"guided-plugin {installed} is installed, {guided_plugin.__version__} is imported from {folder}"
-        yield Finding("problem", what, "install one version, and unset PYTHONPATH")
+        folder = Path(guided_plugin.__file__).parent.parent
+        what = f"no entry point in {', '.join(missing)}; the package is imported from {folder}"
+        remedy = (
+            f"pip install {folder}, and unset PYTHONPATH: a path has no entry points"
+        )
+        yield Finding(broken, what, remedy)
     yield from _plugins()
 
 

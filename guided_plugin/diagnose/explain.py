@@ -10,9 +10,6 @@ from guided_plugin.diagnose.position import Position, Refusal, bounds_of
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.spec import OutputSpec, check_is_spec
 
-_MOST_FORCED = 200
-"""Bytes of forced text that are followed: a line or two of a terminal. Chosen, not
-measured."""
 _MANY_SPACES = 12
 """Whitespace that is noted; indented JSON has fewer in most places. Chosen, not
 measured."""
@@ -35,7 +32,8 @@ class Explanation:
     characters: tuple[str, ...]
     """What may come next; bytes beyond ASCII as `\\xc3`."""
     forced: str
-    """What must come next, whatever a model prefers."""
+    """What must come next, whatever a model prefers; empty where the backend can't
+    tell."""
     ending: Ending
     """A short completion."""
     notes: tuple[str, ...]
@@ -73,7 +71,7 @@ def explain_output(
         refused=position.refusal(text, count) if count < len(text) else None,
         may_stop=position.may_stop,
         characters=tuple(characters),
-        forced=must_follow(position),
+        forced=_forced(position),
         ending=_ending(position, grammar, text[:count]),
         notes=tuple(_notes(spec, text[:count], characters)),
         bounds=bounds_of(grammar),
@@ -101,25 +99,12 @@ def _ending(position: Position, grammar: Grammar, text: str) -> Ending:
     return Ending(written.decode(errors="replace"))
 
 
-def must_follow(position: Position) -> str:
-    """What must come next: as long as one byte alone may follow, and no end."""
-    written = b""
-    while (
-        len(written) < _MOST_FORCED
-        and not position.may_stop
-        and len(position.characters()) == 1
-    ):
-        allowed = position.allowed()
-        shortest = min(allowed, key=lambda token: len(position.names.tokens[token]))
-        if (
-            not position.names.controls.isdisjoint(allowed)
-            or len(position.names.tokens[shortest]) > 1
-        ):
-            break
-        ahead = position.fork()
-        if not ahead.matcher.accept(shortest):
-            break
-        position, written = ahead, written + position.names.tokens[shortest]
+def _forced(position: Position) -> str:
+    """What must come next, where the matcher can tell."""
+    matcher: Any = position.matcher
+    if not getattr(matcher, "forces", False):
+        return ""
+    written: bytes = matcher.forced()
     return written.decode(errors="ignore")
 
 
@@ -149,9 +134,5 @@ def _notes(spec: OutputSpec, text: str, characters: list[str]) -> list[str]:
         notes.append(
             f"{spaces} characters of whitespace, and more are allowed: whitespace is 'flexible'; "
             "with 'compact' there is none between JSON's parts, with 'spaced' one space"
-        )
-    if spec.start_after:
-        notes.append(
-            "the spec constrains what follows its start_after: the text is read as that part"
         )
     return notes

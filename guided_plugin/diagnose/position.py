@@ -16,10 +16,6 @@ from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 
-_CHUNK = 256
-"""Characters that are given to a matcher at once, before each one alone. Chosen, not
-measured."""
-
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -55,10 +51,9 @@ class Names:
     def __init__(self, vocabulary: Vocabulary, stop_token_ids: tuple[int, ...]) -> None:
         self.tokens = vocabulary.tokens
         self.stops = stop_token_ids
-        self.controls = vocabulary.special_ids.difference(stop_token_ids)
         named = {
             self.tokens[i].decode(errors="replace"): i
-            for i in self.controls
+            for i in vocabulary.special_ids.difference(stop_token_ids)
             if self.tokens[i]
         }
         self.by_name = named
@@ -137,19 +132,10 @@ class Position:
     def _take(self, text: str) -> int:
         """How many characters of a text the matcher accepts; it ends up after the last
         of them."""
-        taken = 0
-        while taken < len(text):
-            chunk = text[taken : taken + _CHUNK]
-            if self.matcher.accept_text(chunk.encode(errors="surrogatepass")):
-                taken += len(chunk)
-                continue
-            for character in chunk:
-                if not self.matcher.accept_text(
-                    character.encode(errors="surrogatepass")
-                ):
-                    return taken
-                taken += 1
-        return taken
+        for taken, character in enumerate(text):
+            if not self.matcher.accept_text(character.encode(errors="surrogatepass")):
+                return taken
+        return len(text)
 
     def refusal(self, text: str, count: int) -> Refusal:
         """Why a text, of which so many characters fit, goes no further here."""
@@ -174,15 +160,6 @@ class Position:
     def may_stop(self) -> bool:
         """Whether the output may end here."""
         return any(map(self.allows, self.names.stops))
-
-    def allowed(self) -> list[int]:
-        """The tokens that may come next, without those that end the output."""
-        stops = set(self.names.stops)
-        return [
-            token
-            for token in np.flatnonzero(self._bits()).tolist()
-            if token not in stops
-        ]
 
     def _bits(self) -> NDArray[np.bool_]:
         row = np.frombuffer(self.row, np.uint8)

@@ -47,9 +47,6 @@ _RESPONSE_TYPES = (
     "structural_tag",
 )
 
-_MOST_KEYS = 100
-"""Of a form; there are half as many to ask with."""
-
 WHOLE = "spec"
 """The place of what is wrong with a spec as a whole."""
 _PASSED = 'a JSON Schema is passed as {"json_schema": {...}}'
@@ -80,12 +77,6 @@ def read(obj: Any) -> Form | None:
             where=WHOLE,
             hint=file_hint(obj)
             or 'for example {"json_schema": {...}} or {"regex": "[a-z]+"}',
-        )
-    if len(obj) > _MOST_KEYS:
-        raise SpecError(
-            f"has {len(obj)} keys",
-            where=WHOLE,
-            hint="give one of " + ", ".join(KINDS) + ", and options",
         )
     for key in obj:
         if not isinstance(key, str):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from guided_plugin.errors import printable
-from guided_plugin.keywords import KEYWORDS, Draft, draft_of, idle_reason, subschemas
+from guided_plugin.keywords import KEYWORDS, draft_of, idle_reason, subschemas
 from guided_plugin.spec.formats import FORMATS
 from guided_plugin.spec.output_spec import OutputSpec
 from guided_plugin.spec.references import Path, pointer
@@ -108,7 +108,7 @@ def uses_of(document: Any, unenforced: Collection[str]) -> list[KeywordUse]:
 
 
 def _status(
-    node: Mapping[str, Any], keyword: str, draft: Draft, unenforced: Collection[str]
+    node: Mapping[str, Any], keyword: str, draft: int, unenforced: Collection[str]
 ) -> tuple[Status, str]:
     if keyword not in KEYWORDS:
         return "annotation", "not a keyword of the standard"

@@ -165,9 +165,6 @@ NOT_SMALL = [
     *map(OutputSpec.parse, TABLES["not_small"]),
     OutputSpec.choice(["x" * 5000]),
     OutputSpec.grammar('root ::= "' + "a" * 2000 + '"'),
-    OutputSpec.structural_tag(
-        {"format": {"type": "any_text", "excludes": [f"{i:0100}" for i in range(9)]}}
-    ),
     schema(description="x" * 5000),
 ]
 

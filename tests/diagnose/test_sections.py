@@ -84,12 +84,7 @@ def test_options_are_shown_as_they_are_read(monkeypatch, value, status, part):
 def points(monkeypatch):
     """Choose the entry points that are found, and whether vLLM is."""
 
-    def call(found, *, vllm=True, installed="0.1.0"):
-        def version(name):
-            if installed is None:
-                raise importlib.metadata.PackageNotFoundError(name)
-            return installed
-
+    def call(found, *, vllm=True):
         groups = {
             group: [SimpleNamespace(name=name, value=value)]
             for group, (name, value, _) in found.items()
@@ -98,7 +93,6 @@ def points(monkeypatch):
         monkeypatch.setattr(
             doctor, "find_spec", lambda name: object() if vllm else None
         )
-        monkeypatch.setattr(doctor, "version", version)
         monkeypatch.delenv("VLLM_PLUGINS", raising=False)
 
     return call
@@ -110,11 +104,11 @@ def test_entry_points_that_are_there(points):
 
 
 def test_a_path_in_place_of_an_installation_has_no_entry_points(points):
-    points({}, installed=None)
+    points({})
     (what,) = problems(doctor.entries)
     assert all(group in what for group in doctor.POINTS)
-    assert "not installed" in what
-    points({}, installed=None, vllm=False)
+    assert "is imported from" in what
+    points({}, vllm=False)
     assert problems(doctor.entries) == []
     assert "note" in {found.status for found in doctor.entries()}
 
@@ -126,11 +120,9 @@ def test_an_entry_point_of_an_older_version_does_not_count(points):
             **doctor.POINTS,
             group: ("guided_plugin", "guided_plugin.vllm_gate:install", ""),
         },
-        installed="0.0.9",
     )
-    first, second = problems(doctor.entries)
-    assert f"no entry point in {group}" in first
-    assert "guided-plugin 0.0.9 is installed" in second
+    (what,) = problems(doctor.entries)
+    assert f"no entry point in {group}" in what
 
 
 @pytest.mark.parametrize(
@@ -154,11 +146,8 @@ def test_no_vllm_is_no_failure(monkeypatch):
 
 
 def test_a_broken_contract_names_what_is_missing(monkeypatch):
-    def nothing(path):
-        raise patches.Missing(f"no {path}")
-
     monkeypatch.setattr(doctor, "find_spec", lambda name: object())
-    monkeypatch.setattr(patches, "installed", nothing)
+    monkeypatch.setattr(patches, "difference", lambda name: f"no {name.path}")
     monkeypatch.setattr(patches, "version_text", lambda: "9.1.0")
     found = problems(doctor.vllm)
     assert len(found) == len(Part)
@@ -183,10 +172,6 @@ def test_a_small_shared_memory_is_told(monkeypatch, free):
 def test_no_shared_memory_is_told(monkeypatch, tmp_path):
     monkeypatch.setattr(layout, "DIRECTORY", str(tmp_path / "none"))
     assert "No such file or directory" in problems(machine.shared_memory)[0]
-    monkeypatch.setattr(layout, "DIRECTORY", str(tmp_path))
-    # root may write anywhere
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert "is not writable" in problems(machine.shared_memory)[0]
 
 
 def test_threads_that_a_quota_throttles_are_told(monkeypatch):
@@ -198,7 +183,7 @@ def test_threads_that_a_quota_throttles_are_told(monkeypatch):
         "12 threads fill masks within a quota of 4 processors"
         in problems(machine.processor_time)[0]
     )
-    assert "64 processors" in next(machine.processor_time()).what
+    assert "64 of" in next(machine.processor_time()).what
     monkeypatch.delenv("GUIDED_PLUGIN")
     assert problems(machine.processor_time) == []  # what is chosen by itself fits
     monkeypatch.setattr(processors, "quota", lambda: 1.5)

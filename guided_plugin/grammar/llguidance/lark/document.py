@@ -40,8 +40,7 @@ class Document:
 
     def __init__(self, root: Any, *, unenforced: Iterable[str] = ()) -> None:
         self.root = root
-        self._written = draft_of(root)
-        self.draft = self._written.number
+        self.draft = draft_of(root)
         self.nodes: list[Numbered] = []
         self._numbers: dict[str, int] = {}
         self._by_identity: dict[int, int] = {}
@@ -111,7 +110,7 @@ class Document:
             enforced.pop("format", None)
         kept = {}
         for key, value in enforced.items():
-            if idle_reason(enforced, key, self._written):
+            if idle_reason(enforced, key, self.draft):
                 continue
             if isinstance(value, float) and KEYWORDS[key].value == "count":
                 value = int(value)
