@@ -13,7 +13,6 @@ from worker_runs import END, LONG, PAREN, Run, faulty, gone, stopped, until
 import guided_plugin as gp
 from guided_plugin.errors import GuidedError, PipelineError, PluginError, RequestError
 from guided_plugin.grammar.table import Phase
-from guided_plugin.ipc import spawn as spawn_module
 from guided_plugin.worker.engine import supervisor as supervisor_module
 
 
@@ -118,15 +117,6 @@ def test_a_spec_whose_compile_kills_twice_is_refused(make):
     pipe.add_request("next", PAREN)
 
 
-def test_an_exception_in_a_grammar_is_its_own_requests_failure(make):
-    pipe = make()
-    run = Run(pipe, bad=faulty("start 1 raise"), good=LONG)
-    run.steps(16)
-    run.check(failed=["bad"])
-    assert "on request" in str(pipe.request("bad").error)
-    assert pipe.metrics().worker.restarts == 0
-
-
 def test_three_deaths_in_a_minute_and_guided_requests_are_refused_for_a_while(
     make, monkeypatch
 ):
@@ -157,30 +147,6 @@ def test_three_deaths_in_a_minute_and_guided_requests_are_refused_for_a_while(
     again = Run(pipe, three=LONG)
     again.steps(3)
     again.check()
-
-
-def test_a_stopped_worker_never_makes_the_host_wait_to_send(make, monkeypatch):
-    monkeypatch.setattr(spawn_module, "STOPPED_SECONDS", 1e9)
-    pipe = make(slots=64, worker_step_ms=60_000)
-    run = Run(pipe, one=LONG)
-    pid = pipe.runtime.supervisor.worker_pid
-    os.kill(pid, signal.SIGSTOP)
-    big = [
-        gp.OutputSpec.choice([f"{i}-{'x' * 2000}"], backend="llguidance")
-        for i in range(400)
-    ]
-    start = time.monotonic()
-    verdicts = [pipe.prepare(spec) for spec in big]
-    for spec in big[:60]:
-        pipe.runtime.add(len(run.slots), "many", spec, ())
-        pipe.runtime.remove(len(run.slots))
-    assert time.monotonic() - start < 10.0
-    assert pipe.runtime.channel.pending
-    os.kill(pid, signal.SIGCONT)
-    assert {verdict.result(60).backend for verdict in verdicts} == {"llguidance"}
-    run.steps(16)
-    run.check()
-    assert pipe.runtime.supervisor.worker_pid == pid
 
 
 def failing(monkeypatch, owner, name, times):

@@ -126,22 +126,6 @@ def test_an_idle_worker_takes_little_of_a_processor(pipe):
     assert any(share() < 0.05 for _ in range(5))
 
 
-def test_figures_of_the_worker(pipe):
-    slot = pipe.add_request("one", SPECS[1])
-    for _ in range(9):
-        one_step(pipe, [slot, gp.UNGUIDED], torch.rand(2, WIDTH))
-    pipe.tokens("one")
-    found = pipe.metrics()
-    assert (found.mode, found.steps, found.rows) == ("process", 9, 9)
-    assert (found.running, found.added, found.worker.restarts) == (1, 1, 0)
-    assert found.backends == {pipe.request("one").backend: 1}
-    for name in ("plan_to_mask", "accept", "fill", "exposed_wait"):
-        *counts, total = found.worker.times[name]
-        assert (sum(counts), total > 0) == (9, True), name
-    assert sum(found.times["main_thread"][:-1]) == 9
-    assert pipe.metrics().worker.times == found.worker.times  # each step once
-
-
 def test_closing_is_final_and_can_be_repeated(compiler):
     pipe = gp.StepPipeline(compiler, max_slots=2, mode="process")
     slot = pipe.add_request("one", SPECS[0])
