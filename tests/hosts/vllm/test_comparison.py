@@ -50,13 +50,6 @@ def test_requests_have_names_of_their_own():
         ),
         ({"status": 500}, {"status": 200}, ["status"]),
         ({"status": 400}, {"status": 200}, ["status"]),
-        ({"status": 200}, {"status": 400}, ["status"]),
-        ({"status": 200, "shape": ["a"]}, {"status": 200, "shape": []}, ["shape"]),
-        (
-            {"status": 200, "logprobs": [[1]]},
-            {"status": 200, "logprobs": [[2]]},
-            ["logprobs"],
-        ),
         (
             {"status": 200, "finish": ["length"], "text": [['{"a":1', []]]},
             {"status": 200, "finish": ["stop"], "text": [['{"a": 1}', []]]},

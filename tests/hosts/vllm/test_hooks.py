@@ -1,6 +1,7 @@
 """The step hooks of a third-party plugin, in both of vLLM's model runners."""
 
 import logging
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -77,112 +78,96 @@ def end_step(guide):
     Worker.sample_tokens(SimpleNamespace(vllm_config=guide.runner.engine.config), None)
 
 
-def v1_sample(guide, tokens, sampled):
-    sampled.tokens = torch.tensor(tokens, dtype=torch.int32).view(-1, 1)
-    processors = SimpleNamespace(non_argmax_invariant=[guide])
-    Sampler.forward(
-        None, None, SimpleNamespace(logitsprocs=processors, max_num_logprobs=None)
-    )
+class V1Steps:
+    """A V1 runner with a guided request in the first of two rows."""
+
+    def __init__(self, sampled):
+        self.sampled = sampled
+        self.guide = GuidedLogitsProcessor(runner_config(), torch.device("cpu"), False)
+        self.output = []
+        added = (0, runner_params(AB), [1], self.output)
+        self.update = BatchUpdate(2, [], [added], [])
+
+    def step(self, token):
+        """The slots and tokens of a step, as plugins hear of them."""
+        self.guide.update_state(self.update)
+        self.update = None
+        self.guide.apply(torch.zeros(2, WIDTH))
+        self.sampled.tokens = torch.tensor([[token], [7]], dtype=torch.int32)
+        processors = SimpleNamespace(non_argmax_invariant=[self.guide])
+        Sampler.forward(
+            None, None, SimpleNamespace(logitsprocs=processors, max_num_logprobs=None)
+        )
+        self.output.append(token)
+        return [*self.guide.runner._slots, UNGUIDED], [token, 7]
 
 
-def test_v1_fires_after_the_sampler_and_after_the_worker(install):
+class V2Steps:
+    """A V2 runner's tables with a guided request at index 3."""
+
+    def __init__(self, sampled):
+        self.sampled = sampled
+        self.tokens = torch.zeros(8, 64, dtype=torch.int32)
+        self.total = torch.zeros(8, dtype=torch.int32)
+        self.total[3] = 1
+        ones = np.ones(8, np.int32)
+        states = v2_states(self.tokens, ones, ones, self.total)
+        self.guide = GuidedLogitsProcessor(runner_config(), states)
+        self.guide.add_request(3, runner_params(AB))
+
+    def step(self, token):
+        self.sample([5, 3, 1], [[7], [token], [9]], [1, 1, 0])
+        self.tokens[3, self.total[3]] = token
+        self.total[3] += 1
+        slot = self.guide.runner.requests.slots[3]
+        # the last row is in the middle of its prompt
+        return [UNGUIDED, slot, UNGUIDED], [7, token, NO_TOKEN]
+
+    def sample(self, indices, tokens, counts):
+        self.sampled.tokens = torch.tensor(tokens)
+        self.sampled.counts = torch.tensor(counts)
+        self.guide.apply_staged_writes()
+        mapping = torch.tensor(indices)
+        self.guide.apply(
+            torch.zeros(len(indices), WIDTH),
+            LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4),
+        )
+        sampler = SimpleNamespace(logits_processors=[object(), self.guide])
+        GPUModelRunner.sample(
+            SimpleNamespace(sampler=sampler),
+            None,
+            SimpleNamespace(idx_mapping_np=mapping.numpy()),
+            None,
+        )
+
+
+@pytest.mark.parametrize("kind", [V1Steps, V2Steps])
+def test_plugins_hear_of_a_step_after_the_sampler_and_after_the_worker(install, kind):
     listener = Listener()
-    sampled = install(listener)
-    guide = GuidedLogitsProcessor(runner_config(), torch.device("cpu"), False)
-    output = []
-    guide.update_state(BatchUpdate(2, [], [(0, runner_params(AB), [1], output)], []))
-    (slot,) = guide.runner._slots
+    played = kind(install(listener))
     for index in range(3):
-        guide.apply(torch.zeros(2, WIDTH))
-        v1_sample(guide, [ord("a"), index], sampled)
+        slots, tokens = played.step(ord("a"))
         assert listener.heard[-1] == ("sampled", index)
-        output.append(ord("a"))
-        end_step(guide)
-        assert listener.heard[-1] == ("appended", index)
-        guide.update_state(None)
-    assert len(listener.heard) == 6
-    assert [step.slots for step in listener.steps] == [[slot, UNGUIDED]] * 3
-    assert [step.tokens.tolist() for step in listener.steps] == [
-        [ord("a"), index] for index in range(3)
-    ]
-    assert (
-        guide.runner.engine.pipeline.tokens(guide.runner._rows[0].guided.request_id)
-        == (ord("a"),) * 3
-    )
-
-
-@pytest.fixture
-def v2():
-    """A V2 runner's tables with one guided request at index 3; makes a processor."""
-    tokens = torch.zeros(8, 64, dtype=torch.int32)
-    total = torch.zeros(8, dtype=torch.int32)
-    total[3] = 1
-    states = v2_states(tokens, np.ones(8, np.int32), np.ones(8, np.int32), total)
-
-    def make():
-        guide = GuidedLogitsProcessor(runner_config(), states)
-        guide.add_request(3, runner_params(AB))
-        return guide
-
-    return SimpleNamespace(make=make, tokens=tokens, total=total)
-
-
-def v2_step(guide, indices):
-    guide.apply_staged_writes()
-    mapping = torch.tensor(indices)
-    guide.apply(
-        torch.zeros(len(indices), WIDTH),
-        LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4),
-    )
-    runner = SimpleNamespace(
-        sampler=SimpleNamespace(logits_processors=[object(), guide])
-    )
-    GPUModelRunner.sample(
-        runner, None, SimpleNamespace(idx_mapping_np=mapping.numpy()), None
-    )
-
-
-def test_v2_fires_after_the_sampler_and_after_the_worker(install, v2):
-    listener = Listener()
-    sampled = install(listener)
-    guide = v2.make()
-    for index in range(3):
-        sampled.tokens = torch.tensor([[7], [ord("b")], [9]])
-        sampled.counts = torch.tensor([1, 1, 0])
-        v2_step(guide, [5, 3, 1])
-        assert listener.heard[-1] == ("sampled", index)
-        v2.tokens[3, v2.total[3]] = ord("b")
-        v2.total[3] += 1
-        end_step(guide)
+        step = listener.steps[-1]
+        assert (step.slots, step.tokens.tolist()) == (slots, tokens)
+        end_step(played.guide)
         assert listener.heard[-1] == ("appended", index)
     assert len(listener.heard) == 6
-    slot = guide.runner.requests.slots[3]
-    assert [step.slots for step in listener.steps] == [[UNGUIDED, slot, UNGUIDED]] * 3
-    # The last row is in the middle of its prompt.
-    assert [step.tokens.tolist() for step in listener.steps] == [
-        [7, ord("b"), NO_TOKEN]
-    ] * 3
 
 
-def test_v2_rejected_drafts_are_no_tokens(install, v2):
+def test_v2_rejected_drafts_are_no_tokens(install):
     listener = Listener()
-    sampled = install(listener)
-    guide = v2.make()
-    sampled.tokens = torch.tensor([[1, 2, 3], [4, 5, 6]])
-    sampled.counts = torch.tensor([2, 3])
-    v2_step(guide, [3, 4])
+    played = V2Steps(install(listener))
+    played.sample([3, 4], [[1, 2, 3], [4, 5, 6]], [2, 3])
     assert listener.steps[0].tokens.tolist() == [[1, 2, NO_TOKEN], [4, 5, 6]]
 
 
-def test_without_a_listener_nothing_is_wrapped_for_it(install, v2):
-    class Deaf:
-        pass
-
-    install(Deaf())
+def test_without_a_listener_nothing_is_wrapped_for_it(install):
+    sampled = install(object())
     before = GPUModelRunner.sample
-    guide = v2.make()
+    played = V2Steps(sampled)
     assert GPUModelRunner.sample is before
-    assert guide.runner.engine.hooks is None
+    assert played.guide.runner.engine.hooks is None
 
 
 def test_a_plugin_that_fails_is_named_once_and_ends_nothing(install, caplog):
@@ -191,15 +176,10 @@ def test_a_plugin_that_fails_is_named_once_and_ends_nothing(install, caplog):
         def post_sampling(self, step):
             raise ZeroDivisionError("clumsy")
 
-    sampled = install(Fails())
-    guide = GuidedLogitsProcessor(runner_config(), torch.device("cpu"), False)
-    update = BatchUpdate(1, [], [(0, runner_params(AB), [1], [])], [])
+    played = V1Steps(install(Fails()))
     with caplog.at_level(logging.ERROR):
-        for changes in (update, None, None):
-            guide.update_state(changes)
-            guide.apply(torch.zeros(1, WIDTH))
-            v1_sample(guide, [ord("a")], sampled)
-            end_step(guide)
+        for _ in range(3):
+            played.step(ord("a"))
+            end_step(played.guide)
     (record,) = caplog.records
-    assert "plugin 'listener'" in record.getMessage()
-    assert "clumsy" in record.getMessage()
+    assert re.search("plugin 'listener'.*clumsy", record.getMessage())

@@ -194,56 +194,35 @@ def test_prompts_that_end_the_reasoning_and_prompts_that_open_it_again(
 
 @pytest.mark.parametrize("name", sorted(ENDS.keys() & set(REGISTERED)))
 def test_random_outputs_begin_where_vllms_own_masks_would(tokenizer, reasoning, name):
-    chance = random.Random(name)
-    parts = reasoning(name)
-    ends = parts.ends(Said(False, ON), [])
-    some = [tokenizer.encode(text, add_special_tokens=False)[0] for text in "abc"]
-    pieces = [
-        *([token] for token in some),
-        *([token] for end in ends for token in end.tokens),
-    ]
-    pieces += [list(end.tokens) for end in ends]
-    for _ in range(100):
-        tokens = [
-            token for _ in range(chance.randrange(8)) for token in chance.choice(pieces)
-        ]
-        # The reasoning of one is over with the first token, unless that opens it.
-        tokens = [
-            some[0] if name != "minimax_m3" else parts._parser(ON)._start_token_ids[0],
-            *tokens,
-        ]
-        state = RequestState(ends, ())
-        state.extend(array("q", tokens))
-        assert (state.start if state.begun else None) == vllms_start(
-            parts._parser(ON), tokens
-        ), tokens
-
-
-@pytest.mark.parametrize("name", sorted(ENDS.keys() & set(REGISTERED)))
-def test_reasoning_that_is_led_ends_for_the_parser_too(tokenizer, reasoning, name):
-    """Whatever came before, a part of an end too."""
+    """Those too whose reasoning is led to its end, whatever came before, a part of an
+    end too."""
     chance = random.Random(name)
     parts = reasoning(name)
     ends = parts.ends(Said(False, ON), [])
     lead = nearest(ends)
     assert not lead.kept
-    some = tokenizer.encode("a", add_special_tokens=False)
-    opened = some if name != "minimax_m3" else parts._parser(ON)._start_token_ids[:1]
-    pieces = [some, *(list(end.tokens[:-1]) for end in ends)]
-    for _ in range(30):
-        tokens = [*opened]
-        for _ in range(chance.randrange(6)):
+    some = [tokenizer.encode(text, add_special_tokens=False)[0] for text in "abc"]
+    pieces = [[token] for token in some]
+    for end in ends:
+        pieces += [[token] for token in end.tokens]
+        pieces += [list(end.tokens), list(end.tokens[:-1])]
+    # The reasoning of one is over with the first token, unless that opens it.
+    opened = parts._parser(ON)._start_token_ids if name == "minimax_m3" else some
+    for _ in range(100):
+        tokens = [opened[0]]
+        for _ in range(chance.randrange(8)):
             tokens += chance.choice(pieces)
         state = RequestState(ends, ())
         state.extend(array("q", tokens))
-        begun = len(tokens)
-        led = Lead(as_array(lead), begun)
+        begins = state.start if state.begun else None
+        assert begins == vllms_start(parts._parser(ON), tokens), tokens
+        led = Lead(as_array(lead), so_far := len(tokens))
         while not state.begun:
-            token = led.token(state)
-            state.take(token)
-            tokens.append(token)
-        assert len(tokens) - begun <= len(lead.tokens)
-        assert state.start == vllms_start(parts._parser(ON), tokens) == len(tokens)
+            tokens.append(led.token(state))
+            state.take(tokens[-1])
+        assert len(tokens) - so_far <= len(lead.tokens)
+        assert begins or vllms_start(parts._parser(ON), tokens) == len(tokens)
+        assert begins or state.start == len(tokens)
 
 
 def vllms_start(parser, tokens):

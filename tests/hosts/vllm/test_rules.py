@@ -105,28 +105,6 @@ def test_rules_and_dashboard_have_names_that_exist(where, expression):
     )
 
 
-@pytest.mark.parametrize(
-    ("expression", "names"),
-    [
-        ("increase(guided_plugin_engine_steps[1h])", {"guided_plugin_engine_steps"}),
-        (
-            'sum by (engine, reason) (guided_plugin_requests_total{outcome="lost"})',
-            {"engine", "reason", "lost"},
-        ),
-        (
-            "guided_plugin_requests_total / guided_plugin_engine_waits",
-            {"guided_plugin_engine_waits"},
-        ),
-        (
-            "guided_plugin_mask_wait_seconds > 0.002",
-            {"guided_plugin_mask_wait_seconds"},
-        ),
-    ],
-)
-def test_a_name_that_does_not_exist_is_found(expression, names):
-    assert unknown(expression) == names
-
-
 # What Prometheus makes of the alerts
 
 
