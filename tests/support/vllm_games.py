@@ -12,8 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 pytest.importorskip("vllm")
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
-from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
-from vllm_support import END, VOCABULARY, WIDTH, runner_params, v2_states
+from vllm_support import END, VOCABULARY, WIDTH, runner_params, v2_context, v2_states
 
 import guided_plugin as gp
 from guided_plugin.vllm import GuidedLogitsProcessor
@@ -263,15 +262,8 @@ class V2Game:
         """Whether it has processors of others. It was called once before any request
         came."""
         if self.wrapped:
-            none = torch.zeros(1, dtype=torch.int32)
-            context = LogitsContext(
-                none,
-                none,
-                none.numpy(),
-                *[None] * 4,
-            )
             self.guide.runner.mask_early(
-                torch.zeros(1, WIDTH), context, again=self.again
+                torch.zeros(1, WIDTH), v2_context([0]), again=self.again
             )
         self.turn = 0
         self.turns = vllm_config.parallel_config.pipeline_parallel_size
@@ -339,16 +331,7 @@ class V2Game:
         rng = self.rng
         logits = random_logits(self, len(batch))
         before = logits.clone()
-        mapping = torch.tensor(batch)
-        logits = self.apply(
-            logits,
-            LogitsContext(
-                mapping,
-                mapping,
-                mapping.numpy(),
-                *[None] * 4,
-            ),
-        )
+        logits = self.apply(logits, v2_context(batch))
         sampled = logits.argmax(-1).tolist()
         for row, index in enumerate(batch):
             request = self.running[index]
@@ -436,19 +419,7 @@ class V2DraftGame(V2Game):
         fed = [([0, *drafts[index]])[position] for index, position in rows]
         logits = self.logits(rows)
         before = logits.clone()
-        context = LogitsContext(
-            expanded_idx_mapping=torch.tensor(
-                [index for index, _ in rows], dtype=torch.int32
-            ),
-            idx_mapping=torch.tensor(batch, dtype=torch.int32),
-            idx_mapping_np=np.array(batch, np.int32),
-            expanded_local_pos=torch.tensor(
-                [position for _, position in rows], dtype=torch.int32
-            ),
-            input_ids=torch.tensor(fed, dtype=torch.int32),
-            pos=None,
-            seq_lens_upper_bound_np=None,
-        )
+        context = v2_context(batch, rows, fed)
         logits = self.apply(logits, context)
         at = 0
         for index in batch:

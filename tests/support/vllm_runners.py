@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
 from vllm.v1.sample.logits_processor import BatchUpdate
-from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
-from vllm_support import WIDTH, v2_states
+from vllm_support import WIDTH, v2_context, v2_states
 
 from guided_plugin.hosts.vllm.engine import sample_tokens
 from guided_plugin.vllm import GuidedLogitsProcessor
@@ -115,16 +114,9 @@ class V2(Runner):
 
     def sample(self):
         self.guide.apply_staged_writes()
-        mapping = torch.tensor(self.places)
-        context = LogitsContext(
-            mapping,
-            mapping,
-            mapping.numpy(),
-            *[None] * 4,
-        )
-        sampled = self.guide.apply(self.logits(range(len(self.names))), context).argmax(
-            -1
-        )
+        sampled = self.guide.apply(
+            self.logits(range(len(self.names))), v2_context(self.places)
+        ).argmax(-1)
         return self.took([[token] for token in sampled.tolist()])
 
     def took(self, sampled):
@@ -154,18 +146,10 @@ class V2Drafts(V2):
     def sample(self):
         self.guide.apply_staged_writes()
         rows = [at for at in range(len(self.names)) for _ in range(2)]
-        context = LogitsContext(
-            expanded_idx_mapping=torch.tensor(
-                [self.places[at] for at in rows], dtype=torch.int32
-            ),
-            idx_mapping=torch.tensor(self.places),
-            idx_mapping_np=np.array(self.places, np.int32),
-            expanded_local_pos=torch.tensor(
-                [0, 1] * len(self.names), dtype=torch.int32
-            ),
-            input_ids=torch.tensor([1, ord("a")] * len(self.names), dtype=torch.int32),
-            pos=None,
-            seq_lens_upper_bound_np=None,
+        context = v2_context(
+            self.places,
+            [(index, position) for index in self.places for position in (0, 1)],
+            [1, ord("a")] * len(self.names),
         )
         logits = self.guide.apply(self.logits(rows), context)
         first = logits[::2]

@@ -3,9 +3,14 @@ into a real one."""
 
 from types import SimpleNamespace
 
+import numpy as np
+import torch
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
-from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcRequestState
+from vllm.v1.worker.gpu.sample.logits_processor import (
+    LogitsContext,
+    LogitsProcRequestState,
+)
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm.common import ADMITTED, REQUEST
@@ -126,6 +131,21 @@ def v2_states(tokens, prompt_len, prefill_len, total_len):
     )
 
 
+def v2_context(indices, rows=(), fed=None):
+    """What a V2 runner shows of a batch. `rows`: an index and a position each, where
+    requests have drafts, which are `fed`."""
+    rows = rows or [(index, 0) for index in indices]
+    return LogitsContext(
+        expanded_idx_mapping=torch.tensor([one for one, _ in rows], dtype=torch.int32),
+        idx_mapping=torch.tensor(indices, dtype=torch.int32),
+        idx_mapping_np=np.array(indices, np.int32),
+        expanded_local_pos=torch.tensor([one for _, one in rows], dtype=torch.int32),
+        input_ids=None if fed is None else torch.tensor(fed, dtype=torch.int32),
+        pos=None,
+        seq_lens_upper_bound_np=None,
+    )
+
+
 def processors(llm):
     worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
     found = worker.model_runner.input_batch.logitsprocs.non_argmax_invariant
@@ -134,6 +154,22 @@ def processors(llm):
 
 def runner(llm):
     return next(one.runner for one in processors(llm) if one.runner is not None)
+
+
+def stepped(engine, meanwhile=lambda step: None):
+    """For each request: the step of its first token, and its completion."""
+    first = {}
+    done = {}
+    for step in range(10_000):
+        if not engine.has_unfinished_requests():
+            return first, done
+        for output in engine.step():
+            if output.outputs[0].token_ids:
+                first.setdefault(output.request_id, step)
+            if output.finished:
+                done[output.request_id] = output.outputs[0]
+        meanwhile(step)
+    raise AssertionError("it does not end")
 
 
 def params_of(form, *, theirs=False, **options):

@@ -182,33 +182,6 @@ def test_a_daemonic_child_of_multiprocessing_has_workers_of_its_own(run, method)
     assert_gone(said[0]["pids"])
 
 
-def test_two_engines_on_one_machine_and_two_in_one_process(run):
-    body = """
-        import signal
-        first, second = make(), make()
-        slots = [pipe.add_request("one", ABC) for pipe in (first, second)]
-        text = ""
-        for _ in range(5):
-            text += decode(first, slots[0], 1) + decode(second, slots[1], 1)
-        # One loses its worker: the other one doesn't notice.
-        before = pids(second)
-        os.kill(pids(first)[0], signal.SIGKILL)
-        text += decode(first, slots[0], 3) + decode(second, slots[1], 3)
-        say(text=text, pids=pids(first) + pids(second), same=pids(second) == before,
-            errors=[str(pipe.request("one").error) for pipe in (first, second)])
-        first.close()
-        say(text=decode(second, slots[1], 3))
-        """
-    processes = [run(body), run(body)]
-    for process in processes:
-        said, err = finish(process, 120)
-        assert process.returncode == 0, err
-        assert set(said[0]["text"] + said[1]["text"]) <= set("abc")
-        assert said[0]["same"]
-        assert said[0]["errors"] == ["None", "None"]
-        assert_gone(said[0]["pids"])
-
-
 @pytest.mark.parametrize(
     "where", ["anywhere", pytest.param("beside CUDA", marks=pytest.mark.gpu)]
 )

@@ -75,24 +75,6 @@ def test_what_must_not_be_noticed(share):
     assert restarts == [1, 1]
 
 
-def test_other_tokens_on_another_machine(share, mode):
-    """The request fails at rank 0, and is closed from then on. Others of the same steps
-    go on."""
-    pipes = share("abc", mode)
-    near = pipes[0]
-    add(pipes, one=ONE, open=OPEN)
-    for number, pipe in enumerate(pipes):
-        step(pipe, [0, 1], number)
-    until(lambda: found(near) == 2)
-    tokens = [step(near, [0, 1], number)[1] for number in range(3)]
-    assert [bytes(row[:1]) for row in tokens] == [b"b", b"c", b"d"]
-    closed = [row[1] == END for row in tokens]
-    assert closed == [False, True, True]
-    assert near.request("one").error is None
-    assert FOUND in str(near.request("open").error)
-    assert [pipe.metrics().failed for pipe in pipes] == [1, 0, 0]
-
-
 @pytest.mark.parametrize("back", [True, False], ids=["preempted", "aborted"])
 def test_a_request_that_left_before_that_is_known(share, mode, back, caplog):
     """It is told, and fails if it is back; no other one in its slot does."""

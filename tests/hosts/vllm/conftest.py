@@ -23,13 +23,15 @@ os.environ.update(
 
 @pytest.fixture
 def byte_tokenizer(monkeypatch):
-    """Engines without a model: the vocabulary of `vllm_support` in place of a
-    tokenizer's."""
+    """Engines and frontends without a model: the vocabulary of `vllm_support` in place of
+    a tokenizer's."""
     from vllm_support import VOCABULARY
 
-    monkeypatch.setattr(
-        "guided_plugin.hosts.vllm.engine.vocabulary_of", lambda config: VOCABULARY
-    )
+    monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
+    for part in ("engine", "specs"):
+        monkeypatch.setattr(
+            f"guided_plugin.hosts.vllm.{part}.vocabulary_of", lambda config: VOCABULARY
+        )
 
 
 @pytest.fixture(scope="session")

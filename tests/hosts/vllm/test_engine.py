@@ -9,8 +9,9 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from compilers import compiler_of, start
 from vllm.exceptions import VLLMValidationError
-from vllm_support import SCHEMA, params_of, processors, runner
+from vllm_support import SCHEMA, params_of, processors, runner, stepped
 
 import guided_plugin as gp
 
@@ -48,17 +49,12 @@ THEIRS = [
 @pytest.fixture(scope="module")
 def checker(llm):
     vocabulary = gp.Vocabulary.from_tokenizer(llm.get_tokenizer())
-    compiler = gp.GrammarCompiler(vocabulary, config=gp.GuidedConfig(threads=1))
+    compiler = compiler_of(vocabulary)
 
     def check(form, completion):
-        spec = gp.OutputSpec.parse(form)
-        grammar = compiler.compile(spec)
-        matcher = compiler.backend(grammar.backend).start(
-            grammar, vocabulary.stop_token_ids
-        )
+        matcher = start(compiler, gp.OutputSpec.parse(form))
         tokens = completion.token_ids
-        accepted = [matcher.accept(token) for token in tokens]
-        assert all(accepted), (form, completion.text)
+        assert all(map(matcher.accept, tokens)), (form, completion.text)
         if completion.finish_reason == "stop" and completion.stop_reason is None:
             assert tokens[-1] in vocabulary.stop_token_ids
 
@@ -67,23 +63,6 @@ def checker(llm):
 
 def figures(llm):
     return llm.collective_rpc("guided_metrics")[0][0]
-
-
-def finish(llm, meanwhile=lambda step: None):
-    """The completions of all requests that were added, by id. `meanwhile` is called
-    after each step."""
-    engine = llm.llm_engine
-    done = {}
-    step = 0
-    while engine.has_unfinished_requests():
-        done |= {
-            output.request_id: output.outputs[0]
-            for output in engine.step()
-            if output.finished
-        }
-        meanwhile(step)
-        step += 1
-    return done
 
 
 def test_installed_and_passed_at_once_one_of_them_works(llm):
@@ -191,7 +170,7 @@ def test_a_request_that_its_grammar_fails_ends_as_an_error(
     monkeypatch.setattr(pipeline, "schedule_update", spoil)
     for name in ("bad", "good"):
         llm.llm_engine.add_request(name, "Once ", params_of(form, max_tokens=80))
-    done = finish(llm)
+    _, done = stepped(llm.llm_engine)
     assert done["bad"].finish_reason == "error"
     assert "breaks the grammar" in done["bad"].stop_reason
     assert len(done["bad"].token_ids) < 20

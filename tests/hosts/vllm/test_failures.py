@@ -110,6 +110,21 @@ def test_an_output_whose_end_cannot_be_proven_runs_on_and_is_counted(kind, mode)
     runner.engine.close()
 
 
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_what_is_not_guided_at_all_is_told_with_the_first_output(kind):
+    lookahead = gp.OutputSpec.regex("(?<=a)b")
+    runner = kind(
+        runner_config(),
+        ["bad", "good"],
+        [params_of("bad", lookahead), params_of("good")],
+    )
+    output = runner.step()
+    assert list(getattr(output, FAILED)) == ["bad"]
+    assert "ook" in getattr(output, FAILED)["bad"]
+    assert runner.tokens[0] == [END]
+    assert not hasattr(runner.step(), FAILED)
+
+
 def test_a_failure_goes_with_the_first_closed_step_though_outputs_are_fetched_later(
     mode,
 ):
@@ -149,43 +164,16 @@ def test_a_step_without_a_token_keeps_vllms_shared_output_as_it_was():
 
 
 @pytest.mark.parametrize("collection", [set, dict])
-def test_failed_requests_end_as_errors_whatever_else_ended_them(collection):
-    core = EngineCoreOutputs(
-        outputs=[
-            EngineCoreOutput("stopped", [END], finish_reason=FinishReason.STOP),
-            EngineCoreOutput("goes-on", [97]),
-            EngineCoreOutput("fine", [END], finish_reason=FinishReason.STOP),
-        ]
-    )
-    alive = SimpleNamespace(is_finished=lambda: False)
-    over = SimpleNamespace(is_finished=lambda: True)
-    scheduler = SimpleNamespace(
-        requests={"stopped": alive, "goes-on": alive, "fine": alive, "over": over},
-        grammar_compile_error_reqs=collection(),
-    )
-    update = vllm_failures.update_from_output(lambda self, scheduled, output: {0: core})
+def test_failed_requests_end_as_errors_and_only_led_outputs_say_so(collection):
     if collection is dict:
         pytest.importorskip("vllm.outputs").__dict__.setdefault(
             "RequestError", SimpleNamespace
         )
-    output = SimpleNamespace(
-        **{FAILED: dict.fromkeys(["stopped", "goes-on", "over", "unknown"], "why")}
-    )
-    assert update(scheduler, None, output) == {0: core}
-    assert [one.finish_reason for one in core.outputs] == [
-        FinishReason.ERROR,
-        None,
-        FinishReason.STOP,
-    ]
-    assert core.outputs[0].stop_reason == "why"
-    assert set(scheduler.grammar_compile_error_reqs) == {"stopped", "goes-on"}
-
-
-def test_only_outputs_that_were_led_to_their_end_say_so():
-    names = ["led", "last", "cut", "free", "bad"]
+    names = ["led", "last", "cut", "free", "bad", "goes-on"]
     requests = {name: SimpleRequest(name, None, []) for name in names}
+    over = SimpleNamespace(is_finished=lambda: True)
     scheduler = SimpleNamespace(
-        requests=dict(requests), grammar_compile_error_reqs=set()
+        requests={**requests, "over": over}, grammar_compile_error_reqs=collection()
     )
     requests.clear()
     every = [
@@ -193,6 +181,7 @@ def test_only_outputs_that_were_led_to_their_end_say_so():
     ]
     every[2].finish_reason = FinishReason.LENGTH
     every[3].stop_reason = 7
+    every[5].finish_reason = None
     steps = [[EngineCoreOutput("led", [97])], every]
 
     def update(scheduler, scheduled, output):
@@ -201,10 +190,8 @@ def test_only_outputs_that_were_led_to_their_end_say_so():
         return {0: EngineCoreOutputs(outputs=steps.pop(0))}
 
     wrapped = vllm_failures.update_from_output(update)
-    told = [
-        {LED: ["led", "cut", "bad"]},
-        {LED: ["last"], FAILED: {"bad": "why"}},
-    ]
+    failed = dict.fromkeys(["bad", "goes-on", "over", "unknown"], "why")
+    told = [{LED: ["led", "cut", "bad"]}, {LED: ["last"], FAILED: failed}]
     made = [wrapped(scheduler, None, SimpleNamespace(**one))[0].outputs for one in told]
     assert [(one.finish_reason, one.stop_reason) for one in made[0]] == [(None, None)]
     assert {
@@ -215,8 +202,9 @@ def test_only_outputs_that_were_led_to_their_end_say_so():
         "cut": (FinishReason.LENGTH, None),
         "free": (FinishReason.STOP, 7),
         "bad": (FinishReason.ERROR, "why"),
+        "goes-on": (None, None),
     }
-    assert scheduler.grammar_compile_error_reqs == {"bad"}
+    assert set(scheduler.grammar_compile_error_reqs) == {"bad", "goes-on"}
     assert not vars(scheduler)[vllm_failures._LED]
 
 

@@ -191,26 +191,16 @@ def test_a_spec_begins_after_the_reasoning():
 
 
 @pytest.mark.parametrize("reasoning", ["", "tags"])
-@pytest.mark.parametrize("theirs", [False, True])
-def test_the_engine_is_told_how_many_tokens_an_output_may_have(theirs, reasoning):
+def test_the_engine_is_told_how_many_tokens_an_output_may_have(reasoning):
     """Within `max_tokens` and what the prompt leaves of 200."""
-    form = (
-        {"regex": "[ab]{20}"}
-        if theirs
-        else {"regex": "[ab]{20}", "close_before_length": True}
-    )
-    gate = Gate(
-        config({**TAKES_OVER, "close_before_length": theirs}, reasoning=reasoning)
-    )
+    form = {"regex": "[ab]{20}", "close_before_length": True}
+    gate = Gate(config(SMALL, reasoning=reasoning))
 
     def room(limit, prompt, embeds=None):
-        params = gate.admit(params_of(form, theirs=theirs, max_tokens=limit))
+        params = gate.admit(params_of(form, max_tokens=limit))
         gate.complete(engine_request(params, prompt, embeds))
         spec = spec_in(params)
-        assert (spec.close_before_length, spec.start_after is not None) == (
-            True,
-            reasoning != "",
-        )
+        assert (spec.start_after is not None) == (reasoning != "")
         return spec.room
 
     assert [room(70, [1] * 10), room(195, [1] * 10), room(195, None, [[0.5]] * 40)] == [
@@ -242,13 +232,35 @@ def test_the_engine_is_told_how_many_tokens_an_output_may_have(theirs, reasoning
             },
             "synthetic",
         ),
-        (
-            {"parallel_config": parallel(prefill_context_parallel_size=2)},
-            "prefill context",
-        ),
-        (
-            {"parallel_config": parallel(pipeline_parallel_size=2)},
-            "pipeline parallelism is not supported with vLLM's V1 model runner",
+        *(
+            ({"parallel_config": parallel(**ranks), **more}, says)
+            for ranks, more, says in [
+                ({"prefill_context_parallel_size": 2}, {}, "prefill context"),
+                (
+                    {"pipeline_parallel_size": 2},
+                    {},
+                    r"vLLM's V1 model runner \(VLLM_USE_V2_MODEL_RUNNER=1 takes",
+                ),
+                (
+                    {"tensor_parallel_size": 2},
+                    {"device_config": SimpleNamespace(device_type="tpu")},
+                    "not on 'tpu'",
+                ),
+                (
+                    {"enable_batch_sharded_sampling": True},
+                    {},
+                    "start without enable_batch_sharded_sampling",
+                ),
+                *(
+                    (
+                        {count: 2, "distributed_executor_backend": backend},
+                        {"use_v2_model_runner": True},
+                        f"not with '{backend}'.*operations.md#several-gpus",
+                    )
+                    for count in ("tensor_parallel_size", "pipeline_parallel_size")
+                    for backend in ("ray", "external_launcher")
+                ),
+            ]
         ),
         ({"model_config": SimpleNamespace(skip_tokenizer_init=True)}, "tokenizer"),
     ],

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from vllm_support import params_of, runner
+from vllm_support import params_of, runner, stepped
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import hold
@@ -40,22 +40,6 @@ def verdict(llm, monkeypatch):
     monkeypatch.setattr(ours, "prepare", prepared)
     monkeypatch.setattr(hold, "_LOADED_BYTES", 0)
     return answer
-
-
-def stepped(engine, meanwhile=lambda step: None):
-    """For each request: the step of its first token, and its completion."""
-    first = {}
-    done = {}
-    for step in range(10_000):
-        if not engine.has_unfinished_requests():
-            return first, done
-        for output in engine.step():
-            if output.outputs[0].token_ids:
-                first.setdefault(output.request_id, step)
-            if output.finished:
-                done[output.request_id] = output.outputs[0]
-        meanwhile(step)
-    raise AssertionError("it does not end")
 
 
 def add(engine, name, pattern=PATTERN, **options):

@@ -14,9 +14,8 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner
-from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 from vllm.v1.worker.gpu_worker import Worker
-from vllm_support import WIDTH, runner_config, runner_params, v2_states
+from vllm_support import WIDTH, runner_config, runner_params, v2_context, v2_states
 
 import guided_plugin as gp
 from guided_plugin import plugins
@@ -127,16 +126,13 @@ class V2Steps:
         self.sampled.tokens = torch.tensor(tokens)
         self.sampled.counts = torch.tensor(counts)
         self.guide.apply_staged_writes()
-        mapping = torch.tensor(indices)
-        self.guide.apply(
-            torch.zeros(len(indices), WIDTH),
-            LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4),
-        )
+        context = v2_context(indices)
+        self.guide.apply(torch.zeros(len(indices), WIDTH), context)
         sampler = SimpleNamespace(logits_processors=[object(), self.guide])
         GPUModelRunner.sample(
             SimpleNamespace(sampler=sampler),
             None,
-            SimpleNamespace(idx_mapping_np=mapping.numpy()),
+            context,
             None,
         )
 

@@ -250,16 +250,12 @@ def test_steps_have_drafts_while_guided_requests_are_there():
     assert drafts() == [0, 0, 0]
     add(own, Request("c", guided="packed"))
     assert drafts() == [7, 7, 0]
-
-
-def test_the_drafts_of_another_speculative_config_are_its_own():
+    # those of another speculative config are its own
     other = scheduler()
-    add = failures.add_request(lambda scheduler, request: None)
-    add(other, Request("a", guided="packed"))
-    assert other.dynamic_sd_lookup == [0, 7, 7, 0]
-    other.dynamic_sd_lookup = None
-    add(other, Request("b", guided="packed"))
-    assert other.dynamic_sd_lookup is None
+    for lookup in (other.dynamic_sd_lookup, None):
+        other.dynamic_sd_lookup = lookup
+        add(other, Request("a", guided="packed"))
+        assert other.dynamic_sd_lookup is lookup
 
 
 def states_of(names):

@@ -4,11 +4,13 @@ through the gate, to the fields that its engine gets; these are judged by a fres
 matcher of a compiler that has no options, on texts of `json.dumps`."""
 
 import json
+from functools import partial
 
 import pytest
 
 pytest.importorskip("vllm")
 
+from compilers import compiler_of, takes
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
@@ -16,9 +18,10 @@ from vllm.parser.parser_manager import ParserManager
 from vllm_support import TAKES_OVER, VOCABULARY, ParserTokenizer, config, engine_request
 
 import guided_plugin as gp
-from guided_plugin.hosts.vllm import specs as vllm_specs
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import spec_of
+
+pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
 AT = {
     "type": "object",
@@ -47,17 +50,9 @@ TAG = {
 }
 
 
-@pytest.fixture(autouse=True)
-def parts(monkeypatch):
-    monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
-    monkeypatch.setattr(vllm_specs, "vocabulary_of", lambda config: VOCABULARY)
-
-
 @pytest.fixture(scope="module")
 def compiler():
-    return gp.GrammarCompiler(
-        VOCABULARY, config=gp.GuidedConfig(threads=1, isolate_compiles=False)
-    )
+    return compiler_of(VOCABULARY)
 
 
 def chat(**options):
@@ -150,36 +145,26 @@ def takes_of(compiler, params, **options):
     assert gate.concerns(params)
     carried = gate.admit(params)
     gate.complete(engine_request(carried, [1]))
-    grammar = compiler.compile(spec_of(carried))
-
-    def takes(text):
-        matcher = compiler.backend(grammar.backend).start(
-            grammar, VOCABULARY.stop_token_ids
-        )
-        return (
-            all(matcher.accept(token) for token in text.encode()) and matcher.complete
-        )
-
-    return takes
+    return partial(takes, compiler, compiler.compile(spec_of(carried)))
 
 
 @pytest.mark.parametrize("form", [*JSON, *XML])
 def test_what_an_operator_sets_is_so_where_requests_do_not_say(compiler, form):
     make, wrapped = {**JSON, **XML}[form]
 
-    def layouts(takes, data):
+    def layouts(served, data):
         return [
             name
             for name, layout in LAYOUTS.items()
-            if takes(wrapped(json.dumps(data, **layout)))
+            if served(wrapped(json.dumps(data, **layout)))
         ]
 
     for whitespace in LAYOUTS:
-        takes = takes_of(compiler, make(), whitespace=whitespace)
+        served = takes_of(compiler, make(), whitespace=whitespace)
         taken = [*LAYOUTS] if whitespace == "flexible" else [whitespace]
-        assert layouts(takes, DATA) == taken
+        assert layouts(served, DATA) == taken
         if form != "json_object":
-            assert layouts(takes, {**DATA, "on": 1}) == []
+            assert layouts(served, {**DATA, "on": 1}) == []
     for strict in (True, False):
         options = {"whitespace": "spaced", "strict": strict}
         if form in XML and not strict:
@@ -189,10 +174,10 @@ def test_what_an_operator_sets_is_so_where_requests_do_not_say(compiler, form):
                 takes_of(compiler, make(), **options)
             continue
         is_open = not strict or form == "json_object"
-        takes = takes_of(compiler, make(), **options)
-        assert layouts(takes, MORE) == ["spaced"] * is_open
+        served = takes_of(compiler, make(), **options)
+        assert layouts(served, MORE) == ["spaced"] * is_open
         if form in JSON:
-            assert not takes(wrapped(json.dumps([DATA])))
+            assert not served(wrapped(json.dumps([DATA])))
 
 
 @pytest.mark.parametrize("form", [*JSON, *XML])
@@ -229,8 +214,8 @@ def test_every_form_is_closed_before_its_limit_where_an_operator_says_so(form):
     ids=range(3),
 )
 def test_what_a_request_says_wins(compiler, make, layout, is_open):
-    takes = takes_of(compiler, make(), whitespace="spaced", strict=False)
+    served = takes_of(compiler, make(), whitespace="spaced", strict=False)
     assert [
-        name for name, each in LAYOUTS.items() if takes(json.dumps(DATA, **each))
+        name for name, each in LAYOUTS.items() if served(json.dumps(DATA, **each))
     ] == [layout]
-    assert takes(json.dumps(MORE, **LAYOUTS[layout])) == is_open
+    assert served(json.dumps(MORE, **LAYOUTS[layout])) == is_open

@@ -57,7 +57,6 @@ TAG_TEXT = json.dumps(
     {"format": {"type": "or", "elements": [{"type": "any_text"}] * 40_000}}
 )
 TAG = {"format": {"type": "const_string", "value": "x" * MIB}}
-DEEP = "[" * MIB
 
 
 def seconds_to_read(text):
@@ -74,18 +73,12 @@ LONGEST = max(0.05, 1.5 * READING) * (1 if sys.gettrace() is None else 2)
 in any case; twice as many where lines are counted."""
 
 KINDS = {
-    **{
-        f"{kind} {name}": {kind: schema}
-        for name, schema in {
-            "tiny": TINY,
-            "empty": EMPTY,
-            "long": LONG,
-            "nested": NESTED,
-            "many": MANY,
-        }.items()
-        for kind in ("json_schema", "json")
-    },
-    "deep": {"json": DEEP},
+    "tiny": {"json": TINY},
+    "empty": {"json": EMPTY},
+    "long": {"json": LONG},
+    "nested": {"json": NESTED},
+    "many": {"json": MANY},
+    "deep": {"json": "[" * MIB},
     "regex": {"regex": "a" * MIB},
     "class": {"regex": "[" + "ab" * (MIB // 2) + "]"},
     "surrogate": {"regex": "é" * (MIB // 2) + "\ud800"},
@@ -98,8 +91,6 @@ KINDS = {
     "tags": {"structural_tag": TAG_TEXT},
     "whitespace": {"json": {}, "whitespace_pattern": "[ ]?" * (MIB // 4)},
 }
-THEIRS = {name: form for name, form in KINDS.items() if "json_schema" not in form}
-KINDS["no object"] = {"json_object": ["x"] * (MIB // 5)}
 OWN = {
     "triggers": {"start_after": [f"{number}" for number in range(105_000)]},
     "trigger": {"start_after": "x" * MIB},
@@ -113,7 +104,6 @@ OWN = {
     "backend": {"backend": "x" * MIB},
     "strict": {"strict": ["x"] * (MIB // 5)},
     "whitespace": {"whitespace": "x" * MIB},
-    "syntax": {"syntax": "x" * MIB},
     "unknown": {"x" * MIB: 1},
     "keys": {f"key{number}": 1 for number in range(MIB // 12)},
 }
@@ -241,49 +231,34 @@ def check(engine, make):
         assert asyncio.run(longest_pause(make())) < LONGEST
 
 
-@pytest.mark.parametrize("form", THEIRS.values(), ids=THEIRS.keys())
-def test_no_constraint_of_vllms_own_stops_the_loop(engine, form):
-    check(
-        engine,
-        lambda: engine.add(
-            SamplingParams(structured_outputs=StructuredOutputsParams(**form))
-        ),
-    )
+def guided(form):
+    return {"extra_args": {"guided": form}}
 
 
-@pytest.mark.parametrize("form", KINDS.values(), ids=KINDS.keys())
-def test_no_guided_form_stops_the_loop(engine, form):
-    for given in (form, json.dumps(form)):
-        check(
-            engine,
-            lambda given=given: engine.add(
-                SamplingParams(extra_args={"guided": given})
-            ),
-        )
+FORMS = {
+    **KINDS,
+    "no object": {"json_object": ["x"] * (MIB // 5)},
+    "syntax": {"grammar": 'root ::= "a"', "syntax": "x" * MIB},
+    **{f"option {name}": {"regex": "a", **option} for name, option in OWN.items()},
+}
+STOPS = [END] * (MIB // 4), [*range(END, END + 1000)] * 200, [65] * (MIB // 3)
+ASKED = {
+    **{
+        f"vLLM's {name}": {"structured_outputs": StructuredOutputsParams(**form)}
+        for name, form in KINDS.items()
+    },
+    **{name: guided(form) for name, form in FORMS.items()},
+    **{f"{name} as text": guided(json.dumps(form)) for name, form in FORMS.items()},
+    **{
+        f"stops {at}": {**guided({"regex": "a"}), "stop_token_ids": stops}
+        for at, stops in enumerate(STOPS)
+    },
+}
 
 
-@pytest.mark.parametrize("options", OWN.values(), ids=OWN.keys())
-def test_no_option_of_a_spec_stops_the_loop(engine, options):
-    form = (
-        {"grammar": 'root ::= "a"', **options}
-        if "syntax" in options
-        else {"regex": "a", **options}
-    )
-    for given in (form, json.dumps(form)):
-        check(
-            engine,
-            lambda given=given: engine.add(
-                SamplingParams(extra_args={"guided": given})
-            ),
-        )
-
-
-@pytest.mark.parametrize(
-    "stops", [[END] * (MIB // 4), list(range(END, END + 1000)) * 200, [65] * (MIB // 3)]
-)
-def test_no_stop_tokens_of_a_request_stop_the_loop(engine, stops):
-    params = SamplingParams(extra_args={"guided": {"regex": "a"}}, stop_token_ids=stops)
-    check(engine, lambda: engine.add(params))
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED.keys())
+def test_no_request_stops_the_loop(engine, asked):
+    check(engine, lambda: engine.add(SamplingParams(**asked)))
 
 
 def test_no_arguments_of_a_chat_template_stop_the_loop(engine):

@@ -1,7 +1,6 @@
 """Tensor-parallel ranks in vLLM: both model runners with vLLM's own types, ranks in
 threads, no engine."""
 
-import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -18,7 +17,6 @@ from vllm_support import END, config, parallel, runner_config, runner_params
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import engine as vllm_engine
-from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import unsupported_reason
 from guided_plugin.hosts.vllm.failures import FAILED, LED, DeadRows
 from guided_plugin.hosts.vllm.logits import GuidedRequest
@@ -86,12 +84,11 @@ def test_both_ranks_sample_the_same(two_ranks, mode, kind, where):
     ranks[1].engine.prepare(packed(AB)[0], None).result(60)
     assert [rank.engine.health() for rank in ranks] == ["", ""]
     told = [{}, {}]
-    for number in range(5):
+    for _ in range(5):
         for rank, failed in zip(ranks, told, strict=True):
             output = rank.step()
             failed |= getattr(output, FAILED, {})
             failed |= dict.fromkeys(getattr(output, LED, ()))
-        assert number or "bad" in told[0]
     assert ranks[0].tokens == ranks[1].tokens
     one, two, bad = ranks[1].tokens
     assert (bytes(one[:2]), one[2], two[3], bad[0]) == (b"ab", END, END, END)
@@ -225,56 +222,6 @@ def test_a_rank_that_cannot_take_part_stops_all(two_ranks, monkeypatch):
     assert "tokenizer" in getattr(outputs[0], FAILED)["one"]
 
 
-DRAFTS = SimpleNamespace(num_speculative_tokens=1, rejection_sample_method="standard")
-
-
-def engine_config(device="cpu", *, drafts=None, v2=True, **changes):
-    made = config(
-        speculative_config=drafts,
-        parallel_config=parallel(**{"tensor_parallel_size": 2, **changes}),
-    )
-    made.device_config = SimpleNamespace(device_type=device)
-    made.use_v2_model_runner = v2
-    return made
-
-
-@pytest.mark.parametrize(
-    ("vllm_config", "says"),
-    [
-        (engine_config("tpu"), "not on 'tpu'"),
-        (engine_config(prefill_context_parallel_size=2), "prefill context"),
-        (
-            engine_config(enable_batch_sharded_sampling=True),
-            "start without enable_batch_sharded_sampling",
-        ),
-        (engine_config(distributed_executor_backend="ray"), "not with 'ray'"),
-        (
-            engine_config(distributed_executor_backend="external_launcher"),
-            "not with 'external_launcher'",
-        ),
-        (
-            engine_config(
-                tensor_parallel_size=1,
-                pipeline_parallel_size=2,
-                distributed_executor_backend="ray",
-            ),
-            "not with 'ray'",
-        ),
-        (
-            engine_config(tensor_parallel_size=1, pipeline_parallel_size=2, v2=False),
-            "vLLM's V1 model runner (VLLM_USE_V2_MODEL_RUNNER=1 takes the V2 runner",
-        ),
-    ],
-)
-def test_what_is_not_supported_is_refused(vllm_config, says):
-    reason = unsupported_reason(vllm_config, gp.GuidedConfig())
-    assert reason is not None
-    assert says in str(reason)
-    assert "docs/operations.md#several-gpus" in str(reason)
-    with pytest.raises(gp.GuidedError, match=re.escape(says)):
-        Gate(vllm_config).admit(runner_params(AB))
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize(
     "changes",
@@ -285,9 +232,9 @@ def test_what_is_not_supported_is_refused(vllm_config, says):
     ],
 )
 def test_two_ranks_are_served(device, changes):
-    assert (
-        unsupported_reason(engine_config(device, **changes), gp.GuidedConfig()) is None
+    served = config(
+        parallel_config=parallel(**{"tensor_parallel_size": 2, **changes}),
+        device_config=SimpleNamespace(device_type=device),
+        use_v2_model_runner=True,
     )
-    for mode in ("inline", "process"):
-        drafts = engine_config(device, drafts=DRAFTS)
-        assert unsupported_reason(drafts, gp.GuidedConfig(mode=mode)) is None
+    assert unsupported_reason(served, gp.GuidedConfig()) is None

@@ -17,11 +17,10 @@ pytest.importorskip("vllm")
 import torch
 from vllm import SamplingParams
 from vllm.v1.worker.worker_base import WorkerBase
-from vllm_support import VOCABULARY, config, runner_config, runner_params
+from vllm_support import config, runner_config, runner_params
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import health as vllm_ready
-from guided_plugin.hosts.vllm import specs as vllm_specs
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import GUIDED
 from guided_plugin.hosts.vllm.hold import Needed
@@ -51,14 +50,8 @@ SPECS = [
 ]
 
 
-@pytest.fixture
-def vocabulary(monkeypatch):
-    monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
-    monkeypatch.setattr(vllm_specs, "vocabulary_of", lambda config: VOCABULARY)
-
-
 def test_a_gate_that_is_ready_has_made_all_but_the_helper_that_a_spec_needs(
-    vocabulary, monkeypatch
+    byte_tokenizer, monkeypatch
 ):
     gate = Gate(config({"compile_processes": 1, "threads": 2, "take_over": True}))
     gate.warm_up()

@@ -10,6 +10,7 @@ import os
 import signal
 from dataclasses import replace
 from types import SimpleNamespace
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from vllm import SamplingParams
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.sample.sampler import Sampler
+from vllm.v1.worker.worker_base import WorkerBase
 from vllm_games import (
     COMPILER,
     SPECS,
@@ -32,9 +34,10 @@ from vllm_games import (
     played,
 )
 from vllm_runners import V2, V2Drafts
-from vllm_support import END, WIDTH, parallel, runner_config, runner_params
+from vllm_support import END, WIDTH, runner_config, runner_params
 
 import guided_plugin as gp
+from guided_plugin.hosts.vllm import health as worker_methods
 from guided_plugin.hosts.vllm.failures import FAILED
 from guided_plugin.step import UNGUIDED
 from guided_plugin.vllm import GuidedLogitsProcessor
@@ -183,40 +186,18 @@ def v1(vllm_config, *params):
     return guide
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"enabled": False}, "switched off"),
-        (
-            {"speculative_config": SimpleNamespace(num_speculative_tokens=2)},
-            "V1 model runner",
-        ),
-        (
-            {"parallel_config": parallel(prefill_context_parallel_size=2)},
-            "prefill context",
-        ),
-        (
-            {"parallel_config": parallel(pipeline_parallel_size=2)},
-            "pipeline parallelism is not supported with vLLM's V1 model runner",
-        ),
-    ],
-)
-def test_an_engine_that_cannot_guide_closes_what_reaches_it(
-    change, says, caplog, monkeypatch
-):
-    last = SimpleNamespace(is_last_rank=True)
-    monkeypatch.setattr("vllm.distributed.parallel_state.get_pp_group", lambda: last)
-    vllm_config = runner_config(**({"enabled": False} if "enabled" in change else {}))
-    vllm_config.__dict__.update(change)
-    guide = v1(vllm_config, runner_params(SPECS[0]), runner_params(None))
+def test_an_engine_that_cannot_guide_closes_what_reaches_it(caplog):
+    guide = v1(
+        runner_config(enabled=False), runner_params(SPECS[0]), runner_params(None)
+    )
     logits = torch.randn(2, WIDTH)
     before = logits.clone()
     masked = guide.apply(logits)
     assert masked[0].isfinite().nonzero().tolist() == [[END]]
     assert torch.equal(masked[1], before[1])
     output = ModelRunnerOutput(["a"], {"a": 0}, sampled_token_ids=[[END]])
-    assert says in str(getattr(guide.runner.engine.watch(output), FAILED))
-    assert says in caplog.text
+    assert "switched off" in str(getattr(guide.runner.engine.watch(output), FAILED))
+    assert "switched off" in caplog.text
 
 
 @pytest.mark.parametrize("kind", [V2, V2Drafts])
@@ -268,3 +249,53 @@ def test_v1_logprobs_are_those_of_the_masked_distribution(mode):
     output = Sampler(mode).forward(logits.to(torch.float32), metadata)
     assert torch.allclose(output.logprobs_tensors.logprobs, expected)
     assert output.sampled_token_ids.view(-1).tolist() == scores.argmax(-1).tolist()
+
+
+def staged(vllm_config, stages=2):
+    vllm_config.parallel_config.pipeline_parallel_size = stages
+    vllm_config.use_v2_model_runner = True
+    return vllm_config
+
+
+@pytest.fixture
+def last_stage(monkeypatch):
+    """This process is the last stage of a pipeline."""
+    group = SimpleNamespace(is_last_rank=True)
+    monkeypatch.setattr("vllm.distributed.parallel_state.get_pp_group", lambda: group)
+    return group
+
+
+def test_a_stage_that_does_not_sample_does_nothing(last_stage, monkeypatch):
+    monkeypatch.setattr(worker_methods, "ENGINES", WeakSet())
+    last_stage.is_last_rank = False
+    shared = staged(runner_config())
+    guide = GuidedLogitsProcessor(shared, SimpleNamespace())
+    assert guide.runner is None
+    worker = SimpleNamespace(vllm_config=shared)
+    assert WorkerBase.guided_health(worker) == ""
+    assert WorkerBase.guided_retry_after(worker) == 0
+    last_stage.is_last_rank = True
+    assert "not loaded" in WorkerBase.guided_health(worker)
+
+
+@pytest.mark.parametrize(("seed", "stages"), [(0, 2), (1, 2), (2, 3)])
+def test_v2_batches_of_stages_take_turns(last_stage, monkeypatch, seed, stages):
+    """Each is planned before its forward pass, but for the requests that skipped a
+    turn."""
+    game = V2Game(staged(runner_config(), stages), seed)
+    planned = []
+    original = gp.StepPipeline.plan
+    monkeypatch.setattr(
+        gp.StepPipeline,
+        "plan",
+        lambda self, slots: (planned.append(slots), original(self, slots)),
+    )
+    played(game, 400)
+    assert len(planned) < 400 * 1.3
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_v2_drafts_of_batches_that_take_turns(last_stage, seed):
+    game = V2DraftGame(staged(runner_config()), seed)
+    played(game, 200)
+    assert game.taken > 50

@@ -48,10 +48,7 @@ def test_a_request_whose_options_leave_no_token_is_answered_with_400_or_an_error
     client, server
 ):
     spec = {"regex": "(ab){5}"}
-    known = {"allowed_token_ids": [5, 6]}
     found = {"bad_words": ["a", "aba"]}
-    # In float32 no logit is left of these.
-    infinite = {"repetition_penalty": 1e-300}, {"repetition_penalty": 1e300}
 
     def chat(client, spec, limits, **options):
         messages = [{"role": "user", "content": "Write a record"}]
@@ -64,16 +61,13 @@ def test_a_request_whose_options_leave_no_token_is_answered_with_400_or_an_error
         return complete(client, spec, extra_body=limits, **options)
 
     for ask in (chat, completion):
-        for options in (known, found):
-            with pytest.raises(
-                openai.BadRequestError, match="leave no token that the grammar allows"
-            ):
-                ask(client, spec, options)
-        for options in (known, *infinite):
-            for stream in (False, True):
-                with pytest.raises(openai.BadRequestError) as caught:
-                    ask(client, spec, options, stream=stream)
-                assert caught.value.param == next(iter(options))
+        with pytest.raises(
+            openai.BadRequestError, match="leave no token that the grammar allows"
+        ):
+            ask(client, spec, found)
+        with pytest.raises(openai.BadRequestError) as caught:
+            ask(client, spec, {"allowed_token_ids": [5, 6]}, stream=True)
+        assert caught.value.param == "allowed_token_ids"
         with pytest.raises(
             openai.APIError, match="leave no token that the grammar allows"
         ):

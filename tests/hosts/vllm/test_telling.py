@@ -5,9 +5,6 @@ import asyncio
 import json
 import logging
 import math
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -319,30 +316,6 @@ def test_what_engines_answer_becomes_gauges_and_counters(listening):
         REGISTRY.get_sample_value("guided_plugin_drafts_taken_total", {"engine": "1"})
         is not None
     )
-
-
-def test_times_of_several_server_processes_add_up(tmp_path):
-    code = """if True:
-        import os
-        from prometheus_client import CollectorRegistry, multiprocess
-        from guided_plugin.hosts.vllm import figures
-        figures.GuidedStatLogger(None, [0])
-        child = os.fork()
-        figures._metrics.tell([{"growth": {"fill": [1], "answer": [3 if child else 4, *[0] * 15, 0.5]}}] * 2)
-        if not child:
-            os._exit(0)
-        os.waitpid(child, 0)
-        registry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry)
-        for name, engine in (("bucket", "0"), ("count", "1"), ("sum", "1")):
-            labels = {"engine": engine, **({"le": "1e-05"} if name == "bucket" else {})}
-            print(registry.get_sample_value(f"guided_plugin_drafts_seconds_{name}", labels))
-    """
-    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    assert done.stdout.split() == ["7.0", "7.0", "1.0"], done.stderr
 
 
 def test_a_request_that_is_left_has_its_id_in_the_log(caplog):

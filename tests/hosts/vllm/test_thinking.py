@@ -3,7 +3,6 @@ whole, and is told as one that was led."""
 
 import json
 import shutil
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 pytest.importorskip("vllm")
 
 import jsonschema
+import openai
 from vllm_server import serving
 from vllm_support import PATIENT
 
@@ -70,37 +70,28 @@ def plain(file):
 def asked(server, number, **options):
     """The answer to a request, whole or from a stream: reasoning, content, the
     arguments of its call, how it finished and what stopped it."""
-    body = {
-        "model": "demo",
-        "messages": [{"role": "user", "content": f"Write {number} <think>"}],
-        "max_tokens": 60 + 3 * (number % 40),
-        "seed": number,
-        "logit_bias": {str(END_OF_TEXT): -100},
-        "stream": number % 2 == 1,
-        **FORMS[number // 2 % len(FORMS)],
-        **options,
-    }
-    request = urllib.request.Request(
-        f"{server.url}/v1/chat/completions",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=240) as answer:
-        text = answer.read().decode()
-    events = (
-        [line.removeprefix("data: ") for line in text.split("\n\n")][:-2]
-        if body["stream"]
-        else [text]
-    )
-    choices = [one for event in events for one in json.loads(event)["choices"]]
-    parts = [choice["delta" if body["stream"] else "message"] for choice in choices]
-    calls = [call for part in parts for call in part.get("tool_calls") or ()]
+    stream = number % 2 == 1
+    form = FORMS[number // 2 % len(FORMS)]
+    body = {"max_tokens": 60 + 3 * (number % 40), **form, **options}
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        answer = client.chat.completions.create(
+            model="demo",
+            messages=[{"role": "user", "content": f"Write {number} <think>"}],
+            seed=number,
+            logit_bias={str(END_OF_TEXT): -100},
+            stream=stream,
+            extra_body=body,
+        )
+        events = list(answer) if stream else [answer]
+    choices = [one for event in events for one in event.choices]
+    parts = [choice.delta if stream else choice.message for choice in choices]
+    calls = [call for part in parts for call in part.tool_calls or ()]
     return {
-        "reasoning": "".join(part.get("reasoning") or "" for part in parts),
-        "content": "".join(part.get("content") or "" for part in parts),
-        "call": "".join(call["function"].get("arguments") or "" for call in calls),
-        "finish": choices[-1]["finish_reason"],
-        "stopped": choices[-1]["stop_reason"],
+        "reasoning": "".join(getattr(one, "reasoning", None) or "" for one in parts),
+        "content": "".join(part.content or "" for part in parts),
+        "call": "".join(call.function.arguments or "" for call in calls),
+        "finish": choices[-1].finish_reason,
+        "stopped": choices[-1].stop_reason,
         "body": body,
     }
 

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from compilers import compiler_of, start
 from openai.types.responses import FunctionTool
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.parser.parser_manager import ParserManager
@@ -17,7 +18,6 @@ from vllm_support import SMALL, TAKES_OVER, VOCABULARY, ParserTokenizer, config
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import gate as vllm_gate
 from guided_plugin.hosts.vllm import patches as vllm_contract
-from guided_plugin.hosts.vllm import specs as vllm_specs
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import patch
 
@@ -62,14 +62,7 @@ def spec_of(manager, choice, parameters=SCHEMA, strict=None, **options):
 
 
 def takes(spec, text):
-    compiler = gp.GrammarCompiler(
-        VOCABULARY, config=gp.GuidedConfig(threads=1, isolate_compiles=False)
-    )
-    grammar = compiler.compile(spec)
-    matcher = compiler.backend(grammar.backend).start(
-        grammar, VOCABULARY.stop_token_ids
-    )
-    return all(matcher.accept(token) for token in text.encode())
+    return start(compiler_of(VOCABULARY), spec).accept_text(text.encode())
 
 
 def call(arguments):
@@ -81,10 +74,11 @@ def test_every_tool_is_held_to_its_schema(manager, choice):
     before = spec_of(manager, choice)
     assert before is None if choice == "auto" else takes(before, call('{"town":3}'))
     patch(When.TOOLS)
-    spec = spec_of(manager, choice)
-    assert takes(spec, call('{"city":"Rome"}'))
-    assert not takes(spec, call('{"town":3}'))
-    assert takes(spec, "Hello") == (choice == "auto")
+    for strict, held in ((None, True), (True, True), (False, False)):
+        spec = spec_of(manager, choice, strict=strict)
+        assert takes(spec, call('{"city":"Rome"}'))
+        assert takes(spec, call('{"town":3}')) is not held
+        assert takes(spec, "Hello") == (choice == "auto")
 
 
 @pytest.mark.parametrize("choice", ["auto", "required", NAMED], ids=str)
@@ -125,15 +119,6 @@ def test_the_highest_level_is_asked_for_where_the_flag_is_not_set(manager, flag,
     assert parser.tool_strict_level == level
 
 
-@pytest.mark.parametrize("choice", ["auto", "required", NAMED], ids=str)
-def test_a_tool_that_says_that_it_is_not_strict_stays_free(manager, choice):
-    patch(When.TOOLS)
-    for strict, held in ((None, True), (True, True), (False, False)):
-        spec = spec_of(manager, choice, strict=strict)
-        assert takes(spec, call('{"city":"Rome"}'))
-        assert takes(spec, call('{"town":3}')) is not held
-
-
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
@@ -145,11 +130,10 @@ def test_a_tool_that_says_that_it_is_not_strict_stays_free(manager, choice):
     ids=str,
 )
 def test_a_gate_that_takes_over_asks_for_it_unless_the_option_says_no(
-    monkeypatch, options, wanted
+    byte_tokenizer, monkeypatch, options, wanted
 ):
     called = []
     monkeypatch.setattr(vllm_gate, "patch", called.append)
-    monkeypatch.setattr(vllm_specs, "vocabulary_of", lambda config: VOCABULARY)
     processor = SimpleNamespace(vllm_config=config(options))
     vllm_gate.made(lambda self: None)(processor)
     assert (When.TOOLS in called) is wanted
