@@ -74,7 +74,9 @@ def two_ranks(on_two):
     return make
 
 
-@pytest.mark.parametrize("where", ["aa", "ab"])
+@pytest.mark.parametrize(
+    ("mode", "where"), [("inline", "aa"), ("inline", "ab"), ("process", "aa")]
+)
 @pytest.mark.parametrize("kind", [V1, V2, V2Drafts])
 def test_both_ranks_sample_the_same(two_ranks, mode, kind, where):
     """One request fails, one is closed before its limit, and rank 0 tells."""
