@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import itertools
 import pickle
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
@@ -235,54 +234,51 @@ class Grammar:
         `takes_nothing`: whether a terminal's expression is empty.
         """
         alive = self._alive
-        fresh = {name: self.rules[name] for name in self.rules if name not in alive}
         for terminal in self.terminals.values():
             if terminal.empty is None:
                 known = terminal.filled
                 terminal.empty = not known and takes_nothing(terminal.expression)
 
-        def lives(*symbols: Symbol) -> bool:
-            for symbol in symbols:
-                match symbol:
-                    case Reference() if symbol.rule not in alive:
-                        return False
-                    case Terminal() if symbol.empty:
-                        return False
-                    case Repeated() if symbol.low and not lives(*symbol.symbols):
-                        return False
+        def lives(symbol: Symbol) -> bool:
+            match symbol:
+                case Reference(name):
+                    return name in alive
+                case Terminal(empty=empty):
+                    return not empty
+                case Repeated(symbols, low):
+                    return not low or all(map(lives, symbols))
             return True
 
         def grows(name: str) -> bool:
             rule = fresh[name]
-            can_end = lives(*rule.required)
-            if rule.fewest > sum(map(lives, rule.others)):
-                can_end = False
-            for alternative in rule.alternatives if can_end else ():
-                if lives(*alternative.symbols):
-                    alive.add(name)
-                    return True
-            return False
+            if (
+                all(map(lives, rule.required))
+                and rule.fewest <= sum(map(lives, rule.others))
+                and any(all(map(lives, one.symbols)) for one in rule.alternatives)
+            ):
+                alive.add(name)
+            return name in alive
 
         # Rules are mostly written before those that they need: few are looked at a
         # second time, and from then on only those that use one which was found to
         # derive something.
+        fresh = {name: self.rules[name] for name in self.rules if name not in alive}
         waiting = [name for name in reversed(fresh) if not grows(name)]
         users = users_of({name: fresh[name] for name in waiting})
-        pending = deque(waiting)
+        pending = list(waiting)
         while pending:
-            name = pending.popleft()
+            name = pending.pop()
             if name not in alive and grows(name):
                 pending += users.get(name, ())
         dead = [name for name in waiting if name not in alive]
         for name in dead:
             del self.rules[name]
-            del fresh[name]
         if dead or any(terminal.empty for terminal in self.terminals.values()):
             for rule in fresh.values():
                 rule.alternatives = [
                     one._replace(symbols=_without_dead(one.symbols, lives))
                     for one in rule.alternatives
-                    if lives(*one.symbols)
+                    if all(map(lives, one.symbols))
                 ]
         return lives(start)
 
@@ -293,13 +289,13 @@ def both(one: str, two: str) -> str:
 
 
 def _without_dead(
-    symbols: tuple[Symbol, ...], lives: Callable[..., bool]
+    symbols: tuple[Symbol, ...], lives: Callable[[Symbol], bool]
 ) -> tuple[Symbol, ...]:
     """Symbols without the optional parts that derive nothing."""
     kept: list[Symbol] = []
     for symbol in symbols:
         if isinstance(symbol, Repeated):
-            if symbol.low == 0 and not lives(*symbol.symbols):
+            if symbol.low == 0 and not all(map(lives, symbol.symbols)):
                 continue
             symbol = Repeated(
                 _without_dead(symbol.symbols, lives), symbol.low, symbol.high
