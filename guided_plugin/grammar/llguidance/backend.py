@@ -323,9 +323,7 @@ class LLGuidanceBackend:
 
     def batch(self, matchers: Sequence[Matcher]) -> LLGuidanceBatch:
         own = [cast("LLGuidanceMatcher", matcher) for matcher in matchers]
-        return LLGuidanceBatch(
-            self._executors, own, self._tokenizers.first_texts, self._learnt
-        )
+        return LLGuidanceBatch(self._executors, own, self._learnt)
 
 
 def _shortest(lark: LarkGrammar) -> Shortest | None:

@@ -12,10 +12,9 @@ llguidance tells neither its lexers' states nor their bytes. What can be known:
   no size, but it tells which lexers have learnt: one that meets nothing new spends nothing.
 
 So the process is looked at now and then. When it has grown by three fifths of the
-bound, grammars without users give up what they have learnt, those unused for longest
-first; then those in use do, the largest first, and their requests get new matchers as
-time allows (see grammar/renewal.py). If lexers can't be what has grown, the measure
-starts again from there.
+bound, grammars without users give up what they have learnt; then those in use do, and
+their requests get new matchers as time allows (see grammar/renewal.py). The largest are
+first. If lexers can't be what has grown, the measure starts again from there.
 """
 
 from __future__ import annotations
@@ -105,13 +104,10 @@ class Learnt:
         if most < _BEGIN * self._limit and not renewing:
             self._base = resident_bytes() - min(self.size_bytes, most)
             return
-        idle = [lexers for lexers in members if not lexers.users]
-        idle.sort(key=lambda lexers: lexers.used)
         # What lexers in use have learnt is freed when their requests have new matchers.
-        in_use = [lexers for lexers in members if lexers.users]
-        in_use.sort(key=costs.__getitem__, reverse=True)
+        members.sort(key=lambda lexers: (lexers.users > 0, -costs[lexers]))
         excess = self.size_bytes - _END * self._limit
-        for lexers in idle + in_use:
+        for lexers in members:
             large = costs[lexers] > _LEAST_PART * total
             if excess > 0 and large and not lexers.renewing:
                 lexers.forget()

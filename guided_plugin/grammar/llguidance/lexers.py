@@ -127,8 +127,6 @@ class Lexers:
         """`make` returns another matcher like the `first`."""
         self.users = 0
         """Requests with one of these lexers, or with an outdated one."""
-        self.used = 0.0
-        """When a lexer was last taken, or given back."""
         self.forces = forces
         """Whether what must follow is looked for, while others wait."""
         self.looked_long = False
@@ -154,7 +152,6 @@ class Lexers:
             lexer = min(self._lexers, key=attrgetter("users"))
             lexer.users += 1
             self.users += 1
-            self.used = time.monotonic()
         self._grow_if_wanted()
         return lexer.base.deep_copy(), Share(self, lexer)
 
@@ -162,7 +159,6 @@ class Lexers:
         with self._lock:
             lexer.users -= 1
             self.users -= 1
-            self.used = time.monotonic()
 
     def crowded(self, lexer: Lexer) -> bool:
         """Tell whether a request that has this lexer should take another one. Requests

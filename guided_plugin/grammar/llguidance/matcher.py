@@ -190,13 +190,11 @@ class LLGuidanceBatch:
         self,
         executors: AdaptiveThreads[Any],
         matchers: list[LLGuidanceMatcher],
-        first_texts: MaskArray,
         learnt: Learnt,
     ) -> None:
         self._executors = executors
         self._learnt = learnt
         self._matchers = matchers
-        self._texts = first_texts
         # Matchers of one lexer side by side: threads take neighbours, and then don't
         # wait for each other.
         self._order = sorted(
@@ -241,18 +239,9 @@ class LLGuidanceBatch:
             check.restrict(mask[rows[i]])
         # At a dead end or a limit a matcher shows a stop token, as if the output were
         # whole.
-        for i in self._suspects(mask, rows):
-            if self._matchers[i].handle.is_error():
-                mask[rows[i]] = 0
-
-    def _suspects(self, mask: MaskArray, rows: list[int]) -> list[int]:
-        """Those that may show nothing but a stop token. To ask each of many costs more
-        than to look at their rows."""
-        if len(rows) == 1:
-            return [0]
-        head = mask[rows, : len(self._texts)] & self._texts
-        found: list[int] = np.flatnonzero(~head.any(axis=1)).tolist()
-        return found
+        for matcher, row in zip(self._matchers, rows, strict=True):
+            if matcher.handle.is_error():
+                mask[row] = 0
 
     def _fill_all(self, mask: MaskArray, rows: list[int]) -> None:
         pairs = [(self._matchers[i].handle, rows[i]) for i in self._order]

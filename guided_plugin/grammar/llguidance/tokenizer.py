@@ -36,9 +36,6 @@ _NAME = re.compile(rb"<[^\s<>\xff]+>")
 """A control token's name that a Lark grammar can write. Names with a space are those
 made here."""
 
-_HEAD_WORDS = 64
-"""Most masks show one of the tokens in these words."""
-
 _LONGEST = 24
 """Bytes of the longest token that a text is spelled with."""
 _BEGIN = 4
@@ -78,16 +75,6 @@ class Tokenizers:
     def spelling(self) -> Spelling:
         """How texts are spelled."""
         return Spelling(self._vocabulary)
-
-    @cached_property
-    def first_texts(self) -> MaskArray:
-        """Bits of the first tokens, without those that end an output."""
-        words = min(_HEAD_WORDS, self._vocabulary.words)
-        shown = np.ones(32 * words, np.bool_)
-        for token in self._vocabulary.special_ids:
-            if token < len(shown):
-                shown[token] = False
-        return _mask(shown)
 
     def ids(self, token: str) -> frozenset[int]:
         """What llguidance takes for a token as a grammar writes it; nothing where there

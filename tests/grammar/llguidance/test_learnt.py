@@ -148,12 +148,10 @@ def forgotten(*grammars):
     return [grammar.cost() == 1 for grammar in grammars]
 
 
-def test_grammars_without_users_come_first_and_those_unused_for_longest(pool):
+def test_grammars_without_users_come_first_the_largest_of_them_first(pool):
     learnt, grammar, _ = pool
     grammars = [grammar(cost) for cost in (400, 400, 100, 2)]
     share = grammars[2].take()[1]
-    for one, used in zip(grammars, (1.0, 2.0, 3.0, 0.5), strict=True):
-        one.used = used
     look(learnt)
     assert forgotten(*grammars) == [True, True, False, False]
     assert not share.lexer.outdated

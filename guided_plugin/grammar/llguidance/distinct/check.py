@@ -22,8 +22,6 @@ from guided_plugin.grammar.llguidance.distinct.spellings import (
 )
 from guided_plugin.grammar.llguidance.distinct.track import Track
 
-_OPEN = ord("[")
-
 
 @dataclass(frozen=True, slots=True)
 class DistinctRules:
@@ -86,7 +84,7 @@ class DistinctCheck:
         state = self._track.state
         table = self._rules.spellings.table(state.mode)
         if state.seen is None:
-            doubtful = self._opening(_allowed(row, self._rules.spellings.opening))
+            doubtful = _allowed(row, self._rules.spellings.opening)
         else:
             if not state.behind:
                 rests = state.seen.beyond(state.text)
@@ -101,21 +99,6 @@ class DistinctCheck:
                 fits[text] = self._track.fits(self._tokens[token])
             if not fits[text]:
                 forbid(row, np.array([token]))
-
-    def _opening(self, tokens: list[int]) -> list[int]:
-        """Those of some tokens that open an array whose items must be distinct."""
-        heads: dict[bytes, bool] = {}
-        found = []
-        for token in tokens:
-            text = self._tokens[token]
-            heads_of = (text[: at + 1] for at, byte in enumerate(text) if byte == _OPEN)
-            for head in heads_of:
-                if head not in heads:
-                    heads[head] = self._track.begins_checked(head)
-                if heads[head]:
-                    found.append(token)
-                    break
-        return found
 
     def _crossing(self, tokens: list[int], table: Spelled, seen: Seen) -> list[int]:
         """Those of some tokens that end an item and begin another which do not surely

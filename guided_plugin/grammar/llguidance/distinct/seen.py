@@ -7,7 +7,6 @@ same text, which the grammar and the track see to. Depends on the emitter.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
@@ -17,7 +16,7 @@ from guided_plugin.grammar.llguidance.lark.emitter import PLAIN
 class Seen:
     """Items in their order, which may be cut off again from the end."""
 
-    __slots__ = ("_explored", "_sorted", "dead", "marks", "values")
+    __slots__ = ("_explored", "dead", "marks", "values")
 
     def __init__(self, marks: int = 0, values: Iterable[bytes] = ()) -> None:
         self.marks = marks
@@ -28,7 +27,6 @@ class Seen:
         self._explored: list[list[bytes]] = []
         """The dead beginnings of each item for which they are known."""
         self.dead: set[bytes] = set()
-        self._sorted: list[bytes] = []
 
     @property
     def steady(self) -> bool:
@@ -41,7 +39,6 @@ class Seen:
         # Each list of beginnings is complete once the next item is there.
         other._explored = [*self._explored]
         other.dead = {*self.dead}
-        other._sorted = [*self._sorted]
         return other
 
     def add(self, count: int, value: bytes) -> bool:
@@ -57,9 +54,7 @@ class Seen:
         while len(self.values) > count:
             self.values.popitem()
         while len(self._explored) > len(self.values):
-            for text in self._explored.pop():
-                self.dead.discard(text)
-                del self._sorted[bisect_left(self._sorted, text)]
+            self.dead.difference_update(self._explored.pop())
 
     def unexplored(self) -> Iterator[bytes]:
         """The items whose dead beginnings are not known; `kill` adds them to the last
@@ -73,16 +68,12 @@ class Seen:
         if text not in self.dead:
             self.dead.add(text)
             self._explored[-1].append(text)
-            insort(self._sorted, text)
 
     def beyond(self, text: bytes) -> Iterator[bytes]:
         """What leads from a text to a dead one, each without those that it leads to
         first."""
         last = None
-        for at in range(bisect_left(self._sorted, text), len(self._sorted)):
-            dead = self._sorted[at]
-            if not dead.startswith(text):
-                break
+        for dead in sorted(dead for dead in self.dead if dead.startswith(text)):
             if last is None or not dead.startswith(last):
                 last = dead
                 yield dead[len(text) :]

@@ -174,11 +174,6 @@ class Track:
         """What its matcher says went wrong; empty if nothing did."""
         return str(self._matcher.get_error()) if self._matcher.is_error() else ""
 
-    def begins_checked(self, head: bytes) -> bool:
-        """Whether bytes end where an item begins that must differ from others."""
-        other = self._matcher.deep_copy()
-        return bool(other.consume_tokens([*head])) and _marks(other) not in (0, PLAIN)
-
     def accept(self, data: bytes) -> bool:
         """Move past bytes; False, and no move, where nothing new can come of an item in
         progress then."""

@@ -12,6 +12,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Array,
     Boolean,
     Constraint,
+    Contains,
     Null,
     String,
 )
@@ -88,13 +89,11 @@ def _item(emitter: Emitter, constraint: Array, index: int) -> Symbol:
 
 def _containing(emitter: Emitter, constraint: Array) -> Symbol:
     """Arrays that contain an item which satisfies one schema, of any length."""
-    if len(constraint.contains) > 1:
-        raise emitter.refusal("contains", "can't be enforced twice in one array")
     wanted = constraint.contains[0]
-    if wanted.start or constraint.prefix_length:
-        raise emitter.refusal("contains", "can't be enforced next to prefixItems")
-    if constraint.shortest > 1 or constraint.longest is not None:
-        raise emitter.refusal("contains", "can't be enforced next to length bounds")
+    plain = Array(constraint.items, (Contains(wanted.item),), shortest=1)
+    if constraint.prefix_length or constraint != plain:
+        what = "can't be enforced twice in one array, or next to prefixItems or length bounds"
+        raise emitter.refusal("contains", what)
     any_item = constraint.at(0)
     item = emitter.marked(emitter.value(any_item), PLAIN)
     found = emitter.marked(emitter.value(any_item | wanted.item), PLAIN)

@@ -6,7 +6,6 @@ optional parts; members.py writes those whose properties come in any order.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -50,14 +49,8 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
 OPEN = Text("{")
 CLOSE = Text("}")
 
-# How many ways there may be to let listed properties answer.
-_MAX_ANSWERS = 64
-
-# There is a class of names for each subset of so many groups of patterns.
-_MAX_GROUPS = 6
-
-_Group = tuple[str, ...]
-"""Patterns that ask for the same."""
+# There is a class of names for each subset of so many patterns.
+_MAX_PATTERNS = 6
 
 
 def object_rule(emitter: Emitter, constraint: Object) -> Symbol:
@@ -124,8 +117,6 @@ class _Writer:
             required = replace(plain, required=(*plain.required, name))
             value = Properties(named=((name, exists.value),), describes=False)
             options.append(with_properties(required, value))
-        if len(options) > 1 and len(options) ** len(self.object.exists) > _MAX_ANSWERS:
-            raise self.emitter.refusal("not", "requires one of too many properties")
         return options
 
     def rule(self) -> Symbol:
@@ -152,24 +143,24 @@ class _Writer:
             return self.grammar.rule()
         can_be_empty = not required and not fewest
         is_counted = most is not None or fewest > (0 if required else 1)
-        if is_counted and len(required) > NAMED:
-            raise self.emitter.refusal(
-                "required", f"over {NAMED} names, next to counts"
-            )
+        if is_counted and (len(self.live) > NAMED or (self.live and self.open)):
+            keyword = "minProperties" if most is None else "maxProperties"
+            what = f"counts over {NAMED} listed names, or unlisted ones next to listed ones"
+            raise self.emitter.refusal(keyword, what)
         if self.open and fewest > 1:
             # The grammar can't remember these names, and the last value of a name is
             # what counts.
             raise self.emitter.refusal(
                 "minProperties", "counts names that are not listed"
             )
-        is_ordered = self.emitter.style.ordered or not self.live
         named = list(self.named_members())
         others = [
             Member(self.emitter.value(each.value), (each.key, COLON))
             for each in self.open
         ]
-        if not is_counted and (is_ordered or len(required) > NAMED):
-            return self.in_order(named, others, can_be_empty)
+        is_ordered = self.emitter.style.ordered or len(required) > NAMED
+        if not self.live or (is_ordered and not is_counted):
+            return self.in_order(named, others, can_be_empty, most)
         inside = any_order(self.emitter, [*named, *others], fewest, most)
         if can_be_empty:
             inside = Repeated((inside,), 0, 1)
@@ -203,24 +194,25 @@ class _Writer:
         if not shapes:
             return
         base = [] if String() in shapes else _any_of(shapes)
-        groups = self.pattern_groups()
-        matched_by = {name: _matched(name, groups) for name in self.listed}
-        matching: list[tuple[_Group, ...]] = [()]
-        for group in groups:
-            matching += [(*matched, group) for matched in matching]
-        for matched in matching:
-            patterns = tuple(itertools.chain.from_iterable(matched))
+        sources = self.sources()
+        matched_by = {name: _matched(name, sources) for name in self.listed}
+        matching: list[tuple[str, ...]] = [()]
+        for source in sources:
+            matching += [(*patterns, source) for patterns in matching]
+        for patterns in matching:
             value = self.open_value(patterns)
             if self.algebra.empty(value):
                 continue
-            listed = [name for name, found in matched_by.items() if found == matched]
-            parts = _names(base, matched, groups)
+            listed = [name for name, found in matched_by.items() if found == patterns]
+            parts = base or ([] if patterns else [ANY_STRING])
+            parts = both_patterns(parts, patterns)
+            refused = [source for source in sources if source not in patterns]
+            parts = [*parts, *(Opposite(also_pattern(source)) for source in refused)]
             names = Group(AND, (*parts, *excluding(listed)))
             if empty_terminal(names):
                 continue
             named = String(patterns=frozenset(patterns))
-            is_plain = len(patterns) == len(matched) == len(groups)
-            characters = lead(named) if is_plain and not base else None
+            characters = None if refused or base else lead(named)
             known = known_of_string(named)
             marks = [known_of_string(shape).marks for shape in shapes]
             texts = () if base else known.texts
@@ -229,18 +221,18 @@ class _Writer:
             key = self.emitter.led(terminal, characters)
             yield _Class(key, value)
 
-    def pattern_groups(self) -> list[_Group]:
-        """The patterns of names. Those that ask for the same are a group."""
-        matching = [dict(properties.matching) for properties in self.object.properties]
-        groups: dict[tuple[Literals | None, ...], list[str]] = {}
-        for source in dict.fromkeys(itertools.chain.from_iterable(matching)):
-            asked = tuple(each.get(source) for each in matching)
-            groups.setdefault(asked, []).append(source)
-        if len(groups) > _MAX_GROUPS:
-            raise self.emitter.refusal(
-                "patternProperties", "has too many patterns that one name may match"
-            )
-        return [tuple(group) for group in groups.values()]
+    def sources(self) -> list[str]:
+        """The patterns of names."""
+        found = [
+            source
+            for properties in self.object.properties
+            for source, _ in properties.matching
+        ]
+        sources = list(dict.fromkeys(found))
+        if len(sources) > _MAX_PATTERNS:
+            what = f"has over {_MAX_PATTERNS} patterns that one name may match"
+            raise self.emitter.refusal("patternProperties", what)
+        return sources
 
     def open_value(self, matched: tuple[str, ...]) -> Literals:
         """What a property whose name matches these patterns must satisfy."""
@@ -271,9 +263,13 @@ class _Writer:
             )
 
     def in_order(
-        self, named: list[Member], others: list[Member], can_be_empty: bool
+        self,
+        named: list[Member],
+        others: list[Member],
+        can_be_empty: bool,
+        most: int | None,
     ) -> Symbol:
-        """Listed properties in their order, the others after them."""
+        """Listed properties in their order, the others, at most so many, after them."""
         tail: tuple[Symbol, ...] = ()
         heads: list[tuple[Symbol, ...]] = []
         if can_be_empty:
@@ -281,7 +277,8 @@ class _Writer:
         if others:
             alternatives = [(*each.key, each.value) for each in others]
             other = self.grammar.rule(*alternatives)
-            tail = (Repeated((COMMA, other), 0, None),)
+            more = None if most is None else most - 1
+            tail = (Repeated((COMMA, other), 0, more),)
             if not self.required:
                 heads.append((other, *tail))
         for each in reversed(named):
@@ -298,11 +295,9 @@ class _Writer:
         return self.grammar.rule(*objects)
 
 
-def _matched(name: str, groups: list[_Group]) -> tuple[_Group, ...]:
-    """The groups of which a name matches a pattern."""
-    return tuple(
-        group for group in groups if any(matches(source, name) for source in group)
-    )
+def _matched(name: str, sources: list[str]) -> tuple[str, ...]:
+    """The patterns that a name matches."""
+    return tuple(source for source in sources if matches(source, name))
 
 
 def _any_of(strings: list[String]) -> list[Expression]:
@@ -311,24 +306,3 @@ def _any_of(strings: list[String]) -> list[Expression]:
     if len(parts) == 1:
         return parts[0]
     return [Group(OR, tuple(Group(AND, tuple(each)) for each in parts))]
-
-
-def _names(
-    base: list[Expression], matched: tuple[_Group, ...], groups: list[_Group]
-) -> list[Expression]:
-    """The parts of an intersection for the names that match a pattern of each of these
-    groups, and no other."""
-    parts = base
-    if not parts and not matched:
-        # A pattern's expression is a string already.
-        parts = [ANY_STRING]
-    for group in matched:
-        if len(group) == 1:
-            parts = both_patterns(parts, group)
-        else:
-            strings = [String(patterns=frozenset({source})) for source in group]
-            parts = [*parts, *_any_of(strings)]
-    for group in groups:
-        if group not in matched:
-            parts = [*parts, *(Opposite(also_pattern(source)) for source in group)]
-    return parts

@@ -84,14 +84,12 @@ def nesting(rules: RuleSet) -> int:
     pending: list[tuple[Symbol, int]] = [(rules.start, 1)]
     while pending:
         symbol, depth = pending.pop()
-        inner: list[Symbol] = []
         match symbol:
             case Repeated():
-                inner += symbol.symbols
-            case Reference():
-                if symbol.rule not in seen:
-                    seen.add(symbol.rule)
-                    inner += rules.rules[symbol.rule].symbols()
+                inner = [*symbol.symbols]
+            case Reference(name) if name not in seen:
+                seen.add(name)
+                inner = rules.rules[name].symbols()
             case _:
                 continue
         deepest = max(deepest, depth)
