@@ -27,7 +27,7 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
     Opposite,
 )
 from guided_plugin.grammar.llguidance.lark.members import NAMED, Member, any_order
-from guided_plugin.grammar.llguidance.lark.patterns import also_pattern, matches
+from guided_plugin.grammar.llguidance.lark.patterns import matches, pattern
 from guided_plugin.grammar.llguidance.lark.reach import known_of_string
 from guided_plugin.grammar.llguidance.lark.rules import (
     Repeated,
@@ -38,7 +38,6 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     ANY_STRING,
     COLON,
     COMMA,
-    both_patterns,
     empty_terminal,
     excluding,
     key_text,
@@ -204,10 +203,10 @@ class _Writer:
             if self.algebra.empty(value):
                 continue
             listed = [name for name, found in matched_by.items() if found == patterns]
-            parts = base or ([] if patterns else [ANY_STRING])
-            parts = both_patterns(parts, patterns)
+            # One part at least says what literals are.
+            parts = [*base, *map(pattern, patterns)] or [ANY_STRING]
             refused = [source for source in sources if source not in patterns]
-            parts = [*parts, *(Opposite(also_pattern(source)) for source in refused)]
+            parts += [Opposite(pattern(source)) for source in refused]
             names = Group(AND, (*parts, *excluding(listed)))
             if empty_terminal(names):
                 continue

@@ -45,7 +45,6 @@ from guided_plugin.spec.ecma import (
 )
 from guided_plugin.spec.formats import FORMATS, LENGTHS
 from guided_plugin.spec.languages import (
-    ANYTHING,
     flat,
     searched,
     times,
@@ -62,10 +61,6 @@ _RAW: Ranges = ((32, 33), (35, 91), (93, 0xD7FF), (0xE000, MAX_CODE))
 _RAW_CLASS = r'[^"\\\x00-\x1F]'
 NOTHING = r"[^\x00-\U0010FFFF]"
 """What no character is."""
-_ANY_BYTES = Group(THEN, (Opposite(Regex(NOTHING)),))
-"""Whatever comes, ill-formed texts included: llguidance sees at once that nothing more
-is asked for."""
-
 ANY_CHARACTER = rf'(?:{_RAW_CLASS}|\\["\\bfnrt]|\\u00(?:0[0-7bef]|1[0-9a-f]))'
 """One character of a JSON string, in one spelling."""
 
@@ -104,25 +99,6 @@ def _bytes(source: object, found: object) -> int:
 def pattern(source: str) -> Expression:
     """The string literals in whose text a pattern is found."""
     return _quoted_term(searched(source))
-
-
-@remembered(_bytes)
-def also_pattern(source: str) -> Expression:
-    """The same for a part, or an opposite, where another part of the intersection takes
-    literals only.
-
-    Behind what the pattern looks for it takes any bytes. With any *string* there,
-    llguidance would have to go through all states of the other parts to prove that the
-    opposite of it leaves no text.
-    """
-    terms: list[Expression] = []
-    for option in _options(searched(source)):
-        loose = _loose(option, _quoted)
-        if loose:
-            terms.append(Group(THEN, (Regex('"'), *loose)))
-        else:
-            terms.append(_quoted_term(option))
-    return terms[0] if len(terms) == 1 else Group(OR, tuple(terms))
 
 
 @remembered(_bytes)
@@ -213,9 +189,7 @@ def _term(node: Node, leaf: Leaf) -> Expression:
         case Alternation(parts):
             operator = OR
         case Not(part):
-            # It always is a part of an intersection.
-            loose = _loose(part, leaf) or (_term(part, leaf),)
-            return Opposite(Group(THEN, loose))
+            return Opposite(_term(part, leaf))
         case _:
             operator = THEN
             parts = tuple(flat(node))
@@ -226,16 +200,6 @@ def _plain(node: Node, leaf: Leaf, quote: str = "") -> Regex:
     """A plain tree as a regular expression."""
     source = f"{quote}(?:{_text(node, leaf)}){quote}"
     return Regex(source, _has_nothing(node, leaf))
-
-
-def _loose(node: Node, leaf: Leaf) -> tuple[Expression, ...]:
-    """A tree after which a text may go on in any way, as parts of which the last takes
-    any bytes; empty for others."""
-    parts = flat(node)
-    if parts[-1:] != [ANYTHING]:
-        return ()
-    before = Sequence(tuple(parts[:-1]))
-    return (_term(before, leaf), _ANY_BYTES)
 
 
 def _is_plain(node: Node) -> bool:

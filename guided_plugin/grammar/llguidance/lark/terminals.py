@@ -17,7 +17,7 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
     Texts,
     may_be_empty,
 )
-from guided_plugin.grammar.llguidance.lark.patterns import also_pattern, pattern
+from guided_plugin.grammar.llguidance.lark.patterns import pattern
 from guided_plugin.grammar.llguidance.lark.rules import Text
 from guided_plugin.spec.languages import times
 
@@ -52,19 +52,11 @@ def string_parts(string: String) -> list[Expression]:
     terms = [patterns.quoted_format(name) for name in sorted(string.formats)]
     if string.shortest or string.longest is not None:
         terms.append(_any_strings(string, patterns.ANY_CHARACTER))
-    terms = both_patterns(terms, sorted(string.patterns)) or [ANY_STRING]
-    terms += [Opposite(also_pattern(source)) for source in sorted(string.no_patterns)]
+    terms += map(pattern, sorted(string.patterns))
+    # One part at least says what literals are.
+    terms = terms or [ANY_STRING]
+    terms += [Opposite(pattern(source)) for source in sorted(string.no_patterns)]
     return terms + excluding(string.excluded)
-
-
-def both_patterns(
-    required: list[Expression], sources: Iterable[str]
-) -> list[Expression]:
-    """The parts of an intersection with those for some patterns. One part at least says
-    what literals are."""
-    for source in sources:
-        required = [*required, (also_pattern if required else pattern)(source)]
-    return required
 
 
 def excluding(texts: Iterable[str]) -> list[Expression]:
