@@ -253,13 +253,6 @@ class _Shown(reprlib.Repr):
         self.maxstring = 80
         self.maxother = 80
 
-    def repr_int(self, x: int, level: int) -> str:
-        return (
-            super().repr_int(x, level)
-            if abs(x) < 10**40
-            else "a number of over 40 digits"
-        )
-
     def repr1(self, x: object, level: int) -> str:
         try:
             return super().repr1(x, level)

@@ -7,7 +7,6 @@ entry-point group `guided_plugin`. A broken or disabled plugin is always named.
 from __future__ import annotations
 
 import importlib
-import traceback
 from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,18 +31,18 @@ T = TypeVar("T")
 
 
 def _hook(name: str, argument: str) -> Callable[[Plugins, Any], None]:
-    """A method that calls a hook with one call of pluggy. On failure alone the culprit
-    is looked for."""
+    """A method that calls a hook with one call of pluggy. A failure names the plugins
+    that implement it."""
 
     def call(self: Plugins, value: Any) -> None:
+        hook = getattr(self._manager.hook, name)
         try:
-            getattr(self._manager.hook, name)(**{argument: value})
+            hook(**{argument: value})
         except GuidedError:
             raise
         except Exception as error:
-            raise PluginError(
-                f"{name} failed: {error!r}", **_blame(self._culprit(name, error))
-            ) from error
+            names = ", ".join(one.plugin_name for one in hook.get_hookimpls())
+            raise PluginError(f"{name} failed: {error!r}", **_blame(names)) from error
 
     return call
 
@@ -172,17 +171,6 @@ class Plugins:
         if self.disabled:
             hint += "; disabled plugins: " + ", ".join(sorted(self.disabled))
         raise PluginError(f"no {what} named {name!r}", where=what, hint=hint)
-
-    def _culprit(self, hook: str, error: BaseException) -> str:
-        """The plugin in whose hook an exception arose: the outermost such frame of its
-        traceback."""
-        implementations = getattr(self._manager.hook, hook).get_hookimpls()
-        names = {
-            getattr(one.function, "__code__", None): one.plugin_name
-            for one in implementations
-        }
-        codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
-        return next((names[code] for code in codes if code in names), "unknown")
 
 
 _SETUP_HOOKS: tuple[str, ...] = (

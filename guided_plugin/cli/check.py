@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
@@ -16,7 +15,6 @@ from guided_plugin.cli.loading import (
     load_specs,
     load_vocabulary,
     name_of,
-    read_once,
     read_text,
 )
 from guided_plugin.cli.results import (
@@ -62,12 +60,6 @@ def check(
     ] = None,
     whitespace: Layout = None,
     open_objects: Open = False,
-    close: Annotated[
-        bool,
-        typer.Option(
-            "--close", help="With close_before_length; warn if it can't work."
-        ),
-    ] = False,
     json_output: JsonOutput = False,
     sarif: Annotated[
         bool, typer.Option("--sarif", help="Print the problems as SARIF 2.1.0.")
@@ -80,7 +72,6 @@ def check(
     The exit code is 1 if a spec is bad or refused, or an instance does not match, and 2
     if a file can't be read.
     """
-    read_once([*spec_files, *(instance or [])])
     instances = [(name_of(path), read_text(path)) for path in instance or []]
     loaded = [
         one
@@ -107,7 +98,7 @@ def check(
                 if isinstance(spec, GuidedError)
                 else check_spec(
                     compiler,
-                    replace(spec, close_before_length=True) if close else spec,
+                    spec,
                     instances,
                     warnings=left_behind(spec.document()) if place.tool else (),
                 ),

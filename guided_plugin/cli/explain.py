@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guided_plugin.cli.loading import (
-    InputError,
-    load_spec,
-    load_vocabulary,
-    read_once,
-    read_text,
-)
+from guided_plugin.cli.loading import load_spec, load_vocabulary
 from guided_plugin.cli.results import (
     JsonOutput,
     Layout,
@@ -35,12 +29,7 @@ def explain(
         Path, typer.Argument(help="A spec, as for `check`; -: stdin.")
     ],
     tokenizer: Tokenizer = MODEL_DIR,
-    text: Annotated[
-        str | None, typer.Option(help="The output so far, exactly.")
-    ] = None,
-    text_file: Annotated[
-        Path | None, typer.Option(help="The same from a file; -: stdin.")
-    ] = None,
+    text: Annotated[str, typer.Option(help="The output so far, exactly.")] = "",
     whitespace: Layout = None,
     open_objects: Open = False,
     json_output: JsonOutput = False,
@@ -50,17 +39,13 @@ def explain(
 
     The exit code is 1 if the text is refused.
     """
-    if text is not None and text_file is not None:
-        raise InputError("give only one of --text and --text-file")
-    read_once([spec_file, *([text_file] if text_file else [])])
     spec = load_spec(spec_file, whitespace=whitespace, open_objects=open_objects)
-    written = read_text(text_file) if text_file is not None else text or ""
     with working("compiling"):
         from guided_plugin.compiling.compiler import GrammarCompiler
         from guided_plugin.diagnose.explain import explain_output
 
         compiler = GrammarCompiler(load_vocabulary(tokenizer))
-        found = explain_output(compiler, spec, written)
+        found = explain_output(compiler, spec, text)
     if json_output:
         print_json(found.to_dict())
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from guided_plugin.grammar.vocabulary import Vocabulary
     from guided_plugin.spec import OutputSpec
 
-_TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 GRAMMARS = {".ebnf": "ebnf", ".gbnf": "ebnf", ".lark": "lark"}
 _STANDARD_INPUT = Path("-")
 
@@ -46,16 +44,6 @@ def name_of(path: Path) -> str:
     """What messages call a file. `-` is the standard input; a file of that name is
     `./-`."""
     return "standard input" if path == _STANDARD_INPUT else str(path)
-
-
-def read_once(paths: Iterable[Path]) -> None:
-    """Refuse a command line that names the standard input twice."""
-    if sum(path == _STANDARD_INPUT for path in paths) > 1:
-        raise InputError(
-            "can be read only once",
-            where="standard input",
-            hint="give the others as files",
-        )
 
 
 def read_text(path: Path) -> str:
@@ -175,9 +163,6 @@ def load_tokenizer(directory: Path) -> Any:
         what = "is not a folder"
         hint = "give the folder with tokenizer.json"
         raise InputError(what, where=str(directory), hint=hint)
-    if not any(path for files in _TOKENIZER_FILES for path in directory.glob(files)):
-        hint = "no tokenizer.json in it"
-        raise InputError("contains no tokenizer", where=str(directory), hint=hint)
     from transformers import AutoTokenizer
     from transformers.utils import logging
 

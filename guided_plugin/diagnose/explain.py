@@ -10,9 +10,6 @@ from guided_plugin.diagnose.position import Position, Refusal, bounds_of
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.spec import OutputSpec, check_is_spec
 
-_MANY_SPACES = 12
-"""Whitespace that is noted; indented JSON has fewer in most places. Chosen, not
-measured."""
 _MANY_DIGITS = 12
 """Digits that are noted; few numbers that people write have as many. Chosen, not
 measured."""
@@ -123,16 +120,5 @@ def _notes(spec: OutputSpec, text: str, characters: list[str]) -> list[str]:
         notes.append(
             f"{digits} digits, and more are allowed: 'minimum' and 'maximum' bound those of an integer, "
             "'multipleOf' those of a fraction"
-        )
-    spaces = len(text) - len(text.rstrip(" \t\r\n"))
-    if (
-        spec.is_json
-        and spec.layout == "flexible"
-        and spaces >= _MANY_SPACES
-        and " " in characters
-    ):
-        notes.append(
-            f"{spaces} characters of whitespace, and more are allowed: whitespace is 'flexible'; "
-            "with 'compact' there is none between JSON's parts, with 'spaced' one space"
         )
     return notes

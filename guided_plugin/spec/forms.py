@@ -31,14 +31,18 @@ SETTLED = ("whitespace", "strict", "close_before_length", *BOUNDS)
 """Options that the configuration decides where a request does not say."""
 OPTIONS = (*SETTLED, "backend", "stop_token_ids", "start_after")
 
+_NAMED: dict[str, Kind] = {**{kind: kind for kind in KINDS}, "json": "json_schema"}
+"""The keys that hold a constraint; `json` is vLLM's."""
 _VLLM_KEYS = (
     "whitespace_pattern",
     "disable_any_whitespace",
     "disable_additional_properties",
+    # its own bookkeeping, which says nothing about the output
+    "_backend",
+    "_backend_was_auto",
+    "disable_fallback",
 )
-_VLLM_INTERNAL = ("_backend", "_backend_was_auto", "disable_fallback")
-"""vLLM's own bookkeeping inside `structured_outputs`; it says nothing about the
-output."""
+_OF_SCHEMAS = {"properties", "$ref", "items", "enum", "anyOf", "oneOf", "allOf"}
 _RESPONSE_TYPES = (
     "text",
     "json_object",
@@ -95,7 +99,7 @@ def read(obj: Any) -> Form | None:
     options = {name: form.pop(name) for name in OPTIONS if name in form}
     kind = form.get("type")
     if isinstance(kind, str) and (
-        kind in _RESPONSE_TYPES or form.keys().isdisjoint({*KINDS, "json"})
+        kind in _RESPONSE_TYPES or form.keys().isdisjoint(_NAMED)
     ):
         return _typed(kind, form, options)
     return _keyed(form, options)
@@ -142,9 +146,8 @@ def _typed(kind: str, form: Mapping[str, Any], options: dict[str, Any]) -> Form 
         )
         return Form("json_schema", form["schema"], options, "schema")
     if kind not in _RESPONSE_TYPES:
-        of_schema = form.keys() & {"properties", "items", "enum", "$defs", "required"}
         hint = did_you_mean(kind, _RESPONSE_TYPES)
-        if of_schema or kind in ("object", "array", "string"):
+        if form.keys() & _OF_SCHEMAS or kind in ("object", "array", "string"):
             hint = _PASSED
         raise SpecError(
             f"unknown response format {shown(kind)}", where="type", hint=hint
@@ -201,42 +204,23 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any]) -> Form:
     the constraint."""
     # `json_object: false` is vLLM's way to leave it out; false as a schema is a schema.
     absent = {"json_object"} if form.get("json_object") is False else set()
-    named = [key for key in (*KINDS, "json") if key in form and key not in absent]
+    named = [key for key in _NAMED if key in form and key not in absent]
     if len(named) != 1:
-        hint = "give exactly one of " + ", ".join(KINDS)
         what = f"more than one constraint: {', '.join(named)}"
+        hint = "give exactly one of " + ", ".join(KINDS)
         if not named:
             what = "no constraint"
-            if absent:
-                way_out = "write true for any JSON object, give another constraint, or leave it out"
-                raise _not_true(False, way_out)
-            name = next(
-                (key for key in form if key not in (*_VLLM_KEYS, *_VLLM_INTERNAL)), ""
-            )
-            if form.keys() & {
-                "properties",
-                "$ref",
-                "items",
-                "enum",
-                "anyOf",
-                "oneOf",
-                "allOf",
-            }:
+            name = next((key for key in form if key not in _VLLM_KEYS), "")
+            if form.keys() & _OF_SCHEMAS:
                 hint = _PASSED
             elif name:
                 # as vLLM's requests had it before 0.12
-                meant = name.removeprefix("guided_")
-                hint = did_you_mean(meant, (*KINDS, "json"))
+                hint = did_you_mean(name.removeprefix("guided_"), _NAMED)
         raise SpecError(what, where=WHOLE, hint=hint)
-    known = (*KINDS, "json", "syntax", *_VLLM_KEYS)
-    for name in form:
-        if name not in (*known, *_VLLM_INTERNAL):
-            hint = did_you_mean(name, (*known, *OPTIONS))
-            raise SpecError(f"unknown key {shown(name)}", where=name, hint=hint)
+    _check_keys(form, (*_NAMED, "syntax", *_VLLM_KEYS), named[0])
     value = form[named[0]]
     place = named[0]
-    # None: vLLM's `json`
-    kind = next((kind for kind in KINDS if kind == named[0]), None)
+    kind = _NAMED[place]
     if "whitespace_pattern" in form:
         where = "whitespace_pattern"
         allowed = whitespace_of(form["whitespace_pattern"], where)
@@ -255,21 +239,19 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any]) -> Form:
         # vLLM puts EBNF and Lark under one key; only EBNF defines rules with `::=`.
         guess = "ebnf" if not isinstance(value, str) or "::=" in value else "lark"
         return Form(
-            "grammar", value, {**options, "syntax": form.get("syntax") or guess}, place
+            kind, value, {**options, "syntax": form.get("syntax") or guess}, place
         )
     if "syntax" in form:
         raise SpecError(
-            f"applies to a grammar, not to a {named[0]}",
+            f"applies to a grammar, not to a {place}",
             where="syntax",
             hint="leave it out",
         )
     if kind == "json_schema":
         return _schema(value, options, place)
-    if kind == "json_object":
-        if value is not True:
-            raise _not_true(value, 'a schema is passed as {"json_schema": {...}}')
-        return Form("json_object", None, options, place)
-    return Form(kind or "json_schema", value, options, place)
+    if kind == "json_object" and value is not True:
+        raise _not_true(value, 'a schema is passed as {"json_schema": {...}}')
+    return Form(kind, value, options, place)
 
 
 def _not_true(value: Any, hint: str) -> SpecError:

@@ -439,6 +439,8 @@ def unpacked(text: str, room: int | None = None, salt: str | None = None) -> Out
 def _packed(spec: OutputSpec) -> str:
     options = asdict(spec)
     text: str = options.pop("text")
+    if spec.start_after is not None:
+        options["start_after"] = written(spec.start_after)
     return f"{json.dumps(options)}\0{text}"
 
 

@@ -82,28 +82,23 @@ def written(found: tuple[Trigger, ...]) -> Any:
 
 
 def _is_one(value: Any) -> bool:
-    """Whether it is one alternative: ids, a text, a mapping, or what a `Trigger`
-    becomes as plain data."""
+    """Whether it is one alternative: ids, a text, a mapping or a `Trigger`."""
     if isinstance(value, str | int | Mapping | Trigger):
         return True
     if not isinstance(value, list | tuple) or not value:
         return False
-    return isinstance(value[0], int) or (len(value) == 2 and isinstance(value[1], bool))
+    return isinstance(value[0], int)
 
 
 def _trigger(value: Any) -> Trigger:
     kept: Any = False
-    if isinstance(value, Mapping):
+    if isinstance(value, Trigger):
+        value, kept = value
+    elif isinstance(value, Mapping):
         unknown = value.keys() - {"text", "tokens", "kept"}
         if unknown or ("text" in value) == ("tokens" in value):
             raise SpecError(f"can't be {shown(dict(value))}", where=_WHERE, hint=_HINT)
         value, kept = value.get("text", value.get("tokens")), value.get("kept", False)
-    elif (
-        isinstance(value, list | tuple)
-        and len(value) == 2
-        and isinstance(value[1], bool)
-    ):
-        value, kept = value
     if not isinstance(kept, bool):
         raise SpecError(
             f"kept must be true or false, not {shown(kept)}", where=_WHERE, hint=_HINT

@@ -99,9 +99,6 @@ def test_folders_of_tokenizers_are_named(run, write, tmp_path):
     folder.mkdir()
     tokenizer = ("check", spec, "--tokenizer")
     run(*tokenizer, missing).is_error(2, f"{missing}: is not a folder")
-    run(*tokenizer, folder).is_error(
-        2, f"{folder}: contains no tokenizer (no tokenizer.json in it)"
-    )
     write("some/tokenizer.json", "{")
     run(*tokenizer, folder).is_error(
         2, f"{folder}: contains no tokenizer that transformers can load: "

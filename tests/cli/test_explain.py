@@ -1,5 +1,7 @@
 """`guided-plugin explain`."""
 
+import json
+
 from command_line import PERSON
 
 
@@ -21,24 +23,17 @@ def test_explain(run, write):
     assert found["flexible"]["characters"] == r"'\n' '\r' ' ' ,"
 
 
-def test_explain_as_json_and_standard_input(run, write, standard_input):
-    standard_input('{"name":"é","on":1}'.encode())
-    options = ("--json", "--whitespace", "compact")
-    result = run("explain", write("s.json", PERSON), "--text-file", "-", *options)
+def test_explain_as_json_and_standard_input(run, standard_input):
+    standard_input(json.dumps(PERSON).encode())
+    options = ("--json", "--whitespace", "compact", "--text", '{"name":"é","on":1}')
+    result = run("explain", "-", *options)
     assert result.code == 1
     found = result.json
     assert (found["ok"], found["refused"]["position"]) == (False, 17)
     assert found["characters"] == ["f", "t"]
 
 
-def test_options_that_do_not_go_together(run, write):
-    spec = write("s.json", PERSON)
-    run("explain", spec, "--text", "a", "--text-file", spec).is_error(
-        2, "only one of --text and --text-file"
-    )
-    run("explain", "-", "--text-file", "-").is_error(
-        2, "standard input: can be read only once"
-    )
+def test_a_spec_that_allows_nothing(run, write):
     run("explain", write("no.json", False), "--text", "a").is_error(
         1, "allows no output"
     )

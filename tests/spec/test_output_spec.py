@@ -103,7 +103,7 @@ def test_what_is_wrong_is_said_with_place_and_way_out(make, arguments, options, 
 
 @pytest.mark.parametrize("name", [*BOUNDS, "stop_token_ids", "start_after", 5**9])
 def test_a_number_that_python_does_not_write_is_refused(name):
-    with pytest.raises(SpecError, match=r"a number of over 40 digits|has the key"):
+    with pytest.raises(SpecError, match=r"<int>|has the key"):
         OutputSpec.parse({"regex": "a", name: 10**5000})
 
 
