@@ -120,9 +120,8 @@ class _Helper:
         return Answer(result, _data_bytes() - self._settled > self._allowed // 2)
 
     def _prepared(self, backend: str, spec: OutputSpec) -> Prepared | GuidedError:
-        where = f"backend {backend!r}"
         try:
-            made = self._chooser.prepare(backend, spec)
+            return self._chooser.prepare(backend, spec)
         except GuidedError as error:
             return error
         except MemoryError:
@@ -131,18 +130,6 @@ class _Helper:
             return CompileLimitError(
                 f"is nested too deep for {backend}", where=spec.kind, hint="flatten it"
             )
-        except Exception as error:
-            return PluginError(f"failed: {error!r}", where=where)
-        if not isinstance(made, Prepared):
-            return PluginError(
-                f"prepare() returned {type(made).__name__}, not Prepared", where=where
-            )
-        if type(made.payload) not in (bytes, str, type(None)):
-            what = f"prepare() returned a payload of {type(made.payload).__name__}"
-            return PluginError(
-                what, where=where, hint="a payload is bytes, str or None"
-            )
-        return made
 
 
 def _limit(allowed: int, seconds: float) -> None:

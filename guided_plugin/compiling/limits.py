@@ -131,30 +131,21 @@ def check_limits(spec: OutputSpec, config: GuidedConfig) -> None:
 
 def _check(spec: OutputSpec, config: GuidedConfig) -> None:
     size = len(spec.text.encode(errors="surrogatepass"))
-    if size > config.max_spec_bytes:
-        raise _over(
-            "a spec", size, "bytes", "max_spec_bytes", config.max_spec_bytes, spec.kind
-        )
+    _bound("a spec", size, " bytes", "max_spec_bytes", config, spec.kind)
     for name in BOUNDS:
-        if (bound := getattr(spec, name) or 0) > config.max_repetition:
-            raise _over(name, bound, "", "max_repetition", config.max_repetition, name)
+        _bound(name, getattr(spec, name) or 0, "", "max_repetition", config, name)
     if spec.kind in ("regex", "grammar"):
         _check_pattern(spec.text, config, spec.kind)
     elif spec.kind != "json_object":
         document = spec.document()
         nodes, is_deeper = _measured(document, config.max_spec_depth)
-        if nodes > config.max_nodes:
-            raise _over(
-                "a spec", nodes, "JSON values", "max_nodes", config.max_nodes, spec.kind
-            )
+        _bound("a spec", nodes, " JSON values", "max_nodes", config, spec.kind)
         if is_deeper:
             raise _too_deep("is", config, spec.kind)
-        schemas: Iterable[tuple[str, Any]] = ()
-        if spec.kind == "json_schema":
-            schemas = [("", document)]
-        elif spec.kind == "structural_tag":
+        schemas: Iterable[tuple[str, Any]] = [("#", document)]
+        if spec.kind == "structural_tag":
             schemas = schemas_of_tag(document)
-        for place, schema in schemas:
+        for place, schema in schemas if spec.kind != "choice" else ():
             for path, node in walk(schema):
                 if isinstance(node, dict):
                     _check_schema(node, config, place, path)
@@ -252,11 +243,9 @@ def _check_pattern(source: str, config: GuidedConfig, where: str) -> None:
     if depth > config.max_spec_depth:
         raise _too_deep("has brackets", config, where)
     # A pattern that is as long as its text repeats nothing, and its length was checked.
-    if size > max(config.max_repetition, len(source)):
+    if size > len(source):
         what = "a pattern, with its repetitions written out,"
-        raise _over(
-            what, size, "characters", "max_repetition", config.max_repetition, where
-        )
+        _bound(what, size, " characters", "max_repetition", config, where)
 
 
 def _measured(document: Any, depth: int) -> tuple[int, bool]:
@@ -288,19 +277,14 @@ def _check_schema(
     path: tuple[str | int, ...],
 ) -> None:
     for key, value in node.items():
-        where = _where(place, *path, key)
-        if key in _LENGTHS and value > config.max_repetition:
-            what = f"`{key}`"
-            raise _over(what, value, "", "max_repetition", config.max_repetition, where)
+        where = place + pointer((*path, key))[1:]
+        if key in _LENGTHS:
+            _bound(f"`{key}`", value, "", "max_repetition", config, where)
         if key == "pattern":
             _check_pattern(value, config, where)
         if key == "patternProperties":
             for source in value:
-                _check_pattern(source, config, _where(place, *path, key, source))
-
-
-def _where(place: str, *path: str | int) -> str:
-    return place + pointer(path).removeprefix("#" if place else "")
+                _check_pattern(source, config, where + pointer([source])[1:])
 
 
 def _is_small_schema(document: Any) -> bool:
@@ -342,13 +326,16 @@ def _too_deep(what: str, config: GuidedConfig, where: str) -> CompileLimitError:
     )
 
 
-def _over(
-    what: str, size: float, unit: str, option: str, limit: int, where: str
-) -> CompileLimitError:
-    # Hundreds of digits would tell no more than that the number is large.
-    shown = f"{size}" if size < _MANY else "more than 10^18"
-    return CompileLimitError(
-        f"{what} of {shown} {unit}".rstrip() + f" is over the limit of {limit}",
-        where=where,
-        hint=f"make it smaller, or raise {option}",
-    )
+def _bound(
+    what: str, size: float, unit: str, option: str, config: GuidedConfig, where: str
+) -> None:
+    """Refuse what is larger than an option."""
+    limit = getattr(config, option)
+    if size > limit:
+        # Hundreds of digits would tell no more than that the number is large.
+        shown = f"{size}" if size < _MANY else "more than 10^18"
+        raise CompileLimitError(
+            f"{what} of {shown}{unit} is over the limit of {limit}",
+            where=where,
+            hint=f"make it smaller, or raise {option}",
+        )

@@ -156,12 +156,11 @@ def keyword_uses(
     for kinds that have no schema."""
     if spec.kind not in ("json_schema", "structural_tag"):
         return None
-    found = []
-    for place, schema in schemas_of(spec):
-        for use in _uses(spec, schema, compiler):
-            where = place + use.where.removeprefix("#" if place else "")
-            found.append(replace(use, where=where))
-    return tuple(found)
+    return tuple(
+        replace(use, where=place + use.where[1:])
+        for place, schema in schemas_of(spec)
+        for use in _uses(spec, schema, compiler)
+    )
 
 
 def _uses(

@@ -213,6 +213,10 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any]) -> Form:
             name = next((key for key in form if key not in _VLLM_KEYS), "")
             if form.keys() & _OF_SCHEMAS:
                 hint = _PASSED
+            elif absent:
+                raise _not_true(
+                    False, "write true for any JSON object, or leave it out"
+                )
             elif name:
                 # as vLLM's requests had it before 0.12
                 hint = did_you_mean(name.removeprefix("guided_"), _NAMED)

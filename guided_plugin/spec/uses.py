@@ -47,7 +47,7 @@ def left_out(schemas: Iterable[Any], keywords: Collection[str]) -> tuple[str, ..
 def schemas_of(spec: OutputSpec) -> Iterator[tuple[str, Any]]:
     """The schemas of a spec with their places."""
     if spec.kind == "json_schema":
-        yield "", spec.document()
+        yield "#", spec.document()
     elif spec.kind == "structural_tag":
         for place, schema in schemas_of_tag(spec.document()):
             if place.endswith(("/json_schema", "/schema")):
@@ -57,14 +57,10 @@ def schemas_of(spec: OutputSpec) -> Iterator[tuple[str, Any]]:
 def misspelt(spec: OutputSpec) -> tuple[str, ...]:
     """A warning for each keyword in the schemas of a spec that looks like one and is
     none."""
-    found = (
-        (place, said)
+    return tuple(
+        printable(place + said[1:])
         for place, one in schemas_of(spec)
         for said in misspelt_keywords(one)
-    )
-    return tuple(
-        printable(place + said.removeprefix("#" if place else ""))
-        for place, said in found
     )
 
 

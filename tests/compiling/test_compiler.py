@@ -292,7 +292,7 @@ def test_the_first_that_refuses_gives_the_error_its_kind_and_place(
     with pytest.raises(GrammarError) as caught:
         compiler.compile(A)
     assert type(caught.value) is kind
-    assert str(caught.value) == "here: took too long; two: not mine (smaller)"
+    assert str(caught.value) == "here: took too long (smaller)"
 
 
 @pytest.mark.parametrize(

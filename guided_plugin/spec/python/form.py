@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from guided_plugin.errors import SpecError, printable
+from guided_plugin.errors import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,10 @@ def is_python(of: Any) -> bool:
 def form_of(of: Any, *, texts: bool = True) -> PythonForm:
     """What a type asks for. `texts`: an `Enum` or `Literal` of texts is these texts,
     not JSON. Raises SpecError."""
-    name = _name_of(of)
-    try:
-        from guided_plugin.spec.python.types import JsonType
-    except ImportError as error:
-        what = f"types are read by pydantic, which cannot be imported: {error}"
-        raise SpecError(what, where=name, hint="pip install pydantic") from None
-    made = JsonType(of, name)
+    # it takes a tenth of a second, and few processes need it
+    from guided_plugin.spec.python.types import JsonType
+
+    made = JsonType(of, _name_of(of))
     if texts and made.texts:
         return PythonForm("choice", made.texts, made.read_text)
     return PythonForm("json_schema", made.schema, made.read)
