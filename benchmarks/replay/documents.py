@@ -204,7 +204,7 @@ class Documents:
             at += len(new)
             passes += 1
             if learnt is None:
-                offered = self._offers.after(request, self._drafts)
+                offered = self._offers.after(request.matcher, self._drafts)
             else:
                 offered = learnt.look(0, request).tokens
         return passes

@@ -47,9 +47,6 @@ class Matcher:
             self.history.append(longer)
         return fits
 
-    def rollback(self, tokens: int) -> None:
-        del self.history[len(self.history) - tokens :]
-
     def fork(self) -> "Matcher":
         twin = Matcher(self.texts, self.ids, self.tokens)
         twin.stops, twin.history = self.stops, list(self.history)

@@ -122,8 +122,7 @@ class Matcher(Protocol):
     is true; `looked(long)` tells how that went, and after two long looks in a row
     `forces` is false; `fits(tokens) -> bool` whether these tokens may, asked in every
     step. `shared` is what a call locks that others wait for; `give_up_shared()` returns
-    it, and matchers started later don't have it. None raises. `mark()` is called where
-    `rollback` will go back to, before the tokens that it takes back.
+    it, and matchers started later don't have it. None raises.
     """
 
     def accept(self, token: int) -> bool:
@@ -132,9 +131,6 @@ class Matcher(Protocol):
     def accept_text(self, text: bytes) -> bool:
         """Move past bytes, whatever tokens they come in; False, and no move, when they
         don't fit."""
-
-    def rollback(self, tokens: int) -> None:
-        """Take the last tokens back."""
 
     def fork(self) -> Matcher:
         """An independent matcher in the same position."""
@@ -151,11 +147,9 @@ class OutputClosing(Protocol):
     """With fewer tokens than this, masks are those of the grammar."""
     led: int
     """Tokens that had to be those of an ending."""
-    mark: Any
-    """What `go_back` needs."""
 
-    def go_back(self, mark: Any) -> None:
-        """Be as it was at a mark."""
+    def copy(self) -> OutputClosing:
+        """The same, for a place to which its output may go back."""
 
     def restrict(
         self, matcher: Any, count: int, tokens: Sequence[int], row: MaskArray

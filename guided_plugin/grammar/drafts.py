@@ -1,5 +1,5 @@
 """Masks after drafts: requests walk along the drafts of a step, get a mask at each
-place, and go back.
+place, and take up the copy of their matcher that was made before.
 
 A draft is taken only if the mask before it allows it, so no matcher has to refuse one.
 Depends on the table.
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from guided_plugin.errors import BudgetError, GuidedError, RequestError
-from guided_plugin.grammar.base import MaskArray
+from guided_plugin.grammar.base import MaskArray, Matcher, OutputClosing
 from guided_plugin.grammar.batches import RunningRequest
 from guided_plugin.grammar.request_state import StateMark
 from guided_plugin.grammar.table import GrammarTable
@@ -45,10 +44,9 @@ class _Origin:
     """What a request goes back to."""
 
     request: RunningRequest
+    matcher: Matcher
     mark: StateMark
-    accepted: int
-    """Tokens that its matcher had taken."""
-    closing: Any
+    closing: OutputClosing | None
     """What was known of its end."""
 
 
@@ -89,11 +87,17 @@ class _Walk:
             self._keep_failures(BudgetError)
             filled += len(ahead)
             ahead = [i for i in ahead if i in self._origins]
-        table.failures = self._failures
+        table.failures = [*self._failures, *table.failures]
         table.led = led
         table.tokens_led = tokens_led
-        for i, origin in self._origins.items():
-            self._go_back(self._slots[i], origin)
+        for origin in self._origins.values():
+            request = origin.request
+            request.matcher = origin.matcher
+            request.closing = origin.closing
+            request.state.go_back(origin.mark)
+            request.error = None
+        if self._origins:
+            table.regroup()
         return filled
 
     def _moves(self, i: int, place: int, token: int) -> bool:
@@ -108,59 +112,29 @@ class _Walk:
             self._mask[(place + 1) * count + i :: count] = self._table.stop_row(request)
             return False
         if i not in self._origins:
-            closing = request.closing and request.closing.mark
-            self._origins[i] = _Origin(
-                request, state.mark(), len(state.constrained()), closing
-            )
-            mark = getattr(request.matcher, "mark", None)
-            if mark is not None:
-                mark()
+            closing = request.closing and request.closing.copy()
+            try:
+                matcher = request.matcher.fork()
+            except Exception as error:
+                what = f"its backend could not copy a matcher: {error}"
+                self._table.fail(self._slots[i], RequestError(what))
+                return self._moves(i, place, token)
+            self._origins[i] = _Origin(request, matcher, state.mark(), closing)
         return True
 
     def _keep_failures(self, kind: type[GuidedError] = GuidedError) -> None:
         """Keep failures on the way: a matcher that refuses what its mask allows can't
-        be trusted, and one whose call was abandoned can't go back. Forget those of
-        other kinds: one that has no mask may never come there."""
+        be trusted, nor one whose call was abandoned. Forget those of other kinds: one
+        that has no mask may never come there."""
         failures = self._table.failures
         self._table.failures = []
         for slot, error in failures:
             if isinstance(error, kind):
                 self._failures.append((slot, error))
-                origin = self._origins.pop(self._slots.index(slot))
-                state = origin.request.state
-                state.go_back(origin.mark)
-                state.fail()
-
-    def _go_back(self, slot: int, origin: _Origin) -> None:
-        request = origin.request
-        before = request.state.phase
-        moves = len(request.state.constrained()) - origin.accepted
-        request.state.go_back(origin.mark)
-        if request.closing is not None:
-            request.closing.go_back(origin.closing)
-        if request.state.phase is not before:
-            request.error = None
-            self._table.regroup()
-        if not moves:
-            return
-        try:
-            request.matcher.rollback(moves)
-        except Exception:
-            # Some grammars can't go back, nor can a matcher whose draft led to a dead
-            # end.
-            self._replay(slot, request)
-
-    def _replay(self, slot: int, request: RunningRequest) -> None:
-        error: GuidedError | None = None
-        try:
-            request.matcher, complete = request.replayed()
-            self._table.regroup()
-            if not complete:
-                error = self._table.renewals.replay(request)
-        except Exception as raised:
-            error = RequestError(f"its backend could not roll drafts back: {raised}")
-        if error is not None:
-            self._table.fail(slot, error)
+                origin = self._origins.pop(self._slots.index(slot), None)
+                if origin is not None:
+                    origin.request.state.go_back(origin.mark)
+                    origin.request.state.fail()
 
 
 def allows(row: MaskArray, token: int) -> bool:

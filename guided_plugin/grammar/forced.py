@@ -17,9 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from guided_plugin.grammar.batches import RunningRequest
 from guided_plugin.grammar.layout import SPACES
-from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest
 
@@ -86,19 +84,12 @@ class ForcedTokens:
         """The bytes that follow tokens."""
         self._spellings: Latest[bytes, _Spelling] = Latest(_MEMO_BYTES)
 
-    def after(self, request: RunningRequest, most: int) -> tuple[int, ...]:
-        """Up to `most` tokens that must follow those of a request; none where its
-        matcher can't tell.
+    def after(self, matcher: Any, most: int) -> tuple[int, ...]:
+        """Up to `most` tokens that must follow; none where a matcher can't tell.
 
         The last ones are left out where what may well come next could make other tokens
         of them. Stop tokens and control tokens are never among them.
         """
-        if request.state.phase is not Phase.ACTIVE:
-            return ()
-        return self.behind(request.matcher, most)
-
-    def behind(self, matcher: Any, most: int) -> tuple[int, ...]:
-        """The same of a matcher."""
         if not getattr(matcher, "forces", False):
             return ()
         begun = time.thread_time()
@@ -135,10 +126,9 @@ class ForcedTokens:
         spelling = self._spellings.get(text)
         if spelling is None:
             spelling = self._spelling(text)
-            ends = sum(
-                _END_BYTES + 8 * len(end.following) for end in spelling.open_ends
-            )
-            size = ENTRY_BYTES + 16 * len(text) + ends
+            size = ENTRY_BYTES + 16 * len(text)
+            for end in spelling.open_ends:
+                size += _END_BYTES + 8 * len(end.following)
             self._spellings.put(text, spelling, size)
         tokens = spelling.tokens
         if len(tokens) > most:

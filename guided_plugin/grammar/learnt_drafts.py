@@ -151,19 +151,15 @@ class LearntDrafts:
         outline = self._read(trace)
         matcher: Any = request.matcher
         if outline is None or not getattr(matcher, "forces", False):
-            return Found(self._forced.after(request, self._most))
+            return Found(self._forced.after(matcher, self._most))
         begun = time.thread_time()
         must: bytes = matcher.forced()
         followers = self._after(trace, outline.key)
         layouts = trace.layouts
         text = self._laid_out(matcher, outline, layouts, must)
-        source: Followers | Layouts | None = None
-        if len(text) > len(must):
-            source = layouts
-        named = b""
+        source: Followers | Layouts | None = layouts if len(text) > len(must) else None
         name = outline.rest_of(followers.likeliest)
-        if name:
-            named = self._run(matcher.fork(), outline, layouts, name)
+        named = self._run(matcher.fork(), outline, layouts, name) if name else b""
         # what came earlier was perhaps nested less deep
         if len(named) > len(text) and named.startswith(text):
             text = named
@@ -171,10 +167,7 @@ class LearntDrafts:
         tokens = self._forced.within(
             begun, matcher, text, self._most, guessed=layouts is not None
         )
-        learnt: list[Followers | Layouts] = [followers]
-        if layouts is not None:
-            learnt.append(layouts)
-        seen = tuple((one, one.likeliest) for one in learnt)
+        seen = tuple((one, one.likeliest) for one in (followers, layouts) if one)
         found = Found(tokens, source, seen)
         outline.found = found
         return found
@@ -187,11 +180,9 @@ class LearntDrafts:
     def _after(self, trace: _Trace, key: bytes) -> Followers:
         """What came after a name in outputs of the same spec and salt."""
         name = hash((trace.group, key))
-        known = self._followers.get(name)
-        if known is not None:
-            return known
         size = ENTRY_BYTES + _RECENT * _TEXT_BYTES
-        return self._followers.put(name, Followers(), size)
+        known = self._followers.get(name)
+        return known or self._followers.put(name, Followers(), size)
 
     def _trace(self, slot: int, request: RunningRequest) -> _Trace:
         trace = self._traces.get(slot)

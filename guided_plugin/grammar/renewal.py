@@ -86,15 +86,6 @@ class Renewals:
             return token >= 0 and bool(mask[0, token // 32] >> token % 32 & 1)
         return False
 
-    def replay(self, request: RunningRequest) -> GuidedError | None:
-        """Reach the position of a request whose new matcher refused one of its own
-        tokens."""
-        return self._renew(
-            request,
-            lambda matcher: True,
-            RequestError("its backend could not roll drafts back"),
-        )
-
     def refusal(self, request: RunningRequest, token: int) -> GuidedError:
         """Why a token is refused."""
         text = (

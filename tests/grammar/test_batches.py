@@ -317,7 +317,7 @@ def test_a_lark_grammar_that_is_ambiguous_inside_of_tokens_fails_alone():
     token = 0
     while not table.failures:
         shown(table, 0, 1)
-        assert ForcedTokens(vocabulary).after(table.requests[1], 7) == ()
+        assert ForcedTokens(vocabulary).after(table.requests[1].matcher, 7) == ()
         table.accept((0, 1), [token, token])
         token = 3 if token == 1 else 1
     assert table.phase(0) is Phase.ACTIVE

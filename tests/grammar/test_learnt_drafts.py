@@ -273,7 +273,7 @@ def test_what_is_known_of_a_place_is_what_its_own_grammar_says(seed):
         table = server.table(spec)
         for token in sampled(table, chance):
             found, recalled = server.step(table, [token])
-            must = server.forced.after(table.requests[0], MOST)
+            must = server.forced.after(table.requests[0].matcher, MOST)
             if recalled and found.tokens:
                 more = server.text(found.tokens).startswith(server.text(must))
                 assert found.tokens == must or (found.source is not None and more)

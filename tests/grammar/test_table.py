@@ -339,8 +339,8 @@ class Faulty(ScriptedBackend):
         refused = self.is_broken(place, [matcher])
         return token in (Z, END) and not refused
 
-    def goes_back(self, matcher):
-        self.check("back", [matcher])
+    def forks(self, matcher):
+        self.check("fork", [matcher])
 
     def fills(self, matchers):
         self.check("fill", matchers)
@@ -420,9 +420,8 @@ def test_slots_that_are_taken_or_empty():
 @pytest.mark.parametrize(
     ("broken", "says"),
     [
-        (["back"], ""),  # another matcher is brought there
-        (["back", "begin"], "could not roll drafts back"),
-        (["back", "refuse first"], "could not roll drafts back"),
+        ([], ""),
+        (["fork"], "could not copy a matcher: out of memory"),
         (["refuse later"], "breaks the grammar"),  # though its mask showed the draft
     ],
 )
@@ -434,7 +433,7 @@ def test_a_matcher_that_fails_along_drafts_fails_alone(broken, says):
     faulty.broken = broken
     faulty.culprit = "a"
     masks, others = masks_with_drafts(table, (0, 1), [[Z], []], alone=False)
-    after = {END} if "refuse later" in broken else {Z, END}
+    after = {END} if broken else {Z, END}
     assert [*masks, *others] == [{Z, END}, after, {Z, END}]
     assert [says in text for _, text in table.told()] == [True] * bool(says)
     assert table.phase(0) is (Phase.FAILED if says else Phase.ACTIVE)

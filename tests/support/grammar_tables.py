@@ -3,6 +3,8 @@ says."""
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 from compilers import tokens_of
 
@@ -63,8 +65,8 @@ class ScriptedBackend:
     def accepts(self, matcher, token):
         return True
 
-    def goes_back(self, matcher):
-        """Before tokens are taken back."""
+    def forks(self, matcher):
+        """Before a copy is made."""
 
     def fills(self, matchers):
         """Before the masks of a batch are filled."""
@@ -95,12 +97,12 @@ class ScriptedMatcher:
 
     def accept(self, token):
         taken = self.backend.accepts(self, token)
-        self.tokens += [token] if taken else []
+        self.tokens = self.tokens + [token] * taken
         return taken
 
-    def rollback(self, tokens):
-        self.backend.goes_back(self)
-        del self.tokens[len(self.tokens) - tokens :]
+    def fork(self):
+        self.backend.forks(self)
+        return copy.copy(self)
 
 
 class ScriptedBatch:

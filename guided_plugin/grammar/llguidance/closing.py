@@ -64,15 +64,9 @@ class Closing:
     followed: int = 0
     """Constrained tokens up to that place."""
 
-    @property
-    def mark(self) -> Closing:
-        """What `go_back` needs."""
+    def copy(self) -> Closing:
+        """The same, for a place to which its output may go back."""
         return replace(self)
-
-    def go_back(self, mark: Closing) -> None:
-        """Be as it was at a mark."""
-        for name in self.__slots__:
-            setattr(self, name, getattr(mark, name))
 
     def restrict(
         self,

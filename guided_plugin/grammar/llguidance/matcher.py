@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from guided_plugin.errors import GrammarError
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck
 from guided_plugin.grammar.llguidance.learnt import Learnt
@@ -50,8 +49,6 @@ class LLGuidanceMatcher:
     knows."""
     distinct: DistinctCheck | None
     """What its grammar can't remember."""
-    marked: Any = None
-    """Its handle as it was at the mark."""
 
     def accept(self, token: int) -> bool:
         """Move past a token. After a refusal the matcher can't be used any more."""
@@ -98,30 +95,13 @@ class LLGuidanceMatcher:
             return False
         return self.distinct is None or self.distinct.stays_distinct(tokens)
 
-    def mark(self) -> None:
-        """Keep a copy to go back to. One that llguidance rolls back sometimes shows a
-        mask from before: after refused drafts 3 of 860 outputs met one that refused a
-        right token."""
-        self.marked = self.handle.deep_copy()
-
-    def rollback(self, tokens: int) -> None:
-        """Take back the tokens since the mark, which are these."""
-        if self.marked is None:
-            raise GrammarError("can only roll back to a mark", where="llguidance")
-        self.handle = self.marked
-        self.marked = None
-        if self.distinct is not None:
-            self.distinct.rollback(tokens)
-
     def fork(self) -> LLGuidanceMatcher:
         distinct = self.distinct and self.distinct.fork()
-        return replace(
-            self, handle=self.handle.deep_copy(), distinct=distinct, marked=None
-        )
+        return replace(self, handle=self.handle.deep_copy(), distinct=distinct)
 
     def ahead(self) -> LLGuidanceMatcher:
         """A copy that looks ahead without what its grammar can't remember."""
-        return replace(self, handle=self.handle.deep_copy(), distinct=None, marked=None)
+        return replace(self, handle=self.handle.deep_copy(), distinct=None)
 
     @property
     def complete(self) -> bool:

@@ -182,9 +182,6 @@ class XGrammarMatcher:
     def accept_text(self, text: bytes) -> bool:
         return bool(self.handle.accept_string(text))
 
-    def rollback(self, tokens: int) -> None:
-        self.handle.rollback(tokens)
-
     def fork(self) -> XGrammarMatcher:
         return XGrammarMatcher(self.handle.fork())
 

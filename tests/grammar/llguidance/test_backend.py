@@ -80,7 +80,7 @@ def test_long_text_that_must_follow_is_not_looked_for_while_others_wait(
     for grammar in (backend.compile(spec), backend.load(backend.prepare(spec))):
         matcher = backend.start(grammar, (END,))
         assert b"ab" in matcher.forced()
-        assert bool(ForcedTokens(VOCABULARY).behind(matcher, 7)) == looks
+        assert bool(ForcedTokens(VOCABULARY).after(matcher, 7)) == looks
 
 
 def shown(*matchers):

@@ -224,7 +224,7 @@ def test_going_back_and_forking_leave_no_trace(case, whitespace):
     matcher = start(COMPILER, grammar)
     taken = []
     for _ in range(30):
-        matcher.mark()
+        before = matcher.fork()
         ahead = []
         for _ in range(chance.randint(1, 6)):
             token = next_token(matcher, chance)
@@ -232,7 +232,7 @@ def test_going_back_and_forking_leave_no_trace(case, whitespace):
                 assert matcher.accept(token)
                 ahead.append(token)
         if token is None or chance.random() < 0.3:
-            matcher.rollback(len(ahead))
+            matcher = before
         else:
             taken += ahead
         left = matcher

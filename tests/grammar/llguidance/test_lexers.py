@@ -12,7 +12,6 @@ from lexer_bases import Base, add
 
 from benchmarks.turns import refused_at
 from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
-from guided_plugin.errors import GrammarError
 from guided_plugin.grammar import renewal
 from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.llguidance import backend as module
@@ -128,14 +127,8 @@ def test_one_that_is_too_much_for_any_lexer_fails_alone(made):
     assert table.phase(1) is Phase.ACTIVE
 
 
-@pytest.mark.parametrize("goes_back", [True, False])
 @pytest.mark.parametrize("states", [ENOUGH, 800])
-def test_drafts_are_looked_at_with_a_new_lexer(made, monkeypatch, states, goes_back):
-    def fails(self, tokens):
-        raise GrammarError("no way back")
-
-    if not goes_back:
-        monkeypatch.setattr(LLGuidanceMatcher, "rollback", fails)
+def test_drafts_are_looked_at_with_a_new_lexer(made, states):
     table = table_of(*made(states))
     steps = list(zip(*OUTPUTS, strict=True))
     for at in range(0, len(steps) - 4, 7):

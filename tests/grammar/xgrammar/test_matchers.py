@@ -52,17 +52,17 @@ def test_requests_that_share_a_grammar_have_stop_tokens_of_their_own(
     assert allowed(backend, matcher) == expected
 
 
-def test_a_refused_text_moves_nothing_and_rollback_takes_stop_tokens_back(backend):
+def test_a_refused_text_moves_nothing_and_a_fork_stays_where_it_was_made(backend):
     matcher = started(backend, '"aa" "b"?')
     assert not matcher.accept_text(b"ab")
     assert allowed(backend, matcher) == {A}
+    forks = [matcher.fork()]
     for token in (A, A, END):
         assert matcher.accept(token)
+        forks.append(matcher.fork())
     assert not matcher.accept(B)
-    matcher.rollback(1)
-    assert allowed(backend, matcher) == {B, END}
-    matcher.rollback(2)
-    assert allowed(backend, matcher) == {A}
+    assert not forks[3].accept(B)
+    assert [allowed(backend, one) for one in forks[:3]] == [{A}, {A}, {B, END}]
 
 
 @pytest.mark.parametrize("token", [-1, len(TOKENS), 31, 32, 10**6])

@@ -56,13 +56,9 @@ class DistinctCheck:
         """Move past tokens; False, and no move, where one of them repeats an item."""
         for moved, token in enumerate(tokens):
             if not self.accept(token):
-                self.rollback(moved)
+                self._track.back(moved)
                 return False
         return True
-
-    def rollback(self, tokens: int) -> None:
-        """Take the last tokens back."""
-        self._track.back(tokens)
 
     def stays_distinct(self, tokens: Iterable[int]) -> bool:
         """Whether no item is there twice after these tokens, which its grammar allows
