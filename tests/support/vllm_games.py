@@ -249,8 +249,6 @@ class V2Game:
             self.total,
         )
         self.guide = GuidedLogitsProcessor(vllm_config, states)
-        self.wrapped = seed % 3 > 0
-        """Whether vLLM's sampler is wrapped."""
         speculates = getattr(
             vllm_config,
             "speculative_config",
@@ -258,13 +256,6 @@ class V2Game:
         )
         self.told = seed % 2 == 0 and speculates is None
         """Whether the engine knows who is in a step before it is planned."""
-        self.again = seed % 3 == 2
-        """Whether it has processors of others. It was called once before any request
-        came."""
-        if self.wrapped:
-            self.guide.runner.mask_early(
-                torch.zeros(1, WIDTH), v2_context([0]), again=self.again
-            )
         self.turn = 0
         self.turns = vllm_config.parallel_config.pipeline_parallel_size
         self.turn_of = {}
@@ -283,10 +274,9 @@ class V2Game:
         self.prompt_len[index], self.prefill_len[index] = len(request.prompt), len(fed)
         self.total[index] = len(fed)
         self.tokens[index, : len(fed)] = torch.tensor(fed, dtype=torch.int32)
-        needs = self.guide.add_request(index, request.params)
-        assert needs == (request.spec is not None and (not self.wrapped or self.again))
+        assert not self.guide.add_request(index, request.params)
         # for a temperature, say
-        self.processed[index] = needs or self.rng.random() < 0.3
+        self.processed[index] = self.rng.random() < 0.3
 
     def step(self):
         rng = self.rng
@@ -352,20 +342,11 @@ class V2Game:
 
     def apply(self, logits, context):
         """As the sampler does: what needs processing is copied."""
-        if self.wrapped:
-            self.guide.runner.mask_early(
-                logits,
-                context,
-                again=self.again,
-            )
+        self.guide.runner.mask(logits, context)
         if not any(self.processed[index] for index in context.idx_mapping_np.tolist()):
             return logits
-        if self.again:  # one of them allows all
-            logits = logits.where(
-                logits.isfinite(), torch.randn(logits.shape, generator=self.generator)
-            )
         masked = self.guide.apply(logits.clone(), context)
-        assert torch.equal(masked, logits) or not self.wrapped or self.again
+        assert torch.equal(masked, logits)
         return masked
 
     def finish(self):

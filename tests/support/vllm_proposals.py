@@ -35,18 +35,15 @@ class V2ProposeGame(V2DraftGame):
 
     def apply(self, logits, context):
         masked = super().apply(logits, context)
-        if self.wrapped:
-            unguided = [
-                self.running[index].spec is None
-                for index in context.expanded_idx_mapping.tolist()
-            ]
-            # as of vLLM's own grammars
-            known = torch.tensor(unguided) if self.rng.random() < 0.5 else None
-            cut = self.guide.runner.invalid_drafts(context, known)
-            if cut is not None:
-                context.input_ids.masked_fill_(
-                    cut & (context.expanded_local_pos > 0), -1
-                )
+        unguided = [
+            self.running[index].spec is None
+            for index in context.expanded_idx_mapping.tolist()
+        ]
+        # as of vLLM's own grammars
+        known = torch.tensor(unguided) if self.rng.random() < 0.5 else None
+        cut = self.guide.runner.invalid_drafts(context, known)
+        if cut is not None:
+            context.input_ids.masked_fill_(cut & (context.expanded_local_pos > 0), -1)
         return masked
 
     def enter(self, request):

@@ -89,7 +89,8 @@ class V1(Runner):
 
 
 class V2(Runner):
-    drafts = 0
+    processed = False
+    """Whether vLLM must call `apply`."""
 
     def start(self, vllm_config):
         self.total = torch.ones(8, dtype=torch.int32)
@@ -110,14 +111,18 @@ class V2(Runner):
             self.params,
             strict=True,
         ):
-            assert self.guide.add_request(index, params)
+            self.processed |= self.guide.add_request(index, params)
 
     def sample(self):
         self.guide.apply_staged_writes()
-        sampled = self.guide.apply(
-            self.logits(range(len(self.names))), v2_context(self.places)
-        ).argmax(-1)
-        return self.took([[token] for token in sampled.tolist()])
+        logits = self.masked(range(len(self.names)), v2_context(self.places))
+        return self.took([[token] for token in logits.argmax(-1).tolist()])
+
+    def masked(self, rows, context):
+        logits = self.logits(rows)
+        if self.guide.runner.wrapped:
+            self.guide.runner.mask(logits, context)
+        return self.guide.apply(logits, context) if self.processed else logits
 
     def took(self, sampled):
         for index, new in zip(
@@ -151,7 +156,7 @@ class V2Drafts(V2):
             [(index, position) for index in self.places for position in (0, 1)],
             [1, ord("a")] * len(self.names),
         )
-        logits = self.guide.apply(self.logits(rows), context)
+        logits = self.masked(rows, context)
         first = logits[::2]
         second = logits[1::2]
         return self.took(

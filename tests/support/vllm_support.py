@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.worker.gpu.sample.logits_processor import (
     LogitsContext,
     LogitsProcRequestState,
@@ -71,7 +72,9 @@ def config(options=None, *, reasoning="", **parts):
     return SimpleNamespace(
         **{
             "additional_config": {} if options is None else {"guided_plugin": options},
-            "scheduler_config": SimpleNamespace(max_num_seqs=8),
+            "scheduler_config": SimpleNamespace(
+                max_num_seqs=8, get_scheduler_cls=lambda: Scheduler
+            ),
             "parallel_config": parallel(),
             "speculative_config": None,
             "model_config": SimpleNamespace(

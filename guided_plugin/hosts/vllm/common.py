@@ -18,6 +18,7 @@ from vLLM's own configuration.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pkgutil import resolve_name
 from typing import Any
 
@@ -40,8 +41,6 @@ from guided_plugin.spec import OutputSpec, unpacked
 from guided_plugin.worker.ranks.group import RankGroup, TorchRanks
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
-_APART = "use data parallelism"
-_SUPPORTED = "docs/operations.md#several-gpus has what is supported"
 
 EXTRA = "extra_args"
 
@@ -91,35 +90,43 @@ def options_of(vllm_config: Any) -> GuidedConfig:
 
 def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError | None:
     """Why this engine can't guide any request, if it can't."""
+    return next(filter(None, _obstacles(vllm_config, options)), None)
+
+
+def _obstacles(vllm_config: Any, options: GuidedConfig) -> Iterator[GuidedError | None]:
+    """What keeps an engine of this configuration from guiding; None is nothing."""
     if not options.enabled:
-        return RequestError(
+        yield RequestError(
             "the plugin is switched off", hint="unset GUIDED_PLUGIN=0, or set enabled"
         )
     if rust_frontend():
-        return RequestError(
+        yield RequestError(
             "vLLM's Rust frontend sends requests past the plugin, which is part of the Python frontend",
             hint=f"unset {RUST_FRONTEND}",
         )
     speculative = vllm_config.speculative_config
     if speculative is not None and not _uses_v2(vllm_config):
-        return RequestError(
+        yield RequestError(
             "guided requests can't be served under speculative decoding by vLLM's V1 model runner",
             hint="VLLM_USE_V2_MODEL_RUNNER=1 takes the V2 runner; or start without a speculative config",
         )
     if getattr(speculative, "rejection_sample_method", None) == "synthetic":
-        return RequestError(
+        yield RequestError(
             "synthetic acceptance accepts drafts without a check",
             hint="use another rejection_sample_method",
         )
     if vllm_config.model_config.skip_tokenizer_init:
-        return RequestError(
+        yield RequestError(
             "a grammar needs the tokenizer", hint="start without skip_tokenizer_init"
         )
-    return (
-        _unsupported_ranks(vllm_config)
-        or broken(Part.SCHEDULER)
-        or _unsupported_scheduler(vllm_config)
-    )
+    yield from _unsupported_ranks(vllm_config)
+    yield broken(Part.SCHEDULER)
+    scheduler = vllm_config.scheduler_config.get_scheduler_cls()
+    if not issubclass(scheduler, resolve_name(_SCHEDULER)):
+        yield RequestError(
+            f"the scheduler {scheduler!r} is not one of vLLM's: failed requests could not end as errors",
+            hint="leave scheduler_cls out, or derive it from vllm.v1.core.sched.scheduler.Scheduler",
+        )
 
 
 def _uses_v2(vllm_config: Any) -> bool:
@@ -127,35 +134,17 @@ def _uses_v2(vllm_config: Any) -> bool:
     return getattr(vllm_config, "use_v2_model_runner", False)
 
 
-def _unsupported_scheduler(vllm_config: Any) -> RequestError | None:
-    """Why failures could not be reported in an engine of this configuration, if they
-    could not."""
-    choose = getattr(
-        getattr(vllm_config, "scheduler_config", None), "get_scheduler_cls", None
-    )
-    known = resolve_name(_SCHEDULER)
-    scheduler = known if choose is None else choose()
-    if isinstance(scheduler, type) and issubclass(scheduler, known):
-        return None
-    return RequestError(
-        f"the scheduler {scheduler!r} is not one of vLLM's: failed requests could not end as errors",
-        hint="leave scheduler_cls out, or derive it from vllm.v1.core.sched.scheduler.Scheduler",
-    )
-
-
 def refused_unseen(vllm_config: Any, options: GuidedConfig) -> GuidedError | None:
     """Why no guided request may go to an engine of this configuration, as a frontend
     knows it: what it relies on itself, and what the model runner behind it does."""
     outputs = vllm_config.structured_outputs_config
     reasons = bool(outputs.reasoning_parser) and not outputs.enable_in_reasoning
-    drafts = vllm_config.speculative_config is not None
     runner = Part.V2 if _uses_v2(vllm_config) else Part.V1
-    parts = (
-        Part.FRONTEND,
-        *(Part.REASONING,) * reasons,
-        runner,
-        *(Part.DRAFTS,) * drafts,
-    )
+    parts = [Part.FRONTEND, runner]
+    if reasons:
+        parts.append(Part.REASONING)
+    if vllm_config.speculative_config is not None:
+        parts.append(Part.DRAFTS)
     return unsupported_reason(vllm_config, options) or broken(*parts)
 
 
@@ -288,50 +277,47 @@ def samples(vllm_config: Any) -> bool:
     return bool(get_pp_group().is_last_rank)
 
 
-def _unsupported_ranks(vllm_config: Any) -> RequestError | None:
-    """Why the ranks of an engine of this configuration can't be guided, if they
-    can't."""
+def _unsupported_ranks(vllm_config: Any) -> Iterator[GuidedError | None]:
+    """What keeps the ranks of an engine of this configuration from guiding."""
     parallel = vllm_config.parallel_config
     if getattr(parallel, "prefill_context_parallel_size", 1) > 1:
-        return _refused(
+        yield _refused(
             "prefill context parallelism is not supported",
             "use tensor parallelism alone",
         )
     if getattr(parallel, "enable_batch_sharded_sampling", False):
-        return _refused(
+        yield _refused(
             "batch-sharded sampling is not supported: each rank samples a part of the batch",
             "start without enable_batch_sharded_sampling",
         )
     stages = parallel.pipeline_parallel_size
     ranks = parallel.tensor_parallel_size
-    if stages == ranks == 1:
-        return None
-    if stages > 1 and not _uses_v2(vllm_config):
-        return _refused(
-            "pipeline parallelism is not supported with vLLM's V1 model runner",
-            "VLLM_USE_V2_MODEL_RUNNER=1 takes the V2 runner; or use tensor parallelism alone",
-        )
-    parts = (Part.STAGES,) * (stages > 1) + (Part.RANKS,) * (ranks > 1)
-    if (changed := broken(*parts)) is not None:
-        return changed
+    if stages > 1:
+        if not _uses_v2(vllm_config):
+            yield _refused(
+                "pipeline parallelism is not supported with vLLM's V1 model runner",
+                "VLLM_USE_V2_MODEL_RUNNER=1 takes the V2 runner; or use tensor parallelism alone",
+            )
+        yield broken(Part.STAGES)
+    if ranks > 1:
+        yield broken(Part.RANKS)
+        device = vllm_config.device_config.device_type
+        if device not in ("cpu", "cuda"):
+            yield _refused(
+                f"tensor parallelism is supported on CUDA and on the CPU, not on {device!r}",
+                "use data parallelism",
+            )
     backend = parallel.distributed_executor_backend
-    if backend != "mp":
-        return _refused(
+    if stages * ranks > 1 and backend != "mp":
+        yield _refused(
             f"several ranks are supported with the executor 'mp', not with {backend!r}",
             "--distributed-executor-backend mp",
         )
-    if ranks == 1:
-        return None
-    device = vllm_config.device_config.device_type
-    if device not in ("cpu", "cuda"):
-        return _refused(
-            f"tensor parallelism is supported on CUDA and on the CPU, not on {device!r}",
-            _APART,
-        )
-    return None
 
 
 def _refused(what: str, hint: str) -> RequestError:
     return RequestError(
-        what, where="guided requests on several ranks", hint=f"{hint}; {_SUPPORTED}"
+        what,
+        where="guided requests on several ranks",
+        hint=f"{hint}; docs/operations.md#several-gpus has what is supported",
     )

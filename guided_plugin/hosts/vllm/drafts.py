@@ -35,10 +35,6 @@ class SentBatch(PlannedBatch):
         super().__init__(max_requests, device)
         self.step: DraftStep | None = None
         """None: nothing is sent for the next forward pass."""
-        self.masks: Tensor | None = None
-        """Those of the step, once they are taken."""
-        self.count = 0
-        """Masks of a position."""
         self.members = np.zeros(max_requests, np.bool_)
         """By index, whether it is planned, and not another request's now."""
 
@@ -70,12 +66,9 @@ class V2DraftRunner(V2Runner):
         self._version = 0  # counts changes of what is sent, and for whom
         self._seen: tuple[bytes, int] | None = None
         """The indices and the version that `_sources` hold for."""
-        self._sources: list[SentBatch] = []
-        """What the masks of a batch in the sampler come from."""
         self._missing = NONE  # the indices of its requests that are sent in the sampler
-        self._shown = self._proposes = self._offered = False
-        """Whether the sampler was seen to show logits, a speculator to propose, the
-        worker to choose."""
+        self._proposes = self._offered = False
+        """Whether a speculator was seen to propose, the worker to choose."""
         RUNNERS.add(self)
 
     # Before the forward pass
@@ -107,7 +100,7 @@ class V2DraftRunner(V2Runner):
         self._entered.step = self._proposed.step = None
         self._proposes = True
         self.engine.ahead = int(guided)
-        offers = guided and self._jumps and greedy and verified and self._shown
+        offers = guided and self._jumps and greedy and verified
         if guided:
             # Nobody guessed where the speculator is ours.
             none = not verified or (offers and confidences is not None)
@@ -155,30 +148,6 @@ class V2DraftRunner(V2Runner):
             self._cut, batch.expanded_idx_mapping, batch.expanded_local_pos
         )
         return cut if known is None else cut | known
-
-    def mask_early(self, logits: Tensor, context: Any, *, again: bool = False) -> None:
-        """As in `V2Runner`. Requests that are not sent yet (they skipped a step) are
-        now, and waited for."""
-        self._shown = True
-        super().mask_early(logits, context, again=again)
-
-    def _mask(self, logits: Tensor, context: Any) -> None:
-        if not self._taken:
-            self._take(logits, context)
-            self._taken = True
-        indices = context.expanded_idx_mapping
-        positions = context.expanded_local_pos
-        for sent in self._sources:
-            if sent.masks is not None:
-                size = self._pipeline.vocabulary_size
-                self._kernels.mask_rows(
-                    logits, sent.masks, indices, sent.table, size, positions, sent.count
-                )
-            sent.forced.close(logits, indices)
-
-    def _close(self, logits: Tensor, context: Any) -> None:
-        for sent in self._sources:
-            self._spare(sent.forced, sent.masks, logits, context.expanded_idx_mapping)
 
     def _take(self, logits: Tensor, context: Any) -> None:
         """The masks of a batch, or of a part of it: vLLM may judge large ones part by

@@ -100,24 +100,16 @@ class _Metrics(telling.Listener):
             ["backend"],
             buckets=_BUCKETS,
         )
-        told = {
-            key: (f"{name}_{title}", HELP[key], ["engine"])
-            for key, title in _TOLD.items()
-        }
-        self.counters = {
-            key: Counter(*one) for key, one in told.items() if key in COUNTERS
-        }
-        self.times = {
-            key: _Times(*one, buckets=BUCKETS)
-            for key, one in told.items()
-            if key in TIMES
-        }
-        self.gauges = {
-            key: Gauge(*one, multiprocess_mode="mostrecent")
-            for key, one in told.items()
-            if key not in COUNTERS | TIMES
-        }
-
+        self.told: dict[str, Any] = {}
+        """What engines are asked for."""
+        for key, title in _TOLD.items():
+            given = f"{name}_{title}", HELP[key], ["engine"]
+            if key in COUNTERS:
+                self.told[key] = Counter(*given)
+            elif key in TIMES:
+                self.told[key] = _Times(*given, buckets=BUCKETS)
+            else:
+                self.told[key] = Gauge(*given, multiprocess_mode="mostrecent")
         self._newest = 0.0
         self._task: asyncio.Task[None] | None = None
 
@@ -144,16 +136,14 @@ class _Metrics(telling.Listener):
     def tell(self, engines: Iterable[Mapping[str, Any]]) -> None:
         """What the engines answered. A server's frontends add up what each was told
         that grew."""
-        growing = {**self.counters, **self.times}
         for index, found in enumerate(engines):
-            figures = {**found.get("worker", {}), **found}
-            for key, grown in found.get("growth", {}).items():
-                if key in growing:
-                    growing[key].labels(str(index)).inc(*grown)
-            for key, gauge in self.gauges.items():
-                value = figures.get(key)
-                if value is not None:
-                    gauge.labels(str(index)).set(value)
+            grown = found.get("growth", {})
+            now = {**found.get("worker", {}), **found}
+            for key, metric in self.told.items():
+                if key in grown:
+                    metric.labels(str(index)).inc(*grown[key])
+                elif isinstance(metric, Gauge) and now.get(key) is not None:
+                    metric.labels(str(index)).set(now[key])
 
     def on_loop(self, engine: Any) -> None:
         if self._task is None or self._task.done():

@@ -2,10 +2,11 @@
 does, and shows its drafts to the runner of this package. Imports vLLM lazily.
 
 A step has drafts by two rules. The scheduler places them in batches of at most
-`jump_rows` requests, by vLLM's own list, while guided requests are there: the host's
-thread has more to do for a step with drafts, and is the bottleneck where batches are
-large. Of the places `DraftBudget` verifies as many as pay by the costs that vLLM
-measures at start.
+`jump_rows` requests, by vLLM's own list, while guided requests are there. Of the places
+`DraftBudget` verifies as many as pay by the times of forward passes that vLLM measures
+at start. `jump_rows` can't follow from these: large batches are bound by vLLM's thread,
+which has more to do for a step with drafts, and vLLM measures no time of it; and it
+captures its CUDA graphs by the list before it measures.
 """
 
 from __future__ import annotations

@@ -76,12 +76,12 @@ class ForcedRows:
             logits.scatter_(1, stop, torch.where(hit, 0.0, logits.gather(1, stop)))
 
     def spare(
-        self, logits: Tensor, indices: Tensor, masks: Tensor | None, drafts: int = 0
+        self, logits: Tensor, indices: Tensor, masks: Tensor | None, count: int = 0
     ) -> tuple[list[GuidedRequest], Tensor] | None:
         """After what vLLM itself forbids: `close`, and a stop token in masked rows that
         have nothing left. Returns the requests that may be given one, and where their
-        masks forbid it, [drafts + 1, requests] bool on the device; None if there are
-        none. The masks are so many blocks."""
+        masks forbid it, [positions, requests] bool on the device; None if there are
+        none. `count`: masks of a position, where there are several."""
         self.close(logits, indices)
         if not self._limited or masks is None:
             return None
@@ -89,7 +89,8 @@ class ForcedRows:
         dead = hit & (logits.amax(1, keepdim=True) == -torch.inf)
         logits.scatter_(1, stop, torch.where(dead, 0.0, logits.gather(1, stop)))
         _, places, stops = self._limited
-        words = masks.view(drafts + 1, -1, masks.shape[1])[:, places, stops // 32]
+        blocks = masks.view(-1, count or len(masks), masks.shape[1])
+        words = blocks[:, places, stops // 32]
         return self._requests, (words >> (stops % 32) & 1) == 0
 
 
@@ -196,9 +197,8 @@ def apply_sampling_params(original: Any) -> Any:
 
     def replaced(self: Any, logits: Any, *args: Any, **kwargs: Any) -> Any:
         context = SimpleNamespace(**dict(zip(names, args, strict=False)), **kwargs)
-        runners, others = _behind(self)
-        for runner in runners:
-            runner.mask_early(logits, context, again=others)
+        for runner in _behind(self):
+            runner.mask(logits, context)
         return original(self, logits, *args, **kwargs)
 
     return replaced
@@ -216,7 +216,7 @@ def reject_cut(original: Any) -> Any:
         invalid_drafts: Any = None,
         *more: Any,
     ) -> Any:
-        for runner in _behind(self.sampler)[0]:
+        for runner in _behind(self.sampler):
             invalid_drafts = runner.invalid_drafts(input_batch, invalid_drafts)
         return original(self, logits, input_batch, draft_logits, invalid_drafts, *more)
 
@@ -229,7 +229,7 @@ def sample(original: Any) -> Any:
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         batch = kwargs["input_batch"] if "input_batch" in kwargs else args[1]
         result = original(self, *args, **kwargs)
-        for runner in _behind(self.sampler)[0]:
+        for runner in _behind(self.sampler):
             if runner.engine.hooks is not None:
                 runner.engine.hooks.sampled(
                     runner.slots_of(batch), _tokens(*result[:2])
@@ -239,24 +239,15 @@ def sample(original: Any) -> Any:
     return replaced
 
 
-def _behind(sampler: Any) -> tuple[list[Any], bool]:
-    """The runners of this package behind a sampler, and whether there are processors of
-    third parties, which may write what the masks forbid. The sampler keeps it: this is
-    asked in each step."""
-    kept: tuple[list[Any], bool] | None = vars(sampler).get("_guided_runners")
-    if kept is None:
-        ones = sampler.logits_processors
-        runners = [
-            one.runner
-            for one in ones
-            if hasattr(getattr(one, "runner", None), "mask_early")
-        ]
-        others = any(
-            not type(one).__module__.startswith(("vllm.", "guided_plugin."))
-            for one in ones
-        )
-        kept = vars(sampler)["_guided_runners"] = runners, others
-    return kept
+def _behind(sampler: Any) -> list[Any]:
+    """The runners of this package behind a sampler, which keeps them: this is asked in
+    each step."""
+    found: list[Any] | None = vars(sampler).get("_guided_runners")
+    if found is None:
+        runners = [getattr(one, "runner", None) for one in sampler.logits_processors]
+        found = [one for one in runners if hasattr(one, "slots_of")]
+        sampler._guided_runners = found
+    return found
 
 
 def _tokens(output: Any, counts: Tensor) -> Tensor:

@@ -30,7 +30,6 @@ class Part(Enum):
     TOGETHER = "compiling the specs of several prompts of one `LLM` at the same time"
     READY = "waiting at a server's start until guided requests can be served"
     HOOKS = "the step hooks of plugins on the V2 model runner"
-    SAMPLER = "logprobs of the masked distribution, and masks without a copy of the logits, on the V2 model runner"
     TOOLS = "the option tools_strict"
     RANKS = "guided requests under tensor parallelism"
     STAGES = "guided requests under pipeline parallelism"
@@ -59,8 +58,8 @@ class Name:
     path: str
     """`module:Class.method`."""
     begins: tuple[str, ...] = ()
-    """Parameters that stand first, in this order: they are passed, or read, by their
-    place."""
+    """Parameters that stand first, behind `self`, in this order: they are passed, or
+    read, by their place."""
     takes: tuple[str, ...] = ()
     """Parameters that are there, at any place: they are passed, or read, by their
     name."""
@@ -120,7 +119,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.v1.engine.llm_engine:LLMEngine.collective_rpc",
-            begins=("self", "method"),
+            begins=("method",),
             takes=("args",),
         ),
         Name("vllm.v1.engine.async_llm:AsyncLLM", has=("input_processor",)),
@@ -132,7 +131,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.v1.engine.async_llm:AsyncLLM.collective_rpc",
-            begins=("self", "method"),
+            begins=("method",),
             takes=("args",),
         ),
         Name(
@@ -215,7 +214,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.to_beam_search_params",
-            begins=("self",),
             endpoint=True,
             wrapper="gate:to_beam_search_params",
             when=When.SERVING,
@@ -228,7 +226,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.entrypoints.openai.completion.protocol:CompletionRequest.to_beam_search_params",
-            begins=("self",),
             endpoint=True,
             wrapper="gate:to_beam_search_params",
             when=When.SERVING,
@@ -241,7 +238,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.entrypoints.speech_to_text.transcription.protocol:TranscriptionRequest.to_beam_search_params",
-            begins=("self",),
             endpoint=True,
             wrapper="gate:to_beam_search_params",
             when=When.SERVING,
@@ -249,7 +245,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.entrypoints.speech_to_text.translation.protocol:TranslationRequest.to_beam_search_params",
-            begins=("self",),
             endpoint=True,
             wrapper="gate:to_beam_search_params",
             when=When.SERVING,
@@ -260,15 +255,15 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         Name("vllm.reasoning:ReasoningParser", has=("reasoning_end_str",)),
         Name(
             "vllm.reasoning:ReasoningParser.is_reasoning_end",
-            begins=("self", "input_ids"),
+            begins=("input_ids",),
         ),
         Name(
             "vllm.reasoning:ReasoningParser.is_reasoning_end_streaming",
-            begins=("self", "input_ids", "delta_ids"),
+            begins=("input_ids", "delta_ids"),
         ),
         Name(
             "vllm.reasoning:ReasoningParserManager.get_reasoning_parser",
-            begins=("cls", "name"),
+            begins=("name",),
         ),
     ),
     Part.SCHEDULER: (
@@ -278,7 +273,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.v1.core.sched.scheduler:Scheduler.add_request",
-            begins=("self", "request"),
+            begins=("request",),
             wrapper="failures:add_request",
             why=(
                 "a guided request's params get its id, by which its failure is reported"
@@ -286,7 +281,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.v1.core.sched.scheduler:Scheduler.schedule",
-            begins=("self",),
             wrapper="hold:schedule",
             why=(
                 "leaves requests out whose masks take too long; the step brings new specs "
@@ -295,7 +289,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.v1.core.sched.scheduler:Scheduler.update_from_output",
-            begins=("self", "scheduler_output", "model_runner_output"),
+            begins=("scheduler_output", "model_runner_output"),
             wrapper="failures:update_from_output",
             why="ends failed requests as errors",
         ),
@@ -322,7 +316,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         Name("vllm.v1.engine.core:EngineCore", has=("vllm_config",)),
         Name(
             "vllm.v1.engine.core:EngineCore.preprocess_add_request",
-            begins=("self", "request"),
+            begins=("request",),
             wrapper="hold:preprocess_add_request",
             why=(
                 "refuses a request with a constraint that bypassed the admission; "
@@ -334,14 +328,13 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         Name("vllm.v1.worker.worker_base:WorkerBase", has=("vllm_config",)),
         Name(
             "vllm.v1.worker.gpu_worker:Worker.sample_tokens",
-            begins=("self",),
             wrapper="engine:sample_tokens",
             when=When.ENGINE,
             why="attaches the failures of a step to its output",
         ),
         Name(
             "vllm.v1.worker.gpu_worker:Worker.execute_model",
-            begins=("self", "scheduler_output"),
+            begins=("scheduler_output",),
             wrapper="engine:execute_model",
             when=When.ENGINE,
             why=(
@@ -359,7 +352,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.v1.outputs:AsyncModelRunnerOutput.get_output",
-            begins=("self",),
             wrapper="failures:get_output",
             when=When.OUTPUT,
             why="the same, once the tokens are on the host",
@@ -382,15 +374,15 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.v1.sample.logits_processor:LogitsProcessor.__init__",
-            begins=("self", "vllm_config", "device"),
+            begins=("vllm_config", "device"),
         ),
         Name(
             "vllm.v1.sample.logits_processor:LogitsProcessor.apply",
-            begins=("self", "logits"),
+            begins=("logits",),
         ),
         Name(
             "vllm.v1.sample.logits_processor:LogitsProcessor.update_state",
-            begins=("self", "batch_update"),
+            begins=("batch_update",),
         ),
         Name(
             "vllm.v1.sample.logits_processor:BatchUpdate",
@@ -411,7 +403,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         Name("vllm.v1.outputs:SamplerOutput", has=("sampled_token_ids",)),
         Name(
             "vllm.v1.sample.sampler:Sampler.forward",
-            begins=("self", "logits", "sampling_metadata"),
+            begins=("logits", "sampling_metadata"),
             wrapper="v1:forward",
             when=When.V1,
             why="the sampled tokens, on the device; raw logprobs of masked logits",
@@ -420,19 +412,18 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
     Part.V2: (
         Name(
             "vllm.v1.worker.gpu.sample.logits_processor:LogitsProcessor.__init__",
-            begins=("self", "vllm_config", "req_states"),
+            begins=("vllm_config", "req_states"),
         ),
         Name(
             "vllm.v1.worker.gpu.sample.logits_processor:LogitsProcessor.add_request",
-            begins=("self", "req_idx", "sampling_params"),
+            begins=("req_idx", "sampling_params"),
         ),
         Name(
             "vllm.v1.worker.gpu.sample.logits_processor:LogitsProcessor.apply_staged_writes",
-            begins=("self",),
         ),
         Name(
             "vllm.v1.worker.gpu.sample.logits_processor:LogitsProcessor.apply",
-            begins=("self", "logits", "ctx"),
+            begins=("logits", "ctx"),
         ),
         Name(
             "vllm.v1.worker.gpu.sample.logits_processor:LogitsProcRequestState",
@@ -450,6 +441,23 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             "vllm.v1.worker.gpu.sample.logits_processor:LogitsContext",
             has=("expanded_idx_mapping", "idx_mapping_np"),
         ),
+        Name(
+            "vllm.v1.worker.gpu.sample.sampler:Sampler.apply_sampling_params",
+            begins=("logits",),
+            takes=(
+                "expanded_idx_mapping",
+                "idx_mapping_np",
+                "input_ids",
+                "expanded_local_pos",
+            ),
+            wrapper="logits:apply_sampling_params",
+            when=When.V2,
+            why=(
+                "masks on vLLM's own logits: no copy for them, and raw logprobs of "
+                "masked logits"
+            ),
+        ),
+        Name("vllm.v1.worker.gpu.sample.sampler:Sampler", has=("logits_processors",)),
         Name("vllm.v1.worker.gpu.buffer_utils:StagedWriteTensor", has=("gpu",)),
         Name("vllm.v1.worker.gpu.buffer_utils:UvaBackedTensor", has=("np",)),
     ),
@@ -466,7 +474,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.engine.arg_utils:EngineArgs.create_engine_config",
-            begins=("self",),
             wrapper="jump:create_engine_config",
             why="with `jump_forward`, a speculative config where there is none",
         ),
@@ -492,7 +499,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.v1.worker.gpu.spec_decode.rejection_sampler:RejectionSampler.__call__",
-            begins=("self", "logits", "input_batch", "draft_logits", "invalid_drafts"),
+            begins=("logits", "input_batch", "draft_logits", "invalid_drafts"),
             wrapper="logits:reject_cut",
             when=When.V2,
             why="drafts that the worker cut are not taken",
@@ -517,19 +524,19 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.v1.worker.gpu.spec_decode.adaptive_verification:AdaptiveVerificationManager.add_request",
-            begins=("self", "req_idx"),
+            begins=("req_idx",),
         ),
         Name(
             "vllm.v1.worker.gpu.spec_decode.adaptive_verification:AdaptiveVerificationManager.record_confidences",
-            begins=("self", "confidence_probs", "input_batch"),
+            begins=("confidence_probs", "input_batch"),
         ),
         Name(
             "vllm.v1.worker.gpu.spec_decode.adaptive_verification:AdaptiveVerificationManager.get_num_tokens",
-            begins=("self", "num_tokens_per_req", "draft_tokens"),
+            begins=("num_tokens_per_req", "draft_tokens"),
         ),
         Name(
             "vllm.v1.worker.gpu.spec_decode.adaptive_verification:AdaptiveVerificationManager.reallocate_drafts",
-            begins=("self", "req_ids", "idx_mapping"),
+            begins=("req_ids", "idx_mapping"),
         ),
         Name(
             "vllm.v1.worker.gpu.spec_decode.adaptive_verification:AdaptiveVerificationManager",
@@ -557,7 +564,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
     Part.ANSWERS: (
         Name(
             "vllm.entrypoints.generate.base.serving:GenerateBaseServing._with_kv_transfer_rejection_cleanup",
-            begins=("self", "awaitable", "request", "raw_request"),
+            begins=("awaitable", "request", "raw_request"),
             endpoint=True,
             wrapper="gate:cleanup",
             when=When.SERVING,
@@ -568,7 +575,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.entrypoints.scale_out.token_in_token_out.serving:ServingTokens.serve_tokens",
-            begins=("self", "request"),
+            begins=("request",),
             endpoint=True,
             wrapper="gate:serve_tokens",
             when=When.SERVING,
@@ -576,7 +583,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.to_sampling_params",
-            begins=("self",),
             endpoint=True,
             wrapper="gate:to_sampling_params",
             when=When.SERVING,
@@ -584,7 +590,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.entrypoints.openai.completion.protocol:CompletionRequest.to_sampling_params",
-            begins=("self",),
             endpoint=True,
             wrapper="gate:to_sampling_params",
             when=When.SERVING,
@@ -592,7 +597,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.entrypoints.openai.responses.protocol:ResponsesRequest.to_sampling_params",
-            begins=("self",),
             endpoint=True,
             wrapper="gate:to_sampling_params",
             when=When.SERVING,
@@ -600,7 +604,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.v1.engine.output_processor:OutputProcessor.process_outputs",
-            begins=("self", "engine_core_outputs"),
+            begins=("engine_core_outputs",),
             wrapper="gate:process_outputs",
             when=When.SERVING,
             why=(
@@ -613,7 +617,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.v1.engine.output_processor:RequestOutputCollector.put",
-            begins=("self", "output"),
+            begins=("output",),
         ),
         Name(
             "vllm.v1.metrics.loggers:AggregateStatLoggerBase.__init__",
@@ -633,7 +637,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
     Part.TOGETHER: (
         Name(
             "vllm.entrypoints.llm:LLM._render_and_add_requests",
-            begins=("self", "prompts", "params"),
+            begins=("prompts", "params"),
             endpoint=True,
             wrapper="gate:render_and_add_requests",
             when=When.LOADED,
@@ -643,19 +647,16 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
     Part.READY: (
         Name(
             "vllm.v1.engine.llm_engine:LLMEngine.__init__",
-            begins=("self",),
             wrapper="gate:wait_ready",
             why="waits at its end until guided requests can run, a minute at most",
         ),
         Name(
             "vllm.v1.engine.async_llm:AsyncLLM.__init__",
-            begins=("self",),
             wrapper="gate:wait_ready",
             why="the same",
         ),
         Name(
             "vllm.v1.worker.gpu_worker:Worker.compile_or_warm_up_model",
-            begins=("self",),
             wrapper="health:wait_ready",
             when=When.WORKERS,
             why="waits at its end for the grammar worker, a minute at most",
@@ -665,38 +666,15 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         Name("vllm.v1.worker.gpu.model_runner:GPUModelRunner", has=("sampler",)),
         Name(
             "vllm.v1.worker.gpu.model_runner:GPUModelRunner.sample",
-            begins=("self", "hidden_states", "input_batch"),
+            begins=("hidden_states", "input_batch"),
             wrapper="logits:sample",
             when=When.SAMPLE,
             why="calls `post_sampling`",
         ),
         Name("vllm.v1.worker.gpu.input_batch:InputBatch", has=("idx_mapping_np",)),
-        Name("vllm.v1.worker.gpu.sample.sampler:Sampler", has=("logits_processors",)),
         Name(
             "vllm.v1.worker.gpu.sample.output:SamplerOutput", has=("sampled_token_ids",)
         ),
-    ),
-    Part.SAMPLER: (
-        Name(
-            "vllm.v1.worker.gpu.sample.sampler:Sampler.apply_sampling_params",
-            begins=(
-                "self",
-                "logits",
-                "expanded_idx_mapping",
-                "idx_mapping",
-                "idx_mapping_np",
-                "pos",
-                "input_ids",
-                "expanded_local_pos",
-            ),
-            wrapper="logits:apply_sampling_params",
-            when=When.V2,
-            why=(
-                "masks on vLLM's own logits: no copy for them, and raw logprobs of "
-                "masked logits"
-            ),
-        ),
-        Name("vllm.v1.worker.gpu.sample.sampler:Sampler", has=("logits_processors",)),
     ),
     Part.TOOLS: (
         Name(
@@ -741,7 +719,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.v1.engine.core:EngineCore.collective_rpc",
-            begins=("self", "method", "timeout", "args", "kwargs"),
+            begins=("method", "timeout", "args", "kwargs"),
         ),
     ),
 }

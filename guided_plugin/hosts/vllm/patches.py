@@ -83,7 +83,7 @@ def difference(name: Name) -> str | None:
         return f"no {name.path}"
     given: tuple[str, ...] = ()
     if not isinstance(function, type):
-        given = tuple(inspect.signature(function).parameters)
+        given = tuple(inspect.signature(function).parameters)["." in inside :]
     if given[: len(name.begins)] != name.begins:
         return (
             f"{name.path} does not begin with the parameters {', '.join(name.begins)}"

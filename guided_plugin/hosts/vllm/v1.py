@@ -175,11 +175,8 @@ class V1Runner:
             other = rows.pop(target, None)
             if moved is not None:
                 rows[target] = moved
-            if other is not None:
-                if direction is MoveDirectionality.SWAP:
-                    rows[source] = other
-                else:
-                    self.engine.end(other.guided)
+            if other is not None and direction is MoveDirectionality.SWAP:
+                rows[source] = other
         self._rebuild()
 
     def _enter(self, params: Any, output: list[int]) -> _Row | None:

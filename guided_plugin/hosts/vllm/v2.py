@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from guided_plugin.hosts.vllm.common import GUIDED, drafts_of
+from guided_plugin.hosts.vllm.common import GUIDED
 from guided_plugin.hosts.vllm.engine import Engine, limits_of
 from guided_plugin.hosts.vllm.logits import ForcedRows, GuidedRequest, Uploads
 from guided_plugin.hosts.vllm.names import Part, When
@@ -187,6 +187,10 @@ class PlannedBatch:
         next one, whatever it is."""
         self.forced = ForcedRows((), device)
         """Which of its rows need more than a mask."""
+        self.masks: Tensor | None = None
+        """Those of the rows in the sampler."""
+        self.count = 0
+        """With drafts: masks of a position."""
         # [max requests] int32, device: index -> mask row, -1 where there is none
         self.table = torch.full((max_requests,), -1, dtype=torch.int32, device=device)
         # [planned] int64, device
@@ -205,7 +209,15 @@ class PlannedBatch:
 
 
 class V2Runner:
-    """The processor behind `GuidedLogitsProcessor` in a V2 runner."""
+    """The processor behind `GuidedLogitsProcessor` in a V2 runner. In a step vLLM calls
+
+    add_request             of requests that enter
+    apply_staged_writes     schedule_update, finish_update, plan, fill_mask
+       forward
+    mask                    in place of apply_mask
+    apply                   of rows that need more than a mask
+       sample, append
+    """
 
     needs: tuple[Part, ...] = (Part.V2,)
 
@@ -220,20 +232,15 @@ class V2Runner:
             PlannedBatch(states.max_num_reqs, states.device) for _ in range(stages)
         )
         """The batches; the first one's turn it is."""
-        self._early = False
-        """Whether this runner's sampler was seen to call `mask_early`: guided requests
-        need no processing by vLLM then, and no copy of the logits is made for them."""
         self._applied = False
         """Whether masks were used since the last plan."""
-        self._masks: Tensor | None = None
-        """Those of the rows in the sampler."""
-        self._taken = False
-        """Whether they are there."""
-        self._masked = False
-        """Whether the logits that `apply` will be called with have their masks."""
+        self._sources: list[Any] = []
+        """What the masks of the rows in the sampler come from."""
         self._spent = 0.0
         """Seconds of the host's thread in this step so far."""
-        if self.engine.unsupported_reason is None:
+        self.wrapped = self.engine.unsupported_reason is None
+        """Whether vLLM's sampler calls `mask`; else `apply` closes what is guided."""
+        if self.wrapped:
             self._pipeline = self.engine.pipeline
             patch(When.V2)
             if self.engine.hooks is not None and broken(Part.HOOKS):
@@ -245,65 +252,59 @@ class V2Runner:
 
     def add_request(self, index: int, params: Any) -> bool:
         """A request enters at an index of the runner's tables; what had it before is
-        over. Whether vLLM must call `apply` for it."""
-        return self.requests.add(index, params) and (
-            not self._early or limits_of(params) != ""
-        )
+        over. Returns whether vLLM must call `apply` for it."""
+        guided = self.requests.add(index, params)
+        return guided and (not self.wrapped or limits_of(params) != "")
 
     def apply_staged_writes(self) -> None:
-        """Before a forward pass: the last step's tokens, plan, fill_mask."""
+        """Before a forward pass: the last step's tokens go to the grammars, and the
+        masks of this one are filled."""
         if not self.requests and not self.requests.entered:
             return
         start = self._begin_step()
-        new = NONE
         entered = list(self.requests.entered)
         if entered:
             self.requests.enter()
         if self._applied:
-            self._applied = False
-            self._finish()
+            self._schedule_update()
+            self._pipeline.finish_update()
         self._turns.rotate(-1)
-        batch = self._batch
-        if entered:
-            others = ~self.requests.those(entered)
-            new = self.requests.begin()
-            for one in self._turns:
-                one.running = self.requests.masked(one.running[others[one.running]])
-                one.seen = None
-        planned = self.requests.due(batch.running if batch.ran else NONE, new)
-        if len(new) or not (
-            planned is batch.planned or np.array_equal(planned, batch.planned)
-        ):
-            batch.plan(np.concatenate([planned, new]), self.requests)
-        batch.ran = False
-        if batch.slots:
-            self._pipeline.plan(batch.slots)
+        self._choose(entered)
+        if self._batch.slots:
+            self._pipeline.plan(self._batch.slots)
             self._pipeline.fill_mask()
         self._spent += time.perf_counter() - start
 
-    def mask_early(self, logits: Tensor, context: Any, *, again: bool = False) -> None:
+    def mask(self, logits: Tensor, context: Any) -> None:
         """Mask the guided rows of the batch, or of a part of it, before vLLM copies
-        what needs processing. `again`: `apply` masks too, as other processors come
-        between."""
-        self._early = not again
+        what needs processing."""
         if not self.requests:
             return
         start = time.perf_counter()
-        self._taken = False
-        self._mask(logits, context)
-        self._masked = not again
+        self._take(logits, context)
+        indices = context.expanded_idx_mapping
+        for batch in self._sources:
+            if batch.masks is not None:
+                positions = context.expanded_local_pos if batch.count else None
+                size = self._pipeline.vocabulary_size
+                given = indices, batch.table, size, positions, batch.count
+                self._kernels.mask_rows(logits, batch.masks, *given)
+            batch.forced.close(logits, indices)
         self._spent += time.perf_counter() - start
 
     def apply(self, logits: Tensor, context: Any) -> Tensor:
-        """Rows that need more than a mask, after what vLLM itself forbids; the masks
-        too where its sampler could not be wrapped."""
+        """Rows that need more than a mask, after what vLLM itself forbids."""
         if not self.requests:
             return logits
+        if not self.wrapped:
+            self.mask(logits, context)
         start = time.perf_counter()
-        if not self._masked:
-            self._mask(logits, context)
-        self._close(logits, context)
-        self._taken = False
+        for batch in self._sources:
+            found = batch.forced.spare(
+                logits, context.expanded_idx_mapping, batch.masks, batch.count
+            )
+            if found is not None:
+                self.engine.failed.limited(*found)
         self._spent += time.perf_counter() - start
         return logits
 
@@ -317,13 +318,13 @@ class V2Runner:
         return self._turns[0]
 
     def _begin_step(self) -> float:
-        self._masked = self._taken = False
         if self._spent:
             self.engine.seconds.add(self._spent)
             self._spent = 0.0
         return time.perf_counter()
 
-    def _mask(self, logits: Tensor, context: Any) -> None:
+    def _take(self, logits: Tensor, context: Any) -> None:
+        """The masks of the batch in the sampler."""
         batch = self._batch
         seen = context.idx_mapping_np.tobytes()
         batch.ran = True
@@ -331,41 +332,41 @@ class V2Runner:
             self._follow(context.idx_mapping_np)
             batch.forced = self.requests.forced(context.idx_mapping_np, batch.planned)
             batch.seen = seen
+        self._sources = [batch]
+        batch.masks = None
         if batch.slots:
-            if not self._taken:
-                self._masks = self._pipeline.take_masks(logits)
-                self._applied = self._taken = True
-            size = self._pipeline.vocabulary_size
-            self._kernels.mask_rows(
-                logits, self._masks, context.expanded_idx_mapping, batch.table, size
-            )
-        batch.forced.close(logits, context.expanded_idx_mapping)
+            batch.masks = self._pipeline.take_masks(logits)
+            self._applied = True
 
-    def _close(self, logits: Tensor, context: Any) -> None:
-        """Rows that need more than a mask."""
-        self._spare(
-            self._batch.forced, self._masks, logits, context.expanded_idx_mapping
-        )
-
-    def _spare(
-        self, forced: ForcedRows, masks: Tensor | None, logits: Tensor, indices: Tensor
-    ) -> None:
-        if forced:
-            found = forced.spare(logits, indices, masks, drafts_of(self.engine.config))
-            if found is not None:
-                self.engine.failed.limited(*found)
-
-    def _finish(self) -> None:
+    def _schedule_update(self) -> None:
         """Hand on the tokens of the last step, where the grammars are."""
-        pipeline = self._pipeline
-        order = self._batch.order
+        self._applied = False
         if self.engine.serves:
             tokens = self._kernels.take_tokens(
-                order, *self.requests.histories, pipeline.token_sink()
+                self._batch.order,
+                *self.requests.histories,
+                self._pipeline.token_sink(),
             )
             if tokens is not None:
-                pipeline.schedule_update(tokens)
-        pipeline.finish_update()
+                self._pipeline.schedule_update(tokens)
+
+    def _choose(self, entered: list[int]) -> None:
+        """The requests of the batch whose turn it is: those that ran last, and those
+        that have these indices now."""
+        batch = self._batch
+        new = NONE
+        if entered:
+            others = ~self.requests.those(entered)
+            new = self.requests.begin()
+            for one in self._turns:
+                one.running = self.requests.masked(one.running[others[one.running]])
+                one.seen = None
+        planned = self.requests.due(batch.running if batch.ran else NONE, new)
+        if len(new) or not (
+            planned is batch.planned or np.array_equal(planned, batch.planned)
+        ):
+            batch.plan(np.concatenate([planned, new]), self.requests)
+        batch.ran = False
 
     def _follow(self, indices: Indices) -> None:
         """Adapt to the requests of a batch, and plan again if one of them is not
@@ -392,11 +393,12 @@ class V2Runner:
         none = torch.zeros(1, dtype=torch.int64, device=device)
         first = torch.zeros(1, dtype=torch.int32, device=device)
         mask = torch.zeros(1, vocabulary.words, dtype=torch.int32, device=device)
-        places = (first, 1) if drafts else ()
         # The model's logits, and those that vLLM has copied.
         for kind in {torch.float32, self.engine.config.model_config.dtype}:
             logits = torch.zeros(1, states.vocab_size, dtype=kind, device=device)
-            kernels.mask_rows(logits, mask, none, table, vocabulary.size, *places)
+            size = vocabulary.size
+            places = (first, 1) if drafts else ()
+            kernels.mask_rows(logits, mask, none, table, size, *places)
         if not drafts:
             ring, word = torch.zeros(2, 1, dtype=torch.int64, device=device)
             sink = TokenSink(ring.data_ptr(), word.data_ptr(), 0)

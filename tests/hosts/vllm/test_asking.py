@@ -84,7 +84,7 @@ def test_the_figures_name_each_engine(monkeypatch):
         figures._metrics._newest = 0.0  # no more of them
         await figures._metrics._task
 
-    steps = figures._metrics.counters["steps"]
+    steps = figures._metrics.told["steps"]
     before = [steps.labels(engine)._value.get() for engine in ("0", "1")]
     asyncio.run(asyncio.wait_for(ask(), 60))
     after = [steps.labels(engine)._value.get() for engine in ("0", "1")]

@@ -127,7 +127,7 @@ class V2Steps:
         self.sampled.counts = torch.tensor(counts)
         self.guide.apply_staged_writes()
         context = v2_context(indices)
-        self.guide.apply(torch.zeros(len(indices), WIDTH), context)
+        self.guide.runner.mask(torch.zeros(len(indices), WIDTH), context)
         sampler = SimpleNamespace(logits_processors=[object(), self.guide])
         GPUModelRunner.sample(
             SimpleNamespace(sampler=sampler),

@@ -60,7 +60,7 @@ def test_a_v2_step_goes_through_twelve_files_at_most(device, monkeypatch):
 
     def step():
         guide.apply_staged_writes()
-        guide.apply(
+        guide.runner.mask(
             torch.zeros(3, WIDTH, device=device),
             LogitsContext(rows, rows, batch, *[None] * 4),
         )

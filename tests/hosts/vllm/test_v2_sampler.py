@@ -142,24 +142,10 @@ def test_v2_rows_that_need_more_than_a_mask_without_a_copy_and_with_one(drafts):
     ]
 
 
-def test_v2_masks_come_last_where_third_parties_process_logits():
-    game = V2Game(runner_config(), 2)
-    (guided,) = entered(game, SPECS[0])
-    sampling = _Sampling(game, {guided})
-    sampling.sampler.logits_processors[0] = SimpleNamespace(
-        apply=lambda logits, context: logits.fill_(1.0)
-    )
-    game.guide.apply_staged_writes()
-    logits = torch.randn(1, WIDTH)
-    processed = sampling(logits, [guided])
-    for row in logits[0], processed[0]:
-        assert row.isfinite().nonzero().view(-1).tolist() == list(b"abc")
-
-
 def test_what_the_worker_cut_is_invalid_for_vllms_rejection_sampler():
     # Next to vLLM's own structured output it looks at nothing else.
     runner = SimpleNamespace(
-        mask_early=None, invalid_drafts=lambda batch, known: (batch, known)
+        slots_of=None, invalid_drafts=lambda batch, known: (batch, known)
     )
     sampler = SimpleNamespace(logits_processors=[SimpleNamespace(runner=runner)])
     given = SimpleNamespace(sampler=sampler), "logits", "batch", None, "known"
