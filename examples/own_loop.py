@@ -31,8 +31,9 @@ def main() -> None:
         cache, texts = None, [[], []]
         for _ in range(200):
             pipeline.plan([slot, gp.UNGUIDED])  # the slot of each row
-            out = model(inputs, past_key_values=cache, use_cache=True)
-            logits, cache = out.logits[:, -1].float(), out.past_key_values
+            # The cache is the fourth argument. Its name depends on transformers' version.
+            out = model(inputs, None, None, cache, use_cache=True)
+            logits, cache = out[0][:, -1].float(), out[1]
             pipeline.fill_mask()  # on a GPU: while the forward pass runs
             pipeline.apply_mask(logits)  # in place
             tokens = logits.argmax(-1)

@@ -3,6 +3,7 @@ on nothing but torch."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,6 +44,10 @@ class Batch:
             [[*ids, *[-1] * (most - len(ids))] for ids in stops], device=device
         )
         self._cache: Any = None
+        # transformers before 5.24, and models with code of their own
+        self._cache_name = "past_key_values"
+        if "cache" in inspect.signature(model.forward).parameters:
+            self._cache_name = "cache"
         self._generated: list[Tensor] = []
         self._stopped = torch.zeros(len(prompts), dtype=torch.bool, device=device)
 
@@ -53,11 +58,11 @@ class Batch:
             input_ids=self._input,
             attention_mask=self._attention,
             position_ids=self._positions,
-            past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=1,
+            **{self._cache_name: self._cache},
         )
-        self._cache = out.past_key_values
+        self._cache = out[self._cache_name]
         return out.logits[:, -1].float()  # type: ignore[no-any-return]
 
     def sample(self, logits: Tensor) -> Tensor:

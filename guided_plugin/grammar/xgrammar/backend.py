@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import (
@@ -160,14 +161,16 @@ class XGrammarBackend:
     def start(
         self, grammar: Grammar, stop_token_ids: tuple[int, ...]
     ) -> XGrammarMatcher:
-        return XGrammarMatcher(
-            self._xgr.GrammarMatcher(
-                grammar.handle, override_stop_tokens=list(stop_token_ids)
-            )
+        handle = self._xgr.GrammarMatcher(
+            grammar.handle,
+            override_stop_tokens=list(stop_token_ids),
         )
+        texts = self._vocabulary.text_tokens
+        with_text = [token for token in stop_token_ids if texts[token]]
+        return XGrammarMatcher(handle, np.array(with_text, np.int64))
 
     def batch(self, matchers: Sequence[Matcher]) -> XGrammarBatch:
-        return XGrammarBatch([cast("XGrammarMatcher", one).handle for one in matchers])
+        return XGrammarBatch([cast("XGrammarMatcher", one) for one in matchers])
 
 
 @dataclass(slots=True, eq=False)
@@ -175,19 +178,31 @@ class XGrammarMatcher:
     """A `Matcher` around one of xgrammar's."""
 
     handle: Any
+    stops_with_text: NDArray[np.int64]
+    """Stop tokens whose text the grammar may have. From 0.2.9 on xgrammar takes one
+    whose text completes the output. Hosts leave out the text of stop tokens, so the
+    output must be complete before."""
 
     def accept(self, token: int) -> bool:
+        if token in self.stops_with_text and not self.complete:
+            return False
         return bool(self.handle.accept_token(token))
 
     def accept_text(self, text: bytes) -> bool:
         return bool(self.handle.accept_string(text))
 
     def fork(self) -> XGrammarMatcher:
-        return XGrammarMatcher(self.handle.fork())
+        return XGrammarMatcher(self.handle.fork(), self.stops_with_text)
 
     @property
     def complete(self) -> bool:
         return bool(self.handle.is_completed())
+
+    def fill(self, mask: MaskArray, row: int) -> None:
+        self.handle.fill_next_token_bitmask(mask, row)
+        if self.stops_with_text.size and not self.complete:
+            for token in self.stops_with_text:
+                mask[row, token >> 5] &= ~np.left_shift(np.int32(1), token & 31)
 
 
 @dataclass(slots=True, eq=False)
@@ -195,17 +210,16 @@ class XGrammarBatch:
     """A `MatcherBatch` of xgrammar's matchers, one after the other: most batches have
     one."""
 
-    _handles: list[Any]
+    _matchers: list[XGrammarMatcher]
 
     def accept(self, tokens: list[int]) -> list[bool]:
         return [
-            bool(one.accept_token(token))
-            for one, token in zip(self._handles, tokens, strict=True)
+            one.accept(token) for one, token in zip(self._matchers, tokens, strict=True)
         ]
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
-        for handle, row in zip(self._handles, rows, strict=True):
-            handle.fill_next_token_bitmask(mask, row)
+        for matcher, row in zip(self._matchers, rows, strict=True):
+            matcher.fill(mask, row)
 
 
 def _complaint(message: str, spec: OutputSpec) -> GrammarError:

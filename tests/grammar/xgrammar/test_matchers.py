@@ -40,6 +40,7 @@ def started(backend, source, stops=(END,), tokens=()):
         # A text token that ends outputs is no text any more.
         ("[ab]+", (B,), [], {A}),
         ("[ab]+", (B,), [A], {A, B}),
+        ('"a" "b"', (B,), [A], set()),
     ],
 )
 def test_requests_that_share_a_grammar_have_stop_tokens_of_their_own(
