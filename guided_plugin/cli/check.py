@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
@@ -60,6 +61,12 @@ def check(
     ] = None,
     whitespace: Layout = None,
     open_objects: Open = False,
+    close: Annotated[
+        bool,
+        typer.Option(
+            "--close", help="With close_before_length; warn if it can't work."
+        ),
+    ] = False,
     json_output: JsonOutput = False,
     sarif: Annotated[
         bool, typer.Option("--sarif", help="Print the problems as SARIF 2.1.0.")
@@ -98,7 +105,7 @@ def check(
                 if isinstance(spec, GuidedError)
                 else check_spec(
                     compiler,
-                    spec,
+                    replace(spec, close_before_length=True) if close else spec,
                     instances,
                     warnings=left_behind(spec.document()) if place.tool else (),
                 ),

@@ -80,16 +80,15 @@ def test_check_open_allows_other_properties(run, write):
     assert run(*arguments, "--open").code == 0
 
 
-def test_check_warns_where_outputs_may_be_cut_all_the_same(run, write, monkeypatch):
+def test_check_close_warns_where_outputs_may_be_cut_all_the_same(run, write):
     arguments = ("check", write("g.ebnf", 'root ::= "a"'))
     assert "warning" not in run(*arguments).out
-    monkeypatch.setenv("GUIDED_PLUGIN", '{"close_before_length": true}')
-    result = run(*arguments)
+    result = run(*arguments, "--close")
     assert result.code == 0
     told = "warning: unprotected: with xgrammar no end of its outputs is known\n"
     assert told in result.out
     assert result.err == ""
-    assert "warning" not in run("check", write("s.json", PERSON)).out
+    assert "warning" not in run("check", write("s.json", PERSON), "--close").out
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,7 @@ def test_forms_of_the_specs_page_are_specs():
     import guided_plugin
 
     page = (ROOT / "docs/specs.md").read_text()
-    table = page[page.index("| from | form |") : page.index("A pattern for whitespace")]
+    table = page[page.index("| from | form |") : page.index("A `whitespace_pattern`")]
     forms = [
         form
         for form in re.findall(r"`(\{[^`]*\})`", table)
