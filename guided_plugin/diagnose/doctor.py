@@ -25,8 +25,7 @@ from guided_plugin.diagnose.machine import (
     self_test,
     shared_memory,
 )
-from guided_plugin.errors import ConfigError, GuidedError, printable
-from guided_plugin.plugins import ENTRY_POINT_GROUP, Plugins
+from guided_plugin.errors import ConfigError, printable
 
 
 def examine() -> dict[str, list[Finding]]:
@@ -166,23 +165,6 @@ def entries() -> Iterator[Finding]:
             f"pip install {folder}, and unset PYTHONPATH: a path has no entry points"
         )
         yield Finding(broken, what, remedy)
-    yield from _plugins()
-
-
-def _plugins() -> Iterator[Finding]:
-    """Those of third parties among them."""
-    try:
-        plugins = Plugins(disabled=GuidedConfig.from_environment().disabled_plugins)
-    except ConfigError:
-        return  # the section on options tells
-    except GuidedError as error:
-        yield Finding("problem", f"{error.where}: {error.what}", error.hint)
-        return
-    others = list(entry_points(group=ENTRY_POINT_GROUP))
-    own = ", ".join(plugins.names())
-    yield Finding(
-        "ok", f"plugins: {own}" + ("" if others else "; none from third parties")
-    )
 
 
 # vLLM

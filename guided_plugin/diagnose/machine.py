@@ -145,7 +145,7 @@ def self_test() -> Iterator[Finding]:
         return
     except GuidedError as error:
         yield Finding(
-            "problem", f"the backends cannot be loaded: {error.what}", error.hint
+            "problem", f"the backends cannot be loaded: {_text(error)}", error.hint
         )
         return
     for name in sorted(compiler.plugins.backends):

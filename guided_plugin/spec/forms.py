@@ -8,7 +8,6 @@ mapping for when something in it is wrong.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
@@ -72,15 +71,14 @@ class Form(NamedTuple):
 def read(obj: Any) -> Form | None:
     """What a mapping or JSON text asks for; None for plain text."""
     while isinstance(obj, str | bytes):
-        obj = _from_text(obj)
+        obj = from_text(obj)
     if obj is None:
         return None
     if not isinstance(obj, Mapping):
         raise SpecError(
             f"must be a mapping, JSON text, an OutputSpec or a type, not {type(obj).__name__}",
             where=WHOLE,
-            hint=file_hint(obj)
-            or 'for example {"json_schema": {...}} or {"regex": "[a-z]+"}',
+            hint='for example {"json_schema": {...}} or {"regex": "[a-z]+"}',
         )
     for key in obj:
         if not isinstance(key, str):
@@ -105,36 +103,16 @@ def read(obj: Any) -> Form | None:
     return _keyed(form, options)
 
 
-def _from_text(text: str | bytes) -> Any:
+def from_text(text: str | bytes, where: str = WHOLE) -> Any:
+    """What a JSON text says. Raises SpecError."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SpecError(
-            f"a text must be JSON: {error}",
-            where=WHOLE,
-            hint=file_hint(text)
-            or 'a regex, for example, is written {"regex": "[a-z]+"}',
+            f"is not JSON: {error}",
+            where=where,
+            hint='pass the content of a file; a regex is written {"regex": "[a-z]+"}',
         ) from None
-
-
-_FILE = re.compile(
-    r"(?:[a-z]:[\\/])?[^\n:{}\[\]\"]{1,300}\.(?:json|jsonschema|lark|ebnf|gbnf|txt|yaml|yml)",
-    re.IGNORECASE,
-)
-"""No grammar is one: without a colon no rule is defined."""
-
-
-def file_hint(given: object) -> str:
-    """What to do with a path, or with a text that looks like a file's name; empty for
-    all else."""
-    named = isinstance(given, os.PathLike) or (
-        isinstance(given, str) and _FILE.fullmatch(given.strip())
-    )
-    return (
-        "this is a file name: pass the content, pathlib.Path(name).read_text()"
-        if named
-        else ""
-    )
 
 
 def _typed(kind: str, form: Mapping[str, Any], options: dict[str, Any]) -> Form | None:

@@ -23,7 +23,7 @@ from guided_plugin.spec.forms import (
     SETTLED,
     WHOLE,
     Kind,
-    file_hint,
+    from_text,
     read,
 )
 from guided_plugin.spec.memo import remembered, texts_bytes
@@ -184,15 +184,11 @@ class OutputSpec:
         rule."""
         if not isinstance(source, str):
             what = f"must be a string, not {type(source).__name__}"
-            hint = file_hint(source) or 'for example root ::= "text"'
+            hint = 'for example root ::= "text"'
             raise SpecError(what, where="grammar", hint=hint)
         if not source.strip():
             raise SpecError(
                 "is empty", where="grammar", hint='a minimal one: root ::= "text"'
-            )
-        if hint := file_hint(source):
-            raise SpecError(
-                f"defines no rule: {shown(source)}", where="grammar", hint=hint
             )
         return cls._make("grammar", source, {**options, "syntax": syntax})
 
@@ -202,7 +198,7 @@ class OutputSpec:
         mapping or JSON."""
         document = tag.model_dump(mode="json") if hasattr(tag, "model_dump") else tag
         if isinstance(document, str):
-            document = _load(document, "structural_tag")
+            document = from_text(document, "structural_tag")
         if not isinstance(document, Mapping) or not (
             {"format", "structures"} & document.keys()
         ):
@@ -345,13 +341,13 @@ def _schema_document(schema: Any) -> Any:
     if is_python(schema):
         return form_of(schema, texts=False).value
     if isinstance(schema, str | bytes):
-        return _load(schema, "json_schema")
+        return from_text(schema, "json_schema")
     if isinstance(schema, Mapping | bool):
         return schema
     raise SpecError(
         f"must be a mapping, JSON text or a type, not {type(schema).__name__}",
         where="json_schema",
-        hint=file_hint(schema) or 'for example {"type": "object", "properties": {...}}',
+        hint='for example {"type": "object", "properties": {...}}',
     )
 
 
@@ -363,22 +359,6 @@ def _check_schema(schema: Any, kind: Kind, document: Any, place: str = "#") -> N
         where = place + error.where.removeprefix("#")
         raise told(
             SpecError(error.what, where=where, hint=error.hint), kind, document
-        ) from None
-
-
-def _load(text: str | bytes, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except UnicodeDecodeError as error:
-        raise SpecError(
-            f"is not UTF-8: {error.reason}", where=where, hint=f"byte {error.start}"
-        ) from None
-    except json.JSONDecodeError as error:
-        hint = file_hint(text) or f"line {error.lineno}, column {error.colno}"
-        raise SpecError(f"is not JSON: {error.msg}", where=where, hint=hint) from None
-    except (RecursionError, ValueError) as error:
-        raise SpecError(
-            f"can't be read: {error}", where=where, hint="nest it less"
         ) from None
 
 

@@ -113,7 +113,7 @@ CASES = {
     "arrays 150 deep": schema(nested(150, in_array), "[" * 150 + "null" + "]" * 150),
     "objects 100,000 deep, as text": schema(
         '{"properties":{"a":' * 100_000 + "{}" + "}}" * 100_000,
-        error="SpecError: can't be read",
+        error="SpecError: is not JSON",
     ),
     "a tag 400 deep": Case(
         "structural_tag", {"format": nested(400, lambda inner: {"content": inner})}
@@ -152,7 +152,7 @@ CASES = {
     "a billion laughs": schema(chain(30, ten_of)),
     "20 unions to multiply out": schema({"allOf": [either(i) for i in range(20)]}),
     # Bytes and numbers
-    "invalid UTF-8": schema(b'{"const":"\xff\xfe"}', error="SpecError: is not UTF-8"),
+    "invalid UTF-8": schema(b'{"const":"\xff\xfe"}', error="SpecError: is not JSON"),
     "a number of 4,000 digits": schema({"minimum": 10**4_000 - 1}),
     "a number of 5,000 digits, as text": schema(f'{{"minimum":{DIGITS}}}'),
 }

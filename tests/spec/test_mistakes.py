@@ -23,17 +23,13 @@ from guided_plugin.errors import SpecError
         ),
         (
             lambda: OutputSpec.json_schema("schemas/user.json"),
-            "not JSON: .*is a file name",
+            "not JSON: .*the content of a file",
         ),
         (
             lambda: OutputSpec.json_schema(Path("user.json")),
-            "not PosixPath .this is a file name",
+            "not PosixPath .for example",
         ),
-        (lambda: OutputSpec.parse("user.json"), "must be JSON: .*is a file name"),
-        (
-            lambda: OutputSpec.grammar("c:/my grammars/a.lark", "lark"),
-            "defines no rule: .*is a file name",
-        ),
+        (lambda: OutputSpec.parse("user.json"), "is not JSON: .*the content of a file"),
     ],
 )
 def test_what_is_given_instead_is_refused_with_what_to_write(make, says):

@@ -120,7 +120,9 @@ class Guide:
         if isinstance(tokenizer, Vocabulary):
             vocabulary = tokenizer
         else:
-            vocabulary = _vocabulary(self._tokenizer, stop_token_ids)
+            vocabulary = Vocabulary.from_tokenizer(
+                self._tokenizer, stop_token_ids=stop_token_ids
+            )
         self._device = None if model is None else torch.device(model.device)
         if model is not None:
             head = model.get_output_embeddings()
@@ -259,24 +261,6 @@ def _kwargs(
         logits_processor=LogitsProcessorList([*processors, GuidedProcessor(call)]),
         stopping_criteria=StoppingCriteriaList([*criteria, GuidedCriterion(call)]),
     )
-
-
-def _vocabulary(
-    tokenizer: Any, stop_token_ids: int | Iterable[int] | None
-) -> Vocabulary:
-    stops = (
-        stop_token_ids
-        if stop_token_ids is not None
-        else getattr(tokenizer, "eos_token_id", None)
-    )
-    missing = stops is None or (not isinstance(stops, int) and not list(stops))
-    if missing and hasattr(tokenizer, "get_vocab"):
-        raise ConfigError(
-            "neither the model's generation config nor the tokenizer says which token ends an output",
-            where="eos_token_id",
-            hint="pass stop_token_ids, or set model.generation_config.eos_token_id",
-        )
-    return Vocabulary.from_tokenizer(tokenizer, stop_token_ids=stops)
 
 
 def _listed(spec: Any) -> bool:

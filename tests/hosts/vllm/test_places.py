@@ -199,7 +199,7 @@ CASES = [
             ),
             ({"regex": "a", "backend": "nope"}, ".backend: no backend named 'nope'"),
             ({"type": "json_schema", "x": {}}, ": response_format: unknown key 'x'"),
-            ("[a-z]+", ": a text must be JSON"),
+            ("[a-z]+", ": is not JSON"),
         ]
     ),
     (chat, {"vllm_xargs": {"guded": "{}"}}, "vllm_xargs: unknown key 'guded'"),
