@@ -315,23 +315,21 @@ says what the contract is, and which versions are tested.
 VERSIONS_END = """
 ## What is added
 
-`WorkerBase` gets three methods, in every process: `guided_health` (why nothing can be guided now),
-`guided_retry_after` (in how many seconds something may be guided again), `guided_metrics` (the figures of the
+`WorkerBase` gets two methods, in every process: `guided_health` (why nothing can be guided now, and in how
+many seconds something may be again), `guided_metrics` (the figures of the
 pipelines). In the process of an API server, Python's switch interval is 0.5 ms, not 5: threads that compile give
 way to the event loop.
 
 Left on vLLM's objects:
 
-- `extra_args` of a guided request: `guided_admitted` (compiled by a frontend), `guided_made` (what it made of
-  the spec), `guided_request` (its id), `guided_left` (left to vLLM), `guided_reasoning` (what its caller says
-  of it)
+- `extra_args` of a request: `guided_left` (left to vLLM), `guided_reasoning` (what its caller says of it)
 - the input processor, the worker, the sampler: `_guided_gate`, `_guided_engine`, `_guided_runners`
 - the `BeamSearchParams` of a server: `_guided_request`; each wrapper: `_guided_plugin`
 - `additional_config` where the speculative config is the plugin's: `guided_plugin_jump`
 - the scheduler: `_guided_unbegun` (requests whose constrained part may not have begun), `_guided_led` (those
-  led to an end), `guided_needed` (specs that came since its last step), `_guided_told` (its workers have told of
-  a grammar); on its output `guided_needed` (specs that workers of other processes get ready), `guided_skipped`
-  (requests skip this step, or skipped the last one);
+  led to an end), `guided_needed` (specs that came since its last step), `_guided_loading` (held requests whose
+  grammars are loading), `_guided_told` (a grammar was ready); on its output `guided_needed` (specs that workers
+  of other processes get ready), `guided_skipped` (requests skip this step, or skipped the last one);
   `_guided_turns` (whose masks take too long for a step, and whose turn it is)
 - outputs of guided batches: `_guided_watch`, `guided_failed` (reasons by request id), `guided_led`,
   `guided_ready` (held requests whose grammars came), `guided_slow` (seconds by request id: masks that take too

@@ -1,6 +1,7 @@
 """What tests with vLLM share: configurations and requests without an engine, and looks
 into a real one."""
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +15,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import (
 )
 
 import guided_plugin as gp
-from guided_plugin.hosts.vllm.common import ADMITTED, REQUEST
+from guided_plugin.hosts.vllm.common import EngineSpec
 from guided_plugin.spec import packed
 from guided_plugin.vllm import GuidedLogitsProcessor
 
@@ -108,15 +109,20 @@ def runner_config(mode="inline", **options):
     )
 
 
+_numbers = itertools.count()
+
+
+def told(spec, name=""):
+    """The extra arguments by which an engine is told of a spec."""
+    return {"guided": EngineSpec(*packed(spec), request_id=name)}
+
+
 def runner_params(spec, name=None, **options):
     """The params of a request as a model runner gets them; `name` is the id that the
     scheduler gives it."""
-    extra = None if spec is None else {"guided": spec.to_dict()}
-    if spec is not None and spec.room is not None:  # a gate has admitted it
-        extra = {"guided": packed(spec), ADMITTED: True}
-    params = SamplingParams(
-        extra_args=extra if name is None else {**extra, REQUEST: name}, **options
-    )
+    name = name or f"request {next(_numbers)}"
+    extra = None if spec is None else told(spec, name)
+    params = SamplingParams(extra_args=extra, **options)
     params._all_stop_token_ids = {END}
     return params
 

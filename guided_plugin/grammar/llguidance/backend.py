@@ -10,9 +10,8 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
-
-import numpy as np
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import UnsatisfiableSpecError
@@ -54,8 +53,8 @@ from guided_plugin.spec.uses import left_out, schemas_of
 # 2,000 would end such requests in the middle. A mask of so many takes 10 ms. Its
 # verbose errors tell what a lexer has spent. They quote a client's schema, too, so only
 # their first line goes anywhere.
+_MOST_ITEMS = 8_000
 _LIMITS: dict[str, Any] = {
-    "max_items_in_row": 8_000,
     "step_max_items": 100_000,
     **FUEL,
     "verbose_errors": True,
@@ -84,6 +83,11 @@ _WORD_BYTES = 500
 _CHARACTER_BYTES = 16
 
 
+_PLAIN_CHARACTERS = 1 << 14
+"""Up to this length plain grammars compile: 900 of random schemas did, and ones of up to
+13,300 characters and with counts of up to 100,000 (llguidance 1.7.6 and 1.9.1)."""
+
+
 @hookimpl
 def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
     """Register this backend as `llguidance`."""
@@ -94,11 +98,10 @@ def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
 class _Compiled:
     """What a grammar's matchers start from."""
 
-    lark: LarkGrammar
     lexers: Lexers
     distinct: DistinctRules | None
     """What the grammar can't remember."""
-    endings: Endings | None
+    endings: Endings | None = None
     """Where outputs are closed before their limit."""
 
 
@@ -132,27 +135,35 @@ class LLGuidanceBackend:
     def compile(self, spec: OutputSpec) -> Grammar:
         start = time.perf_counter()
         lark = self._lark(spec)
-        return self._grammar(spec, lark, self._first(spec, lark.text), start)
+        first = self._first(spec, lark.text)
+        return self._grammar(self._prepared(spec, lark, ""), lark, first, start)
 
     def prepare(self, spec: OutputSpec) -> Prepared:
-        """A grammar that compiled."""
+        """A grammar that compiled, or that is known to: `load` compiles it again."""
         lark = self._lark(spec)
-        first = self._first(spec, lark.text)
-        left = self._left_out(spec)
-        named = self._named(spec, lark)
         closes = spec.close_before_length is True
-        payload = lark.packed(closes=closes)
-        made = Prepared(spec, self.name, payload, unenforced=left, named=named)
+        made = self._prepared(spec, lark, lark.packed(closes=closes))
         if not closes:
+            if not lark.plain or len(lark.text) > _PLAIN_CHARACTERS:
+                self._first(spec, lark.text)
             return made
-        grammar = self._grammar(spec, lark, first, 0.0)
+        grammar = self._grammar(made, lark, self._first(spec, lark.text), 0.0)
         return replace(made, shortest=grammar.shortest, growth=grammar.growth)
 
     def load(self, prepared: Prepared) -> Grammar:
         start = time.perf_counter()
         lark = LarkGrammar.unpacked(str(prepared.payload))
         first = self._first(prepared.spec, lark.text)
-        return self._grammar(prepared.spec, lark, first, start, prepared)
+        return self._grammar(prepared, lark, first, start)
+
+    def _prepared(self, spec: OutputSpec, lark: LarkGrammar, payload: str) -> Prepared:
+        return Prepared(
+            spec,
+            self.name,
+            payload,
+            unenforced=self._left_out(spec),
+            named=self._named(spec, lark),
+        )
 
     def _lark(self, spec: OutputSpec) -> LarkGrammar:
         lark = lark_of(spec, self._tokenizers, self._unenforced)
@@ -173,20 +184,17 @@ class LLGuidanceBackend:
         if lark.rules and spec.kind == "structural_tag":
             found = lark.rules.tokens
         elif spec.kind == "grammar":
-            ids = map(self._tokenizers.ids, tokens_in(spec.text))
-            found = itertools.chain.from_iterable(ids)
+            found = itertools.chain.from_iterable(
+                map(self._tokenizers.ids, tokens_in(spec.text))
+            )
         return frozenset(self._tokenizers.controls.keys() & found)
 
     def _matcher(
         self, spec: OutputSpec, text: str, tokenizer: Any, times: int = 1
     ) -> Any:
         """`times`: how many items of a row it has for one."""
-        most = (
-            _CLIENT_ITEMS
-            if spec.kind in ("grammar", "regex")
-            else _LIMITS["max_items_in_row"]
-        )
-        limits = self._ll.LLParserLimits(**_LIMITS | {"max_items_in_row": times * most})
+        most = _CLIENT_ITEMS if spec.kind in ("grammar", "regex") else _MOST_ITEMS
+        limits = self._ll.LLParserLimits(max_items_in_row=times * most, **_LIMITS)
         return self._ll.LLMatcher(tokenizer, text, log_level=0, limits=limits)
 
     def _first(self, spec: OutputSpec, text: str) -> Any:
@@ -194,19 +202,14 @@ class LLGuidanceBackend:
         first = self._matcher(spec, text, self._tokenizers.plain)
         # Filling once builds the lexer's first states, and shows whether anything is
         # allowed.
-        mask = (
-            None
-            if first.is_error()
-            else np.frombuffer(first.compute_bitmask(), np.int32)
-        )
+        allowed = b"" if first.is_error() else first.compute_bitmask()
         if first.is_error():
-            message = first_line(first.get_error())
+            error = first.get_error()
+            message = first_line(error)
             if OVER_LIMIT.search(message):
                 raise too_entangled(spec, message)
-            raise complaint(
-                first.get_error(), spec.kind, 1 if spec.kind == "grammar" else 0
-            )
-        if mask is None or not mask.any():
+            raise complaint(error, spec.kind, int(spec.kind == "grammar"))
+        if not allowed.strip(b"\0"):
             raise UnsatisfiableSpecError(
                 "allows no output at all",
                 where=spec.kind,
@@ -215,50 +218,44 @@ class LLGuidanceBackend:
         return first
 
     def _grammar(
-        self,
-        spec: OutputSpec,
-        lark: LarkGrammar,
-        first: Any,
-        start: float,
-        prepared: Prepared | None = None,
+        self, prepared: Prepared, lark: LarkGrammar, first: Any, start: float
     ) -> Grammar:
+        spec = prepared.spec
         text = lark.text
 
-        def another() -> Any:
-            return self._matcher(spec, text, self._tokenizers.plain)
-
-        lexers = Lexers(first, another, self._lexers, forces=lark.forces)
-        distinct = self._distinct_rules(spec) if lark.distinct else None
-        left = self._left_out(spec) if prepared is None else prepared.unenforced
-        named = self._named(spec, lark) if prepared is None else prepared.named
-        bounded = spec.kind != "grammar"
+        lexers = Lexers(
+            first,
+            partial(self._matcher, spec, text, self._tokenizers.plain),
+            self._lexers,
+            forces=lark.forces,
+        )
         size = (
             _GRAMMAR_BYTES
             + _WORD_BYTES * len(text.split())
             + _CHARACTER_BYTES * len(text)
         )
-        # For distinct items there are two grammars.
-        size = size * (1 + lark.distinct) + texts_bytes(spec.text)
-        kept = replace(lark, rules=None, sent=None)
-        compiled = _Compiled(kept, lexers, distinct, None)
+        size += size * lark.distinct  # there are two grammars
+        size += texts_bytes(spec.text)
+        compiled = _Compiled(
+            lexers, self._distinct_rules(spec) if lark.distinct else None
+        )
         made = Grammar(
             spec,
             self.name,
             compiled,
             size,
             0.0,
-            bounded=bounded,
-            unenforced=left,
-            named=named,
+            bounded=spec.kind != "grammar",
+            unenforced=prepared.unenforced,
+            named=prepared.named,
         )
         if spec.close_before_length:
             endings = Endings(self._tokenizers.spelling, lark.sent or _shortest(lark))
-            if prepared is None:
+            shortest = prepared.shortest
+            grows = prepared.growth
+            if shortest is None:
                 shortest = endings.first(self.start(made, self._stops))
                 grows = endings.growth_in(len)
-            else:
-                shortest = prepared.shortest
-                grows = prepared.growth
             if shortest is not None:
                 made = replace(
                     made,

@@ -14,7 +14,6 @@ import copy
 import hashlib
 import logging
 import math
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -34,27 +33,20 @@ from guided_plugin.errors import (
     SpecError,
     VocabularyError,
     near_miss,
-    printable,
 )
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import (
-    ADMITTED,
     EXTRA,
     GUIDED,
-    MADE,
     MARK,
+    EngineSpec,
     constraint,
     is_within,
     refused_unseen,
     settings_of,
 )
 from guided_plugin.hosts.vllm.headers import tell_unenforced
-from guided_plugin.hosts.vllm.health import (
-    Health,
-    ask_all,
-    in_background,
-    wait_for,
-)
+from guided_plugin.hosts.vllm.health import Health, ask_all, in_background
 from guided_plugin.hosts.vllm.patches import note_version
 from guided_plugin.hosts.vllm.reasoning import Reasoning
 from guided_plugin.hosts.vllm.refusals import refused
@@ -97,9 +89,6 @@ class Gate:
             note_version()
         self.health = Health()
         self.specs = Specs(vllm_config, self.options)
-        self._ready: threading.Event | None = None
-        """Set when no request waits for what all need; None where nothing was
-        started."""
         self._light = replace(
             _LIGHT,
             max_spec_bytes=min(_LIGHT.max_spec_bytes, self.options.max_spec_bytes),
@@ -201,6 +190,13 @@ class Gate:
                 )
         return self.carry(params, found)
 
+    def begin(self, params: Any) -> None:
+        """Begin the spec of a request that will come, if it is guided. Raises
+        GuidedError."""
+        asked = self.asked(params, math.inf) if self.concerns(params) else None
+        if isinstance(asked, Asked):
+            self.specs.begin(asked, ahead=True)
+
     async def admit_in_time(
         self, engine: Any, request_id: str, *params: Any, prompt: int | None = None
     ) -> Any:
@@ -265,9 +261,9 @@ class Gate:
         salt = getattr(request, "cache_salt", None)
         if salt:
             salt = hashlib.blake2b(repr(salt).encode(), digest_size=16).hexdigest()
-        extra[GUIDED] = text, room, salt
-        extra[ADMITTED] = True
-        extra[MADE] = admitted.made
+        extra[GUIDED] = EngineSpec(
+            text, room, salt, admitted.made, quick=admitted.quick
+        )
 
     def room(
         self, admitted: Admitted, params: Any, prompt: int, before: int = 0
@@ -284,24 +280,13 @@ class Gate:
         """Read the vocabulary and make backends in the background, where requests are
         likely to come; else the first one does that."""
         if self.unsupported_reason is None and self.options.take_over:
-            self._ready = in_background(self._warm, "guided-gate")
+            in_background(self._warm, "guided-gate")
             return
-        later = (
-            "; it starts with the first guided request"
-            if self.unsupported_reason is None
-            else ""
-        )
+        later = "; it starts with the first guided request"
         line = telling.frontend_line(self.options, self.unsupported_reason, ())
-        _log.info("%s; %s%s", line, self._told, later)
-
-    def wait_ready(self) -> None:
-        """Wait for that, for a bounded time. The engine is there: it has said so."""
-        if self.unsupported_reason is None and self._ready is not None:
-            wait_for(
-                self._ready,
-                "the gate of guided requests",
-                "the first requests wait for it",
-            )
+        _log.info(
+            "%s; %s%s", line, self._told, "" if self.unsupported_reason else later
+        )
 
     def _warm(self) -> None:
         try:
@@ -313,81 +298,52 @@ class Gate:
             if isinstance(error, VocabularyError):
                 self.unsupported_reason = error
             _log.warning("guided requests will be refused: %s", error)
-        except Exception as error:  # the first request tries again, and gets it
-            _log.warning("the gate could not start: %s", printable(repr(error)))
 
     def carry(self, params: Any, admitted: Admitted) -> Any:
         """The params of a guided request with its spec. Raises RequestError for stop
         tokens at which vLLM would end an output in the middle, and for numbers that
         turn logits into infinities."""
-        if admitted is not LEFT:
-            _check_numbers(params)
         carried = copy.copy(params)
         carried.extra_args = {**(params.extra_args or {}), GUIDED: admitted}
-        if admitted is not LEFT:
-            stops = {
-                *(getattr(params, "stop_token_ids", None) or ()),
-                *(admitted.spec.stop_token_ids or ()),
-            }
-            if stops:
-                self.specs.compiler.vocabulary.check_stops(
-                    stops, where="stop_token_ids", text=False, named=admitted.named
-                )
-            if admitted.unenforced:
-                tell_unenforced(admitted.unenforced)
-            carried.structured_outputs = None
+        if admitted is LEFT:
+            return carried
+        _check_numbers(params)
+        stops = {
+            *(getattr(params, "stop_token_ids", None) or ()),
+            *(admitted.spec.stop_token_ids or ()),
+        }
+        if stops:
+            self.specs.compiler.vocabulary.check_stops(
+                stops, where="stop_token_ids", text=False, named=admitted.named
+            )
+        if admitted.unenforced:
+            tell_unenforced(admitted.unenforced)
+        carried.structured_outputs = None
         return carried
 
 
 class Ahead(Sequence[Any]):
-    """The parameters of each prompt, with its spec where that is known. To read those
-    of one begins the specs of the next, so that they compile at the same time."""
+    """The parameters of each prompt. To read those of one begins the specs of the next,
+    so that they compile at the same time; `add_request` raises what is wrong with
+    one."""
 
     def __init__(self, gate: Gate, params: Sequence[Any]) -> None:
         self._gate = gate
-        self._params = list(params)
+        self._params = params
         self._seen = 0
-        """The parameters before this one were looked at."""
-        self._carried: dict[int, tuple[Any, Any]] = {}
-        """Parameters as they came, and with their spec: many prompts of a call have the
-        same ones."""
+        """The specs before this one have begun."""
 
     def __len__(self) -> int:
         return len(self._params)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, int):
-            self._look(range(len(self))[index] + _AHEAD)
+            end = range(len(self))[index] + _AHEAD
+            for params in self._params[self._seen : end]:
+                with suppress(GuidedError):
+                    self._gate.begin(params)
+            self._seen = max(self._seen, end)
         return self._params[index]
-
-    def _look(self, end: int) -> None:
-        """Begin the specs of the next prompts, the largest first. `add_request` raises
-        what is wrong with one."""
-        new: dict[bytes | None, Asked] = {}
-        specs = self._gate.specs
-        for place, params in enumerate(self._params[self._seen : end], self._seen):
-            if id(params) in self._carried:
-                self._params[place] = self._carried[id(params)][1]
-                continue
-            with suppress(GuidedError):
-                asked = (
-                    self._gate.asked(params, math.inf)
-                    if self._gate.concerns(params)
-                    else None
-                )
-                if isinstance(asked, Asked):
-                    known = specs.look_up(asked)
-                    if known is None:
-                        new[asked.key] = asked
-                    else:
-                        self._params[place] = self._gate.carry(params, known)
-                        self._carried[id(params)] = params, self._params[place]
-        self._seen = max(self._seen, end)
-        for asked in sorted(
-            new.values(), key=lambda asked: len(str(asked.form)), reverse=True
-        ):
-            with suppress(GuidedError):
-                specs.begin(asked, ahead=True)
 
 
 def gate_of(owner: Any) -> Gate:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, NamedTuple
 
 from guided_plugin.compiling.limits import check_size
 from guided_plugin.config import GuidedConfig, SpecLimits
@@ -45,30 +45,16 @@ _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 EXTRA = "extra_args"
 
 GUIDED = "guided"
-"""The key of `extra_args` (and of `vllm_xargs`) that holds a request's spec."""
-
-ADMITTED = "guided_admitted"
-"""Set by the gate, on every guided request: its spec has compiled within the limits,
-and GUIDED holds the `OutputSpec`, packed, and its room."""
-
-REQUEST = "guided_request"
-"""Set by the scheduler, on every guided request: its id, by which a failure of it is
-told."""
+"""The key of `extra_args` (and of `vllm_xargs`) that holds a request's spec; in the
+engine as an `EngineSpec`."""
 
 MARK = "guided_left"
-"""Set by the gate on each request that is left to vLLM's own manager, so that its
-engine counts it."""
-
-MADE = "guided_made"
-"""Set by the gate: what it made of the spec, which the engine takes off."""
+"""Set by the gate on each request that is left to vLLM's own manager: no other with its
+constraint may reach the engine."""
 
 HEALTH = "guided_health"
-"""The method of vLLM's workers that tells why nothing can be guided now; an empty text
-if all is well."""
-
-RETRY_AFTER = "guided_retry_after"
-"""The method of vLLM's workers that tells in how many seconds something may be guided
-again."""
+"""The method of vLLM's workers that tells why nothing can be guided now, an empty text
+if all is well, and in how many seconds something may be guided again."""
 
 METRICS = "guided_metrics"
 """The method of vLLM's workers that tells the figures of their pipelines."""
@@ -203,20 +189,38 @@ def stop_tokens(params: Any, vocabulary: Vocabulary) -> tuple[int, ...]:
     return tuple(sorted(tokens)) or vocabulary.stop_token_ids
 
 
-def spec_of(params: Any) -> OutputSpec | None:
-    """The spec of a request in the engine. Raises SpecError where it can't be read."""
-    extra = params.extra_args or {}
-    value = extra.get(GUIDED)
+class EngineSpec(NamedTuple):
+    """What an engine is told of a guided request: the gate writes it in place of the
+    client's form, which is never a list."""
+
+    packed: str
+    room: int | None
+    salt: str | None
+    made: bytes | None = None
+    """What the frontend made of the spec. It goes no further than the scheduler."""
+    quick: bool = False
+    """Whether that took a few milliseconds of processor time at most: so it does in the
+    engine."""
+    request_id: str = ""
+    """The scheduler's, by which failures are told."""
+
+    def read(self) -> OutputSpec:
+        """The spec. Raises SpecError."""
+        try:
+            return unpacked(self.packed, self.room, self.salt)
+        except (AttributeError, TypeError, ValueError) as error:
+            what = f"is not what the gate writes: {error}"
+            raise SpecError(what, where=GUIDED) from None
+
+
+def engine_spec(params: Any) -> EngineSpec | None:
+    """What an engine is told of a request; None where nothing guides it, and an empty
+    one where no gate wrote it."""
+    value = (getattr(params, "extra_args", None) or {}).get(GUIDED)
     if value is None:
         return None
-    if extra.get(ADMITTED) is not True:
-        return read_spec(value)
-    try:
-        return unpacked(*value)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise SpecError(
-            f"is not what the gate writes: {error}", where=GUIDED, hint=_NOT_OURS
-        ) from None
+    written = isinstance(value, list | tuple) and len(value) == len(EngineSpec._fields)
+    return EngineSpec(*value) if written else EngineSpec("", None, None)
 
 
 def constraint(params: Any) -> dict[str, Any] | None:
@@ -243,9 +247,6 @@ def is_within(form: Any, limits: SpecLimits) -> bool:
 
 prepared_from = plain_decoder((Prepared,), (unpacked,))
 """Reads what a helper made, which a frontend has sent as a pickle."""
-
-
-_NOT_OURS = f"leave {ADMITTED} out of extra_args"
 
 
 def read_spec(form: Any) -> OutputSpec:

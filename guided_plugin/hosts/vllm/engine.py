@@ -10,7 +10,6 @@ it does not look finished.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
 import math
 import threading
@@ -25,19 +24,18 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import (
-    ADMITTED,
-    REQUEST,
+    EngineSpec,
     drafts_of,
+    engine_spec,
     prepared_from,
     ranks_of,
     refuse_to_start,
     settings_of,
-    spec_of,
     stop_tokens,
     unsupported_reason,
     vocabulary_of,
 )
-from guided_plugin.hosts.vllm.failures import AT_ONCE, OWN, Ledger, Left
+from guided_plugin.hosts.vllm.failures import AT_ONCE, Ledger
 from guided_plugin.hosts.vllm.health import (
     ENGINES,
     engine_of,
@@ -45,7 +43,7 @@ from guided_plugin.hosts.vllm.health import (
     offer_methods,
     wait_for,
 )
-from guided_plugin.hosts.vllm.hold import NEEDED, Needed
+from guided_plugin.hosts.vllm.hold import NEEDED
 from guided_plugin.hosts.vllm.logits import GuidedRequest, StepHooks
 from guided_plugin.hosts.vllm.names import REQUEST_LIMITS, Part, When
 from guided_plugin.hosts.vllm.patches import broken, patch
@@ -54,7 +52,7 @@ from guided_plugin.metrics import Growth, Times
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.pipeline.runtime import resolve_mode
 from guided_plugin.plugins import Plugins
-from guided_plugin.spec import OutputSpec, unpacked
+from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import remembered
 from guided_plugin.spec.output_spec import spec_bytes
 from guided_plugin.step import UNGUIDED, Admission, Closure
@@ -64,6 +62,9 @@ _log = logging.getLogger(__name__)
 
 _FIRST = OutputSpec.choice(["a"])
 """A spec that starts the grammar worker."""
+
+_STARTED = "guided decoding"
+"""What an engine waits for at its start: the grammar worker, inline its backends."""
 
 
 class Engine:
@@ -87,7 +88,6 @@ class Engine:
         """Steps that are sent for the next output already."""
         self.serves = True
         """Whether this rank has grammars: the first one of each machine."""
-        self._numbers = itertools.count(1)
         self._growth = Growth()
         self.seconds = Times()
         """What steps took of vLLM's thread, the runner's part included."""
@@ -116,19 +116,12 @@ class Engine:
                     self.hooks = StepHooks(compiler.plugins)
             except GuidedError as error:
                 self.refuse(error)
-        mode = ""
-        shared = 0
-        if self._pipeline is not None:
-            mode = self._pipeline.mode
-            shared = self._pipeline.metrics().worker.shared_bytes
         line = telling.engine_line(
             self.options,
             self.unsupported_reason,
-            mode,
+            "" if self._pipeline is None else self._pipeline.mode,
             max_requests,
-            shared,
-            serves=self.serves,
-            drafts=drafts_of(self.config),
+            drafts_of(self.config),
         )
         _log.info("%s; %s", line, self.options.told(sources))
 
@@ -204,13 +197,12 @@ class Engine:
         """Start a request, after the output it had already produced. None if nothing
         guides it. `error`: why its grammar can't go on after that, as this rank sees
         it."""
-        extra = params.extra_args or {}
-        request_id = extra.get(REQUEST) or f"{OWN}{next(self._numbers)}"
+        told = engine_spec(params)
+        if told is None:
+            return None
+        request_id = told.request_id
         try:
-            spec = spec_of(params)
-            if spec is None:
-                return None
-            if extra.get(ADMITTED) is True and REQUEST not in extra:
+            if not request_id:
                 self.refuse(_unnamed())
             if self.unsupported_reason is not None:
                 raise self.unsupported_reason
@@ -218,6 +210,7 @@ class Engine:
             # it was preempted, and its old place was never given to another
             if older is not None:
                 self.end(older)
+            spec = told.read()
             vocabulary = self.pipeline.compiler.vocabulary
             stops = stop_tokens(params, vocabulary)
             if not spec.stop_token_ids:
@@ -255,27 +248,26 @@ class Engine:
             raise error
         return self.pipeline.add_failed(request_id, spec, error)
 
-    def prepare(self, packed: str, made: bytes | None) -> Future[Admission]:
-        """Get the spec of a request that will come ready. Never blocks; any thread.
-        `made`: what a frontend made of it."""
+    def prepare(self, told: EngineSpec) -> Future[Admission]:
+        """Get the spec of a request that will come ready. Never blocks; any thread."""
         if self._pipeline is None:
             ready: Future[Admission] = Future()
             ready.set_result(Admission(""))
             return ready
-        spec = unpacked(packed)
+        spec = told.read()
         compiler = self._pipeline.compiler
-        if made is not None and compiler.kept(spec) is None:
-            compiler.keep(spec, prepared_from(made))
+        if told.made is not None and compiler.kept(spec) is None:
+            compiler.keep(spec, prepared_from(told.made))
         return self._pipeline.prepare(spec)
 
-    def get_ready(self, needed: Iterable[Needed]) -> None:
+    def get_ready(self, needed: Iterable[EngineSpec]) -> None:
         """Get specs ready that a step brings; outputs tell when they are."""
         if not self.serves:
             return
-        for request_id, packed, made in needed:
-            tell = partial(self.failed.tell_ready, request_id)
+        for told in needed:
+            tell = partial(self.failed.tell_ready, told.request_id)
             try:
-                self.prepare(packed, made).add_done_callback(tell)
+                self.prepare(told).add_done_callback(tell)
             except GuidedError:  # `begin` says why
                 tell()
 
@@ -303,7 +295,7 @@ class Engine:
             error = self._pipeline.runtime.refusal()
             if error is None and not self._ready.is_set():
                 error = RequestError(
-                    f"{self._what} is still starting",
+                    f"{_STARTED} is still starting",
                     hint="send the request again later",
                 )
         return "" if error is None else error.reason
@@ -323,13 +315,8 @@ class Engine:
             and self.options.take_over
         ):
             self._started |= wait_for(
-                self._ready, self._what, "guided requests get status 503 until then"
+                self._ready, _STARTED, "guided requests get status 503 until then"
             )
-
-    @property
-    def _what(self) -> str:
-        inline = self._pipeline is not None and self._pipeline.mode == "inline"
-        return "the engine's grammar backends" if inline else "the grammar worker"
 
     def metrics(self, growth: bool = False) -> dict[str, Any]:
         """The figures of its pipeline as plain data, for other processes. `growth`:
@@ -344,7 +331,6 @@ class Engine:
             )
         metrics["host_thread"] = self.seconds.median()
         metrics["learnt_limit_bytes"] = self.options.learnt_bytes
-        metrics["left_to_vllm"] = Left.requests
         return metrics
 
     def close(self) -> None:

@@ -28,17 +28,14 @@ from guided_plugin.errors import RequestError, printable
 from guided_plugin.grammar.renewal import never_began
 from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.hosts.vllm.common import (
-    ADMITTED,
     GUIDED,
-    MARK,
-    REQUEST,
+    engine_spec,
 )
 from guided_plugin.hosts.vllm.hold import ask, release
 from guided_plugin.hosts.vllm.jump import drafts_by_size
 from guided_plugin.hosts.vllm.logits import GuidedRequest
 from guided_plugin.hosts.vllm.patches import named, patch_in
 from guided_plugin.hosts.vllm.turns import SLOW, turns_of
-from guided_plugin.spec import unpacked
 from guided_plugin.step import Closure
 
 _log = logging.getLogger(__name__)
@@ -72,15 +69,6 @@ Find = Callable[[Any], dict[str, Any]]
 
 AT_ONCE = -1
 """In place of a step: the request was closed before its first one."""
-
-OWN = "vllm-"
-"""Begins the ids of requests that vLLM's scheduler does not name."""
-
-
-class Left:
-    """The requests of the schedulers of this process that were left to vLLM."""
-
-    requests = 0
 
 
 def attach(output: Any, find: Find) -> Any:
@@ -130,18 +118,16 @@ def add_request(original: Any) -> Any:
     reported."""
 
     def replaced(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        params = getattr(request, "sampling_params", None)
-        extra = None if params is None else params.extra_args
-        if extra and extra.get(MARK) is True:
-            Left.requests += 1
         drafts = drafts_by_size(self)
-        if extra and extra.get(GUIDED) is not None:
+        spec = engine_spec(request.sampling_params)
+        if spec is not None:
             if drafts is not None:
                 drafts.guided[request.request_id] = request
             # Params may be shared, by the children of one request among others.
-            request.sampling_params = copy.copy(params)
-            request.sampling_params.extra_args = {**extra, REQUEST: request.request_id}
-            if extra.get(ADMITTED) is True and unpacked(*extra[GUIDED]).start_after:
+            params = request.sampling_params = copy.copy(request.sampling_params)
+            told = spec._replace(made=None, request_id=request.request_id)
+            params.extra_args = {**params.extra_args, GUIDED: told}
+            if spec.read().start_after:
                 _note(self, _UNBEGUN, request)
             ask(self, request)
         return original(self, request, *args, **kwargs)
@@ -159,36 +145,28 @@ def update_from_output(original: Any) -> Any:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        release(self, getattr(model_runner_output, READY, ()))
-        turns_of(self).tell(getattr(model_runner_output, SLOW, {}))
-        failed = getattr(model_runner_output, FAILED, {})
-        for request_id in getattr(model_runner_output, LED, ()):
+        news = vars(model_runner_output)
+        release(self, news.get(READY, ()))
+        turns_of(self).tell(news.get(SLOW, {}))
+        for request_id in news.get(LED, ()):
             if _is_live(self.requests.get(request_id)):
                 _note(self, _LED, self.requests[request_id])
-        unbegun = dict(self.__dict__.get(_UNBEGUN) or ())
-        # The scheduler may drop a request in this update.
-        led = set(self.__dict__.get(_LED) or ())
-        if not failed and not unbegun and not led:
-            return original(
-                self, scheduler_output, model_runner_output, *args, **kwargs
-            )
-        live = {
+        failed = {
             one: reason
-            for one, reason in failed.items()
+            for one, reason in news.get(FAILED, {}).items()
             if _is_live(self.requests.get(one))
         }
-        for request_id, reason in live.items():
+        for request_id, reason in failed.items():
             _log.error("request %s: output cut off: %s", printable(request_id), reason)
             _end_as_error(self, request_id, reason)
+        # The scheduler may drop a request in this update.
+        unbegun = dict(vars(self).get(_UNBEGUN, {}))
+        led = set(vars(self).get(_LED, ()))
         outputs = original(self, scheduler_output, model_runner_output, *args, **kwargs)
-        told = [
-            output for of_client in outputs.values() for output in of_client.outputs
-        ]
-        if led:
+        if failed or unbegun or led:
+            told = [one for of_client in outputs.values() for one in of_client.outputs]
             _tell_led(told, led)
-        _correct(told, live)
-        if unbegun:
-            _correct(told, _ended_too_early(told, unbegun))
+            _correct(told, _ended_too_early(told, unbegun) | failed)
         return outputs
 
     return replaced
@@ -220,7 +198,7 @@ def _ended_too_early(outputs: list[Any], unbegun: dict[str, Any]) -> dict[str, s
         request = unbegun.get(output.request_id)
         if request is None or output.finish_reason is not FinishReason.STOP:
             continue
-        spec = unpacked(*request.sampling_params.extra_args[GUIDED])
+        spec = request.sampling_params.extra_args[GUIDED].read()
         state = RequestState(spec.start_after or (), ())
         state.extend(array("q", request.output_token_ids))
         if not state.begun:
@@ -348,15 +326,7 @@ class Ledger:
                 self.add(Closure(request.request_id, step, error.reason))
         for closure in () if runtime is None else runtime.take_closed():
             self.add(closure)
-        due = {one.request_id: one.reason for one in self._due(self.pending, step)}
-        for request_id, reason in due.items():
-            if request_id.startswith(OWN):
-                _log.error(
-                    "request %s: output cut off, and vLLM cannot be told: %s",
-                    printable(request_id),
-                    reason,
-                )
-        return due
+        return {one.request_id: one.reason for one in self._due(self.pending, step)}
 
     def _due(self, kept: dict[str, Closure], step: int) -> list[Closure]:
         """The requests that are closed, or led, in a step. Each is returned once, or once more

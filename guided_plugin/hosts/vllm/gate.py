@@ -11,9 +11,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
-from http import HTTPStatus
+from types import SimpleNamespace
 from typing import Any
 
 from guided_plugin._version import __version__
@@ -25,7 +24,7 @@ from guided_plugin.hosts.vllm.headers import RetryAfter
 from guided_plugin.hosts.vllm.health import Health, ask_all, offer_methods
 from guided_plugin.hosts.vllm.hold import check_ready
 from guided_plugin.hosts.vllm.names import When
-from guided_plugin.hosts.vllm.patches import parameters, patch
+from guided_plugin.hosts.vllm.patches import by_name, patch
 from guided_plugin.hosts.vllm.reasoning import Said
 from guided_plugin.hosts.vllm.refusals import note, refusal, refused
 from guided_plugin.hosts.vllm.specs import LEFT, Admitted
@@ -84,23 +83,13 @@ def made(original: Any) -> Any:
     return init
 
 
-def wait_ready(original: Any) -> Any:
-    """The constructors of `LLMEngine` and `AsyncLLM`."""
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        gate_of(self).wait_ready()
-
-    return init
-
-
 def process_inputs(original: Any) -> Any:
     """`InputProcessor.process_inputs`."""
-    names = parameters(original)
+    named = by_name(original)
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate = gate_of(self)
-        given = dict(zip(names, args, strict=False)) | kwargs
+        given = named(*args, **kwargs)
         params = given["params"]
         extra = getattr(params, "extra_args", None) or {}
         if not isinstance(extra.get(GUIDED), Admitted):
@@ -127,11 +116,11 @@ def process_inputs(original: Any) -> Any:
 
 def add_request(original: Any) -> Any:
     """`LLMEngine.add_request`."""
-    names = parameters(original)
+    named = by_name(original)
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate = gate_of(self)
-        given = dict(zip(names, args, strict=False)) | kwargs
+        given = named(*args, **kwargs)
         params = given["params"]
         check_ready(given.get("prompt"), self.vllm_config)
         if not gate.concerns(params):
@@ -149,11 +138,11 @@ def add_request(original: Any) -> Any:
 
 def add_request_async(original: Any) -> Any:
     """`AsyncLLM.add_request`."""
-    names = parameters(original)
+    named = by_name(original)
 
     async def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate = gate_of(self)
-        given = dict(zip(names, args, strict=False)) | kwargs
+        given = named(*args, **kwargs)
         check_ready(given.get("prompt"), self.vllm_config)
         if not gate.concerns(given["params"]):
             return await original(self, *args, **kwargs)
@@ -289,23 +278,19 @@ def process_outputs(original: Any) -> Any:
 
     def replaced(self: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         failed = [
-            one
+            (self.request_states.get(one.request_id), one.stop_reason)
             for one in engine_core_outputs
             if one.finish_reason is failure and one.stop_reason
         ]
-        queues = [
-            (self.request_states.get(one.request_id), one.stop_reason) for one in failed
-        ]
         result = original(self, engine_core_outputs, *args, **kwargs)
-        for state, reason in queues:
+        for state, reason in failed:
             telling.listener.failed()
             # LLM has no queues: it returns `stop_reason`.
-            if not passed_on and state is not None and state.queue is not None:
+            queue = getattr(state, "queue", None)
+            if not passed_on and queue is not None:
                 what = f"guided request failed: {printable(reason)}"
-                status = HTTPStatus.INTERNAL_SERVER_ERROR
-                if _BY_OPTIONS in reason:
-                    status = HTTPStatus.BAD_REQUEST
-                state.queue.put(GracefulHTTPError(what, status))
+                by_client = _BY_OPTIONS in reason
+                queue.put(GracefulHTTPError(what, 400 if by_client else 500))
         return result
 
     return replaced
@@ -314,35 +299,15 @@ def process_outputs(original: Any) -> Any:
 def render_and_add_requests(original: Any) -> Any:
     """`LLM._render_and_add_requests`, where `LLM` adds its prompts, one after the
     other."""
-    names = parameters(original)
+    named = by_name(original)
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(names, args, strict=False)) | kwargs
+        given = named(*args, **kwargs)
         if len(given["params"]) > 1:  # else nothing to look ahead to
             given["params"] = Ahead(gate_of(self.llm_engine), given["params"])
         return original(self, **given)
 
     return replaced
-
-
-@dataclass(frozen=True, slots=True)
-class _HttpConstraint:
-    """The constraint of an HTTP request under the names that `SamplingParams` has for
-    it."""
-
-    request: Any
-
-    @property
-    def extra_args(self) -> Any:
-        """`vllm_xargs`."""
-        return self.request.vllm_xargs
-
-    @property
-    def structured_outputs(self) -> Any:
-        """`structured_outputs`, `response_format` and what vLLM made of the tools; none
-        for speech."""
-        extract = getattr(self.request, "extract_structured_outputs", None)
-        return None if extract is None else extract()
 
 
 def to_beam_search_params(original: Any) -> Any:
@@ -360,14 +325,14 @@ def to_beam_search_params(original: Any) -> Any:
 
 def beam_search(original: Any) -> Any:
     """`beam_search` of servers and of `LLM`, which has the engine."""
-    names = parameters(original)
+    named = by_name(original)
 
     # No generator, though the original may be one: what is raised here comes before a
     # stream begins.
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        params = (dict(zip(names, args, strict=False)) | kwargs)["params"]
+        params = named(*args, **kwargs)["params"]
         request = getattr(params, _REQUEST, None)
-        asked = params if request is None else _HttpConstraint(request)
+        asked = params if request is None else _constraint_of(request)
         engine = self.llm_engine if hasattr(self, "llm_engine") else self.engine_client
         if gate_of(engine).concerns(asked):
             error = RequestError(
@@ -379,6 +344,13 @@ def beam_search(original: Any) -> Any:
         return original(self, *args, **kwargs)
 
     return replaced
+
+
+def _constraint_of(request: Any) -> Any:
+    """The constraint of an HTTP request under the names of `SamplingParams`."""
+    # speech has no such method
+    extract = getattr(request, "extract_structured_outputs", lambda: None)
+    return SimpleNamespace(extra_args=request.vllm_xargs, structured_outputs=extract())
 
 
 def get_parser(original: Any) -> Any:

@@ -47,7 +47,7 @@ class _Note:
     """What the server says of the plugin, where it is asked."""
 
 
-_note: ContextVar[_Note | None] = ContextVar("guided_retry_after", default=None)
+_note: ContextVar[_Note | None] = ContextVar("note", default=None)
 """Of the request that is served; tasks that it starts share it."""
 
 
@@ -107,9 +107,7 @@ class RetryAfter:
 def _with_headers(message: _Message, note: _Note) -> _Message:
     """The first message of an answer has what its note says; others are as they
     were."""
-    if message["type"] != "http.response.start" or not (
-        note.seconds or note.unenforced or note.state
-    ):
+    if message["type"] != "http.response.start":
         return message
     told = []
     if note.state:

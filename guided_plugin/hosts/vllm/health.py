@@ -4,10 +4,9 @@
 `collective_rpc`: `ask_all` asks every engine behind a frontend, `Health` remembers what
 they say of themselves for a moment.
 
-A frontend waits at the end of its start for its backends, a worker of vLLM's for the
-grammar worker. Both began before the model was loaded, so they are mostly there by
-then. The waits are bounded, and a line in the log says how long they took. An engine
-that is not ready refuses guided requests (`Engine.health`).
+A worker of vLLM's waits at the end of its start for the grammar worker, which began
+before the model was loaded. The wait is bounded, and a line in the log says how long it
+took. An engine that is not ready refuses guided requests (`Engine.health`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any
 
 from guided_plugin.grammar.native import native
 from guided_plugin.hosts.vllm import telling
-from guided_plugin.hosts.vllm.common import HEALTH, RETRY_AFTER, samples
+from guided_plugin.hosts.vllm.common import HEALTH, samples
 from guided_plugin.hosts.vllm.headers import unavailable
 from guided_plugin.hosts.vllm.names import Part, When
 from guided_plugin.hosts.vllm.patches import broken, patch
@@ -79,12 +78,10 @@ class Health:
         if not self._is_fresh():
             self._failures = telling.listener.failures
             try:
-                answers = collective_rpc(HEALTH)
-                self._note(answers, collective_rpc(RETRY_AFTER) if any(answers) else [])
+                self._note(collective_rpc(HEALTH))
             except Exception as error:
                 self._note_failure(error)
-        if self._refusal:
-            self._raise()
+        self._raise()
 
     async def check_async(
         self, collective_rpc: Callable[[str], Awaitable[list[Any]]]
@@ -100,16 +97,12 @@ class Health:
                 asking = self._asking = asyncio.ensure_future(self._ask(collective_rpc))
             # a client that hangs up ends its own wait only
             await asyncio.shield(asking)
-        if self._refusal:
-            self._raise()
+        self._raise()
 
     async def _ask(self, collective_rpc: Callable[[str], Awaitable[list[Any]]]) -> None:
         self._failures = telling.listener.failures
         try:
-            answers = await collective_rpc(HEALTH)
-            self._note(
-                answers, await collective_rpc(RETRY_AFTER) if any(answers) else []
-            )
+            self._note(await collective_rpc(HEALTH))
         except Exception as error:
             self._note_failure(error)
 
@@ -121,10 +114,12 @@ class Health:
         seconds = _FRESH_SECONDS if self._refusal else math.inf
         return time.monotonic() - self._asked < seconds
 
-    def _note(self, answers: list[str], seconds: list[float]) -> None:
-        self._refusal = next(filter(None, answers), "")
-        self._asked = time.monotonic()
-        self._until = self._asked + max(seconds, default=0.0)
+    def _note(self, answers: list[tuple[str, float]]) -> None:
+        self._asked = self._until = time.monotonic()
+        self._refusal = ""
+        for reason, seconds in answers:
+            self._refusal = self._refusal or reason
+            self._until = max(self._until, self._asked + seconds)
 
     def _note_failure(self, error: Exception) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError
@@ -132,9 +127,11 @@ class Health:
         if isinstance(error, EngineDeadError):
             raise error
         what = f"the engine could not be asked ({error}); it may not have loaded the logits processor"
-        self._note([what], [])
+        self._note([(what, 0.0)])
 
     def _raise(self) -> None:
+        if not self._refusal:
+            return
         what = f"guided requests cannot be served now: {self._refusal}"
         raise unavailable(what, self._until - time.monotonic())
 
@@ -152,24 +149,16 @@ def offer_methods() -> None:
             else []
         )
 
-    def guided_health(self: Any) -> str:
+    def guided_health(self: Any) -> tuple[str, float]:
         engine = engine_of(self)
-        if engine is None:
-            return (
-                "the engine has not loaded the logits processor"
-                if samples(self.vllm_config)
-                else ""
-            )
-        return str(engine.health())
-
-    def guided_retry_after(self: Any) -> float:
-        engine = engine_of(self)
-        if engine is None:
-            return math.inf if samples(self.vllm_config) else 0.0
-        return float(engine.retry_after())
+        if engine is not None:
+            return engine.health(), engine.retry_after()
+        if samples(self.vllm_config):
+            return "the engine has not loaded the logits processor", math.inf
+        return "", 0.0
 
     patch(When.WORKERS)
-    for method in (guided_health, guided_retry_after, guided_metrics):
+    for method in (guided_health, guided_metrics):
         setattr(WorkerBase, method.__name__, method)
 
 

@@ -15,15 +15,14 @@ import copy
 import logging
 import time
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.hosts.vllm.common import (
-    ADMITTED,
-    GUIDED,
-    MADE,
     MARK,
+    EngineSpec,
     constraint,
+    engine_spec,
     options_of,
     refused_unseen,
     rust_frontend,
@@ -37,12 +36,16 @@ from guided_plugin.hosts.vllm.turns import SKIPPED, turns_of
 _log = logging.getLogger(__name__)
 
 NEEDED = "guided_needed"
-"""The attribute of a scheduler with what is `Needed` and no step has brought to its
+"""The attribute of a scheduler with each `EngineSpec` that no step has brought to its
 workers yet; and of the SchedulerOutput of the step that brings it."""
 
+_LOADING = "_guided_loading"
+"""The attribute of a scheduler with what is `Held` by request, oldest first: some
+longer than it waits."""
+
 _TOLD = "_guided_told"
-"""The attribute of a scheduler whose workers have told of a grammar: the worker that
-loads them takes seconds to start."""
+"""The attribute of a scheduler one of whose specs was ready: the grammar worker, which
+takes seconds to start, runs."""
 
 _LOADED_BYTES = 2048
 """What a frontend made of a spec loads within a forward pass, up to this size: 3,000
@@ -52,20 +55,15 @@ _SECONDS = 120.0
 """How long a request is held at most. A grammar worker takes seconds to start."""
 
 
-class Needed(NamedTuple):
-    """A spec that the workers get ready."""
-
-    request_id: str
-    packed: str
-    made: bytes | None
-    """What a frontend made of it."""
-
-
 class Held:
     """In place of a `StructuredOutputRequest`, until the grammar is there."""
 
-    def __init__(self, request: Any, needed: Needed) -> None:
-        self.needed = needed
+    def __init__(
+        self, request: Any, spec: EngineSpec, *, brought: bool = False
+    ) -> None:
+        """`brought`: the engine has heard of it; no step need tell it."""
+        self.spec = spec
+        self.brought = brought
         self._request = request
         self._until = time.monotonic() + _SECONDS
         self._ready = False
@@ -75,10 +73,15 @@ class Held:
         self._ready = True
 
     @property
+    def waits(self) -> bool:
+        """Whether the grammar is awaited."""
+        return not self._ready and time.monotonic() < self._until
+
+    @property
     def grammar(self) -> Held | None:
         """None as long as the scheduler shall pass over the request. vLLM's own manager
         has no part in it after that."""
-        if not self._ready and time.monotonic() < self._until:
+        if self.waits:
             return None
         self._request.structured_output_request = None
         return self
@@ -96,11 +99,10 @@ def preprocess_add_request(original: Any) -> Any:
         params = request.sampling_params
         error = None if params is None else passed_by(params, self.vllm_config)
         if error is None:
-            extra = None if params is None else params.extra_args
-            made = extra.pop(MADE, None) if extra else None
+            spec = engine_spec(params)
             added = original(self, request, *args, **kwargs)
-            if extra and extra.get(GUIDED) is not None:
-                _hold(added[0], (extra[GUIDED][0], made), engine_of(self))
+            if spec is not None:
+                _hold(added[0], spec, engine_of(self))
             return added
         # vLLM's part all the same: its caches of images follow what frontends send. But
         # no grammar is made.
@@ -115,15 +117,15 @@ def preprocess_add_request(original: Any) -> Any:
     return replaced
 
 
-def _hold(request: Any, spec: tuple[str, bytes | None], engine: Any) -> None:
-    """Hold a request until its spec, packed, with what a frontend made of it, is ready
-    in the engine. One that has its workers in this process hears of it now; None for
-    others."""
+def _hold(request: Any, spec: EngineSpec, engine: Any) -> None:
+    """Hold a request until its spec is ready in the engine. One that has its workers in
+    this process hears of it now; None for others."""
     from vllm.v1.request import RequestStatus
 
-    held = Held(request, Needed(request.request_id, *spec))
+    spec = spec._replace(request_id=request.request_id)
+    held = Held(request, spec, brought=engine is not None)
     if engine is not None:
-        verdict = engine.prepare(*spec)
+        verdict = engine.prepare(spec)
         if verdict.done():
             return
         verdict.add_done_callback(held.release)
@@ -132,17 +134,24 @@ def _hold(request: Any, spec: tuple[str, bytes | None], engine: Any) -> None:
 
 
 def ask(scheduler: Any, request: Any) -> None:
-    """Have the next step bring the spec of a new request to the workers. One that loads
-    within a forward pass goes with its requests: the first of a step alone, as all rows
-    of a step wait for it, and once the grammar worker runs."""
+    """A held request comes to the scheduler: have the next step bring its spec to the
+    workers. One that loads within a forward pass is not held while no other spec is
+    loading, as all rows of a step wait for it, and once the grammar worker runs."""
     held = getattr(request, "structured_output_request", None)
     if not isinstance(held, Held):
         return
-    needed = held.needed
-    of_step = vars(scheduler).setdefault(NEEDED, [])
-    of_step.append(needed)
-    quick = needed.made and len(needed.made) <= _LOADED_BYTES
-    if quick and needed.packed == of_step[0].packed and _TOLD in vars(scheduler):
+    spec = held.spec
+    state = vars(scheduler)
+    if not held.brought:
+        state.setdefault(NEEDED, []).append(spec)
+    loading = state.setdefault(_LOADING, {})
+    while loading and not next(iter(loading.values())).waits:
+        del loading[next(iter(loading))]
+        state[_TOLD] = True
+    loading[request.request_id] = held
+    quick = spec.quick and spec.made and len(spec.made) <= _LOADED_BYTES
+    first = next(iter(loading.values()))
+    if quick and spec.packed == first.spec.packed and _TOLD in state:
         from vllm.v1.request import RequestStatus
 
         request.structured_output_request = None
@@ -168,14 +177,11 @@ def schedule(original: Any) -> Any:
 
 
 def release(scheduler: Any, request_ids: Iterable[str]) -> None:
-    """The workers have told that the grammars of these requests are there, which may
-    have ended meanwhile."""
+    """The workers have told that the grammars of these requests are there."""
+    loading = vars(scheduler).get(_LOADING, {})
     for request_id in request_ids:
-        vars(scheduler)[_TOLD] = True
-        request = scheduler.requests.get(request_id)
-        held = getattr(request, "structured_output_request", None)
-        if isinstance(held, Held):
-            held.release()
+        if request_id in loading:
+            loading[request_id].release()
 
 
 def check_ready(prompt: Any, vllm_config: Any) -> None:
@@ -189,16 +195,14 @@ def check_ready(prompt: Any, vllm_config: Any) -> None:
 
 def passed_by(params: Any, vllm_config: Any) -> GuidedError | None:
     """Why a request in the engine is refused, if it came past the gate."""
-    extra = params.extra_args
-    if extra and extra.get(GUIDED) is not None:
-        # Only the gate of a Python frontend makes a mark: any other is a client's.
-        return (
-            None if extra.get(ADMITTED) is True and not rust_frontend() else _PASSED_BY
-        )
+    spec = engine_spec(params)
+    if spec is not None:
+        return None if spec.packed and not rust_frontend() else _PASSED_BY
     if constraint(params) is None:
         return None
     options = options_of(vllm_config)
-    if options.refused == "vllm" and extra and extra.get(MARK) is True:
+    extra = params.extra_args or {}
+    if options.refused == "vllm" and extra.get(MARK) is True:
         return None
     taken_over = options.take_over and refused_unseen(vllm_config, options) is None
     return _PASSED_BY if taken_over else None

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from guided_plugin.errors import GuidedError
-from guided_plugin.hosts.vllm.patches import parameters
+from guided_plugin.hosts.vllm.patches import by_name
 from guided_plugin.plugins import Plugins
 from guided_plugin.step import NO_TOKEN, UNGUIDED, DecodeStep
 
@@ -193,10 +193,10 @@ def apply_sampling_params(original: Any) -> Any:
     from the original: they are those of masked logits too.
     """
 
-    names = parameters(original)[1:]
+    named = by_name(original)
 
     def replaced(self: Any, logits: Any, *args: Any, **kwargs: Any) -> Any:
-        context = SimpleNamespace(**dict(zip(names, args, strict=False)), **kwargs)
+        context = SimpleNamespace(**named(logits, *args, **kwargs))
         for runner in _behind(self):
             runner.mask(logits, context)
         return original(self, logits, *args, **kwargs)

@@ -646,16 +646,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
     ),
     Part.READY: (
         Name(
-            "vllm.v1.engine.llm_engine:LLMEngine.__init__",
-            wrapper="gate:wait_ready",
-            why="waits at its end until guided requests can run, a minute at most",
-        ),
-        Name(
-            "vllm.v1.engine.async_llm:AsyncLLM.__init__",
-            wrapper="gate:wait_ready",
-            why="the same",
-        ),
-        Name(
             "vllm.v1.worker.gpu_worker:Worker.compile_or_warm_up_model",
             wrapper="health:wait_ready",
             when=When.WORKERS,

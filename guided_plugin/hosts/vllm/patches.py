@@ -14,7 +14,7 @@ import inspect
 import logging
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -211,7 +211,8 @@ def _below(kind: type) -> Iterator[type]:
         yield from _below(below)
 
 
-def parameters(method: Any) -> tuple[str, ...]:
-    """The names of a method's parameters, without `self`: its wrapper finds arguments by
-    name, at a fraction of what `Signature.bind` costs."""
-    return tuple(inspect.signature(method).parameters)[1:]
+def by_name(method: Any) -> Callable[..., dict[str, Any]]:
+    """What names the arguments of a method's calls, without `self`, at a fraction of what
+    `Signature.bind` costs."""
+    names = tuple(inspect.signature(method).parameters)[1:]
+    return lambda *args, **kwargs: dict(zip(names, args, strict=False)) | kwargs

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from guided_plugin.config import SpecLimits
 from guided_plugin.errors import RequestError
@@ -53,33 +54,34 @@ class Reasoning:
         self._name = name
         self._config = vllm_config
         self._vocabulary = vocabulary
-        self._parsers: dict[str, tuple[Any, tuple[Trigger, ...] | None]] = {}
-        """By their arguments, each with its ends once they were needed. To make one
-        takes as long as its tokenizer takes to list its vocabulary."""
+        self._parsers: dict[str, Any] = {}
+        """By their arguments. To make one takes as long as its tokenizer takes to list
+        its vocabulary."""
+        self._ends = WeakKeyDictionary[Any, tuple[Trigger, ...]]()
 
     def ends(
         self, said: Said | None, prompt_token_ids: list[int] | None
     ) -> tuple[Trigger, ...]:
         """What ends the reasoning part of an output; empty if it has none. Raises
         RequestError."""
-        ended, kwargs = (None, {}) if said is None else (said.ended, said.kwargs)
-        if ended:
+        if said is not None and said.ended:
             return ()
-        key = (
-            json.dumps(kwargs, sort_keys=True, default=repr)
-            if is_within(kwargs, _SMALL)
-            else None
-        )
-        known = None if key is None else self._parsers.get(key)
-        parser, ends = known or (self._parser(kwargs), None)
-        over = ended is None and parser.is_reasoning_end(prompt_token_ids or [])
-        if not over and ends is None:
-            ends = self._ends(parser, kwargs)
-        if key is not None:
-            if known is None and len(self._parsers) >= _MOST_PARSERS:
+        kwargs = {} if said is None else said.kwargs
+        key = ""
+        if is_within(kwargs, _SMALL):
+            key = json.dumps(kwargs, sort_keys=True, default=repr)
+        parser = self._parsers.get(key) or self._parser(kwargs)
+        if key not in self._parsers and key:
+            if len(self._parsers) >= _MOST_PARSERS:
                 self._parsers.clear()
-            self._parsers[key] = parser, ends
-        return () if over or ends is None else ends
+            self._parsers[key] = parser
+        asks = said is None or said.ended is None
+        if asks and parser.is_reasoning_end(prompt_token_ids or []):
+            return ()
+        ends = self._ends.get(parser)
+        if ends is None:
+            ends = self._ends[parser] = self._ends_of(parser, kwargs)
+        return ends
 
     def _parser(self, kwargs: Mapping[str, Any]) -> Any:
         from vllm.reasoning import ReasoningParserManager
@@ -100,7 +102,7 @@ class Reasoning:
 
         return cached_tokenizer_from_config(model_config=self._config.model_config)
 
-    def _ends(self, parser: Any, kwargs: Mapping[str, Any]) -> tuple[Trigger, ...]:
+    def _ends_of(self, parser: Any, kwargs: Mapping[str, Any]) -> tuple[Trigger, ...]:
         found = tuple(dict.fromkeys(self._candidates(parser)))
         # Its answers may change what it remembers, so another one is asked.
         if found and all(_is_end(self._parser(kwargs), one) for one in found):

@@ -81,11 +81,8 @@ def frontend_line(
         return (
             f"guided_plugin {__version__} is off in this frontend: {error}; {take_over}"
         )
-    helpers = f"compiles in at most {options.compile_processes} helper processes"
-    if not options.isolate_compiles:
-        helpers = "compiles in this process"
     return (
-        f"guided_plugin {__version__} is on in this frontend: {take_over}, {helpers}, "
+        f"guided_plugin {__version__} is on in this frontend: {take_over}, "
         f"JSON {options.whitespace} and {'strict' if options.strict else 'open'}, "
         f"backend {options.backend}"
         + (f" of {_versions(backends)}" if backends else "")
@@ -97,25 +94,13 @@ def engine_line(
     error: GuidedError | None,
     mode: str,
     requests: int,
-    shared_bytes: int,
-    *,
-    serves: bool = True,
     drafts: int = 0,
 ) -> str:
-    """Of a process that runs an engine. `shared_bytes`: of the memory shared with a
-    grammar worker or with other ranks. `serves`: whether this rank has grammars.
-    `drafts`: so many are verified at a time."""
+    """Of a process that runs an engine. `drafts`: so many are verified at a time."""
     if error is not None:
         return f"guided_plugin {__version__} is off in this engine: {error}"
-    where = (
-        "in a process of their own" if mode == "process" else "in the engine's thread"
-    )
-    if not serves:
-        where = "at another rank of this machine"
-    shared = f"{shared_bytes / 2**20:.1f} MiB of" if shared_bytes else "no"
     return (
         f"guided_plugin {__version__} is on in this engine: mode {mode} ({options.mode} is set), "
-        f"grammars run {where}, {shared} shared memory, "
         f"at most {options.thread_count()} threads, {requests} requests{_jump(options, mode, drafts)}"
     )
 

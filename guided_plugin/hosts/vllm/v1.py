@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from guided_plugin.errors import RequestError
-from guided_plugin.hosts.vllm.common import REQUEST
+from guided_plugin.hosts.vllm.common import engine_spec
 from guided_plugin.hosts.vllm.engine import Engine
 from guided_plugin.hosts.vllm.logits import ForcedRows, GuidedRequest, upload
 from guided_plugin.hosts.vllm.names import Part, When
@@ -160,8 +160,8 @@ class V1Runner:
             row = rows.pop(at, None)
             if row is None:
                 continue
-            name = row.params.extra_args.get(REQUEST)
-            if name is None or name in self.engine.left:
+            name = row.guided.request_id
+            if name in self.engine.left:
                 self.engine.end(row.guided)
             else:
                 row.length = len(row.output)
@@ -182,7 +182,8 @@ class V1Runner:
     def _enter(self, params: Any, output: list[int]) -> _Row | None:
         """A request that is new after this output, or back; None if nothing guides
         it."""
-        row = self._away.pop(params.extra_args.get(REQUEST), None)
+        told = engine_spec(params)
+        row = None if told is None else self._away.pop(told.request_id, None)
         if row is not None and row.length == len(output):
             row.output = output
             return row

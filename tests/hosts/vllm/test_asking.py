@@ -17,7 +17,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from guided_plugin.errors import RequestError
 from guided_plugin.hosts.vllm import figures, telling
 from guided_plugin.hosts.vllm import health as vllm_health
-from guided_plugin.hosts.vllm.common import HEALTH, METRICS, RETRY_AFTER
+from guided_plugin.hosts.vllm.common import HEALTH, METRICS
 from guided_plugin.hosts.vllm.figures import GuidedStatLogger
 from guided_plugin.hosts.vllm.gate import process_outputs
 from guided_plugin.hosts.vllm.health import Health, ask_all
@@ -51,11 +51,10 @@ def frontend(kind, answers):
 
 FIGURES = [[{"growth": {"steps": (3,)}}], []], [[{"growth": {"steps": (5,)}}]]
 ANSWERS = {
-    b"0": {HEALTH: [""], METRICS: FIGURES[0], RETRY_AFTER: [0.0]},
+    b"0": {HEALTH: [["", 0.0]], METRICS: FIGURES[0]},
     b"1": {
-        HEALTH: ["no grammar worker"],
+        HEALTH: [["no grammar worker", 7.0]],
         METRICS: FIGURES[1],
-        RETRY_AFTER: [7.0],
     },
 }
 
@@ -110,7 +109,7 @@ def test_an_engine_that_is_well_is_asked_again_after_a_failure_alone(monkeypatch
 
     def collective_rpc(method):
         asked.append(method)
-        return list(answers) if method == HEALTH else [0.0] * len(answers)
+        return [[answer, 0.0] for answer in answers]
 
     health = Health()
     for _ in range(5):
@@ -125,7 +124,7 @@ def test_an_engine_that_is_well_is_asked_again_after_a_failure_alone(monkeypatch
         with pytest.raises(GracefulHTTPError, match="the breaker is open") as caught:
             health.check(collective_rpc)
         assert caught.value.http_status == 503
-    assert asked == [HEALTH, HEALTH, RETRY_AFTER]
+    assert asked == [HEALTH, HEALTH]
     answers[:] = [""]
     now[0] += 1.0
     health.check(collective_rpc)
@@ -165,7 +164,7 @@ def test_callers_on_an_event_loop_share_a_question():
     async def collective_rpc(method):
         asked.append(method)
         await asyncio.sleep(0)
-        return ["closed"] if method == HEALTH else [5.0]
+        return [["closed", 5.0]]
 
     async def many(health):
         return await asyncio.gather(
@@ -175,7 +174,7 @@ def test_callers_on_an_event_loop_share_a_question():
 
     errors = asyncio.run(many(Health()))
     assert {type(error) for error in errors} == {GracefulHTTPError}
-    assert asked == [HEALTH, RETRY_AFTER]
+    assert asked == [HEALTH]
 
 
 def test_an_engine_that_cannot_be_asked_gets_no_guided_requests():

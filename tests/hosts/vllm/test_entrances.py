@@ -23,7 +23,7 @@ from vllm.sampling_params import (
 )
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.output_processor import RequestOutputCollector
-from vllm_support import TAKES_OVER, config, runner_config
+from vllm_support import TAKES_OVER, config, runner_config, told
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm.admission import Gate
@@ -225,7 +225,7 @@ def test_with_the_rust_frontend_nothing_is_silent(monkeypatch):
     with pytest.raises(gp.GuidedError, match="Rust frontend"):
         Gate(config(TAKES_OVER)).admit(ours())
     forged = ours()
-    forged.extra_args["guided_admitted"] = True
+    forged.extra_args = told(gp.OutputSpec.choice(["a"]))
     assert "without the plugin" in str(passed_by(forged, config()))
     assert passed_by(theirs(), config()) is None  # vLLM's own, as without the plugin
     monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "0")

@@ -16,15 +16,13 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT
 from vllm.v1.worker.gpu_worker import Worker
 from vllm_runners import V1, V2, V2Drafts
-from vllm_support import END, WIDTH, config, runner_config, runner_params
+from vllm_support import END, WIDTH, config, runner_config, runner_params, told
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import failures as vllm_failures
 from guided_plugin.hosts.vllm import patches as vllm_contract
 from guided_plugin.hosts.vllm.admission import Gate
-from guided_plugin.hosts.vllm.common import ADMITTED
 from guided_plugin.hosts.vllm.failures import FAILED, LED, STOP_REASON
-from guided_plugin.spec import packed
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
@@ -144,14 +142,13 @@ def test_a_failure_goes_with_the_first_closed_step_though_outputs_are_fetched_la
     runner.engine.close()
 
 
-def test_one_whose_scheduler_does_not_name_requests_guides_nothing(caplog):
+def test_one_whose_scheduler_does_not_name_requests_guides_nothing():
     params = params_of(None)
-    params.extra_args = {"guided": packed(AB), ADMITTED: True}
+    params.extra_args = told(AB)
     runner = V1(runner_config(), ["one"], [params])
     runner.step()
     assert runner.tokens[0] == [END]
     assert "does not run the plugin" in runner.engine.health()
-    assert "cannot be told" in caplog.text
 
 
 def test_a_step_without_a_token_keeps_vllms_shared_output_as_it_was():
@@ -190,8 +187,8 @@ def test_failed_requests_end_as_errors_and_only_led_outputs_say_so(collection):
 
     wrapped = vllm_failures.update_from_output(update)
     failed = dict.fromkeys(["bad", "goes-on", "over", "unknown"], "why")
-    told = [{LED: ["led", "cut", "bad"]}, {LED: ["last"], FAILED: failed}]
-    made = [wrapped(scheduler, None, SimpleNamespace(**one))[0].outputs for one in told]
+    news = [{LED: ["led", "cut", "bad"]}, {LED: ["last"], FAILED: failed}]
+    made = [wrapped(scheduler, None, SimpleNamespace(**one))[0].outputs for one in news]
     assert [(one.finish_reason, one.stop_reason) for one in made[0]] == [(None, None)]
     assert {
         one.request_id: (one.finish_reason, one.stop_reason) for one in made[1]
@@ -216,7 +213,7 @@ def test_a_request_that_stops_before_its_constrained_part_began_is_an_error(
     reason, tokens, begun
 ):
     spec = gp.OutputSpec.choice(["ab"], start_after=[[7], [8, 7]])
-    params = SimpleNamespace(extra_args={"guided": packed(spec), ADMITTED: True})
+    params = SimpleNamespace(extra_args=told(spec))
     request = SimpleRequest("one", params, tokens)
     scheduler = SimpleNamespace(requests={"one": request})
     vllm_failures.add_request(lambda scheduler, request: None)(scheduler, request)

@@ -23,7 +23,6 @@ from guided_plugin.hosts.vllm.common import options_of
 from guided_plugin.hosts.vllm.names import Name, Part
 from guided_plugin.hosts.vllm.reasoning import Said
 from guided_plugin.hosts.vllm.specs import Admitted, may_leave
-from guided_plugin.spec import unpacked
 from guided_plugin.spec.triggers import Trigger
 from guided_plugin.vllm import GuidedLogitsProcessor
 
@@ -81,7 +80,7 @@ def guided_in(params):
 def spec_in(params):
     """The spec of a request that the gate has admitted, or completed."""
     guided = guided_in(params)
-    return guided.spec if isinstance(guided, Admitted) else unpacked(*guided)
+    return guided.spec if isinstance(guided, Admitted) else guided.read()
 
 
 SETTLED = gp.GuidedConfig()
@@ -121,14 +120,13 @@ def test_stop_tokens_and_triggers_that_no_output_has_are_refused(token, complain
 def test_no_client_can_claim_that_its_spec_was_admitted():
     gate = Gate(config(SMALL))
     fields = {"kind": "regex", "text": "(a"}
-    forged_text = [f"{json.dumps({'kind': 'regex'})}\0(a", None]
-    for claim in (json.dumps({"regex": "(a"}), fields, json.dumps(fields), forged_text):
-        forged = SamplingParams(
-            extra_args={"guided": claim, vllm_common.ADMITTED: True}
-        )
+    forged_text = [f"{json.dumps({'kind': 'regex'})}\0(a"]
+    told = vllm_common.EngineSpec(forged_text[0], None, None)
+    for claim in (fields, json.dumps(fields), list(told), told):
+        forged = SamplingParams(extra_args={"guided": claim})
         with pytest.raises(gp.GuidedError):
             gate.admit(forged)
-        assert gate.specs.look_up(gate.asked(forged)) is None
+        assert gate.specs.known(gate.asked(forged)) is None
     carried = gate.admit(params_of({"regex": "a"}))
     carried.structured_outputs = THEIRS
     with pytest.raises(gp.GuidedError, match="together with"):
@@ -145,10 +143,9 @@ def test_what_the_engine_gets_is_plain_data_that_it_need_not_parse(monkeypatch):
     monkeypatch.setattr(gp.OutputSpec, "parse", None)
     engine_params = SamplingParams(extra_args=received)
     spec = gp.OutputSpec.json_schema({"type": "integer"}).settled(SETTLED)
-    assert vllm_common.spec_of(engine_params) == spec
-    engine_params.extra_args["guided"] = "{}"
+    assert vllm_common.engine_spec(engine_params).read() == spec
     with pytest.raises(gp.GuidedError, match="is not what the gate writes"):
-        vllm_common.spec_of(engine_params)
+        vllm_common.EngineSpec("{}", None, None).read()
 
 
 def test_the_engines_params_are_completed_without_writing_to_what_they_share():

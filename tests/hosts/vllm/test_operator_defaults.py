@@ -19,7 +19,7 @@ from vllm_support import TAKES_OVER, VOCABULARY, ParserTokenizer, config, engine
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm.admission import Gate
-from guided_plugin.hosts.vllm.common import spec_of
+from guided_plugin.hosts.vllm.common import engine_spec
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
@@ -145,7 +145,7 @@ def takes_of(compiler, params, **options):
     assert gate.concerns(params)
     carried = gate.admit(params)
     gate.complete(engine_request(carried, [1]))
-    return partial(takes, compiler, compiler.compile(spec_of(carried)))
+    return partial(takes, compiler, compiler.compile(engine_spec(carried).read()))
 
 
 @pytest.mark.parametrize("form", [*JSON, *XML])
@@ -190,7 +190,7 @@ def test_every_form_is_closed_before_its_limit_where_an_operator_says_so(form):
     assert (least == 1) == form.endswith("tool auto")
     carried.max_tokens = least
     gate.complete(engine_request(carried, [1]))
-    spec = spec_of(carried)
+    spec = engine_spec(carried).read()
     assert (spec.close_before_length, spec.room) == (True, least)
 
 

@@ -128,7 +128,7 @@ def test_the_log(server, client):
             frontend,
         )
     assert re.search(
-        r"INFO \d\d-\d\d \d\d:\d\d:\d\d .*mode process.*MiB of shared memory.*threads",
+        r"INFO \d\d-\d\d \d\d:\d\d:\d\d .*mode process.*threads",
         engine,
     )
     (refused,) = [

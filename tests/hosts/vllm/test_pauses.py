@@ -22,7 +22,6 @@ from vllm_support import config
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import admission, gate, specs
-from guided_plugin.hosts.vllm.common import HEALTH
 
 MIB = 1 << 20
 
@@ -118,7 +117,7 @@ class Engine:
         self.gate = admission.gate_of(self)
 
     async def collective_rpc(self, method, args=()):
-        return [""] if method == HEALTH else [[True] * len(args[0])]
+        return [["", 0.0]]
 
     async def add(self, params, **rest):
         """What vLLM does with a request, as far as the plugin has a part in it."""
@@ -185,8 +184,7 @@ def engine():
             classmethod(lambda cls, name: Parser),
         )
         made = Engine({"threads": 1, "compile_seconds": 1.0})
-        made.gate.warm_up()
-        made.gate.wait_ready()
+        made.gate._warm()
         gc.collect()
         # as vLLM does: no collection looks at all that these tests have made
         gc.freeze()

@@ -13,14 +13,13 @@ pytest.importorskip("vllm")
 from rank_threads import on_ranks
 from vllm_proposals import V2ProposeGame
 from vllm_runners import V1, V2, V2Drafts
-from vllm_support import END, config, parallel, runner_config, runner_params
+from vllm_support import END, config, parallel, runner_config, runner_params, told
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import engine as vllm_engine
 from guided_plugin.hosts.vllm.common import unsupported_reason
 from guided_plugin.hosts.vllm.failures import FAILED, LED, DeadRows
 from guided_plugin.hosts.vllm.logits import GuidedRequest
-from guided_plugin.spec import packed
 from guided_plugin.worker.ranks.follower import FollowerRuntime
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
@@ -83,11 +82,11 @@ def test_both_ranks_sample_the_same(two_ranks, mode, kind, where):
     closed = gp.OutputSpec.regex("x*y", close_before_length=True).within(4)
     specs = {"one": AB, "two": closed, "bad": gp.OutputSpec.regex("(?<=a)b")}
     ranks = two_ranks(kind, mode, specs, where)
-    ranks[1].engine.prepare(packed(AB)[0], None).result(60)
+    ranks[1].engine.prepare(told(AB)["guided"]).result(60)
     assert [rank.engine.health() for rank in ranks] == ["", ""]
-    told = [{}, {}]
+    heard = [{}, {}]
     for _ in range(5):
-        for rank, failed in zip(ranks, told, strict=True):
+        for rank, failed in zip(ranks, heard, strict=True):
             output = rank.step()
             failed |= getattr(output, FAILED, {})
             failed |= dict.fromkeys(getattr(output, LED, ()))
@@ -95,8 +94,8 @@ def test_both_ranks_sample_the_same(two_ranks, mode, kind, where):
     one, two, bad = ranks[1].tokens
     assert (bytes(one[:2]), one[2], two[3], bad[0]) == (b"ab", END, END, END)
     assert ranks[1].engine.pipeline.runtime.follows == (where == "aa")
-    assert "ook" in told[0].pop("bad")
-    assert told == [{"two": None}, {}]
+    assert "ook" in heard[0].pop("bad")
+    assert heard == [{"two": None}, {}]
     assert not ranks[1].engine.failed
 
 
@@ -173,16 +172,16 @@ def test_rank_0_tells_what_fails_on_another_machine(two_ranks, mode, kind):
     for rank in ranks:
         rank.step()
     ranks[1].forbidden = {1: [ord("a")]}
-    told = [{}, {}]
+    heard = [{}, {}]
     for _ in range(40):
-        for rank, failed in zip(ranks, told, strict=True):
+        for rank, failed in zip(ranks, heard, strict=True):
             failed |= getattr(rank.step(), FAILED, {})
-        if told[0]:
+        if heard[0]:
             break
         time.sleep(0.02)
-    assert list(told[0]) == ["two"]
-    assert "rank 1, on another machine, sampled another token" in told[0]["two"]
-    assert told[1] == {}
+    assert list(heard[0]) == ["two"]
+    assert "rank 1, on another machine, sampled another token" in heard[0]["two"]
+    assert heard[1] == {}
 
 
 def test_a_request_that_cannot_begin_waits_for_no_worker(two_ranks, monkeypatch):

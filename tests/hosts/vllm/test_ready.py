@@ -17,17 +17,15 @@ pytest.importorskip("vllm")
 import torch
 from vllm import SamplingParams
 from vllm.v1.worker.worker_base import WorkerBase
-from vllm_support import config, runner_config, runner_params
+from vllm_support import config, runner_config, runner_params, told
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import health as vllm_ready
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import GUIDED
-from guided_plugin.hosts.vllm.hold import Needed
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import named, patch, patch_in
 from guided_plugin.hosts.vllm.v1 import V1Runner
-from guided_plugin.spec import packed
 
 OBJECT = {
     "type": "object",
@@ -54,9 +52,7 @@ def test_a_gate_that_is_ready_has_made_all_but_the_helper_that_a_spec_needs(
     byte_tokenizer, monkeypatch
 ):
     gate = Gate(config({"compile_processes": 1, "threads": 2, "take_over": True}))
-    gate.warm_up()
-    gate.wait_ready()
-    assert gate._ready.is_set()
+    gate._warm()
     calls = []
     monkeypatch.setattr(vllm_ready, "in_background", lambda *args: calls.append(args))
     for spec in ({"json_schema": OBJECT}, {"choice": ["one", "two"]}):
@@ -87,7 +83,7 @@ def test_an_engine_guides_nothing_before_its_worker_is_there_and_waits_for_nothi
     try:
         held = threading.Event()
         monkeypatch.setattr(engine, "_ready", held)
-        assert "the grammar worker is still starting" in engine.health()
+        assert "guided decoding is still starting" in engine.health()
         monkeypatch.setattr(engine, "_ready", engine.pipeline.runtime.ready)
         engine.wait_ready()
         assert engine.health() == ""
@@ -126,11 +122,11 @@ def test_a_worker_answers_for_its_own_engine_alone():
         1,
         0,
     ]
-    text = packed(gp.OutputSpec.choice(["a", "b"]))[0]
+    spec = told(gp.OutputSpec.choice(["a", "b"]), "held")["guided"]
     for engine in engines:
         engine.failed.tells = engine.serves = engine is engines[1]
-        engine.get_ready([Needed("held", text, None)])
-    engines[1].prepare(text, None).result(60)
+        engine.get_ready([spec])
+    engines[1].prepare(spec).result(60)
     assert [bool(engine.failed) for engine in engines] == [False, True]
     assert [len(WorkerBase.guided_metrics(worker)) for worker in workers] == [0, 1]
     for engine in engines:
@@ -175,14 +171,8 @@ def test_a_process_that_is_forked_meanwhile_waits_for_no_module(tmp_path, monkey
     assert (over.is_set(), os.waitpid(child, 0)[1]) == (True, 0)
 
 
-def test_frontends_and_workers_wait_at_the_end_of_their_start(monkeypatch):
+def test_workers_wait_at_the_end_of_their_start(monkeypatch):
     told = []
-
-    class Frontend:
-        def __init__(self, name):
-            told.append(name)
-            waits = SimpleNamespace(wait_ready=lambda: told.append("frontend waits"))
-            self.input_processor = SimpleNamespace(_guided_gate=waits)
 
     class Base(WorkerBase):
         def __init__(self):
@@ -200,11 +190,7 @@ def test_frontends_and_workers_wait_at_the_end_of_their_start(monkeypatch):
     waits = SimpleNamespace(wait_ready=lambda: told.append("worker waits"))
     monkeypatch.setattr(vllm_ready, "engine_of", lambda worker: waits)
     for _ in range(2):  # wrapped twice, they wait once
-        patch_in(Frontend, named("AsyncLLM.__init__"))
         patch(When.WORKERS)
-    Frontend("made")
-    assert told == ["made", "frontend waits"]
-    told.clear()
     assert Derived().compile_or_warm_up_model() == 2
     assert told == ["derived", "base", "worker waits", "worker waits"]
 

@@ -186,7 +186,7 @@ def v1(vllm_config, *params):
     return guide
 
 
-def test_an_engine_that_cannot_guide_closes_what_reaches_it(caplog):
+def test_an_engine_that_cannot_guide_closes_what_reaches_it():
     guide = v1(
         runner_config(enabled=False), runner_params(SPECS[0]), runner_params(None)
     )
@@ -197,7 +197,6 @@ def test_an_engine_that_cannot_guide_closes_what_reaches_it(caplog):
     assert torch.equal(masked[1], before[1])
     output = ModelRunnerOutput(["a"], {"a": 0}, sampled_token_ids=[[END]])
     assert "switched off" in str(getattr(guide.runner.engine.watch(output), FAILED))
-    assert "switched off" in caplog.text
 
 
 @pytest.mark.parametrize("kind", [V2, V2Drafts])
@@ -272,10 +271,9 @@ def test_a_stage_that_does_not_sample_does_nothing(last_stage, monkeypatch):
     guide = GuidedLogitsProcessor(shared, SimpleNamespace())
     assert guide.runner is None
     worker = SimpleNamespace(vllm_config=shared)
-    assert WorkerBase.guided_health(worker) == ""
-    assert WorkerBase.guided_retry_after(worker) == 0
+    assert WorkerBase.guided_health(worker) == ("", 0.0)
     last_stage.is_last_rank = True
-    assert "not loaded" in WorkerBase.guided_health(worker)
+    assert "not loaded" in WorkerBase.guided_health(worker)[0]
 
 
 @pytest.mark.parametrize(("seed", "stages"), [(0, 2), (1, 2), (2, 3)])

@@ -1,8 +1,9 @@
-"""How many files one step of vLLM's V2 runner goes through in the engine's thread. On a
-GPU and on the CPU."""
+"""How many files one step of vLLM's V2 runner goes through in the engine's thread, on a
+GPU and on the CPU; and what an admission does in a frontend."""
 
 import pathlib
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,9 +15,20 @@ pytest.importorskip("vllm")
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 from vllm.v1.worker.gpu_worker import Worker
-from vllm_support import WIDTH, runner_config, runner_params, v2_states
+from vllm_support import (
+    SMALL,
+    WIDTH,
+    config,
+    engine_request,
+    params_of,
+    runner_config,
+    runner_params,
+    v2_states,
+)
 
 import guided_plugin as gp
+from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
+from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
@@ -25,14 +37,14 @@ PACKAGE = pathlib.Path(gp.__file__).parent
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-def files_of(call):
-    """The package's files whose functions run in `call`, in this thread."""
-    found = set()
+def calls_of(call):
+    """The calls of the package's functions in `call`, in this thread, by file."""
+    found = Counter()
 
     def look(frame, event, argument):
         path = pathlib.Path(frame.f_code.co_filename)
         if event == "call" and PACKAGE in path.parents:
-            found.add(str(path.relative_to(PACKAGE)))
+            found[str(path.relative_to(PACKAGE))] += 1
 
     sys.setprofile(look)
     try:
@@ -71,8 +83,36 @@ def test_a_v2_step_goes_through_twelve_files_at_most(device, monkeypatch):
     try:
         for _ in range(5):
             step()
-        files = files_of(step)
+        files = calls_of(step)
     finally:
         guide.runner.engine.close()
     assert "pipeline/pipeline.py" in files
     assert len(files) <= 12, " ".join(sorted(files))
+
+
+@pytest.mark.parametrize(
+    ("properties", "built"),
+    [
+        ({"a": {"type": "string"}, "b": {"type": "integer"}}, 0),
+        ({"a": {"enum": [1, "x"]}, "b": {"type": "string", "maxLength": 5}}, 1),
+    ],
+)
+def test_an_admission_is_short(properties, built, monkeypatch):
+    """What is known to compile is built where it is loaded alone."""
+    gate = Gate(config(SMALL))
+    gate.specs.compiler.warm_up()
+    texts = []
+    monkeypatch.setattr(
+        LLGuidanceBackend, "_first", lambda self, *text: texts.append(text)
+    )
+
+    def admit():
+        schema = {"type": "object", "properties": properties}
+        params = gate.admit(params_of({"json_schema": schema}))
+        gate.complete(engine_request(params, [1]))
+
+    new = calls_of(admit)
+    assert len(texts) == built
+    rest = [new[name] for name in new if "llguidance/lark" not in name]
+    assert sum(rest) <= 220
+    assert calls_of(admit).total() <= 20

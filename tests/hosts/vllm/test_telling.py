@@ -174,7 +174,7 @@ def client(monkeypatch):
 )
 def test_a_server_says_whether_it_is_on_where_it_is_asked(client, reason, health, says):
     async def collective_rpc(method, args=()):
-        return [health] if method == "guided_health" else [1.0]
+        return [[health, 1.0 * bool(health)]]
 
     gate = SimpleNamespace(
         unsupported_reason=reason,
@@ -212,7 +212,7 @@ def test_the_engine_says_how_long_it_refuses(monkeypatch, waits, told, later):
 
     async def collective_rpc(method):
         asked.append(method)
-        return ["the breaker is open"] if method == "guided_health" else waits
+        return [["the breaker is open", seconds] for seconds in waits]
 
     async def application(scope, receive, send):
         with pytest.raises(Exception, match="the breaker is open"):
@@ -224,7 +224,7 @@ def test_the_engine_says_how_long_it_refuses(monkeypatch, waits, told, later):
     now[0] += 0.2
     assert sent(application)[0]["headers"][-1] == (b"retry-after", later)
     # the second request was answered from memory
-    assert asked == ["guided_health", "guided_retry_after"]
+    assert asked == ["guided_health"]
 
 
 @pytest.mark.parametrize("status", [200, 400])
@@ -356,14 +356,12 @@ def test_start_lines_say_what_is_on_and_why_not():
         "is off in this frontend: the plugin is switched off (set enabled); take_over off"
     )
     jump = GuidedConfig(jump_forward=True)
-    for options, mode, more, says in (
-        (on, "process", {}, "2.0 MiB of shared memory"),
-        (on, "process", {"serves": False}, "run at another rank of this machine"),
-        (jump, "process", {"drafts": 7}, "jump_forward with up to 7 tokens"),
-        (jump, "inline", {"drafts": 7}, "without effect in mode inline"),
-        (jump, "process", {}, "verifies no drafts"),
+    for mode, drafts, says in (
+        ("process", 7, "jump_forward with up to 7 tokens"),
+        ("inline", 7, "without effect in mode inline"),
+        ("process", 0, "verifies no drafts"),
     ):
-        assert says in engine_line(options, None, mode, 16, 2 << 20, **more)
-    assert engine_line(on, off, "", 16, 0).endswith(
+        assert says in engine_line(jump, None, mode, 16, drafts)
+    assert engine_line(on, off, "", 16).endswith(
         "is off in this engine: the plugin is switched off (set enabled)"
     )

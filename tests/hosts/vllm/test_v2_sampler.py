@@ -111,8 +111,7 @@ def test_v2_rows_that_need_more_than_a_mask_without_a_copy_and_with_one(drafts):
     game.processed = {}
     closed = 3
     limited = 5
-    broken = runner_params(gp.OutputSpec.regex("a"))
-    broken.extra_args["guided"] = {"regex": "("}
+    broken = runner_params(gp.OutputSpec.regex("("))
     assert not game.guide.add_request(closed, broken)
     assert game.guide.add_request(
         limited, runner_params(SPECS[0], allowed_token_ids=[ord("z")])

@@ -222,8 +222,8 @@ class Emitter:
         """
         if characters is None:
             return terminal
-        # It counts as filled: else the endless ones would be removed.
-        nothing = self.grammar.terminal(Regex(NOTHING), Known((), 0), filled=True)
+        # It counts as plain: else the endless ones would be removed.
+        nothing = self.grammar.terminal(Regex(NOTHING), Known((), 0), plain=True)
         never = Reference(NEVER)
         self.grammar.rules.setdefault(NEVER, Rule([Alternative((nothing,))]))
         opening = Regex(f'"{characters}*')
@@ -273,13 +273,15 @@ class Emitter:
             case Boolean(values):
                 texts = tuple(json.dumps(value) for value in sorted(values))
                 known = Known(texts[::-1], len("false"))
-                return self.grammar.terminal(Texts(texts), known)
+                return self.grammar.terminal(Texts(texts), known, plain=True)
             case Number():
                 return self._number(constraint, compared)
             case String():
                 written = string_terminal if compared else value_terminal
                 terminal = self.grammar.terminal(
-                    written(constraint), known_of_string(constraint)
+                    written(constraint),
+                    known_of_string(constraint),
+                    plain=constraint == String(values=constraint.values),
                 )
                 return self.led(terminal, lead(constraint))
 
@@ -313,7 +315,7 @@ class Emitter:
         return self.grammar.terminal(
             expression,
             Known(texts, _NUMBER_REACH + _digits_of(number), form="number"),
-            filled=not (number.no_multiples or number.excluded),
+            plain=not (number.multiples or number.no_multiples or number.excluded),
         )
 
 

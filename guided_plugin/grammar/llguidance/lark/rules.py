@@ -44,8 +44,9 @@ class Terminal:
     name: str
     expression: Expression
     known: Known
-    filled: bool = False
-    """It is known to take something."""
+    plain: bool = False
+    """It is a list of texts, a free string, or a number in a range: it takes
+    something, and llguidance takes it."""
     empty: bool | None = None
     """Whether it takes nothing; None before that is asked."""
 
@@ -89,6 +90,8 @@ class LarkGrammar:
     forces: bool = True
     """Whether text that must follow is short enough to be looked for while a batch
     waits."""
+    plain: bool = False
+    """Whether it consists of texts and plain terminals."""
     rules: RuleSet | None = field(default=None, compare=False, repr=False)
     """What it was written from; None for a client's own grammar, and where it is
     packed."""
@@ -210,14 +213,18 @@ class Grammar:
         return Reference(name)
 
     def terminal(
-        self, expression: Expression, known: Known, *, filled: bool = False
+        self,
+        expression: Expression,
+        known: Known,
+        *,
+        plain: bool = False,
     ) -> Terminal:
-        """A terminal; equal ones are one. `filled`: it is known to take something."""
+        """A terminal; equal ones are one."""
         terminal = self.terminals.get(expression)
         if terminal is None:
             name = f"T{len(self.terminals)}"
             terminal = self.terminals[expression] = Terminal(name, expression, known)
-        terminal.filled |= filled
+        terminal.plain |= plain
         return terminal
 
     def fragment(self, expression: Expression) -> str:
@@ -236,7 +243,7 @@ class Grammar:
         alive = self._alive
         for terminal in self.terminals.values():
             if terminal.empty is None:
-                known = terminal.filled
+                known = terminal.plain
                 terminal.empty = not known and takes_nothing(terminal.expression)
 
         def lives(symbol: Symbol) -> bool:

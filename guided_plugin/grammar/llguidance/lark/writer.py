@@ -86,6 +86,7 @@ def written(
     tokens = frozenset(one.number for one in symbols if isinstance(one, Token))
     return LarkGrammar(
         _joined(lines),
+        plain=not tokens and all(one.plain for one in terminals),
         rules=RuleSet(start, rules, tuple(terminals), tokens, whitespace == "spaced"),
     )
 
