@@ -69,6 +69,18 @@ class V2DraftRunner(V2Runner):
         self._missing = NONE  # the indices of its requests that are sent in the sampler
         self._proposes = self._offered = False
         """Whether a speculator was seen to propose, the worker to choose."""
+        self._sees = self._jumps = False
+        """Whether proposals are looked at, and whether the worker may offer others."""
+        if self.wrapped:
+            inline = self._pipeline.mode == "inline"
+            # Tokens accepted in this thread would have it wait for the device, and
+            # batches of several pipeline stages take turns.
+            self._sees = len(self._turns) == 1 and not (
+                inline and device.type == "cuda"
+            )
+            # Workers learn when they have time, so those of two machines offer others.
+            alone = getattr(vllm_config.parallel_config, "nnodes", 1) == 1
+            self._jumps = alone and self.engine.options.jump_forward and not inline
         RUNNERS.add(self)
 
     # Before the forward pass
@@ -90,7 +102,7 @@ class V2DraftRunner(V2Runner):
         gets one, all else none. `greedy`: a guess is a token, and not drawn from a
         distribution that the sampler knows. `verified`: whether the next step has
         drafts at all."""
-        if self.engine.unsupported_reason is not None or self._unseen:
+        if not self._sees:
             return
         start = time.perf_counter()
         planned = self.requests.masked(batch.idx_mapping_np)
@@ -214,24 +226,3 @@ class V2DraftRunner(V2Runner):
         sent.plan(planned, self.requests)
         sent.members = self.requests.those(planned)
         self._version += 1
-
-    @property
-    def _jumps(self) -> bool:
-        # Workers learn when they have time, so those of two machines offer others.
-        alone = getattr(self.engine.config.parallel_config, "nnodes", 1) == 1
-        return (
-            alone
-            and self.engine.options.jump_forward
-            and self._pipeline.mode == "process"
-        )
-
-    @property
-    def _unseen(self) -> bool:
-        """Whether proposals are not looked at: tokens are accepted in this thread,
-        which would wait for the device, or batches of several pipeline stages take
-        turns."""
-        inline = (
-            self._pipeline.mode == "inline"
-            and self.requests.states.device.type == "cuda"
-        )
-        return inline or len(self._turns) > 1
