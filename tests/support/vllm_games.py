@@ -87,12 +87,10 @@ class Request:
     reluctance = 0
     """How much less likely a stop token is than others."""
 
-    def __init__(self, number, rng, **options):
+    def __init__(self, number, rng):
         self.number, self.name = number, str(number)
         self.spec = rng.choice(SPECS)
-        self.params = runner_params(
-            self.spec, None if self.spec is None else self.name, **options
-        )
+        self.params = runner_params(self.spec, None if self.spec is None else self.name)
         self.prompt = [rng.randrange(256) for _ in range(rng.choice([1, 3, 9]))]
         self.tokens = []
         self.computed = 0

@@ -60,17 +60,17 @@ def region(monkeypatch):
     region.close()
 
 
-def step(region, offers, number, slots, *, sampled=1, proposed=NO_TOKEN):
+def step(region, offers, number, slots, *, proposed=NO_TOKEN):
     """The drafts and the confidences of a step."""
     count = len(slots)
     ring = region.tokens[number % TOKEN_DEPTH, : count * (2 * DRAFTS + 1)].reshape(
         -1, count
     )
     ring[:] = NO_TOKEN
-    ring[:sampled] = 5
+    ring[0] = 5
     ring[DRAFTS + 1 :] = proposed
     plan = Plan(number, number - 1, 0, 0, slots, True)
-    blocks = ring[: DRAFTS + 1].tolist()[: max(sampled, 1)]
+    blocks = ring[:1].tolist()
     offers.seen(plan, blocks, whole=True)
     assert region.offered(number)
     found = region.drafts(number, count)

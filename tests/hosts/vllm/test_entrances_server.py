@@ -55,7 +55,7 @@ def guided(text):
 ENTRANCES = {
     "chat": (
         "/v1/chat/completions",
-        {"messages": MESSAGES, "max_tokens": 30},
+        {"messages": MESSAGES, "max_completion_tokens": 30},
         lambda answer: answer["choices"][0]["message"]["content"],
     ),
     "completion": (

@@ -3,7 +3,6 @@ vLLM's own requests, parsers and error JSON around the plugin's gate;
 tests/hosts/clients has the same from a server."""
 
 import asyncio
-import contextvars
 import json
 import re
 from types import SimpleNamespace
@@ -302,11 +301,9 @@ def test_an_error_has_the_place_that_the_client_wrote(
     assert "parameter=" not in error.message
 
 
+NO_JSON = float("inf"), float("nan")
 WRONG = [
-    *[
-        ("maxLength", value)
-        for value in (None, "5", {}, 1.5, float("inf"), float("nan"))
-    ],
+    *[("maxLength", value) for value in (None, "5", {}, 1.5, *NO_JSON)],
     *[
         (keyword, None)
         for keyword in (
@@ -343,9 +340,12 @@ def test_a_keyword_of_the_wrong_type_in_a_tool_has_its_place(engine, parser):
             request = chat(tools=[tool(FINE, "a"), tool(bad)], tool_choice=choice)
             error = error_of(engine, request, parser)
             assert error.code == 400
-            assert error.message.startswith(
-                f"tools[1].function.parameters#/properties/a/{keyword}: "
-            )
+            place = f"tools[1].function.parameters#/properties/a/{keyword}: "
+            # numbers that JSON does not have, in one schema of all tools
+            if parser == "xlam" and value in NO_JSON:
+                named = "" if choice == "required" else "[1].function.parameters"
+                place = f"tools{named}: JSON has no Infinity and no NaN"
+            assert error.message.startswith(place)
     gate.specs.compiler.close()
 
 
@@ -388,25 +388,6 @@ def test_a_spec_over_a_limit_has_the_field_that_it_is_made_of(
     assert re.match(
         rf"{place}(\.json_schema)?: a spec of .* is over the limit", error.message
     )
-
-
-@pytest.mark.parametrize(
-    ("make", "limits", "field"),
-    [
-        (chat, {}, "max_tokens"),
-        (chat, {"max_tokens": 9}, "max_tokens"),
-        (chat, {"max_completion_tokens": 9}, "max_completion_tokens"),
-        (response, {}, "max_output_tokens"),
-        (completion, {"max_tokens": 9}, "max_tokens"),
-    ],
-)
-def test_a_token_limit_has_the_name_that_the_client_gives_it(make, limits, field):
-    def refuse():
-        note(make(**limits))
-        return refusal(RequestError("leaves 9 tokens", where="max_tokens"))
-
-    error = create_error_response(contextvars.copy_context().run(refuse)).error
-    assert (error.param, error.message) == (field, f"{field}: leaves 9 tokens")
 
 
 def test_what_vllm_refuses_of_a_request_that_was_left_to_it_is_counted(monkeypatch):

@@ -32,12 +32,10 @@ def on_two(monkeypatch):
     """What `make(config)` makes at two ranks."""
     made = []
 
-    def build(mode, make, options=None, where="aa", **changes):
+    def build(mode, make, options=None, where="aa"):
         groups = {}
         configs = [runner_config(mode, **(options or {})) for _ in range(2)]
         monkeypatch.setattr(vllm_engine, "ranks_of", lambda config: groups[id(config)])
-        for one in configs:
-            vars(one.parallel_config).update(changes)
 
         def at_rank(group):
             own = configs[group.rank]

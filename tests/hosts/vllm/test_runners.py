@@ -119,8 +119,8 @@ CLOSED = [
 class ClosedRequest(Request):
     """One whose output is closed before its limit: as tight as it may be, or wider."""
 
-    def __init__(self, number, rng, **options):
-        super().__init__(number, rng, **options)
+    def __init__(self, number, rng):
+        super().__init__(number, rng)
         self.schema = rng.choice(CLOSED)
         self.spec = gp.OutputSpec.json_schema(self.schema, close_before_length=True)
         self.limit = COMPILER.compile(self.spec).admission().least + rng.choice(
@@ -142,8 +142,8 @@ class ThinkingRequest(ClosedRequest):
     reluctance = 9
     end = tuple(b"</x>")
 
-    def __init__(self, number, rng, **options):
-        super().__init__(number, rng, **options)
+    def __init__(self, number, rng):
+        super().__init__(number, rng)
         self.limit += len(self.end)
         spec = replace(self.spec, start_after=self.end)
         self.params = runner_params(spec.within(self.limit), self.name)

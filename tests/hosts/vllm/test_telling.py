@@ -268,54 +268,43 @@ def test_a_second_stat_logger_in_a_process_is_fine(listening):
 
 
 def test_what_engines_answer_becomes_gauges_and_counters(listening):
-    def counts(engine):
-        names = ("engine_steps", "worker_restarts", "outputs_led", "drafts_taken")
-        return [listening(f"{name}_total", engine=engine) for name in names]
-
-    def times(engine):
-        return [
-            listening(f"mask_wait_seconds_{name}", engine=engine, **labels)
-            for name, labels in (
-                ("bucket", {"le": "0.002"}),
-                ("bucket", {"le": "+Inf"}),
-                ("count", {}),
-            )
-        ] + [listening("mask_wait_seconds_sum", engine=engine)]
-
-    worker = {"restarts": 7, "exposed_wait": 0.5, "learnt_bytes": 7, "led_outputs": 8}
+    worker = {"restarts": 7, "exposed_wait": 0.5, "learnt_bytes": 7}
     grown = {
         "steps": [5],
         "restarts": [2],
-        "led_outputs": [3],
         "taken": [0],
         "fill": [1, 2],
+        "exposed_wait": [2, *[0] * 6, 1, *[0] * 7, 1, 0.75],
     }
-    grown["exposed_wait"] = [2, *[0] * 6, 1, *[0] * 7, 1, 0.75]
-    waited = times("0"), times("1")
-    before = counts("0"), counts("1")  # of engines of another test, perhaps
+    twice = {
+        ("engine_steps_total", None): 10,
+        ("worker_restarts_total", None): 4,
+        ("drafts_taken_total", None): 0,
+        ("mask_wait_seconds_bucket", "0.002"): 6,
+        ("mask_wait_seconds_bucket", "+Inf"): 8,
+        ("mask_wait_seconds_count", None): 8,
+        ("mask_wait_seconds_sum", None): 1.5,
+    }
+
+    def told(engine):
+        return [
+            listening(name, engine=engine, **({"le": bound} if bound else {}))
+            for name, bound in twice
+        ]
+
+    before = told("0"), told("1")  # of engines of another test, perhaps
     for _ in range(2):
         figures._metrics.tell(
             [{"refused": "off"}, {"steps": 90, "worker": worker, "growth": grown}]
         )
-    assert counts("0") == before[0]
-    assert [now - then for now, then in zip(counts("1"), before[1], strict=True)] == [
-        10,
-        4,
-        6,
-        0,
-    ]
-    assert times("0") == waited[0]
-    assert [now - then for now, then in zip(times("1"), waited[1], strict=True)] == [
-        6,
-        8,
-        8,
-        1.5,
-    ]
+    assert told("0") == before[0]
+    growth = [now - then for now, then in zip(told("1"), before[1], strict=True)]
+    assert growth == [*twice.values()]
     assert listening("worker_learnt_bytes", engine="1") == 7
-    assert (
-        REGISTRY.get_sample_value("guided_plugin_drafts_taken_total", {"engine": "1"})
-        is not None
+    taken = REGISTRY.get_sample_value(
+        "guided_plugin_drafts_taken_total", {"engine": "1"}
     )
+    assert taken is not None
 
 
 def test_a_request_that_is_left_has_its_id_in_the_log(caplog):
