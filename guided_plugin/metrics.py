@@ -1,6 +1,6 @@
 """Numbers about a running pipeline, as plain values.
 
-Depends on numpy, and nothing of the package: a pipeline makes these values, others read
+Depends on nothing: a pipeline makes these values, others read
 them.
 """
 
@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import sub
-
-import numpy as np
-from numpy.typing import NDArray
 
 RECENT = 256
 """Steps that medians are taken over: the newest ones."""
@@ -39,6 +35,9 @@ BUCKETS = (
 """Seconds up to which times are counted together. The same in all processes: counts of
 each add up."""
 
+_SUM = len(BUCKETS) + 1
+_COUNTED = _SUM + 1
+
 Counts = tuple[float, ...]
 """Times by bucket, the longest last, and behind them their sum. Each number only
 grows."""
@@ -46,38 +45,39 @@ grows."""
 
 class Times:
     """Times of one kind: all of them by bucket, and the newest. Added by one thread,
-    read by any."""
+    read by any, also of a process that shares the memory."""
 
-    def __init__(self) -> None:
-        self._values: deque[float] = deque(maxlen=RECENT)
-        self._counts = [0] * (len(BUCKETS) + 1)
-        self._sum = 0.0
+    LENGTH = _COUNTED + RECENT
+
+    def __init__(self, memory: memoryview[float] | None = None) -> None:
+        """`memory`: [LENGTH] doubles, which are 0 or have earlier times."""
+        if memory is None:
+            memory = memoryview(bytearray(8 * self.LENGTH)).cast("d")
+        self._memory = memory
+        self._added = self._total()
 
     def add(self, value: float) -> None:
-        """One more. Called in each step: an entry of a list is incremented, and a
-        sum."""
-        self._values.append(value)
-        self._counts[bisect_left(BUCKETS, value)] += 1
-        self._sum += value
-
-    def extend(self, values: NDArray[np.float64]) -> None:
-        """Many more."""
-        self._values.extend(values.tolist())
-        for bucket in np.searchsorted(BUCKETS, values).tolist():
-            self._counts[bucket] += 1
-        self._sum += float(values.sum())
+        """One more. Called in each step."""
+        memory = self._memory
+        memory[bisect_left(BUCKETS, value)] += 1
+        memory[_SUM] += value
+        memory[_COUNTED + self._added % RECENT] = value
+        self._added += 1
 
     def counts(self) -> Counts:
         """All so far."""
-        return (*self._counts, self._sum)
+        return tuple(self._memory[:_COUNTED])
 
     def median(self) -> float:
         """Of the newest; 0 where there is none."""
-        copied = list(self._values)  # another thread may add
-        return statistics.median(copied) if copied else 0.0
+        newest = self._memory[_COUNTED : _COUNTED + len(self)]
+        return statistics.median(newest) if newest else 0.0
 
     def __len__(self) -> int:
-        return len(self._values)
+        return min(RECENT, self._total())
+
+    def _total(self) -> int:
+        return int(sum(self._memory[:_SUM]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ TIMES = {
     "answer",
 }
 """Times that are counted by bucket. A median of each is a figure of the same name."""
-_NO_COUNTS: Counts = (0,) * (len(BUCKETS) + 2)
+_NO_COUNTS: Counts = (0,) * _COUNTED
 
 
 class Growth:
@@ -205,7 +205,7 @@ class Growth:
 
     def take(self, now: PipelineMetrics, **times: Counts) -> dict[str, Counts]:
         """Since the last call: of a counter one number. `times`: more than those of the
-        pipeline. `taken` may shrink for a moment: it is the difference of two words."""
+        pipeline."""
         values: dict[str, Counts] = {
             name: (getattr(now if hasattr(now, name) else now.worker, name),)
             for name in COUNTERS

@@ -24,7 +24,7 @@ def doctor(
     ] = "",
     json_output: JsonOutput = False,
 ) -> None:
-    """Check versions, entry points, vLLM, processors, shared memory and CUDA, then
+    """Check versions, entry points, vLLM, processors and CUDA, then
     compile and decode.
 
     Each problem comes with its remedy. The exit code is 1 if there is a problem; a

@@ -23,7 +23,6 @@ from guided_plugin.diagnose.machine import (
     cuda,
     processor_time,
     self_test,
-    shared_memory,
 )
 from guided_plugin.errors import ConfigError, printable
 
@@ -204,7 +203,6 @@ SECTIONS: dict[str, Callable[[], Iterator[Finding]]] = {
     "entry points": entries,
     "vLLM": vllm,
     "processors": processor_time,
-    "shared memory": shared_memory,
     "CUDA": cuda,
     "self-test": self_test,
 }

@@ -1,5 +1,4 @@
-"""What `doctor` looks at in the machine: processors, shared memory, CUDA, and a
-self-test.
+"""What `doctor` looks at in the machine: processors, CUDA, and a self-test.
 
 The self-test compiles a spec with each backend and decodes some steps in both modes.
 Its vocabulary is the 256 bytes, so that no tokenizer is needed. Torch is imported for
@@ -26,7 +25,6 @@ from guided_plugin.errors import (
 from guided_plugin.ipc import processors
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
-from guided_plugin.worker import layout
 
 DRIVER = Path("/proc/driver/nvidia/version")
 STEPS = 20
@@ -43,13 +41,6 @@ class Finding:
     what: str
     remedy: str = ""
     """What to do about it."""
-
-
-_REQUESTS = 256
-"""For which the memory of a grammar worker is told: vLLM's own `max_num_seqs`."""
-_VOCABULARY = 262_144
-"""Tokens of a large model, as Gemma 3 has them."""
-_MIB = 1 << 20
 
 
 def processor_time() -> Iterator[Finding]:
@@ -71,30 +62,6 @@ def processor_time() -> Iterator[Finding]:
             "with mode process, the engine and the grammar worker share one processor"
         )
         yield Finding("note", what, "give them two, or set mode to inline")
-
-
-def shared_memory() -> Iterator[Finding]:
-    """Whether a grammar worker's memory fits."""
-    needed = layout.Shape(_REQUESTS, (_VOCABULARY + 31) // 32, 0).size
-    wanted = (
-        f"{needed / _MIB:.1f} MiB for {_REQUESTS} requests and {_VOCABULARY} tokens"
-    )
-    remedy = (
-        f"containers: --shm-size={max(64, 2 * needed // _MIB)}m; or set mode to inline"
-    )
-    try:
-        found = os.statvfs(layout.DIRECTORY)
-    except OSError as error:
-        what = f"{layout.DIRECTORY}: {error.strerror}"
-        yield Finding("problem", what, "mount a tmpfs there; " + remedy)
-        return
-    free = found.f_bavail * found.f_frsize
-    size = found.f_blocks * found.f_frsize
-    what = f"{layout.DIRECTORY}: {free / _MIB:.1f} of {size / _MIB:.1f} MiB are free, a worker needs {wanted}"
-    if free < needed:
-        yield Finding("problem", what, remedy)
-    else:
-        yield Finding("ok", what)
 
 
 def cuda() -> Iterator[Finding]:

@@ -1,20 +1,20 @@
 """The shared memory between an engine and its grammar worker, for both processes; no
 tensors.
 
-    page 0    header: sizes and identity; checked when the region is mapped
-    page 1    counters, one a cache line, written after the data that they announce
+    page 0    counters, one a cache line, written after the data that they announce
     ranks     [followers]    what the other ranks of a model say              followers -> engine
     plans     [PLAN_DEPTH]   a step's guided slots                        engine -> worker
     masks     [PLAN_DEPTH]   [max_slots, words] int32                     worker -> device
     tokens    [TOKEN_DEPTH]  [max_slots] int64                            device -> worker
               with drafts: a mask and a token for each position, the drafts themselves; see `Shape.drafts`
-    times     [TOKEN_DEPTH]  when a step was planned, accepted, filled    both -> statistics
+    figures   [FIGURES]      what is counted                              worker -> engine
+    times     [TIMED]        what steps took                              worker -> engine
     closures  [max_slots]    which request of the slot failed, and why    worker -> engine
     slow      [max_slots]    what the masks of a slow request cost        worker -> engine
 
-The file has no name (O_TMPFILE), so nothing remains however the processes end; the
-worker gets it as a file descriptor. Its pages are reserved when it is made: a full file
-system is an error at that moment, not a SIGBUS in the middle of a step. Step numbers
+The file has no name (a memfd), so nothing remains however the processes end; the worker
+gets it as a file descriptor. Its pages are reserved when it is made: too little memory
+is an error at that moment, not a SIGBUS in the middle of a step. Step numbers
 are 32 bits in here and wrap; each process counts without bounds and compares as the GPU
 does, by signed difference.
 
@@ -33,15 +33,13 @@ writes no masks at or below FILLED.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import mmap
 import os
 import platform
-import struct
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -49,8 +47,9 @@ from numpy.typing import NDArray
 
 from guided_plugin.errors import PipelineError
 from guided_plugin.grammar.base import MaskArray
+from guided_plugin.metrics import Times
 from guided_plugin.step import NO_TOKEN, Closure
-from guided_plugin.worker.words import Counter, PlanField, RankWord, Time
+from guided_plugin.worker.words import Counter, PlanField, RankWord
 
 PLAN_DEPTH = 4
 """Steps in flight: one that is masked, one that is filled, and room for a host that
@@ -60,16 +59,30 @@ TOKEN_DEPTH = 1024
 """Deep enough to be the source of the journals: the engine reads a hundred steps at a
 time, and the tokens that a dead worker did not report are still here."""
 
+FIGURES = (
+    "offered",
+    "taken",
+    "forwards",
+    "offered_earlier",
+    "taken_earlier",
+    "offered_layout",
+    "taken_layout",
+    "led_outputs",
+    "led_tokens",
+    "unprotected_outputs",
+    "learnt_bytes",
+)
+"""Of `WorkerMetrics`, what a worker counts."""
+
+TIMED = ("plan_to_mask", "accept", "fill", "answer")
+"""Of `WorkerMetrics`, what a worker takes the time of."""
+
 _PAGE = 4096
 _LINE = 128  # two lines of 64: neighbours are prefetched in pairs
-_MAGIC = b"GUIDEDPL"
-_VERSION = 8
 _CLOSURE = np.dtype(
     [("serial", "<i8"), ("step", "<i8"), ("place", "<i8"), ("reason", "S1000")]
 )
 _Number = TypeVar("_Number", bound=np.generic)
-_HEADER = struct.Struct("<8sIIIIIIIQ16s")
-DIRECTORY = "/dev/shm"
 
 
 class Places(NamedTuple):
@@ -80,6 +93,7 @@ class Places(NamedTuple):
     plans: int
     masks: int
     tokens: int
+    figures: int
     times: int
     closures: int
     slow: int
@@ -135,12 +149,13 @@ class Shape:
             4 * PLAN_DEPTH * (PlanField.SLOTS + self.max_slots),
             4 * PLAN_DEPTH * self.max_slots * self.positions * self.words,
             8 * TOKEN_DEPTH * self.max_slots * self.values,
-            8 * TOKEN_DEPTH * len(Time),
+            8 * len(FIGURES),
+            8 * len(TIMED) * Times.LENGTH,
             _CLOSURE.itemsize * self.max_slots,
             4 * self.max_slots,
         )
         pages = (-(-size // _PAGE) * _PAGE for size in sizes)
-        return Places(*itertools.accumulate(pages, initial=2 * _PAGE))
+        return Places(*itertools.accumulate(pages, initial=_PAGE))
 
     @property
     def size(self) -> int:
@@ -149,36 +164,24 @@ class Shape:
 
 
 class Region:
-    """One mapping of the shared memory, checked."""
+    """One mapping of the shared memory."""
 
-    def __init__(
-        self, fd: int, shape: Shape, identity: bytes, *, follows: bool = False
-    ) -> None:
-        """Map a region that exists; `shape` and `identity` are those that its creator
-        announced. What `follows` can write nothing but the pages of ranks. Without a
-        file, `fd` is -1."""
+    def __init__(self, fd: int, shape: Shape, *, follows: bool = False) -> None:
+        """Map a region that exists, of the shape that its creator announced. What
+        `follows` can write nothing but the pages of ranks. Without a file, `fd` is
+        -1."""
         self.fd = fd
         self.shape = shape
-        self.identity = identity
         at = shape.places
         if fd < 0:
             self._map = mmap.mmap(-1, shape.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         else:
-            size = os.fstat(fd).st_size
-            if size != shape.size:
-                raise PipelineError(
-                    f"has {size} bytes where {shape.size} were expected",
-                    where="shared memory",
-                    hint=_MISFIT,
-                )
-            self._map = mmap.mmap(
-                fd, size, access=mmap.ACCESS_READ if follows else mmap.ACCESS_WRITE
-            )
-            self.check()
+            access = mmap.ACCESS_READ if follows else mmap.ACCESS_WRITE
+            self._map = mmap.mmap(fd, shape.size, access=access)
         self._ranks = self._map
         if shape.followers:
             self._ranks = mmap.mmap(fd, at.plans - at.ranks, offset=at.ranks)
-        self._counters = memoryview(self._map)[_PAGE : 2 * _PAGE].cast("I")
+        self._counters = memoryview(self._map)[:_PAGE].cast("I")
         self.plans = self._array(
             np.uint32, at.plans, PLAN_DEPTH, PlanField.SLOTS + shape.max_slots
         )
@@ -188,7 +191,13 @@ class Region:
             np.int32, at.masks, PLAN_DEPTH, rows, shape.words
         )
         self.tokens = self._array(np.int64, at.tokens, TOKEN_DEPTH, values)
-        self.times = self._array(np.int64, at.times, TOKEN_DEPTH, len(Time))
+        figures = np.dtype([(name, "<i8") for name in FIGURES])
+        self.figures = np.frombuffer(self._map, figures, 1, at.figures)[0]
+        """Figures of the worker, by name."""
+        times = self._array(np.float64, at.times, len(TIMED), Times.LENGTH)
+        each: list[Any] = [row.data for row in times]
+        self.times = dict(zip(TIMED, map(Times, each), strict=True))
+        """Times of its steps, by name."""
         self._closures = np.frombuffer(
             self._map, _CLOSURE, shape.max_slots, at.closures
         )
@@ -200,24 +209,21 @@ class Region:
     def create(cls, shape: Shape, *, shared: bool = True) -> Region:
         """A new region of this process. One that is not `shared` has no file: a fork
         gets a copy of it."""
-        identity = os.getpid().to_bytes(4, "little") + os.urandom(12)
         if not shared:
-            return cls(-1, shape, identity)
-        fd = _unnamed_file(shape.size)
+            return cls(-1, shape)
+        fd = -1
         try:
-            os.pwrite(fd, _header(shape, identity), 0)
-            return cls(fd, shape, identity)
-        except BaseException:
-            os.close(fd)
-            raise
-
-    def check(self) -> None:
-        """Refuse memory that was not laid out by this version, with these sizes, for
-        this session."""
-        expected = _header(self.shape, self.identity)
-        if self._map[: len(expected)] != expected:
-            what = "its header is of another version or engine, or damaged"
-            raise PipelineError(what, where="shared memory", hint=_MISFIT)
+            fd = os.memfd_create("guided_plugin")
+            os.posix_fallocate(fd, 0, shape.size)
+            return cls(fd, shape)
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+            raise PipelineError(
+                f"cannot allocate {shape.size / 2**20:.1f} MiB: {error.strerror}",
+                where="shared memory",
+                hint="give the container more memory, lower max_slots, or use mode='inline'",
+            ) from error
 
     def load(self, counter: Counter) -> int:
         """A counter; what it announces may be read now."""
@@ -266,7 +272,7 @@ class Region:
 
     def counter_offset(self, counter: Counter) -> int:
         """Where in the region a counter is, for the device."""
-        return _PAGE + counter * _LINE
+        return counter * _LINE
 
     def rank_line(self, follower: int) -> memoryview:
         """The words of a follower, as `RankWord` names them. On machines that are
@@ -279,7 +285,7 @@ class Region:
         without its drafts and masks. No other method of a follower writes outside its
         own line."""
         with (
-            mmap.mmap(self.fd, _PAGE, offset=_PAGE) as page,
+            mmap.mmap(self.fd, _PAGE) as page,
             memoryview(page) as raw,
             raw.cast("I") as words,
         ):
@@ -356,43 +362,6 @@ def unwrap(value: int, near: int) -> int:
     """The unbounded number that a 32-bit one stands for, given one less than 2**31
     away."""
     return near + ((value - near + 0x80000000) & 0xFFFFFFFF) - 0x80000000
-
-
-_MISFIT = (
-    "engine and worker must run the same version; nothing else may write to this memory"
-)
-
-
-def _header(shape: Shape, identity: bytes) -> bytes:
-    return _HEADER.pack(
-        _MAGIC, _VERSION, *astuple(shape), PLAN_DEPTH, TOKEN_DEPTH, shape.size, identity
-    )
-
-
-def _unnamed_file(size: int) -> int:
-    try:
-        fd = os.open(DIRECTORY, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        if error.errno not in (errno.EISDIR, errno.EOPNOTSUPP):
-            raise _no_memory(size, error) from error
-        # No unnamed files on this file system: unlink it at once.
-        name = f"{DIRECTORY}/guided_plugin-{os.getpid()}-{os.urandom(8).hex()}"
-        fd = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        os.unlink(name)
-    try:
-        os.posix_fallocate(fd, 0, size)
-    except OSError as error:
-        os.close(fd)
-        raise _no_memory(size, error) from error
-    return fd
-
-
-def _no_memory(size: int, error: OSError) -> PipelineError:
-    return PipelineError(
-        f"cannot allocate {size / 2**20:.1f} MiB: {error.strerror}",
-        where=DIRECTORY,
-        hint="make it larger (containers: --shm-size), lower max_slots, or use mode='inline'",
-    )
 
 
 _barrier = threading.Lock()

@@ -18,8 +18,9 @@ class Hello:
     """Engine, first to a worker: where a worker begins, or continues where another one
     ended."""
 
+    version: str
+    """Of the package that the engine runs."""
     shape: Shape
-    identity: bytes
     filled: int
     """Masks up to this step are done."""
     accepted: int

@@ -1,5 +1,5 @@
-"""The words of the shared memory, by name: counters, and the fields of a plan, of a
-rank's line and of a step's times. `layout` says where they are."""
+"""The words of the shared memory, by name: counters, and the fields of a plan and of a
+rank's line. `layout` says where they are."""
 
 from __future__ import annotations
 
@@ -26,32 +26,11 @@ class Counter(IntEnum):
     CLOSED = 6
     """Worker: how many entries of `closures` were written. Raised before FILLED of the
     first closed step."""
-    LEARNT = 7
-    """Worker: how many KiB its lexers have learnt. A figure; announces nothing."""
-    ENDED = 8
+    ENDED = 7
     """Engine: 1 when no more steps come. Raised after FILLED of the last one."""
-    OFFERED = 9
+    OFFERED = 8
     """Worker: the newest step whose drafts are final: what it offers stands in place of
     what was proposed. The device waits for this one before it verifies them."""
-    DRAFTS = 10
-    """Worker: figures, as are the next: drafts that were offered;"""
-    TOKENS = 11
-    """tokens of guided rows in steps that could have drafts,"""
-    FORWARDS = 12
-    """and how often such a row was in a step;"""
-    EARLIER = 13
-    """drafts among DRAFTS that only followed earlier,"""
-    EARLIER_TAKEN = 14
-    """and those of them that were accepted;"""
-    LAYOUT = 15
-    """drafts among DRAFTS that are whitespace as outputs had it before, with what must
-    follow it,"""
-    LAYOUT_TAKEN = 16
-    """and those of them that were accepted;"""
-    LED = 17
-    """outputs that were led to an end before their token limit,"""
-    LED_TOKENS = 18
-    """and their tokens that had no other choice."""
 
 
 class RankWord(IntEnum):
@@ -77,19 +56,6 @@ class PlanField(IntEnum):
     OFFERS = 5
     """0: masks are due at once; else while the model runs, with drafts as proposed (1),
     or the worker's."""
+    MICROSECONDS = 6
+    """When it was planned, by `time.perf_counter`."""
     SLOTS = 16
-
-
-class Time(IntEnum):
-    """Monotonic nanoseconds of a step."""
-
-    STEP = 0
-    """Which step the row is about."""
-    PLANNED = 1
-    ACCEPT = 2
-    """The worker saw the step's tokens."""
-    ACCEPTED = 3
-    FILL = 4
-    """The worker had all that it needs to fill the step's masks."""
-    FILLED = 5
-    OFFERED = 6

@@ -1,7 +1,6 @@
 """Each section of `doctor`, with set-ups that are broken."""
 
 import importlib.metadata
-import os
 import tomllib
 from types import SimpleNamespace
 
@@ -12,7 +11,6 @@ from guided_plugin.diagnose import doctor, machine
 from guided_plugin.hosts.vllm import patches
 from guided_plugin.hosts.vllm.names import ALL_NAMES, Part
 from guided_plugin.ipc import processors
-from guided_plugin.worker import layout
 
 
 def problems(look):
@@ -154,24 +152,6 @@ def test_a_broken_contract_names_what_is_missing(monkeypatch):
     told = " ".join(found)
     assert all(name.path in told for name in ALL_NAMES)
     assert next(doctor.vllm()).status == "note"
-
-
-@pytest.mark.parametrize("free", [10, 30, 40])
-def test_a_small_shared_memory_is_told(monkeypatch, free):
-    size = free << 20
-    found = SimpleNamespace(f_bavail=size // 4096, f_frsize=4096, f_blocks=64 << 8)
-    monkeypatch.setattr(os, "statvfs", lambda path: found)
-    short = problems(machine.shared_memory)
-    assert bool(short) == (size < layout.Shape(256, 8192).size)
-    (finding,) = machine.shared_memory()
-    assert finding.status == ("problem" if short else "ok")
-    assert f"{free}.0 of 64.0 MiB are free" in finding.what
-    assert ("--shm-size=" in finding.remedy) == bool(short)
-
-
-def test_no_shared_memory_is_told(monkeypatch, tmp_path):
-    monkeypatch.setattr(layout, "DIRECTORY", str(tmp_path / "none"))
-    assert "No such file or directory" in problems(machine.shared_memory)[0]
 
 
 def test_threads_that_a_quota_throttles_are_told(monkeypatch):

@@ -248,7 +248,7 @@ def test_no_room_for_the_region_is_an_error_when_it_is_made(monkeypatch):
     monkeypatch.setattr(os, "posix_fallocate", full)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(
-        PipelineError, match=r"No space left.*--shm-size.*mode='inline'"
+        PipelineError, match=r"No space left.*more memory.*mode='inline'"
     ):
         gp.StepPipeline(compiler, max_slots=2, mode="process")
     assert len(os.listdir("/proc/self/fd")) == before

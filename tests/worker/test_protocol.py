@@ -14,7 +14,7 @@ from worker_runs import one_step
 import guided_plugin as gp
 from guided_plugin.errors import PipelineError, RequestError, VocabularyError
 from guided_plugin.grammar.table import Phase
-from guided_plugin.worker.layout import TOKEN_DEPTH, Region, Shape
+from guided_plugin.worker.layout import TOKEN_DEPTH
 
 END = BYTES.stop_token_ids[0]
 WIDTH = BYTES.size + 3
@@ -38,23 +38,6 @@ def compiler():
 def pipe(compiler):
     with gp.StepPipeline(compiler, max_slots=8, mode="process") as pipe:
         yield pipe
-
-
-def test_a_region_is_checked_by_whoever_maps_it():
-    shape = Shape(3, 9)
-    region = Region.create(shape)
-    try:
-        other = Region(os.dup(region.fd), shape, region.identity)
-        with pytest.raises(PipelineError, match=r"bytes where .* were expected"):
-            Region(region.fd, Shape(30, 900), region.identity)
-        with pytest.raises(PipelineError, match="another version or engine"):
-            Region(region.fd, shape, b"x" * 16)
-        region._map[0] ^= 0xFF
-        with pytest.raises(PipelineError, match="or damaged"):
-            other.check()
-        other.close()
-    finally:
-        region.close()
 
 
 def test_tokens_that_can_not_be_taken_leave_the_step_as_it_was(pipe, monkeypatch):

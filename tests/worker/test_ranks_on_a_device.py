@@ -54,11 +54,9 @@ class Ranks:
         self.region.rank_line(0)[RankWord.TAKEN] = first & 0xFFFFFFFF
         self.leader = Leader()
         shape = self.region.shape
-        offer = RegionOffer(
-            self.region.fd, shape, self.region.identity, first, "process"
-        )
+        offer = RegionOffer(self.region.fd, shape, first, "process")
         fd = os.dup(self.region.fd)
-        region = Region(fd, shape, self.region.identity, follows=True)
+        region = Region(fd, shape, follows=True)
         monkeypatch.setattr(follower, "make_buffers", self._buffers)
         self.rank = FollowerRuntime(
             region, self.leader, region.rank_line(0), offer, torch.device("meta")

@@ -19,10 +19,11 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import NoReturn
 
+from guided_plugin._version import __version__
 from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.compiling.template_process import MODULE
-from guided_plugin.errors import GuidedError
+from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.forced import ForcedTokens
 from guided_plugin.grammar.learnt_drafts import LearntDrafts
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
@@ -43,7 +44,6 @@ from guided_plugin.worker.messages import (
     Sync,
     Synced,
 )
-from guided_plugin.worker.words import Counter
 
 _PAUSES = ((0.005, 20e-6), (1.0, 500e-6), (float("inf"), 5e-3))
 """How long a pause is (second), by how long there was nothing to do (first)."""
@@ -188,9 +188,8 @@ class GrammarWorker:
         if self._channel.pending:
             self._channel.flush()
         if self._overdue.check(idle=not self._requests):
-            self._rings.region.store(
-                Counter.LEARNT, self._compiler.chooser.learnt_bytes() >> 10
-            )
+            learnt = self._compiler.chooser.learnt_bytes()
+            self._rings.region.figures["learnt_bytes"] = learnt
         self._rings.beat()
 
     def _rest(self, *, worked: bool) -> None:
@@ -279,6 +278,12 @@ def _serve(
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
     channel.send(Ready())
     hello, *received = channel.wait()
+    if hello.version != __version__:  # it was installed while the engine runs
+        raise PipelineError(
+            f"its package is {__version__}, the engine's is {hello.version}",
+            where="grammar worker",
+            hint="start the engine again",
+        )
     with socket.socket(fileno=control_fd) as control:
         built = chooser, Template(MODULE, None, control)
         compiler = GrammarCompiler(
@@ -287,5 +292,5 @@ def _serve(
             plugins=chooser.plugins,
             built=built,
         )
-        with closing(Region(region_fd, hello.shape, hello.identity)) as region:
+        with closing(Region(region_fd, hello.shape)) as region:
             GrammarWorker(channel, region, hello, compiler, received).run()

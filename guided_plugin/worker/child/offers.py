@@ -16,7 +16,7 @@ from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.child.rings import Plan, WorkerRings
 from guided_plugin.worker.layout import TOKEN_DEPTH
-from guided_plugin.worker.words import Counter, Time
+from guided_plugin.worker.words import Counter
 
 _WORTH = 0.5
 """For how long the worker looks for drafts of a row: a part of its share of a step. In
@@ -33,11 +33,11 @@ _LEARNT = 0.4
 """How much of the time of the last step counts in what is known of steps."""
 
 _GUESSES = {
-    Followers: (Counter.EARLIER, Counter.EARLIER_TAKEN),
-    Layouts: (Counter.LAYOUT, Counter.LAYOUT_TAKEN),
+    Followers: ("offered_earlier", "taken_earlier"),
+    Layouts: ("offered_layout", "taken_layout"),
 }
-"""By the source of drafts that need not follow: what counts those that are offered, and
-those accepted."""
+"""By the source of drafts that need not follow: the figures of those that are offered,
+and of those accepted."""
 
 
 class Offers:
@@ -120,7 +120,8 @@ class Offers:
 
     def _publish(self, plan: Plan) -> None:
         self._rings.region.store(Counter.OFFERED, plan.step)
-        self._rings.mark(plan.step, Time.OFFERED)
+        begun = max(plan.planned, self._last)
+        self._rings.region.times["answer"].add(time.perf_counter() - begun)
 
     def _recall(self, plan: Plan, blocks: list[list[int]]) -> list[int]:
         """Find what is known; the rows of which nothing is."""
@@ -141,7 +142,7 @@ class Offers:
                 self._found[row] = found
         region.store(Counter.DOING, 0)
         for kind, count in taken.items():
-            self._add(_GUESSES[kind][1], count)
+            region.figures[_GUESSES[kind][1]] += count
         return unknown
 
     def _look(self, slot: int) -> Found:
@@ -169,16 +170,12 @@ class Offers:
     def _count(self, plan: Plan) -> None:
         """Count the tokens and the drafts of a step."""
         count = len(plan.slots)
-        rings = self._rings
-        self._add(
-            Counter.DRAFTS, sum(len(found.tokens) for found in self._found.values())
-        )
-        sampled = (
-            rings.region.tokens[plan.step % TOKEN_DEPTH, : count * (self._most + 1)]
-            >= 0
-        )
-        self._add(Counter.TOKENS, int(np.count_nonzero(sampled)))
-        self._add(Counter.FORWARDS, int(np.count_nonzero(sampled[:count])))
+        region = self._rings.region
+        figures = region.figures
+        figures["offered"] += sum(len(found.tokens) for found in self._found.values())
+        tokens = region.tokens[plan.step % TOKEN_DEPTH, : count * (self._most + 1)]
+        figures["forwards"] += np.count_nonzero(tokens[:count] >= 0)
+        figures["taken"] += np.count_nonzero(tokens[count:] >= 0)
         found = self._found.items()
         self._guesses = {
             plan.slots[row]: one for row, one in found if one.source is not None
@@ -189,8 +186,4 @@ class Offers:
                 for one in self._guesses.values()
                 if type(one.source) is kind
             )
-            self._add(offered, sum(sizes))
-
-    def _add(self, counter: Counter, more: int) -> None:
-        if more:
-            self._rings.region.store(counter, self._rings.region.load(counter) + more)
+            figures[offered] += sum(sizes)

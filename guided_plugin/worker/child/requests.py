@@ -3,7 +3,6 @@ its loop."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from concurrent.futures import Future
@@ -17,10 +16,8 @@ from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.ipc import processors
 from guided_plugin.ipc.channel import Channel
-from guided_plugin.spec import OutputSpec
-from guided_plugin.worker.child.rings import Plan, WorkerRings
+from guided_plugin.worker.child.rings import WorkerRings
 from guided_plugin.worker.messages import Add, Compile, Failed, Unprotected, Verdict
-from guided_plugin.worker.words import Counter
 
 _QUICK_THREADS = max(2, min(4, processors.count() // 4))
 """Threads for specs that take milliseconds, half of that in native code. Others, which
@@ -61,33 +58,25 @@ class WorkerRequests:
         self._channel = channel
         self._rings = rings
         self._patience = config.worker_grammar_ms / 1e3
+        self.stop_token_ids = compiler.vocabulary.stop_token_ids
         self._serials: dict[int, int] = {}
-        self._closed: dict[int, tuple[int, ...]] = {}
-        """Slots that failed without a grammar, with their stop tokens."""
         self.starting: dict[int, _Starting] = {}
         """By slot."""
-        self._version = 0
-        """Counts changes of which slots run."""
 
     def __len__(self) -> int:
         return len(self._serials)
 
     def add(self, message: Add) -> None:
         """A request took a slot."""
-        self._version += 1
         self._serials[message.slot] = message.serial
         if message.error is None:
             self.starting[message.slot] = _Starting(message, self._grammar(message))
         else:
-            self._closed[message.slot] = self._stops(message.spec)
+            self._fail(message, message.error)
 
     def remove(self, slot: int) -> None:
         """A slot is free."""
-        self._version += 1
-        if (
-            self.starting.pop(slot, None) is None
-            and self._closed.pop(slot, None) is None
-        ):
+        if self.starting.pop(slot, None) is None:
             self.table.remove(slot)
         del self._serials[slot]
         self._rings.vacate(slot)
@@ -98,7 +87,6 @@ class WorkerRequests:
             slot for slot, starting in self.starting.items() if starting.grammar.done()
         ]
         for slot in done:
-            self._version += 1
             starting = self.starting.pop(slot)
             add = starting.add
             with self._rings.blame_scope(slot):
@@ -109,9 +97,7 @@ class WorkerRequests:
                         slot, add.request_id, add.spec, grammar, backend, add.tokens
                     )
                 except Exception as error:
-                    with contextlib.suppress(GuidedError):
-                        self.table.remove(slot)
-                    self._close(add, as_guided_error(error))
+                    self._fail(add, as_guided_error(error))
             self._rings.beat()
         return bool(done)
 
@@ -129,28 +115,12 @@ class WorkerRequests:
                 waiting = True
                 continue
             del self.starting[starting.add.slot]
-            self._version += 1
             error = RequestError(
                 f"its grammar was not ready {self._patience:g} s after it was needed",
                 hint="add the request when its spec has compiled, or raise worker_grammar_ms",
             )
-            self._close(starting.add, error)
+            self._fail(starting.add, error)
         return not waiting
-
-    def runs(self, slot: int) -> bool:
-        """Whether a slot has a running grammar."""
-        return slot in self._serials and slot not in self._closed
-
-    def all_run(self, plan: Plan) -> bool:
-        """Whether every slot of a plan has a running grammar."""
-        if plan.checked != self._version:
-            plan.checked = self._version
-            plan.whole = all(self.runs(slot) for slot in plan.slots)
-        return plan.whole
-
-    def stop_tokens(self, slot: int) -> tuple[int, ...]:
-        """What a slot without a grammar may sample."""
-        return self._closed.get(slot, self._compiler.vocabulary.stop_token_ids)
 
     def compile(self, message: Compile) -> None:
         """Tell the engine whether a spec compiles, once that is known."""
@@ -162,13 +132,11 @@ class WorkerRequests:
         for slot, error in self.table.failures:
             self._publish(slot, error.reason)
         table = self.table
-        region = self._rings.region
+        figures = self._rings.region.figures
         for slot, place in table.led.items():
             self._publish(slot, "", place)
-        region.store(Counter.LED, region.load(Counter.LED) + table.outputs_led)
-        region.store(
-            Counter.LED_TOKENS, region.load(Counter.LED_TOKENS) + table.tokens_led
-        )
+        figures["led_outputs"] += table.outputs_led
+        figures["led_tokens"] += table.tokens_led
         table.led = {}
         table.outputs_led = 0
         table.tokens_led = 0
@@ -176,6 +144,7 @@ class WorkerRequests:
     def report_failures(self) -> None:
         """Tell the engine which requests failed, and which may be cut."""
         self.publish_failures()
+        self._rings.region.figures["unprotected_outputs"] += len(self.table.unprotected)
         for slot, why in self.table.unprotected.items():
             self._channel.send(Unprotected(self._serials[slot], why))
         self.table.unprotected = {}
@@ -216,16 +185,10 @@ class WorkerRequests:
         step = self._rings.filled + 1
         self._rings.region.write_closure(slot, self._serials[slot], step, reason, place)
 
-    def _close(self, add: Add, error: GuidedError) -> None:
-        """Fail a request that has no grammar to fail in."""
-        self._closed[add.slot] = self._stops(add.spec)
-        self._publish(add.slot, error.reason)
-        self._channel.send(
-            Failed(add.serial, error.for_request(add.request_id), len(add.tokens))
-        )
-
-    def _stops(self, spec: OutputSpec) -> tuple[int, ...]:
-        return spec.stop_token_ids or self._compiler.vocabulary.stop_token_ids
+    def _fail(self, add: Add, error: GuidedError) -> None:
+        """Fail a request that has no grammar. What it had produced counts."""
+        self.table.add_failed(add.slot, add.request_id, add.spec, error)
+        self.table.requests[add.slot].state.tokens.extend(add.tokens)
 
 
 def as_guided_error(error: BaseException) -> GuidedError:

@@ -13,7 +13,7 @@ import numpy as np
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.step import NO_TOKEN, UNGUIDED
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Region, unwrap
-from guided_plugin.worker.words import Counter, PlanField, Time
+from guided_plugin.worker.words import Counter, PlanField
 
 
 @dataclass(slots=True, eq=False)
@@ -29,10 +29,8 @@ class Plan:
     offers: bool | None
     """Of a step that is sent before the model runs: whether its drafts are the worker's
     to choose."""
-    checked: int = -1
-    """The version of the requests for which `whole` holds."""
-    whole: bool = False
-    """Whether every slot has a running grammar: the case that must be fast."""
+    planned: float = 0.0
+    """When it was, by `time.perf_counter`."""
 
 
 class WorkerRings:
@@ -73,34 +71,24 @@ class WorkerRings:
         if plan is None:
             record = self.region.plans[step % PLAN_DEPTH]
             head: list[int] = record[: PlanField.SLOTS].tolist()
+            plan_id = head[PlanField.PLAN_ID]
             before = self._plans.get(step - 1)
-            if (
-                before is not None
-                and before.plan_id == head[PlanField.PLAN_ID]
-                and before.checked >= 0
-            ):
-                slots = before.slots
-                checked = before.checked
-                whole = before.whole
+            if before is not None and before.plan_id == plan_id:
+                slots = before.slots  # the same object, whose hash is known
             else:
                 end = PlanField.SLOTS + head[PlanField.COUNT]
                 slots = tuple(record[PlanField.SLOTS : end].view("int32").tolist())
-                checked = -1
-                whole = False
-            follows = unwrap(head[PlanField.FOLLOWS], step)
-            messages = head[PlanField.MESSAGES]
-            offers = (None, False, True)[head[PlanField.OFFERS]]
-            plan = Plan(
+            now = time.perf_counter()
+            ago = int(now * 1e6) - head[PlanField.MICROSECONDS] & 0xFFFFFFFF
+            plan = self._plans[step] = Plan(
                 step,
-                follows,
-                messages,
-                head[PlanField.PLAN_ID],
+                unwrap(head[PlanField.FOLLOWS], step),
+                head[PlanField.MESSAGES],
+                plan_id,
                 slots,
-                offers,
-                checked,
-                whole,
+                (None, False, True)[head[PlanField.OFFERS]],
+                now - ago / 1e6,
             )
-            self._plans[step] = plan
         return plan
 
     def masks(self, plan: Plan) -> MaskArray:
@@ -133,16 +121,11 @@ class WorkerRings:
                 plan.slots = tuple(
                     UNGUIDED if other == slot else other for other in plan.slots
                 )
-                plan.checked = -1
 
     def forget(self, step: int) -> None:
         """The plans up to a step are not needed any more."""
         for old in [known for known in self._plans if known <= step]:
             del self._plans[old]
-
-    def mark(self, step: int, what: Time) -> None:
-        """Write down the time."""
-        self.region.times[step % TOKEN_DEPTH][what] = time.perf_counter_ns()
 
     def beat(self) -> None:
         """Show the engine that the worker makes progress."""

@@ -1,8 +1,8 @@
 """Accepts the tokens that landed and fills the masks that are due. Steps with drafts
 have their own class.
 
-Usually all slots of a plan are worked on together. Where one is closed, or where the
-worker before ended, they are worked on one by one, so that the end of a worker can be
+Usually all slots of a plan are worked on together. Where a request has left, or where
+the worker before ended, they are worked on one by one, so that the end of a worker can be
 attributed to one request.
 """
 
@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable
 
 from guided_plugin.grammar.drafts import fill_with_drafts
+from guided_plugin.step import UNGUIDED
 from guided_plugin.worker.child.offers import Offers
 from guided_plugin.worker.child.requests import WorkerRequests
 from guided_plugin.worker.child.rings import Plan, WorkerRings
 from guided_plugin.worker.layout import PLAN_DEPTH
-from guided_plugin.worker.words import Counter, Time
+from guided_plugin.worker.words import Counter
 
 _PACE_EVERY = 16
 """Steps after which backends are told the time between them; a quarter of these times
@@ -36,6 +37,9 @@ class PlainSteps:
         self._requests = requests
         self._table = requests.table
         self._pace = pace
+        self._times = rings.region.times
+        self._seen_at = 0.0
+        """When the newest tokens were seen."""
 
     def accept(self) -> bool:
         """Move the grammars past the tokens that landed since. Whether there were
@@ -46,11 +50,11 @@ class PlainSteps:
             plan = rings.plan(step)
             if not self._ready(plan):
                 break
-            rings.mark(step, Time.ACCEPT)
+            self._seen_at = time.perf_counter()
             blocks = rings.tokens(plan)
             self._see(plan, blocks)
             self._accept(plan, blocks)
-            rings.mark(step, Time.ACCEPTED)
+            self._times["accept"].add(time.perf_counter() - self._seen_at)
             rings.accepted = step
             rings.region.store(Counter.ACCEPTED, step)
             # if tokens come first, the step's masks are still to be filled
@@ -67,9 +71,11 @@ class PlainSteps:
         plan = rings.plan(rings.filled + 1)
         if self._needs(plan) > rings.accepted or not self._ready(plan):
             return False
-        rings.mark(plan.step, Time.FILL)
+        begun = time.perf_counter()
         self._fill(plan)
-        rings.mark(plan.step, Time.FILLED)
+        ended = time.perf_counter()
+        self._times["fill"].add(ended - begun)
+        self._times["plan_to_mask"].add(ended - max(self._seen_at, plan.planned))
         if self._table.failures or self._table.led or self._table.tokens_led:
             self._requests.publish_failures()
         rings.filled = plan.step
@@ -122,7 +128,8 @@ class PlainSteps:
         )
 
     def _together(self, plan: Plan) -> bool:
-        return self._requests.all_run(plan) and plan.step > self._rings.isolate_until
+        whole = UNGUIDED not in plan.slots
+        return whole and plan.step > self._rings.isolate_until
 
     def _accept(self, plan: Plan, blocks: list[list[int]]) -> None:
         if self._together(plan):
@@ -130,21 +137,22 @@ class PlainSteps:
             self._table.accept_more(plan.slots, blocks[1:])
             return
         for slot, *tokens in zip(plan.slots, *blocks, strict=True):
-            if self._requests.runs(slot):
+            if slot != UNGUIDED:
                 with self._rings.blame_scope(slot):
                     self._table.accept((slot,), tokens[:1])
                     self._table.accept_more((slot,), [[token] for token in tokens[1:]])
 
     def _fill_one_by_one(self, plan: Plan, fill: Callable[[int, int], None]) -> None:
-        """Call `fill` with the row and slot of each running request; close the other
-        rows."""
+        """Call `fill` with the row and slot of each request; close the rows of those
+        that have left."""
         for row, slot in enumerate(plan.slots):
-            if self._requests.runs(slot):
+            if slot != UNGUIDED:
                 with self._rings.blame_scope(slot):
                     fill(row, slot)
             else:
-                stops = self._requests.stop_tokens(slot)
-                self._rings.region.close_row(plan.step, row, len(plan.slots), stops)
+                self._rings.region.close_row(
+                    plan.step, row, len(plan.slots), self._requests.stop_token_ids
+                )
 
 
 class DraftSteps(PlainSteps):

@@ -28,7 +28,7 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, StepPlan
 from guided_plugin.worker.engine.admissions import Admissions
 from guided_plugin.worker.engine.requests import LiveRequests
-from guided_plugin.worker.engine.steps import LiveRequest, StepRing, StepTimes, forked
+from guided_plugin.worker.engine.steps import LiveRequest, StepRing, forked
 from guided_plugin.worker.layout import Region, Shape
 from guided_plugin.worker.messages import Add, Remove, Sync
 from guided_plugin.worker.words import Counter
@@ -53,7 +53,6 @@ class WorkerClient:
             Shape(max_slots, compiler.vocabulary.words, drafts, followers)
         )
         self.steps = StepRing(self.region, first_step)
-        self.times = StepTimes(self.region, self.steps)
         self.requests = LiveRequests(self.region, self.steps)
         self.admissions = Admissions(compiler)
         self.syncs: dict[int, tuple[Future[None], Sync]] = {}

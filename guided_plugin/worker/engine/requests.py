@@ -25,8 +25,6 @@ class LiveRequests(dict[int, LiveRequest]):
         super().__init__()
         self.failures: deque[LiveRequest] = deque()
         """Requests that failed since the host last looked."""
-        self.unprotected = 0
-        """How many outputs might be cut at their token limit."""
         self._region = region
         self._steps = steps
         self._word = region.word(Counter.CLOSED)

@@ -8,6 +8,7 @@ they answer as of all steps that were enqueued before.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,9 +22,9 @@ from guided_plugin.step import Closure, OfferedDrafts, StepPlan, TokenSink
 from guided_plugin.worker.device import make_buffers
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
+from guided_plugin.worker.layout import FIGURES
 from guided_plugin.worker.ranks.leader import Followers, Peer
 from guided_plugin.worker.runtime import GrammarRuntime
-from guided_plugin.worker.words import Counter
 
 
 class WorkerRuntime(WorkerClient, GrammarRuntime):
@@ -127,26 +128,16 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         return self.region.slow_requests(self.requests)
 
     def metrics(self) -> WorkerMetrics:
-        self.times.read()
-        load = self.region.load
-        taken = {**self.times.seconds, "exposed_wait": self._masks.waits}
+        region = self.region
+        taken = {**region.times, "exposed_wait": self._masks.waits}
+        figures: dict[str, Any] = dict(zip(FIGURES, region.figures.item(), strict=True))
+        figures |= {name: times.median() for name, times in taken.items()}
         return WorkerMetrics(
             steps=len(taken["plan_to_mask"]),
-            **{name: times.median() for name, times in taken.items()},
+            **figures,
             restarts=self.supervisor.restarts,
-            offered=load(Counter.DRAFTS),
-            taken=load(Counter.TOKENS) - load(Counter.FORWARDS),
-            offered_earlier=load(Counter.EARLIER),
-            taken_earlier=load(Counter.EARLIER_TAKEN),
-            offered_layout=load(Counter.LAYOUT),
-            taken_layout=load(Counter.LAYOUT_TAKEN),
-            forwards=load(Counter.FORWARDS),
-            led_outputs=load(Counter.LED),
-            led_tokens=load(Counter.LED_TOKENS),
-            unprotected_outputs=self.requests.unprotected,
             memory_bytes=resident_bytes(self.supervisor.worker_pid),
-            shared_bytes=self.region.shape.size,
-            learnt_bytes=1024 * load(Counter.LEARNT),
+            shared_bytes=region.shape.size,
             times={name: times.counts() for name, times in taken.items()},
         )
 

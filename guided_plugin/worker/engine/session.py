@@ -4,6 +4,7 @@ and what workers answer. The supervisor's thread calls this.
 
 from __future__ import annotations
 
+from guided_plugin._version import __version__
 from guided_plugin.errors import BudgetError, GuidedError, RequestError, printable
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.step import UNGUIDED
@@ -37,7 +38,6 @@ class Session:
         region = client.region
         steps = client.steps
         with steps.lock:
-            region.check()
             accepted = steps.landed
             filled = steps.filled
             steps.harvest(accepted)
@@ -56,7 +56,7 @@ class Session:
                 steps.rewrite(step, slots, next(client.numbers))
             isolate_until = steps.planned + 1 if isolate else min(filled, accepted)
             channel.send(
-                Hello(region.shape, region.identity, filled, accepted, isolate_until)
+                Hello(__version__, region.shape, filled, accepted, isolate_until)
             )
             for message in news:
                 channel.send(message)
@@ -96,9 +96,8 @@ class Session:
                 if request is None:
                     return
                 if isinstance(message, Unprotected):
-                    client.requests.unprotected += 1
                     request.end = message.reason
-                else:
+                elif request.error is None:
                     client.requests.fail(request, message.error, message.count)
                     if isinstance(message.error, BudgetError):
                         client.compiler.quarantine(request.spec, message.error)

@@ -18,11 +18,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.request_state import RequestState
-from guided_plugin.metrics import Times
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.layout import (
@@ -33,7 +31,7 @@ from guided_plugin.worker.layout import (
     fence,
     unwrap,
 )
-from guided_plugin.worker.words import Counter, PlanField, Time
+from guided_plugin.worker.words import Counter, PlanField
 
 # Looked up here once: members of an enumeration cost as much as the store they are for.
 _STEP = int(PlanField.STEP)
@@ -43,9 +41,7 @@ _PLAN_ID = int(PlanField.PLAN_ID)
 _COUNT = int(PlanField.COUNT)
 _SLOTS = int(PlanField.SLOTS)
 _OFFERS = int(PlanField.OFFERS)
-_TIMES = len(Time)
-_TIME_STEP = int(Time.STEP)
-_TIME_PLANNED = int(Time.PLANNED)
+_MICROSECONDS = int(PlanField.MICROSECONDS)
 _U32 = 0xFFFFFFFF
 _HALF = 0x80000000
 
@@ -124,7 +120,6 @@ class StepRing:
         self._slots = [
             memoryview(plan.data).cast("B").cast("i")[_SLOTS:] for plan in region.plans
         ]
-        self._times = memoryview(region.times.data).cast("B").cast("q")
         self._seen = first_step
         """As far as FILLED was seen to have come."""
         self._unread: deque[tuple[int, Published]] = deque()
@@ -178,9 +173,7 @@ class StepRing:
             head[_FOLLOWS] = self.follows & _U32
             head[_MESSAGES] = self.messages
             head[_OFFERS] = 0 if offers is None else 1 + offers
-            row = step % TOKEN_DEPTH * _TIMES
-            self._times[row + _TIME_STEP] = step
-            self._times[row + _TIME_PLANNED] = time.perf_counter_ns()
+            head[_MICROSECONDS] = int(time.perf_counter() * 1e6) & _U32
             self._entries[at] = step, self.follows, published
             self.planned = step
             if FENCED:
@@ -215,45 +208,30 @@ class StepRing:
             ready = [*itertools.takewhile(lambda one: one[0] <= landed, self._unread)]
             if not ready:
                 return
-            whose: list[LiveRequest] = []
-            rows = []
+            serials = []
             blocks = []
             positions = self._region.shape.positions
             for plan, steps in itertools.groupby(ready, key=operator.itemgetter(1)):
                 places = [step % TOKEN_DEPTH for step, _ in steps]
-                count = len(plan.slots)
-                # [steps, positions, requests], requests in the order of the plan
-                block = self._region.tokens[places, : positions * count].reshape(
-                    -1, positions, count
-                )
-                rows.append(
-                    np.arange(len(whose), len(whose) + count).repeat(
-                        len(places) * positions
-                    )
-                )
-                blocks.append(block.transpose(2, 0, 1).reshape(-1))
-                whose += plan.requests
-            row = np.concatenate(rows)
+                count = len(plan.requests)
+                # [steps, positions * requests], requests in the order of the plan
+                blocks.append(self._region.tokens[places, : positions * count].ravel())
+                own = [request.serial for request in plan.requests]
+                serials.append(np.tile(own, len(places) * positions))
             tokens = np.concatenate(blocks)
-            row = row[tokens != NO_TOKEN]
-            tokens = tokens[tokens != NO_TOKEN]
-            serials = np.fromiter(
-                map(operator.attrgetter("serial"), whose), np.int64, len(whose)
-            )[row]
-            if len(rows) > 1:
-                order = np.argsort(serials, kind="stable")
-                row = row[order]
-                tokens = tokens[order]
-                serials = serials[order]
-            begins = np.flatnonzero(np.diff(serials, prepend=-1))
-            written = tokens.tobytes()
-            ends = [*(8 * begins).tolist(), len(written)]
+            serial = np.concatenate(serials)[tokens != NO_TOKEN]
+            order = np.argsort(serial, kind="stable")
+            serial = serial[order]
+            written = tokens[tokens != NO_TOKEN][order]
+            begins = np.flatnonzero(np.diff(serial, prepend=-1))
+            requests = {one.serial: one for _, plan in ready for one in plan.requests}
             # All or none of these steps are in the journals: a request replayed without
             # some would go wrong.
-            for at, begin, end in zip(
-                row[begins].tolist(), ends, ends[1:], strict=False
+            for begin, own_tokens in zip(
+                begins.tolist(), np.split(written, begins[1:]), strict=False
             ):
-                whose[at].state.extend(array("q", written[begin:end]))
+                journal = requests[int(serial[begin])].state
+                journal.extend(array("q", own_tokens.tobytes()))
             for _ in ready:
                 self._unread.popleft()
 
@@ -306,67 +284,6 @@ class StepRing:
         """This is a copy in a forked process: the steps are not its own."""
         self.forked = True
         self.lock = threading.RLock()
-
-
-class StepTimes:
-    """What steps took: of all whose masks are filled and whose tokens are accepted.
-    From any thread."""
-
-    def __init__(self, region: Region, steps: StepRing) -> None:
-        self.seconds = {
-            name: Times() for name in ("plan_to_mask", "accept", "fill", "answer")
-        }
-        self._region = region
-        self._steps = steps
-        self._lock = threading.Lock()
-        self._seen = steps.planned
-
-    def read(self, least: int = 1) -> None:
-        """Read the ring, where at least so many steps have ended since. To be called
-        before it is full."""
-        with self._lock:
-            accepted = unwrap(self._region.load(Counter.ACCEPTED), self._steps.planned)
-            newest = min(self._steps.filled, accepted)
-            if newest - self._seen < least:
-                return
-            times = step_times(self._region, newest)
-            inputs = np.maximum(times[:, Time.PLANNED], times[:, Time.ACCEPT])
-            ways = {
-                "plan_to_mask": (
-                    inputs if self._region.shape.drafts else _inputs_there(times),
-                    Time.FILLED,
-                ),
-                "accept": (times[:, Time.ACCEPT], Time.ACCEPTED),
-                "fill": (times[:, Time.FILL], Time.FILLED),
-                "answer": (inputs, Time.OFFERED),
-            }
-            new = times[:, Time.STEP] > self._seen
-            for name, (begin, end) in ways.items():
-                # else it is of an older step
-                ended = new & (times[:, end] >= times[:, Time.PLANNED])
-                self.seconds[name].extend((times[:, end] - begin)[ended] / 1e9)
-            self._seen = newest
-
-
-def step_times(region: Region, newest: int) -> NDArray[np.int64]:
-    """The rows of the ring whose step was planned and filled, oldest first; columns as
-    in `Time`."""
-    times = np.array(region.times)
-    times = times[(times[:, Time.PLANNED] > 0) & (times[:, Time.STEP] <= newest)]
-    times = times[times[:, Time.FILLED] >= times[:, Time.PLANNED]]
-    return times[np.argsort(times[:, Time.STEP])]
-
-
-def _inputs_there(times: NDArray[np.int64]) -> NDArray[np.int64]:
-    """When each step's plan and the tokens before it were both there."""
-    inputs = times[:, Time.PLANNED].copy()
-    follows = times[1:, Time.STEP] == times[:-1, Time.STEP] + 1
-    before = np.where(follows, times[:-1, Time.ACCEPT], 0)
-    # Tokens that were accepted after this step was filled belong to an older user of
-    # their row.
-    before = np.where(before <= times[1:, Time.FILL], before, 0)
-    inputs[1:] = np.maximum(inputs[1:], before)
-    return inputs
 
 
 def forked() -> PipelineError:

@@ -28,7 +28,6 @@ from guided_plugin.errors import GuidedError, PluginError, RequestError
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.spawn import LOOK_SECONDS, StopWatch, exit_reason
 from guided_plugin.ipc.template import START_SECONDS, Forked, TemplateLost
-from guided_plugin.metrics import RECENT
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.session import Session
 from guided_plugin.worker.messages import Ends, Ready, from_worker
@@ -264,7 +263,6 @@ class Supervisor:
             self._died(f"sent an invalid message: {error}")
             return
         self._client.steps.harvest()
-        self._client.times.read(RECENT)  # a quarter of their ring
         if self._pulse.stopped():
             reason = "was stopped from outside (SIGSTOP or a debugger), and was ended"
             # no request is to blame

@@ -44,7 +44,6 @@ class RegionOffer(NamedTuple):
 
     fd: int
     shape: Shape
-    identity: bytes
     first_step: int
     mode: Mode
 
@@ -253,7 +252,7 @@ def follow(
     map it. The memory has no name: it is found through the process that has it open."""
     fd = os.open(f"/proc/{leader.pid}/fd/{offer.fd}", os.O_RDWR | os.O_CLOEXEC)
     try:
-        region = Region(fd, offer.shape, offer.identity, follows=True)
+        region = Region(fd, offer.shape, follows=True)
         return FollowerRuntime(region, leader, region.rank_line(index), offer, device)
     except BaseException:
         os.close(fd)

@@ -66,7 +66,6 @@ def join(
                 offer = RegionOffer(
                     region.fd,
                     region.shape,
-                    region.identity,
                     leading.newest,
                     leading.mode,
                 )
