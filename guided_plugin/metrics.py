@@ -35,9 +35,6 @@ BUCKETS = (
 """Seconds up to which times are counted together. The same in all processes: counts of
 each add up."""
 
-_SUM = len(BUCKETS) + 1
-_COUNTED = _SUM + 1
-
 Counts = tuple[float, ...]
 """Times by bucket, the longest last, and behind them their sum. Each number only
 grows."""
@@ -47,37 +44,33 @@ class Times:
     """Times of one kind: all of them by bucket, and the newest. Added by one thread,
     read by any, also of a process that shares the memory."""
 
-    LENGTH = _COUNTED + RECENT
+    LENGTH = RECENT + len(BUCKETS) + 3
 
     def __init__(self, memory: memoryview[float] | None = None) -> None:
-        """`memory`: [LENGTH] doubles, which are 0 or have earlier times."""
-        if memory is None:
-            memory = memoryview(bytearray(8 * self.LENGTH)).cast("d")
-        self._memory = memory
-        self._added = self._total()
+        """`memory`: [LENGTH] doubles, of zeros or with earlier times: the newest, the
+        counts and the sum, how many there are."""
+        own = memoryview(bytearray(8 * self.LENGTH)).cast("d")
+        self._memory = own if memory is None else memory
 
     def add(self, value: float) -> None:
         """One more. Called in each step."""
         memory = self._memory
-        memory[bisect_left(BUCKETS, value)] += 1
-        memory[_SUM] += value
-        memory[_COUNTED + self._added % RECENT] = value
-        self._added += 1
+        memory[int(memory[-1]) % RECENT] = value
+        memory[RECENT + bisect_left(BUCKETS, value)] += 1
+        memory[-2] += value
+        memory[-1] += 1
 
     def counts(self) -> Counts:
         """All so far."""
-        return tuple(self._memory[:_COUNTED])
+        return tuple(self._memory[RECENT:-1])
 
     def median(self) -> float:
         """Of the newest; 0 where there is none."""
-        newest = self._memory[_COUNTED : _COUNTED + len(self)]
+        newest = self._memory[: len(self)]
         return statistics.median(newest) if newest else 0.0
 
     def __len__(self) -> int:
-        return min(RECENT, self._total())
-
-    def _total(self) -> int:
-        return int(sum(self._memory[:_SUM]))
+        return min(RECENT, int(self._memory[-1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +186,7 @@ TIMES = {
     "answer",
 }
 """Times that are counted by bucket. A median of each is a figure of the same name."""
-_NO_COUNTS: Counts = (0,) * _COUNTED
+_NO_COUNTS: Counts = (0,) * (len(BUCKETS) + 2)
 
 
 class Growth:

@@ -20,13 +20,13 @@ from torch import Tensor
 from guided_plugin.compiling.background import Background
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
-from guided_plugin.errors import GuidedError
+from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.batches import RunningRequest
 from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.metrics import Times, WorkerMetrics
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
+from guided_plugin.step import Admission, Closure, OfferedDrafts, StepPlan, TokenSink
 from guided_plugin.worker.device import make_buffers
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Region, Shape
 from guided_plugin.worker.ranks.leader import Followers, Peer, wait_until
@@ -72,7 +72,7 @@ class InlineRuntime(GrammarRuntime):
         self._tokens = self.buffers.tokens
         self._drafts: list[list[int]] = []
         self._plan = StepPlan((), ())
-        self._step = self._count = 0
+        self.newest = 0
         self._unaccepted: tuple[StepPlan, int] | None = None
         # Bounded: not every host takes them.
         self._closed: deque[Closure] = deque(maxlen=4 * max_slots)
@@ -109,10 +109,11 @@ class InlineRuntime(GrammarRuntime):
         self.table.remove(slot)
 
     def plan(self, plan: StepPlan, *, offers: bool | None = None) -> None:
-        self._step += 1
+        self.newest += 1
         if plan is not self._plan:
             self._accept()
-            self._plan, self._count = plan, len(plan.rows) * self._shape.positions
+            self._plan = plan
+            self.masks_planned = len(plan.rows) * self._shape.positions
             self._tokens.set_rows(self._shape.ring_rows(plan.rows))
 
     def fill(self) -> None:
@@ -120,14 +121,14 @@ class InlineRuntime(GrammarRuntime):
         them up."""
         self._accept()
         start = time.perf_counter()
-        step = self._step
+        step = self.newest
         slots = self._plan.slots
         self._masks.claim(step)
         self.followers.plan(step, slots)
         fill_with_drafts(
             self.table,
             slots,
-            self.region.masks[step % PLAN_DEPTH, : self._count],
+            self.region.masks[step % PLAN_DEPTH, : self.masks_planned],
             self._drafts,
         )
         self.region.store(Counter.FILLED, step)
@@ -137,20 +138,22 @@ class InlineRuntime(GrammarRuntime):
             Closure(self.table.requests[slot].request_id, step, place=place)
             for slot, place in led.items()
         ]
-        self._masks.upload(step, self._count)
+        self._masks.upload(step, self.masks_planned)
         self._waits.add(time.perf_counter() - start)
 
-    def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
-        return self._masks.fetch(step, count), self._tokens.rows
+    def offered(self) -> OfferedDrafts:
+        raise PipelineError(
+            "no drafts are offered here", where="drafts", hint="use mode='process'"
+        )
 
     def sampled(self, tokens: Tensor) -> None:
-        self._tokens.write(self._step, tokens)
-        self._unaccepted = self._plan, self._step
+        self._tokens.write(self.newest, tokens)
+        self._unaccepted = self._plan, self.newest
 
     def token_sink(self) -> TokenSink | None:
-        sink = self._tokens.sink(self._step)
+        sink = self._tokens.sink(self.newest)
         if sink is not None:
-            self._unaccepted = self._plan, self._step
+            self._unaccepted = self._plan, self.newest
         return sink
 
     def finish(self) -> None:
@@ -168,14 +171,10 @@ class InlineRuntime(GrammarRuntime):
         failures = self.table.failures
         self.table.failures = []
         self._closed += [
-            Closure(error.request_id or "", self._step, error.reason)
+            Closure(error.request_id or "", self.newest, error.reason)
             for _, error in failures
         ]
         return failures
-
-    @property
-    def newest(self) -> int:
-        return self._step
 
     def take_closed(self) -> list[Closure]:
         taken = []
@@ -223,6 +222,8 @@ class InlineRuntime(GrammarRuntime):
         values = self.region.tokens[
             step % TOKEN_DEPTH, : count * self._shape.values
         ].tolist()
-        blocks, self._drafts = self._shape.split(values, count)
-        for tokens in blocks:
+        blocks = [values[at : at + count] for at in range(0, len(values), count)]
+        positions = self._shape.positions
+        self._drafts = blocks[positions:]
+        for tokens in blocks[:positions]:
             self.table.accept(plan.slots, tokens)

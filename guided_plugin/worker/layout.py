@@ -48,7 +48,6 @@ from numpy.typing import NDArray
 from guided_plugin.errors import PipelineError
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.metrics import Times
-from guided_plugin.step import NO_TOKEN, Closure
 from guided_plugin.worker.words import Counter, PlanField, RankWord
 
 PLAN_DEPTH = 4
@@ -131,16 +130,6 @@ class Shape:
         all."""
         return range(len(rows) * self.values) if self.drafts else rows
 
-    def split(
-        self, values: list[int], count: int
-    ) -> tuple[list[list[int]], list[list[int]]]:
-        """The blocks of a step's values: what was sampled for its `count` requests, and
-        what is drafted."""
-        blocks = [
-            values[first : first + count] for first in range(0, len(values), count)
-        ]
-        return blocks[: self.positions], blocks[self.positions :]
-
     @property
     def places(self) -> Places:
         """Where the parts of a region begin."""
@@ -198,9 +187,7 @@ class Region:
         each: list[Any] = [row.data for row in times]
         self.times = dict(zip(TIMED, map(Times, each), strict=True))
         """Times of its steps, by name."""
-        self._closures = np.frombuffer(
-            self._map, _CLOSURE, shape.max_slots, at.closures
-        )
+        self.closures = np.frombuffer(self._map, _CLOSURE, shape.max_slots, at.closures)
         self.slow = self._array(np.float32, at.slow, shape.max_slots)
         """By slot, what masks took that take too long for a step: see `GrammarTable`."""
         self.address: int = self._array(np.uint8, 0, shape.size).ctypes.data
@@ -253,11 +240,6 @@ class Region:
         ]
         return drafts.view(np.int32).reshape(shape.drafts, count, 2)
 
-    def offer_nothing(self, step: int, count: int) -> None:
-        """Let a device go on that waits for the drafts of a step."""
-        self.drafts(step, count)[:] = NO_TOKEN, 0
-        self.store(Counter.OFFERED, step)
-
     def store(self, counter: Counter, value: int) -> None:
         """Raise a counter; what it announces was written before."""
         if FENCED:
@@ -280,18 +262,6 @@ class Region:
         first = follower * (_LINE // 4)
         return memoryview(self._ranks).cast("I")[first : first + len(RankWord)]
 
-    def force_filled(self, step: int) -> None:
-        """A follower's, for when its leader has gone: let what waits for a step go on
-        without its drafts and masks. No other method of a follower writes outside its
-        own line."""
-        with (
-            mmap.mmap(self.fd, _PAGE) as page,
-            memoryview(page) as raw,
-            raw.cast("I") as words,
-        ):
-            for counter in (Counter.OFFERED, Counter.FILLED):
-                words[counter * (_LINE // 4)] = step & 0xFFFFFFFF
-
     def close_row(
         self, step: int, row: int, count: int, stop_token_ids: tuple[int, ...]
     ) -> None:
@@ -303,35 +273,6 @@ class Region:
         words[:] = 0
         for token in stop_token_ids:
             words[:, token // 32] |= np.uint32(1 << (token % 32))
-
-    def write_closure(
-        self, slot: int, serial: int, step: int, reason: str, place: int = 0
-    ) -> None:
-        """The request `serial` of a slot failed, and its masks are closed from a step
-        on; without a reason its output is led, behind so many drafts. To be called
-        before FILLED reaches that step. The first failure of a request stays."""
-        entry = self._closures[slot]
-        if entry["serial"] == serial and entry["reason"]:
-            return
-        entry["serial"] = 0
-        entry["step"] = step
-        entry["place"] = place
-        entry["reason"] = reason.encode()  # cut where it is too long
-        if FENCED:
-            fence()
-        entry["serial"] = serial
-        self.store(Counter.CLOSED, self.load(Counter.CLOSED) + 1)
-
-    def read_closure(self, request_id: str, slot: int, serial: int) -> Closure | None:
-        """From which step on the request `serial` of a slot is closed, and why; None if
-        it is not."""
-        entry = self._closures[slot]
-        if entry["serial"] != serial:
-            return None
-        if FENCED:
-            fence()
-        reason = bytes(entry["reason"]).decode(errors="ignore")
-        return Closure(request_id, int(entry["step"]), reason, int(entry["place"]))
 
     def slow_requests(self, requests: Mapping[int, Any]) -> dict[str, float]:
         """Of these, by slot, those whose masks take too long for a step: seconds of the

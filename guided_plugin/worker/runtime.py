@@ -1,5 +1,4 @@
-"""Where the grammars of a pipeline work: what it needs of that place. Depends on values
-alone.
+"""Where the grammars of a pipeline work: what it needs of that place.
 
 Three classes derive from this: `InlineRuntime` works in the calling thread,
 `WorkerRuntime` in a process of its own, where the host's thread waits for nothing, and
@@ -16,7 +15,7 @@ from typing import Protocol
 from torch import Tensor
 
 from guided_plugin.config import Mode
-from guided_plugin.errors import GuidedError, PipelineError
+from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
@@ -28,6 +27,8 @@ from guided_plugin.step import (
     StepPlan,
     TokenSink,
 )
+from guided_plugin.worker.buffers import Buffers
+from guided_plugin.worker.layout import Region
 
 
 class RequestSoFar(Protocol):
@@ -67,6 +68,14 @@ class GrammarRuntime(Protocol):
     """Whether the grammars are another rank's, which takes the tokens too."""
     machines: OtherMachines | None = None
     """Where there are any."""
+    region: Region
+    """The masks and tokens of its steps."""
+    buffers: Buffers
+    """The way between these and the device."""
+    newest: int
+    """The number of the newest planned step."""
+    masks_planned: int = 0
+    """How many masks that has."""
     ready: threading.Event
     """Set when no request waits for what all need: the worker with its backends, or
     nothing at all."""
@@ -99,13 +108,13 @@ class GrammarRuntime(Protocol):
     def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
         """The masks of one of the last three steps, which has so many, and row numbers
         of the newest plan, on the device; what is launched next sees them complete."""
+        return self.buffers.masks.fetch(step, count), self.buffers.tokens.rows
 
     def offered(self) -> OfferedDrafts:
         """The drafts of the newest step once they are final; what is launched next sees
         them."""
-        raise PipelineError(
-            "no drafts are offered here", where="drafts", hint="use mode='process'"
-        )
+        rows = self.masks_planned // self.region.shape.positions
+        return self.buffers.tokens.offered(self.newest, rows)
 
     def sampled(self, tokens: Tensor) -> None:
         """Get the step's tokens on their way to the grammars."""
@@ -125,10 +134,6 @@ class GrammarRuntime(Protocol):
     def take_failures(self) -> list[tuple[int, GuidedError]]:
         """Slots whose requests failed since the last call."""
         return []
-
-    @property
-    def newest(self) -> int:
-        """The number of the newest planned step."""
 
     def take_closed(self) -> list[Closure]:
         """Requests that were closed since the last call, each with the first step that

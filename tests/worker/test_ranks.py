@@ -142,11 +142,11 @@ def test_step_numbers_wrap(share, monkeypatch):
     )
     with pipeline(mode="inline") as alone:
         pipes = share("aab", "process")
-        assert pipes[1].runtime._region.load(Counter.FILLED) == first
+        assert pipes[1].runtime.region.load(Counter.FILLED) == first
         add([*pipes, alone], LONG)
         for number in range(8):
             agree([*pipes, alone], [0], number)
-    assert pipes[1].runtime._region.load(Counter.FILLED) == (first + 8) % 2**32
+    assert pipes[1].runtime.region.load(Counter.FILLED) == (first + 8) % 2**32
 
 
 def fails(error):

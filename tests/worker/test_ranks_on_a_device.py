@@ -11,7 +11,7 @@ from worker_runs import until
 
 from guided_plugin.errors import PipelineError
 from guided_plugin.step import StepPlan
-from guided_plugin.worker.device.buffers import Buffers, HostTokens
+from guided_plugin.worker.buffers import Buffers, HostTokens
 from guided_plugin.worker.device.cuda_masks import (
     CudaMasks,
     DeviceRegion,

@@ -17,7 +17,9 @@ from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.ipc import processors
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.worker.child.rings import WorkerRings
+from guided_plugin.worker.layout import FENCED, fence
 from guided_plugin.worker.messages import Add, Compile, Failed, Unprotected, Verdict
+from guided_plugin.worker.words import Counter
 
 _QUICK_THREADS = max(2, min(4, processors.count() // 4))
 """Threads for specs that take milliseconds, half of that in native code. Others, which
@@ -182,8 +184,22 @@ class WorkerRequests:
         self._channel.send(Verdict(message.key, done.result().admission(), made))
 
     def _publish(self, slot: int, reason: str, place: int = 0) -> None:
-        step = self._rings.filled + 1
-        self._rings.region.write_closure(slot, self._serials[slot], step, reason, place)
+        """A request failed, and its masks are closed from the next step on; without a
+        reason its output is led, behind so many drafts. To be called before FILLED
+        reaches that step. The first failure of a request stays."""
+        region = self._rings.region
+        serial = self._serials[slot]
+        entry = region.closures[slot]
+        if entry["serial"] == serial and entry["reason"]:
+            return
+        entry["serial"] = 0
+        entry["step"] = self._rings.filled + 1
+        entry["place"] = place
+        entry["reason"] = reason.encode()  # cut where it is too long
+        if FENCED:
+            fence()
+        entry["serial"] = serial
+        region.store(Counter.CLOSED, region.load(Counter.CLOSED) + 1)
 
     def _fail(self, add: Add, error: GuidedError) -> None:
         """Fail a request that has no grammar. What it had produced counts."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from guided_plugin.worker.device.buffers import Buffers, HostMasks, HostTokens
+from guided_plugin.worker.buffers import Buffers, HostMasks, HostTokens
 from guided_plugin.worker.layout import Region
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from guided_plugin.errors import PipelineError
 from guided_plugin.kernels.rows_triton import write_tokens
 from guided_plugin.step import OfferedDrafts, TokenSink
-from guided_plugin.worker.device.buffers import Buffers
+from guided_plugin.worker.buffers import Buffers, HostTokens
 from guided_plugin.worker.device.cuda_masks import (
     CudaMasks,
     CurrentStream,
@@ -38,8 +38,8 @@ from guided_plugin.worker.words import Counter
 _log = logging.getLogger(__name__)
 
 
-class CudaTokens:
-    """`TokenWrites` on CUDA. Row numbers change rarely; each change takes a fresh
+class CudaTokens(HostTokens):
+    """On CUDA. Row numbers change rarely; each change takes a fresh
     entry."""
 
     def __init__(self, mapped: DeviceRegion) -> None:

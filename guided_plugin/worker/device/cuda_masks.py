@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from guided_plugin.metrics import Times
+from guided_plugin.worker.buffers import HostMasks
 from guided_plugin.worker.device.streamops import load_stream_ops
 from guided_plugin.worker.layout import PLAN_DEPTH, Region
 from guided_plugin.worker.words import Counter
@@ -41,7 +42,7 @@ class DeviceRegion:
     for."""
 
 
-class MaskCopies:
+class MaskCopies(HostMasks):
     """Copies of masks to the device, and the streams that wait for them. When a place
     in the rings may be used again, those know which derive from it."""
 
@@ -136,7 +137,7 @@ class MaskCopies:
 
 
 class CudaMasks(MaskCopies):
-    """`MaskUploads` on CUDA, where the device writes tokens too."""
+    """On CUDA, where the device writes tokens too."""
 
     def __init__(
         self, mapped: DeviceRegion, free: Callable[[int], None] | None = None

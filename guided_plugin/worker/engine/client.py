@@ -164,31 +164,25 @@ class WorkerClient:
 
     # Refusals
 
-    def refuse(self, error: GuidedError, seconds: float) -> None:
+    def refuse(
+        self, error: GuidedError, seconds: float, *, suspended: bool = False
+    ) -> None:
         """Fail every request, and refuse new ones and specs for a while. What is
-        planned gets closed masks at once."""
+        planned gets closed masks at once. `suspended`: until `resume`, which is likely
+        to come within so many seconds; specs wait for their verdicts."""
         with self.steps.lock:
             self._refusal, self._refused_until = error, time.monotonic() + seconds
-            self._suspended = False
+            self._suspended = suspended
             self.steps.refusing = True
             # all of it happens, whatever a part raises
             with contextlib.ExitStack() as end:
-                for future, _ in self.syncs.values():
-                    end.callback(future.set_result, None)
-                end.callback(self.syncs.clear)
-                end.callback(self.admissions.refuse, error)
+                if not suspended:
+                    for future, _ in self.syncs.values():
+                        end.callback(future.set_result, None)
+                    end.callback(self.syncs.clear)
+                    end.callback(self.admissions.refuse, error)
                 end.callback(self.requests.fail_all, error)
                 self.close_outstanding(error)
-
-    def suspend(self, error: GuidedError, seconds: float) -> None:
-        """Fail every request, and refuse new ones until `resume`, which is likely to
-        come within so many seconds. Specs wait for their verdicts."""
-        with self.steps.lock:
-            if self._refusal is None:
-                self._refusal, self._refused_until = error, time.monotonic() + seconds
-                self._suspended = self.steps.refusing = True
-            self.requests.fail_all(self._refusal)
-            self.close_outstanding(self._refusal)
 
     def resume(self) -> None:
         """There is a worker again."""
@@ -205,11 +199,9 @@ class WorkerClient:
 
     def refusal(self) -> GuidedError | None:
         """Why a new request would be refused now. From any thread."""
-        if self._refusal is None and not self.steps.forked:
+        if self._refusal is None:
             return None
         with self.steps.lock:
-            if self.steps.forked:
-                return forked()
             if self.refusing and time.monotonic() >= self._refused_until:
                 self._refusal = None
                 self.steps.refusing = False
@@ -219,14 +211,10 @@ class WorkerClient:
     def refused_for(self) -> float:
         """For how many more seconds, at least; infinite where it is for good. From any
         thread."""
-        if self.steps.forked:
-            return math.inf
         with self.steps.lock:
-            return (
-                0.0
-                if self.refusal() is None
-                else max(0.0, self._refused_until - time.monotonic())
-            )
+            if self.refusal() is None:
+                return 0.0
+            return max(0.0, self._refused_until - time.monotonic())
 
     def close_outstanding(self, error: GuidedError) -> None:
         """Fail the rows of the steps that are not filled, and let the device go on. No
@@ -242,8 +230,6 @@ class WorkerClient:
 
     def end(self) -> None:
         """No more steps are planned: let go what waits, on the device or here."""
-        if self.steps.forked:
-            return
         closed = PipelineError(
             "is closed", where="pipeline", hint="make a new StepPipeline"
         )
@@ -292,20 +278,30 @@ class WorkerClient:
         """Wait until the worker has dealt with all there is so far; nothing, if it said
         so before."""
         steps = self.steps
-        while not steps.forked:
-            with steps.lock:
-                moment = steps.follows, steps.planned, self._changes
-                if self._refusal is not None or self._settled == moment:
-                    return
-                sync = Sync(next(self.numbers), steps.follows, steps.planned)
-                future: Future[None] = Future()
-                self.syncs[sync.ticket] = future, sync
-                self.send(sync)
-                moment = steps.follows, steps.planned, self._changes
-            self.wake()
-            future.result()
-            self._settled = moment
-        raise forked()
+        if steps.forked:
+            raise forked()
+        with steps.lock:
+            moment = steps.follows, steps.planned, self._changes
+            if self._refusal is not None or self._settled == moment:
+                return
+            sync = Sync(next(self.numbers), steps.follows, steps.planned)
+            future: Future[None] = Future()
+            self.syncs[sync.ticket] = future, sync
+            self.send(sync)
+            moment = steps.follows, steps.planned, self._changes
+        self.wake()
+        future.result()
+        self._settled = moment
+
+    def after_fork(self) -> None:
+        """This is a copy in a forked process, which has neither worker nor steps."""
+        self.steps.lock = threading.RLock()
+        self.steps.forked = True
+        self._suspended = False
+        self._refusal, self._refused_until = forked(), math.inf
+        if self.channel is not None:
+            self.channel.sock.close()
+        self.region.close()
 
 
 def _normal(spec: OutputSpec, vocabulary: Vocabulary) -> OutputSpec:
@@ -323,10 +319,7 @@ _clients: weakref.WeakSet[WorkerClient] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for client in list(_clients):
-        client.steps.after_fork()
-        if client.channel is not None:
-            client.channel.sock.close()
-        client.region.close()
+        client.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -14,7 +14,7 @@ from collections import deque
 from guided_plugin.errors import GuidedError
 from guided_plugin.step import Closure
 from guided_plugin.worker.engine.steps import LiveRequest, StepRing
-from guided_plugin.worker.layout import Region
+from guided_plugin.worker.layout import FENCED, Region, fence
 from guided_plugin.worker.words import Counter
 
 
@@ -88,11 +88,21 @@ class LiveRequests(dict[int, LiveRequest]):
             return
         self._seen = self._region.load(Counter.CLOSED)
         for request in self.values():
-            closure = self._region.read_closure(
-                request.request_id, request.slot, request.serial
-            )
+            closure = self.closure(request)
             if closure is not None:
                 self._close(request, closure)
+
+    def closure(self, request: LiveRequest) -> Closure | None:
+        """From which step on the worker closed a request, and why; None if it has
+        not."""
+        entry = self._region.closures[request.slot]
+        if entry["serial"] != request.serial:
+            return None
+        if FENCED:
+            fence()
+        reason = bytes(entry["reason"]).decode(errors="ignore")
+        step, place = int(entry["step"]), int(entry["place"])
+        return Closure(request.request_id, step, reason, place)
 
     def _close(self, request: LiveRequest, closure: Closure) -> None:
         if closure.reason:

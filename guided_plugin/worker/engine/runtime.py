@@ -18,7 +18,7 @@ from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError
 from guided_plugin.ipc.spawn import resident_bytes
 from guided_plugin.metrics import WorkerMetrics
-from guided_plugin.step import Closure, OfferedDrafts, StepPlan, TokenSink
+from guided_plugin.step import Closure, StepPlan, TokenSink
 from guided_plugin.worker.device import make_buffers
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
@@ -63,9 +63,7 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         self.supervisor = Supervisor(self)
         self._plan: StepPlan | None = None
         self._rows: tuple[int, ...] = ()
-        self._step = first_step
-        self._count = 0
-        """Masks of the planned step."""
+        self.newest = first_step
 
     def remove(self, slot: int) -> None:
         """Free a slot. Tokens on their way count for the request that leaves: plans
@@ -79,36 +77,29 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
                 self._tokens.set_rows(self.region.shape.ring_rows(plan.rows))
                 self._rows = plan.rows
             self.publish(plan)
-            self._plan, self._count = plan, len(plan.rows) * self.region.shape.positions
+            self._plan = plan
+            self.masks_planned = len(plan.rows) * self.region.shape.positions
         if self.undelivered:
             self.deliver()
-        self._masks.claim(self._step + 1)
-        self._step = self.steps.announce(offers=offers)
+        self._masks.claim(self.newest + 1)
+        self.newest = self.steps.announce(offers=offers)
 
     def fill(self) -> None:
         """The worker fills; the device fetches when it has."""
-        self._masks.upload(self._step, self._count)
-
-    def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
-        return self._masks.fetch(step, count), self._tokens.rows
-
-    def offered(self) -> OfferedDrafts:
-        return self._tokens.offered(
-            self._step, self._count // self.region.shape.positions
-        )
+        self._masks.upload(self.newest, self.masks_planned)
 
     def sampled(self, tokens: Tensor) -> None:
-        self.steps.scheduled(self._step)
+        self.steps.scheduled(self.newest)
         try:
-            self._tokens.write(self._step, tokens)
+            self._tokens.write(self.newest, tokens)
         except BaseException:
-            self.steps.retract(self._step)
+            self.steps.retract(self.newest)
             raise
 
     def token_sink(self) -> TokenSink | None:
-        sink = self._tokens.sink(self._step)
+        sink = self._tokens.sink(self.newest)
         if sink is not None:
-            self.steps.scheduled(self._step)
+            self.steps.scheduled(self.newest)
         return sink
 
     def finish(self) -> None:
@@ -116,10 +107,6 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
 
     def take_failures(self) -> list[tuple[int, GuidedError]]:
         return self.requests.take_failures() if self.requests.failures else []
-
-    @property
-    def newest(self) -> int:
-        return self._step
 
     def take_closed(self) -> list[Closure]:
         return self.requests.take_closed()

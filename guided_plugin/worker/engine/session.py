@@ -66,9 +66,7 @@ class Session:
         client = self.client
         news: list[object] = []
         for request in client.requests.values():
-            closure = client.region.read_closure(
-                request.request_id, request.slot, request.serial
-            )
+            closure = client.requests.closure(request)
             # The worker before may have closed it, and ended before it could send that.
             if closure is not None and closure.reason:
                 client.requests.fail(request, RequestError(closure.reason))

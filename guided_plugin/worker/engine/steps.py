@@ -135,17 +135,6 @@ class StepRing:
         """The newest step whose tokens are in the ring."""
         return unwrap(self._region.load(Counter.SAMPLED), self.planned)
 
-    @property
-    def owed(self) -> Published | None:
-        """The plan of the next step to be filled, once a worker has all that it needs
-        for it."""
-        filled = self.filled
-        if filled >= self.planned:
-            return None
-        _, follows, published = self._entries[(filled + 1) % PLAN_DEPTH]
-        needed = filled + 1 if self._region.shape.drafts else follows
-        return published if self.landed >= needed else None
-
     def publish(
         self, plan_id: int, slots: array[int], requests: tuple[LiveRequest, ...]
     ) -> None:
@@ -258,14 +247,14 @@ class StepRing:
     def close_rows(self, step: int) -> None:
         """Fill a step's masks with stop tokens alone, and raise its flag. No worker may
         run."""
-        published = self._entries[step % PLAN_DEPTH][2]
-        for row, request in enumerate(published.requests):
-            self._region.close_row(
-                step, row, len(published.requests), request.stop_token_ids
-            )
-        if self._region.shape.drafts and not self._region.offered(step):
-            self._region.offer_nothing(step, len(published.requests))
-        self._region.store(Counter.FILLED, step)
+        region = self._region
+        requests = self._entries[step % PLAN_DEPTH][2].requests
+        for row, request in enumerate(requests):
+            region.close_row(step, row, len(requests), request.stop_token_ids)
+        if region.shape.drafts and not region.offered(step):
+            region.drafts(step, len(requests))[:] = NO_TOKEN, 0
+            region.store(Counter.OFFERED, step)
+        region.store(Counter.FILLED, step)
 
     def wait_filled(self, step: int) -> None:
         """Wait on the host for the masks of a step; the supervisor sees to it that this
@@ -279,11 +268,6 @@ class StepRing:
         if FENCED:
             fence()
         self._seen = step if behind == 0 else step + _U32 + 1 - behind
-
-    def after_fork(self) -> None:
-        """This is a copy in a forked process: the steps are not its own."""
-        self.forked = True
-        self.lock = threading.RLock()
 
 
 def forked() -> PipelineError:

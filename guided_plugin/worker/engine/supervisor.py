@@ -27,10 +27,10 @@ from functools import partial
 from guided_plugin.errors import GuidedError, PluginError, RequestError
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.spawn import LOOK_SECONDS, StopWatch, exit_reason
-from guided_plugin.ipc.template import START_SECONDS, Forked, TemplateLost
+from guided_plugin.ipc.template import Forked, TemplateLost
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.session import Session
-from guided_plugin.worker.messages import Ends, Ready, from_worker
+from guided_plugin.worker.messages import Ends, from_worker
 from guided_plugin.worker.words import Counter
 
 _log = logging.getLogger(__name__)
@@ -51,40 +51,25 @@ requests are refused."""
 
 
 class Pulse:
-    """Whether a worker makes progress, and how long steps have waited for one; looked
-    at every `tick` seconds while anything waits.
+    """Whether a worker makes progress; looked at every `tick` seconds while anything
+    waits.
 
-    A worker that shows no heartbeat for `worker_step_ms` hangs; one that is still
-    starting gets `START_SECONDS`, until a step waits for it. One that was stopped from
-    outside is found long before that, by its state."""
+    A worker that shows no heartbeat for `worker_step_ms` hangs. One that was stopped
+    from outside is found long before that, by its state."""
 
     def __init__(self, client: WorkerClient) -> None:
         self.limit = client.compiler.config.worker_step_ms / 1e3
         self.tick = min(LOOK_SECONDS, self.limit / 8)
-        self.warm = False
-        """Whether the worker has started completely."""
         self._client = client
         self._beat = -1
         self._stop_watch: StopWatch | None = None
-        self._alive_at = self._owed_at = self._looked_at = 0.0
+        self._alive_at = self._looked_at = 0.0
 
     def begin(self, pid: int) -> None:
         """A worker starts."""
-        self.warm = False
         self._beat = -1
         self._stop_watch = StopWatch(pid)
         self._alive_at = self._looked_at = time.monotonic()
-
-    def owed_from_now(self) -> None:
-        """What the steps have waited so far does not count against the next worker."""
-        self._owed_at = time.monotonic()
-
-    def owes_too_long(self) -> bool:
-        """Whether a step has waited for its masks for longer than the limit."""
-        now = time.monotonic()
-        if self._client.steps.owed is None:
-            self._owed_at = now
-        return now - self._owed_at >= self.limit
 
     def stopped(self) -> bool:
         """Whether the worker was stopped from outside, and stays so. Ask before
@@ -106,8 +91,7 @@ class Pulse:
             # for the worker.
             self._beat = beat
             self._alive_at = now
-        limit = self.limit if self.owes_too_long() or self.warm else START_SECONDS
-        return now - self._alive_at >= limit
+        return now - self._alive_at >= self.limit
 
 
 class Supervisor:
@@ -226,12 +210,13 @@ class Supervisor:
         """Asked while a worker starts: whether it is not needed any more. What waits
         for one whose template has to start first is let go."""
         if self.restarts and not self._template.alive:
-            self._client.suspend(
+            self._client.refuse(
                 RequestError(
                     "the grammar worker and its template have ended, and are being started",
                     hint="send the request again",
                 ),
                 _AGAIN_SECONDS,
+                suspended=True,
             )
         return self._closing
 
@@ -243,10 +228,7 @@ class Supervisor:
             if not self._client.refusing and not self._closing:
                 self._replace(self._deaths.clear, isolate=True)
             return
-        if self._client.busy or not self._pulse.warm:
-            self._poll(self._pulse.tick)
-        else:
-            self._poll(None)
+        self._poll(self._pulse.tick if self._client.busy else None)
         try:
             self._receive()
         except ChannelClosedError:
@@ -289,16 +271,13 @@ class Supervisor:
             return
         channel.flush()
         for message in channel.receive():
-            if isinstance(message, Ready):
-                self._pulse.warm = True
-            elif isinstance(message, Ends):
+            if isinstance(message, Ends):
                 self._last_words = message
             self._session.received(message)
 
     def _replace(self, settle: Callable[[], None], *, isolate: bool) -> None:
         """Start another worker in place of this one. `settle`, called between the two,
         says what the end of this one means."""
-        self._pulse.owed_from_now()
         try:
             self._end_worker()  # no worker may write while rows are closed
         finally:

@@ -9,6 +9,7 @@ with stop tokens only, here too.
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import threading
 from collections import deque
@@ -23,7 +24,7 @@ from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import UNGUIDED, Admission, OfferedDrafts, StepPlan
+from guided_plugin.step import UNGUIDED, Admission, StepPlan
 from guided_plugin.worker.device import make_buffers
 from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, Region, Shape, fence
 from guided_plugin.worker.ranks.leader import PATIENCE, Peer, wait_until
@@ -64,23 +65,21 @@ class FollowerRuntime(GrammarRuntime):
         self.mode = offer.mode
         self.ready = threading.Event()
         self.ready.set()
-        self._region = region
+        self.region = region
         self._leader = leader
         self._line = line
-        self._buffers = make_buffers(
+        self.buffers = make_buffers(
             region, device, None, self._wait_filled, follows=True
         )
-        self._masks = self._buffers.masks
-        self._tokens = self._buffers.tokens
+        self._masks = self.buffers.masks
+        self._tokens = self.buffers.tokens
         self._gone = ""
         """What became of the leader, if that ends this rank's steps."""
         self._closing = threading.Event()
         self._watch: threading.Thread | None = None
         """Where streams wait for the leader."""
         self._plan: StepPlan | None = None
-        self._step = self._taken = offer.first_step
-        self._count = 0
-        """Masks of the planned step."""
+        self.newest = self._taken = offer.first_step
         self._new_slots: tuple[int, ...] | None = None
         """Those of a plan that is not filled yet."""
         self._uncompared: deque[tuple[int, tuple[int, ...]]] = deque()
@@ -116,35 +115,28 @@ class FollowerRuntime(GrammarRuntime):
 
     def plan(self, plan: StepPlan, *, offers: bool | None = None) -> None:
         """Go on to the next step, and tell the leader which masks have been used."""
-        step = self._step + 1
+        step = self.newest + 1
         self._masks.claim(step)
         self._tell_taken(step)
-        self._step = step
+        self.newest = step
         if plan is not self._plan:
-            self._tokens.set_rows(self._region.shape.ring_rows(plan.rows))
-            self._plan, self._count = (
-                plan,
-                len(plan.rows) * self._region.shape.positions,
-            )
+            self._tokens.set_rows(self.region.shape.ring_rows(plan.rows))
+            self._plan = plan
+            self.masks_planned = len(plan.rows) * self.region.shape.positions
             self._new_slots = plan.slots
 
     def fill(self) -> None:
         """The leader fills. It writes down no plan that it does not fill."""
         if self._new_slots is not None:
-            self._uncompared.append((self._step, self._new_slots))
+            self._uncompared.append((self.newest, self._new_slots))
             self._new_slots = None
-        self._masks.upload(self._step, self._count)
+        self._masks.upload(self.newest, self.masks_planned)
 
     def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
-        masks = self._masks.fetch(step, count)
-        if self._uncompared and self._region.filled(step):
+        found = super().masks(step, count)
+        if self._uncompared and self.region.filled(step):
             self._compare(step)
-        return masks, self._tokens.rows
-
-    def offered(self) -> OfferedDrafts:
-        return self._tokens.offered(
-            self._step, self._count // self._region.shape.positions
-        )
+        return found
 
     def sampled(self, tokens: Tensor) -> None:
         """The leader has sampled the same."""
@@ -158,21 +150,17 @@ class FollowerRuntime(GrammarRuntime):
             hint="ask the pipeline of that rank",
         )
 
-    @property
-    def newest(self) -> int:
-        return self._step
-
     def metrics(self) -> WorkerMetrics:
         """There is no worker, but its memory."""
-        return WorkerMetrics(shared_bytes=self._region.shape.size)
+        return WorkerMetrics(shared_bytes=self.region.shape.size)
 
     def close(self) -> None:
         """Let go of the memory."""
-        self._buffers.close()  # first: streams that still wait may need the watch
+        self.buffers.close()  # first: streams that still wait may need the watch
         self._closing.set()
         if self._watch is not None:
             self._watch.join()
-        self._region.close()
+        self.region.close()
 
     def _tell_taken(self, step: int) -> None:
         """Before a step is planned: all that this rank will ever read of the steps
@@ -192,7 +180,7 @@ class FollowerRuntime(GrammarRuntime):
 
     def _wait_filled(self, step: int) -> None:
         def goes_on(late: bool) -> bool:
-            gone = why_gone(self._region, self._leader, step)
+            gone = why_gone(self.region, self._leader, step)
             if gone or late:
                 raise left_alone(
                     self._leader,
@@ -201,7 +189,7 @@ class FollowerRuntime(GrammarRuntime):
                 )
             return True
 
-        wait_until(lambda: self._region.filled(step), goes_on)
+        wait_until(lambda: self.region.filled(step), goes_on)
 
     def _watch_leader(self) -> None:
         """For a device that waits for masks. A host that waits can look at the other
@@ -209,16 +197,28 @@ class FollowerRuntime(GrammarRuntime):
         gone it lets the stream go on: rank 0, whose tokens are published, cannot go on
         without this rank, and the next plan of this rank raises an error."""
         while not self._closing.wait(_WATCH_SECONDS):
-            step = self._step
-            waits = not self._region.filled(step)
+            step = self.newest
+            waits = not self.region.filled(step)
             if not self._gone:
-                self._gone = why_gone(self._region, self._leader, step)
+                self._gone = why_gone(self.region, self._leader, step)
                 if self._gone and waits:
                     _log.error("%s", left_alone(self._leader, self._gone))
             if self._gone and waits:
                 # Again and again: a worker that outlives its leader for a moment may
                 # still raise FILLED.
-                self._region.force_filled(step + _FAR)
+                self._force(step + _FAR)
+
+    def _force(self, step: int) -> None:
+        """Let what waits for a step go on without its drafts and masks. Nothing else of
+        a follower writes outside its own line."""
+        # the counters come before all else
+        with (
+            mmap.mmap(self.region.fd, self.region.shape.places.ranks) as page,
+            memoryview(page) as raw,
+            raw.cast("I") as words,
+        ):
+            for counter in (Counter.OFFERED, Counter.FILLED):
+                words[self.region.counter_offset(counter) // 4] = step & 0xFFFFFFFF
 
     def _compare(self, newest: int) -> None:
         """Refuse masks of other rows than this rank has planned, in the steps up to one
@@ -227,7 +227,7 @@ class FollowerRuntime(GrammarRuntime):
         PLAN_DEPTH steps."""
         while self._uncompared and self._uncompared[0][0] <= newest:
             step, own = self._uncompared.popleft()
-            record = self._region.plans[step % PLAN_DEPTH]
+            record = self.region.plans[step % PLAN_DEPTH]
             count = int(record[PlanField.COUNT])
             slots = (
                 record[PlanField.SLOTS : PlanField.SLOTS + count].view("int32").tolist()

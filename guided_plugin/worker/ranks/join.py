@@ -11,7 +11,6 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 import torch
 
@@ -29,17 +28,11 @@ _TAGS = itertools.count(0x67750000)
 """Not those of the host."""
 
 
-class Leading(GrammarRuntime, Protocol):
-    """A runtime with grammars."""
-
-    region: Region
-
-
 def join(
     group: RankGroup | None,
     device: torch.device,
     compiler: GrammarCompiler,
-    lead: Callable[[Sequence[Peer]], Leading],
+    lead: Callable[[Sequence[Peer]], GrammarRuntime],
 ) -> GrammarRuntime:
     """The runtime of a rank. Raises PipelineError if any rank can't take part.
     `lead` makes a runtime with grammars, whose memory other ranks map."""

@@ -1,9 +1,8 @@
 """The way between the shared memory and the logits, by step number: masks up, tokens
 down.
 
-The classes here are the CPU twins of those in `cuda` and `cuda_masks`: the same calls
-on the same rings, with the host itself waiting for a mask and raising the flag of its
-tokens.
+The classes here work on the CPU: the host itself waits for a mask and raises the flag
+of its tokens. Those of `device` override all of it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,62 +24,19 @@ from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Region
 from guided_plugin.worker.words import Counter
 
 
-class MaskUploads(Protocol):
-    """Masks, from the ring to the device. Nothing here waits on CUDA."""
-
-    waits: Times
-    """What steps waited for their masks, of those that were looked at. Seconds."""
-
-    def claim(self, step: int) -> None:
-        """Make sure that a step's place in the ring may be filled."""
-
-    def upload(self, step: int, count: int) -> None:
-        """Bring the first `count` masks of a step to the device once they are
-        filled."""
-
-    def fetch(self, step: int, count: int) -> Tensor:
-        """[count, words] int32: the masks; what is launched next sees them complete."""
-
-    def read(self, step: int) -> bool:
-        """Whether the masks of one of the last PLAN_DEPTH steps have been read from the
-        ring, not only asked for."""
-
-
-class TokenWrites(Protocol):
-    """Which logits rows are guided; their sampled tokens, from the device to the
-    ring."""
-
-    rows: Tensor
-    """[guided rows] int32, device."""
-
-    def set_rows(self, rows: Sequence[int]) -> None:
-        """The logits rows that are guided from this step on."""
-
-    def write(self, step: int, tokens: Tensor) -> None:
-        """Bring the guided rows' sampled tokens to the ring, then say that they are
-        there."""
-
-    def sink(self, step: int) -> TokenSink | None:
-        """Where a kernel may write the tokens itself."""
-
-    def offered(self, step: int, count: int) -> OfferedDrafts:
-        """The drafts of a step's `count` requests, once they are final: what is
-        launched next sees them."""
-
-
 @dataclass(frozen=True, slots=True)
 class Buffers:
     """Both ways of one pipeline. A rank that follows may not write the region, and
     writes no tokens."""
 
-    masks: MaskUploads
-    tokens: TokenWrites
+    masks: HostMasks
+    tokens: HostTokens
     close: Callable[[], None]
     """Lets go of the shared memory, unless the device still waits for some of it."""
 
 
 class HostMasks:
-    """`MaskUploads` on the CPU."""
+    """Masks, from the ring to the device, here the CPU. Nothing waits on CUDA."""
 
     def __init__(
         self,
@@ -89,6 +45,7 @@ class HostMasks:
         free: Callable[[int], None] | None = None,
     ) -> None:
         self.waits = Times()
+        """What steps waited for their masks, of those that were looked at."""
         self._wait = wait
         self._free = free
         # [PLAN_DEPTH, max_rows, words] int32, the shared memory itself
@@ -96,16 +53,19 @@ class HostMasks:
         self._claimed = 0
 
     def claim(self, step: int) -> None:
-        """What was there has been used here; other ranks may be late."""
+        """Make sure that a step's place in the ring may be filled: what was there has
+        been used here, but other ranks may be late."""
         self._claimed = step
         if self._free is not None:
             self._free(step - PLAN_DEPTH)
 
     def upload(self, step: int, count: int) -> None:
-        """There is nothing to copy."""
+        """Bring the first `count` masks of a step to the device once they are filled;
+        here there is nothing to copy."""
 
     def fetch(self, step: int, count: int) -> Tensor:
-        """The masks themselves, when they are filled."""
+        """[count, words] int32: the masks; what is launched next sees them complete.
+        Here they are those of the ring, when they are filled."""
         if self._wait is not None:
             start = time.perf_counter()
             self._wait(step)
@@ -113,8 +73,9 @@ class HostMasks:
         return self._masks[step % PLAN_DEPTH, :count]
 
     def read(self, step: int) -> bool:
-        """They have been if they are not of the newest three steps, which drafts need
-        at the same time."""
+        """Whether the masks of one of the last PLAN_DEPTH steps have been read from the
+        ring, not only asked for. Here, if they are not of the newest three steps, which
+        drafts need at the same time."""
         return step <= self._claimed - 3
 
 
@@ -126,29 +87,34 @@ def _tensor(array: NDArray[Any]) -> Tensor:
 
 
 class HostTokens:
-    """`TokenWrites` on the CPU."""
+    """Which logits rows are guided; their sampled tokens, from the device to the ring,
+    on the CPU."""
 
     def __init__(self, region: Region) -> None:
         self._region = region
         self.set_rows(())
 
     def set_rows(self, rows: Sequence[int]) -> None:
+        """The logits rows that are guided from this step on."""
         self._index: NDArray[np.int64] = np.array(rows, np.int64)
         self.rows = torch.from_numpy(self._index.astype(np.int32))
+        """[guided rows] int32, device."""
 
     def write(self, step: int, tokens: Tensor) -> None:
-        """Write the tokens and raise the flag."""
+        """Bring the guided rows' sampled tokens to the ring, then say that they are
+        there."""
         self._region.tokens[step % TOKEN_DEPTH, : len(self._index)] = tokens.numpy()[
             self._index
         ]
         self._region.store(Counter.SAMPLED, step)
 
     def sink(self, step: int) -> TokenSink | None:
-        """There are no kernels here."""
+        """Where a kernel may write the tokens itself; here are none."""
         return None
 
     def offered(self, step: int, count: int) -> OfferedDrafts:
-        """The drafts themselves, when they are final."""
+        """The drafts of a step's `count` requests, once they are final: what is
+        launched next sees them."""
         # the supervisor sees to it that this ends
         while not self._region.offered(step):
             time.sleep(2e-5)
