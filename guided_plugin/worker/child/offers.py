@@ -76,7 +76,8 @@ class Offers:
         self._gap += (min(self._last - last, _LONGEST) - self._gap) * _LEARNT
         self._found.clear()
         unknown = self._recall(plan, blocks) if whole else []
-        end = time.perf_counter() + len(unknown) * self._gap * _WORTH / len(plan.slots)
+        share = self._gap * _WORTH / len(plan.slots)
+        end = time.perf_counter() + len(unknown) * share
         turn = self._turn
         self._turn = 0
         for row in sorted(unknown, key=lambda row: row < turn):
@@ -130,7 +131,9 @@ class Offers:
         region = self._rings.region
         taken = dict.fromkeys(_GUESSES, 0)
         for row, (slot, *tokens) in enumerate(zip(plan.slots, *blocks, strict=True)):
-            new = tokens[: tokens.index(NO_TOKEN)] if tokens[-1] == NO_TOKEN else tokens
+            new = tokens
+            if tokens[-1] == NO_TOKEN:
+                new = tokens[: tokens.index(NO_TOKEN)]
             guess = self._guesses.get(slot)
             if guess is not None:
                 taken[type(guess.source)] += min(len(new[1:]), len(guess.tokens))
@@ -172,7 +175,8 @@ class Offers:
         count = len(plan.slots)
         region = self._rings.region
         figures = region.figures
-        figures["offered"] += sum(len(found.tokens) for found in self._found.values())
+        for one in self._found.values():
+            figures["offered"] += len(one.tokens)
         tokens = region.tokens[plan.step % TOKEN_DEPTH, : count * (self._most + 1)]
         figures["forwards"] += np.count_nonzero(tokens[:count] >= 0)
         figures["taken"] += np.count_nonzero(tokens[count:] >= 0)
@@ -180,10 +184,6 @@ class Offers:
         self._guesses = {
             plan.slots[row]: one for row, one in found if one.source is not None
         }
-        for kind, (offered, _) in _GUESSES.items():
-            sizes = (
-                len(one.tokens)
-                for one in self._guesses.values()
-                if type(one.source) is kind
-            )
-            figures[offered] += sum(sizes)
+        for one in self._guesses.values():
+            offered, _ = _GUESSES[type(one.source)]
+            figures[offered] += len(one.tokens)
