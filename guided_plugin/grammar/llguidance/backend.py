@@ -27,7 +27,7 @@ from guided_plugin.grammar.llguidance.closing import Closing, steps
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
 from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
 from guided_plugin.grammar.llguidance.distinct.track import BYTES
-from guided_plugin.grammar.llguidance.endings import MEMO_BYTES, Endings
+from guided_plugin.grammar.llguidance.endings import Endings
 from guided_plugin.grammar.llguidance.lark.ends import Shortest
 from guided_plugin.grammar.llguidance.lark.patterns import FUEL
 from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar
@@ -130,7 +130,7 @@ class LLGuidanceBackend:
         self._tokenizers = Tokenizers(vocabulary)
         self._spellings = Spellings(vocabulary)
         self._byte_tokenizers = Tokenizers(BYTES)
-        self._closing_bytes = MEMO_BYTES + 4 * len(SIZES) * vocabulary.words
+        self._closing_bytes = 4 * len(SIZES) * vocabulary.words
 
     def compile(self, spec: OutputSpec) -> Grammar:
         start = time.perf_counter()
@@ -273,7 +273,7 @@ class LLGuidanceBackend:
         is, behind it."""
         rules = _shortest(self._lark(grammar.spec))
         endings = Endings(self._tokenizers.spelling, rules)
-        return endings.behind(matcher, endings.after(endings.start(), text))
+        return endings.first(matcher, text)
 
     def closing(
         self, grammar: Grammar, room: int, stop_token_ids: tuple[int, ...]

@@ -3,55 +3,67 @@ rules tell of ends.
 
 Rules tell the ending of a place; a matcher proves it. Where they tell none, as of a
 grammar that a client wrote in Lark, or of items that must differ, a copy of the matcher
-is led by its masks, for a number of steps that is bounded: what closes comes first,
-then what leaves least open. So the same text has the same ending everywhere.
+is led by its masks: what closes comes first, then what leaves least open. All of this is
+counted and bounded. So the same text has the same ending everywhere.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 from guided_plugin.grammar.base import MaskArray
-from guided_plugin.grammar.llguidance.lark.ends import (
-    CONTROL_BYTE,
-    Shortest,
-    control_text,
-)
+from guided_plugin.grammar.llguidance.lark.ends import Shortest
 from guided_plugin.grammar.llguidance.lark.expected import Follower, Place
 from guided_plugin.grammar.llguidance.lark.patterns import one_of_each
 from guided_plugin.grammar.llguidance.lark.rules import RuleSet
 from guided_plugin.grammar.llguidance.matcher import LLGuidanceMatcher
-from guided_plugin.grammar.llguidance.tokenizer import Spelling
-from guided_plugin.spec.memo import ENTRY_BYTES, Latest
+from guided_plugin.grammar.llguidance.tokenizer import NEVER, Spelled, Spelling
 
 _FREE = 64
 """So many bytes are allowed next in a text that is free, as a JSON string is."""
-_ORDER = b'}])>,:"0-ntf[{'
+_SOON = b'}])>,:"0-ntf[{'
 """What is taken first where rules tell nothing: what closes, then what is short."""
-_LAST = b"(\\"
+_LATE = b"(\\"
+_ORDER = _SOON + bytes(sorted({*range(256)}.difference(_SOON, _LATE))) + _LATE
 _FEW = 12
 """So many bytes are all tried."""
 _MOVES = 3_000
-"""Of copies of a matcher, at most, while one is led to an end: a count and no clock, so
-that the same text has the same end on every machine. Ten distinct strings took 1,746."""
+"""What is tried in one look, at most, as copies of a matcher that move: a count and no
+clock, so that the same text has the same end on every machine. Ten distinct strings
+took 1,746."""
+_PER_MOVE = 100
+"""Tokens of an ending that count as one move: each takes 1 us, a move 0.1 ms."""
 TOLD = 64
 """Endings that rules tell and that are tried at one place. On real schemas the first is
 right at nine places of ten."""
 TOLD_BEHIND = 8
 """The same behind a token that may come next, and where items must be distinct."""
-_SPELLED = 1_000
-"""Tokens of endings behind a move that count as one more: each byte takes 1 us, a move
-0.1 ms."""
-MEMO_BYTES = 1 << 17
-"""Of the endings that are remembered for a grammar."""
+_PROVEN = 8
+"""Endings of one place of which the shortest is taken, where none is short enough."""
 _CLIENT_REACH = 64
 """Bytes that one token may add to an ending, where rules are not known. Chosen, not
 measured."""
 _SLACK = 4
 """Tokens by which an ending may grow where two of its texts meet: a character may be
 begun at any place."""
+
+
+@dataclass(slots=True)
+class Moves:
+    """What is left of the moves of one look."""
+
+    left: int = _MOVES
+
+    def proves(
+        self, matcher: LLGuidanceMatcher, ending: Spelled, before: Sequence[int] = ()
+    ) -> bool:
+        """Whether a matcher takes an ending, behind such tokens."""
+        self.left -= 1 + len(ending) // _PER_MOVE
+        return self.left >= 0 and matcher.ends_with((*before, *ending.tokens))
 
 
 class Endings:
@@ -62,8 +74,6 @@ class Endings:
         that a client wrote in Lark."""
         self.spelling = spelling
         self._rules = rules
-        self._told: Latest[tuple[Place, int | None, int], tuple[tuple[int, ...], ...]]
-        self._told = Latest(MEMO_BYTES)
 
     @cached_property
     def shortest(self) -> Shortest | None:
@@ -110,109 +120,88 @@ class Endings:
             return math.inf
         return _SLACK + rules.reach + self.spelling.most_tokens(rules.longest)
 
-    def first(self, start: LLGuidanceMatcher) -> tuple[int, ...] | None:
-        """The shortest output: as the rules tell it if that is one, else one that is
-        found."""
-        text = None if self.shortest is None else self.shortest.shortest()
-        told = None if text is None else self.spelling.spelled(text).tokens()
-        if told is not None and start.ends_with(told):
-            return told
-        return self.behind(start, self.start())
-
-    def start(self) -> Place | None:
-        """The place where an output begins, where rules tell it."""
-        return None if self.follower is None else self.follower.start()
+    def first(
+        self, matcher: LLGuidanceMatcher, text: bytes = b""
+    ) -> tuple[int, ...] | None:
+        """The tokens of an ending behind a text, where the matcher is."""
+        found = self.behind(matcher, self.after(None, text), Moves())
+        return None if found is None else found.tokens
 
     def after(self, place: Place | None, text: bytes) -> Place | None:
-        """The place behind a text."""
-        if self.follower is None or place is None:
+        """The place behind a text, from a place on or from the beginning; None where
+        rules tell no places."""
+        if self.follower is None:
             return None
-        return self.follower.after(place, text)
+        return self.follower.after(place or self.follower.start(), text)
 
     def behind(
-        self, matcher: LLGuidanceMatcher, place: Place | None
-    ) -> tuple[int, ...] | None:
-        """Tokens after which a stop token may come; None where none are known. The
-        matcher stays where it is."""
-        proven = self._proven(matcher, place)
-        return self.led(matcher, place) if proven is None else proven
+        self,
+        matcher: LLGuidanceMatcher,
+        place: Place | None,
+        moves: Moves,
+        most: float = math.inf,
+    ) -> Spelled | None:
+        """What may come before a stop token: so many tokens at most if rules tell such
+        an ending; None where none is known. The matcher stays where it is."""
+        found: list[Spelled] = []
+        told = filter(partial(moves.proves, matcher), self.told(place, TOLD))
+        for ending in itertools.islice(told, _PROVEN):
+            if len(ending) <= most:
+                return ending
+            found.append(ending)
+        return min(found, key=len) if found else self._led(matcher, place, moves)
 
-    def _proven(
-        self, matcher: LLGuidanceMatcher, place: Place | None, most: int = TOLD
-    ) -> tuple[int, ...] | None:
-        """An ending that rules tell and a matcher takes, of so many at most."""
-        if matcher.complete:
-            return ()
-        return next(filter(matcher.ends_with, self.told(place, most)), None)
-
-    def led(self, at: LLGuidanceMatcher, place: Place | None) -> tuple[int, ...] | None:
+    def _led(
+        self, at: LLGuidanceMatcher, place: Place | None, moves: Moves
+    ) -> Spelled | None:
         """An ending to which masks lead, up to where rules tell it."""
         # Most of those that rules tell repeat an item.
         most = TOLD if at.distinct is None else TOLD_BEHIND
         text = b""
-        moves = 0
         while True:
             ahead: tuple[LLGuidanceMatcher, Place | None, bytes] | None = None
-            rest = next(iter(self.told(place, 1)), ())
-            for piece in self._pieces(at, rest):
-                moves += 1 + most * len(rest) // _SPELLED
-                if moves > _MOVES:
+            for token in self._pieces(at, place):
+                moves.left -= 1
+                if moves.left < 0:
                     return None
                 moved = at.fork()
-                if not (
-                    moved.accept(int(piece[1:-1]))
-                    if piece[0] == CONTROL_BYTE
-                    else moved.accept_text(piece)
-                ):
+                if not moved.accept(token):
                     continue
+                piece = self.spelling.text(token)
                 after = self.after(place, piece)
-                proven = self._proven(moved, after, most)
-                if proven is not None:
-                    end = b"".join(map(self.spelling.text, proven))
-                    return self.spelling.spelled(text + piece + end).tokens()
+                for ending in self.told(after, most):
+                    if moves.proves(moved, ending):
+                        return self.spelling.spelled(text + piece, ending)
                 ahead = ahead or (moved, after, piece)
             if not ahead:
                 return None
             at, place, piece = ahead
             text += piece
 
-    def _pieces(self, at: LLGuidanceMatcher, rest: Sequence[int]) -> list[bytes]:
-        """What may come next, the most likely first. `rest`: an ending that rules
-        tell."""
+    def _pieces(self, at: LLGuidanceMatcher, place: Place | None) -> list[int]:
+        """The tokens that may come next, of single bytes, the most likely first."""
         row = at.row()
-        allowed = self.spelling.bytes_in(row)
-        found = [bytes([byte]) for byte in one_of_each(allowed, _FEW)]
-        found.sort(key=lambda one: (_LAST.find(one), _ORDER.find(one) % 256))
-        if b'"' in found and len(allowed) >= _FREE:
-            found.insert(0, b'"')
-        first = self.spelling.text(rest[0])[:1] if rest else b""
-        if first in found:
-            found.insert(0, first)
-        return [*map(control_text, self.spelling.controls_in(row)), *found]
+        allowed = {self.spelling.text(one): one for one in self.spelling.bytes_in(row)}
+        told = next(itertools.islice(self.told(place, 1), 1, None), None)
+        order = b'"' * (len(allowed) >= _FREE) + _ORDER
+        if told is not None:
+            order = told.text[:1] + order
+        found = [bytes([one]) for one in one_of_each([*b"".join(allowed)], _FEW)]
+        found.sort(key=order.index)
+        return self.spelling.controls_in(row) + [allowed[one] for one in found]
 
     def told(
         self, place: Place | None, most: int, token: int | None = None
-    ) -> tuple[tuple[int, ...], ...]:
-        """So many endings, at most, that rules tell of a place; of one that is a token
-        further."""
+    ) -> Iterator[Spelled]:
+        """The empty ending, and so many that rules tell of a place; of one that is a
+        token further."""
+        spelling = self.spelling
+        yield spelling.remembered(b"")
         if self.follower is None or place is None:
-            return ()
-        key = place, token, most
-        known = self._told.get(key)
-        if known is None:
-            if token is not None:
-                place = self.follower.after(place, self.spelling.text(token))
-            known = tuple(self._tokens(self.follower.endings(place)[:most]))[::-1]
-            size = ENTRY_BYTES + sum(64 + 8 * len(tokens) for tokens in known)
-            self._told.put(key, known, size)
-        return known
-
-    def _tokens(self, texts: list[bytes]) -> Iterator[tuple[int, ...]]:
-        """Texts in tokens, the last first: most are an end of a longer one."""
-        whole = self.spelling.spelled(b"")
-        for text in reversed(texts):
-            if not whole.text.endswith(text):
-                whole = self.spelling.spelled(text)
-            tokens = whole.tokens(len(whole.text) - len(text))
-            if tokens is not None:
-                yield tokens
+            return
+        if token is not None:
+            place = self.follower.after(place, spelling.text(token))
+        for rest, tail in self.follower.endings(place)[:most]:
+            ending = spelling.spelled(rest, spelling.remembered(tail))
+            if len(ending) < NEVER:
+                yield ending

@@ -90,6 +90,8 @@ class LLGuidanceMatcher:
 
     def ends_with(self, tokens: Sequence[int]) -> bool:
         """Whether its output is complete after these tokens."""
+        if not tokens:
+            return self.complete  # one that has stopped takes no stop token
         due = [*tokens, self.usual_stops[0]]
         if self.handle.validate_tokens(due) != len(due):
             return False

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.forced import ids_of
-from guided_plugin.grammar.llguidance.lark.ends import CONTROL_BYTE, control_text
+from guided_plugin.grammar.llguidance.lark.ends import control_text
 from guided_plugin.grammar.llguidance.lark.reach import PROBES
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.spec.memo import remembered
 
 _STRING = r'[^"\\\x00-\x1F\x7F\x{2028}\x{2029}]'
 _SLICES = [
@@ -41,7 +42,10 @@ _LONGEST = 24
 _BEGIN = 4
 """Bytes by which the longest token that begins with them is looked up: an ending of 50
 bytes is spelled in 20 us, with two bytes in 40, with none in 134."""
-_NEVER = 1 << 30
+NEVER = 1 << 30
+"""Tokens of what the vocabulary can't spell."""
+_PLACE_BYTES = 80
+"""Of a byte of a spelled text: itself and two numbers."""
 SIZES = (128, 16, 4, 1, 0)
 """Characters of tokens of plain text, at most. Chosen, not measured."""
 
@@ -92,28 +96,47 @@ class Tokenizers:
 
 @dataclass(frozen=True, slots=True)
 class Spelled:
-    """A text in as few tokens as possible."""
+    """A text in as few tokens as possible, from a place in it on."""
 
-    spelling: Spelling
+    ids: Mapping[bytes, int]
+    """The token of each text."""
     text: bytes
     counts: list[int]
     """How many its end takes, from each place on."""
-    ends: list[int]
-    """Where the first of these ends."""
+    sizes: list[int]
+    """Bytes of the first of these."""
+    start: int = 0
 
-    def tokens(self, start: int = 0) -> tuple[int, ...] | None:
-        """The tokens from a place on; None where the vocabulary can't spell them."""
-        if self.counts[start] >= _NEVER:
-            return None
-        found: list[int] = []
+    def __len__(self) -> int:
+        return self.counts[self.start]
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All of them."""
+        found = []
+        start = self.start
         while start < len(self.text):
-            piece = self.text[start : self.ends[start]]
-            if piece[0] == CONTROL_BYTE:
-                found.append(int(piece[1:-1]))
-            else:
-                found.append(self.spelling.ids[piece])
-            start = self.ends[start]
+            end = start + self.sizes[start]
+            found.append(self.ids[self.text[start:end]])
+            start = end
         return tuple(found)
+
+    def begins(self, most: int) -> set[int]:
+        """The tokens that may come first, where so many are enough for the rest."""
+        found = set()
+        for end in range(
+            self.start + 1, min(len(self.text), self.start + _LONGEST) + 1
+        ):
+            token = self.ids.get(self.text[self.start : end])
+            if token is not None and self.counts[end] <= most:
+                found.add(token)
+        return found
+
+    def behind(self, text: bytes) -> Spelled | None:
+        """What comes behind a text, if that comes first."""
+        if not self.text.startswith(text, self.start):
+            return None
+        return replace(self, start=self.start + len(text))
 
 
 class Spelling:
@@ -128,12 +151,14 @@ class Spelling:
         }
         self.probes = [self.single[byte] for byte in PROBES if byte in self.single]
         controls = vocabulary.special_ids.difference(vocabulary.stop_token_ids)
-        self._bytes = _ids(self.single)
+        self.ids |= {control_text(token): token for token in controls}
         self._single = _ids(self.single.values())
         self._ascii = _ids(
             self.single[byte] for byte in range(128) if byte in self.single
         )
         self._controls = _ids(sorted(controls))
+        self.remembered = remembered(_spelled_bytes)(self.spelled)
+        """The same for a text that follows many others."""
         self._plain = self._plain_masks(b"")
 
     @cached_property
@@ -156,46 +181,45 @@ class Spelling:
         """The text of a token, as `spelled` reads it."""
         return self.tokens[token] or control_text(token)
 
-    def spelled(self, text: bytes) -> Spelled:
-        """A text in as few tokens as possible, and each end of it."""
+    def spelled(self, text: bytes, behind: Spelled | None = None) -> Spelled:
+        """A text and what comes behind it in as few tokens as possible, and each end of
+        it; `NEVER` where the vocabulary can't spell it."""
         ids, longest = self.ids, self._longest
+        begun = len(text)
+        counts = [0] * (begun + 1)
+        sizes = [0] * begun
+        if behind is not None:
+            text += behind.text
+            counts[begun:] = behind.counts
+            sizes += behind.sizes
         size = len(text)
-        counts = [0] * (size + 1)
-        ends = [0] * (size + 1)
-        for start in reversed(range(size)):
-            fewest = _NEVER
+        for start in reversed(range(begun)):
+            fewest = NEVER
             most = longest.get(text[start : start + _BEGIN], _BEGIN - 1)
             for end in range(start + 1, min(size, start + most) + 1):
                 if counts[end] < fewest and text[start:end] in ids:
                     fewest = counts[end]
-                    ends[start] = end
-            if text[start] == CONTROL_BYTE:
-                ends[start] = text.index(b";", start) + 1
-                fewest = counts[ends[start]]
+                    sizes[start] = end - start
             counts[start] = 1 + fewest
-        return Spelled(self, text, counts, ends)
+        return Spelled(ids, text, counts, sizes)
 
     def most_tokens(self, text: bytes) -> int:
         """The fewest tokens of a text, or of that one of its ends that needs the
         most."""
         return min(max(self.spelled(text).counts), len(text))
 
-    def bytes_in(self, row: MaskArray) -> list[int]:
-        """The bytes that a mask allows next, of those that have a token of their
-        own."""
-        found: list[int] = self._bytes[bits(row, self._single)].tolist()
-        return found
-
     def controls_in(self, row: MaskArray) -> list[int]:
         """The control tokens that a mask allows."""
         found: list[int] = self._controls[bits(row, self._controls)].tolist()
         return found
 
-    def singles_in(self, row: MaskArray, plain: MaskArray) -> list[int]:
-        """The tokens of ASCII characters that a mask allows; in a free text without
-        those that are plain."""
-        if self.is_free(row):
-            row = row & ~plain
+    def bytes_in(self, row: MaskArray) -> list[int]:
+        """The tokens of single bytes that a mask allows."""
+        found: list[int] = self._single[bits(row, self._single)].tolist()
+        return found
+
+    def ascii_in(self, row: MaskArray) -> list[int]:
+        """Those of ASCII characters."""
         found: list[int] = self._ascii[bits(row, self._ascii)].tolist()
         return found
 
@@ -223,6 +247,10 @@ class Spelling:
         for most in SIZES:
             masks[most] = _mask((sizes > 0) & (sizes <= most))
         return masks
+
+
+def _spelled_bytes(text: bytes, _: Spelled) -> int:
+    return _PLACE_BYTES * len(text)
 
 
 def _characters(text: bytes) -> int:

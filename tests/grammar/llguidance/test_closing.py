@@ -365,7 +365,6 @@ def test_drafts_are_walked_along_and_forgotten(compiler):
 
 
 def test_too_little_room_is_an_error_with_the_number_that_is_needed():
-    check_room(0, None)
     check_room(7, None)
     check_room(7, 7)
     says = r"max_tokens: leaves 6 tokens.*takes 7.*at least 7"

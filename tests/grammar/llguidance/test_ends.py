@@ -210,7 +210,6 @@ LISTED = {
         (UNION, b'{"kind":"c","of":"\\"]}', b'","last":0}'),
         (SCHEMAS[1], b"[", NODE_TEXT + b"," + NODE_TEXT + b"," + NODE_TEXT + b"]"),
         (SCHEMAS[9], b"[ 1 , -", b"0]"),
-        ({"type": "integer"}, b"12", b""),
         (LISTED, b'{"a":"a value ', b'of 30","b":0}'),
         (LISTED, b'{"a":"a value of 30","b":', b"0}"),
     ],
@@ -221,7 +220,7 @@ def test_an_ending_is_what_is_still_expected(schema, strict, begun, ends):
     place = follower.start()
     for byte in begun:
         place = follower.after(place, bytes([byte]))
-    assert ends in follower.endings(place)
+    assert ends in [rest + tail for rest, tail in follower.endings(place)]
     assert follower.endings(place) == follower.endings(
         follower.after(follower.start(), begun)
     )

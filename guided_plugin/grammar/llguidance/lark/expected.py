@@ -92,18 +92,16 @@ class Follower:
             starts.setdefault(start, []).append(expected)
         return self._place(place.text + text, starts)
 
-    def endings(self, place: Place) -> list[bytes]:
-        """Texts with which the output may end, the shortest first."""
-        texts: dict[bytes, None] = {}
+    def endings(self, place: Place) -> list[tuple[bytes, bytes]]:
+        """Texts with which the output may end, the shortest first: what is left of what
+        is open, and what must come behind that."""
+        texts: dict[tuple[bytes, bytes], int] = {}
         for expected, start in place.open:
-            if expected is None:
-                texts[b""] = None
-                continue
-            tail = self._tail(expected.behind)
-            if tail is not None:
+            tail = None if expected is None else self._tail(expected.behind)
+            if expected is not None and tail is not None:
                 for rest in self._rests(expected.symbol, place.text[start:]):
-                    texts[rest + tail] = None
-        return sorted(texts, key=len)
+                    texts[rest, tail] = len(rest) + len(tail)
+        return sorted(texts, key=texts.__getitem__)
 
     def _place(self, text: bytes, starts: dict[int, list[Expected | None]]) -> Place:
         """Follow a text from the places in it where lists begin."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from guided_plugin.grammar.llguidance.lark.constraints import String
 from guided_plugin.grammar.llguidance.lark.expressions import Known
@@ -47,16 +46,6 @@ _NO_TEXT = ((0x2028, 0x2029), (0xD800, 0xDFFF))
 """What the dot, and the strings of JSON, leave out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """What the texts of an expression need."""
-
-    least: int
-    """Bytes of the shortest."""
-    most: int
-    """Bytes that may be missing, from any place in one."""
-
-
 def known_of_string(string: String) -> Known:
     """What is known of the strings of a constraint, with their quotes: no texts where
     several demands meet."""
@@ -75,8 +64,12 @@ def known_of_string(string: String) -> Known:
         missing = string.shortest - len(texts[0])
         if missing > 0:
             for source in string.patterns:
-                texts = _longer(searched(source), missing)
-    allowed = [text for text in texts if text not in string.excluded]
+                texts = _texts(searched(source), missing)
+    allowed = [
+        text
+        for text in texts
+        if len(text) >= string.shortest and text not in string.excluded
+    ]
     most = _QUOTES + string.shortest + sum(known.most for known in demands)
     return Known(_quoted(allowed), most, frozenset().union(*marks), "string")
 
@@ -88,7 +81,7 @@ def _quoted(texts: Iterable[str]) -> tuple[str, ...]:
 
 def known_of(node: Node) -> Known:
     """What is known of the texts of an expression."""
-    return Known(tuple(_texts(node)), _need(node).most, frozenset(_marks(node)))
+    return Known(tuple(_texts(node)), _need(node)[1], frozenset(_marks(node)))
 
 
 @remembered(lambda source, known: texts_bytes(source, *known.texts))
@@ -102,36 +95,32 @@ def _known_of_format(name: str) -> Known:
     return known_of(parse(FORMATS[name]))
 
 
-def _need(node: Node) -> Need:
+def _need(node: Node) -> tuple[int, int]:
+    """Bytes of the shortest text, and those that may be missing from any place in
+    one."""
+    least = 0
+    most = 0
     match node:
         case Characters():
-            size = len(_character(node).encode(errors="replace"))
-            return Need(size, size)
+            least = most = len(_character(node).encode(errors="replace"))
         case Sequence(parts):
-            least = 0
-            most = 0
             for part in reversed(parts):
-                need = _need(part)
-                most = max(most, need.most + least)
-                least += need.least
-            return Need(least, most)
+                once, missing = _need(part)
+                most = max(most, missing + least)
+                least += once
         case Alternation(options) if options:
             needs = list(map(_need, options))
-            return Need(
-                min(need.least for need in needs),
-                max(need.most for need in needs),
-            )
+            least = min(once for once, _ in needs)
+            most = max(missing for _, missing in needs)
         case Repeat(part, low, _):
-            once = _need(part)
-            before = max(low - 1, 0) * once.least
-            return Need(low * once.least, once.most + before)
+            once, most = _need(part)
+            most += max(low - 1, 0) * once
+            least = low * once
         case Both(parts):
-            needs = list(map(_need, _taken(parts)))
-            return Need(
-                max((need.least for need in needs), default=0),
-                sum(need.most for need in needs),
-            )
-    return Need(0, 0)
+            for once, missing in map(_need, _taken(parts)):
+                least = max(least, once)
+                most += missing
+    return least, most
 
 
 def _taken(parts: Iterable[Node]) -> list[Node]:
@@ -139,43 +128,30 @@ def _taken(parts: Iterable[Node]) -> list[Node]:
     return [part for part in parts if not isinstance(part, Not)]
 
 
-def _texts(node: Node) -> list[str]:
-    """Texts, the shortest first; of a choice one for each way to write it."""
+def _texts(node: Node, missing: int = 0) -> list[str]:
+    """Texts, the shortest first; of a choice one for each way to write it. `missing`:
+    some have so many characters more, where a part may come again and again."""
     found = [""]
     match node:
         case Characters():
             found = [_character(node)]
         case Sequence(parts):
-            found = _texts_in_order([_texts(part) for part in parts])
+            found = _texts_in_order([_texts(part, missing) for part in parts])
         case Alternation(options):
             for option in options:
-                found += _texts(option)
+                found += _texts(option, missing)
             found = sorted(found[1:], key=len) or found
-        case Repeat(part, low, _) if low:
-            found = _texts(part)
-            if low > 1:
-                found = [found[0] * min(low, _LONGEST)]
+        case Repeat(part, low, high):
+            once = _texts(part)
+            found = once if low == 1 else [once[0] * min(low, _LONGEST)]
+            if missing and high is None:
+                more = -(-missing // max(len(once[0]), 1))
+                found = [*found, once[0] * (low + more)]
         case Both(parts):
             for part in _taken(parts)[:1]:
-                found = _texts(part)
-    cut = [text[:_LONGEST] for text in found]
+                found = _texts(part, missing)
+    cut = [text[: _LONGEST + missing] for text in found]
     return list(dict.fromkeys(cut))[:_WAYS]
-
-
-def _longer(node: Node, missing: int) -> list[str]:
-    """A text with so many characters more than the first of `_texts`, where a part may
-    come again and again."""
-    match node:
-        case Sequence(parts):
-            known = [_texts(part)[:1] + _longer(part, missing) for part in parts]
-            return _texts_in_order(known)[1:2]
-        case Alternation(options):
-            known = [_longer(option, missing) for option in options]
-            return next(filter(None, known), [])
-        case Repeat(part, low, None):
-            once = _texts(part)[0] or "a"
-            return [once * (low + -(-missing // len(once)))]
-    return []
 
 
 def _texts_in_order(known: list[list[str]]) -> list[str]:
@@ -196,14 +172,11 @@ def _marks(node: Node) -> set[str]:
     ranges = node.ranges
     if node == ANY or not all(_holds(ranges, code) for code in PROBES):
         return set()
-    found: set[str] = set()
-    for low, high in complement(ranges):
-        if (low, high) in _NO_TEXT:
-            continue
-        first = min(low, _BEYOND)
-        last = min(high, _BEYOND)
-        found.update(map(chr, range(first, last + 1)))
-    return {char for char in found if char >= " " and char not in '"\\<'}
+    found = {chr(code) for code in range(32, _BEYOND) if not _holds(ranges, code)}
+    left = [each for each in complement(ranges) if each not in _NO_TEXT]
+    if any(high >= _BEYOND for _, high in left):
+        found.add(chr(_BEYOND))
+    return found.difference('"\\<')
 
 
 def _character(node: Characters) -> str:
