@@ -207,9 +207,9 @@ class Specs:
             return self._left(asked, error)
         self.started = True
         telling.listener.compiled(of.backend, time.monotonic() - start)
-        written = None if made is None else pickle.dumps(made)
+        written = pickle.dumps(made) if made else None
         told = of.backend, of.unenforced, of.named, least_tokens(of.shortest)
-        quick = not apart and time.thread_time() - begun < _QUICK_SECONDS
+        quick = time.thread_time() - begun < _QUICK_SECONDS and not apart
         return self._remember(asked, Admitted(spec, written, *told, quick=quick))
 
     def _left(self, asked: Asked, error: GuidedError) -> Admitted:

@@ -175,8 +175,11 @@ class V1Runner:
             other = rows.pop(target, None)
             if moved is not None:
                 rows[target] = moved
-            if other is not None and direction is MoveDirectionality.SWAP:
-                rows[source] = other
+            if other is not None:
+                if direction is MoveDirectionality.SWAP:
+                    rows[source] = other
+                else:
+                    self.engine.end(other.guided)
         self._rebuild()
 
     def _enter(self, params: Any, output: list[int]) -> _Row | None:
