@@ -157,7 +157,6 @@ class V1Game:
         """The rows become those of a batch; what vLLM says of that."""
         rows = [request if request in batch else None for request in self.rows]
         free = [at for at, request in enumerate(rows) if request is None]
-        removed = sorted(free, reverse=True)
         added = []
         moved = []
         for request in batch:
@@ -174,6 +173,8 @@ class V1Game:
                 at = rows.index(None)
                 rows[at] = last
                 moved.append((len(rows), at, MoveDirectionality.UNIDIRECTIONAL))
+        # a place that another takes is not listed
+        removed = [at for at in free if at >= len(rows)]
         if len(rows) > 1 and self.rng.random() < 0.1:
             a, b = self.rng.sample(range(len(rows)), 2)
             rows[a], rows[b] = rows[b], rows[a]

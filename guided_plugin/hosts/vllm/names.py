@@ -390,7 +390,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.v1.sample.logits_processor:MoveDirectionality",
-            has=("SWAP", "UNIDIRECTIONAL"),
+            has=("UNIDIRECTIONAL",),
         ),
         Name(
             "vllm.v1.sample.logits_processor:LogitsProcessors",

@@ -156,7 +156,14 @@ class V1Runner:
         from vllm.v1.sample.logits_processor import MoveDirectionality
 
         rows = self._rows
-        for at in (*update.removed, *(at for at, *_ in update.added)):
+        # vLLM does not list a request that has left as removed where another takes its
+        # place.
+        taken = {
+            target
+            for _, target, direction in update.moved
+            if direction is MoveDirectionality.UNIDIRECTIONAL
+        }
+        for at in taken.union(update.removed, (at for at, *_ in update.added)):
             row = rows.pop(at, None)
             if row is None:
                 continue
@@ -167,19 +174,16 @@ class V1Runner:
                 row.length = len(row.output)
                 self._away[name] = row
         for at, params, _, output in update.added:
-            row = self._enter(params, output) if params.extra_args else None
+            row = self._enter(params, output)
             if row is not None:
                 rows[at] = row
-        for source, target, direction in update.moved:
+        for source, target, _ in update.moved:
             moved = rows.pop(source, None)
             other = rows.pop(target, None)
             if moved is not None:
                 rows[target] = moved
             if other is not None:
-                if direction is MoveDirectionality.SWAP:
-                    rows[source] = other
-                else:
-                    self.engine.end(other.guided)
+                rows[source] = other
         self._rebuild()
 
     def _enter(self, params: Any, output: list[int]) -> _Row | None:
