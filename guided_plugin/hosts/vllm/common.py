@@ -219,8 +219,10 @@ def engine_spec(params: Any) -> EngineSpec | None:
     value = (getattr(params, "extra_args", None) or {}).get(GUIDED)
     if value is None:
         return None
-    written = isinstance(value, list | tuple) and len(value) == len(EngineSpec._fields)
-    return EngineSpec(*value) if written else EngineSpec("", None, None)
+    fields = value if isinstance(value, list | tuple) else ()
+    # in `vllm_xargs`, of a client whose frontend has no gate, truths become numbers
+    written = len(fields) == len(EngineSpec._fields) and isinstance(fields[4], bool)
+    return EngineSpec(*fields) if written else EngineSpec("", None, None)
 
 
 def constraint(params: Any) -> dict[str, Any] | None:
@@ -300,6 +302,12 @@ def _unsupported_ranks(vllm_config: Any) -> Iterator[GuidedError | None]:
                 "VLLM_USE_V2_MODEL_RUNNER=1 takes the V2 runner; or use tensor parallelism alone",
             )
         yield broken(Part.STAGES)
+    backend = parallel.distributed_executor_backend
+    if stages * ranks > 1 and backend != "mp":
+        yield _refused(
+            f"several ranks are supported with the executor 'mp', not with {backend!r}",
+            "--distributed-executor-backend mp",
+        )
     if ranks > 1:
         yield broken(Part.RANKS)
         device = vllm_config.device_config.device_type
@@ -308,12 +316,6 @@ def _unsupported_ranks(vllm_config: Any) -> Iterator[GuidedError | None]:
                 f"tensor parallelism is supported on CUDA and on the CPU, not on {device!r}",
                 "use data parallelism",
             )
-    backend = parallel.distributed_executor_backend
-    if stages * ranks > 1 and backend != "mp":
-        yield _refused(
-            f"several ranks are supported with the executor 'mp', not with {backend!r}",
-            "--distributed-executor-backend mp",
-        )
 
 
 def _refused(what: str, hint: str) -> RequestError:

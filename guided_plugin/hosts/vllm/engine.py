@@ -17,6 +17,7 @@ from collections.abc import Iterable, Set
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import torch
 
@@ -200,9 +201,9 @@ class Engine:
         told = engine_spec(params)
         if told is None:
             return None
-        request_id = told.request_id
+        request_id = told.request_id or uuid4().hex
         try:
-            if not request_id:
+            if not told.request_id:
                 self.refuse(_unnamed())
             if self.unsupported_reason is not None:
                 raise self.unsupported_reason
@@ -291,8 +292,8 @@ class Engine:
     def health(self) -> str:
         """Why no request can be guided now; empty if requests are served."""
         error = self.unsupported_reason
-        if error is None and self._pipeline is not None:
-            error = self._pipeline.runtime.refusal()
+        if error is None:
+            error = self.pipeline.runtime.refusal()
             if error is None and not self._ready.is_set():
                 error = RequestError(
                     f"{_STARTED} is still starting",
@@ -303,17 +304,13 @@ class Engine:
     def retry_after(self) -> float:
         """In how many seconds a request that is refused now may be served, as far as is
         known."""
-        if self._pipeline is None or self.unsupported_reason is not None:
+        if self.unsupported_reason is not None:
             return math.inf  # only a restart helps
-        return self._pipeline.runtime.refused_for()
+        return self.pipeline.runtime.refused_for()
 
     def wait_ready(self) -> None:
         """Wait until guided requests need not, for a bounded time."""
-        if (
-            self.unsupported_reason is None
-            and self._pipeline is not None
-            and self.options.take_over
-        ):
+        if self.unsupported_reason is None and self.options.take_over:
             self._started |= wait_for(
                 self._ready, _STARTED, "guided requests get status 503 until then"
             )

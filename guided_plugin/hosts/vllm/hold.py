@@ -14,10 +14,12 @@ from __future__ import annotations
 import copy
 import logging
 import time
+import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
-from guided_plugin.errors import GuidedError, RequestError, printable
+from guided_plugin.errors import GuidedError, RequestError, SpecError, printable
 from guided_plugin.hosts.vllm.common import (
     MARK,
     EngineSpec,
@@ -64,7 +66,8 @@ class Held:
         """`brought`: the engine has heard of it; no step need tell it."""
         self.spec = spec
         self.brought = brought
-        self._request = request
+        # whether vLLM still has a request is asked elsewhere (`DraftsBySize`)
+        self._request = weakref.ref(request)
         self._until = time.monotonic() + _SECONDS
         self._ready = False
 
@@ -83,7 +86,9 @@ class Held:
         has no part in it after that."""
         if self.waits:
             return None
-        self._request.structured_output_request = None
+        request = self._request()
+        if request is not None:
+            request.structured_output_request = None
         return self
 
 
@@ -97,7 +102,7 @@ def preprocess_add_request(original: Any) -> Any:
     def replaced(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         # None where a request is pooled: it has no output to guide
         params = request.sampling_params
-        error = None if params is None else passed_by(params, self.vllm_config)
+        error = passed_by(params, self.vllm_config)
         if error is None:
             spec = engine_spec(params)
             added = original(self, request, *args, **kwargs)
@@ -187,8 +192,7 @@ def release(scheduler: Any, request_ids: Iterable[str]) -> None:
 def check_ready(prompt: Any, vllm_config: Any) -> None:
     """Refuse what a caller gives a frontend as a request that is ready for the engine,
     if no gate made it."""
-    params = getattr(prompt, "sampling_params", None)
-    error = None if params is None else passed_by(params, vllm_config)
+    error = passed_by(getattr(prompt, "sampling_params", None), vllm_config)
     if error is not None:
         raise refusal(error)
 
@@ -197,7 +201,10 @@ def passed_by(params: Any, vllm_config: Any) -> GuidedError | None:
     """Why a request in the engine is refused, if it came past the gate."""
     spec = engine_spec(params)
     if spec is not None:
-        return None if spec.packed and not rust_frontend() else _PASSED_BY
+        with suppress(SpecError):
+            spec.read()
+            return _PASSED_BY if rust_frontend() else None
+        return _PASSED_BY
     if constraint(params) is None:
         return None
     options = options_of(vllm_config)

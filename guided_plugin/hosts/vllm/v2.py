@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from guided_plugin.hosts.vllm.common import GUIDED
+from guided_plugin.hosts.vllm.common import engine_spec
 from guided_plugin.hosts.vllm.engine import Engine, limits_of
 from guided_plugin.hosts.vllm.logits import ForcedRows, GuidedRequest, Uploads
 from guided_plugin.hosts.vllm.names import Part, When
@@ -77,7 +77,7 @@ class IndexedRequests:
     def add(self, index: int, params: Any) -> bool:
         """A request has come; what had its index before is over. Whether it is
         guided."""
-        guided = bool(params.extra_args) and params.extra_args.get(GUIDED) is not None
+        guided = engine_spec(params) is not None
         if guided or index in self._running or index in self.entered:
             self.entered[index] = params if guided else None
         return guided
@@ -243,10 +243,11 @@ class V2Runner:
         if self.wrapped:
             self._pipeline = self.engine.pipeline
             patch(When.V2)
-            if self.engine.hooks is not None and broken(Part.HOOKS):
-                self.engine.hooks = None
             if self.engine.hooks is not None:
-                patch(When.SAMPLE)
+                if broken(Part.HOOKS):
+                    self.engine.hooks = None
+                else:
+                    patch(When.SAMPLE)
             if states.device.type == "cuda":
                 self._warm_up(states)
 

@@ -229,4 +229,9 @@ def test_with_the_rust_frontend_nothing_is_silent(monkeypatch):
     assert passed_by(theirs(), config()) is None  # vLLM's own, as without the plugin
     monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "0")
     assert passed_by(forged, config()) is None
+    # as a client's numbers; what can't be read would end the scheduler
+    text, *rest = forged.extra_args["guided"]
+    for claim in ([text, *[0] * 5], ["{}", *rest]):
+        forged.extra_args["guided"] = claim
+        assert "without the plugin" in str(passed_by(forged, config()))
     assert "without the plugin" in str(passed_by(theirs(), config(TAKES_OVER)))

@@ -145,9 +145,9 @@ def test_a_failure_goes_with_the_first_closed_step_though_outputs_are_fetched_la
 def test_one_whose_scheduler_does_not_name_requests_guides_nothing():
     params = params_of(None)
     params.extra_args = told(AB)
-    runner = V1(runner_config(), ["one"], [params])
+    runner = V2(runner_config(), ["one", "two"], [params] * 2)
     runner.step()
-    assert runner.tokens[0] == [END]
+    assert runner.tokens == [[END]] * 2
     assert "does not run the plugin" in runner.engine.health()
 
 

@@ -144,8 +144,6 @@ def test_what_the_engine_gets_is_plain_data_that_it_need_not_parse(monkeypatch):
     engine_params = SamplingParams(extra_args=received)
     spec = gp.OutputSpec.json_schema({"type": "integer"}).settled(SETTLED)
     assert vllm_common.engine_spec(engine_params).read() == spec
-    with pytest.raises(gp.GuidedError, match="is not what the gate writes"):
-        vllm_common.EngineSpec("{}", None, None).read()
 
 
 def test_the_engines_params_are_completed_without_writing_to_what_they_share():

@@ -7,6 +7,7 @@ import signal
 import time
 from concurrent.futures import Future
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -66,12 +67,12 @@ def test_others_go_on_while_one_is_held(engine, verdict):
 def test_a_step_brings_all_that_came_since_the_last_one():
     """Of specs that load at once the first is not held, for whichever request; what is
     large always is."""
-    scheduler = SimpleNamespace(requests={})
+    scheduler = SimpleNamespace()
     schedule = hold.schedule(lambda self: SimpleNamespace())
     small, large = b"made", b"x" * 10_000
 
     def held(*made):
-        requests = [SimpleNamespace(structured_output_request=None) for _ in made]
+        requests = [Mock() for _ in made]
         for number, (request, each) in enumerate(zip(requests, made, strict=True)):
             request.request_id = f"id {number}"
             told = EngineSpec(f"packed {number // 2}", None, None, each, quick=True)

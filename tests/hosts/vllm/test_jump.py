@@ -23,14 +23,16 @@ from vllm.v1.utils import CpuGpuBuffer
 from vllm.v1.worker.gpu.spec_decode import adaptive_verification as adaptive
 from vllm_games import played
 from vllm_proposals import V2ProposeGame
-from vllm_support import runner_config
+from vllm_support import runner_config, told
 
+import guided_plugin as gp
 from guided_plugin.demo import MODEL_DIR
-from guided_plugin.hosts.vllm import failures, jump
+from guided_plugin.hosts.vllm import failures, hold, jump
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
 DRAFTS = 7
+GUIDED = told(gp.OutputSpec.choice(["a"]))
 
 
 @pytest.mark.parametrize("drawn", [False, True])
@@ -226,6 +228,7 @@ class Request(SimpleNamespace):
     def __init__(self, name, **extra):
         params = SimpleNamespace(extra_args=extra)
         super().__init__(request_id=name, sampling_params=params)
+        self.structured_output_request = hold.Held(self, extra.get("guided"))
 
 
 def test_steps_have_drafts_while_guided_requests_are_there():
@@ -241,20 +244,20 @@ def test_steps_have_drafts_while_guided_requests_are_there():
     add(own, Request("free"))
     assert drafts() == [0, 0, 0]
     for name in ("a", "b"):
-        add(own, Request(name, guided="packed"))
+        add(own, Request(name, **GUIDED))
     add(own, Request("more"))
     assert drafts() == [7, 7, 0]
     del there["a"]
     assert drafts() == [7, 7, 0]
     del there["b"]
     assert drafts() == [0, 0, 0]
-    add(own, Request("c", guided="packed"))
+    add(own, Request("c", **GUIDED))
     assert drafts() == [7, 7, 0]
     # those of another speculative config are its own
     other = scheduler()
     for lookup in (other.dynamic_sd_lookup, None):
         other.dynamic_sd_lookup = lookup
-        add(other, Request("a", guided="packed"))
+        add(other, Request("a", **GUIDED))
         assert other.dynamic_sd_lookup is lookup
 
 
