@@ -214,11 +214,8 @@ class Algebra:
 
     def allows_name(self, constraint: Object, name: str) -> bool:
         """Whether `propertyNames` lets a property have this name."""
-        return all(self.is_string(literals, name) for literals in constraint.names)
-
-    def is_string(self, literals: Literals, text: str) -> bool:
-        """Whether a string satisfies all of them."""
-        return any(string.has(text) for string in self.strings(literals))
+        strings = map(self.strings, constraint.names)
+        return all(any(string.has(name) for string in some) for some in strings)
 
     def strings(self, literals: Literals) -> tuple[String, ...]:
         """The strings that satisfy all of them."""

@@ -46,12 +46,9 @@ from guided_plugin.grammar.llguidance.lark.rules import (
     Rule,
     Symbol,
     Terminal,
-    Text,
     Token,
 )
 from guided_plugin.grammar.llguidance.lark.terminals import (
-    COLON,
-    COMMA,
     NULL,
     lead,
     string_terminal,
@@ -191,15 +188,9 @@ class Emitter:
         """Any JSON value."""
         value = Reference("any")
         if value.rule not in self.grammar.rules:
-            string = self._constraint(String())
-            scalars = [
-                (self._constraint(each),) for each in (Boolean(), Number(), Null())
-            ]
-            array = _alike("[", (self.marked(value, PLAIN),), "]")
-            entries = _alike("{", (string, COLON, value), "}")
-            options = [(string,), *scalars, array, entries]
-            alternatives = [Alternative(each) for each in options]
-            self.grammar.rules[value.rule] = Rule(alternatives)
+            rule = self.grammar.rules[value.rule] = Rule([])  # items may be anything
+            symbols = self._constraints(TRUE)
+            rule.alternatives += [Alternative((each,)) for each in symbols]
         return value
 
     def refusal(self, keyword: str, why: str) -> UnsupportedSpecError:
@@ -241,11 +232,9 @@ class Emitter:
         place."""
         if self.style.ordered:
             return
-        items = 2 * len(objects)
-        for constraint in objects:
-            items += len(
-                {name for each in constraint.properties for name, _ in each.named}
-            )
+        items = 2 * len(objects) + sum(
+            len(each.named) for one in objects for each in one.properties
+        )
         if items > _MOST_AT_ONCE:
             raise CompileLimitError(
                 f"{items} properties in any order may come at one place; llguidance reads {_MOST_AT_ONCE}",
@@ -330,9 +319,3 @@ def _digits_of(number: Number) -> int:
     bounds = [bound.value for bound in (number.low, number.high) if bound is not None]
     named = [*bounds, *(number.values or ()), *number.multiples]
     return max((len(plain(value)) for value in named), default=0)
-
-
-def _alike(opening: str, item: tuple[Symbol, ...], closing: str) -> tuple[Symbol, ...]:
-    """A container of any number of items that are all alike."""
-    more = Repeated((COMMA, *item), 0, None)
-    return (Text(opening), Repeated((*item, more), 0, 1), Text(closing))
