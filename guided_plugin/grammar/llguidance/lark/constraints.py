@@ -9,21 +9,16 @@ of which must hold. Depends on patterns and spec.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 
 from guided_plugin.grammar.llguidance.lark import patterns
-from guided_plugin.grammar.llguidance.lark.ranges import Number, common
+from guided_plugin.grammar.llguidance.lark.ranges import Number, both
 from guided_plugin.spec.formats import WIDE
 
 Literals = frozenset[tuple[bool, int]]
 """A conjunction: (True, n) for schema n, (False, n) for its negation."""
 
 TRUE: Literals = frozenset()
-
-
-Demands = TypeVar("Demands", "String", "Array", "Object")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +59,7 @@ class String:
 
         Listed values are checked here, so that they have no other demand.
         """
-        met = _both(self, other)
+        met = both(self, other)
         if met.values is not None:
             free = replace(met, values=None)
             kept = tuple(value for value in met.values if free.has(value))
@@ -123,7 +118,7 @@ class Array:
 
     def meet(self, other: Array) -> Array:
         """Return the arrays that satisfy both."""
-        return _both(self, other)
+        return both(self, other)
 
     def at(self, index: int) -> Literals:
         """What the item at an index must satisfy."""
@@ -199,7 +194,7 @@ class Object:
     def meet(self, other: Object) -> Object | None:
         """Return the objects that satisfy both; None where a name is required and
         forbidden."""
-        met = _both(self, other)
+        met = both(self, other)
         if not set(met.required).isdisjoint(met.forbidden):
             return None
         return met
@@ -212,43 +207,6 @@ class Object:
 Constraint = Null | Boolean | Number | String | Array | Object
 
 
-def _least(one: int | None, two: int | None) -> int | None:
-    """The smaller of two limits; None is no limit."""
-    if one is None or two is None:
-        return two if one is None else one
-    return min(one, two)
-
-
-def _joined(one: Any, two: Any) -> Any:
-    """The elements of two sets, or of two lists without repetitions."""
-    if not one or not two:
-        return one or two
-    if isinstance(one, frozenset):
-        return one | two
-    return tuple(dict.fromkeys(one + two))
-
-
-_MEET: dict[str, Callable[[Any, Any], Any]] = {
-    "shortest": max,
-    "longest": _least,
-    "values": common,
-    "unique": max,
-}
-"""How fields that do not list demands are combined."""
-
-
-def _both(one: Demands, two: Demands) -> Demands:
-    """The demands of two constraints of one type."""
-    fields = []
-    for name in one.__slots__:
-        ours = getattr(one, name)
-        theirs = getattr(two, name)
-        if ours != theirs:  # keywords demand one thing each: most fields are defaults
-            ours = _MEET.get(name, _joined)(ours, theirs)
-        fields.append(ours)
-    return type(one)(*fields)
-
-
 def describes(constraint: Constraint) -> bool:
     """Whether a constraint says which properties an object has."""
     return isinstance(constraint, Object) and any(
@@ -258,4 +216,4 @@ def describes(constraint: Constraint) -> bool:
 
 def with_properties(constraint: Object, properties: Properties) -> Object:
     """The same objects with one more demand on their properties."""
-    return _both(constraint, Object(properties=(properties,)))
+    return both(constraint, Object(properties=(properties,)))

@@ -1,13 +1,15 @@
-"""Numbers between bounds, and their multiples: what a schema demands of numbers.
-Depends on arithmetic."""
+"""Numbers between bounds, and their multiples: what a schema demands of numbers; how
+demands of one type are combined. Depends on arithmetic."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from guided_plugin.spec.arithmetic import Value, divides, exact, least_multiple
 
@@ -47,21 +49,12 @@ class Number:
     excluded: frozenset[Value] = frozenset()
 
     def meet(self, other: Number) -> Number | None:
-        met = Number(
-            whole=self.whole or other.whole,
-            low=_tighter(self.low, other.low, 1),
-            high=_tighter(self.high, other.high, -1),
-            multiples=self.multiples | other.multiples,
-            no_multiples=self.no_multiples | other.no_multiples,
-            excluded=self.excluded | other.excluded,
-        )
-        values = common(self.values, other.values)
-        if values is None:
+        met = both(self, other)
+        if met.values is None:
             return met if met.count(1) else None
-        kept = tuple(value for value in values if met.has(exact(value)))
-        if not kept:
-            return None
-        return Number(whole=met.whole, values=kept)
+        free = replace(met, values=None)
+        kept = tuple(value for value in met.values if free.has(exact(value)))
+        return Number(whole=met.whole, values=kept) if kept else None
 
     @property
     def step(self) -> Fraction | None:
@@ -114,24 +107,48 @@ def _multiples(step: Fraction, low: Bound, high: Bound) -> range:
     return range(first, last + 1)
 
 
-def _tighter(one: Bound | None, two: Bound | None, sign: int) -> Bound | None:
+def _tighter(choose: Callable[..., Bound], one: Bound, two: Bound) -> Bound:
     """The bound that allows less."""
-    if one is None or two is None:
-        return one or two
     if one.value == two.value:
         return one if one.exclusive else two
-    if one.value * sign > two.value * sign:
-        return one
-    return two
+    return choose(one, two, key=lambda bound: bound.value)
 
 
-def common(
-    one: tuple[T, ...] | None, two: tuple[T, ...] | None
-) -> tuple[T, ...] | None:
-    """What both lists allow; None stands for everything."""
-    if one is None:
-        return two
-    if two is None:
-        return one
+def _common(one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The elements of both lists."""
     wanted = set(two)
     return tuple(value for value in one if value in wanted)
+
+
+def _joined(one: Any, two: Any) -> Any:
+    """The elements of two sets, or of two lists without repetitions."""
+    if not one or not two:
+        return one or two
+    if isinstance(one, frozenset):
+        return one | two
+    return tuple(dict.fromkeys(one + two))
+
+
+_MEET: dict[str, Callable[[Any, Any], Any]] = {
+    "low": partial(_tighter, max),
+    "high": partial(_tighter, min),
+    "shortest": max,
+    "longest": min,
+    "values": _common,
+    "unique": max,
+}
+"""How fields that do not list demands are combined."""
+
+
+def both(one: T, two: T) -> T:
+    """The demands of two constraints of one type."""
+    met = []
+    for name in one.__slots__:  # type: ignore[attr-defined]
+        ours = getattr(one, name)
+        theirs = getattr(two, name)
+        # Keywords demand one thing each: most fields are defaults.
+        if ours is None or theirs is None or ours == theirs:
+            met.append(theirs if ours is None else ours)
+        else:
+            met.append(_MEET.get(name, _joined)(ours, theirs))
+    return type(one)(*met)
