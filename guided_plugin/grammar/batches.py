@@ -226,8 +226,8 @@ def _failed(error: Exception) -> GuidedError:
     return RequestError(f"its backend failed: {error}")
 
 
-class UnboundedCalls:
-    """The threads and deadlines of one table. Used by one thread at a time."""
+class UnboundedCalls(DeadlineCalls):
+    """The threads and deadlines of one table."""
 
     def __init__(
         self,
@@ -238,24 +238,17 @@ class UnboundedCalls:
     ) -> None:
         """`seconds` of processor time, or `longest` by the clock, for a call of one
         request. `progress` is called while calls are waited for."""
-        self.seconds = seconds
-        self.longest = longest
-        self._calls: DeadlineCalls[Any] = DeadlineCalls(seconds, longest, progress)
+        super().__init__(seconds, longest, progress)
         self._quarantine = quarantine
 
-    def overdue(self) -> float:
-        """For how many seconds the longest of the abandoned calls has run; 0.0 if none
-        runs."""
-        return self._calls.overdue()
-
-    def run(
+    def run_for(
         self,
         requests: Sequence[RunningRequest],
         calls: Sequence[Callable[[], Any]],
         what: str,
     ) -> list[Any]:
         """What the call of each request returned, or a GuidedError."""
-        outcomes = self._calls.run(calls)
+        outcomes = self.run(calls)
         return [
             self._checked(*one, what) for one in zip(requests, outcomes, strict=True)
         ]
@@ -263,7 +256,7 @@ class UnboundedCalls:
     def replay(self, request: RunningRequest, act: Callable[[], None]) -> None:
         """Move a new request past its tokens. Raises what `act` raises, or a
         BudgetError."""
-        (outcome,) = self._calls.run([act], times=_REPLAY)
+        (outcome,) = self.run([act], times=_REPLAY)
         if isinstance(outcome, Overdue):
             raise self.late(request, "replay")
         if isinstance(outcome, Exception):
@@ -327,7 +320,7 @@ class UnboundedBatch:
         timed = [
             partial(_timed, *one) for one in zip(self.requests, calls, strict=True)
         ]
-        outcomes = self._calls.run(self.requests, timed, what)
+        outcomes = self._calls.run_for(self.requests, timed, what)
         locked = set[int]()
         # it goes on, and who shares what it has locked would wait with the GIL
         if self._calls.overdue():

@@ -22,11 +22,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Any
 
 import guided_plugin.ipc.spawn  # noqa: F401 - first: what a fork waits for here may start a process
-
-T = TypeVar("T")
 
 _LONGEST = 10.0
 """Seconds that the end waits at most."""
@@ -112,19 +110,17 @@ class Overdue(Exception):
     """A call was not done at its deadline. It goes on in an abandoned thread."""
 
 
-class _Work(Generic[T]):
+class _Work:
     """Calls that threads take one after the other, and what became of them."""
 
-    def __init__(self, calls: Sequence[Callable[[], T]]) -> None:
+    def __init__(self, calls: Sequence[Callable[[], Any]]) -> None:
         self.lock = threading.Lock()
         self.done = threading.Event()  # set with the last outcome
         self.left = list(enumerate(calls))[::-1]
-        self.outcomes: list[T | Exception] = [
-            RuntimeError("no thread is available")
-        ] * len(calls)
+        self.outcomes: list[Any] = [RuntimeError("no thread is available")] * len(calls)
         self._missing = len(calls)
 
-    def tell(self, index: int, outcome: T | Exception) -> None:
+    def tell(self, index: int, outcome: Any) -> None:
         """An outcome. To be called with the lock."""
         self.outcomes[index] = outcome
         self._missing -= 1
@@ -132,10 +128,10 @@ class _Work(Generic[T]):
             self.done.set()
 
 
-class _Caller(Generic[T]):
+class _Caller:
     """A thread that makes calls of some work until none is left, or it is abandoned."""
 
-    def __init__(self, work: _Work[T], seconds: float) -> None:
+    def __init__(self, work: _Work, seconds: float) -> None:
         self._work = work
         self._seconds = seconds
         self._call: tuple[int, float, float] | None = None
@@ -178,7 +174,7 @@ class _Caller(Generic[T]):
             begun = time.thread_time()
             self._call = index, time.monotonic(), begun
         try:
-            found: T | Exception = call()
+            found: Any = call()
         except BaseException as error:
             found = error if isinstance(error, Exception) else RuntimeError(repr(error))
         # no other thread ran to see it: it held the GIL
@@ -191,7 +187,7 @@ class _Caller(Generic[T]):
         return True
 
 
-class DeadlineCalls(Generic[T]):
+class DeadlineCalls:
     """Makes calls with a deadline, in threads of their own. Used by one thread at a
     time."""
 
@@ -207,17 +203,17 @@ class DeadlineCalls(Generic[T]):
         self.longest = longest
         """Time by the clock that it may take: its thread may get no processor."""
         self._progress = progress
-        self._abandoned: list[_Caller[T]] = []
+        self._abandoned: list[_Caller] = []
 
     def run(
-        self, calls: Sequence[Callable[[], T]], *, times: float = 1.0
-    ) -> list[T | Exception]:
+        self, calls: Sequence[Callable[[], Any]], *, times: float = 1.0
+    ) -> list[Any]:
         """Make the calls: one after the other, and a few at a time if they are many or
         take long. For each its result, what it raised, or Overdue if it took `times` as
         much processor time as a call may."""
         work = _Work(calls)
         at_once = len(calls) // _MANY
-        callers: list[_Caller[T]] = []
+        callers: list[_Caller] = []
         while not work.done.is_set():
             at_once = min(at_once + 1, _AT_ONCE)
             try:

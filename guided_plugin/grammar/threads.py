@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any
 
 _log = logging.getLogger(__name__)
 
@@ -31,10 +31,8 @@ _MOST_FAST_FILLS = 8192
 """The limit of the wait for a trial. It is four times as long after a bad trial, and
 after a delay."""
 
-T = TypeVar("T")
 
-
-class AdaptiveThreads(Generic[T]):
+class AdaptiveThreads:
     """Executors with 1, 2, 4, ... threads up to `most`, made when they are needed, and
     the one in use.
 
@@ -43,13 +41,13 @@ class AdaptiveThreads(Generic[T]):
     (small ones gain little from many), so that is tried.
     """
 
-    def __init__(self, make: Callable[[int], T], most: int) -> None:
+    def __init__(self, make: Callable[[int], Any], most: int) -> None:
         self._make = make
         self._sizes = [
             *(1 << i for i in range(most.bit_length()) if 1 << i < most),
             most,
         ]
-        self._executors: dict[int, T] = {}
+        self._executors: dict[int, Any] = {}
         self._allowed: float | None = None
         self._at = len(self._sizes) - 1
         self._fast = self._since = 0
@@ -61,7 +59,7 @@ class AdaptiveThreads(Generic[T]):
         self._accept_seconds = 0.0
 
     @property
-    def executor(self) -> T:
+    def executor(self) -> Any:
         """To be used for the next batch. The first one is made then: a process that
         forks has no threads."""
         size = self.threads

@@ -122,7 +122,7 @@ class LLGuidanceBackend:
         self._unenforced = config.unenforced_keywords
         self._jumps = config.jump_forward
         self._threads = config.thread_count()
-        self._executors: AdaptiveThreads[Any] = AdaptiveThreads(
+        self._executors: AdaptiveThreads = AdaptiveThreads(
             llguidance.LLExecutor, self._threads
         )
         self._lexers = LexerPool(self._threads)

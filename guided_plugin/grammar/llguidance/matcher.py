@@ -170,7 +170,7 @@ class LLGuidanceBatch:
 
     def __init__(
         self,
-        executors: AdaptiveThreads[Any],
+        executors: AdaptiveThreads,
         matchers: list[LLGuidanceMatcher],
         learnt: Learnt,
     ) -> None:
