@@ -37,8 +37,6 @@ class DistinctRules:
 class DistinctCheck:
     """Follows one output, and takes tokens out of its masks."""
 
-    __slots__ = ("_rules", "_tokens", "_track")
-
     def __init__(self, rules: DistinctRules, track: Track | None = None) -> None:
         self._rules = rules
         self._tokens = rules.spellings.tokens

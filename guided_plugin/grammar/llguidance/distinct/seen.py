@@ -16,8 +16,6 @@ from guided_plugin.grammar.llguidance.lark.emitter import PLAIN
 class Seen:
     """Items in their order, which may be cut off again from the end."""
 
-    __slots__ = ("_explored", "dead", "marks", "values")
-
     def __init__(self, marks: int = 0, values: Iterable[bytes] = ()) -> None:
         self.marks = marks
         """The marks where the next item begins: what it may be is the same wherever

@@ -96,8 +96,6 @@ class State:
 class Track:
     """Follows one output with a matcher over bytes, of a grammar with marks."""
 
-    __slots__ = ("_explores", "_fed", "_matcher", "_start", "_states", "state")
-
     def __init__(self, start: Callable[[], Any], *, explores: bool = True) -> None:
         """`start`: a matcher over `BYTES` at the beginning. `explores`: whether it
         finds out what items can still become; else it finds repeated items alone."""

@@ -194,11 +194,9 @@ class Emitter:
         return value
 
     def refusal(self, keyword: str, why: str) -> UnsupportedSpecError:
-        """An error about a keyword, with the place of its first use. What combines
-        schemas may ask for the same without it."""
+        """An error about a keyword, with the place of its first use; the root where
+        what combines schemas asks for the same without it."""
         where = self.algebra.document.place(keyword)
-        if where == "#":
-            where = "json_schema"
         return UnsupportedSpecError(f"{keyword} {why}", where=where, hint=SIMPLER)
 
     def led(self, terminal: Terminal, characters: str | None) -> Symbol:

@@ -54,11 +54,6 @@ _PUNCTUATION: Mapping[Whitespace, Mapping[str, str]] = {
 }
 """How JSON's punctuation is written, with the whitespace next to it."""
 
-_MARKED = {",": "/, ?/", ":": "/: ?/"}
-"""The same for `spaced` in a grammar with marks. They come behind a comma, before its
-space, and the check that reads them knows values without spaces; the matcher next to it
-holds these."""
-
 
 def written(
     grammar: Grammar,
@@ -138,8 +133,9 @@ def _reachable(
 
 def _punctuation(whitespace: Whitespace, most: int, marked: bool) -> Mapping[str, str]:
     """How JSON's punctuation is written."""
-    if marked and whitespace == "spaced":
-        return _MARKED
+    # Marks come behind a comma, before its space; the matcher next to the check that
+    # reads them holds spaces.
+    whitespace = "flexible" if marked else whitespace
     space = _BOUNDED_SPACE % most if most else _SPACE
     found = _PUNCTUATION[whitespace]
     return {mark: text.replace(_SPACE, space) for mark, text in found.items()}
