@@ -66,10 +66,11 @@ class Lexing:
         self._leaves: list[Leaf] = []
         self._loops: list[int] = []
         """The number of the innermost loop around each leaf; 0: none."""
-        self._follow: list[frozenset[int]] = []
-        """The leaves that may follow each leaf."""
+        self._behind: list[set[int]] = []
         self._numbers = itertools.count(1)
         self._start = self._add(node, loop=0).first
+        self._follow = list(map(frozenset, self._behind))
+        """The leaves that may follow each leaf."""
         self._begins = [_beginning(leaf, types_of) for leaf in self._leaves]
         """The bytes with which each leaf may begin."""
         self._goes_on = [_continuing(leaf, types_of) for leaf in self._leaves]
@@ -120,7 +121,7 @@ class Lexing:
             case Repeat(part, low):
                 span = self._add(part, next(self._numbers) if node.loop else loop)
                 if node.loop:
-                    if any(span.first & self._follow[place] for place in span.last):
+                    if any(span.first & self._behind[place] for place in span.last):
                         raise _misread(_SEVERAL_WAYS)
                     self._lead(span.last, span.first)
                 return span._replace(empty=span.empty or low == 0)
@@ -128,13 +129,13 @@ class Lexing:
                 place = frozenset({len(self._leaves)})
                 self._leaves.append(node)
                 self._loops.append(loop)
-                self._follow.append(frozenset())
+                self._behind.append(set())
                 return _Span(place, place, empty=False)
 
     def _lead(self, places: frozenset[int], first: frozenset[int]) -> None:
         """Some leaves may be followed by others."""
         for place in places:
-            self._follow[place] |= first
+            self._behind[place] |= first
 
     def _end_together(self, one: int, other: int) -> bool:
         """Tell whether two leaves that may come at one place may end at the same place.
