@@ -89,7 +89,7 @@ def test_order_of_properties_is_kept_and_choices_are_made_unique():
     [
         *TABLES["wrong"],
         ("json_schema", [type("Own", (), {})], {}, "no JSON Schema of it"),
-        ("json_schema", [b"\xff"], {}, "UTF-8"),
+        ("json_schema", [b"\xff"], {}, "utf-8"),
         ("regex", ["a"], {"start_after": iter(str, "")}, "start_after"),
         ("regex", ["a"], {"start_after": list(map(str, range(129)))}, "start_after"),
         ("regex", ["a"], {"start_after": ["a" * 9_000, [1] * 9_000]}, "start_after"),

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Awaitable, Sequence
 from contextvars import ContextVar
 from functools import partial
+from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any
 
@@ -290,7 +291,8 @@ def process_outputs(original: Any) -> Any:
             if not passed_on and queue is not None:
                 what = f"guided request failed: {printable(reason)}"
                 by_client = _BY_OPTIONS in reason
-                queue.put(GracefulHTTPError(what, 400 if by_client else 500))
+                status = HTTPStatus(400 if by_client else 500)
+                queue.put(GracefulHTTPError(what, status))
         return result
 
     return replaced

@@ -51,7 +51,7 @@ def test_two_ranks(mode, victim, expected):
     llm = engine(mode)
     ranks = llm.collective_rpc(facts)
     assert [rank["serves"] for rank in ranks] == [True, False]
-    assert llm.collective_rpc("guided_health") == ["", ""]
+    assert llm.collective_rpc("guided_health") == [("", 0.0)] * 2
     llm.collective_rpc(record)
 
     outputs = llm.generate(*requests(), use_tqdm=False)

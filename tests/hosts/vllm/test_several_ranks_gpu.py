@@ -130,7 +130,7 @@ def test_ranks(monkeypatch, model_runner, options, victim):
     monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     llm = engine(**options)
     ranks = options.get("tensor", 1) * options.get("pipeline", 1)
-    assert llm.collective_rpc("guided_health") == [""] * ranks
+    assert llm.collective_rpc("guided_health") == [("", 0.0)] * ranks
     found = llm.collective_rpc(record)
     tensor = options.get("tensor", 1)
     kinds = ["WorkerRuntime", "FollowerRuntime"][:tensor]
