@@ -10,6 +10,7 @@ pipeline.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
-from guided_plugin.errors import ConfigError, GuidedError
+from guided_plugin.errors import ConfigError, GuidedError, shown
 from guided_plugin.hosts.batch import Batch
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
@@ -106,10 +107,12 @@ class DecodeLoop:
         if not temperature >= 0.0:
             what = f"must be at least 0, not {temperature}"
             raise ConfigError(what, where="temperature")
+        width = self._model.get_input_embeddings().weight.shape[0]
         outputs: dict[int, Output] = {}
         requests: dict[int, str | None] = {}
-        for row, spec in enumerate(specs):
+        for row, (prompt, spec) in enumerate(zip(prompts, specs, strict=True)):
             try:
+                _check_prompt(prompt, f"prompt {row}", width)
                 requests[row] = self._begin(OutputSpec.parse(spec), max_new_tokens)
             except GuidedError as error:
                 outputs[row] = Output((), False, error)
@@ -185,3 +188,18 @@ class DecodeLoop:
         default = self.pipeline.compiler.vocabulary.stop_token_ids
         stops = [(info and info.spec.stop_token_ids) or default for info in infos]
         return [info.slot if info else UNGUIDED for info in infos], stops
+
+
+def _check_prompt(prompt: Any, where: str, width: int) -> None:
+    """Raise unless a prompt has tokens of a model that has so many."""
+    try:
+        tokens = list(map(operator.index, prompt))
+    except TypeError:
+        hint = "prompts first, then specs: run([tokenizer.encode(text)], [spec])"
+        what = f"must be token ids, not {shown(prompt)}"
+        raise ConfigError(what, where=where, hint=hint) from None
+    if not tokens:
+        raise ConfigError("is empty", where=where, hint="give at least one token")
+    if not 0 <= min(tokens) <= max(tokens) < width:
+        what = f"has token {max(tokens, key=abs)}, and the model has {width}"
+        raise ConfigError(what, where=where, hint="use the model's own tokenizer")

@@ -183,18 +183,34 @@ def test_an_error_of_one_row_leaves_the_others_alone(parts, make_loop):
     specs = [
         SPECS[0],
         gp.OutputSpec.regex("a(?=b)"),
+        None,
         gp.OutputSpec.choice(["yes", "no"]),
     ]
-    outputs = loop.run([prompt] * 3, specs)
+    outputs = loop.run([prompt, prompt, [], prompt], specs)
     assert isinstance(outputs[1].error, GrammarError)
-    assert outputs[0].error is outputs[2].error is None
-    assert tokenizer.decode(outputs[2].tokens) in ("yes", "no")
-    assert outputs[1].tokens == ()
+    assert isinstance(outputs[2].error, ConfigError)
+    assert outputs[0].error is outputs[3].error is None
+    assert tokenizer.decode(outputs[3].tokens) in ("yes", "no")
+    assert outputs[1].tokens == outputs[2].tokens == ()
 
 
-def test_specs_and_prompts_that_do_not_match_are_refused(parts, make_loop):
+@pytest.mark.parametrize(
+    ("prompt", "error"),
+    [
+        ("The order", "prompt 0: must be token ids, not 'The order' (prompts first"),
+        (["a"], "prompt 0: must be token ids, not ['a'] (prompts first"),
+        (gp.OutputSpec.choice(["yes"]), "prompt 0: must be token ids, not OutputSpec("),
+        ([-1], "prompt 0: has token -1, and the model has 1344"),
+        ([1344, 5], "prompt 0: has token 1344, and the model has 1344 (use"),
+        ([], "prompt 0: is empty"),
+    ],
+)
+def test_a_prompt_that_is_none_is_an_error_of_its_row(parts, make_loop, prompt, error):
     _, model, compiler = parts
     loop = make_loop(model, compiler)
+    wrong, fine = loop.run([prompt, [1]], [None, None], max_new_tokens=1)
+    assert error in str(wrong.error)
+    assert (wrong.tokens, fine.error, len(fine.tokens)) == ((), None, 1)
     with pytest.raises(ConfigError, match="specs: 1 specs for 2 prompts"):
         loop.run([[1], [2]], [None])
     for temperature in (-1.0, float("nan")):
