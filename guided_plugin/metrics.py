@@ -1,7 +1,6 @@
 """Numbers about a running pipeline, as plain values.
 
-Depends on nothing: a pipeline makes these values, others read
-them.
+Depends on nothing: a pipeline makes these values, others read them.
 """
 
 from __future__ import annotations
@@ -157,12 +156,7 @@ class PipelineMetrics:
     """All times since the start by name: those of the host's thread."""
 
 
-COUNTERS = {
-    "steps",
-    "rows",
-    "added",
-    "failed",
-    "restarts",
+WORKER_COUNTERS = (
     "offered",
     "taken",
     "forwards",
@@ -173,18 +167,16 @@ COUNTERS = {
     "led_outputs",
     "led_tokens",
     "unprotected_outputs",
-}
+)
+"""Figures of `WorkerMetrics` that only grow, where its grammars work."""
+
+COUNTERS = {"steps", "rows", "added", "failed", "restarts", *WORKER_COUNTERS}
 """Figures that only grow."""
 
-TIMES = {
-    "main_thread",
-    "host_thread",
-    "plan_to_mask",
-    "exposed_wait",
-    "accept",
-    "fill",
-    "answer",
-}
+WORKER_TIMES = ("plan_to_mask", "accept", "fill", "answer")
+"""Times of `WorkerMetrics` that are taken there."""
+
+TIMES = {"main_thread", "host_thread", "exposed_wait", *WORKER_TIMES}
 """Times that are counted by bucket. A median of each is a figure of the same name."""
 _NO_COUNTS: Counts = (0,) * (len(BUCKETS) + 2)
 

@@ -27,6 +27,12 @@ MaskArray = NDArray[np.int32]
 """[rows, ceil(vocabulary / 32)] on the host: bit i of word w allows token 32 * w +
 i."""
 
+
+def token_bit(token: int) -> np.int32:
+    """The bit of a token in its word of a mask."""
+    return np.uint32(1 << (token % 32)).astype(np.int32)
+
+
 BackendFactory = Callable[["Vocabulary", "GuidedConfig"], "Backend"]
 
 

@@ -8,7 +8,6 @@ exhaust the stack.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 from guided_plugin.errors import SpecError, did_you_mean, near_miss, shown
@@ -82,10 +81,11 @@ def _check_reference(root: Any, named: Any, reference: str, path: Path) -> None:
     """`named`: the innermost schema with an `$id` around it, from which the standard
     reads its pointer."""
     target, _ = resolved(root, reference, path)
-    with suppress(SpecError):
-        if resolved(named, reference, path)[0] is not target:
-            named = None
-    if named is None:
+    try:
+        from_named, _ = resolved(named, reference, path)
+    except SpecError:
+        return
+    if from_named is not target:
         raise SpecError(
             f"{shown(reference)} points elsewhere from the `$id` around it than from the root",
             where=pointer(path),

@@ -8,7 +8,7 @@ tensors.
     tokens    [TOKEN_DEPTH]  [max_slots] int64                            device -> worker
               with drafts: a mask and a token for each position, the drafts themselves; see `Shape.drafts`
     figures   [FIGURES]      what is counted                              worker -> engine
-    times     [TIMED]        what steps took                              worker -> engine
+    times     [WORKER_TIMES] what steps took                              worker -> engine
     closures  [max_slots]    which request of the slot failed, and why    worker -> engine
     slow      [max_slots]    what the masks of a slow request cost        worker -> engine
 
@@ -46,8 +46,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guided_plugin.errors import PipelineError
-from guided_plugin.grammar.base import MaskArray
-from guided_plugin.metrics import Times
+from guided_plugin.grammar.base import MaskArray, token_bit
+from guided_plugin.metrics import WORKER_COUNTERS, WORKER_TIMES, Times
 from guided_plugin.worker.words import Counter, PlanField, RankWord
 
 PLAN_DEPTH = 4
@@ -58,23 +58,8 @@ TOKEN_DEPTH = 1024
 """Deep enough to be the source of the journals: the engine reads a hundred steps at a
 time, and the tokens that a dead worker did not report are still here."""
 
-FIGURES = (
-    "offered",
-    "taken",
-    "forwards",
-    "offered_earlier",
-    "taken_earlier",
-    "offered_layout",
-    "taken_layout",
-    "led_outputs",
-    "led_tokens",
-    "unprotected_outputs",
-    "learnt_bytes",
-)
+FIGURES = (*WORKER_COUNTERS, "learnt_bytes")
 """Of `WorkerMetrics`, what a worker counts."""
-
-TIMED = ("plan_to_mask", "accept", "fill", "answer")
-"""Of `WorkerMetrics`, what a worker takes the time of."""
 
 _PAGE = 4096
 _LINE = 128  # two lines of 64: neighbours are prefetched in pairs
@@ -139,7 +124,7 @@ class Shape:
             4 * PLAN_DEPTH * self.max_slots * self.positions * self.words,
             8 * TOKEN_DEPTH * self.max_slots * self.values,
             8 * len(FIGURES),
-            8 * len(TIMED) * Times.LENGTH,
+            8 * len(WORKER_TIMES) * Times.LENGTH,
             _CLOSURE.itemsize * self.max_slots,
             4 * self.max_slots,
         )
@@ -183,9 +168,9 @@ class Region:
         figures = np.dtype([(name, "<i8") for name in FIGURES])
         self.figures = np.frombuffer(self._map, figures, 1, at.figures)[0]
         """Figures of the worker, by name."""
-        times = self._array(np.float64, at.times, len(TIMED), Times.LENGTH)
+        times = self._array(np.float64, at.times, len(WORKER_TIMES), Times.LENGTH)
         each: list[Any] = [row.data for row in times]
-        self.times = dict(zip(TIMED, map(Times, each), strict=True))
+        self.times = dict(zip(WORKER_TIMES, map(Times, each), strict=True))
         """Times of its steps, by name."""
         self.closures = np.frombuffer(self._map, _CLOSURE, shape.max_slots, at.closures)
         self.slow = self._array(np.float32, at.slow, shape.max_slots)
@@ -267,12 +252,12 @@ class Region:
     ) -> None:
         """Fail a row of a step's `count` closed: masks that allow nothing but stop
         tokens."""
-        words = self.masks[
+        masks = self.masks[
             step % PLAN_DEPTH, row : count * self.shape.positions : count
-        ].view(np.uint32)
-        words[:] = 0
+        ]
+        masks[:] = 0
         for token in stop_token_ids:
-            words[:, token // 32] |= np.uint32(1 << (token % 32))
+            masks[:, token // 32] |= token_bit(token)
 
     def slow_requests(self, requests: Mapping[int, Any]) -> dict[str, float]:
         """Of these, by slot, those whose masks take too long for a step: seconds of the

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from guided_plugin.grammar.base import MaskArray
+from guided_plugin.grammar.base import MaskArray, token_bit
 from guided_plugin.grammar.llguidance.endings import TOLD_BEHIND, Endings, Moves
 from guided_plugin.grammar.llguidance.lark.expected import Place
 from guided_plugin.grammar.llguidance.matcher import LLGuidanceMatcher
@@ -168,9 +168,8 @@ class Closing:
         # where it begins with such a token, one less of them is needed
         self.stays = bool(spared) and not any(_allows(plain[spared], t) for t in first)
         row &= plain[spared]
-        words = row.view("uint32")
         for token in kept or first:
-            words[token >> 5] |= 1 << (token & 31)
+            row[token // 32] |= token_bit(token)
 
     def _spared(
         self, matcher: LLGuidanceMatcher, ending: Spelled, most: int, moves: Moves

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from guided_plugin.grammar.base import MaskArray
+from guided_plugin.grammar.base import MaskArray, token_bit
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck
 from guided_plugin.grammar.llguidance.learnt import Learnt
 from guided_plugin.grammar.llguidance.lexers import Share
@@ -159,10 +159,10 @@ class LLGuidanceMatcher:
         """Allow this request's own stop tokens where the usual ones are allowed, and
         not those."""
         for token in (*self.usual_stops, *self.stop_token_ids):
-            row[token // 32] &= ~_bit(token)
+            row[token // 32] &= ~token_bit(token)
         if self.handle.is_accepting():
             for token in self.stop_token_ids:
-                row[token // 32] |= _bit(token)
+                row[token // 32] |= token_bit(token)
 
 
 class LLGuidanceBatch:
@@ -233,8 +233,3 @@ class LLGuidanceBatch:
             pairs, mask.ctypes.data, mask.strides[0], mask.shape[0]
         )
         self._executors.took(time.perf_counter() - start)
-
-
-def _bit(token: int) -> np.int32:
-    """A token's bit in its mask word."""
-    return np.uint32(1 << (token % 32)).astype(np.int32)

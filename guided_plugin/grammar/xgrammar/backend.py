@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import (
@@ -30,6 +29,7 @@ from guided_plugin.grammar.base import (
     MaskArray,
     Matcher,
     Prepared,
+    token_bit,
 )
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.grammar.xgrammar.ebnf import client_ebnf, exact_ebnf
@@ -166,8 +166,8 @@ class XGrammarBackend:
             override_stop_tokens=list(stop_token_ids),
         )
         texts = self._vocabulary.text_tokens
-        with_text = [token for token in stop_token_ids if texts[token]]
-        return XGrammarMatcher(handle, np.array(with_text, np.int64))
+        with_text = tuple(token for token in stop_token_ids if texts[token])
+        return XGrammarMatcher(handle, with_text)
 
     def batch(self, matchers: Sequence[Matcher]) -> XGrammarBatch:
         return XGrammarBatch([cast("XGrammarMatcher", one) for one in matchers])
@@ -178,7 +178,7 @@ class XGrammarMatcher:
     """A `Matcher` around one of xgrammar's."""
 
     handle: Any
-    stops_with_text: NDArray[np.int64]
+    stops_with_text: tuple[int, ...]
     """Stop tokens whose text the grammar may have. From 0.2.9 on xgrammar takes one
     whose text completes the output. Hosts leave out the text of stop tokens, so the
     output must be complete before."""
@@ -200,9 +200,9 @@ class XGrammarMatcher:
 
     def fill(self, mask: MaskArray, row: int) -> None:
         self.handle.fill_next_token_bitmask(mask, row)
-        if self.stops_with_text.size and not self.complete:
+        if self.stops_with_text and not self.complete:
             for token in self.stops_with_text:
-                mask[row, token >> 5] &= ~np.left_shift(np.int32(1), token & 31)
+                mask[row, token // 32] &= ~token_bit(token)
 
 
 @dataclass(slots=True, eq=False)

@@ -39,8 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class CudaTokens(HostTokens):
-    """On CUDA. Row numbers change rarely; each change takes a fresh
-    entry."""
+    """On CUDA. Row numbers change rarely; each change takes a fresh entry."""
 
     def __init__(self, mapped: DeviceRegion) -> None:
         region = mapped.region
