@@ -5,12 +5,9 @@ import random
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import torch
 from compilers import allowed, start
 from torch.overrides import TorchFunctionMode
-
-pytest.importorskip("vllm")
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 from vllm_support import END, VOCABULARY, WIDTH, runner_params, v2_context, v2_states
 
@@ -66,17 +63,6 @@ class NothingWaits(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def random_logits(game, rows):
-    """What a model without any plan writes."""
-    logits = torch.randn(
-        rows,
-        WIDTH,
-        generator=game.generator,
-    )
-    logits[:, END] -= game.kind.reluctance
-    return logits
-
-
 class Request:
     """One request of either game."""
 
@@ -106,22 +92,51 @@ class Request:
             assert_allowed(self.spec, self.tokens)
 
 
-class V1Game:
-    """The batches that a V1 runner sees. It takes out what is not in a batch, preempted
-    for one, and puts it back for its next step."""
+class Game:
+    """What both have."""
 
     kind = Request
 
-    def __init__(self, guide, seed, *, placeholders=False):
+    def __init__(self, guide, seed):
         self.guide = guide
         self.rng = random.Random(seed)
-        self.placeholders = placeholders
         self.generator = torch.Generator().manual_seed(seed)
-        self.running = []
         self.preempted = []
         self.done = []
-        self.rows = []
         self.count = 0
+
+    def request(self):
+        """A new one."""
+        self.count += 1
+        return self.kind(self.count, self.rng)
+
+    def random_logits(self, rows):
+        """What a model without any plan writes."""
+        logits = torch.randn(
+            rows,
+            WIDTH,
+            generator=self.generator,
+        )
+        logits[:, END] -= self.kind.reluctance
+        return logits
+
+    def finish(self):
+        for request in [*self.there(), *self.preempted, *self.done]:
+            request.check()
+
+
+class V1Game(Game):
+    """The batches that a V1 runner sees. It takes out what is not in a batch, preempted
+    for one, and puts it back for its next step."""
+
+    def __init__(self, guide, seed, *, placeholders=False):
+        super().__init__(guide, seed)
+        self.placeholders = placeholders
+        self.running = []
+        self.rows = []
+
+    def there(self):
+        return self.running
 
     def step(self):
         rng = self.rng
@@ -145,8 +160,7 @@ class V1Game:
                 del request.listed[-1]
             self.running.append(request)
         elif room and rng.random() < 0.7:
-            self.count += 1
-            self.running.append(self.kind(self.count, rng))
+            self.running.append(self.request())
         # as `Worker.execute_model` shows it
         self.guide.runner.engine.left = {
             request.name for request in before if request not in self.running
@@ -196,7 +210,7 @@ class V1Game:
         self.guide.update_state(self.changed(batch))
         if not self.rows or rng.random() < 0.03:
             return  # nothing was scheduled after all
-        logits = random_logits(self, len(self.rows))
+        logits = self.random_logits(len(self.rows))
         before = logits.clone()
         if rng.random() < 0.3:  # a request asks for logprobs
             self.guide.runner.mask_raw(logits)
@@ -220,20 +234,12 @@ class V1Game:
                 request.tokens.append(token)
                 request.listed.append(-1 if self.placeholders else token)
 
-    def finish(self):
-        for request in [*self.running, *self.preempted, *self.done]:
-            request.check()
 
-
-class V2Game:
+class V2Game(Game):
     """The tables of a V2 runner: requests at indices that are used again, batches in
     any order."""
 
-    kind = Request
-
     def __init__(self, vllm_config, seed):
-        self.rng = random.Random(seed)
-        self.generator = torch.Generator().manual_seed(seed)
         self.total = torch.zeros(8, dtype=torch.int32)
         self.tokens = torch.zeros(
             8,
@@ -247,22 +253,20 @@ class V2Game:
             self.prefill_len,
             self.total,
         )
-        self.guide = GuidedLogitsProcessor(vllm_config, states)
-        speculates = getattr(
-            vllm_config,
-            "speculative_config",
-            None,
-        )
-        self.told = seed % 2 == 0 and speculates is None
+        super().__init__(GuidedLogitsProcessor(vllm_config, states), seed)
+        self.told = seed % 2 == 0 and vllm_config.speculative_config is None
         """Whether the engine knows who is in a step before it is planned."""
         self.turn = 0
         self.turns = vllm_config.parallel_config.pipeline_parallel_size
         self.turn_of = {}
         """Whose turn each request is, by index: as many batches as a pipeline has
         stages."""
-        self.running, self.waiting, self.done, self.free = {}, [], [], list(range(8))
-        self.count = 0
+        self.running = {}
+        self.free = list(range(8))
         self.processed = {}
+
+    def there(self):
+        return self.running.values()
 
     def enter(self, request):
         index = self.free.pop()
@@ -284,17 +288,16 @@ class V2Game:
                 del self.running[index]
                 self.free.append(index)
                 (
-                    self.done if request.over or rng.random() < 0.3 else self.waiting
+                    self.done if request.over or rng.random() < 0.3 else self.preempted
                 ).append(request)
-        there = {*self.running.values()}
+        there = {*self.there()}
         for _ in range(rng.choice([0, 0, 1, 2])):
             if not self.free:
                 break
-            if self.waiting and rng.random() < 0.5:
-                self.enter(self.waiting.pop(0))
+            if self.preempted and rng.random() < 0.5:
+                self.enter(self.preempted.pop(0))
             else:
-                self.count += 1
-                self.enter(self.kind(self.count, rng))
+                self.enter(self.request())
         entered = {at for at, one in self.running.items() if one not in there}
         turn = self.turn % self.turns
         self.turn += 1
@@ -318,7 +321,7 @@ class V2Game:
 
     def decode(self, batch):
         rng = self.rng
-        logits = random_logits(self, len(batch))
+        logits = self.random_logits(len(batch))
         before = logits.clone()
         logits = self.apply(logits, v2_context(batch))
         sampled = logits.argmax(-1).tolist()
@@ -347,10 +350,6 @@ class V2Game:
         masked = self.guide.apply(logits.clone(), context)
         assert torch.equal(masked, logits)
         return masked
-
-    def finish(self):
-        for request in [*self.running.values(), *self.waiting, *self.done]:
-            request.check()
 
 
 DRAFTS = 3
@@ -428,7 +427,7 @@ class V2DraftGame(V2Game):
 
     def logits(self, rows):
         """Of an index and a position each."""
-        return random_logits(self, len(rows))
+        return self.random_logits(len(rows))
 
     def takes(self, draft, logits):
         """Whether a draft is taken."""

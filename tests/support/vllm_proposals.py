@@ -92,7 +92,7 @@ class V2ProposeGame(V2DraftGame):
         return draft == int(logits.argmax())
 
     def finish(self):
-        for request in [*self.running.values(), *self.waiting, *self.done]:
+        for request in [*self.there(), *self.preempted, *self.done]:
             assert request.tokens == likeliest(request)[: len(request.tokens)]
 
 

@@ -28,6 +28,11 @@ ABC = gp.OutputSpec.choice(["abcdef"], backend="llguidance")
 XYZ = gp.OutputSpec.choice(["xyzxyz"], backend="llguidance")
 
 
+def numbers(text):
+    """A token for each character; `.` is the stop token."""
+    return [END if one == "." else ord(one) for one in text]
+
+
 class Engine:
     """A client, the device's part of its steps, and a worker in a thread."""
 
@@ -102,30 +107,39 @@ class Engine:
         self.plans[step] = slots
         return step
 
-    def first_step(self):
-        """A request in slot 0, sampled once; its token has yet to land."""
-        self.client.add(0, "one", ABC, ())
-        step = self.plan(0)
-        self.until(lambda: self.filled(step))
+    def add(self, slot=0, /, tokens="", **specs):
+        """Requests by their names, in slots from this one on."""
+        for at, (name, spec) in enumerate(specs.items(), slot):
+            self.client.add(at, name, spec, numbers(tokens))
+
+    def first_step(self, **specs):
+        """A step of these requests that is scheduled; its tokens have yet to land."""
+        self.add(**specs)
+        step = self.plan(*range(len(specs)))
+        self.shown(step)
         self.schedule(step)
         return step
 
     def filled(self, step):
         return self.client.steps.filled >= step
 
-    def allowed(self, step, row):
+    def shown(self, step):
+        """The tokens that each row of a step allows, with `|` between rows."""
         self.until(lambda: self.filled(step))
-        return set(tokens_of(self.region.masks[step % PLAN_DEPTH])[row])
+        rows = tokens_of(self.region.masks[step % PLAN_DEPTH])
+        texts = [
+            "".join("." if token == END else chr(token) for token in row)
+            for row in rows
+        ]
+        return "|".join(texts[: len(self.plans[step])])
 
     def schedule(self, step):
         self.client.steps.scheduled(step)
 
-    def land(self, step, *tokens):
-        self.region.tokens[step % TOKEN_DEPTH, : len(tokens)] = tokens
+    def land(self, step, text):
+        """A token for each row."""
+        self.region.tokens[step % TOKEN_DEPTH, : len(text)] = numbers(text)
         self.region.store(Counter.SAMPLED, step)
-
-    def accepted(self, step):
-        return self.region.load(Counter.ACCEPTED) == step & 0xFFFFFFFF
 
     def request(self, slot):
         """`client.request` waits for a supervisor's thread; there is none."""

@@ -61,14 +61,10 @@ class Run:
         logits[:, ord("@")] -= 2.0
         before = logits[-1].clone()
         start = time.monotonic()
-        self.pipe.plan([*(self.slots[name] for name in names), gp.UNGUIDED])
-        self.pipe.fill_mask()
-        self.pipe.apply_mask(logits)
+        slots = [*map(self.slots.get, names), gp.UNGUIDED]
+        tokens = one_step(self.pipe, slots, logits)
         self.slowest = max(self.slowest, time.monotonic() - start)
         assert torch.equal(logits[-1], before)
-        tokens = logits.argmax(-1)
-        self.pipe.schedule_update(tokens)
-        self.pipe.finish_update()
         for name, token in zip(names, tokens.tolist(), strict=False):
             self.out[name].append(token)
 

@@ -32,6 +32,11 @@ def make_engine():
 
 
 @pytest.fixture
+def engine(make_engine):
+    return make_engine()
+
+
+@pytest.fixture
 def go_on(monkeypatch):
     """Until this is set, specs that say they are slow don't get compiled."""
     compile = gp.GrammarCompiler.compile

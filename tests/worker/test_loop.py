@@ -4,11 +4,9 @@ by the test.
 Here tokens land when the test says so: what a CPU host never does, and a GPU always.
 """
 
-from collections import deque
-
 import pytest
 import worker_engine
-from worker_engine import ABC, END, XYZ
+from worker_engine import ABC, XYZ
 from worker_runs import until
 
 import guided_plugin as gp
@@ -20,76 +18,64 @@ from guided_plugin.worker.messages import Ends, Hello
 from guided_plugin.worker.words import Counter
 
 
-def test_messages_take_effect_between_the_plans_they_were_sent_between(make_engine):
-    engine = make_engine()
-    engine.client.add(0, "old", ABC, ())
-    first = engine.plan(0)
-    engine.schedule(first)
+def test_messages_take_effect_between_the_plans_they_were_sent_between(engine):
+    first = engine.first_step(old=ABC)
     second = engine.plan(0)
     # Sent after the second plan, which waits for tokens: its row is still the old
     # request's.
     engine.client.remove(0)
-    engine.client.add(0, "new", XYZ, ())
+    engine.add(new=XYZ)
     engine.schedule(second)
     third = engine.plan(0)
-    engine.until(lambda: engine.filled(first))
     engine.never(lambda: engine.filled(second))
-    engine.land(first, ord("a"))
-    assert engine.allowed(second, 0) == {ord("b")}
+    engine.land(first, "a")
+    assert engine.shown(second) == "b"
     engine.never(lambda: engine.filled(third))
-    engine.land(second, ord("b"))
+    engine.land(second, "b")
     # The old request's token did not reach the new one.
-    assert engine.allowed(third, 0) == {ord("x")}
-    assert engine.request(0).counted() == ()
-    assert engine.request(0).error is None
+    assert engine.shown(third) == "x"
+    request = engine.request(0)
+    assert (request.counted(), request.error) == ((), None)
     engine.schedule(third)
-    engine.land(third, ord("x"))
-    engine.until(lambda: engine.accepted(third))  # without waiting for the next plan
+    engine.land(third, "x")
+    accepted = Counter.ACCEPTED  # without waiting for the next plan
+    engine.until(lambda: engine.region.load(accepted) == third)
+
+
+def closed_by(engine):
+    """The closures that are known now, by request: the step and the reason."""
+    closures = engine.client.requests.take_closed()
+    return {one.request_id: (one.step, one.reason) for one in closures}
 
 
 def unheard(engine, step):
     """The closures, as soon as the masks of a step are there; no message was
     received."""
     until(lambda: engine.filled(step), 60.0)
-    return engine.client.requests.take_closed()
+    return closed_by(engine)
 
 
-def test_a_broken_token_fails_its_request_alone_and_is_known_with_its_masks(
-    make_engine,
-):
-    engine = make_engine()
-    engine.client.add(0, "bad", ABC, ())
-    engine.client.add(1, "good", XYZ, ())
-    step = engine.plan(0, 1)
-    engine.until(lambda: engine.filled(step))
-    assert engine.client.requests.take_closed() == []
-    engine.schedule(step)
-    engine.land(step, ord("q"), ord("x"))
+def test_a_broken_token_fails_its_request_alone_and_is_known_with_its_masks(engine):
+    step = engine.first_step(bad=ABC, good=XYZ)
+    requests = engine.client.requests
+    assert closed_by(engine) == {}
+    engine.land(step, "qx")
     step = engine.plan(1, 0)
-    (closure,) = unheard(engine, step)
-    assert closure[:2] == ("bad", step)
-    assert "breaks the grammar" in closure.reason
-    assert engine.client.requests.failures == deque()  # the message has not been read
-    assert engine.allowed(step, 0) == {ord("y")}
-    assert engine.allowed(step, 1) == {END}
-    engine.until(lambda: engine.client.requests.failures)
-    assert engine.client.requests.take_closed() == []  # it is told once
-    assert engine.request(0).state.phase is Phase.FAILED
-    assert engine.request(0).counted() == ()
-    assert [slot for slot, _ in engine.client.requests.take_failures()] == [0]
-    assert engine.request(1).state.phase is Phase.ACTIVE
+    ((name, (closed, reason)),) = unheard(engine, step).items()
+    assert (name, closed, *requests.failures) == ("bad", step)  # no message was read
+    assert "breaks the grammar" in reason
+    assert engine.shown(step) == "y|."
+    engine.until(lambda: requests.failures)
+    assert closed_by(engine) == {}  # it is told once
+    states = [engine.request(slot) for slot in (0, 1)]
+    assert [one.state.phase for one in states] == [Phase.FAILED, Phase.ACTIVE]
+    assert states[0].counted() == ()
+    assert [slot for slot, _ in requests.take_failures()] == [0]
 
 
-def test_a_failure_is_known_though_its_request_has_left_or_its_worker_has_ended(
-    make_engine,
-):
-    engine = make_engine()
-    for slot, name in enumerate(("left", "stays", "next")):
-        engine.client.add(slot, name, ABC, ())
-    step = engine.plan(0, 1, 2)
-    engine.until(lambda: engine.filled(step))
-    engine.schedule(step)
-    engine.land(step, ord("q"), ord("q"), ord("a"))
+def test_a_failure_is_known_though_its_request_has_left_or_its_worker_has_ended(engine):
+    step = engine.first_step(left=ABC, stays=ABC, next=ABC)
+    engine.land(step, "qqa")
     step = engine.plan(0, 1, 2)
     until(lambda: engine.filled(step), 60.0)
     engine.client.remove(0)
@@ -97,23 +83,20 @@ def test_a_failure_is_known_though_its_request_has_left_or_its_worker_has_ended(
     engine.session.blame(2, "ended")
     engine.session.blame(2, "ended")
     engine.begin()
-    closed = {
-        closure.request_id: closure.step
-        for closure in engine.client.requests.take_closed()
-    }
+    closed = {name: at for name, (at, _) in closed_by(engine).items()}
     assert closed == {"left": step, "stays": step, "next": step + 1}
     assert "breaks the grammar" in str(engine.client.requests[1].error)
-    assert engine.allowed(engine.plan(1), 0) == {END}
+    assert engine.shown(engine.plan(1)) == "."
 
 
 @pytest.mark.parametrize("isolate", [False, True])
 def test_the_next_worker_goes_on_in_the_middle_of_everything(make_engine, isolate):
     engine = make_engine(first_step=2**32 - 2)
-    engine.client.add(0, "one", ABC, ())
-    engine.client.add(1, "two", XYZ, [ord("x")])
-    engine.client.add(2, "gone", ABC, ())
+    engine.add(1, two=XYZ, tokens="x")
+    engine.add(2, gone=ABC)
+    engine.add(one=ABC)
     first = engine.plan(0, 1, 2)
-    engine.until(lambda: engine.filled(first))
+    assert engine.shown(first) == "a|y|a"
     engine.schedule(first)
     second = engine.plan(1, 2, 0)
     engine.schedule(second)
@@ -122,32 +105,24 @@ def test_the_next_worker_goes_on_in_the_middle_of_everything(make_engine, isolat
     # While there is no worker: one more leaves, another takes its slot, and the tokens
     # land.
     engine.client.remove(2)
-    engine.client.add(2, "new", XYZ, ())
-    engine.land(first, ord("a"), ord("y"), ord("a"))
+    engine.add(2, new=XYZ)
+    engine.land(first, "aya")
     third = engine.plan(2, 0)
     engine.begin(isolate=isolate)
-    assert engine.allowed(second, 0) == {ord("z")}
-    assert engine.allowed(second, 1) == {END}  # nobody's row any more
-    assert engine.allowed(second, 2) == {ord("b")}
-    engine.land(second, ord("z"), END, ord("b"))
-    assert engine.allowed(third, 0) == {ord("x")}
-    assert engine.allowed(third, 1) == {ord("c")}
-    assert bytes(engine.request(0).counted()) == b"ab"
-    assert bytes(engine.request(1).counted()) == b"xyz"
-    assert engine.request(2).counted() == ()
-    assert {request.error for request in map(engine.request, range(3))} == {None}
+    assert engine.shown(second) == "z|.|b"  # nobody's row any more
+    engine.land(second, "z.b")
+    assert engine.shown(third) == "x|c"
+    requests = [engine.request(slot) for slot in range(3)]
+    assert [bytes(one.counted()) for one in requests] == [b"ab", b"xyz", b""]
+    assert {request.error for request in requests} == {None}
     assert engine.region.load(Counter.DOING) == 0
 
 
-def test_a_worker_may_be_quicker_than_what_the_engine_tells_it(
-    make_engine, monkeypatch
-):
-    engine = make_engine()
+def test_a_worker_may_be_quicker_than_what_the_engine_tells_it(engine, monkeypatch):
     # the next worker has fewer messages before the plan than this one had
-    for name in ("gone", "one"):
-        engine.client.add(0, name, ABC, ())
-        if name == "gone":
-            engine.client.remove(0)
+    engine.add(gone=ABC)
+    engine.client.remove(0)
+    engine.add(one=ABC)
     engine.until(lambda: not engine.client.channel.pending)
     engine.end()
     step = engine.plan(0)
@@ -162,55 +137,47 @@ def test_a_worker_may_be_quicker_than_what_the_engine_tells_it(
 
     monkeypatch.setattr(worker_engine, "Channel", Slow)
     engine.begin()
-    assert engine.allowed(step, 0) == {ord("a")}
+    assert engine.shown(step) == "a"
 
 
-def test_what_failed_stays_closed_with_the_next_worker(make_engine):
-    engine = make_engine()
-    engine.client.add(
-        0, "bad", gp.OutputSpec.choice(["ab"], stop_token_ids=[7]), [ord("q")]
-    )
-    engine.client.add(1, "good", ABC, ())
+def test_what_failed_stays_closed_with_the_next_worker(engine):
+    engine.add(bad=gp.OutputSpec.choice(["ab"], stop_token_ids=[7]), tokens="q")
+    engine.add(1, good=ABC)
     # no step has the request: nothing waits for this
     engine.until(lambda: engine.client.requests[0].error)
     assert "breaks the grammar" in str(engine.request(0).error)
     engine.end()
     engine.begin()
     step = engine.plan(1, 0)
-    assert engine.allowed(step, 0) == {ord("a")}
-    assert engine.allowed(step, 1) == {7}
+    assert engine.shown(step) == "a|\7"
     engine.schedule(step)
-    engine.land(step, ord("a"), 7)
+    engine.land(step, "a\7")
     assert bytes(engine.request(1).counted()) == b"a"
     engine.client.remove(0)
-    engine.client.add(0, "next", XYZ, ())
-    assert engine.allowed(engine.plan(0), 0) == {ord("x")}
+    engine.add(next=XYZ)
+    assert engine.shown(engine.plan(0)) == "x"
 
 
 def test_a_grammar_is_waited_for_only_by_plans_that_name_it(make_engine, go_on):
     engine = make_engine(worker_grammar_ms=300)
-    engine.client.add(0, "good", ABC, ())
-    engine.client.add(1, "slow", gp.OutputSpec.choice(["slow"]), ())
+    engine.add(good=ABC, slow=gp.OutputSpec.choice(["slow"]))
     verdict = engine.client.prepare(gp.OutputSpec.choice(["slow as well"]))
-    assert engine.allowed(engine.plan(0), 0) == {ord("a")}
+    assert engine.shown(engine.plan(0)) == "a"
     step = engine.plan(0, 1)
     engine.never(lambda: engine.filled(step))
-    assert engine.allowed(step, 1) == {END}
-    assert engine.allowed(step, 0) == {ord("a")}
+    assert engine.shown(step) == "a|."
     assert "was not ready 0.3 s after it was needed" in str(engine.request(1).error)
     go_on.set()
     engine.until(verdict.done)
     assert verdict.result().backend
 
 
-def test_a_spec_that_compiles_no_more_fails_its_request(make_engine):
-    engine = make_engine()
+def test_a_spec_that_compiles_no_more_fails_its_request(engine):
     bad = gp.OutputSpec.grammar("start: not_there", "lark")
-    engine.client.add(0, "bad", bad, ())
+    engine.add(bad=bad)
     step = engine.plan(0)
-    (closure,) = unheard(engine, step)
-    assert closure[:2] == ("bad", step)
-    assert engine.allowed(step, 0) == {END}
+    assert unheard(engine, step)["bad"][0] == step
+    assert engine.shown(step) == "."
     error = engine.request(0).error
     assert isinstance(error, GrammarError)
     assert error.request_id == "bad"
@@ -219,8 +186,7 @@ def test_a_spec_that_compiles_no_more_fails_its_request(make_engine):
     assert isinstance(verdict.exception(), GrammarError)
 
 
-def test_a_worker_says_why_it_gives_up(make_engine, monkeypatch):
-    engine = make_engine()
+def test_a_worker_says_why_it_gives_up(engine, monkeypatch):
     engine.until(lambda: bool(engine.said))
     engine.end()
     with monkeypatch.context() as patch:
@@ -239,33 +205,28 @@ def test_a_worker_says_why_it_gives_up(make_engine, monkeypatch):
     assert engine.codes[-1] == 1
 
 
-def test_refusals_close_rows_without_a_worker_and_tell_their_steps(make_engine):
-    engine = make_engine()
-    for slot, name in enumerate(("one", "two", "idle")):
-        engine.client.add(slot, name, ABC, ())
+def test_refusals_close_rows_without_a_worker_and_tell_their_steps(engine):
+    engine.add(one=ABC, two=ABC, idle=ABC)
     engine.until(lambda: bool(engine.said))
     engine.end()
-    closed = engine.client.requests.take_closed
-    first = engine.plan(0)
-    second = engine.plan(1)
-    engine.client.close_outstanding(RequestError("on request"))
-    told = {closure[:2] for closure in closed()}
-    assert told == {("one", first), ("two", second)}
-    assert engine.client.refusal() is None
-    verdict = engine.client.prepare(XYZ)
-    engine.client.refuse(RequestError("no more"), 60.0)
+    client = engine.client
+    steps = [engine.plan(0), engine.plan(1)]
+    client.close_outstanding(RequestError("on request"))
+    closed = closed_by(engine)
+    assert [closed.pop(name)[0] for name in ("one", "two")] == steps
+    assert (closed, client.refusal()) == ({}, None)
+    verdict = client.prepare(XYZ)
+    client.refuse(RequestError("no more"), 60.0)
     with pytest.raises(RequestError, match="no more"):
         verdict.result(0)
-    assert [closure[:2] for closure in closed()] == [("idle", second + 1)]
-    assert engine.allowed(engine.plan(0), 0) == {END}
-    assert "no more" in str(engine.client.refusal())
-    assert 50.0 < engine.client.refused_for() <= 60.0
+    assert closed_by(engine) == {"idle": (steps[1] + 1, "no more")}
+    assert engine.shown(engine.plan(0)) == "."
+    assert "no more" in str(client.refusal())
+    assert 50.0 < client.refused_for() <= 60.0
     with pytest.raises(RequestError, match="request late: no more"):
-        engine.client.add(3, "late", XYZ, ())
-    engine.client._refused_until = 0.0
-    assert (engine.client.refused_for(), engine.client.refusal()) == (0.0, None)
-    engine.client.add(3, "late", XYZ, ())
+        engine.add(3, late=XYZ)
+    client._refused_until = 0.0
+    assert (client.refused_for(), client.refusal()) == (0.0, None)
+    engine.add(3, late=XYZ)
     engine.begin()
-    step = engine.plan(0, 3)
-    assert engine.allowed(step, 0) == {END}
-    assert engine.allowed(step, 1) == {ord("x")}
+    assert engine.shown(engine.plan(0, 3)) == ".|x"
