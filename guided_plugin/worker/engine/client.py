@@ -65,8 +65,6 @@ class WorkerClient:
         wait for neither."""
         self.channel: Channel | None = None
         """To the worker, while there is one."""
-        self.undelivered = False
-        """Whether messages wait for the next plan."""
         self._changes = 0
         self._settled = (-1, -1, -1)
         """The steps and changes that the worker is known to have dealt with."""
@@ -182,7 +180,8 @@ class WorkerClient:
                     end.callback(self.syncs.clear)
                     end.callback(self.admissions.refuse, error)
                 end.callback(self.requests.fail_all, error)
-                self.close_outstanding(error)
+                end.callback(self._close_outstanding, error)
+                self.steps.harvest()
 
     def resume(self) -> None:
         """There is a worker again."""
@@ -216,17 +215,13 @@ class WorkerClient:
                 return 0.0
             return max(0.0, self._refused_until - time.monotonic())
 
-    def close_outstanding(self, error: GuidedError) -> None:
+    def _close_outstanding(self, error: GuidedError) -> None:
         """Fail the rows of the steps that are not filled, and let the device go on. No
         worker may run."""
-        with self.steps.lock:
-            try:
-                self.steps.harvest()
-            finally:  # the device must not wait for ever, whatever fails here
-                for step, published in list(self.steps.outstanding()):
-                    for request in filter(self.requests.runs, published.requests):
-                        self.requests.fail(request, error)
-                    self.steps.close_rows(step)
+        for step, published in self.steps.in_flight(self.steps.filled):
+            for request in published.requests:
+                self.requests.fail(request, error)
+            self.steps.close_rows(step)
 
     def end(self) -> None:
         """No more steps are planned: let go what waits, on the device or here."""
@@ -247,13 +242,11 @@ class WorkerClient:
         if self.channel is not None:
             self.steps.messages += 1
             self.channel.send(message, later=later)
-            self.undelivered |= later
 
     def deliver(self) -> None:
         """Send what waits for the next plan."""
         channel = self.channel
-        self.undelivered = False
-        if channel is not None:
+        if channel is not None and channel.pending:
             channel.flush()
             if channel.pending:  # the supervisor goes on when there is room
                 self.wake()

@@ -31,13 +31,22 @@ class LiveRequests(dict[int, LiveRequest]):
         """[1]: how many closures the worker wrote."""
         self._seen = self._word[0]
         """How many of them were read."""
+        self._left: deque[LiveRequest] = deque()
+        """Requests that have left, of which a step in flight may yet close the row."""
         # Bounded: not every host takes them.
         self._untold: deque[Closure] = deque(maxlen=4 * region.shape.max_slots)
 
     def remove(self, slot: int) -> None:
-        """The request in a slot has left."""
+        """The request in a slot has left. A host may yet take its tokens of the steps in
+        flight, as vLLM does of one that it preempts."""
+        filled = self._steps.filled
         self.read_closures()
-        del self[slot]
+        while self._left and self._left[0].last <= filled:
+            self._left.popleft()
+        request = self.pop(slot)
+        request.last = self._steps.planned
+        if filled < request.last:
+            self._left.append(request)
 
     def runs(self, request: LiveRequest) -> bool:
         """Whether a request still has its slot."""
@@ -87,7 +96,7 @@ class LiveRequests(dict[int, LiveRequest]):
         if self._word[0] == self._seen:
             return
         self._seen = self._region.load(Counter.CLOSED)
-        for request in self.values():
+        for request in [*self.values(), *self._left]:
             closure = self.closure(request)
             if closure is not None:
                 self._close(request, closure)

@@ -79,8 +79,7 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
             self.publish(plan)
             self._plan = plan
             self.masks_planned = len(plan.rows) * self.region.shape.positions
-        if self.undelivered:
-            self.deliver()
+        self.deliver()
         self._masks.claim(self.newest + 1)
         self.newest = self.steps.announce(offers=offers)
 
@@ -102,11 +101,8 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
             self.steps.scheduled(self.newest)
         return sink
 
-    def finish(self) -> None:
-        """Nothing is left to do: the worker has the tokens."""
-
     def take_failures(self) -> list[tuple[int, GuidedError]]:
-        return self.requests.take_failures() if self.requests.failures else []
+        return self.requests.take_failures()
 
     def take_closed(self) -> list[Closure]:
         return self.requests.take_closed()

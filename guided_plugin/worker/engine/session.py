@@ -47,12 +47,14 @@ class Session:
             client.admissions.begin()
             news = self._news()
             client.channel, steps.messages = channel, len(news)
-            for step, published in list(steps.in_flight(min(filled, accepted))):
+            for step, published in steps.in_flight(min(filled, accepted)):
                 # All requests are told; some that were planned have left since.
-                slots = [
-                    r.slot if client.requests.runs(r) else UNGUIDED
-                    for r in published.requests
-                ]
+                slots = [request.slot for request in published.requests]
+                for row, request in enumerate(published.requests):
+                    if not client.requests.runs(request):
+                        slots[row] = UNGUIDED
+                        if step > filled:
+                            client.requests.fail(request, _LEFT)
                 steps.rewrite(step, slots, next(client.numbers))
             isolate_until = steps.planned + 1 if isolate else min(filled, accepted)
             channel.send(
@@ -131,6 +133,11 @@ class Session:
                     return f"request {printable(request.request_id)}"
             blamed = client.admissions.blame(_deadly("compiling this spec", reason))
             return "a spec that it compiles" if blamed else ""
+
+
+_LEFT = RequestError(
+    "the grammar worker ended in the last step of the request", hint="send it again"
+)
 
 
 def _deadly(doing: str, reason: str) -> GuidedError:

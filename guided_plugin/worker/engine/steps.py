@@ -67,6 +67,8 @@ class LiveRequest:
     """Whether the host is told of a closed step, or will be."""
     led_in: int = 0
     """The step in which its output was last led; 0: none was."""
+    last: int = 0
+    """The newest step when it left."""
     end: str = ""
     """As in `RequestSoFar`."""
     state: RequestState = field(init=False)
@@ -224,14 +226,9 @@ class StepRing:
             for _ in ready:
                 self._unread.popleft()
 
-    def outstanding(self) -> Iterator[tuple[int, Published]]:
-        """The steps that are not filled yet."""
-        for step in range(self.filled + 1, self.planned + 1):
-            yield step, self._entries[step % PLAN_DEPTH][2]
-
     def in_flight(self, after: int) -> Iterator[tuple[int, Published]]:
-        """The steps after one: those that a new worker has to know."""
-        for step, _, published in self._entries:
+        """The steps after one, in order."""
+        for step, _, published in sorted(self._entries, key=operator.itemgetter(0)):
             if step > after:
                 yield step, published
 

@@ -61,9 +61,7 @@ class Pulse:
         self.limit = client.compiler.config.worker_step_ms / 1e3
         self.tick = min(LOOK_SECONDS, self.limit / 8)
         self._client = client
-        self._beat = -1
-        self._stop_watch: StopWatch | None = None
-        self._alive_at = self._looked_at = 0.0
+        self.begin(0)
 
     def begin(self, pid: int) -> None:
         """A worker starts."""
@@ -74,8 +72,6 @@ class Pulse:
     def stopped(self) -> bool:
         """Whether the worker was stopped from outside, and stays so. Ask before
         `hangs`."""
-        if self._stop_watch is None:
-            return False
         if self._client.region.load(Counter.HEARTBEAT) != self._beat:
             self._stop_watch.runs()
         return self._stop_watch.stays_stopped()
