@@ -14,7 +14,6 @@ say what those do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +36,10 @@ def mask_rows(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) 
     if rows.shape[0] == 0:
         return
     if logits.is_cuda:
-        _on_cuda()(logits, mask, rows, vocabulary_size)
+        # Triton is there where CUDA is.
+        from guided_plugin.kernels import rows_triton
+
+        rows_triton.mask_rows(logits, mask, rows, None, vocabulary_size)
     else:
         _mask_rows_cpu(logits, mask, rows, vocabulary_size)
 
@@ -61,14 +63,6 @@ def _mask_rows_cpu(
     for row, one in zip(rows.tolist(), allowed, strict=True):
         np.putmask(values[row, :width], one == 0, lowest)
         values[row, width:] = lowest
-
-
-@cache
-def _on_cuda() -> Callable[[Tensor, Tensor, Tensor, int], None]:
-    # Triton is there where CUDA is.
-    from guided_plugin.kernels.rows_triton import mask_rows_triton
-
-    return mask_rows_triton
 
 
 class IndexedKernels(NamedTuple):

@@ -11,51 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from guided_plugin.kernels.rows_triton import (
-    BLOCK,
-    Launcher,
-    announce,
-    blocks,
-    forbid,
-    signed,
-)
+from guided_plugin.kernels.rows_triton import Launcher, announce, signed
+from guided_plugin.kernels.rows_triton import mask_rows as mask_rows
 from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, TokenSink
 
 _GATHER = 128
-
-
-@triton.jit(  # type: ignore[untyped-decorator]
-    do_not_specialize=["count"],
-    do_not_specialize_on_alignment=["mask", "indices", "table", "positions"],
-)
-def _mask_kernel(  # type: ignore[no-untyped-def]
-    logits,
-    mask,
-    indices,
-    table,
-    positions,
-    count,
-    width,
-    vocabulary_size,
-    row_stride,
-    mask_stride,
-    BLOCK: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)
-    index = tl.load(indices + row)
-    chosen = tl.load(table + index, mask=index >= 0, other=-1).to(tl.int64)
-    if chosen < 0:
-        return
-    if count > 0:
-        chosen += tl.load(positions + row).to(tl.int64) * count
-    forbid(
-        logits + row * row_stride,
-        mask + chosen * mask_stride,
-        width,
-        vocabulary_size,
-        1,
-        BLOCK,
-    )
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
@@ -266,34 +226,6 @@ def _cut_drafts_kernel(  # type: ignore[no-untyped-def]
     tl.store(found + at, hit.to(tl.int8), mask=at < rows)
 
 
-def mask_rows(
-    logits: Tensor,
-    mask: Tensor,
-    indices: Tensor,
-    table: Tensor,
-    vocabulary_size: int,
-    positions: Tensor | None = None,
-    count: int = 0,
-) -> None:
-    """Mask the rows of requests that have a mask."""
-    rows, width = logits.shape
-    if positions is None:
-        positions = table
-        count = 0
-    if logits.stride(1) != 1:
-        raise ValueError("logits must be contiguous in a row")
-    device = logits.get_device()
-    address = logits.data_ptr()
-    sizes = width, vocabulary_size, logits.stride(0), mask.stride(0)
-    key = (
-        None
-        if address & 15
-        else (device, logits.dtype, indices.dtype, positions.dtype, sizes)
-    )
-    arguments = logits, mask, indices, table, positions, count
-    _launch_mask(key, device, (rows, blocks(width)), arguments, sizes)
-
-
 def take_tokens(
     order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, sink: TokenSink
 ) -> None:
@@ -455,6 +387,3 @@ def _launchers(drafts: int) -> _Launchers:
 
 
 _launch_cut = Launcher(_cut_drafts_kernel, num_warps=1, BLOCK=_GATHER)
-
-
-_launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)

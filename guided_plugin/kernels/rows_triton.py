@@ -98,12 +98,42 @@ class Launcher:
         return launch
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def forbid(logits, mask, width, vocabulary_size, column_stride, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Mask this program's block of columns of one row; `logits` and `mask` point to the
-    row."""
+# Places in the rings are aligned now in one way, now in another: a kernel for each
+# would be loaded in the middle of a run, and loading waits for the device.
+@triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["count"],
+    do_not_specialize_on_alignment=["mask", "rows", "table", "positions"],
+)
+def _mask_kernel(  # type: ignore[no-untyped-def]
+    logits,
+    mask,
+    rows,
+    table,
+    positions,
+    count,
+    width,
+    vocabulary_size,
+    row_stride,
+    column_stride,
+    mask_stride,
+    INDEXED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    index = tl.load(rows + row)
+    chosen = row
+    if INDEXED:
+        chosen = tl.load(table + index, mask=index >= 0, other=-1).to(tl.int64)
+        if chosen < 0:
+            return
+        if count > 0:
+            chosen += tl.load(positions + row).to(tl.int64) * count
+    else:
+        row = index.to(tl.int64)
     word = tl.program_id(1) * (BLOCK // 32) + tl.arange(0, BLOCK // 32)
-    words = tl.load(mask + word, mask=word * 32 < vocabulary_size, other=0)
+    words = tl.load(
+        mask + chosen * mask_stride + word, mask=word * 32 < vocabulary_size, other=0
+    )
     bit = tl.arange(0, 32)
     columns = word[:, None] * 32 + bit[None, :]
     allowed = (((words[:, None] >> bit[None, :]) & 1) != 0) & (
@@ -111,7 +141,7 @@ def forbid(logits, mask, width, vocabulary_size, column_stride, BLOCK: tl.conste
     )
     untouched = (words == -1) & (word * 32 + 32 <= vocabulary_size)
     mixed = (words != 0) & ~untouched
-    targets = logits + columns.to(tl.int64) * column_stride
+    targets = logits + row * row_stride + columns.to(tl.int64) * column_stride
     there = columns < width
     old = tl.load(targets, mask=mixed[:, None] & there, other=float("-inf"))
     tl.store(
@@ -119,52 +149,41 @@ def forbid(logits, mask, width, vocabulary_size, column_stride, BLOCK: tl.conste
     )
 
 
-# Places in the rings are aligned now in one way, now in another: a kernel for each
-# would be loaded in the middle of a run, and loading waits for the device.
-@triton.jit(do_not_specialize_on_alignment=["mask", "rows"])  # type: ignore[untyped-decorator]
-def _mask_kernel(  # type: ignore[no-untyped-def]
-    logits,
-    mask,
-    rows,
-    width,
-    vocabulary_size,
-    row_stride,
-    column_stride,
-    mask_stride,
-    BLOCK: tl.constexpr,
-):
-    index = tl.program_id(0).to(tl.int64)
-    row = tl.load(rows + index).to(tl.int64)
-    forbid(
-        logits + row * row_stride,
-        mask + index * mask_stride,
-        width,
-        vocabulary_size,
-        column_stride,
-        BLOCK,
-    )
+_launch_rows, _launch_indexed = (
+    Launcher(_mask_kernel, num_warps=8, INDEXED=indexed, BLOCK=BLOCK)
+    for indexed in (0, 1)
+)
 
 
-_launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
-
-
-def mask_rows_triton(
-    logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int
+def mask_rows(
+    logits: Tensor,
+    mask: Tensor,
+    rows: Tensor,
+    table: Tensor | None,
+    vocabulary_size: int,
+    positions: Tensor | None = None,
+    count: int = 0,
 ) -> None:
-    """`kernels.mask_rows` on CUDA: one launch for all rows."""
-    width = logits.shape[1]
+    """`kernels.mask_rows` on CUDA, one launch for all rows; with a table that of
+    `IndexedKernels`."""
+    launch = _launch_indexed
+    programs, width = logits.shape
+    if table is None:
+        launch = _launch_rows
+        programs = rows.shape[0]
+        table = rows
+    if positions is None:
+        positions = table
+        count = 0
     device = logits.get_device()
-    address = logits.data_ptr()
     sizes = width, vocabulary_size, *logits.stride(), mask.stride(0)
-    key = None if address & 15 else (device, logits.dtype, sizes)
-    _launch_mask(
-        key, device, (rows.shape[0], blocks(width)), (logits, mask, rows), sizes
+    key = (
+        None
+        if logits.data_ptr() & 15
+        else (device, logits.dtype, rows.dtype, positions.dtype, sizes)
     )
-
-
-def blocks(width: int) -> int:
-    """How many programs a row of logits takes."""
-    return (width + BLOCK - 1) // BLOCK
+    grid = programs, (width + BLOCK - 1) // BLOCK
+    launch(key, device, grid, (logits, mask, rows, table, positions, count), sizes)
 
 
 @triton.jit
