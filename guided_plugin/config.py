@@ -186,17 +186,9 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
                 )
 
     @classmethod
-    def from_mapping(cls, options: Mapping[str, Any]) -> GuidedConfig:
-        """From a mapping of option names to values, as a config file or a flag gives
-        them."""
-        return cls(**_values(options))
-
-    @classmethod
-    def from_environment(
-        cls, environment: Mapping[str, str] | None = None
-    ) -> GuidedConfig:
+    def from_environment(cls) -> GuidedConfig:
         """From GUIDED_PLUGIN, or the defaults when it is unset or empty."""
-        return cls.read(None, environment)[0]
+        return cls.read(None)[0]
 
     @classmethod
     def read(

@@ -246,24 +246,15 @@ def place_in(what: str, text: str, position: int) -> str:
     return f"{what}, line {line}, column {position - text.rfind(chr(10), 0, position)}"
 
 
-class _Shown(reprlib.Repr):
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel = 3
-        self.maxstring = 80
-        self.maxother = 80
-
-    def repr1(self, x: object, level: int) -> str:
-        try:
-            return super().repr1(x, level)
-        except Exception:  # a value of a client's own class
-            return f"<{type(x).__name__}>"
-
-
 def shown(value: object) -> str:
     """A value that a client sent, as messages quote it: like `repr`, of bounded length
     and depth."""
-    return _shown.repr(value)
+    try:
+        return _bounded.repr(value)
+    except Exception:  # a value of a client's own class
+        return f"<{type(value).__name__}>"
 
 
-_shown = _Shown()
+_bounded = reprlib.Repr()
+_bounded.maxlevel = 3
+_bounded.maxstring = _bounded.maxother = 80

@@ -184,7 +184,7 @@ def test_a_compiler_without_a_config_reads_the_environment(
 )
 def test_what_the_environment_gets_wrong(text, where, what, hint):
     with pytest.raises(ConfigError) as caught:
-        GuidedConfig.from_environment({ENVIRONMENT_VARIABLE: text})
+        GuidedConfig.read(None, {ENVIRONMENT_VARIABLE: text})
     assert caught.value.where == where
     assert what in caught.value.what
     assert hint in caught.value.hint
@@ -196,8 +196,8 @@ def test_what_the_environment_gets_wrong(text, where, what, hint):
 )
 def test_wrong_values_name_their_option(options, what):
     with pytest.raises(ConfigError) as caught:
-        GuidedConfig.from_mapping(options)
-    assert [caught.value.where] == list(options)
+        GuidedConfig.read({"guided_plugin": options}, {})
+    assert [caught.value.where] == [f"{FLAG}: {name}" for name in options]
     assert caught.value.what == what
 
 

@@ -38,7 +38,7 @@ def test_the_image_is_the_tested_vllm_with_the_plugin_switched_on():
     )[1]
     assert found["ARG"] == f"VLLM=v{pinned}"
     name, value = found["ENV"].split("=", 1)
-    assert GuidedConfig.from_environment({name: value.strip("'")}).take_over
+    assert GuidedConfig.read(None, {name: value.strip("'")})[0].take_over
 
 
 def test_every_tried_python_is_named_and_no_other():

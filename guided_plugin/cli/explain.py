@@ -66,7 +66,6 @@ def _show(found: Explanation) -> None:
         ("forced", repr(found.forced) if found.forced else ""),
         ("could end", ending.why if ending.text is None else repr(ending.text)),
         ("bounds", listed(found.bounds)),
-        *(("note", note) for note in found.notes),
     ]
     for name, value in lines:
         if value:

@@ -42,9 +42,9 @@ from guided_plugin.grammar.base import (
     Grammar,
     MaskArray,
     Prepared,
+    allows,
     why_unprotected,
 )
-from guided_plugin.grammar.drafts import allows
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.ipc import processors
 from guided_plugin.ipc.template import Template

@@ -10,10 +10,6 @@ from guided_plugin.diagnose.position import Position, Refusal, bounds_of
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.spec import OutputSpec, check_is_spec
 
-_MANY_DIGITS = 12
-"""Digits that are noted; few numbers that people write have as many. Chosen, not
-measured."""
-
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
@@ -33,8 +29,6 @@ class Explanation:
     tell."""
     ending: Ending
     """A short completion."""
-    notes: tuple[str, ...]
-    """What may explain an output that does not end."""
     bounds: dict[str, int]
     """What bounds JSON where its schema does not, by option."""
 
@@ -61,16 +55,14 @@ def explain_output(
     spec = spec.settled(compiler.config)
     position = Position.start(compiler, spec)
     count = position.move(text)
-    characters = position.characters()
     grammar = compiler.compile(spec)
     return Explanation(
         text=text[:count],
         refused=position.refusal(text, count) if count < len(text) else None,
         may_stop=position.may_stop,
-        characters=tuple(characters),
+        characters=tuple(position.characters()),
         forced=_forced(position),
         ending=_ending(position, grammar, text[:count]),
-        notes=tuple(_notes(spec, text[:count], characters)),
         bounds=bounds_of(grammar),
     )
 
@@ -103,22 +95,3 @@ def _forced(position: Position) -> str:
         return ""
     written: bytes = matcher.forced()
     return written.decode(errors="ignore")
-
-
-def _notes(spec: OutputSpec, text: str, characters: list[str]) -> list[str]:
-    notes = []
-    digits = len(text) - len(text.rstrip("0123456789"))
-    # a string may end with a quote, or takes other letters than an exponent's
-    in_number = spec.is_json and not any(
-        each == '"' or (each.isalpha() and each not in "eE") for each in characters
-    )
-    if (
-        in_number
-        and digits >= _MANY_DIGITS
-        and not set("0123456789").isdisjoint(characters)
-    ):
-        notes.append(
-            f"{digits} digits, and more are allowed: 'minimum' and 'maximum' bound those of an integer, "
-            "'multipleOf' those of a fraction"
-        )
-    return notes

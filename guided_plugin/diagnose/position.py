@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,10 +56,8 @@ class Names:
             if self.tokens[i]
         }
         self.by_name = named
-        longest = sorted(named, key=len, reverse=True)
-        self._controls = (
-            re.compile(f"({'|'.join(map(re.escape, longest))})") if named else None
-        )
+        longest = sorted(map(re.escape, named), key=len, reverse=True)
+        self._controls = re.compile(f"({'|'.join(longest) or '(?!)'})")
         special = vocabulary.special_ids
         heads = (
             256 if i in special or not token else token[0]
@@ -71,11 +68,7 @@ class Names:
 
     def pieces(self, text: str) -> list[str]:
         """A text, cut at what may be the names of control tokens."""
-        return (
-            [piece for piece in self._controls.split(text) if piece]
-            if self._controls
-            else [text]
-        )
+        return [piece for piece in self._controls.split(text) if piece]
 
 
 def bounds_of(grammar: Grammar | None) -> dict[str, int]:
@@ -103,7 +96,7 @@ class Position:
         """At the beginning of a spec."""
         grammar = compiler.compile(spec)
         backend = compiler.backend(grammar.backend)
-        stops = spec.stop_token_ids or compiler.vocabulary.stop_token_ids
+        stops = compiler.vocabulary.usable_stops(spec.stop_token_ids)
         return cls(
             backend.start(grammar, stops), backend, Names(compiler.vocabulary, stops)
         )
@@ -117,16 +110,18 @@ class Position:
         control token stands for the token where the grammar allows that here."""
         count = 0
         for piece in self.names.pieces(text):
-            self.__dict__.pop("row", None)
             token = self.names.by_name.get(piece)
-            if token is not None and self.allows(token) and self.matcher.accept(token):
+            if (
+                token is not None
+                and self.allowed()[token]
+                and self.matcher.accept(token)
+            ):
                 count += len(piece)
                 continue
             taken = self._take(piece)
             count += taken
             if taken < len(piece):
                 break
-        self.__dict__.pop("row", None)
         return count
 
     def _take(self, text: str) -> int:
@@ -143,34 +138,23 @@ class Position:
         found = text[count : count + 10]
         return Refusal(count, before, found, ranges(self.characters()), self.may_stop)
 
-    @cached_property
-    def row(self) -> bytes:
-        """A bit for each token that may come next."""
-        mask: MaskArray = np.zeros((1, (len(self.names.tokens) + 31) // 32), np.int32)
+    def allowed(self) -> NDArray[np.bool_]:
+        """Which tokens may come next."""
+        count = len(self.names.tokens)
+        mask: MaskArray = np.zeros((1, (count + 31) // 32), np.int32)
         self.backend.batch([self.matcher]).fill(mask, [0])
-        return mask.tobytes()
-
-    def allows(self, token: int) -> bool:
-        """Whether a token may come next."""
-        return 0 <= token < len(self.names.tokens) and bool(
-            self.row[token >> 3] >> (token & 7) & 1
-        )
+        bits = np.unpackbits(mask.view(np.uint8), bitorder="little", count=count)
+        return bits.view(np.bool_)
 
     @property
     def may_stop(self) -> bool:
         """Whether the output may end here."""
-        return any(map(self.allows, self.names.stops))
-
-    def _bits(self) -> NDArray[np.bool_]:
-        row = np.frombuffer(self.row, np.uint8)
-        return np.unpackbits(row, bitorder="little", count=len(self.names.tokens)).view(
-            np.bool_
-        )
+        return bool(self.allowed()[list(self.names.stops)].any())
 
     def characters(self) -> list[str]:
         """The characters that text may go on with, in order. Bytes that begin or
         continue characters beyond ASCII stand for these, as `\\xc3`."""
-        first = np.unique(self.names.heads[self._bits()]).tolist()
+        first = np.unique(self.names.heads[self.allowed()]).tolist()
         return [
             chr(byte) if byte < 128 else f"\\x{byte:02x}"
             for byte in first

@@ -33,6 +33,11 @@ def token_bit(token: int) -> np.int32:
     return np.uint32(1 << (token % 32)).astype(np.int32)
 
 
+def allows(row: MaskArray, token: int) -> bool:
+    """Whether a row of a mask has a token."""
+    return 0 <= token < 32 * len(row) and bool(row[token // 32] >> (token % 32) & 1)
+
+
 BackendFactory = Callable[["Vocabulary", "GuidedConfig"], "Backend"]
 
 

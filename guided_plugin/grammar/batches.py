@@ -241,18 +241,6 @@ class UnboundedCalls(DeadlineCalls):
         super().__init__(seconds, longest, progress)
         self._quarantine = quarantine
 
-    def run_for(
-        self,
-        requests: Sequence[RunningRequest],
-        calls: Sequence[Callable[[], Any]],
-        what: str,
-    ) -> list[Any]:
-        """What the call of each request returned, or a GuidedError."""
-        outcomes = self.run(calls)
-        return [
-            self._checked(*one, what) for one in zip(requests, outcomes, strict=True)
-        ]
-
     def replay(self, request: RunningRequest, act: Callable[[], None]) -> None:
         """Move a new request past its tokens. Raises what `act` raises, or a
         BudgetError."""
@@ -261,11 +249,6 @@ class UnboundedCalls(DeadlineCalls):
             raise self.late(request, "replay")
         if isinstance(outcome, Exception):
             raise outcome
-
-    def _checked(self, request: RunningRequest, outcome: Any, what: str) -> Any:
-        if isinstance(outcome, Overdue):
-            return self.late(request, what)
-        return _failed(outcome) if isinstance(outcome, Exception) else outcome
 
     def late(self, request: RunningRequest, what: str) -> GuidedError:
         """Why a request fails that took too long; its spec is refused for a while."""
@@ -320,7 +303,12 @@ class UnboundedBatch:
         timed = [
             partial(_timed, *one) for one in zip(self.requests, calls, strict=True)
         ]
-        outcomes = self._calls.run_for(self.requests, timed, what)
+        outcomes = self._calls.run(timed)
+        for i, outcome in enumerate(outcomes):
+            if isinstance(outcome, Overdue):
+                outcomes[i] = self._calls.late(self.requests[i], what)
+            elif isinstance(outcome, Exception):
+                outcomes[i] = _failed(outcome)
         locked = set[int]()
         # it goes on, and who shares what it has locked would wait with the GIL
         if self._calls.overdue():

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guided_plugin.errors import BudgetError, GuidedError, RequestError
-from guided_plugin.grammar.base import MaskArray, Matcher, OutputClosing
+from guided_plugin.grammar.base import MaskArray, Matcher, OutputClosing, allows
 from guided_plugin.grammar.batches import RunningRequest
 from guided_plugin.grammar.request_state import StateMark
 from guided_plugin.grammar.table import GrammarTable
@@ -135,8 +135,3 @@ class _Walk:
                 if origin is not None:
                     origin.request.state.go_back(origin.mark)
                     origin.request.state.fail()
-
-
-def allows(row: MaskArray, token: int) -> bool:
-    """Whether a row of a mask has a token."""
-    return 0 <= token < 32 * len(row) and bool(row[token // 32] >> (token % 32) & 1)

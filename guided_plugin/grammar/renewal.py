@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from guided_plugin.errors import GuidedError, RequestError, printable
-from guided_plugin.grammar.base import MaskArray, Matcher
+from guided_plugin.grammar.base import MaskArray, Matcher, allows
 from guided_plugin.grammar.batches import RunningRequest
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -83,7 +83,7 @@ class Renewals:
         # some matchers have no mask after a refusal
         with contextlib.suppress(Exception):
             request.backend.batch([request.matcher]).fill(mask, [0])
-            return token >= 0 and bool(mask[0, token // 32] >> token % 32 & 1)
+            return allows(mask[0], token)
         return False
 
     def refusal(self, request: RunningRequest, token: int) -> GuidedError:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from guided_plugin.grammar.base import Grammar, MaskArray, least_tokens
+from guided_plugin.grammar.base import Grammar, MaskArray, least_tokens, token_bit
 from guided_plugin.grammar.request_state import RequestState, as_array
 from guided_plugin.spec import check_room
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest
@@ -69,7 +69,7 @@ def fill_waiting(
     row[:] = -1
     for *before, last in forbidden:
         if state.follows(before):
-            row[last // 32] &= ~np.left_shift(np.int32(1), last % 32)
+            row[last // 32] &= ~token_bit(last)
 
 
 class FewTokens:
@@ -83,9 +83,8 @@ class FewTokens:
         """The mask that allows nothing but these."""
         row = self._rows.get(tokens)
         if row is None:
-            row = np.zeros(self._words, np.uint32)
+            row = np.zeros(self._words, np.int32)
             for token in tokens:
-                row[token // 32] |= np.uint32(1 << (token % 32))
-            row = row.view(np.int32)
+                row[token // 32] |= token_bit(token)
             self._rows.put(tokens, row, ENTRY_BYTES + row.nbytes + 8 * len(tokens))
         return row

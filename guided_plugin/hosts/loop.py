@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -128,15 +128,11 @@ class DecodeLoop:
                 for (row, name), (tokens, stopped) in zip(
                     requests.items(), batch.outputs(), strict=True
                 ):
-                    outputs[row] = Output(tokens, stopped)
+                    told: tuple[Any, ...] = ()
                     if name:
                         request = self.pipeline.request(name)
-                        outputs[row] = replace(
-                            outputs[row],
-                            error=request.error,
-                            unenforced=request.unenforced,
-                            closed=request.closed,
-                        )
+                        told = request.error, request.unenforced, request.closed
+                    outputs[row] = Output(tokens, stopped, *told)
         finally:
             for name in filter(None, requests.values()):
                 self.pipeline.remove_request(name)

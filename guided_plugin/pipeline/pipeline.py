@@ -29,7 +29,6 @@ from guided_plugin.compiling.background import outside_own_threads
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
-from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.kernels import mask_rows
 from guided_plugin.metrics import PipelineMetrics, Times
 from guided_plugin.pipeline.requests import PipelineRequests
@@ -107,7 +106,6 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         self._finalizer = weakref.finalize(self, _close, os.getpid(), self.runtime)
         self.vocabulary_size = compiler.vocabulary.size
         """Columns of the logits from here on are forbidden."""
-        self._on_cuda = self.device.type == "cuda"
         self._plan = _NOTHING
         self._due: tuple[str, ...] = _DRAFTS if drafts else _ENDED
         self._last_slots: tuple[int, ...] = ()
@@ -200,10 +198,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
                 raise PipelineError(
                     f"row {rows[-1]} is planned, {tokens.shape[0]} tokens are sampled"
                 )
-            if tokens.is_cuda != self._on_cuda:
-                raise PipelineError(
-                    f"tokens are on {tokens.device}, the pipeline is on {self.device}"
-                )
+            self._check_place("tokens", tokens)
             self.runtime.sampled(tokens)
             self._spent += time.perf_counter() - start
         self._due = _SAMPLED
@@ -270,10 +265,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
                 f"{due} sampled and proposed tokens are expected, not {tuple(tokens.shape)}",
                 hint="see StepPipeline(drafts=...)",
             )
-        if tokens.is_cuda != self._on_cuda:
-            raise PipelineError(
-                f"tokens are on {tokens.device}, the pipeline is on {self.device}"
-            )
+        self._check_place("tokens", tokens)
         # Nothing of a step is announced before its tokens are there: no worker could do
         # anything with it.
         self.runtime.plan(self._plan, offers=offers)
@@ -353,6 +345,12 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
             for request, error in machines.stepped(self.runtime.newest, planned):
                 self._fail(request, error)
 
+    def _check_place(self, what: str, given: Tensor) -> None:
+        if given.device.type != self.device.type:
+            raise PipelineError(
+                f"{what} are on {given.device}, the pipeline is on {self.device}"
+            )
+
     def _check_order(self, call: str) -> None:
         """Raise PipelineError unless this call may come next: out of order, logits
         would stay unmasked, or tokens would not be accepted."""
@@ -367,8 +365,18 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         """The masks of a step, which has so many, and their row numbers. `logits`: what
         they are for."""
         if logits.shape[1] != self._width:
-            self._width = _checked_width(logits, self.device, self.compiler.vocabulary)
+            self._check_logits(logits)
         return self.runtime.masks(step, count)
+
+    def _check_logits(self, logits: Tensor) -> None:
+        if logits.dim() != 2 or not logits.is_floating_point():
+            raise PipelineError(
+                f"logits must be [rows, width] floats, not {tuple(logits.shape)} {logits.dtype}"
+            )
+        self._check_place("logits", logits)
+        width = logits.shape[1]
+        self.compiler.vocabulary.check_width(width)
+        self._width = width
 
     def _forget_plan(self) -> None:
         # Slot numbers come back: a kept plan must not be taken for the new request's.
@@ -383,19 +391,6 @@ def _close(pid: int, runtime: GrammarRuntime) -> None:
         if runtime.machines is not None:
             runtime.machines.close()
         outside_own_threads(runtime.close)
-
-
-def _checked_width(logits: Tensor, device: torch.device, vocabulary: Vocabulary) -> int:
-    if logits.dim() != 2 or not logits.is_floating_point():
-        raise PipelineError(
-            f"logits must be [rows, width] floats, not {tuple(logits.shape)} {logits.dtype}"
-        )
-    if logits.device.type != device.type:
-        raise PipelineError(
-            f"logits are on {logits.device}, the pipeline is on {device}"
-        )
-    vocabulary.check_width(logits.shape[1])
-    return logits.shape[1]
 
 
 def _make_plan(slots: tuple[int, ...], requests: dict[int, RequestInfo]) -> StepPlan:

@@ -23,7 +23,7 @@ def make_runtime(
     device: torch.device,
     mode: Mode,
     drafts: int,
-    followers: Sequence[Peer] = (),
+    followers: Sequence[Peer],
 ) -> WorkerRuntime | InlineRuntime:
     """Where the grammars work. `followers`: the other ranks that mask with the same
     memory."""

@@ -132,7 +132,7 @@ class Session:
             block.language
         ](block.text)
         if block.title == "GUIDED_PLUGIN":
-            GuidedConfig.from_mapping(value)
+            GuidedConfig(**value)
         elif block.title == "pyproject.toml":
             for names in value["project"]["entry-points"].values():
                 assert all(

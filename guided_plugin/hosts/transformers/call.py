@@ -35,7 +35,6 @@ from guided_plugin.hosts.transformers.surroundings import (
     Surroundings,
     surroundings,
 )
-from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, DecodeStep, RequestInfo
 
@@ -70,7 +69,6 @@ class GenerateCall:
         self._every_row = every_row
         self._reuse = reuse
         self._keeps_rows = keeps_rows
-        self._closed = False
         self._run: Run | None = None
         # In a list of its own: the finalizer must not know this object.
         self._loans: list[Loan] = []
@@ -95,16 +93,13 @@ class GenerateCall:
         self.specs = tuple(specs)
 
     def __del__(self) -> None:
-        unused = self._run is None and not self._closed
-        if unused and any(getattr(self, "specs", ())):
+        if self._run is None and any(getattr(self, "specs", ())):
             _log.warning("%s", _unused())
 
     # A step: `process` before the tokens are sampled, `append` after
 
     def process(self, processor: object, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Mask the guided rows."""
-        if self._closed:
-            raise PipelineError("this generate call has ended", hint=_ONE_CALL)
         run = self._run
         if run is None or run.restarts(input_ids, self._reuse):
             run = self._start(surroundings(processor), input_ids, scores)
@@ -114,7 +109,7 @@ class GenerateCall:
         """Give the sampled tokens to the grammars. Which rows a stop token of their
         spec ends: [rows]."""
         run = self._run
-        if run is None or run.appended or self._closed:
+        if run is None or run.appended:
             # some versions show assisted candidates to criteria first
             surroundings(self)
             raise PipelineError(
@@ -127,32 +122,15 @@ class GenerateCall:
     # What the guide asks afterwards
 
     @property
-    def prompt_length(self) -> int:
-        """How many columns of the token ids were there before the first step."""
-        return 0 if self._run is None else self._run.prompt_length
-
-    @property
-    def errors(self) -> dict[int, GuidedError]:
-        """Rows that failed, as of all that was sampled, and why. Waits for the
-        grammars."""
+    def run(self) -> Run:
+        """The newest one. Raises PipelineError where no `generate` call made one."""
         if self._run is None:
             raise _unused()
-        if not self._closed:
-            self._run.judge(self._run.requests)
-        return dict(self._run.errors)
-
-    def complete(self) -> dict[int, bool]:
-        """For each guided row, whether its output ended as its grammar allows."""
-        return {} if self._run is None or self._closed else self._run.complete()
-
-    def told(self) -> dict[int, RequestInfo]:
-        """For each guided row, what became of its request. Waits for the grammars."""
-        return {} if self._run is None or self._closed else self._run.told()
+        return self._run
 
     def close(self) -> None:
-        """Give the pipeline back. The processor and the criterion can't be used
-        afterwards."""
-        self._closed = True
+        """Give the pipeline back: no processor and no criterion is called any more."""
+        self.specs = ()
         self._pool.give_back(self._loans)
 
     # The first step
@@ -163,7 +141,7 @@ class GenerateCall:
             old.end_requests()
         self._run = None
         guided = sum(spec is not None for spec in specs)
-        loan = self._loan_for(scores.device, guided) if guided else None
+        loan = self._loan_for(scores.device, guided)
         run = Run(around, input_ids, specs, loan, self._pool.compiler)
         if run.errors and not self._keeps_rows:
             row, error = min(run.errors.items())
@@ -206,14 +184,14 @@ class Run:
         around: Surroundings,
         prompt: Tensor,
         specs: Sequence[OutputSpec | None],
-        loan: Loan | None,
+        loan: Loan,
         compiler: GrammarCompiler,
     ) -> None:
         """`prompt`: [rows, columns], on the device of the logits. `specs`: one for each
-        row. `loan`: None where nothing guides."""
+        row."""
         self._plugins = compiler.plugins
         self._around = around
-        self._pipeline = None if loan is None else loan.pipeline
+        self._pipeline = loan.pipeline
         self.prompt_length = prompt.shape[1]
         self.seen = prompt
         """The token ids that were shown last."""
@@ -228,19 +206,15 @@ class Run:
         self._slots = [UNGUIDED] * len(specs)
         number = next(_run_numbers)
         for row, spec in enumerate(specs):
-            if loan is not None and spec is not None:
+            if spec is not None:
                 request_id = f"generate-{number}-row-{row}"
-                self._slots[row] = self._add(loan.pipeline, request_id, row, spec)
+                self._slots[row] = self._add(request_id, row, spec)
                 loan.requests.append(request_id)
                 self.requests[request_id] = row
         default = compiler.vocabulary.stop_token_ids
         self._stop_ids = [
             () if spec is None else spec.stop_token_ids or default for spec in specs
         ]
-        self._host_stops = around.stops.issuperset(
-            itertools.chain.from_iterable(self._stop_ids)
-        )
-        """Whether `generate` itself stops at all of them."""
         most = max(1, *map(len, self._stop_ids))
         # [rows, most], on the device: filled up with -1, which no token is
         stops = [[*ids, *[-1] * (most - len(ids))] for ids in self._stop_ids]
@@ -253,22 +227,17 @@ class Run:
         self._is_guided = self._stops[:, :1] >= 0
         # [rows, 1], on the device: rows that `_open_stops` had to let stop
         self._opened = torch.zeros_like(self._is_guided)
-        self._none_ended = torch.zeros(
-            len(specs), dtype=torch.bool, device=prompt.device
-        )
 
-    def _add(
-        self, pipeline: StepPipeline, request_id: str, row: int, spec: OutputSpec
-    ) -> int:
+    def _add(self, request_id: str, row: int, spec: OutputSpec) -> int:
         """The slot of a row's request. One that can't begin has an error, and its row
         only stops."""
         spec = spec.within(self._around.max_length - self.prompt_length)
         try:
-            return pipeline.add_request(request_id, spec)
+            return self._pipeline.add_request(request_id, spec)
         except RequestError as error:
             self.errors[row] = error
             self._judged.add(request_id)
-            return pipeline.add_failed(request_id, spec, error)
+            return self._pipeline.add_failed(request_id, spec, error)
 
     def mask(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Mask the guided rows: plan and fill_mask, unless `after_sampling` did so
@@ -276,8 +245,6 @@ class Run:
         self.seen = input_ids
         self.appended = False
         pipeline = self._pipeline
-        if pipeline is None:
-            return scores
         if self._around.keeps_logits:
             scores = scores.clone()
         if not pipeline.filled:
@@ -295,25 +262,19 @@ class Run:
         tokens = input_ids[:, -1]
         listens = self._plugins.listens_to_steps
         step = DecodeStep(self._index, self._slots, tokens) if listens else None
-        if pipeline is not None:
-            pipeline.schedule_update(tokens)
+        pipeline.schedule_update(tokens)
         if step is not None:
             self._plugins.post_sampling(step)
         self.seen = input_ids
         self.appended = True
         self._index += 1
-        ended = (
-            self._none_ended
-            if self._host_stops
-            else (tokens[:, None] == self._stops).any(1)
-        )
-        if pipeline is not None:
-            pipeline.finish_update()
-            if pipeline.mode == "process":
-                pipeline.plan(self._slots)
-                pipeline.fill_mask()
-            closed = (closure.request_id for closure in pipeline.runtime.take_closed())
-            self.judge(name for name in closed if name in self.requests)
+        ended = (tokens[:, None] == self._stops).any(1)
+        pipeline.finish_update()
+        if pipeline.mode == "process":
+            pipeline.plan(self._slots)
+            pipeline.fill_mask()
+        closed = (closure.request_id for closure in pipeline.runtime.take_closed())
+        self._judge(name for name in closed if name in self.requests)
         if step is not None:
             self._plugins.after_stop_criteria(step)
         return ended
@@ -365,29 +326,29 @@ class Run:
 
     def complete(self) -> dict[int, bool]:
         """For each guided row, whether its output ended as its grammar allows."""
-        if self._pipeline is None:
-            return {}
         return {
             row: self._pipeline.phase(name) is Phase.DONE
             for name, row in self.requests.items()
         }
 
     def told(self) -> dict[int, RequestInfo]:
-        """For each guided row, what became of its request."""
-        if self._pipeline is None:
-            return {}
+        """For each guided row, what became of its request. Waits for the grammars."""
         return {
             row: self._pipeline.request(name) for name, row in self.requests.items()
         }
 
-    def judge(self, names: Iterable[str]) -> None:
+    def failures(self) -> dict[int, GuidedError]:
+        """Rows that failed, as of all that was sampled, and why. Waits for the
+        grammars."""
+        self._judge(self.requests)
+        return dict(self.errors)
+
+    def _judge(self, names: Iterable[str]) -> None:
         """Log those of these requests that failed, once each, and put them into
         `errors`."""
         for name in names:
-            error = (
-                None if self._pipeline is None else self._pipeline.request(name).error
-            )
-            if self._pipeline is None or error is None or name in self._judged:
+            error = self._pipeline.request(name).error
+            if error is None or name in self._judged:
                 continue
             self._judged.add(name)
             row = self.requests[name]

@@ -73,7 +73,7 @@ class GenerateKwargs(dict[str, Any]):
     def errors(self) -> dict[int, GuidedError]:
         """By row of the output, why what it holds is not what its spec asks for. Raises
         PipelineError where no `generate` call has used these arguments."""
-        return self.call.errors
+        return self.call.run.failures()
 
     @property
     def unenforced(self) -> dict[int, tuple[str, ...]]:
@@ -81,7 +81,7 @@ class GenerateKwargs(dict[str, Any]):
         (`unenforced_keywords`)."""
         return {
             row: info.unenforced
-            for row, info in self.call.told().items()
+            for row, info in self.call.run.told().items()
             if info.unenforced
         }
 
@@ -90,7 +90,9 @@ class GenerateKwargs(dict[str, Any]):
         """By row of the output, with `close_before_length`: `led`, if it was led to its
         end before the token limit, or `unprotected: ...`, why it could be cut there."""
         return {
-            row: info.closed for row, info in self.call.told().items() if info.closed
+            row: info.closed
+            for row, info in self.call.run.told().items()
+            if info.closed
         }
 
 
@@ -153,9 +155,22 @@ class Guide:
         first, so that no processor makes likely what was masked. `reuse`: for one call
         after another, as pipelines make them.
         """
-        return _kwargs(
-            self._checked_call(spec, reuse), logits_processor, stopping_criteria
+        wanted = list(spec) if _listed(spec) else [spec]
+        if not wanted:
+            raise ConfigError(
+                "an empty list",
+                where="spec",
+                hint="one spec for each prompt, None for free text",
+            )
+        every_row = not _listed(spec)
+        call = GenerateCall(
+            self._pool, wanted, every_row=every_row, reuse=reuse, device=self._device
         )
+        if call.refused:
+            call.close()
+            row, error = min(call.refused.items())
+            raise error if every_row else error.under(f"spec {row}")
+        return _kwargs(call, logits_processor, stopping_criteria)
 
     def generate(
         self, model: Any, inputs: Any, spec: Any = (), **options: Any
@@ -228,29 +243,6 @@ class Guide:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    # Inside
-
-    def _checked_call(self, spec: Any, reuse: bool) -> GenerateCall:
-        """Raises the error of a spec that can't be used, with its place in the list."""
-        wanted = list(spec) if _listed(spec) else [spec]
-        if not wanted:
-            raise ConfigError(
-                "an empty list",
-                where="spec",
-                hint="one spec for each prompt, None for free text",
-            )
-        every_row = not _listed(spec)
-        call = GenerateCall(
-            self._pool, wanted, every_row=every_row, reuse=reuse, device=self._device
-        )
-        if call.refused:
-            call.close()
-            row, error = min(call.refused.items())
-            if every_row:
-                raise error
-            raise error.under(f"spec {row}") from error
-        return call
 
 
 def _kwargs(

@@ -139,11 +139,12 @@ def outputs(
     """Read what `generate` returned. `readers`: what makes the value of an output, of
     each spec."""
     sequences: Tensor = made if isinstance(made, Tensor) else made.sequences
-    rows = sequences[:, call.prompt_length :].tolist()
+    run = call.run
+    rows = sequences[:, run.prompt_length :].tolist()
     vocabulary = call.vocabulary
-    errors = call.errors
-    complete = call.complete()
-    told = call.told()
+    errors = run.failures()
+    complete = run.complete()
+    told = run.told()
     eos = option(model, options, "eos_token_id")
     host_stops = (eos,) if isinstance(eos, int) else tuple(eos or ())
     found = []

@@ -33,8 +33,6 @@ class Surroundings:
 
     sequences: int
     """Rows of a prompt."""
-    stops: frozenset[int]
-    """Tokens that `generate` itself stops at."""
     pads: frozenset[int]
     """What it writes into rows that ended."""
     max_length: int
@@ -84,15 +82,11 @@ def _read(decoder: str, local: Mapping[str, Any], processor: object) -> Surround
             f"{unguidable} can't be guided", where="generate", hint=ONE_BY_ONE
         )
     chain = list(local["logits_processor"] or ())
+    pads: Tensor | None = getattr(config, "_pad_token_tensor", None)
     return Surroundings(
         sequences=getattr(config, "num_return_sequences", None) or 1,
-        stops=_ids(getattr(config, "_eos_token_tensor", None)),
-        pads=_ids(getattr(config, "_pad_token_tensor", None)),
+        pads=frozenset() if pads is None else frozenset(pads.reshape(-1).tolist()),
         max_length=config.max_length,
         keeps_logits=bool(getattr(config, "output_logits", True)),
         first=bool(chain) and chain[0] is processor,
     )
-
-
-def _ids(tokens: Tensor | None) -> frozenset[int]:
-    return frozenset() if tokens is None else frozenset(tokens.reshape(-1).tolist())

@@ -97,9 +97,6 @@ def test_a_closed_guide(tokenizer, model, make_guide, vocabulary):
         guide.generate_kwargs(SPECS)
     assert caught.value.hint
     recheck(vocabulary, SPECS, generate(model, encoded(tokenizer, PROMPTS), **running))
-    running.call.close()
-    with pytest.raises(PipelineError, match="has ended"):
-        generate(model, encoded(tokenizer, PROMPTS), **running)
 
 
 @pytest.mark.parametrize("when", ["processor", "criterion"])
@@ -135,5 +132,5 @@ def test_a_worker_killed_in_a_step(tokenizer, vocabulary, model, make_guide, whe
     assert kwargs.call._loans[0].pipeline.metrics().worker.restarts >= 1
     recheck(vocabulary, MIXED, rows)
     assert kwargs.errors == {}
-    assert set(kwargs.call.complete().values()) <= {True, False}
+    assert set(kwargs.call.run.complete().values()) <= {True, False}
     assert same_until_stop(rows[1], generate(model, inputs, do_sample=True)[1])

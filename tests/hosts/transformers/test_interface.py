@@ -134,7 +134,6 @@ def test_the_frame_of_a_decoding_method_tells_its_config(model):
         **recorder.pair(),
     )
     found = recorder.calls[0][3]
-    assert found.stops == {3, 4}
     assert found.pads == {2}
     assert (found.sequences, found.max_length) == (1, 4)
     assert (found.keeps_logits, found.first) == (False, True)

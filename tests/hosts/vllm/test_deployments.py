@@ -1,7 +1,5 @@
 """`examples/compose.yaml` and `examples/helm-values.yaml`: what they name exists."""
 
-import json
-
 import pytest
 
 pytest.importorskip("vllm")
@@ -51,7 +49,7 @@ def served(arguments):
 def options(name, value):
     """The plugin's options as a variable of the environment has them."""
     assert name == ENVIRONMENT_VARIABLE
-    found = GuidedConfig.from_mapping(json.loads(value))
+    found, _ = GuidedConfig.read(None, {name: value})
     assert found.take_over
     return found
 

@@ -76,7 +76,7 @@ def can_be_served(arguments):
     known = make_arg_parser(FlexibleArgumentParser()).parse_args(arguments[1:])
     options = known.additional_config or {}
     assert set(options) <= {"guided_plugin"}
-    GuidedConfig.from_mapping(options.get("guided_plugin", {}))
+    GuidedConfig.read(options, {})
     assert json.dumps(options)
 
 
