@@ -198,7 +198,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
                 raise PipelineError(
                     f"row {rows[-1]} is planned, {tokens.shape[0]} tokens are sampled"
                 )
-            self._check_place("tokens", tokens)
+            _check_place("tokens", tokens, self.device)
             self.runtime.sampled(tokens)
             self._spent += time.perf_counter() - start
         self._due = _SAMPLED
@@ -265,7 +265,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
                 f"{due} sampled and proposed tokens are expected, not {tuple(tokens.shape)}",
                 hint="see StepPipeline(drafts=...)",
             )
-        self._check_place("tokens", tokens)
+        _check_place("tokens", tokens, self.device)
         # Nothing of a step is announced before its tokens are there: no worker could do
         # anything with it.
         self.runtime.plan(self._plan, offers=offers)
@@ -345,12 +345,6 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
             for request, error in machines.stepped(self.runtime.newest, planned):
                 self._fail(request, error)
 
-    def _check_place(self, what: str, given: Tensor) -> None:
-        if given.device.type != self.device.type:
-            raise PipelineError(
-                f"{what} are on {given.device}, the pipeline is on {self.device}"
-            )
-
     def _check_order(self, call: str) -> None:
         """Raise PipelineError unless this call may come next: out of order, logits
         would stay unmasked, or tokens would not be accepted."""
@@ -373,7 +367,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
             raise PipelineError(
                 f"logits must be [rows, width] floats, not {tuple(logits.shape)} {logits.dtype}"
             )
-        self._check_place("logits", logits)
+        _check_place("logits", logits, self.device)
         width = logits.shape[1]
         self.compiler.vocabulary.check_width(width)
         self._width = width
@@ -391,6 +385,13 @@ def _close(pid: int, runtime: GrammarRuntime) -> None:
         if runtime.machines is not None:
             runtime.machines.close()
         outside_own_threads(runtime.close)
+
+
+def _check_place(what: str, given: Tensor, device: torch.device) -> None:
+    if given.device.type != device.type:
+        raise PipelineError(
+            f"{what} are on {given.device}, the pipeline is on {device}"
+        )
 
 
 def _make_plan(slots: tuple[int, ...], requests: dict[int, RequestInfo]) -> StepPlan:
