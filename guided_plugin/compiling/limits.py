@@ -136,7 +136,7 @@ def _check(spec: OutputSpec, config: GuidedConfig) -> None:
         _bound(name, getattr(spec, name) or 0, "", "max_repetition", config, name)
     if spec.kind in ("regex", "grammar"):
         _check_pattern(spec.text, config, spec.kind)
-    elif spec.kind != "json_object":
+    else:
         document = spec.document()
         nodes, is_deeper = _measured(document, config.max_spec_depth)
         _bound("a spec", nodes, " JSON values", "max_nodes", config, spec.kind)
@@ -148,7 +148,7 @@ def _check(spec: OutputSpec, config: GuidedConfig) -> None:
         for place, schema in schemas if spec.kind != "choice" else ():
             for path, node in walk(schema):
                 if isinstance(node, dict):
-                    _check_schema(node, config, place, path)
+                    _check_schema(node, config, (place, *path))
 
 
 def is_small(spec: OutputSpec, backend: str) -> bool:
@@ -163,8 +163,6 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
         return False  # its shortest output is searched for
     if max([getattr(spec, name) or 0 for name in BOUNDS]) > _SMALL_LENGTH:
         return False
-    if spec.kind == "json_object":
-        return True
     if spec.kind in ("regex", "grammar"):
         if len(spec.text) > _SMALL_SOURCE:
             return False
@@ -177,9 +175,7 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
     if spec.kind == "structural_tag":
         schemas = (schema for _, schema in schemas_of_tag(spec.document()))
         return all(map(_is_small_schema, schemas))
-    return spec.kind == "choice" or (
-        spec.kind == "json_schema" and _is_small_schema(spec.document())
-    )
+    return spec.kind == "choice" or _is_small_schema(spec.document())
 
 
 def unrolled(
@@ -238,14 +234,14 @@ def _count(digits: str | None) -> int:
     return (int(digits) if len(digits) < 19 else _MANY) if digits else 0
 
 
-def _check_pattern(source: str, config: GuidedConfig, where: str) -> None:
-    size, depth = unrolled(source, grammar=where == "grammar")
+def _check_pattern(source: str, config: GuidedConfig, *place: str | int) -> None:
+    size, depth = unrolled(source, grammar=place == ("grammar",))
     if depth > config.max_spec_depth:
-        raise _too_deep("has brackets", config, where)
+        raise _too_deep("has brackets", config, *place)
     # A pattern that is as long as its text repeats nothing, and its length was checked.
     if size > len(source):
         what = "a pattern, with its repetitions written out,"
-        _bound(what, size, " characters", "max_repetition", config, where)
+        _bound(what, size, " characters", "max_repetition", config, *place)
 
 
 def _measured(document: Any, depth: int) -> tuple[int, bool]:
@@ -271,20 +267,16 @@ def _measured(document: Any, depth: int) -> tuple[int, bool]:
 
 
 def _check_schema(
-    node: Mapping[str, Any],
-    config: GuidedConfig,
-    place: str,
-    path: tuple[str | int, ...],
+    node: Mapping[str, Any], config: GuidedConfig, place: tuple[str | int, ...]
 ) -> None:
     for key, value in node.items():
-        where = place + pointer((*path, key))[1:]
         if key in _LENGTHS:
-            _bound(f"`{key}`", value, "", "max_repetition", config, where)
+            _bound(f"`{key}`", value, "", "max_repetition", config, *place, key)
         if key == "pattern":
-            _check_pattern(value, config, where)
+            _check_pattern(value, config, *place, key)
         if key == "patternProperties":
             for source in value:
-                _check_pattern(source, config, where + pointer([source])[1:])
+                _check_pattern(source, config, *place, key, source)
 
 
 def _is_small_schema(document: Any) -> bool:
@@ -318,16 +310,21 @@ def _is_small_pattern(source: str) -> bool:
     )
 
 
-def _too_deep(what: str, config: GuidedConfig, where: str) -> CompileLimitError:
+def _too_deep(what: str, config: GuidedConfig, *place: str | int) -> CompileLimitError:
     return CompileLimitError(
         f"{what} nested more than {config.max_spec_depth} deep",
-        where=where,
+        where=_where(*place),
         hint="flatten it, or raise max_spec_depth",
     )
 
 
 def _bound(
-    what: str, size: float, unit: str, option: str, config: GuidedConfig, where: str
+    what: str,
+    size: float,
+    unit: str,
+    option: str,
+    config: GuidedConfig,
+    *place: str | int,
 ) -> None:
     """Refuse what is larger than an option."""
     limit = getattr(config, option)
@@ -336,6 +333,11 @@ def _bound(
         shown = f"{size}" if size < _MANY else "more than 10^18"
         raise CompileLimitError(
             f"{what} of {shown}{unit} is over the limit of {limit}",
-            where=where,
+            where=_where(*place),
             hint=f"make it smaller, or raise {option}",
         )
+
+
+def _where(start: str | int, *path: str | int) -> str:
+    # Written for errors alone: a path may be as long as the spec.
+    return f"{start}{pointer(path)[1:]}"

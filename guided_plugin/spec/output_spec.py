@@ -131,7 +131,7 @@ class OutputSpec:
     @classmethod
     def json_object(cls, **options: Any) -> OutputSpec:
         """Any JSON object."""
-        return cls._make("json_object", "{}", options)
+        return cls._make("json_object", '{"type":"object"}', options)
 
     @classmethod
     def regex(cls, pattern: str, **options: Any) -> OutputSpec:
@@ -300,14 +300,14 @@ class OutputSpec:
     def document(self) -> Any:
         """`text` as a value: the schema, the list of choices, the tag; the source of
         the other kinds."""
-        if self.kind in ("json_schema", "json_object", "choice", "structural_tag"):
-            try:
-                return json.loads(self.text)
-            except RecursionError:  # it was written where the stack was less deep
-                raise SpecError(
-                    "is nested too deep", where=self.kind, hint=_FLATTEN
-                ) from None
-        return self.text
+        if self.kind in ("regex", "grammar"):
+            return self.text
+        try:
+            return json.loads(self.text)
+        except RecursionError:  # it was written where the stack was less deep
+            raise SpecError(
+                "is nested too deep", where=self.kind, hint=_FLATTEN
+            ) from None
 
     def to_dict(self) -> dict[str, Any]:
         """The form that `parse` reads back to an equal spec; JSON-serialisable."""

@@ -8,7 +8,6 @@ none refers to one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,20 +24,31 @@ def pointer(path: Sequence[str | int]) -> str:
     )
 
 
+def target_of(document: Any, reference: Any) -> tuple[Any, Path] | None:
+    """The schema that a `$ref` points at, and the path to it; None for nothing."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    try:
+        steps = [("", document), *pointer_steps(document, reference[1:])]
+    except KeyError:
+        return None
+    found = steps[-1][1]
+    if not isinstance(found, Mapping | bool):
+        return None
+    return found, tuple(step for step, _ in steps[1:])
+
+
 def resolved(document: Any, reference: str, path: Path) -> tuple[Any, Path]:
-    """The schema that a `$ref` at a path points at, and the path to it. Raises
-    SpecError."""
-    what = "lies outside this schema, and references are never fetched"
-    hint = "put that schema under $defs and refer to it as #/$defs/Name"
-    if reference.startswith("#"):
-        what = "points at nothing in this schema"
-        hint = "references are pointers from the root, for example #/$defs/Name"
-        with suppress(KeyError):
-            steps = [("", document), *pointer_steps(document, reference[1:])]
-            found = steps[-1][1]
-            if isinstance(found, Mapping | bool):
-                return found, tuple(step for step, _ in steps[1:])
-    raise SpecError(f"{shown(reference)} {what}", where=pointer(path), hint=hint)
+    """The same, for a reference at a path. Raises SpecError."""
+    found = target_of(document, reference)
+    if found is None:
+        raise SpecError(
+            f"{shown(reference)} points at nothing in this schema",
+            where=pointer(path),
+            hint="put that schema under $defs and write a pointer from the root, #/$defs/Name; "
+            "`$id` and anchors are no targets, and nothing is fetched",
+        )
+    return found
 
 
 def pointer_steps(document: Any, fragment: str) -> Iterator[tuple[str | int, Any]]:

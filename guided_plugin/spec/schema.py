@@ -7,32 +7,38 @@ exhaust the stack.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from guided_plugin.errors import SpecError, did_you_mean, near_miss, shown
 from guided_plugin.keywords import ASSERTIONS, KEYWORDS, subschemas
-from guided_plugin.spec.references import Path, pointer, resolved
+from guided_plugin.spec.references import Path, pointer, resolved, target_of
 
 Schema = Mapping[str, Any] | bool
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 
-def walk(schema: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Every schema in a document, the root first, with its path."""
+def walk(schema: Any) -> Iterator[tuple[Path, Any]]:
+    """Every schema in a document, the root first, with its path; what only a reference
+    makes a schema comes last."""
     # With the path to the schema around it: many paths, all of them deep, would take
     # more than the document.
-    pending: list[tuple[tuple[str | int, ...], tuple[str | int, ...], Any]] = [
-        ((), (), schema)
-    ]
+    pending: deque[tuple[Path, Path, Any]] = deque([((), (), schema)])
+    seen: set[int] = set()
     while pending:
         above, step, node = pending.pop()
+        if id(node) in seen:
+            continue
         path = above + step
         yield path, node
         if isinstance(node, Mapping):
+            seen.add(id(node))
             for step, child in subschemas(node):
                 pending.append((path, step, child))
+            if target := target_of(schema, node.get("$ref")):
+                pending.appendleft(((), target[1], target[0]))
 
 
 def check_schema(schema: Any) -> None:
@@ -81,11 +87,8 @@ def _check_reference(root: Any, named: Any, reference: str, path: Path) -> None:
     """`named`: the innermost schema with an `$id` around it, from which the standard
     reads its pointer."""
     target, _ = resolved(root, reference, path)
-    try:
-        from_named, _ = resolved(named, reference, path)
-    except SpecError:
-        return
-    if from_named is not target:
+    from_named = target_of(named, reference)
+    if from_named and from_named[0] is not target:
         raise SpecError(
             f"{shown(reference)} points elsewhere from the `$id` around it than from the root",
             where=pointer(path),

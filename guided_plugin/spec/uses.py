@@ -7,7 +7,7 @@ for backends to say.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -35,13 +35,6 @@ class KeywordUse:
     """The reason, where the status alone isn't one."""
     hint: str = ""
     """What to do about it, where it is refused."""
-
-
-def left_out(schemas: Iterable[Any], keywords: Collection[str]) -> tuple[str, ...]:
-    """Those of an operator's `unenforced_keywords` that some schemas ask for,
-    sorted."""
-    uses = (use for schema in schemas for use in uses_of(schema, keywords))
-    return tuple(sorted({use.keyword for use in uses if use.note == LEFT_OUT}))
 
 
 def schemas_of(spec: OutputSpec) -> Iterator[tuple[str, Any]]:

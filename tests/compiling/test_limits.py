@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from guided_plugin.compiling import limits
 from guided_plugin.compiling.limits import check_limits, check_size, is_small, unrolled
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import CompileLimitError
@@ -158,6 +159,15 @@ def test_a_megabyte_of_anything_is_measured_in_linear_time(character):
 
     # Quadratic would be a factor of 100 in time for this factor of 10 in length.
     assert seconds(100_000) < 40 * max(seconds(10_000), 1e-4)
+
+
+def test_places_are_written_for_what_is_refused_alone(monkeypatch):
+    # Each may be as long as the spec, and there are thousands.
+    monkeypatch.setattr(limits, "pointer", None)
+    spec = schema(
+        items={"maxLength": 9, "pattern": "a", "patternProperties": {"b": {}}}
+    )
+    check_limits(spec, GuidedConfig())
 
 
 SMALL = list(map(OutputSpec.parse, TABLES["small"]))

@@ -16,7 +16,7 @@ from typing import Any
 
 from mutations import CHARACTERS, copied, mutate_value, nodes
 
-from guided_plugin.spec.references import pointer_steps
+from guided_plugin.spec.references import target_of
 from guided_plugin.spec.schema import walk
 
 Schema = Mapping[str, Any]
@@ -233,13 +233,8 @@ class _Builder:
         return result
 
     def _target(self, reference):
-        if not isinstance(reference, str):
-            return None
-        try:
-            steps = list(pointer_steps(self.root, reference.removeprefix("#")))
-        except KeyError:
-            return None
-        return steps[-1][1] if steps else self.root
+        found = target_of(self.root, reference)
+        return found[0] if found else None
 
     def _object(self, found, depth):
         properties = found.get("properties") or {}

@@ -47,7 +47,6 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import texts_bytes
-from guided_plugin.spec.uses import left_out, schemas_of
 
 # An object of n optional properties needs n items in a row: llguidance's own limit of
 # 2,000 would end such requests in the middle. A mask of so many takes 10 ms. Its
@@ -161,7 +160,7 @@ class LLGuidanceBackend:
             spec,
             self.name,
             payload,
-            unenforced=self._left_out(spec),
+            unenforced=lark.left_out,
             named=self._named(spec, lark),
         )
 
@@ -171,12 +170,6 @@ class LLGuidanceBackend:
             return lark
         forces = lark.rules is not None and forced_run(lark.rules) <= _MOST_FORCED
         return replace(lark, forces=forces)
-
-    def _left_out(self, spec: OutputSpec) -> tuple[str, ...]:
-        """Those of `unenforced_keywords` that it asks for."""
-        if not self._unenforced:
-            return ()
-        return left_out((s for _, s in schemas_of(spec)), self._unenforced)
 
     def _named(self, spec: OutputSpec, lark: LarkGrammar) -> frozenset[int]:
         """The control tokens that a client's grammar or tag names."""

@@ -10,7 +10,7 @@ here compiles.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from guided_plugin.errors import (
     CompileLimitError,
@@ -95,7 +95,7 @@ _HINTS = (
 def lark_of(
     spec: OutputSpec,
     tokens: Tokenizers,
-    unenforced: Iterable[str] = (),
+    unenforced: Collection[str] = (),
     *,
     marked: bool = False,
 ) -> LarkGrammar:
@@ -122,25 +122,18 @@ def lark_of(
 
 
 def _written(
-    spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str], marked: bool
+    spec: OutputSpec, tokens: Tokenizers, unenforced: Collection[str], marked: bool
 ) -> LarkGrammar:
-    if spec.kind in ("json_schema", "json_object"):
-        return schema_to_lark(
-            spec.document() if spec.kind == "json_schema" else {"type": "object"},
-            strict=spec.closed and spec.kind == "json_schema",
-            whitespace=spec.layout,
-            bounds=spec.bounds,
-            unenforced=unenforced,
-            marked=marked,
-        )
+    if spec.is_json:
+        return schema_to_lark(spec, unenforced, marked=marked)
     if spec.kind == "regex":
         expression = _regex(spec.text)
-        return _terminal(expression, known_of(whole(spec.text)))
+        return _terminal(spec, expression, known_of(whole(spec.text)))
     if spec.kind == "choice":
         texts = spec.document()
         most = max(len(each.encode()) for each in texts)
         known = Known(tuple(sorted(texts, key=len)), most)
-        return _terminal(Texts(tuple(texts)), known)
+        return _terminal(spec, Texts(tuple(texts)), known)
     if spec.kind == "grammar" and spec.syntax == "lark":
         return client_lark(spec, tokens)
     if spec.kind == "structural_tag":
@@ -152,10 +145,10 @@ def _written(
     )
 
 
-def _terminal(expression: Expression, known: Known) -> LarkGrammar:
+def _terminal(spec: OutputSpec, expression: Expression, known: Known) -> LarkGrammar:
     """A grammar of one terminal."""
     grammar = Grammar()
-    return written(grammar, grammar.terminal(expression, known), HEADER)
+    return written(grammar, grammar.terminal(expression, known), HEADER, spec)
 
 
 def _regex(source: str) -> Expression:

@@ -13,6 +13,7 @@ from guided_plugin.grammar.llguidance.lark.expected import Follower
 from guided_plugin.grammar.llguidance.lark.reach import known_of, known_of_string
 from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar, RuleSet
 from guided_plugin.grammar.llguidance.lark.runs import forced_run, nesting
+from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.languages import whole
 
 NODE = {
@@ -49,7 +50,7 @@ SCHEMAS = [
 
 
 def _rules(schema, *, strict):
-    found = schema_to_lark(schema, strict=strict, whitespace="flexible").rules
+    found = schema_to_lark(OutputSpec.json_schema(schema, strict=strict)).rules
     assert found is not None
     return found
 
@@ -168,7 +169,7 @@ def test_rules_nest_as_deep_as_objects_do():
 
 
 def test_rules_reach_other_processes():
-    made = schema_to_lark(NODE, strict=True, whitespace="flexible")
+    made = schema_to_lark(OutputSpec.json_schema(NODE))
     packed = made.packed(closes=True)
     sent = LarkGrammar.unpacked(packed).sent
     assert sent is not None

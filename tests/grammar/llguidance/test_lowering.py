@@ -180,7 +180,8 @@ def test_a_comma_comes_only_before_a_property_that_is_possible(schema, text, sho
 
 
 def size(schema, strict=False):
-    return len(schema_to_lark(schema, whitespace="compact", strict=strict).text)
+    spec = OutputSpec.json_schema(schema, whitespace="compact", strict=strict)
+    return len(schema_to_lark(spec).text)
 
 
 SIZES = json.loads(r"""[

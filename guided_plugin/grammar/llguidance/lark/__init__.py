@@ -7,11 +7,10 @@ and `terminals` (`patterns`, `numbers`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
-from guided_plugin.config import UNBOUNDED, Bounds, Whitespace
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.arrays import array_rule
@@ -25,6 +24,7 @@ from guided_plugin.grammar.llguidance.lark.reader import read_schema
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar, Symbol
 from guided_plugin.grammar.llguidance.lark.terminals import empty_terminal
 from guided_plugin.grammar.llguidance.lark.writer import written
+from guided_plugin.spec import OutputSpec
 
 # Without this, where a grammar leaves one text only, llguidance allows one spelling of
 # it alone: the first token of its own tokenization. A model must be free to take any
@@ -39,39 +39,18 @@ _ONLY_OTHERWISE = (
 
 
 def schema_to_lark(
-    schema: Any,
-    *,
-    strict: bool,
-    whitespace: Whitespace,
-    bounds: Bounds = UNBOUNDED,
-    unenforced: Iterable[str] = (),
-    marked: bool = False,
+    spec: OutputSpec, unenforced: Collection[str] = (), *, marked: bool = False
 ) -> LarkGrammar:
-    """A grammar, in llguidance's Lark, of the JSON texts that satisfy a schema.
+    """A grammar, in llguidance's Lark, of the JSON texts that satisfy a spec's schema.
 
     Strict closes objects that don't say otherwise and keeps properties in the order of
-    the schema; else they come in any order. `bounds`: where the schema has none.
+    the schema; else they come in any order. `unenforced`: keywords that are left out.
     `marked`: for the check that items are distinct. Raises an UnsupportedSpecError with
     the keyword and its place.
     """
     grammar = Grammar()
-    found = lower_schema(
-        schema,
-        grammar,
-        closed=strict,
-        bounds=bounds,
-        unenforced=unenforced,
-        marked=marked,
-    )
-    made = written(
-        grammar,
-        found.symbol,
-        HEADER,
-        whitespace,
-        marked=marked,
-        most=bounds.max_whitespace,
-    )
-    return replace(made, distinct=found.distinct)
+    found = lower_schema(spec.document(), grammar, spec, unenforced, marked=marked)
+    return written(grammar, found.symbol, HEADER, spec, marked=marked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,29 +60,29 @@ class Lowered:
     symbol: Symbol
     types: frozenset[str]
     """The types of its values."""
-    distinct: bool
-    """Whether items or names must differ in a way that the grammar can't see."""
 
 
 def lower_schema(
     schema: Any,
     grammar: Grammar,
+    spec: OutputSpec,
+    unenforced: Collection[str],
     *,
-    closed: bool,
-    ordered: bool | None = None,
-    bounds: Bounds = UNBOUNDED,
-    unenforced: Iterable[str] = (),
+    in_order: bool = True,
     marked: bool = False,
 ) -> Lowered:
-    """Write a schema into a grammar, which may hold others. `ordered`: as `closed` if
-    not said."""
-    document = Document(schema, unenforced=unenforced)
+    """Write a schema into a grammar, which may hold others. `in_order`: properties keep
+    the schema's order, where a spec is strict."""
+    closed = spec.closed
+    document = Document(schema, unenforced, grammar.left_out)
     algebra = Algebra(document, read_schema, closing=closed)
     style = Style(
         closed=closed,
-        ordered=closed if ordered is None else ordered,
+        ordered=closed and in_order,
         spelling=Spelling(
-            not closed and document.draft > 4, not closed, digits=bounds.max_digits
+            not closed and document.draft > 4,
+            not closed,
+            digits=spec.bounds.max_digits,
         ),
         marked=marked,
     )
@@ -124,4 +103,4 @@ def lower_schema(
             "is nested too deep", where="#", hint="flatten it"
         ) from error
     types = frozenset(kind for kind in shape if shape[kind])
-    return Lowered(start, types, emitter.distinct)
+    return Lowered(start, types)

@@ -58,6 +58,14 @@ _MAX_ASKING = 12
 # How many first items of an array are looked at.
 _MAX_ITEMS = 8
 
+_COMBINING = ("anyOf", "oneOf", "allOf", "enum", "dependencies", "dependentRequired")
+
+
+def _combined(value: Any) -> int:
+    """How many alternatives the value of one of these keywords makes."""
+    members = value.values() if isinstance(value, dict) else value
+    return sum(isinstance(one, dict | list) for one in members)
+
 
 class _RecursionInPlace(UnsupportedSpecError):
     """A schema whose own shape is part of its shape."""
@@ -269,8 +277,8 @@ class Algebra:
         if self._meets > _MAX_MEETS or len(met) > _MAX_ALTERNATIVES:
             raise UnsupportedSpecError(
                 "combines too many alternatives",
-                where=self.document.place("anyOf", "oneOf", "allOf", weigh=len),
-                hint="use fewer under allOf, oneOf and not, or give each one a const of a required property",
+                where=self.document.place(*_COMBINING, weigh=_combined),
+                hint="use fewer there, or give each one a const of a required property",
             )
         # Where objects are closed, one that describes nothing must not replace those
         # that do: together with another description they allow more.

@@ -132,7 +132,7 @@ def _selection(
 def _distinct(emitter: Emitter, constraint: Array) -> Symbol:
     """Scalars that must differ in a way that the grammar can't remember: tokens that
     would repeat one are taken out of its masks."""
-    emitter.distinct = True
+    emitter.grammar.distinct = True
     if constraint.contains:
         raise incomparable(constraint, "it stands next to `contains`")
     symbol = _sequence(emitter, constraint)

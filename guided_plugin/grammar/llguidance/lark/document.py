@@ -8,12 +8,13 @@ ones, so that demands on values can be compared and remembered by number.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.lark import patterns
+from guided_plugin.grammar.llguidance.lark.constraints import TRUE, Literals
 from guided_plugin.keywords import ASSERTIONS, KEYWORDS, REFUSED, draft_of, idle_reason
 from guided_plugin.spec.formats import FORMATS
 from guided_plugin.spec.references import Path, pointer, resolved
@@ -38,14 +39,18 @@ class Numbered:
 class Document:
     """A schema with everything that its subschemas may refer to."""
 
-    def __init__(self, root: Any, *, unenforced: Iterable[str] = ()) -> None:
+    def __init__(
+        self, root: Any, unenforced: Collection[str], left_out: set[str]
+    ) -> None:
+        """`left_out`: where those of `unenforced` go that it asks for."""
         self.root = root
         self.draft = draft_of(root)
         self.nodes: list[Numbered] = []
         self._numbers: dict[str, int] = {}
         self._by_identity: dict[int, int] = {}
         self._kept: list[Any] = []
-        self._enforced = ASSERTIONS - frozenset(unenforced)
+        self._unenforced = unenforced
+        self._left_out = left_out
         self.ambiguous = self.draft <= 4 or '"format"' in json.dumps(root)
         """Whether validators may read it in several ways: formats, and the integers of
         draft 4, have several readings."""
@@ -81,13 +86,21 @@ class Document:
         return self._numbers[key]
 
     def place(
-        self, *keywords: str, weigh: Callable[[Any], int] = lambda value: 0
+        self,
+        *keywords: str,
+        weigh: Callable[[Any], int] = lambda value: 0,
+        first: Literals = TRUE,
     ) -> str:
         """The place of the value of these keywords that weighs most, the first of
-        equals; "#" for none."""
+        equals, those inside the schemas `first` before others; "#" for none."""
         most = -1
         place: Path = ()
-        for node in self.nodes:
+        around = [self.nodes[number].path for _, number in first]
+
+        def outside(node: Numbered) -> bool:
+            return all(node.path[: len(path)] != path for path in around)
+
+        for node in sorted(self.nodes, key=outside):
             for keyword, value in node.keywords.items():
                 if keyword in keywords and weigh(value) > most:
                     most = weigh(value)
@@ -105,12 +118,15 @@ class Document:
             what = f"is not a schema: {shown(schema)}"
             hint = "a schema is an object or true/false"
             raise UnsupportedSpecError(what, where=pointer(path), hint=hint)
-        enforced = {key: schema[key] for key in schema if key in self._enforced}
-        if enforced.get("format", "") not in FORMATS:
-            enforced.pop("format", None)
+        asked = {key: schema[key] for key in schema if key in ASSERTIONS}
+        if asked.get("format", "") not in FORMATS:
+            asked.pop("format", None)
         kept = {}
-        for key, value in enforced.items():
-            if idle_reason(enforced, key, self.draft):
+        for key, value in asked.items():
+            if idle_reason(asked, key, self.draft):
+                continue
+            if key in self._unenforced:
+                self._left_out.add(key)
                 continue
             if isinstance(value, float) and KEYWORDS[key].value == "count":
                 value = int(value)

@@ -110,16 +110,15 @@ class Emitter:
         self._values: dict[Literals, Symbol] = {}
         self._scalars: dict[tuple[Constraint, bool], Symbol] = {}
         self._pending: list[tuple[str, Literals]] = []
+        self._writing = TRUE
         self._marks: dict[Constraint, int] = {}
-        self.distinct = False
-        """Whether the output needs the check that items are distinct."""
 
     def root(self, literals: Literals) -> Symbol:
         """The rule of a whole document, everything that it needs included."""
         symbol = self.value(literals)
         while self._pending:
-            name, pending = self._pending.pop()
-            rules = dict.fromkeys(self._constraints(pending))
+            name, self._writing = self._pending.pop()
+            rules = dict.fromkeys(self._constraints(self._writing))
             alternatives = [Alternative((rule,)) for rule in rules]
             self.grammar.rules[name] = Rule(alternatives)
         return symbol
@@ -194,9 +193,9 @@ class Emitter:
         return value
 
     def refusal(self, keyword: str, why: str) -> UnsupportedSpecError:
-        """An error about a keyword, with the place of its first use; the root where
-        what combines schemas asks for the same without it."""
-        where = self.algebra.document.place(keyword)
+        """An error about a keyword, with its place in what is written, else of its first
+        use; the root where what combines schemas asks for the same without it."""
+        where = self.algebra.document.place(keyword, first=self._writing)
         return UnsupportedSpecError(f"{keyword} {why}", where=where, hint=SIMPLER)
 
     def led(self, terminal: Terminal, characters: str | None) -> Symbol:

@@ -87,6 +87,8 @@ class LarkGrammar:
     text: str
     distinct: bool = False
     """Whether its outputs must be checked for items or names that are not distinct."""
+    left_out: tuple[str, ...] = ()
+    """Keywords that a spec asks for and an operator leaves unenforced."""
     forces: bool = True
     """Whether text that must follow is short enough to be looked for while a batch
     waits."""
@@ -188,6 +190,10 @@ class Grammar:
     terminals: dict[Expression, Terminal] = field(default_factory=dict)
     fragments: dict[Expression, str] = field(default_factory=dict)
     """The names of parts of terminals."""
+    distinct: bool = False
+    """Whether its outputs must be checked for items that are not distinct."""
+    left_out: set[str] = field(default_factory=set)
+    """Keywords that its schemas ask for and that are left unenforced."""
     marks: Iterator[int] = field(default_factory=itertools.count)
     """Numbers for marks."""
     _shared: dict[tuple[Alternative, ...], str] = field(default_factory=dict)

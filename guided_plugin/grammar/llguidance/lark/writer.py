@@ -32,6 +32,7 @@ from guided_plugin.grammar.llguidance.lark.rules import (
     Token,
     both,
 )
+from guided_plugin.spec import OutputSpec
 
 SPARE_BIT = 63
 """A bit of parameters that no rule sets."""
@@ -59,16 +60,15 @@ def written(
     grammar: Grammar,
     start: Symbol,
     top: str,
-    whitespace: Whitespace = "compact",
-    most: int = 0,
+    spec: OutputSpec,
     *,
     marked: bool = False,
 ) -> LarkGrammar:
-    """Write what is derived from a symbol. `whitespace` is next to JSON's punctuation
-    only: `most` on each side."""
+    """Write what is derived from a symbol. A spec's whitespace is next to JSON's
+    punctuation only."""
     names, symbols = _reachable(grammar.rules, start)
     terminals = [one for one in grammar.terminals.values() if one in symbols]
-    punctuation = _punctuation(whitespace, most, marked)
+    punctuation = _punctuation(spec, marked)
     # Each is written once: llguidance reads an expression where it stands.
     used = [mark for mark in punctuation if Text(mark) in symbols]
     words = {mark: f"P{number}" for number, mark in enumerate(used)}
@@ -81,8 +81,10 @@ def written(
     tokens = frozenset(one.number for one in symbols if isinstance(one, Token))
     return LarkGrammar(
         _joined(lines),
+        distinct=grammar.distinct,
+        left_out=tuple(sorted(grammar.left_out)),
         plain=not tokens and all(one.plain for one in terminals),
-        rules=RuleSet(start, rules, tuple(terminals), tokens, whitespace == "spaced"),
+        rules=RuleSet(start, rules, tuple(terminals), tokens, spec.layout == "spaced"),
     )
 
 
@@ -131,13 +133,13 @@ def _reachable(
     return list(names), symbols
 
 
-def _punctuation(whitespace: Whitespace, most: int, marked: bool) -> Mapping[str, str]:
+def _punctuation(spec: OutputSpec, marked: bool) -> Mapping[str, str]:
     """How JSON's punctuation is written."""
     # Marks come behind a comma, before its space; the matcher next to the check that
     # reads them holds spaces.
-    whitespace = "flexible" if marked else whitespace
+    found = _PUNCTUATION["flexible" if marked else spec.layout]
+    most = spec.bounds.max_whitespace
     space = _BOUNDED_SPACE % most if most else _SPACE
-    found = _PUNCTUATION[whitespace]
     return {mark: text.replace(_SPACE, space) for mark, text in found.items()}
 
 

@@ -7,7 +7,7 @@ where no lexer reads these as they are meant (`lexing`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from guided_plugin.errors import GrammarError, UnsupportedSpecError
@@ -64,7 +64,7 @@ _NOT_EMPTY = Pattern("(?s:.+)")
 def tag_to_lark(
     spec: OutputSpec,
     controls: Mapping[int, str],
-    unenforced: Iterable[str] = (),
+    unenforced: Collection[str] = (),
     *,
     marked: bool = False,
 ) -> LarkGrammar:
@@ -76,22 +76,14 @@ def tag_to_lark(
     """
     try:
         node = Reader(spec, Texts(controls)).document()
-        writer = _Writer(spec, tuple(unenforced), marked)
+        writer = _Writer(spec, unenforced, marked)
         Lexing(node, lambda schema: writer.lowered(schema).types).check()
         start = writer.symbol(node)
     except RecursionError as error:
         raise UnsupportedSpecError(
             "is nested too deep", where="structural_tag"
         ) from error
-    made = written(
-        writer.grammar,
-        start,
-        HEADER,
-        spec.layout,
-        spec.bounds.max_whitespace,
-        marked=marked,
-    )
-    return replace(made, distinct=writer.distinct)
+    return written(writer.grammar, start, HEADER, spec, marked=marked)
 
 
 @dataclass
@@ -99,15 +91,10 @@ class _Writer:
     """Writes nodes into one grammar."""
 
     spec: OutputSpec
-    unenforced: tuple[str, ...]
+    unenforced: Collection[str]
     marked: bool
     grammar: Grammar = field(default_factory=Grammar)
     _schemas: dict[tuple[str, bool], Lowered] = field(default_factory=dict)
-
-    @property
-    def distinct(self) -> bool:
-        """The output must be checked for items that are not distinct."""
-        return any(found.distinct for found in self._schemas.values())
 
     def lowered(self, node: Schema) -> Lowered:
         """A schema's rules; tags often repeat a schema."""
@@ -128,10 +115,9 @@ class _Writer:
             return lower_schema(
                 node.schema,
                 self.grammar,
-                closed=self.spec.closed,
-                ordered=self.spec.closed and not node.any_order,
-                bounds=self.spec.bounds,
-                unenforced=self.unenforced,
+                self.spec,
+                self.unenforced,
+                in_order=not node.any_order,
                 marked=self.marked,
             )
         except GrammarError as error:
