@@ -2,12 +2,22 @@
 of them."""
 
 import asyncio
+import contextlib
 import os
 import pathlib
+from importlib.util import find_spec
 
 import pytest
 
-SHORT_WINDOW = pathlib.Path(__file__).parents[2] / "support" / "short_window"
+HERE = pathlib.Path(__file__).parent
+if find_spec("vllm") is None:
+    collect_ignore = [
+        path.name
+        for path in HERE.glob("test_*.py")
+        if path.stem not in ("test_contract", "test_shapes")
+    ]
+
+SHORT_WINDOW = HERE.parents[1] / "support" / "short_window"
 """Of a server that refuses guided requests for 20 s after three deaths of its worker,
 not for a minute."""
 
@@ -21,17 +31,60 @@ os.environ.update(
 )
 
 
+@pytest.fixture(scope="session")
+def owners():
+    """Compilers of the byte vocabulary, by their options, whose templates engines
+    share: each takes seconds to start. What a compiler remembers is not shared."""
+    owners = {}
+    yield owners
+    for owner in owners.values():
+        owner.close()
+
+
 @pytest.fixture
-def byte_tokenizer(monkeypatch):
+def byte_tokenizer(monkeypatch, owners):
     """Engines and frontends without a model: the vocabulary of `vllm_support` in place of
     a tokenizer's."""
     from vllm_support import VOCABULARY
 
+    from guided_plugin.compiling.chooser import Chooser
+    from guided_plugin.compiling.compiler import GrammarCompiler
+
+    def compiler(vocabulary, *, config, plugins, serves):
+        options = {"config": config, "plugins": plugins}
+        if serves:
+            if config not in owners:
+                owners[config] = GrammarCompiler(vocabulary, **options, serves=True)
+            template = owners[config].template
+            options["built"] = Chooser(vocabulary, config, plugins), template
+        return GrammarCompiler(vocabulary, **options)
+
+    engine = "guided_plugin.hosts.vllm.engine"
+    monkeypatch.setattr(f"{engine}.GrammarCompiler", compiler)
     monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
     for part in ("engine", "specs"):
         monkeypatch.setattr(
             f"guided_plugin.hosts.vllm.{part}.vocabulary_of", lambda config: VOCABULARY
         )
+
+
+@pytest.fixture
+def play():
+    """Makes what plays a model runner, with requests by their names; ends its
+    engine."""
+    from vllm_support import runner_params
+
+    with contextlib.ExitStack() as ends:
+
+        def play(kind, vllm_config, **requests):
+            params = [
+                runner_params(name=name, **asked) for name, asked in requests.items()
+            ]
+            played = kind(vllm_config, [*requests], params)
+            ends.callback(played.engine.close)
+            return played
+
+        yield play
 
 
 @pytest.fixture(scope="session")

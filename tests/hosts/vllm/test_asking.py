@@ -5,9 +5,6 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from vllm.exceptions import GracefulHTTPError
 from vllm.v1.engine import EngineCoreOutput, FinishReason
 from vllm.v1.engine.async_llm import AsyncLLM

@@ -7,9 +7,6 @@ import re
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("vllm")
-
 import vllm
 from vllm.entrypoints.generate.beam_search.online import BeamSearchOnlineMixin
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest

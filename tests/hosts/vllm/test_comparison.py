@@ -10,9 +10,6 @@ import pathlib
 import re
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from compare import KNOWN, compared, explained
 from compare_requests import ASKS, SUBSET, Ask
 from script_files import load_script

@@ -1,9 +1,5 @@
 """`examples/compose.yaml` and `examples/helm-values.yaml`: what they name exists."""
 
-import pytest
-
-pytest.importorskip("vllm")
-
 import typer
 import yaml
 from script_files import ROOT

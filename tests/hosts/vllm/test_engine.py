@@ -6,9 +6,6 @@ import json
 import re
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from compilers import compiler_of, start
 from vllm.exceptions import VLLMValidationError
 from vllm_support import SCHEMA, params_of, processors, runner, stepped

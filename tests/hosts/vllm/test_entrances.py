@@ -10,9 +10,6 @@ import re
 import time
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from vllm import PoolingParams, SamplingParams
 from vllm.engine.protocol import StreamingInput
 from vllm.exceptions import VLLMValidationError

@@ -7,9 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-
-pytest.importorskip("vllm")
-
 from vllm import SamplingParams
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
@@ -26,25 +23,21 @@ from guided_plugin.hosts.vllm.failures import FAILED, LED, STOP_REASON
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
-AB = gp.OutputSpec.grammar('root ::= "ab"')
+AB = gp.OutputSpec.regex("ab")
 
 
-def params_of(name, spec=AB, **options):
-    return runner_params(spec, name, **options)
-
-
+GUIDED = {"spec": AB}
 RUNNERS = [V1, V2, V2Drafts]
 ALL_BUT_A = [token for token in range(WIDTH) if token != ord("a")]
 
 
 @pytest.mark.parametrize("kind", RUNNERS)
 def test_a_row_that_its_own_options_leave_nothing_of_fails_and_a_finished_one_does_not(
-    kind, mode
+    play, kind, mode
 ):
-    names = ["cut", "over", "free"]
-    cut = params_of("cut", allowed_token_ids=[97])
-    over = params_of("over", min_tokens=9)
-    runner = kind(runner_config(mode), names, [cut, over, params_of("free")])
+    limits = {"cut": {"allowed_token_ids": [97]}, "over": {"min_tokens": 9}, "free": {}}
+    asked = {name: {**GUIDED, **limit} for name, limit in limits.items()}
+    runner = play(kind, runner_config(mode), **asked)
     runner.forbidden = {0: ALL_BUT_A, 1: [END]}
     failed = {}
     for _ in range(4):
@@ -55,16 +48,16 @@ def test_a_row_that_its_own_options_leave_nothing_of_fails_and_a_finished_one_do
     assert runner.tokens[0][:2] == [ord("a"), END]
     assert bytes(runner.tokens[1][:2]) == bytes(runner.tokens[2][:2]) == b"ab"
     assert runner.tokens[1][2] == END  # min_tokens asks for more than the grammar has
-    runner.engine.close()
 
 
 @pytest.mark.parametrize("kind", RUNNERS)
-def test_outputs_that_are_led_are_told_and_a_failure_of_theirs_wins(kind, mode):
+def test_outputs_that_are_led_are_told_and_a_failure_of_theirs_wins(play, kind, mode):
     """The model goes on with "a" for ever."""
     spec = gp.OutputSpec.regex("a*b", close_before_length=True)
-    cut = params_of("cut", spec.within(6), allowed_token_ids=[97])
-    params = [params_of("led", spec.within(6)), cut, params_of("wide", spec.within(60))]
-    runner = kind(runner_config(mode), ["led", "cut", "wide"], params)
+    led = {"spec": spec.within(6)}
+    cut = {**led, "allowed_token_ids": [97]}
+    wide = {"spec": spec.within(60)}
+    runner = play(kind, runner_config(mode), led=led, cut=cut, wide=wide)
     runner.forbidden = {1: ALL_BUT_A}
     outputs = [runner.step() for _ in range(6)]
     led = [name for output in outputs for name in getattr(output, LED, ())]
@@ -77,26 +70,22 @@ def test_outputs_that_are_led_are_told_and_a_failure_of_theirs_wins(kind, mode):
     # fewer where a busy machine had no time to look for another way
     assert re.fullmatch(b"a{1,4}b", text)
     assert runner.engine.pipeline.metrics().worker.led_outputs == 2
-    runner.engine.close()
 
 
-def test_an_output_that_is_led_behind_a_draft_is_told_if_the_draft_is_taken(mode):
+def test_an_output_that_is_led_behind_a_draft_is_told_if_the_draft_is_taken(play, mode):
     """Its stop token comes in the same step."""
     spec = gp.OutputSpec.regex("a{1,9}", close_before_length=True).within(4)
-    names = ["led", "free"]
-    runner = V2Drafts(
-        runner_config(mode), names, [params_of(one, spec) for one in names]
-    )
+    asked = {name: {"spec": spec} for name in ("led", "free")}
+    runner = play(V2Drafts, runner_config(mode), **asked)
     assert not hasattr(runner.step(), LED)
     runner.forbidden = {1: [ord("a")]}
     assert runner.step().guided_led == ["led"]
     assert runner.tokens == [[*b"aaa", END], [*b"aa", END]]
-    runner.engine.close()
 
 
-def test_an_output_whose_end_cannot_be_proven_runs_on_and_is_counted(mode):
+def test_an_output_whose_end_cannot_be_proven_runs_on_and_is_counted(play, mode):
     spec = gp.OutputSpec.grammar('root ::= "a"*', close_before_length=True).within(3)
-    runner = V1(runner_config(mode), ["one"], [params_of("one", spec)])
+    runner = play(V1, runner_config(mode), one={"spec": spec})
     runner.forbidden = {0: [END]}
     assert not any(hasattr(runner.step(), FAILED) for _ in range(3))
     assert bytes(runner.tokens[0][:3]) == b"aaa"
@@ -104,32 +93,25 @@ def test_an_output_whose_end_cannot_be_proven_runs_on_and_is_counted(mode):
     assert told == "unprotected: with xgrammar no end of its outputs is known"
     worker = runner.engine.pipeline.metrics().worker
     assert (worker.unprotected_outputs, worker.led_outputs) == (1, 0)
-    runner.engine.close()
 
 
 @pytest.mark.parametrize("kind", RUNNERS)
-def test_what_is_not_guided_at_all_is_told_with_the_first_output(kind):
-    lookahead = gp.OutputSpec.regex("(?<=a)b")
-    runner = kind(
-        runner_config(),
-        ["bad", "good"],
-        [params_of("bad", lookahead), params_of("good")],
-    )
-    output = runner.step()
-    assert list(getattr(output, FAILED)) == ["bad"]
-    assert "ook" in getattr(output, FAILED)["bad"]
+def test_what_is_not_guided_at_all_is_told_with_the_first_output(play, kind):
+    lookahead = {"spec": gp.OutputSpec.regex("(?<=a)b")}
+    runner = play(kind, runner_config(), bad=lookahead, good=GUIDED)
+    ((name, reason),) = getattr(runner.step(), FAILED).items()
+    assert (name, "ook" in reason) == ("bad", True)
     assert runner.tokens[0] == [END]
     assert not hasattr(runner.step(), FAILED)
 
 
 def test_a_failure_goes_with_the_first_closed_step_though_outputs_are_fetched_later(
-    mode,
+    play, mode
 ):
     """What was sampled before is good; it may have ended the request as it should. An
     inline engine accepts tokens when the next step begins."""
     late = mode == "process"
-    names = ["bad", "good"]
-    runner = V1(runner_config(mode), names, [params_of(name) for name in names])
+    runner = play(V1, runner_config(mode), bad=GUIDED, good=GUIDED)
     first = runner.step(later=late)
     # not what the mask allows
     runner.guide.runner.sampled(torch.tensor([[ord("q")], [ord("a")]]))
@@ -139,11 +121,10 @@ def test_a_failure_goes_with_the_first_closed_step_though_outputs_are_fetched_la
     assert not hasattr(first.get_output() if late else first, FAILED)
     assert "breaks the grammar" in getattr(second.get_output(), FAILED)["bad"]
     assert not hasattr(third.get_output(), FAILED)
-    runner.engine.close()
 
 
 def test_one_whose_scheduler_does_not_name_requests_guides_nothing():
-    params = params_of(None)
+    params = runner_params(AB)
     params.extra_args = told(AB)
     runner = V2(runner_config(), ["one", "two"], [params] * 2)
     runner.step()

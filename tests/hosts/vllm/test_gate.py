@@ -3,11 +3,8 @@
 import json
 from types import SimpleNamespace
 
-import pytest
-
-pytest.importorskip("vllm")
-
 import msgspec
+import pytest
 from vllm import SamplingParams
 from vllm.reasoning import ReasoningParserManager
 from vllm.sampling_params import StructuredOutputsParams

@@ -10,9 +10,6 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from vllm_support import params_of, runner, stepped
 
 import guided_plugin as gp

@@ -7,9 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("vllm")
-
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.sample.sampler import Sampler

@@ -11,10 +11,6 @@ import sys
 from types import SimpleNamespace
 from typing import get_args
 
-import pytest
-
-pytest.importorskip("vllm")
-
 from vllm import SamplingParams
 from vllm.config.speculative import RejectionSampleMethod
 from vllm.exceptions import VLLMClientError, VLLMValidationError

@@ -14,9 +14,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("vllm")
-
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
 from vllm.v1.utils import CpuGpuBuffer

@@ -6,9 +6,6 @@ import time
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from vllm_runners import V1, V2, V2Drafts
 from vllm_support import params_of, runner, runner_config, runner_params
 

@@ -5,8 +5,6 @@ import asyncio
 
 import pytest
 
-pytest.importorskip("vllm")
-
 from benchmarks.server.asks import MIXED
 from benchmarks.server.first import measure
 from benchmarks.server.launch import Launch, started

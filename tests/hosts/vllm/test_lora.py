@@ -10,9 +10,6 @@ import dataclasses
 import json
 
 import pytest
-
-pytest.importorskip("vllm")
-
 import torch
 from generating import PROMPTS, recheck
 from generating import SPECS as ANY_SPACE

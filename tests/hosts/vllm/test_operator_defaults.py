@@ -7,9 +7,6 @@ import json
 from functools import partial
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from compilers import compiler_of, takes
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest

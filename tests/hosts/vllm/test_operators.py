@@ -5,11 +5,8 @@ import json
 import re
 import time
 
-import pytest
-
-pytest.importorskip("vllm")
-
 import openai
+import pytest
 from vllm_server import metrics_of
 
 from guided_plugin.diagnose.server import ask

@@ -8,11 +8,8 @@ import re
 import runpy
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("vllm")
-
 import prometheus_client
+import pytest
 import vllm
 from doc_blocks import DATA, PAGES, blocks
 from doc_session import Session

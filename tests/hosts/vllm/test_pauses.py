@@ -10,9 +10,6 @@ import time
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from vllm import SamplingParams
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError

@@ -8,9 +8,6 @@ import re
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from vllm import SamplingParams
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest

@@ -7,9 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-
-pytest.importorskip("vllm")
-
 from rank_threads import on_ranks
 from vllm_proposals import V2ProposeGame
 from vllm_runners import V1, V2, V2Drafts
@@ -24,7 +21,7 @@ from guided_plugin.worker.ranks.follower import FollowerRuntime
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
-AB = gp.OutputSpec.grammar('root ::= "ab"')
+AB = gp.OutputSpec.regex("ab")
 
 
 @pytest.fixture

@@ -11,9 +11,6 @@ from types import ModuleType, SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-
-pytest.importorskip("vllm")
-
 import torch
 from vllm import SamplingParams
 from vllm.v1.worker.worker_base import WorkerBase

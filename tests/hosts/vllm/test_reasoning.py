@@ -8,9 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("vllm")
-
 import vllm
 from transformers import AutoTokenizer
 from vllm.parser.engine.adapters import ParserEngineReasoningAdapter

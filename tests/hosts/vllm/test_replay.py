@@ -4,10 +4,6 @@ answer."""
 import gzip
 import json
 
-import pytest
-
-pytest.importorskip("vllm")
-
 from vllm_support import PATIENT
 
 from benchmarks.replay.__main__ import main
@@ -38,8 +34,14 @@ def test_documents_are_replayed_in_engines(tmp_path, monkeypatch, capsys):
     common = ["--sample", str(sample), *SIZES.split(), "--out", str(out)]
     where = ["--device", "cpu", "--runner", "v1", "--engine", json.dumps(ENGINE)]
     assert main([*common, *where, "--ways", "fast"]) == 2
-    words = ["--kinds", "tools,free", "--ways", "guided+new"]
-    words += ["--plugin", json.dumps(PATIENT)]
+    words = [
+        "--kinds",
+        "tools,free",
+        "--ways",
+        "guided+new",
+        "--plugin",
+        json.dumps(PATIENT),
+    ]
     assert main([*common, *where, *words]) == 0, capsys.readouterr().err
     written = json.loads(gzip.decompress(out.read_bytes()))
     # That with a member which the closed schema doesn't name is no document.

@@ -9,11 +9,8 @@ import os
 import re
 import urllib.request
 
-import pytest
-
-pytest.importorskip("vllm")
-
 import psutil
+import pytest
 from vllm_support import PATIENT, SCHEMA
 from worker_runs import gone, until
 

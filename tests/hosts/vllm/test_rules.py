@@ -11,9 +11,6 @@ import time
 
 import pytest
 import torch
-
-pytest.importorskip("vllm")
-
 import yaml
 from prometheus_client import REGISTRY
 from script_files import ROOT

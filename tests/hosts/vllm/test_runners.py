@@ -12,12 +12,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 from weakref import WeakSet
 
+import jsonschema
 import pytest
 import torch
-
-pytest.importorskip("vllm")
-
-import jsonschema
 from vllm import SamplingParams
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.sample.logits_processor import BatchUpdate

@@ -8,12 +8,9 @@ import re
 import time
 from concurrent import futures
 
-import pytest
-
-pytest.importorskip("vllm")
-
 import openai
 import psutil
+import pytest
 from vllm_server import metrics_of
 
 from benchmarks.server.clients import asked, soak_crowd

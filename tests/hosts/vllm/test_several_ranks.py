@@ -10,9 +10,6 @@ import signal
 
 import jsonschema
 import pytest
-
-pytest.importorskip("vllm")
-
 from vllm import LLM
 from vllm.exceptions import GracefulHTTPError
 from vllm.v1.engine.exceptions import EngineDeadError

@@ -14,9 +14,6 @@ import signal
 import jsonschema
 import pytest
 import torch
-
-pytest.importorskip("vllm")
-
 from vllm import LLM
 from vllm.exceptions import GracefulHTTPError
 from vllm.v1.engine.exceptions import EngineDeadError

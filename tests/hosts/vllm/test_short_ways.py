@@ -9,9 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("vllm")
-
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 from vllm.v1.worker.gpu_worker import Worker

@@ -10,11 +10,8 @@ import time
 from types import SimpleNamespace
 from typing import Literal
 
-import pytest
-
-pytest.importorskip("vllm")
-
 import msgspec
+import pytest
 from vllm import LLM, SamplingParams
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm_support import (

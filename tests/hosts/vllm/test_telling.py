@@ -8,9 +8,6 @@ import math
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from fastapi.testclient import TestClient
 from prometheus_client import REGISTRY
 from vllm.entrypoints.launchers import app as vllm_app

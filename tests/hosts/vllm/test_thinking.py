@@ -5,12 +5,9 @@ import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
-pytest.importorskip("vllm")
-
 import jsonschema
 import openai
+import pytest
 from vllm_server import serving
 from vllm_support import PATIENT
 

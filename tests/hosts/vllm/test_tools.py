@@ -4,9 +4,6 @@ plugin enforces them."""
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from compilers import compiler_of, start
 from openai.types.responses import FunctionTool
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest

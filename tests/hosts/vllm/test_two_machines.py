@@ -9,9 +9,6 @@ import subprocess
 import sys
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from vllm import LLM
 from vllm_ranks import OPTIONS, facts, requests, runner_of
 from vllm_server import installed

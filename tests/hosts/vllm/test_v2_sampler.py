@@ -7,9 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("vllm")
-
 from vllm.v1.worker.gpu.sample.sampler import Sampler as V2Sampler
 from vllm_games import SPECS, Request, V2DraftGame, V2Game
 from vllm_support import END, WIDTH, runner_config, runner_params
