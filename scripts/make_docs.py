@@ -326,14 +326,14 @@ Left on vLLM's objects:
 - the input processor, the worker, the sampler: `_guided_gate`, `_guided_engine`, `_guided_runners`
 - the `BeamSearchParams` of a server: `_guided_request`; each wrapper: `_guided_plugin`
 - `additional_config` where the speculative config is the plugin's: `guided_plugin_jump`
-- the scheduler: `_guided_unbegun` (requests whose constrained part may not have begun), `_guided_led` (those
-  led to an end), `guided_needed` (specs that came since its last step), `_guided_loading` (held requests whose
+- the scheduler: `_guided_watched` (requests that are led to an end, or whose constrained part may not have
+  begun), `guided_needed` (specs that came since its last step), `_guided_loading` (held requests whose
   grammars are loading), `_guided_told` (a grammar was ready); on its output `guided_needed` (specs that workers
   of other processes get ready), `guided_skipped` (requests skip this step, or skipped the last one);
   `_guided_turns` (whose masks take too long for a step, and whose turn it is)
-- outputs of guided batches: `_guided_watch`, `guided_failed` (reasons by request id), `guided_led`,
-  `guided_ready` (held requests whose grammars came), `guided_slow` (seconds by request id: masks that take too
-  long for a step)
+- outputs of guided batches: `_guided_watch`, `guided_failed` (reasons by request id), `guided_led`
+  (also on requests), `guided_ready` (held requests whose grammars came), `guided_slow` (seconds by request id:
+  masks that take too long for a step)
 
 A request that fails ends with the error code `guided_request_failed`. With `enabled` false or `GUIDED_PLUGIN=0`
 the methods are wrapped too, except those of `Sampler`, and the wrappers call the originals.

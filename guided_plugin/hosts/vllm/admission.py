@@ -48,11 +48,11 @@ from guided_plugin.hosts.vllm.common import (
 from guided_plugin.hosts.vllm.headers import tell_unenforced
 from guided_plugin.hosts.vllm.health import Health, ask_all, in_background
 from guided_plugin.hosts.vllm.patches import note_version
-from guided_plugin.hosts.vllm.reasoning import Reasoning
+from guided_plugin.hosts.vllm.reasoning import Reasoning, Said
 from guided_plugin.hosts.vllm.refusals import refused
 from guided_plugin.hosts.vllm.specs import LEFT, Admitted, Asked, Specs
 from guided_plugin.spec import check_room, packed
-from guided_plugin.spec.triggers import nearest
+from guided_plugin.spec.triggers import Trigger, nearest
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +74,10 @@ stay finite."""
 _LIGHT = SpecLimits(max_spec_bytes=1 << 16, max_nodes=4_000)
 """Forms up to this size are looked up on the event loop and read by the quick thread.
 To look at that many nodes takes 1.1 ms (240,000: 62 ms, on a processor of 2.6 GHz)."""
+
+Begun = tuple[Any, Sequence[int], Said]
+"""What a server is about to ask its engine: the params and the tokens of a prompt, and
+what is said about its reasoning."""
 
 
 class Gate:
@@ -198,28 +202,27 @@ class Gate:
             self.specs.begin(asked, ahead=True)
 
     async def admit_in_time(
-        self, engine: Any, request_id: str, *params: Any, prompt: int | None = None
+        self, engine: Any, request_id: str, params: Any, begun: Sequence[Begun] = ()
     ) -> Any:
         """`admit_async` for a request of an engine that can guide, which waits for a
-        bounded time. `params`: of each of its prompts, with the same spec; they are looked
-        at where so many tokens of a `prompt` are known. What is raised leaves as vLLM's
-        own error."""
+        bounded time. `begun`: its prompts, where their room is to be checked; all have
+        the same spec. What is raised leaves as vLLM's own error."""
         try:
             async with asyncio.timeout(self.patience):
-                carried = await self.admit_async(params[0])
+                carried = await self.admit_async(params)
                 admitted: Admitted = carried.extra_args[GUIDED]
                 if admitted is not LEFT:
                     await self.health.check_async(partial(ask_all, engine))
-                    if prompt is not None:
-                        for one in params:
-                            self.room(admitted, one, prompt)
+                    for one, prompt, said in begun:
+                        ends = self._ends(admitted, prompt, said)
+                        self._room(admitted, one, len(prompt), ends)
                 return carried
         except TimeoutError:
             late = f"the spec was not ready within {self.patience:g} s"
             error = BusyError(late, hint="try again")
-            raise refused(error, request_id, params[0]) from None
+            raise refused(error, request_id, params) from None
         except GuidedError as error:
-            raise refused(error, request_id, params[0]) from error
+            raise refused(error, request_id, params) from error
 
     @property
     def patience(self) -> float:
@@ -238,24 +241,17 @@ class Gate:
         # vLLM's copy may be a shallow one
         extra = params.extra_args = dict(params.extra_args)
         admitted = extra.pop(GUIDED)
-        note = extra.pop(REASONING, None)
+        said = extra.pop(REASONING, Said(None, {}))
         if admitted is LEFT:
             extra[MARK] = True
             telling.left(request.request_id)
             return
+        ends = self._ends(admitted, prompt or (), said)
+        length = len(request.prompt_embeds if prompt is None else prompt)
+        room = self._room(admitted, params, length, ends)
         text = admitted.packed
-        ends = admitted.spec.start_after or ()
-        room = None
-        if self._reasoner and admitted.spec.start_after is None:
-            vocabulary = self.specs.compiler.vocabulary
-            if self._reasoning is None:
-                self._reasoning = Reasoning(self._reasoner, self._config, vocabulary)
-            ends = vocabulary.triggers(self._reasoning.ends(note, prompt))
-            text = packed(replace(admitted.spec, start_after=ends or None))[0]
-        if admitted.spec.close_before_length:
-            length = len(request.prompt_embeds if prompt is None else prompt)
-            end = nearest(ends)
-            room = self.room(admitted, params, length, len(end.tokens) if end else 0)
+        if ends and admitted.spec.start_after is None:
+            text = packed(replace(admitted.spec, start_after=ends))[0]
         telling.listener.admitted(admitted.backend, admitted.unenforced)
         # Requests that share no cached prefixes share nothing that their outputs teach.
         salt = getattr(request, "cache_salt", None)
@@ -265,15 +261,31 @@ class Gate:
             text, room, salt, admitted.made, quick=admitted.quick
         )
 
-    def room(
-        self, admitted: Admitted, params: Any, prompt: int, before: int = 0
-    ) -> int:
-        """How many tokens may follow so many of a prompt. Raises RequestError where
-        that is too few for any output of a spec that is closed before them. `before`:
-        tokens that end the reasoning."""
-        left: int = self._config.model_config.max_model_len - prompt
-        room = left if params.max_tokens is None else min(params.max_tokens, left)
-        check_room(before + admitted.least, room)
+    def _ends(
+        self, admitted: Admitted, prompt: Sequence[int], said: Said
+    ) -> tuple[Trigger, ...]:
+        """What ends the part of an output before the constrained one. Raises
+        RequestError."""
+        if admitted.spec.start_after is not None or not self._reasoner:
+            return admitted.spec.start_after or ()
+        vocabulary = self.specs.compiler.vocabulary
+        if self._reasoning is None:
+            self._reasoning = Reasoning(self._reasoner, self._config, vocabulary)
+        return vocabulary.triggers(self._reasoning.ends(said, prompt))
+
+    def _room(
+        self, admitted: Admitted, params: Any, length: int, ends: Sequence[Trigger]
+    ) -> int | None:
+        """How many tokens may follow so many of a prompt, where the spec is closed
+        before them. Raises RequestError where that is too few for any output and the
+        nearest of `ends` before it."""
+        if not admitted.spec.close_before_length:
+            return None
+        room: int = self._config.model_config.max_model_len - length
+        if params.max_tokens is not None:
+            room = min(params.max_tokens, room)
+        end = nearest(ends)
+        check_room((len(end.tokens) if end else 0) + admitted.least, room)
         return room
 
     def warm_up(self) -> None:

@@ -56,13 +56,9 @@ READY = "guided_ready"
 
 _WATCH = "_guided_watch"
 
-_LED = "_guided_led"
-"""The attribute of a scheduler with its requests, by id, whose outputs are led to an
-end before their limit."""
-
-_UNBEGUN = "_guided_unbegun"
-"""The attribute of a scheduler with its requests, by id, whose constrained part may not
-have begun."""
+_WATCHED = "_guided_watched"
+"""The attribute of a scheduler with its requests, by id, whose end has to be looked at:
+their outputs are led, or their constrained part may not have begun."""
 
 Find = Callable[[Any], dict[str, Any]]
 """The attributes that a ModelRunnerOutput carries, once its tokens are on the host."""
@@ -128,7 +124,7 @@ def add_request(original: Any) -> Any:
             told = spec._replace(made=None, request_id=request.request_id)
             params.extra_args = {**params.extra_args, GUIDED: told}
             if spec.read().start_after:
-                _note(self, _UNBEGUN, request)
+                _watch(self, request)
             ask(self, request)
         return original(self, request, *args, **kwargs)
 
@@ -149,8 +145,10 @@ def update_from_output(original: Any) -> Any:
         release(self, news.get(READY, ()))
         turns_of(self).tell(news.get(SLOW, {}))
         for request_id in news.get(LED, ()):
-            if _is_live(self.requests.get(request_id)):
-                _note(self, _LED, self.requests[request_id])
+            request = self.requests.get(request_id)
+            if _is_live(request):
+                setattr(request, LED, True)
+                _watch(self, request)
         failed = {
             one: reason
             for one, reason in news.get(FAILED, {}).items()
@@ -160,51 +158,48 @@ def update_from_output(original: Any) -> Any:
             _log.error("request %s: output cut off: %s", printable(request_id), reason)
             _end_as_error(self, request_id, reason)
         # The scheduler may drop a request in this update.
-        unbegun = dict(vars(self).get(_UNBEGUN, {}))
-        led = set(vars(self).get(_LED, ()))
+        watched = dict(vars(self).get(_WATCHED, ()))
         outputs = original(self, scheduler_output, model_runner_output, *args, **kwargs)
-        if failed or unbegun or led:
-            told = [one for of_client in outputs.values() for one in of_client.outputs]
-            _tell_led(told, led)
-            _correct(told, _ended_too_early(told, unbegun) | failed)
+        if failed or watched:
+            for of_client in outputs.values():
+                for output in of_client.outputs:
+                    if output.finish_reason is not None:
+                        request_id = output.request_id
+                        reason = failed.get(request_id, "")
+                        _tell_end(output, reason, watched.get(request_id))
         return outputs
 
     return replaced
 
 
-def _note(scheduler: Any, name: str, request: Any) -> None:
+def _watch(scheduler: Any, request: Any) -> None:
     """Keep a request by its id, as long as the scheduler does."""
-    vars(scheduler).setdefault(name, weakref.WeakValueDictionary())[
+    vars(scheduler).setdefault(_WATCHED, weakref.WeakValueDictionary())[
         request.request_id
     ] = request
 
 
-def _tell_led(outputs: list[Any], led: set[str]) -> None:
-    """Say of outputs that ended in time why they did."""
+def _tell_end(output: Any, reason: str, request: Any) -> None:
+    """Of an output that was led to its end, say so. Turn one into an error that failed
+    for a reason, which a stop token ended before the scheduler could, or that stopped
+    before its constrained part began: nothing of it is."""
     from vllm.v1.engine import FinishReason
 
-    for output in outputs:
-        if output.request_id in led and output.finish_reason is FinishReason.STOP:
-            output.stop_reason = STOP_REASON
-
-
-def _ended_too_early(outputs: list[Any], unbegun: dict[str, Any]) -> dict[str, str]:
-    """Reasons by id of requests that stopped before their constrained part began:
-    nothing of them is."""
-    from vllm.v1.engine import FinishReason
-
-    found = {}
-    for output in outputs:
-        request = unbegun.get(output.request_id)
-        if request is None or output.finish_reason is not FinishReason.STOP:
-            continue
+    stopped = output.finish_reason is FinishReason.STOP
+    if request is not None and stopped and not reason:
         spec = request.sampling_params.extra_args[GUIDED].read()
         state = RequestState(spec.start_after or (), ())
         state.extend(array("q", request.output_token_ids))
         if not state.begun:
-            found[output.request_id] = reason = never_began(spec).reason
+            reason = never_began(spec).reason
             _log.error("request %s: %s", printable(output.request_id), reason)
-    return found
+        elif hasattr(request, LED):
+            output.stop_reason = STOP_REASON
+    if reason:
+        output.finish_reason = FinishReason.ERROR
+        output.stop_reason = reason
+        if hasattr(output, "error"):  # since 0.33
+            output.error = _error(reason)
 
 
 def _is_live(request: Any) -> bool:
@@ -221,21 +216,6 @@ def _end_as_error(scheduler: Any, request_id: str, reason: str) -> None:
         ending.add(request_id)
 
 
-def _correct(outputs: list[Any], failed: dict[str, str]) -> None:
-    """Turn outputs of failed requests into errors which a stop token ended before the
-    scheduler could."""
-    from vllm.v1.engine import FinishReason
-
-    for output in outputs:
-        reason = failed.get(output.request_id)
-        if reason is None or output.finish_reason is None:
-            continue
-        output.finish_reason = FinishReason.ERROR
-        output.stop_reason = reason
-        if hasattr(output, "error"):  # since 0.33
-            output.error = _error(reason)
-
-
 def _error(reason: str) -> Any:
     from vllm.outputs import RequestError as VLLMRequestError
 
@@ -250,8 +230,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.pending: dict[str, Closure] = {}
-        self._led: dict[str, Closure] = {}
+        self._closures: list[Closure] = []
         self.tells = True
         """Whether this rank's output is the one that vLLM takes; nothing is noted
         elsewhere."""
@@ -261,7 +240,7 @@ class Ledger:
         """Requests in the scheduler whose grammars came since."""
 
     def __bool__(self) -> bool:
-        return bool(self.pending or self._led or self._dead or self._ready)
+        return bool(self._closures or self._dead or self._ready)
 
     def tell_ready(self, request_id: str, _: object = None) -> None:
         """The grammar of a request that the scheduler holds is there, or is refused."""
@@ -270,15 +249,10 @@ class Ledger:
                 self._ready.append(request_id)
 
     def add(self, closure: Closure) -> None:
-        """A request is closed from a step on, or led. The first reason why it failed
-        stays."""
-        if not self.tells:
-            return
-        with self._lock:
-            if closure.reason:
-                self.pending.setdefault(closure.request_id, closure)
-            else:
-                self._led[closure.request_id] = closure
+        """A request is closed from a step on, or led."""
+        if self.tells:
+            with self._lock:
+                self._closures.append(closure)
 
     def limited(self, requests: list[GuidedRequest], flags: Tensor) -> None:
         """Rows of these may be given a stop token in this step; [positions, requests]
@@ -301,24 +275,8 @@ class Ledger:
     def _news(
         self, step: int, dead: list[DeadRows], runtime: Any, output: Any
     ) -> dict[str, Any]:
-        failed = self._failed(step, dead, runtime, output)
-        with self._lock:
-            ready = tuple(self._ready)
-            self._ready.clear()
-        led = [
-            closure.request_id
-            for closure in self._due(self._led, step)
-            if closure.place < max(1, len(_tokens_of(output, closure.request_id)))
-        ]
-        slow = {} if runtime is None else runtime.slow()
-        news = {FAILED: failed, LED: led, READY: ready, SLOW: slow}
-        return {name: told for name, told in news.items() if told}
-
-    def _failed(
-        self, step: int, dead: list[DeadRows], runtime: Any, output: Any
-    ) -> dict[str, str]:
-        """Reasons by id. The tokens of the step are on the host, so its masks were
-        complete. Any thread."""
+        """The tokens of the step are on the host, so its masks were complete. Any
+        thread."""
         for rows in dead:
             for request in rows.cut(output):
                 what = f"{request.limits} leave no token that the grammar allows"
@@ -326,19 +284,23 @@ class Ledger:
                 self.add(Closure(request.request_id, step, error.reason))
         for closure in () if runtime is None else runtime.take_closed():
             self.add(closure)
-        return {one.request_id: one.reason for one in self._due(self.pending, step)}
-
-    def _due(self, kept: dict[str, Closure], step: int) -> list[Closure]:
-        """The requests that are closed, or led, in a step. Each is returned once, or once more
-        where a request that has ended is noticed in another place: the scheduler passes
-        over that."""
-        if not kept:
-            return []
         with self._lock:
-            due = [closure for closure in kept.values() if closure.step <= step]
-            for closure in due:
-                del kept[closure.request_id]
-        return due
+            ready = tuple(self._ready)
+            self._ready.clear()
+            due = [closure for closure in self._closures if closure.step <= step]
+            self._closures = [one for one in self._closures if one.step > step]
+        # The first reason stays. A request that has ended may be noticed once more in
+        # another place: the scheduler passes over that.
+        failed = {one.request_id: one.reason for one in reversed(due) if one.reason}
+        led = [
+            one.request_id
+            for one in due
+            if not one.reason
+            and one.place < max(1, len(_tokens_of(output, one.request_id)))
+        ]
+        slow = {} if runtime is None else runtime.slow()
+        news = {FAILED: failed, LED: led, READY: ready, SLOW: slow}
+        return {name: told for name, told in news.items() if told}
 
 
 def _tokens_of(output: Any, request_id: str) -> list[int]:

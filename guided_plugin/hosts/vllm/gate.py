@@ -9,7 +9,7 @@ and `patches` puts it there. A spec that can't be compiled is the client's error
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping
 from contextvars import ContextVar
 from functools import partial
 from http import HTTPStatus
@@ -19,7 +19,7 @@ from typing import Any
 from guided_plugin._version import __version__
 from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.hosts.vllm import telling
-from guided_plugin.hosts.vllm.admission import REASONING, Ahead, gate_of
+from guided_plugin.hosts.vllm.admission import REASONING, Ahead, Begun, gate_of
 from guided_plugin.hosts.vllm.common import GUIDED
 from guided_plugin.hosts.vllm.headers import RetryAfter
 from guided_plugin.hosts.vllm.health import Health, ask_all, offer_methods
@@ -38,9 +38,9 @@ _SWITCH_SECONDS = 5e-4
 are admitted, 95% of its turns come within 1.5 ms; with Python's 5 ms, within 5.9 ms (2
 processors)."""
 
-_made: ContextVar[list[Any] | None] = ContextVar("sampling_params_made", default=None)
-"""The params that a server has made of the request that it begins to stream: one for
-each prompt."""
+_begun: ContextVar[list[Begun] | None] = ContextVar("prompts_begun", default=None)
+"""What a server is about to ask its engine for the request whose stream it prepares: one
+for each prompt."""
 
 _REQUEST = "_guided_request"
 """The attribute of `BeamSearchParams` that holds the HTTP request they were made
@@ -151,13 +151,7 @@ def add_request_async(original: Any) -> Any:
         carried = await gate.admit_in_time(self, request_id, given["params"])
         if carried.extra_args[GUIDED] is not LEFT:
             telling.listener.on_loop(self)
-            # Completions are one text: their reasoning would never be told from the
-            # rest.
-            whole = request_id.startswith(_COMPLETION)
-            carried.extra_args[REASONING] = Said(
-                True if whole else given.get("reasoning_ended"),
-                given.get("reasoning_parser_kwargs") or {},
-            )
+            carried.extra_args[REASONING] = _said(given)
         given["params"] = carried
         return await original(self, **given)
 
@@ -185,56 +179,54 @@ def serve_tokens(original: Any) -> Any:
     """`ServingTokens.serve_tokens`: tokens in, tokens out."""
 
     async def replaced(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        answer = original(self, request, *args, **kwargs)
-        return await _admitted(self, answer, request, [request.sampling_params])
+        return await _admitted(self, original(self, request, *args, **kwargs), request)
 
     return replaced
 
 
-def to_sampling_params(original: Any) -> Any:
-    """Of chats, completions and responses. The token limit in it is what the prompt
-    leaves."""
+def generate(original: Any) -> Any:
+    """`AsyncLLM.generate`, and what calls it for responses. Both are async generators:
+    nothing of them has run yet."""
+    named = by_name(original)
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        params = original(self, *args, **kwargs)
-        made = _made.get()
-        if made is not None:
-            made.append(params)
-        return params
+        begun = _begun.get()
+        if begun is not None:
+            given = named(*args, **kwargs)
+            prompt = given.get("prompt") or given["engine_input"]
+            tokens = prompt.get("prompt_token_ids") or ()
+            begun.append((given["sampling_params"], tokens, _said(given)))
+        return original(self, *args, **kwargs)
 
     return replaced
 
 
-async def _admitted(
-    serving: Any, awaitable: Awaitable[Any], request: Any, known: Sequence[Any] = ()
-) -> Any:
+def _said(given: Mapping[str, Any]) -> Said:
+    """What a caller of the engine says about the reasoning of a request."""
+    # Completions are one text: their reasoning would never be told from the rest.
+    whole = str(given["request_id"]).startswith(_COMPLETION)
+    return Said(
+        whole or given.get("reasoning_ended"),
+        given.get("reasoning_parser_kwargs") or {},
+    )
+
+
+async def _admitted(serving: Any, awaitable: Awaitable[Any], request: Any) -> Any:
     """The answer of an entrance; of a request that is streamed, or goes on in the
     background, once its spec is admitted, with room for its shortest output. The
-    engine's own look at it finds that remembered. `known`: the params of a request that
-    has some; those of others are made meanwhile."""
-    made = list(known)
-    _made.set(made)
-    answer = await awaitable
-    engine = getattr(serving, "engine_client", None)
+    engine's own look at it finds that remembered."""
     late = getattr(request, "stream", False) or getattr(request, "background", False)
-    if (
-        not late
-        or engine is None
-        or not hasattr(engine, "input_processor")
-        or hasattr(answer, "error")
-    ):
-        return answer
-    gate = gate_of(engine)
-    # beam searches make none of that kind: `beam_search` looks at them
-    if made and gate.concerns(made[0]):
-        try:
-            length = len(getattr(request, "token_ids", ()))
-            await gate.admit_in_time(engine, request.request_id, *made, prompt=length)
-        except Exception:
-            close = getattr(answer, "aclose", None)
-            if close is not None:
-                await close()
-            raise
+    if not late:
+        return await awaitable
+    begun: list[Begun] = []
+    told = _begun.set(begun)
+    answer = await awaitable
+    _begun.reset(told)
+    # beam searches begin none: `beam_search` looks at them
+    if begun and gate_of(serving.engine_client).concerns(begun[0][0]):
+        await gate_of(serving.engine_client).admit_in_time(
+            serving.engine_client, request.request_id, begun[0][0], begun
+        )
     return answer
 
 

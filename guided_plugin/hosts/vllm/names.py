@@ -582,25 +582,33 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             why="the same for tokens in, tokens out",
         ),
         Name(
-            "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.to_sampling_params",
-            endpoint=True,
-            wrapper="gate:to_sampling_params",
+            "vllm.v1.engine.async_llm:AsyncLLM.generate",
+            takes=(
+                "prompt",
+                "sampling_params",
+                "request_id",
+                "reasoning_ended",
+                "reasoning_parser_kwargs",
+            ),
+            wrapper="gate:generate",
             when=When.SERVING,
-            why="the token limit of a stream, by its prompt, is known before it begins",
+            why=(
+                "the token limit of a stream, its prompt and what ends its reasoning "
+                "are known before it begins"
+            ),
         ),
         Name(
-            "vllm.entrypoints.openai.completion.protocol:CompletionRequest.to_sampling_params",
+            "vllm.entrypoints.openai.responses.serving:OpenAIServingResponses._generate_with_builtin_tools",
+            takes=(
+                "engine_input",
+                "sampling_params",
+                "request_id",
+                "reasoning_parser_kwargs",
+            ),
             endpoint=True,
-            wrapper="gate:to_sampling_params",
+            wrapper="gate:generate",
             when=When.SERVING,
-            why="the same",
-        ),
-        Name(
-            "vllm.entrypoints.openai.responses.protocol:ResponsesRequest.to_sampling_params",
-            endpoint=True,
-            wrapper="gate:to_sampling_params",
-            when=When.SERVING,
-            why="the same",
+            why="the same of responses, which call it once they are read",
         ),
         Name(
             "vllm.v1.engine.output_processor:OutputProcessor.process_outputs",

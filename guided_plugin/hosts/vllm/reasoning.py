@@ -9,7 +9,7 @@ ends: one that can't be read is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -59,14 +59,12 @@ class Reasoning:
         its vocabulary."""
         self._ends = WeakKeyDictionary[Any, tuple[Trigger, ...]]()
 
-    def ends(
-        self, said: Said | None, prompt_token_ids: list[int] | None
-    ) -> tuple[Trigger, ...]:
+    def ends(self, said: Said, prompt_token_ids: Sequence[int]) -> tuple[Trigger, ...]:
         """What ends the reasoning part of an output; empty if it has none. Raises
         RequestError."""
-        if said is not None and said.ended:
+        if said.ended:
             return ()
-        kwargs = {} if said is None else said.kwargs
+        kwargs = said.kwargs
         key = ""
         if is_within(kwargs, _SMALL):
             key = json.dumps(kwargs, sort_keys=True, default=repr)
@@ -75,8 +73,7 @@ class Reasoning:
             if len(self._parsers) >= _MOST_PARSERS:
                 self._parsers.clear()
             self._parsers[key] = parser
-        asks = said is None or said.ended is None
-        if asks and parser.is_reasoning_end(prompt_token_ids or []):
+        if said.ended is None and parser.is_reasoning_end(prompt_token_ids):
             return ()
         ends = self._ends.get(parser)
         if ends is None:

@@ -147,7 +147,8 @@ def test_failed_requests_end_as_errors_and_only_led_outputs_say_so(collection):
             "RequestError", SimpleNamespace
         )
     names = ["led", "last", "cut", "free", "bad", "goes-on"]
-    requests = {name: SimpleRequest(name, None, []) for name in names}
+    params = SimpleNamespace(extra_args=told(AB))
+    requests = {name: SimpleRequest(name, params, []) for name in names}
     over = SimpleNamespace(is_finished=lambda: True)
     scheduler = SimpleNamespace(
         requests={**requests, "over": over}, grammar_compile_error_reqs=collection()
@@ -182,7 +183,7 @@ def test_failed_requests_end_as_errors_and_only_led_outputs_say_so(collection):
         "goes-on": (None, None),
     }
     assert set(scheduler.grammar_compile_error_reqs) == {"bad", "goes-on"}
-    assert not vars(scheduler)[vllm_failures._LED]
+    assert not vars(scheduler)[vllm_failures._WATCHED]
 
 
 @pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
@@ -210,7 +211,7 @@ def test_a_request_that_stops_before_its_constrained_part_began_is_an_error(
     assert made.finish_reason is (FinishReason.ERROR if cut else reason)
     assert ("before (7,) or (8, 7) came" in str(made.stop_reason)) == cut
     del request
-    assert not scheduler.__dict__[vllm_failures._UNBEGUN]  # it keeps no request alive
+    assert not scheduler.__dict__[vllm_failures._WATCHED]  # it keeps no request alive
 
 
 class SimpleRequest:

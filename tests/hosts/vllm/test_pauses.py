@@ -307,9 +307,12 @@ def test_no_streamed_chat_stops_the_loop(engine, asked):
     request = ChatCompletionRequest(
         messages=[{"role": "user", "content": "a"}], model="m", stream=True, **asked
     )
-    serving = SimpleNamespace(engine_client=engine, default_sampling_params={})
+    params = request.to_sampling_params(20, {})
+    generate = gate.generate(lambda self, prompt, sampling_params, request_id: None)
+    serving = SimpleNamespace(engine_client=engine)
 
     async def chat():
-        return await gate._admitted(serving, asyncio.sleep(0), request)
+        begun = asyncio.to_thread(generate, engine, {"prompt": ""}, params, "one")
+        return await gate._admitted(serving, begun, request)
 
     check(engine, chat)
