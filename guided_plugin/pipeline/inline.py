@@ -50,7 +50,7 @@ class InlineRuntime(GrammarRuntime):
     ) -> None:
         """`followers`: the other ranks that mask with the same memory."""
         self._compiler = compiler
-        self._compiles: Background[Admission] = Background(gives_way=True)
+        self._compiles = Background(gives_way=True)
         self.ready = threading.Event()
         self.ready.set()  # each compile makes what it needs
         self.table = GrammarTable(

@@ -30,10 +30,12 @@ from guided_plugin.errors import (
 )
 from guided_plugin.ipc.template import Template
 
+background = Background()
+
 
 def compiling(compiler, spec, **options):
     """A compile in a thread of its own, as a future."""
-    return Background().submit(lambda: compiler.compile(spec, **options))
+    return background.submit(lambda: compiler.compile(spec, **options))
 
 
 def ended(*pids):
@@ -316,7 +318,7 @@ def test_a_process_that_is_forked_in_a_compile_makes_its_own(
     if child == 0:
         signal.alarm(15)
         with contextlib.suppress(Exception):
-            compiler.compile(small)
+            compiling(compiler, small).result()
             with pytest.raises(PipelineError, match="before a fork"):
                 compiler.compile(large)
             shared_compiler(byte_vocabulary).compile(large)
@@ -324,6 +326,13 @@ def test_a_process_that_is_forked_in_a_compile_makes_its_own(
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
     running.result()
+
+
+def test_a_thread_waits_for_its_next_call():
+    calls = Background()
+    first = calls.submit(threading.get_ident).result()
+    until(lambda: calls._idle)
+    assert calls.submit(threading.get_ident).result() == first
 
 
 def test_a_spec_that_compiled_elsewhere_needs_no_helper(byte_vocabulary):

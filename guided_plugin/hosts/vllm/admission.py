@@ -98,10 +98,10 @@ class Gate:
             max_spec_bytes=min(_LIGHT.max_spec_bytes, self.options.max_spec_bytes),
             max_nodes=min(_LIGHT.max_nodes, self.options.max_nodes),
         )
-        self._quick: Background[Any] = Background(1)
+        self._quick = Background(1)
         """Reads and compiles what takes milliseconds. Two threads take no less time for
         100 new schemas, and keep the event loop waiting for twice as long."""
-        self._large: Background[Any] = Background(1)
+        self._large = Background(1)
         """Reads large forms."""
         self._config = vllm_config
         outputs = vllm_config.structured_outputs_config

@@ -116,7 +116,7 @@ class Specs:
         """How many specs of a server may wait for helper processes, or be there."""
         self._waiting: dict[object, Future[Admitted]] = {}
         """Those that do."""
-        self._threads: Background[Admitted] = Background(self.room)
+        self._threads = Background(self.room)
         self.started = False
         """Whether a spec has compiled here. The helper processes take seconds to
         start."""

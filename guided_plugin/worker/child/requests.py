@@ -55,8 +55,8 @@ class WorkerRequests:
         self.table.slow = rings.region.slow
         rings.region.slow[:] = 0.0  # a worker before this one wrote there
         self._compiler = compiler
-        self._quick: Background[Grammar] = Background(_QUICK_THREADS)
-        self._slow: Background[Grammar] = Background(gives_way=True)
+        self._quick = Background(_QUICK_THREADS)
+        self._slow = Background(gives_way=True)
         self._channel = channel
         self._rings = rings
         self._patience = config.worker_grammar_ms / 1e3

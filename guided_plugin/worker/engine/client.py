@@ -87,13 +87,14 @@ class WorkerClient:
             earlier = self.admissions.lookup(spec)
             if earlier is not None:
                 return earlier
+            idle = not self.busy
             verdict, question = self.admissions.open(spec)
             refusal = self.refusal()
             if refusal is None or self._suspended:  # the worker that comes is asked
                 self.send(question)
             else:
                 self.admissions.refuse(refusal)
-        self.wake()
+        self._watch(idle)
         return verdict
 
     def add(
@@ -109,13 +110,11 @@ class WorkerClient:
                 raise refusal.for_request(request_id)
             request = LiveRequest(next(self.numbers), slot, request_id, spec, stops)
             request.state.extend(array("q", tokens))
+            idle = not self.busy
             alone = not self.requests
             self.requests[slot] = request
             self.send(self.add_message(request), later=not alone)
-        # To wake the supervisor's thread costs more than all of this; next to other
-        # requests it is awake.
-        if alone or self.channel is None:
-            self.wake()
+        self._watch(idle)
 
     def add_failed(
         self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError
@@ -266,6 +265,12 @@ class WorkerClient:
         )
 
     # Inside
+
+    def _watch(self, idle: bool) -> None:
+        """Have the supervisor look after what waits now. To wake its thread costs more
+        than a request: while anything else waits, it is awake."""
+        if idle or self.channel is None or self.channel.pending:
+            self.wake()
 
     def _settle(self) -> None:
         """Wait until the worker has dealt with all there is so far; nothing, if it said
