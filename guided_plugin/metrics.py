@@ -95,16 +95,6 @@ class WorkerMetrics:
     """Drafts that were offered."""
     taken: int = 0
     """Drafts that were accepted, of steps in which the worker may offer some."""
-    offered_earlier: int = 0
-    """Of `offered`, those that need not follow, and followed in earlier outputs of the
-    schema."""
-    taken_earlier: int = 0
-    """Those of them that were accepted."""
-    offered_layout: int = 0
-    """Of `offered`, whitespace that the schema leaves open, as outputs of any schema
-    had it before, and what must follow it."""
-    taken_layout: int = 0
-    """Those of them that were accepted."""
     forwards: int = 0
     """How often a guided row got tokens in such a step: with `taken`, as many
     tokens."""
@@ -160,10 +150,6 @@ WORKER_COUNTERS = (
     "offered",
     "taken",
     "forwards",
-    "offered_earlier",
-    "taken_earlier",
-    "offered_layout",
-    "taken_layout",
     "led_outputs",
     "led_tokens",
     "unprotected_outputs",
@@ -219,10 +205,6 @@ HELP = {
     "answer": "seconds from a step's tokens to the drafts offered after them",
     "offered": "drafts of forced or expected text that were offered",
     "taken": "drafts accepted in steps that may offer some",
-    "offered_earlier": "offered drafts guessed from earlier outputs of the schema, not forced",
-    "taken_earlier": "accepted drafts guessed from earlier outputs of the schema",
-    "offered_layout": "offered drafts of whitespace as earlier outputs had it, with what must follow it",
-    "taken_layout": "accepted drafts of such whitespace",
     "forwards": "guided rows that got tokens in steps that may offer drafts",
     "led_outputs": "outputs led to an end before their token limit",
     "led_tokens": "tokens in those outputs that were the only choice",

@@ -15,8 +15,6 @@ from typing import Any
 
 from guided_plugin.ipc import processors
 
-_MAX_THREADS = 64
-
 _IDLE_SECONDS = 10.0
 """How long a thread waits for its next call. One that waits runs 0.05 ms after the call
 came, a new one after 0.2 ms, or 1.9 where both processors are busy."""
@@ -26,7 +24,7 @@ class Background:
     """Runs calls, each in a thread of its own up to a number of threads; the others
     wait for one of these."""
 
-    def __init__(self, threads: int = _MAX_THREADS, *, gives_way: bool = False) -> None:
+    def __init__(self, threads: int = 64, *, gives_way: bool = False) -> None:
         """`gives_way`: at a low priority."""
         self._most_threads = threads
         self._gives_way = gives_way

@@ -10,8 +10,7 @@ import time
 
 import numpy as np
 
-from guided_plugin.grammar.layout import Layouts
-from guided_plugin.grammar.learnt_drafts import Followers, Found, LearntDrafts
+from guided_plugin.grammar.learnt_drafts import Found, LearntDrafts
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.child.rings import Plan, WorkerRings
@@ -32,13 +31,6 @@ of them on average where masks allow other spellings too, and all of them greedi
 _LEARNT = 0.4
 """How much of the time of the last step counts in what is known of steps."""
 
-_GUESSES = {
-    Followers: ("offered_earlier", "taken_earlier"),
-    Layouts: ("offered_layout", "taken_layout"),
-}
-"""By the source of drafts that need not follow: the figures of those that are offered,
-and of those accepted."""
-
 
 class Offers:
     """Of the steps of one session."""
@@ -52,8 +44,6 @@ class Offers:
         self._most = rings.region.shape.drafts
         # by row: what is offered in this step, and what for
         self._found: dict[int, Found] = {}
-        # by slot: drafts it was offered that need not follow
-        self._guesses: dict[int, Found] = {}
         # slots that are looked at when there is nothing else to do, for later
         self._lookups: list[int] = []
         self._unread: list[int] = []  # those whose outputs are read then
@@ -129,14 +119,10 @@ class Offers:
         unknown: list[int] = []
         requests = self._table.requests
         region = self._rings.region
-        taken = dict.fromkeys(_GUESSES, 0)
         for row, (slot, *tokens) in enumerate(zip(plan.slots, *blocks, strict=True)):
             new = tokens
             if tokens[-1] == NO_TOKEN:
                 new = tokens[: tokens.index(NO_TOKEN)]
-            guess = self._guesses.get(slot)
-            if guess is not None:
-                taken[type(guess.source)] += min(len(new[1:]), len(guess.tokens))
             region.store(Counter.DOING, slot + 1)
             found, wanted = self._learnt.after(slot, requests[slot], new)
             if wanted:
@@ -144,8 +130,6 @@ class Offers:
             elif found is not None and found.tokens:
                 self._found[row] = found
         region.store(Counter.DOING, 0)
-        for kind, count in taken.items():
-            region.figures[_GUESSES[kind][1]] += count
         return unknown
 
     def _look(self, slot: int) -> Found:
@@ -180,10 +164,3 @@ class Offers:
         tokens = region.tokens[plan.step % TOKEN_DEPTH, : count * (self._most + 1)]
         figures["forwards"] += np.count_nonzero(tokens[:count] >= 0)
         figures["taken"] += np.count_nonzero(tokens[count:] >= 0)
-        found = self._found.items()
-        self._guesses = {
-            plan.slots[row]: one for row, one in found if one.source is not None
-        }
-        for one in self._guesses.values():
-            offered, _ = _GUESSES[type(one.source)]
-            figures[offered] += len(one.tokens)

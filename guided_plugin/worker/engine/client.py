@@ -111,9 +111,8 @@ class WorkerClient:
             request = LiveRequest(next(self.numbers), slot, request_id, spec, stops)
             request.state.extend(array("q", tokens))
             idle = not self.busy
-            alone = not self.requests
             self.requests[slot] = request
-            self.send(self.add_message(request), later=not alone)
+            self.send(self.add_message(request), later=not idle)
         self._watch(idle)
 
     def add_failed(
