@@ -4,20 +4,18 @@ import logging
 import re
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 from vllm.v1.worker.gpu_worker import Worker
-from vllm_support import WIDTH, runner_config, runner_params, v2_context, v2_states
+from vllm_runners import V1, V2
+from vllm_support import runner_config, runner_params, v2_context
 
 import guided_plugin as gp
 from guided_plugin import plugins
 from guided_plugin.step import NO_TOKEN, UNGUIDED
-from guided_plugin.vllm import GuidedLogitsProcessor
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
@@ -49,18 +47,18 @@ def install(monkeypatch):
     test gives them."""
     sampled = SimpleNamespace(tokens=None, counts=None)
 
-    def forward(self, logits, sampling_metadata):
+    def output():
         return SimpleNamespace(sampled_token_ids=sampled.tokens)
 
     def sample(self, hidden_states, input_batch, grammar_output):
-        return SimpleNamespace(sampled_token_ids=sampled.tokens), sampled.counts, None
+        return output(), sampled.counts, None
 
-    def sample_tokens(self, grammar_output):
-        return OUTPUT
+    def forward(self, logits, sampling_metadata):
+        return output()
 
     monkeypatch.setattr(Sampler, "forward", forward)
     monkeypatch.setattr(GPUModelRunner, "sample", sample)
-    monkeypatch.setattr(Worker, "sample_tokens", sample_tokens)
+    monkeypatch.setattr(Worker, "sample_tokens", lambda self, grammar_output: OUTPUT)
 
     def install(plugin):
         point = SimpleNamespace(name="listener", load=lambda: plugin, dist=None)
@@ -70,53 +68,46 @@ def install(monkeypatch):
     return install
 
 
-def end_step(guide):
-    Worker.sample_tokens(SimpleNamespace(vllm_config=guide.runner.engine.config), None)
+def end_step(played):
+    Worker.sample_tokens(SimpleNamespace(vllm_config=played.engine.config), None)
 
 
-class V1Steps:
+REQUESTS = [runner_params(AB), runner_params(None)]
+
+
+class V1Steps(V1):
     """A V1 runner with a guided request in the first of two rows."""
 
     def __init__(self, sampled):
+        super().__init__(runner_config(), ["one", "free"], REQUESTS)
         self.sampled = sampled
-        self.guide = GuidedLogitsProcessor(runner_config(), torch.device("cpu"), False)
-        self.output = []
-        added = (0, runner_params(AB), [1], self.output)
-        self.update = BatchUpdate(2, [], [added], [])
 
     def step(self, token):
         """The slots and tokens of a step, as plugins hear of them."""
         self.guide.update_state(self.update)
         self.update = None
-        self.guide.apply(torch.zeros(2, WIDTH))
+        self.guide.apply(self.logits("12"))
         self.sampled.tokens = torch.tensor([[token], [7]], dtype=torch.int32)
         processors = SimpleNamespace(non_argmax_invariant=[self.guide])
         Sampler.forward(
             None, None, SimpleNamespace(logitsprocs=processors, max_num_logprobs=None)
         )
-        self.output.append(token)
+        self.tokens[0].append(token)
         return [*self.guide.runner._slots, UNGUIDED], [token, 7]
 
 
-class V2Steps:
-    """A V2 runner's tables with a guided request at index 3."""
+class V2Steps(V2):
+    """A V2 runner's tables with a guided request at index 5."""
 
     def __init__(self, sampled):
+        super().__init__(runner_config(), ["one", "free"], REQUESTS)
         self.sampled = sampled
-        self.tokens = torch.zeros(8, 64, dtype=torch.int32)
-        self.total = torch.zeros(8, dtype=torch.int32)
-        self.total[3] = 1
-        ones = np.ones(8, np.int32)
-        states = v2_states(self.tokens, ones, ones, self.total)
-        self.guide = GuidedLogitsProcessor(runner_config(), states)
-        self.guide.add_request(3, runner_params(AB))
 
     def step(self, token):
-        self.sample([5, 3, 1], [[7], [token], [9]], [1, 1, 0])
-        self.tokens[3, self.total[3]] = token
-        self.total[3] += 1
-        slot = self.guide.runner.requests.slots[3]
         # the last row is in the middle of its prompt
+        self.sample([2, 5, 1], [[7], [token], [9]], [1, 1, 0])
+        self.took([[token], [7]])
+        slot = self.guide.runner.requests.slots[5]
         return [UNGUIDED, slot, UNGUIDED], [7, token, NO_TOKEN]
 
     def sample(self, indices, tokens, counts):
@@ -124,7 +115,7 @@ class V2Steps:
         self.sampled.counts = torch.tensor(counts)
         self.guide.apply_staged_writes()
         context = v2_context(indices)
-        self.guide.runner.mask(torch.zeros(len(indices), WIDTH), context)
+        self.guide.runner.mask(self.logits(indices), context)
         sampler = SimpleNamespace(logits_processors=[object(), self.guide])
         GPUModelRunner.sample(
             SimpleNamespace(sampler=sampler),
@@ -143,7 +134,7 @@ def test_plugins_hear_of_a_step_after_the_sampler_and_after_the_worker(install, 
         assert listener.heard[-1] == ("sampled", index)
         step = listener.steps[-1]
         assert (step.slots, step.tokens.tolist()) == (slots, tokens)
-        end_step(played.guide)
+        end_step(played)
         assert listener.heard[-1] == ("appended", index)
     assert len(listener.heard) == 6
 
@@ -151,7 +142,7 @@ def test_plugins_hear_of_a_step_after_the_sampler_and_after_the_worker(install, 
 def test_v2_rejected_drafts_are_no_tokens(install):
     listener = Listener()
     played = V2Steps(install(listener))
-    played.sample([3, 4], [[1, 2, 3], [4, 5, 6]], [2, 3])
+    played.sample([5, 4], [[1, 2, 3], [4, 5, 6]], [2, 3])
     assert listener.steps[0].tokens.tolist() == [[1, 2, NO_TOKEN], [4, 5, 6]]
 
 
@@ -160,7 +151,7 @@ def test_without_a_listener_nothing_is_wrapped_for_it(install):
     before = GPUModelRunner.sample
     played = V2Steps(sampled)
     assert GPUModelRunner.sample is before
-    assert played.guide.runner.engine.hooks is None
+    assert played.engine.hooks is None
 
 
 def test_a_plugin_that_fails_is_named_once_and_ends_nothing(install, caplog):
@@ -173,6 +164,6 @@ def test_a_plugin_that_fails_is_named_once_and_ends_nothing(install, caplog):
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             played.step(ord("a"))
-            end_step(played.guide)
+            end_step(played)
     (record,) = caplog.records
     assert re.search("plugin 'listener'.*clumsy", record.getMessage())

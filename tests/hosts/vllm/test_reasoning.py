@@ -1,6 +1,7 @@
 """Every reasoning parser of this vLLM: where reasoning ends, and whether what ends it
 is output already."""
 
+import json
 import random
 import re
 from array import array
@@ -21,74 +22,39 @@ from guided_plugin.grammar.waiting import Lead
 from guided_plugin.hosts.vllm.reasoning import Reasoning, Said
 from guided_plugin.spec.triggers import nearest
 
-THINK = """deepseek_r1 deepseek_v3 deepseek_v4 deepseek_v41 ernie45 holo2 hy_v3 hy_v4 minimax_m2_append_think
-poolside_v1 step3 step5"""
-THINK_OR_CALL = """glm45 glm47 granite_thinking_parser ling3 mimo minicpmv nemotron_v3 qwen3 step3p5"""
+TABLE = json.loads(Path(__file__).with_name("reasoning.json").read_text())
+ENDS = TABLE["ends"]
+"""Of outputs that think: each end, and whether it is part of the constrained output;
+`older`: before 0.32."""
 
-ENDS = {
-    **{name: {"</think>": False} for name in THINK.split()},
-    **{
-        name: {"</think>": False, "<tool_call>": True} for name in THINK_OR_CALL.split()
-    },
-    "cohere_command3": {"<|END_THINKING|>": False},
-    "cohere_command4": {"<|END_THINKING|>": False},
-    "gemma4": {"<channel|>": False, "<|tool_call>": True},
-    "k2_horizon": {"</ifm|think>": False},
-    "kimi_k2": {"</think>": False, "<|tool_calls_section_begin|>": True},
-    "kimi_k3": {"<|close|>think<|sep|>": False},
-    "minimax_m2": {"</think>": False, "<minimax:tool_call>": True},
-    "minimax_m3": {"</mm:think>": False},
-    "olmo3": {"Ġ</ think >": False, "</ think >": False},
-    "seed_oss": {"</seed:think>": False, "<seed:tool_call>": True},
-}
-"""Of outputs that think: each end, and whether it is part of the constrained output."""
-
-OLDER = {"step3p5": {"</think>": False}}
-"""Before 0.32."""
-
-NONE = {"openai_gptoss"}
+NONE = {*TABLE["none"]}
 """Constrained from the start: vLLM puts the reasoning of these into the structural
 tag."""
 
-REFUSED = {
-    "granite",
-    "hunyuan_a13b",
-    "inkling",
-    "muse",
-    "muse_glimmer",
-    "musespark1x",
-    "plamo3",
-}
+REFUSED = {*TABLE["refused"]}
 """Those that tell no tokens: they look at texts, or never end a reasoning part for
 vLLM's own masks."""
 
-NOT_HERE = {"beam", "hf", "mistral"}
+NOT_HERE = {*TABLE["not_here"]}
 """Those that need more of a tokenizer than its tokens: see that the error is one for
 clients."""
 
-ON = {
-    "chat_template_kwargs": {
-        "enable_thinking": True,
-        "thinking": True,
-        "reasoning_effort": "high",
+ON, OFF = (
+    {
+        "chat_template_kwargs": {
+            "enable_thinking": on,
+            "thinking": on,
+            "reasoning_effort": effort,
+        }
     }
-}
-OFF = {
-    "chat_template_kwargs": {
-        "enable_thinking": False,
-        "thinking": False,
-        "reasoning_effort": "no_think",
-    }
-}
+    for on, effort in ((True, "high"), (False, "no_think"))
+)
 
-ALWAYS_THINK = {
-    *("cohere_command3", "cohere_command4", "deepseek_r1", "ernie45", "minimax_m2"),
-    *("minimax_m2_append_think", "minimax_m3", "olmo3", "step3", "step3p5", "step5"),
-}
+ALWAYS_THINK = {*TABLE["always_think"]}
 """Parsers that no chat template switches off; `k2_horizon` refuses its arguments."""
 
 
-ONCE = {"olmo3", "step3"}
+ONCE = {*TABLE["once"]}
 """Parsers for which a prompt that ended the reasoning can't open it again."""
 
 
@@ -149,14 +115,10 @@ def test_an_output_that_thinks_begins_after_its_reasoning(tokenizer, reasoning, 
     elif name in NONE:
         assert parts.ends(Said(None, ON), filler) == ()
     else:
-        older = (
-            OLDER
-            if not hasattr(ParserEngineReasoningAdapter, "find_reasoning_end")
-            else {}
-        )
-        assert texts(tokenizer, parts.ends(Said(None, ON), filler)) == older.get(
-            name, ENDS[name]
-        )
+        ends = dict(ENDS)
+        if not hasattr(ParserEngineReasoningAdapter, "find_reasoning_end"):
+            ends |= TABLE["older"]
+        assert texts(tokenizer, parts.ends(Said(None, ON), filler)) == ends[name]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +135,10 @@ def test_an_output_that_does_not_think_is_constrained_from_the_start(
     )
 
 
-@pytest.mark.parametrize("name", sorted(ENDS.keys() & set(REGISTERED)))
+HERE = sorted(ENDS.keys() & set(REGISTERED))
+
+
+@pytest.mark.parametrize("name", HERE)
 def test_prompts_that_end_the_reasoning_and_prompts_that_open_it_again(
     tokenizer, reasoning, name
 ):
@@ -189,7 +154,7 @@ def test_prompts_that_end_the_reasoning_and_prompts_that_open_it_again(
         assert parts.ends(Said(None, ON), [*over, opening]) == ends
 
 
-@pytest.mark.parametrize("name", sorted(ENDS.keys() & set(REGISTERED)))
+@pytest.mark.parametrize("name", HERE)
 def test_random_outputs_begin_where_vllms_own_masks_would(tokenizer, reasoning, name):
     """Those too whose reasoning is led to its end, whatever came before, a part of an
     end too."""

@@ -16,7 +16,6 @@ import jsonschema
 import pytest
 import torch
 from vllm import SamplingParams
-from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.worker_base import WorkerBase
@@ -30,7 +29,7 @@ from vllm_games import (
     assert_allowed,
     played,
 )
-from vllm_runners import V2, V2Drafts
+from vllm_runners import V1, V2, V2Drafts
 from vllm_support import END, WIDTH, runner_config, runner_params
 
 import guided_plugin as gp
@@ -42,25 +41,37 @@ from guided_plugin.vllm import GuidedLogitsProcessor
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
 
+def v1(vllm_config, *params, output=()):
+    """A processor of V1 with these requests, if any; what the first has written."""
+    guide = GuidedLogitsProcessor(vllm_config, torch.device("cpu"), False)
+    if params:
+        outputs = [output, *([] for _ in params[1:])]
+        added = [(at, one, [1], outputs[at]) for at, one in enumerate(params)]
+        guide.update_state(BatchUpdate(len(added), [], added, []))
+    return guide
+
+
+def seeds(inline, process):
+    """Games of both modes."""
+    return pytest.mark.parametrize(
+        ("mode", "seed"),
+        [*(("inline", seed) for seed in range(inline)), ("process", process)],
+    )
+
+
 @pytest.mark.parametrize("placeholders", [True, False])
-@pytest.mark.parametrize(
-    ("mode", "seed"), [*(("inline", seed) for seed in range(4)), ("process", 9)]
-)
+@seeds(4, 9)
 def test_v1_rows_move_come_and_go(mode, seed, placeholders):
-    guide = GuidedLogitsProcessor(runner_config(mode), torch.device("cpu"), False)
+    guide = v1(runner_config(mode))
     played(V1Game(guide, seed, placeholders=placeholders), 250)
 
 
-@pytest.mark.parametrize(
-    ("mode", "seed"), [*(("inline", seed) for seed in range(6)), ("process", 11)]
-)
+@seeds(6, 11)
 def test_v2_indices_are_used_again_and_batches_skip_requests(mode, seed):
     played(V2Game(runner_config(mode), seed), 250)
 
 
-@pytest.mark.parametrize(
-    ("mode", "seed"), [*(("inline", seed) for seed in range(5)), ("process", 12)]
-)
+@seeds(5, 12)
 def test_v2_drafts_are_judged_by_the_grammar(mode, seed):
     game = V2DraftGame(runner_config(mode), seed)
     metrics = played(game, 200)
@@ -70,10 +81,9 @@ def test_v2_drafts_are_judged_by_the_grammar(mode, seed):
 
 @pytest.mark.parametrize("cut_between_steps", [False, True])
 def test_v1_output_that_is_cut_back_starts_again(cut_between_steps):
-    guide = GuidedLogitsProcessor(runner_config(), torch.device("cpu"), False)
-    spec = gp.OutputSpec.regex("abcdefgh")
     output = []
-    guide.update_state(BatchUpdate(1, [], [(0, runner_params(spec), [1], output)], []))
+    params = runner_params(gp.OutputSpec.regex("abcdefgh"))
+    guide = v1(runner_config(), params, output=output)
     for step in range(14):
         logits = torch.zeros(1, WIDTH)
         token = int(guide.apply(logits).argmax())
@@ -89,12 +99,7 @@ def test_v1_output_that_is_cut_back_starts_again(cut_between_steps):
 
 
 def test_v1_an_unguided_batch_is_left_alone():
-    guide = GuidedLogitsProcessor(runner_config(), torch.device("cpu"), False)
-    guide.update_state(
-        BatchUpdate(
-            2, [], [(0, SamplingParams(), [1], []), (1, SamplingParams(), [1], [])], []
-        )
-    )
+    guide = v1(runner_config(), SamplingParams(), SamplingParams())
     logits = torch.randn(2, WIDTH)
     assert guide.apply(logits) is logits
     assert guide.runner.engine.pipeline.metrics().steps == 0
@@ -161,7 +166,7 @@ def test_outputs_are_complete_at_their_limit(kind, request_kind, mode, seed):
     promise of a killed one."""
     guide = runner_config(mode)
     if kind is V1Game:
-        guide = GuidedLogitsProcessor(guide, torch.device("cpu"), False)
+        guide = v1(guide)
     game = kind(guide, seed)
     game.kind = request_kind
     runtime = game.guide.runner.engine.pipeline.runtime
@@ -176,33 +181,15 @@ def test_outputs_are_complete_at_their_limit(kind, request_kind, mode, seed):
     assert sum(len(request.tokens) == request.limit for request in game.done) > 10
 
 
-def v1(vllm_config, *params):
-    guide = GuidedLogitsProcessor(vllm_config, torch.device("cpu"), False)
-    added = [(at, one, [1], []) for at, one in enumerate(params)]
-    guide.update_state(BatchUpdate(len(added), [], added, []))
-    return guide
-
-
-def test_an_engine_that_cannot_guide_closes_what_reaches_it():
-    guide = v1(
-        runner_config(enabled=False), runner_params(SPECS[0]), runner_params(None)
-    )
-    logits = torch.randn(2, WIDTH)
-    before = logits.clone()
-    masked = guide.apply(logits)
-    assert masked[0].isfinite().nonzero().tolist() == [[END]]
-    assert torch.equal(masked[1], before[1])
-    output = ModelRunnerOutput(["a"], {"a": 0}, sampled_token_ids=[[END]])
-    assert "switched off" in str(getattr(guide.runner.engine.watch(output), FAILED))
-
-
-@pytest.mark.parametrize("kind", [V2, V2Drafts])
-def test_so_does_one_of_a_v2_runner(kind):
-    runner = kind(
-        runner_config(enabled=False), ["one"], [runner_params(SPECS[0], min_tokens=2)]
-    )
-    runner.step()
-    assert runner.tokens == [[END]]
+@pytest.mark.parametrize("kind", [V1, V2, V2Drafts])
+def test_an_engine_that_cannot_guide_closes_what_reaches_it(play, kind):
+    asked = {"spec": SPECS[0], "min_tokens": 2}
+    runner = play(kind, runner_config(enabled=False), one=asked, free={"spec": None})
+    output = runner.step()
+    first, free = runner.tokens
+    assert first == [END]
+    assert END not in free
+    assert "switched off" in getattr(output, FAILED)["one"]
 
 
 def test_stop_tokens_of_the_request_end_its_grammar():
