@@ -36,7 +36,6 @@ from guided_plugin.grammar.llguidance.lark.numbers import (
 from guided_plugin.grammar.llguidance.lark.patterns import NOTHING
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.reach import known_of_string
-from guided_plugin.grammar.llguidance.lark.reader import closed
 from guided_plugin.grammar.llguidance.lark.rules import (
     NEVER,
     Alternative,
@@ -54,7 +53,7 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     string_terminal,
     value_terminal,
 )
-from guided_plugin.spec.arithmetic import exact, plain
+from guided_plugin.spec.arithmetic import plain
 
 CONTROL = 257
 """A special token of a vocabulary of bytes, in front of a control token's number."""
@@ -108,7 +107,6 @@ class Emitter:
         self.grammar = grammar
         self._writers = writers
         self._values: dict[Literals, Symbol] = {}
-        self._scalars: dict[tuple[Constraint, bool], Symbol] = {}
         self._pending: list[tuple[str, Literals]] = []
         self._writing = TRUE
         self._marks: dict[Constraint, int] = {}
@@ -117,8 +115,8 @@ class Emitter:
         """The rule of a whole document, everything that it needs included."""
         symbol = self.value(literals)
         while self._pending:
-            name, self._writing = self._pending.pop()
-            rules = dict.fromkeys(self._constraints(self._writing))
+            name, pending = self._pending.pop()
+            rules = dict.fromkeys(self._constraints(pending))
             alternatives = [Alternative((rule,)) for rule in rules]
             self.grammar.rules[name] = Rule(alternatives)
         return symbol
@@ -126,15 +124,20 @@ class Emitter:
     def limited(self, constraint: Object) -> Object:
         """The same objects; those that describe some properties without others, where
         the style says that."""
-        describes = False
-        for each in constraint.properties:
-            if each.others is not None:
-                return constraint
-            describes |= each.describes and bool(each.named or each.matching)
-        if not self.style.closed or not describes:
+        if not self.style.closed or any(
+            each.others is not None for each in constraint.properties
+        ):
             return constraint
-        asked = Properties(tuple((name, TRUE) for name in constraint.asked))
-        return closed(with_properties(constraint, asked), self.algebra.negated(TRUE))
+        described = [each for each in constraint.properties if each.describes]
+        named = {name: TRUE for each in described for name, _ in each.named}
+        matching = {source: TRUE for each in described for source, _ in each.matching}
+        if not named and not matching:
+            return constraint
+        named |= dict.fromkeys(constraint.asked, TRUE)
+        others = Properties(
+            tuple(named.items()), tuple(matching.items()), self.algebra.negated(TRUE)
+        )
+        return with_properties(constraint, others)
 
     def value(self, literals: Literals) -> Symbol:
         """A value that satisfies all of them. Its rule is written later, so recursion
@@ -192,11 +195,13 @@ class Emitter:
             rule.alternatives += [Alternative((each,)) for each in symbols]
         return value
 
-    def refusal(self, keyword: str, why: str) -> UnsupportedSpecError:
+    def refusal(
+        self, keyword: str, why: str, hint: str = SIMPLER
+    ) -> UnsupportedSpecError:
         """An error about a keyword, with its place in what is written, else of its first
         use; the root where what combines schemas asks for the same without it."""
         where = self.algebra.document.place(keyword, first=self._writing)
-        return UnsupportedSpecError(f"{keyword} {why}", where=where, hint=SIMPLER)
+        return UnsupportedSpecError(f"{keyword} {why}", where=where, hint=hint)
 
     def led(self, terminal: Terminal, characters: str | None) -> Symbol:
         """A string literal as an alternative to endless ones that begin with the same
@@ -219,6 +224,7 @@ class Emitter:
         return self.grammar.rule((terminal,), (endless, never))
 
     def _constraints(self, literals: Literals) -> list[Symbol]:
+        self._writing = literals
         shape = self.algebra.shape(literals)
         if shape["object"]:
             self._check_row(cast("Sequence[Object]", shape["object"]))
@@ -242,23 +248,15 @@ class Emitter:
             )
 
     def _constraint(self, constraint: Constraint, *, compared: bool = False) -> Symbol:
-        if isinstance(constraint, Array | Object):
-            return self._writers[type(constraint)](self, constraint)
-        key = constraint, compared
-        symbol = self._scalars.get(key)
-        if symbol is None:
-            symbol = self._scalars[key] = self._scalar(*key)
-        return symbol
-
-    def _scalar(
-        self, constraint: Null | Boolean | Number | String, compared: bool
-    ) -> Symbol:
         match constraint:
+            case Array() | Object():
+                return self._writers[type(constraint)](self, constraint)
             case Null():
                 return NULL
             case Boolean(values):
-                texts = tuple(json.dumps(value) for value in sorted(values))
-                known = Known(texts[::-1], len("false"))
+                ordered = sorted(values, reverse=True)  # the shorter one first
+                texts = tuple(map(json.dumps, ordered))
+                known = Known(texts, len("false"))
                 return self.grammar.terminal(Texts(texts), known, plain=True)
             case Number():
                 return self._number(constraint, compared)
@@ -283,17 +281,10 @@ class Emitter:
         try:
             expression = number_terminal(number, spelling, self.grammar.fragment)
         except TooManyStatesError:
-            divisor = max(
-                number.multiples | number.no_multiples,
-                key=lambda one: exact(one).numerator,
-            )
-            where = self.algebra.document.place(
-                "multipleOf", weigh=lambda value: value == divisor
-            )
-            raise UnsupportedSpecError(
-                f"multipleOf {str(divisor)[:40]} has too many remainders to count",
-                where=where,
-                hint="list the values in an enum, or take a divisor of at most 1024 and three decimals",
+            raise self.refusal(
+                "multipleOf",
+                "has too many remainders to count",
+                "list the values in an enum, or take a divisor of at most 1024 and three decimals",
             ) from None
         texts = ("0",) if number in (Number(), Number(whole=True)) else ()
         # A range without numbers is no constraint; what is left out of one may be all

@@ -28,9 +28,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Boolean,
     Literals,
     Object,
-    Properties,
     String,
-    with_properties,
 )
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.spec.arithmetic import canonical
@@ -160,23 +158,17 @@ class _Reader(Reading):
             self.shape(self.positive, self.described(value), "enum")
             for value in (*found["array"], *found["object"])
         ]
+        scalars = nothing() if self.positive else anything()
+        scalars["null"] = ALL["null"] if bool(found["null"]) is self.positive else ()
         if self.positive:
-            scalars = nothing()
-            if found["null"]:
-                scalars["null"] = ALL["null"]
             scalars["boolean"] = (Boolean(booleans),)
             scalars["number"] = (Number(values=numbers),)
             scalars["string"] = (String(values=strings),)
-            shapes.insert(0, scalars)
-            return self.algebra.pruned(self.algebra.either(shapes))
-        others = anything()
-        if found["null"]:
-            others["null"] = ()
-        others["boolean"] = (Boolean(Boolean().values - booleans),)
-        others["number"] = (Number(excluded=frozenset(numbers)),)
-        others["string"] = (String(excluded=frozenset(strings)),)
-        shapes.insert(0, others)
-        return self.algebra.all_of(shapes)
+            return self.algebra.pruned(self.algebra.either([scalars, *shapes]))
+        scalars["boolean"] = (Boolean(Boolean().values - booleans),)
+        scalars["number"] = (Number(excluded=frozenset(numbers)),)
+        scalars["string"] = (String(excluded=frozenset(strings)),)
+        return self.algebra.all_of([scalars, *shapes])
 
     def described(self, value: list[Any] | dict[str, Any]) -> dict[str, Any]:
         """A schema that only this value satisfies."""
@@ -273,19 +265,3 @@ class _Reader(Reading):
         demanded = self.shape(True, needed, keyword, name)
         met = self.algebra.overlap(present, demanded)
         return self.algebra.either([absent, met])
-
-
-def closed(constraint: Object, rest: Literals) -> Object:
-    """The same objects, with a demand on every property that nothing else describes."""
-    named: dict[str, Literals] = {}
-    matching: dict[str, Literals] = {}
-    for properties in constraint.properties:
-        if properties.describes:
-            named.update(properties.named)
-            matching.update(properties.matching)
-    others = Properties(
-        named=tuple(named.items()),
-        matching=tuple(matching.items()),
-        others=rest,
-    )
-    return with_properties(constraint, others)
