@@ -149,7 +149,10 @@ def parse(pattern: str) -> Node:
 
 _ESCAPE_IT = "put a backslash before it if it is meant literally"
 _NOT_REGULAR = "write the pattern without it: grammars express regular languages only"
-_OTHER_DIALECT = "patterns are regular expressions of ECMA 262; write it in its syntax"
+_OTHER_DIALECT = (
+    "patterns are regular expressions of ECMA 262: write it in its syntax, "
+    r"for example ^ for \A, $ for \Z, \x07 for \a"
+)
 
 _QUANTIFIER = re.compile(r"[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\}")
 _NEARLY = re.compile(r"\{\s*(?:[0-9]+\s*(?:,\s*[0-9]*\s*)?|,\s*[0-9]*\s*)\}")
@@ -157,24 +160,12 @@ _NEARLY = re.compile(r"\{\s*(?:[0-9]+\s*(?:,\s*[0-9]*\s*)?|,\s*[0-9]*\s*)\}")
 _GROUP = re.compile(r"\((?:\?(?::|=|!|P?<[A-Za-z_$][A-Za-z0-9_$]*>)|(?!\?))")
 _HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|u\{([0-9A-Fa-f]+)\}")
 _LOW_SURROGATE = re.compile(r"\\u([dD][c-fC-F][0-9A-Fa-f]{2})")
-_POSIX = re.compile(r"\[[:.=][^\]]*[:.=]\]")
 
 _CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11}
 _NOT_REGULAR_ESCAPES = {
     **dict.fromkeys("bB", "a word boundary"),
     **dict.fromkeys("k123456789", "a backreference"),
 }
-_OTHERS_ESCAPES = {
-    "A": "write ^",
-    "z": "write $",
-    "Z": "write $",
-    "h": r"write [ \t]",
-    "R": r"write \r?\n",
-    "Q": "escape each character",
-    "a": r"write \x07",
-    "e": r"write \x1b",
-}
-"""Of other dialects, with what says the same here."""
 
 
 class _Parser:
@@ -264,7 +255,7 @@ class _Parser:
             case "]" if self.bracket_in_class:
                 self.refuse(
                     "a ] that dialects read differently",
-                    "escape the brackets inside [ ]",
+                    "escape the brackets inside [ ], and name the characters of POSIX classes",
                 )
         self.at += 1
         if char in "^$":
@@ -312,10 +303,6 @@ class _Parser:
             self.refuse("an octal escape", r"write it as \x and two digits")
         if rest in _NOT_REGULAR_ESCAPES:
             self.refuse(_NOT_REGULAR_ESCAPES[rest], _NOT_REGULAR)
-        if rest in _OTHERS_ESCAPES:
-            self.refuse(
-                f"\\{rest}, which ECMA 262 does not have,", _OTHERS_ESCAPES[rest]
-            )
         return self.refuse(f"the unknown escape \\{rest}", _OTHER_DIALECT)
 
     def code(self) -> int:
@@ -363,8 +350,6 @@ class _Parser:
         if self.startswith("\\"):
             return self.escape(in_class=True)
         if self.startswith("["):
-            if _POSIX.match(self.pattern, self.at):
-                self.refuse("a POSIX class", "name its characters, as in [A-Za-z]")
             self.bracket_in_class = True
         self.at += 1
         return _one(ord(self.pattern[self.at - 1]))

@@ -34,19 +34,19 @@ class DistinctRules:
     """The control tokens that it may name."""
 
 
-class DistinctCheck:
-    """Follows one output, and takes tokens out of its masks."""
+class DistinctCheck(Track):
+    """Follows the tokens of one output, and takes tokens out of its masks."""
 
-    def __init__(self, rules: DistinctRules, track: Track | None = None) -> None:
+    def __init__(self, rules: DistinctRules) -> None:
+        super().__init__(rules.start)
         self._rules = rules
         self._tokens = rules.spellings.tokens
-        self._track = track or Track(rules.start)
 
     def accept(self, token: int) -> bool:
         """Move past a token; False where it repeats an item."""
         if token in self._rules.controls:
-            return self._track.control(token)
-        return self._track.accept(
+            return self.control(token)
+        return self.accept_bytes(
             self._tokens[token] if token < len(self._tokens) else b""
         )
 
@@ -54,28 +54,19 @@ class DistinctCheck:
         """Move past tokens; False, and no move, where one of them repeats an item."""
         for moved, token in enumerate(tokens):
             if not self.accept(token):
-                self._track.back(moved)
+                self.back(moved)
                 return False
         return True
 
     def stays_distinct(self, tokens: Iterable[int]) -> bool:
         """Whether no item is there twice after these tokens, which its grammar allows
         and which end its output: where else an item could lead does not matter."""
-        ahead = DistinctCheck(self._rules, self._track.copy(explores=False))
-        return all(map(ahead.accept, tokens))
-
-    def fork(self) -> DistinctCheck:
-        """An independent check in the same position."""
-        return DistinctCheck(self._rules, self._track.copy())
-
-    def limit(self) -> str:
-        """What went wrong with its matcher; empty if nothing did."""
-        return self._track.limit()
+        return all(map(self.fork(explores=False).accept, tokens))
 
     def restrict(self, row: MaskArray) -> None:
         """Take the tokens out of a mask that would repeat an item, or lead to nothing
         else."""
-        state = self._track.state
+        state = self.state
         table = self._rules.spellings.table(state.mode)
         if state.seen is None:
             doubtful = _allowed(row, self._rules.spellings.opening)
@@ -90,17 +81,17 @@ class DistinctCheck:
         for token in doubtful:
             text = table.texts.get(token, self._tokens[token])
             if text not in fits:
-                fits[text] = self._track.fits(self._tokens[token])
+                fits[text] = self.fits(self._tokens[token])
             if not fits[text]:
                 forbid(row, np.array([token]))
 
     def _crossing(self, tokens: list[int], table: Spelled, seen: Seen) -> list[int]:
         """Those of some tokens that end an item and begin another which do not surely
         leave something to that one."""
-        if not tokens or self._track.state.behind or not seen.steady:
+        if not tokens or self.state.behind or not seen.steady:
             return tokens
-        text = self._track.state.text
-        room = self._track.has_room()
+        text = self.state.text
+        room = self.has_room()
         found = []
         for token in tokens:
             if token in table.halves:

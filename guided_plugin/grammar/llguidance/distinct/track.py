@@ -10,9 +10,10 @@ spellings.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 from guided_plugin.grammar.layout import SPACES
 from guided_plugin.grammar.llguidance.distinct.seen import Seen
@@ -96,11 +97,12 @@ class State:
 class Track:
     """Follows one output with a matcher over bytes, of a grammar with marks."""
 
-    def __init__(self, start: Callable[[], Any], *, explores: bool = True) -> None:
-        """`start`: a matcher over `BYTES` at the beginning. `explores`: whether it
-        finds out what items can still become; else it finds repeated items alone."""
+    def __init__(self, start: Callable[[], Any]) -> None:
+        """`start`: a matcher over `BYTES` at the beginning."""
         self._start = start
-        self._explores = explores
+        self._explores = True
+        """Whether it finds out what items can still become; else it finds repeated
+        items alone."""
         self._matcher = start()
         self._fed: list[int] = []
         self.state = State()
@@ -156,10 +158,11 @@ class Track:
         if state.seen is not None:
             state.seen.cut(state.count)
 
-    def copy(self, *, explores: bool = True) -> Track:
+    def fork(self, *, explores: bool = True) -> Self:
         """An independent one in the same position, from which it can't go back."""
-        other = Track(self._matcher.deep_copy, explores=explores)
-        other._start = self._start
+        other = copy(self)
+        other._explores = explores
+        other._matcher = self._matcher.deep_copy()
         other._fed = [*self._fed]
         seen = self.state.seen
         if seen is not None:
@@ -172,7 +175,7 @@ class Track:
         """What its matcher says went wrong; empty if nothing did."""
         return str(self._matcher.get_error()) if self._matcher.is_error() else ""
 
-    def accept(self, data: bytes) -> bool:
+    def accept_bytes(self, data: bytes) -> bool:
         """Move past bytes; False, and no move, where nothing new can come of an item in
         progress then."""
         if not self.move(data):
@@ -184,7 +187,7 @@ class Track:
 
     def fits(self, data: bytes) -> bool:
         """Whether something new can come after bytes."""
-        if not self.accept(data):
+        if not self.accept_bytes(data):
             return False
         self.back(1)
         return True
