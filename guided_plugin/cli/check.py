@@ -23,6 +23,7 @@ from guided_plugin.cli.results import (
     Layout,
     Open,
     Tokenizer,
+    counted,
     listed,
     print_json,
     working,
@@ -39,7 +40,7 @@ _COLOURS = {
     "undecided": "red",
     "enforced": "green",
     "annotation": "yellow",
-    "structure": "dim",
+    "structure": "bright_black",
 }
 """Of what may become of a keyword, the worst first."""
 
@@ -91,27 +92,22 @@ def check(
             where="--instance",
             hint="check the specs one by one",
         )
-    with working("compiling"):
+    with working("loading"):
         from guided_plugin.compiling.compiler import GrammarCompiler
         from guided_plugin.diagnose.check import check_spec
         from guided_plugin.diagnose.tools import left_behind
 
         compiler = GrammarCompiler(load_vocabulary(tokenizer))
         compiler.tells = False  # the reports have the warnings
-        reports: list[tuple[Place, Report]] = [
-            (
-                place,
-                spec
-                if isinstance(spec, GuidedError)
-                else check_spec(
-                    compiler,
-                    replace(spec, close_before_length=True) if close else spec,
-                    instances,
-                    warnings=left_behind(spec.document()) if place.tool else (),
-                ),
-            )
-            for place, spec in loaded
-        ]
+    reports: list[tuple[Place, Report]] = []
+    for place, spec in counted(loaded, "compiling"):
+        if isinstance(spec, GuidedError):
+            reports.append((place, spec))
+            continue
+        asked = replace(spec, close_before_length=True) if close else spec
+        warnings = left_behind(spec.document()) if place.tool else ()
+        found = check_spec(compiler, asked, instances, warnings=warnings)
+        reports.append((place, found))
     findings = [finding for one in reports for finding in _findings(*one)]
     code = max((finding.code for finding in findings), default=0)
     if sarif:
@@ -177,27 +173,22 @@ def _document(place: Place, report: Report) -> dict[str, Any]:
 
 
 def _show(report: CheckReport) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-
     from guided_plugin.diagnose.position import bounds_of
 
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(" ".join(report.spec.summary().split()), markup=False)
+    print(" ".join(report.spec.summary().split()))
     made = report.grammar
     if made is None:
-        console.print(f"[red]refused[/red]: {escape(str(report.error))}")
+        typer.secho(f"refused: {report.error}", fg="red")
     else:
-        console.print(
-            f"[green]compiles[/green] with {made.backend} in {made.seconds * 1e3:.1f} ms, "
-            f"{made.size_bytes / 1024:.1f} KiB"
-        )
+        size = f"{made.size_bytes / 1024:.1f} KiB"
+        line = f"compiles with {made.backend} in {made.seconds * 1e3:.1f} ms, {size}"
+        typer.secho(line, fg="green")
         if made.reason:
-            console.print(f"chosen: {escape(made.reason)}")
+            print(f"chosen: {made.reason}")
     if bounds := bounds_of(made):
-        console.print("bounds:", listed(bounds))
+        print("bounds:", listed(bounds))
     for warning in report.warnings:
-        console.print(f"[yellow]warning[/yellow]: {escape(warning)}")
+        typer.secho(printable(f"warning: {warning}"), fg="yellow")
     groups: dict[tuple[str, str], list[KeywordUse]] = {}
     for use in report.keywords or ():
         groups.setdefault((use.status, use.keyword), []).append(use)
@@ -205,9 +196,9 @@ def _show(report: CheckReport) -> None:
         for (status, keyword), uses in groups.items():
             if status == kind:
                 line = f"{status:10} {keyword:22} {len(uses):>3}  {uses[0].where}"
-                console.print(line, style=colour, markup=False)
+                typer.secho(printable(line), fg=colour)
                 if uses[0].note and status != "enforced":
-                    console.print(f"           {uses[0].note}", markup=False)
+                    print(f"           {printable(uses[0].note)}")
     for found in report.instances:
         colour = "green" if found.accepted else "red"
-        console.print(f"{found.name}: {found.reason}", style=colour, markup=False)
+        typer.secho(printable(f"{found.name}: {found.reason}"), fg=colour)

@@ -12,7 +12,12 @@ from guided_plugin.cli.results import JsonOutput, print_json, working
 if TYPE_CHECKING:
     from guided_plugin.diagnose.machine import Finding
 
-_COLOURS = {"ok": "green", "note": "yellow", "unknown": "dim", "problem": "red"}
+_COLOURS = {
+    "ok": "green",
+    "note": "yellow",
+    "unknown": "bright_black",
+    "problem": "red",
+}
 
 
 def doctor(
@@ -57,16 +62,10 @@ def doctor(
 
 
 def _show(found: dict[str, list[Finding]]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-
-    console = Console(highlight=False, soft_wrap=True)
     for name, findings in found.items():
-        console.print(f"[bold]{escape(name)}[/bold]")
+        typer.secho(name, bold=True)
         for finding in findings:
-            colour = _COLOURS[finding.status]
-            console.print(
-                f"  [{colour}]{finding.status:8}[/{colour}] {escape(finding.what)}"
-            )
+            line = f"  {finding.status:8} {finding.what}"
+            typer.secho(line, fg=_COLOURS[finding.status])
             if finding.remedy:
-                console.print(f"  {'':8} -> {escape(finding.remedy)}")
+                print(f"  {'':8} -> {finding.remedy}")

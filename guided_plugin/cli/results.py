@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from guided_plugin.config import Whitespace
+
+T = TypeVar("T")
 
 Tokenizer = Annotated[
     Path,
@@ -39,6 +42,16 @@ def working(what: str) -> Iterator[None]:
 
     with Console(stderr=True).status(what):
         yield
+
+
+def counted(items: Sequence[T], what: str) -> Iterable[T]:
+    """The items, with a bar on stderr that tells how many have been worked on."""
+    if not sys.stderr.isatty():
+        return items
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(items, what, console=Console(stderr=True), transient=True)
 
 
 def print_json(document: Any) -> None:

@@ -24,7 +24,7 @@ from guided_plugin.errors import ConfigError, GuidedError, shown
 from guided_plugin.hosts.batch import Batch
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import UNGUIDED, DecodeStep
+from guided_plugin.step import UNGUIDED, DecodeStep, RequestInfo
 
 __all__ = ["DecodeLoop", "Output"]
 
@@ -109,7 +109,8 @@ class DecodeLoop:
             raise ConfigError(what, where="temperature")
         width = self._model.get_input_embeddings().weight.shape[0]
         outputs: dict[int, Output] = {}
-        requests: dict[int, str | None] = {}
+        requests: dict[int, RequestInfo | None] = {}
+        default = self.pipeline.compiler.vocabulary.stop_token_ids
         for row, (prompt, spec) in enumerate(zip(prompts, specs, strict=True)):
             try:
                 _check_prompt(prompt, f"prompt {row}", width)
@@ -119,31 +120,35 @@ class DecodeLoop:
         try:
             if requests:
                 chosen = [prompts[row] for row in requests]
-                slots = self._slots(list(requests.values()))
-                batch = Batch(self._model, chosen, *slots, temperature, seed)
+                infos = requests.values()
+                slots = [info.slot if info else UNGUIDED for info in infos]
+                stops = [
+                    (info and info.spec.stop_token_ids) or default for info in infos
+                ]
+                batch = Batch(self._model, chosen, slots, stops, temperature, seed)
                 for index in range(max_new_tokens):
                     self.step(batch, index)
                     if batch.all_stopped():
                         break
-                for (row, name), (tokens, stopped) in zip(
+                for (row, info), (tokens, stopped) in zip(
                     requests.items(), batch.outputs(), strict=True
                 ):
                     told: tuple[Any, ...] = ()
-                    if name:
-                        request = self.pipeline.request(name)
+                    if info:
+                        request = self.pipeline.request(info.request_id)
                         told = request.error, request.unenforced, request.closed
                     outputs[row] = Output(tokens, stopped, *told)
         finally:
-            for name in filter(None, requests.values()):
-                self.pipeline.remove_request(name)
+            for info in filter(None, requests.values()):
+                self.pipeline.remove_request(info.request_id)
         return [outputs[row] for row in range(len(prompts))]
 
-    def _begin(self, spec: OutputSpec | None, room: int) -> str | None:
+    def _begin(self, spec: OutputSpec | None, room: int) -> RequestInfo | None:
         if spec is None:
             return None
         name = f"row-{next(self._request_ids)}"
         self.pipeline.add_request(name, spec.within(room))
-        return name
+        return self.pipeline.request(name)
 
     @torch.inference_mode()
     def step(self, batch: Batch, index: int) -> None:
@@ -158,7 +163,9 @@ class DecodeLoop:
         batch.append(step.tokens)
         batch.check_stop()
         self.pipeline.finish_update()
-        self._plan_ahead(batch.slots)
+        if self.pipeline.mode == "process":
+            self.pipeline.plan(batch.slots)
+            self.pipeline.fill_mask()
         self._plugins.after_stop_criteria(step)
 
     def _mask(self, logits: Tensor, step: DecodeStep) -> Tensor:
@@ -167,23 +174,6 @@ class DecodeLoop:
             self.pipeline.plan(slots)
             self.pipeline.fill_mask()
         return self.pipeline.apply_mask(logits)
-
-    def _plan_ahead(self, slots: Sequence[int]) -> None:
-        """Ask a worker for the masks of the next step: a forward pass that keeps the
-        host busy then hides them. If other rows come after all, they are asked for
-        again."""
-        if self.pipeline.mode == "process" and self.pipeline.planned == tuple(slots):
-            self.pipeline.plan(self.pipeline.planned)
-            self.pipeline.fill_mask()
-
-    def _slots(
-        self, requests: list[str | None]
-    ) -> tuple[list[int], list[tuple[int, ...]]]:
-        """The slot and the stop tokens of each row."""
-        infos = [name and self.pipeline.request(name) for name in requests]
-        default = self.pipeline.compiler.vocabulary.stop_token_ids
-        stops = [(info and info.spec.stop_token_ids) or default for info in infos]
-        return [info.slot if info else UNGUIDED for info in infos], stops
 
 
 def _check_prompt(prompt: Any, where: str, width: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError, PipelineError
-from guided_plugin.grammar.request_state import Phase
+from guided_plugin.grammar.request_state import Phase, RequestState
 from guided_plugin.spec import OutputSpec, check_is_spec, check_room
 from guided_plugin.step import Admission, RequestInfo
 from guided_plugin.worker.runtime import GrammarRuntime, RequestSoFar
@@ -143,12 +143,16 @@ class PipelineRequests:
     def tokens(self, request_id: str) -> tuple[int, ...]:
         """What a request has produced, as its grammar saw it. Waits for the steps so
         far."""
-        return tuple(self._so_far(request_id).state.tokens)
+        return tuple(self.state(request_id).tokens)
 
     def phase(self, request_id: str) -> Phase:
         """Whether a request is waiting for its start, active, done or failed. Waits for
         the steps so far."""
-        return self._so_far(request_id).state.phase
+        return self.state(request_id).phase
+
+    def state(self, request_id: str) -> RequestState:
+        """Both, and where its constrained part begins. Waits for the steps so far."""
+        return self._so_far(request_id).state
 
     def _so_far(self, request_id: str) -> RequestSoFar:
         request = self.runtime.request(self._slot_of(request_id))

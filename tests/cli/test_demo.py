@@ -67,7 +67,8 @@ def test_the_next_commands_work_as_printed(tmp_path):
 
     shown = shell(f"{shlex.quote(sys.executable)} -m guided_plugin.cli demo")
     _, _, commands = shown.partition("Next, try these commands:\n\n")
-    check, explain = commands.splitlines()
+    check, explain, _, *cost = commands.splitlines()
+    assert re.search(r"^Guiding took \d+\.\d\d ms of a step here", cost[0])
     assert "compiles with" in shell(check)
     # 3 is below the minimum
     assert re.search(r"^characters +0-9$", shell(explain), re.M)

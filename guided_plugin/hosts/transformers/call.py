@@ -26,9 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import ConfigError, GuidedError, PipelineError, RequestError
-from guided_plugin.grammar.request_state import Phase
+from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.hosts.transformers.pool import Loan, PipelinePool
 from guided_plugin.hosts.transformers.surroundings import (
     ONE_BY_ONE,
@@ -64,7 +63,6 @@ class GenerateCall:
         known. `keeps_rows`: a row that can't begin has an error and ends, not the whole
         call."""
         self._pool = pool
-        self._plugins = pool.compiler.plugins
         self.vocabulary = pool.compiler.vocabulary
         self._every_row = every_row
         self._reuse = reuse
@@ -142,7 +140,7 @@ class GenerateCall:
         self._run = None
         guided = sum(spec is not None for spec in specs)
         loan = self._loan_for(scores.device, guided)
-        run = Run(around, input_ids, specs, loan, self._pool.compiler)
+        run = Run(around, input_ids, specs, loan)
         if run.errors and not self._keeps_rows:
             row, error = min(run.errors.items())
             raise (
@@ -185,11 +183,10 @@ class Run:
         prompt: Tensor,
         specs: Sequence[OutputSpec | None],
         loan: Loan,
-        compiler: GrammarCompiler,
     ) -> None:
         """`prompt`: [rows, columns], on the device of the logits. `specs`: one for each
         row."""
-        self._plugins = compiler.plugins
+        self._plugins = loan.pipeline.compiler.plugins
         self._around = around
         self._pipeline = loan.pipeline
         self.prompt_length = prompt.shape[1]
@@ -211,22 +208,17 @@ class Run:
                 self._slots[row] = self._add(request_id, row, spec)
                 loan.requests.append(request_id)
                 self.requests[request_id] = row
-        default = compiler.vocabulary.stop_token_ids
+        default = loan.pipeline.compiler.vocabulary.stop_token_ids
         self._stop_ids = [
-            () if spec is None else spec.stop_token_ids or default for spec in specs
+            (-1,) if spec is None else spec.stop_token_ids or default for spec in specs
         ]
-        most = max(1, *map(len, self._stop_ids))
-        # [rows, most], on the device: filled up with -1, which no token is
-        stops = [[*ids, *[-1] * (most - len(ids))] for ids in self._stop_ids]
+        """Of each row; -1, which no token is, where nothing guides."""
+        most = max(map(len, self._stop_ids))
+        stops = [[*ids, *ids[:1] * (most - len(ids))] for ids in self._stop_ids]
+        # [rows, most], on the device
         self._stops = torch.tensor(stops, device=prompt.device)
-        # The same, filled up with the row's first stop token: columns of the logits
-        self._stop_columns = self._stops.where(
-            self._stops >= 0, self._stops[:, :1].clamp(min=0)
-        )
-        # [rows, 1], on the device
-        self._is_guided = self._stops[:, :1] >= 0
         # [rows, 1], on the device: rows that `_open_stops` had to let stop
-        self._opened = torch.zeros_like(self._is_guided)
+        self._opened = torch.zeros_like(self._stops[:, :1], dtype=torch.bool)
 
     def _add(self, request_id: str, row: int, spec: OutputSpec) -> int:
         """The slot of a row's request. One that can't begin has an error, and its row
@@ -317,19 +309,17 @@ class Run:
         `min_new_tokens` does that to a row whose grammar has ended. A row of -inf would
         be sampled as token 0, or not at all.
         """
-        dead = (scores.amax(1, keepdim=True) == -torch.inf) & self._is_guided
+        guided = self._stops[:, :1] >= 0
+        dead = (scores.amax(1, keepdim=True) == -torch.inf) & guided
         self._opened |= dead
-        stops = scores.gather(1, self._stop_columns)
-        scores.scatter_(1, self._stop_columns, stops.masked_fill(dead, 0.0))
+        columns = self._stops.clamp(min=0)
+        scores.scatter_(1, columns, scores.gather(1, columns).masked_fill(dead, 0.0))
 
     # What became of the rows
 
-    def complete(self) -> dict[int, bool]:
-        """For each guided row, whether its output ended as its grammar allows."""
-        return {
-            row: self._pipeline.phase(name) is Phase.DONE
-            for name, row in self.requests.items()
-        }
+    def states(self) -> dict[int, RequestState]:
+        """For each guided row, its phase and its tokens. Waits for the grammars."""
+        return {row: self._pipeline.state(name) for name, row in self.requests.items()}
 
     def told(self) -> dict[int, RequestInfo]:
         """For each guided row, what became of its request. Waits for the grammars."""

@@ -3,7 +3,6 @@ Depends on `call`."""
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from guided_plugin.errors import ConfigError, GuidedError, OutputError, shown
-from guided_plugin.grammar.request_state import Phase, RequestState
+from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.transformers.call import GenerateCall
 
@@ -143,43 +142,36 @@ def outputs(
     rows = sequences[:, run.prompt_length :].tolist()
     vocabulary = call.vocabulary
     errors = run.failures()
-    complete = run.complete()
+    states = run.states()
     told = run.told()
     eos = option(model, options, "eos_token_id")
-    host_stops = (eos,) if isinstance(eos, int) else tuple(eos or ())
+    stops = (eos,) if isinstance(eos, int) else tuple(eos or ())
     found = []
     for row, tokens in enumerate(rows):
         place = row * len(call.specs) // len(rows)
         spec = call.specs[place]
         read = readers[place]
-        stops = (
-            host_stops
-            if spec is None
-            else spec.stop_token_ids or vocabulary.stop_token_ids
-        )
-        state = RequestState(
-            vocabulary.triggers(None if spec is None else spec.start_after), stops
-        )
-        state.extend(array("q", tokens))
+        if spec is None:
+            end = next((i for i, token in enumerate(tokens) if token in stops), None)
+            text = str(tokenizer.decode(tokens[:end], skip_special_tokens=True))
+            found.append(Generated(text, tuple(tokens[:end]), end is not None))
+            continue
+        state = states[row]
         done = state.phase is Phase.DONE
         kept = tuple(state.tokens[:-1] if done else state.tokens)
-        if spec is None:
-            text = str(tokenizer.decode(kept, skip_special_tokens=True))
-            found.append(Generated(text, kept, done))
-            continue
         error = errors.get(row)
         parsed = None
         guided = _text(vocabulary, kept[state.start :])
         readable = guided or not spec.is_json
-        if complete[row] and error is None and read is not None and readable:
+        if done and error is None and read is not None and readable:
             try:
                 parsed = read(guided)
             except OutputError as wrong:
                 error = wrong
-        text = _text(vocabulary, kept)
         info = told[row]
         how = info.unenforced, info.closed
-        found.append(Generated(text, kept, complete[row], parsed, error, *how))
+        text = _text(vocabulary, kept)
+        found.append(Generated(text, kept, done, parsed, error, *how))
     return found
 
 
