@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -60,23 +60,6 @@ class SpecLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerLimits:
-    """How long a grammar worker, and each of its requests, may take."""
-
-    worker_step_ms: int = 2_000
-    """How long the grammar worker may make no progress before it is replaced."""
-    worker_grammar_ms: int = 10_000
-    """How long a step waits for a grammar that is still compiling before that row fails
-    closed. vLLM holds requests back until theirs is there."""
-    row_ms: int = 200
-    """Processor time that one mask or token of one request may take. Where llguidance
-    takes a spec that is no Lark grammar, once a call for all rows has taken as long."""
-    worker_spin_us: int = 50
-    """How long the grammar worker polls without a pause after work; later it sleeps
-    between polls."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Bounds:
     """How much a model may write where a JSON schema sets no bound; 0 sets none. A
     request may say each."""
@@ -93,7 +76,7 @@ UNBOUNDED = Bounds(max_whitespace=0, max_digits=0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
+class GuidedConfig(SpecLimits, Bounds):
     """All options. Unknown names and wrong types are errors, never ignored."""
 
     enabled: bool = True
@@ -139,6 +122,17 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
     mode: Mode = "auto"
     """Where grammars run in vLLM: `inline`, `process`, or `auto`: a process if the
     logits are on CUDA."""
+    worker_step_ms: int = 2_000
+    """How long the grammar worker may make no progress before it is replaced."""
+    worker_grammar_ms: int = 10_000
+    """How long a step waits for a grammar that is still compiling before that row fails
+    closed. vLLM holds requests back until theirs is there."""
+    row_ms: int = 200
+    """Processor time that one mask or token of one request may take. Where llguidance
+    takes a spec that is no Lark grammar, once a call for all rows has taken as long."""
+    worker_spin_us: int = 50
+    """How long the grammar worker polls without a pause after work; later it sleeps
+    between polls."""
 
     jump_forward: bool = False
     """vLLM's V2 runner: verify forced text in one forward pass, as drafts."""
@@ -261,14 +255,17 @@ def _of_flag(additional: Any) -> Any:
     return {} if value is None else value
 
 
-def _values(options: Any, source: str = "") -> dict[str, Any]:
+def _values(options: Any, source: str) -> dict[str, Any]:
     """The values of a source's options by their names."""
     if options in (0, 1):
         return {"enabled": bool(options)}
     if not isinstance(options, Mapping):
         what = f"must be 0, 1 or a JSON object, not {options!r}"
         raise ConfigError(what, where=source, hint='for example {"take_over": true}')
-    _check_names(options, source)
+    for name in options:
+        if name not in _names():
+            hint = did_you_mean(str(name), _names())
+            raise ConfigError(f"unknown option {name!r}", where=source, hint=hint)
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in options.items()
@@ -277,13 +274,6 @@ def _values(options: Any, source: str = "") -> dict[str, Any]:
 
 def _names() -> set[str]:
     return {field.name for field in dataclasses.fields(GuidedConfig)}
-
-
-def _check_names(options: Iterable[str], source: str) -> None:
-    for name in options:
-        if name not in _names():
-            hint = did_you_mean(str(name), _names())
-            raise ConfigError(f"unknown option {name!r}", where=source, hint=hint)
 
 
 def no_constant(text: str) -> None:

@@ -20,8 +20,6 @@ from guided_plugin.cli.loading import (
 )
 from guided_plugin.cli.results import (
     JsonOutput,
-    Layout,
-    Open,
     Tokenizer,
     counted,
     listed,
@@ -60,8 +58,6 @@ def check(
         list[Path] | None,
         typer.Option(metavar="<path>", help="File to match; repeatable; -: stdin."),
     ] = None,
-    whitespace: Layout = None,
-    open_objects: Open = False,
     close: Annotated[
         bool,
         typer.Option(
@@ -81,11 +77,7 @@ def check(
     if a file can't be read.
     """
     instances = [(name_of(path), read_text(path)) for path in instance or []]
-    loaded = [
-        one
-        for file in dict.fromkeys(spec_files)
-        for one in load_specs(file, whitespace=whitespace, open_objects=open_objects)
-    ]
+    loaded = [one for file in dict.fromkeys(spec_files) for one in load_specs(file)]
     if instances and len(loaded) > 1:
         raise InputError(
             "needs exactly one spec",

@@ -23,9 +23,6 @@ _WAYS = ("unguided", "guided")
 
 def demo(
     seed: Annotated[int, typer.Option(help="Another seed gives other outputs.")] = 0,
-    temperature: Annotated[
-        float, typer.Option(min=0.0, help="0 takes the likeliest token.")
-    ] = 0.8,
     json_output: JsonOutput = False,
 ) -> None:
     """Decode three prompts with the tiny model that ships with the package, unguided
@@ -58,7 +55,7 @@ def demo(
     with working("decoding"):
         for way in _WAYS:
             asked = specs if way == "guided" else [None] * len(specs)
-            outputs = loop.run(prompts, asked, temperature=temperature, seed=seed)
+            outputs = loop.run(prompts, asked, temperature=0.8, seed=seed)
             for entry, spec, output in zip(shown, specs, outputs, strict=True):
                 text = str(tokenizer.decode(output.tokens, skip_special_tokens=True))
                 why = _verdict(compiler, spec, text)

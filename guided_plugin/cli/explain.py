@@ -10,8 +10,6 @@ import typer
 from guided_plugin.cli.loading import load_spec, load_vocabulary
 from guided_plugin.cli.results import (
     JsonOutput,
-    Layout,
-    Open,
     Tokenizer,
     listed,
     print_json,
@@ -30,8 +28,6 @@ def explain(
     ],
     tokenizer: Tokenizer = MODEL_DIR,
     text: Annotated[str, typer.Option(help="The output so far, exactly.")] = "",
-    whitespace: Layout = None,
-    open_objects: Open = False,
     json_output: JsonOutput = False,
 ) -> None:
     """Show what may come next in an output, why a text is refused, and how the output
@@ -39,7 +35,7 @@ def explain(
 
     The exit code is 1 if the text is refused.
     """
-    spec = load_spec(spec_file, whitespace=whitespace, open_objects=open_objects)
+    spec = load_spec(spec_file)
     with working("compiling"):
         from guided_plugin.compiling.compiler import GrammarCompiler
         from guided_plugin.diagnose.explain import explain_output

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +20,6 @@ from guided_plugin.errors import (
 )
 
 if TYPE_CHECKING:
-    from guided_plugin.config import Whitespace
     from guided_plugin.grammar.vocabulary import Vocabulary
     from guided_plugin.spec import OutputSpec
 
@@ -88,9 +86,7 @@ class Place(NamedTuple):
 Loaded = tuple[Place, "OutputSpec | GuidedError"]
 
 
-def load_specs(
-    path: Path, *, whitespace: Whitespace | None = None, open_objects: bool = False
-) -> list[Loaded]:
+def load_specs(path: Path) -> list[Loaded]:
     """The specs of a file: one of a JSON Schema, of any form `OutputSpec.parse` takes
     and of a grammar (.ebnf, .gbnf, .lark); one of each tool of a list. Of what is
     malformed there is each error, with its place."""
@@ -99,22 +95,18 @@ def load_specs(
     from guided_plugin.spec import OutputSpec
     from guided_plugin.spec.forms import read
 
-    options: dict[str, Any] = {"whitespace": whitespace} if whitespace else {}
-    if open_objects:
-        options["strict"] = False
     found: list[Loaded] = []
     place = Place(path)
     syntax: Any = GRAMMARS.get(path.suffix.lower())
     try:
         if syntax is not None:
-            return [(place, OutputSpec.grammar(read_text(path), syntax, **options))]
+            return [(place, OutputSpec.grammar(read_text(path), syntax))]
         document = read_json(path)
         tools = tools_of(document)
         if tools is None and _is_form(document):
-            asked = {**document, **options}
-            keys = (form.place if (form := read(asked)) else "").split(".")
+            keys = (form.place if (form := read(document)) else "").split(".")
             place = Place(path, "".join(f"/{key}" for key in keys if key))
-            spec = OutputSpec.parse(asked)
+            spec = OutputSpec.parse(document)
             if spec is None:
                 raise SpecError("asks for plain text: there is nothing to enforce")
             return [(place, spec)]
@@ -123,7 +115,7 @@ def load_specs(
     except SpecError as error:
         return [(place, error.under(str(place)))]
     for name, at, schema in tools or [Tool("", "", document)]:
-        made, errors = refusals(schema, partial(OutputSpec.json_schema, **options))
+        made, errors = refusals(schema, OutputSpec.json_schema)
         place = Place(path, at, name)
         found += [(place, error.under(str(place))) for error in errors]
         if made is not None and not errors:
@@ -143,9 +135,9 @@ def _is_form(document: Any) -> bool:
     )
 
 
-def load_spec(path: Path, **options: Any) -> OutputSpec:
+def load_spec(path: Path) -> OutputSpec:
     """The one spec of a file, as `load_specs` reads it."""
-    (_, spec), *others = load_specs(path, **options)
+    (_, spec), *others = load_specs(path)
     if isinstance(spec, GuidedError):
         raise spec
     if others:

@@ -12,23 +12,11 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from guided_plugin.config import Whitespace
-
 T = TypeVar("T")
 
 Tokenizer = Annotated[
     Path,
     typer.Option(help="Folder of a transformers tokenizer.", show_default="the demo's"),
-]
-Layout = Annotated[
-    Whitespace | None,
-    typer.Option(
-        "--whitespace",
-        help="Whitespace of JSON; default: from the spec or the options.",
-    ),
-]
-Open = Annotated[
-    bool, typer.Option("--open", help="Objects are open unless the schema closes them.")
 ]
 JsonOutput = Annotated[
     bool, typer.Option("--json", help="One JSON document on stdout instead of text.")

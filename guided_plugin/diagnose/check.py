@@ -120,14 +120,14 @@ def match_text(position: Position, name: str, text: str) -> InstanceReport:
 def _hinted(
     compiler: GrammarCompiler, spec: OutputSpec, report: InstanceReport
 ) -> InstanceReport:
-    """With a hint at `--open`, where the text fails for what `strict` asks alone."""
+    """With a hint, where the text fails for what `strict` asks alone."""
     try:
         start = Position.start(compiler, replace(spec, strict=False))
     except GuidedError:
         return report  # what the backend cannot enforce of open objects
     if not match_text(start, report.name, report.text).accepted:
         return report
-    hint = "with --open (strict: false) it is accepted: objects take other names, in any order"
+    hint = "`strict: false` in the spec or GUIDED_PLUGIN accepts it: objects take other names, in any order"
     return replace(report, reason=f"{report.reason}; {hint}")
 
 

@@ -36,10 +36,16 @@ def examine() -> dict[str, list[Finding]]:
             found += look()
         except ModuleNotFoundError as error:  # the section on versions tells
             found.append(Finding("unknown", f"needs {error.name}"))
+        except ConfigError as error:
+            status: Status = "problem" if look is options else "unknown"
+            what = f"{ENVIRONMENT_VARIABLE} cannot be read: {error}"
+            remedy = "set it to 0, 1 or a JSON object of options, or unset it"
+            found.append(Finding(status, what, remedy))
         # of a library that is broken: that is what people come here for
         except Exception as error:
             what = f"cannot be checked: {type(error).__name__}: {printable(error)}"
-            found.append(Finding("problem", what, "reinstall what the message names"))
+            remedy = getattr(error, "hint", "") or "reinstall what the message names"
+            found.append(Finding("problem", what, remedy))
     return sections
 
 
@@ -95,16 +101,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def options() -> Iterator[Finding]:
-    """What GUIDED_PLUGIN changes, or why it cannot be read."""
-    try:
-        read, sources = GuidedConfig.read(None)
-    except ConfigError as error:
-        text = printable(os.environ.get(ENVIRONMENT_VARIABLE), 80)
-        what = f"{ENVIRONMENT_VARIABLE}={text} cannot be read: {error}"
-        yield Finding(
-            "problem", what, "set it to 0, 1 or a JSON object of options, or unset it"
-        )
-        return
+    """What GUIDED_PLUGIN changes."""
+    read, sources = GuidedConfig.read(None)
     if not read.enabled:
         what = f"{ENVIRONMENT_VARIABLE} switches the package off: hosts refuse guided requests"
         yield Finding("note", what, f"unset {ENVIRONMENT_VARIABLE}")

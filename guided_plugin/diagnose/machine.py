@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from guided_plugin.config import GuidedConfig, Mode
 from guided_plugin.errors import (
-    ConfigError,
     GuidedError,
     MissingPackageError,
     PipelineError,
@@ -50,10 +49,7 @@ def processor_time() -> Iterator[Finding]:
     quota = processors.quota()
     limited = "" if quota is None else f", {quota:g} processors' time (cgroup quota)"
     yield Finding("ok", f"{count} of {os.cpu_count()} processors{limited}")
-    try:
-        threads = GuidedConfig.from_environment().thread_count()
-    except ConfigError:
-        return  # the section on options tells
+    threads = GuidedConfig.from_environment().thread_count()
     if quota is not None and threads > max(1.0, quota):
         what = f"{threads} threads fill masks within a quota of {quota:g} processors: they are throttled"
         yield Finding("problem", what, "lower threads, or give the container more")
@@ -105,16 +101,7 @@ _DIGITS = b"0123456789"
 
 def self_test() -> Iterator[Finding]:
     """What compiled and what was decoded."""
-    try:
-        compiler = _compiler()
-    except (ConfigError, ImportError) as error:
-        yield Finding("unknown", f"the self-test cannot run: {error}")
-        return
-    except GuidedError as error:
-        yield Finding(
-            "problem", f"the backends cannot be loaded: {_text(error)}", error.hint
-        )
-        return
+    compiler = _compiler()
     for name in sorted(compiler.plugins.backends):
         yield _compiles(compiler, name)
     for mode in ("inline", "process"):
@@ -143,7 +130,7 @@ def _compiles(compiler: Any, name: str) -> Finding:
     except UnsupportedSpecError as error:  # of third parties: they take other kinds
         return Finding("unknown", f"{name} is not tried: {_text(error)}")
     except Exception as error:  # a native library may raise anything
-        hint = error.hint if isinstance(error, GuidedError) else ""
+        hint = getattr(error, "hint", "")
         return Finding(
             "unknown" if isinstance(error, MissingPackageError) else "problem",
             f"{name} does not compile: {_text(error)}",
@@ -160,7 +147,7 @@ def _decodes(compiler: Any, mode: Mode) -> Finding:
     except ModuleNotFoundError:
         raise
     except Exception as error:  # of the machine: memory, processes, the device
-        hint = error.hint if isinstance(error, GuidedError) else ""
+        hint = getattr(error, "hint", "")
         return Finding(
             "problem", f"mode {mode} does not run: {_text(error)}", hint or _REPORT
         )

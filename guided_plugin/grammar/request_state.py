@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from enum import Enum, auto
+from typing import cast
 
 from guided_plugin.spec.triggers import Trigger
 
@@ -166,6 +167,4 @@ class RequestState:
 
 def as_array(trigger: Trigger) -> array[int]:
     """A trigger's token ids. Raises TypeError for a text."""
-    if isinstance(trigger.tokens, str):
-        raise TypeError(f"the trigger {trigger.tokens!r} must be given as token ids")
-    return array("q", trigger.tokens)
+    return array("q", cast("Sequence[int]", trigger.tokens))

@@ -39,9 +39,9 @@ class Batch:
         self._attention = torch.tensor(seen, device=device)
         self._positions = (self._attention.cumsum(1) - 1).clamp_(min=0)
         most = max(map(len, stops))
-        # [rows, most stop tokens of a row], filled up with -1
+        # [rows, most stop tokens of a row]
         self._stops = torch.tensor(
-            [[*ids, *[-1] * (most - len(ids))] for ids in stops], device=device
+            [[*ids, *ids[:1] * (most - len(ids))] for ids in stops], device=device
         )
         self._cache: Any = None
         # transformers before 5.24, and models with code of their own

@@ -106,7 +106,7 @@ def _mask_indexed(
     [rows] integers. table: [n] int32. Columns from `vocabulary_size` on are forbidden
     too.
     """
-    chosen = torch.where(indices >= 0, table[indices.clamp(min=0).long()], -1)
+    chosen = _looked_up(table, indices)
     if positions is not None:
         chosen = torch.where(chosen >= 0, chosen + count * positions, -1)
     rows = (chosen >= 0).nonzero().view(-1)
@@ -114,6 +114,11 @@ def _mask_indexed(
         _mask_rows_cpu(
             logits, mask[chosen[rows].long()], rows.to(torch.int32), vocabulary_size
         )
+
+
+def _looked_up(table: Tensor, indices: Tensor) -> Tensor:
+    """-1 where an index is negative."""
+    return torch.where(indices >= 0, table[indices.clamp(min=0).long()], -1)
 
 
 def _take_tokens(
@@ -178,7 +183,7 @@ def _gather_drafts(
         positions = torch.arange(1, drafts + 1).repeat(len(indices))
         indices = indices.repeat_interleave(drafts)
         proposed = proposed.reshape(-1)
-    chosen = torch.where(indices >= 0, table[indices.clamp(min=0).long()], -1)
+    chosen = _looked_up(table, indices)
     rows = (
         ((chosen >= 0) & (positions > 0) & (positions <= drafts) & (proposed >= 0))
         .nonzero()

@@ -157,10 +157,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         rows = self._plan.rows
         if rows:
             start = time.perf_counter()
-            if rows[-1] >= logits.shape[0]:
-                raise PipelineError(
-                    f"row {rows[-1]} is planned, the logits have {logits.shape[0]} rows"
-                )
+            _check_rows("logits", logits, rows)
             self.mask, rows_dev = self._fetch_masks(
                 self.runtime.newest, len(rows), logits
             )
@@ -194,10 +191,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
                 raise PipelineError(
                     f"sampled tokens must be [rows], not {tuple(tokens.shape)}"
                 )
-            if rows[-1] >= tokens.shape[0]:
-                raise PipelineError(
-                    f"row {rows[-1]} is planned, {tokens.shape[0]} tokens are sampled"
-                )
+            _check_rows("sampled tokens", tokens, rows)
             _check_place("tokens", tokens, self.device)
             self.runtime.sampled(tokens)
             self._spent += time.perf_counter() - start
@@ -385,6 +379,13 @@ def _close(pid: int, runtime: GrammarRuntime) -> None:
         if runtime.machines is not None:
             runtime.machines.close()
         outside_own_threads(runtime.close)
+
+
+def _check_rows(what: str, given: Tensor, rows: Sequence[int]) -> None:
+    if rows[-1] >= given.shape[0]:
+        raise PipelineError(
+            f"row {rows[-1]} is planned, there are {given.shape[0]} rows of {what}"
+        )
 
 
 def _check_place(what: str, given: Tensor, device: torch.device) -> None:

@@ -111,7 +111,7 @@ def test_folders_of_tokenizers_are_named(run, write, tmp_path):
         (("chekc",), "No such command 'chekc'"),
         (("check",), "Missing argument"),
         (("check", "x", "--bogus"), "No such option"),
-        (("demo", "--temperature", "-1"), "--temperature"),
+        (("demo", "--seed", "a"), "--seed"),
     ],
 )
 def test_wrong_usage(run, arguments, part):

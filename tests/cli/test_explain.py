@@ -6,13 +6,10 @@ from command_line import PERSON
 
 
 def test_explain(run, write):
-    flexible = ("explain", write("s.json", PERSON), "--text", '{"name":"b"')
     found = {}
-    for whitespace, more in (
-        ("flexible", ()),
-        ("compact", ("--whitespace", "compact")),
-    ):
-        result = run(*flexible, *more)
+    for whitespace in ("flexible", "compact"):
+        spec = {"json_schema": PERSON, "whitespace": whitespace}
+        result = run("explain", write("s.json", spec), "--text", '{"name":"b"')
         assert result.code == 0
         lines = dict(line.split(maxsplit=1) for line in result.out.splitlines())
         assert lines["could"] == "end   ',\"on\":true}'"
@@ -24,9 +21,9 @@ def test_explain(run, write):
 
 
 def test_explain_as_json_and_standard_input(run, standard_input):
-    standard_input(json.dumps(PERSON).encode())
-    options = ("--json", "--whitespace", "compact", "--text", '{"name":"é","on":1}')
-    result = run("explain", "-", *options)
+    spec = {"json_schema": PERSON, "whitespace": "compact"}
+    standard_input(json.dumps(spec).encode())
+    result = run("explain", "-", "--json", "--text", '{"name":"é","on":1}')
     assert result.code == 1
     found = result.json
     assert (found["ok"], found["refused"]["position"]) == (False, 17)

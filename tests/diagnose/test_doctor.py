@@ -103,7 +103,8 @@ def test_the_command(run, without_running, monkeypatch):
     result = run("doctor")
     assert result.code == 1
     assert result.out.splitlines()[-1] == "1 problem"
-    assert "GUIDED_PLUGIN=[red] cannot be read" in result.out
+    assert "GUIDED_PLUGIN cannot be read" in result.out
+    assert "'[red]'" in result.out
     assert "-> set it to 0, 1 or a JSON object" in result.out
 
 

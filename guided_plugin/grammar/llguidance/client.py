@@ -11,7 +11,6 @@ Depends on lark, tokenizer and spec. Nothing here compiles.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import cache
 
 from guided_plugin.errors import UnsupportedSpecError, place_in, shown
@@ -42,7 +41,7 @@ def client_lark(spec: OutputSpec, tokens: Tokenizers) -> LarkGrammar:
     lines."""
     source = spec.text
     ids = cache(tokens.ids)
-    for piece in _pieces(source):
+    for piece in _PIECE.finditer(source):
         named = ids(piece[0]) if piece.lastgroup == "token" else frozenset()
         _check(source, piece, stops=not tokens.stops.isdisjoint(named))
     return LarkGrammar(f"{HEADER}{source}\n")
@@ -70,8 +69,4 @@ def tokens_in(text: str) -> set[str]:
     """The tokens that a grammar names, as they are written."""
     if "<" not in text:
         return set()
-    return {piece[0] for piece in _pieces(text) if piece.lastgroup == "token"}
-
-
-def _pieces(source: str) -> Iterator[re.Match[str]]:
-    return _PIECE.finditer(source)
+    return {piece[0] for piece in _PIECE.finditer(text) if piece.lastgroup == "token"}

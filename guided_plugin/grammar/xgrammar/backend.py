@@ -2,14 +2,13 @@
 xgrammar.
 
 It takes EBNF, which llguidance does not read. xgrammar, and torch with it, is imported
-when the backend is made.
+when the backend is made. It asks torch for GPUs, after which no process that is forked
+could use them, but for PYTORCH_NVML_BASED_CUDA_CHECK, which vLLM and `ipc.template` set.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -66,29 +65,6 @@ def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
     register("xgrammar", XGrammarBackend)
 
 
-_LOADING = threading.Lock()
-"""Held while the environment is changed for it."""
-
-
-def _loaded() -> Any:
-    """xgrammar. What it imports asks torch whether there is CUDA, after which no
-    process that is forked from this one can use CUDA: vLLM's engine, for one. With this
-    variable torch asks the driver's library."""
-    asks_nvml = "PYTORCH_NVML_BASED_CUDA_CHECK"
-    with _LOADING:
-        before = os.environ.get(asks_nvml)
-        os.environ[asks_nvml] = "1"
-        try:
-            import xgrammar
-        except ModuleNotFoundError as error:
-            raise MissingPackageError.of(error, "EBNF") from error
-        finally:
-            del os.environ[asks_nvml]
-            if before is not None:
-                os.environ[asks_nvml] = before
-    return xgrammar
-
-
 class XGrammarBackend:
     """A `Backend` that compiles and matches with xgrammar."""
 
@@ -96,7 +72,11 @@ class XGrammarBackend:
     languages = frozenset({"ebnf"})
 
     def __init__(self, vocabulary: Vocabulary, config: GuidedConfig) -> None:
-        self._xgr = _loaded()
+        try:
+            import xgrammar
+        except ModuleNotFoundError as error:
+            raise MissingPackageError.of(error, "EBNF") from error
+        self._xgr: Any = xgrammar
         self._vocabulary = vocabulary
         info = self._xgr.TokenizerInfo(
             list(vocabulary.text_tokens),

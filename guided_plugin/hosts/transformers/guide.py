@@ -35,6 +35,7 @@ from guided_plugin.hosts.transformers.output import (
 )
 from guided_plugin.hosts.transformers.pool import PipelinePool
 from guided_plugin.spec import reader_of
+from guided_plugin.step import RequestInfo
 
 
 class GuidedProcessor(LogitsProcessor):
@@ -76,24 +77,10 @@ class GenerateKwargs(dict[str, Any]):
         return self.call.run.failures()
 
     @property
-    def unenforced(self) -> dict[int, tuple[str, ...]]:
-        """By row of the output, keywords of its spec that nothing enforced
-        (`unenforced_keywords`)."""
-        return {
-            row: info.unenforced
-            for row, info in self.call.run.told().items()
-            if info.unenforced
-        }
-
-    @property
-    def closed(self) -> dict[int, str]:
-        """By row of the output, with `close_before_length`: `led`, if it was led to its
-        end before the token limit, or `unprotected: ...`, why it could be cut there."""
-        return {
-            row: info.closed
-            for row, info in self.call.run.told().items()
-            if info.closed
-        }
+    def requests(self) -> dict[int, RequestInfo]:
+        """By guided row of the output, what became of its request: `closed`,
+        `unenforced`."""
+        return self.call.run.told()
 
 
 class Guide:

@@ -59,14 +59,12 @@ class PipelinePool:
             raise PipelineError(
                 "the guide belongs to another process", hint="make one after the fork"
             )
-        found = None
-        for loan in self._taken():
-            if found is None and loan.pipeline.device == device and loan.slots >= slots:
-                found = loan
-            else:
-                self._idle.append(loan)
-        if found is not None:
-            return found
+        idle = self._taken()
+        for place, loan in enumerate(idle):
+            if loan.pipeline.device == device and loan.slots >= slots:
+                self._idle.extend(idle[:place] + idle[place + 1 :])
+                return loan
+        self._idle.extend(idle)
         most = max(_LEAST_SLOTS, 1 << (slots - 1).bit_length())
         return Loan(
             StepPipeline(self.compiler, max_slots=most, device=device, mode=self._mode),

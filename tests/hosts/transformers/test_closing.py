@@ -87,7 +87,7 @@ def test_too_little_room_is_an_error_with_its_place(
     assert f"at least {least}" in caught.value.hint
     kwargs = guide.generate_kwargs(specs)
     generate(model, inputs, **{**few, "max_new_tokens": least}, **kwargs)
-    assert (kwargs.errors, kwargs.closed) == ({}, {1: "led"})
+    assert (kwargs.errors, kwargs.requests[1].closed) == ({}, "led")
 
 
 @pytest.mark.parametrize("wanted", [True, False])

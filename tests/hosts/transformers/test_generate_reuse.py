@@ -11,7 +11,6 @@ from generating import PROMPTS, SPECS, encoded, recheck, same_until_stop
 from transformers import LogitsProcessor, StoppingCriteria
 
 from guided_plugin.errors import PipelineError
-from guided_plugin.grammar.request_state import Phase
 
 
 def test_a_second_use_is_an_error(tokenizer, model, guide):
@@ -133,6 +132,4 @@ def test_a_worker_killed_in_a_step(tokenizer, vocabulary, model, make_guide, whe
     assert kwargs.call._loans[0].pipeline.metrics().worker.restarts >= 1
     recheck(vocabulary, MIXED, rows)
     assert kwargs.errors == {}
-    phases = {state.phase for state in kwargs.call.run.states().values()}
-    assert phases <= {Phase.ACTIVE, Phase.DONE}
     assert same_until_stop(rows[1], generate(model, inputs, do_sample=True)[1])

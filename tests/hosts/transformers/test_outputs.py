@@ -307,7 +307,7 @@ def test_arguments_for_generate_take_types_and_name_what_nothing_enforced(
     typed = gp.TypedSpec(Pair)
     kwargs = guide.generate_kwargs([typed, set[bool], None])
     made = demo_model.generate(**inputs, **kwargs, max_new_tokens=40)
-    assert kwargs.unenforced == {1: ("uniqueItems",)}
+    assert kwargs.requests[1].unenforced == ("uniqueItems",)
     text = demo_tokenizer.decode(
         made[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True
     )
