@@ -11,6 +11,7 @@ import typer
 
 from guided_plugin.cli.findings import Finding, sarif_of
 from guided_plugin.cli.loading import (
+    STANDARD_INPUT,
     InputError,
     Place,
     load_specs,
@@ -76,6 +77,9 @@ def check(
     The exit code is 1 if a spec is bad or refused, or an instance does not match, and 2
     if a file can't be read.
     """
+    if [*{*spec_files}, *(instance or [])].count(STANDARD_INPUT) > 1:
+        what = "is given twice, and can be read once"
+        raise InputError(what, where=name_of(STANDARD_INPUT))
     instances = [(name_of(path), read_text(path)) for path in instance or []]
     loaded = [one for file in dict.fromkeys(spec_files) for one in load_specs(file)]
     if instances and len(loaded) > 1:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from guided_plugin.spec import OutputSpec
 
 GRAMMARS = {".ebnf": "ebnf", ".gbnf": "ebnf", ".lark": "lark"}
-_STANDARD_INPUT = Path("-")
+STANDARD_INPUT = Path("-")
 
 
 class InputError(GuidedError):
@@ -41,13 +41,13 @@ def show_error(error: GuidedError) -> int:
 def name_of(path: Path) -> str:
     """What messages call a file. `-` is the standard input; a file of that name is
     `./-`."""
-    return "standard input" if path == _STANDARD_INPUT else str(path)
+    return "standard input" if path == STANDARD_INPUT else str(path)
 
 
 def read_text(path: Path) -> str:
     """A text file, or the standard input."""
     try:
-        if path == _STANDARD_INPUT:
+        if path == STANDARD_INPUT:
             text = sys.stdin.buffer.read().decode("utf-8-sig")
             return text.replace("\r\n", "\n")
         return path.read_text(encoding="utf-8-sig")
@@ -59,17 +59,6 @@ def read_text(path: Path) -> str:
         raise InputError(
             f"can't be read: {error.strerror}", where=name_of(path)
         ) from None
-
-
-def read_json(path: Path) -> Any:
-    """A JSON file, of a spec."""
-    try:
-        return json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise SpecError(f"is not JSON: {error.msg}", where=where) from None
-    except (RecursionError, ValueError) as error:
-        raise SpecError(f"can't be read as JSON: {error}") from None
 
 
 class Place(NamedTuple):
@@ -93,7 +82,7 @@ def load_specs(path: Path) -> list[Loaded]:
     from guided_plugin.diagnose.refusals import refusals
     from guided_plugin.diagnose.tools import Tool, tools_of
     from guided_plugin.spec import OutputSpec
-    from guided_plugin.spec.forms import read
+    from guided_plugin.spec.forms import from_text, read
 
     found: list[Loaded] = []
     place = Place(path)
@@ -101,7 +90,7 @@ def load_specs(path: Path) -> list[Loaded]:
     try:
         if syntax is not None:
             return [(place, OutputSpec.grammar(read_text(path), syntax))]
-        document = read_json(path)
+        document = from_text(read_text(path), "")
         tools = tools_of(document)
         if tools is None and _is_form(document):
             keys = (form.place if (form := read(document)) else "").split(".")

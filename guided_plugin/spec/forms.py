@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from guided_plugin.config import BOUNDS
-from guided_plugin.errors import SpecError, did_you_mean, shown
+from guided_plugin.errors import SpecError, did_you_mean, place_in, shown
 
 Kind = Literal[
     "json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"
@@ -108,10 +108,12 @@ def from_text(text: str | bytes, where: str = WHOLE) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
+        if isinstance(error, json.JSONDecodeError):
+            where = place_in(where, error.doc, error.pos).lstrip(", ")
         raise SpecError(
-            f"is not JSON: {error}",
+            f"is not JSON: {getattr(error, 'msg', error)}",
             where=where,
-            hint='pass the content of a file; a regex is written {"regex": "[a-z]+"}',
+            hint='pass the content of a file, not its name; a regex is {"regex": "[a-z]+"}',
         ) from None
 
 

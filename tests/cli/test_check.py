@@ -67,6 +67,8 @@ def test_check_reads_standard_input(run, write, standard_input):
 def test_bad_standard_input_is_named(run, standard_input, content, code, parts):
     standard_input(content)
     run("check", "-").is_error(code, *parts)
+    twice = run("check", "-", "--instance", "-")
+    twice.is_error(2, "standard input: is given twice")
 
 
 def test_open_objects_allow_other_properties(run, write, monkeypatch):

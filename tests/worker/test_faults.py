@@ -170,7 +170,6 @@ def failing(monkeypatch, owner, name, times):
     [
         ("_pulse", "stopped"),
         ("_pulse", "hangs"),
-        ("", "_receive"),
         ("", "_poll"),
         ("", "_end_worker"),
         ("_session", "blame"),

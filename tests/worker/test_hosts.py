@@ -39,6 +39,7 @@ def pids(pipe):
     return [supervisor.worker_pid, pipe.compiler.template.pid]
 
 ABC = gp.OutputSpec.regex("[a-c]{40}", backend="llguidance")
+LATE = gp.OutputSpec.choice(["late"])
 
 def say(**values):
     print(json.dumps(values), flush=True)
@@ -125,10 +126,13 @@ def test_a_forked_child_leaves_its_parents_pipeline_alone(run):
         pipe = make()
         slot = pipe.add_request("one", ABC)
         decode(pipe, slot, 2)
+        pipe.runtime.send = lambda *arguments, **options: None
+        pipe.prepare(LATE)  # nobody answers
+        del pipe.runtime.send
         child = os.fork()
         if child == 0:
             for call in (lambda: pipe.plan([slot]), lambda: pipe.add_request("two", ABC),
-                         lambda: pipe.tokens("one")):
+                         lambda: pipe.tokens("one"), lambda: pipe.prepare(LATE).result(60)):
                 try:
                     call()
                 except gp.GuidedError as error:
@@ -145,7 +149,7 @@ def test_a_forked_child_leaves_its_parents_pipeline_alone(run):
     said, err = finish(process)
     assert process.returncode == 0, err
     *errors, child, parent = said
-    assert len(errors) == 3
+    assert len(errors) == 4
     assert all("forked from" in line["error"] for line in errors)
     assert set(child["text"]) <= set("abc")
     assert parent["status"] == 0

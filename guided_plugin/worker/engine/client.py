@@ -296,6 +296,9 @@ class WorkerClient:
         self.steps.forked = True
         self._suspended = False
         self._refusal, self._refused_until = forked(), math.inf
+        # no answer comes to the parent's questions, nor does a supervisor wake
+        self.admissions = Admissions(self.compiler)
+        self.wake = lambda: None
         if self.channel is not None:
             self.channel.sock.close()
         self.region.close()

@@ -99,7 +99,6 @@ class Supervisor:
         self._pulse = Pulse(client)
         self._template = client.compiler.template
         self._worker: Forked | None = None
-        self._channel: Channel | None = None
         self._last_words: Ends | None = None
         self._deaths: deque[float] = deque()
         self.restarts = 0
@@ -185,10 +184,10 @@ class Supervisor:
                 self._worker = self._template.fork(
                     _ROLE, self._client.region.fd, given_up=self._no_longer
                 )
-                self._channel = Channel(self._worker.sock, from_worker)
                 self._last_words = None
                 self._pulse.begin(self._worker.pid)
-                self._session.begin(self._channel, isolate=isolate)
+                channel = Channel(self._worker.sock, from_worker)
+                self._session.begin(channel, isolate=isolate)
                 self._client.resume()
                 return
             except TemplateLost as lost:
@@ -218,7 +217,8 @@ class Supervisor:
 
     def _watch(self) -> None:
         """Wait for something to happen, and act on it."""
-        if self._channel is None:
+        channel = self._client.channel
+        if channel is None:
             # Refusing. A request that comes when this is over needs a new worker.
             self._poll(None)
             if not self._client.refusing and not self._closing:
@@ -226,7 +226,11 @@ class Supervisor:
             return
         self._poll(self._pulse.tick if self._client.busy else None)
         try:
-            self._receive()
+            channel.flush()
+            for message in channel.receive():
+                if isinstance(message, Ends):
+                    self._last_words = message
+                self._session.received(message)
         except ChannelClosedError:
             words = self._last_words
             if words is not None and words.blameless:
@@ -252,24 +256,14 @@ class Supervisor:
     def _poll(self, timeout: float | None) -> None:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
-        if self._channel is not None:
+        channel = self._client.channel
+        if channel is not None:
             poll.register(
-                self._channel,
-                select.POLLIN | (select.POLLOUT if self._channel.pending else 0),
+                channel, select.POLLIN | (select.POLLOUT if channel.pending else 0)
             )
         poll.poll(None if timeout is None else timeout * 1e3)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-
-    def _receive(self) -> None:
-        channel = self._channel
-        if channel is None:
-            return
-        channel.flush()
-        for message in channel.receive():
-            if isinstance(message, Ends):
-                self._last_words = message
-            self._session.received(message)
 
     def _replace(self, settle: Callable[[], None], *, isolate: bool) -> None:
         """Start another worker in place of this one. `settle`, called between the two,
@@ -326,8 +320,7 @@ class Supervisor:
         """End the worker, if there is one; afterwards it writes nothing more."""
         worker = self._worker
         self._worker = None
-        channel = self._channel
-        self._channel = None
+        channel = self._client.channel
         # each of these runs, whatever the others raise
         with contextlib.ExitStack() as end:
             if channel is not None:
