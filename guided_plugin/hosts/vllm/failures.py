@@ -277,6 +277,9 @@ class Ledger:
     ) -> dict[str, Any]:
         """The tokens of the step are on the host, so its masks were complete. Any
         thread."""
+        # A step without a token is over before the one ahead of it, whose failures go
+        # with its own output.
+        step = step if output.sampled_token_ids else AT_ONCE
         for rows in dead:
             for request in rows.cut(output):
                 what = f"{request.limits} leave no token that the grammar allows"

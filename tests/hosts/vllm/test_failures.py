@@ -116,8 +116,11 @@ def test_a_failure_goes_with_the_first_closed_step_though_outputs_are_fetched_la
     # not what the mask allows
     runner.guide.runner.sampled(torch.tensor([[ord("q")], [ord("a")]]))
     second = runner.step(later=True)
+    runner.engine.pipeline.request("bad")  # what the worker wrote is there
+    empty = runner.engine.watch(EMPTY_MODEL_RUNNER_OUTPUT)
     third = runner.step(later=True)
     assert runner.tokens[0][1:] == [END, END]
+    assert not hasattr(empty, FAILED)
     assert not hasattr(first.get_output() if late else first, FAILED)
     assert "breaks the grammar" in getattr(second.get_output(), FAILED)["bad"]
     assert not hasattr(third.get_output(), FAILED)
