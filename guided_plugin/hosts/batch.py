@@ -1,14 +1,27 @@
-"""The tensors of a running batch of `DecodeLoop`, and how its tokens are drawn. Depends
-on nothing but torch."""
+"""The tensors of a running batch of `DecodeLoop`, how its tokens are drawn, and prompts
+as tensors. Depends on nothing but torch."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+
+def left_padded(
+    prompts: Sequence[Sequence[int]], pad: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The tokens of prompts, of which the last column is every row's newest, and where
+    they are: [rows, width] each."""
+    rows = [torch.tensor(list(prompt)) for prompt in prompts]
+    padded = partial(pad_sequence, batch_first=True, padding_side="left")
+    seen = padded([torch.ones_like(row) for row in rows])
+    return padded(rows, padding_value=pad).to(device), seen.to(device)
 
 
 class Batch:
@@ -30,13 +43,7 @@ class Batch:
         self._stop_ids = stops
         device = model.device
         self._generator = torch.Generator(device).manual_seed(seed)
-        width = max(map(len, prompts))
-        # [rows, width], padded on the left so that the last column is every row's
-        # newest token
-        ids = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
-        seen = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-        self._input = torch.tensor(ids, device=device)
-        self._attention = torch.tensor(seen, device=device)
+        self._input, self._attention = left_padded(prompts, 0, device)
         self._positions = (self._attention.cumsum(1) - 1).clamp_(min=0)
         most = max(map(len, stops))
         # [rows, most stop tokens of a row]

@@ -4,7 +4,6 @@ depends on which requests are in a batch: one kernel each."""
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
 
 import torch
 import triton
@@ -227,30 +226,21 @@ def _cut_drafts_kernel(  # type: ignore[no-untyped-def]
 
 
 def take_tokens(
-    order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, sink: TokenSink
-) -> None:
-    """The newest token of each request, written into the ring of a region."""
-    _take(_launchers(0).tokens, sink, order, lengths, total, history)
-
-
-def _take(
-    launch: Launcher,
-    sink: TokenSink,
     order: Tensor,
     lengths: Tensor,
     total: Tensor,
     history: Tensor,
+    sink: TokenSink,
+    drafts: int = 0,
 ) -> None:
+    """The newest token of each request, written into the ring of a region; with drafts
+    all that came since, and room for these."""
     device = order.get_device()
     count = order.shape[0]
     key = device, total.dtype, history.dtype
     place = sink.tokens, sink.word, signed(sink.step)
-    launch(
-        key,
-        device,
-        (1, 1),
-        (*place, order, lengths, total, history, count, history.stride(0)),
-    )
+    fed = *place, order, lengths, total, history, count, history.stride(0)
+    _take_launcher(drafts)(key, device, (1, 1), fed)
 
 
 def gather_drafts(
@@ -270,26 +260,18 @@ def gather_drafts(
     tokens = torch.empty(
         (2 * drafts + 1) * count, dtype=torch.int64, device=order.device
     )
-    launch = _launchers(drafts)
-    _take(
-        launch.tokens,
-        TokenSink(tokens.data_ptr(), 0, 0),
-        order,
-        lengths,
-        total,
-        history,
-    )
+    sink = TokenSink(tokens.data_ptr(), 0, 0)
+    take_tokens(order, lengths, total, history, sink, drafts)
     if indices is None or proposed is None:
         return tokens
-    launch_drafts = launch.drafts
+    launch = _scatter_launcher(drafts, int(positions is None))
     rows = proposed.numel()
     if positions is None:
-        launch_drafts = launch.whole
         positions = indices
         proposed = proposed.contiguous()
     key = device, indices.dtype, positions.dtype, proposed.dtype
     fed = table, indices, positions, proposed, tokens, rows, count
-    launch_drafts(key, device, ((rows + _GATHER - 1) // _GATHER, 1), fed)
+    launch(key, device, ((rows + _GATHER - 1) // _GATHER, 1), fed)
     return tokens
 
 
@@ -304,7 +286,7 @@ def take_offers(
 ) -> None:
     """What the worker offers, and what it took away."""
     rows, most = drafts.shape
-    launch = _launchers(most).others if sure is None else _launchers(most).own
+    launch = _offers_launcher(most, int(sure is not None))
     scores = drafts if sure is None else sure
     device = drafts.get_device()
     stride = drafts.stride(0)
@@ -352,38 +334,22 @@ def _place_launcher(requests: int, drafts: int) -> Launcher:
     return Launcher(_place_drafts_kernel, num_warps=8, DRAFTS=drafts, **sizes)
 
 
-class _Launchers(NamedTuple):
-    """Kernels that know how many drafts a request may have."""
-
-    tokens: Launcher
-    drafts: Launcher
-    whole: Launcher
-    own: Launcher
-    others: Launcher
+@cache
+def _take_launcher(drafts: int) -> Launcher:
+    none: dict[str, int] = {"NOT_LOOKED_AT": NEVER, "NONE": NO_TOKEN, "WRONG": BROKEN}
+    return Launcher(_take_kernel, num_warps=4, DRAFTS=drafts, **none, BLOCK=_GATHER)
 
 
 @cache
-def _launchers(drafts: int) -> _Launchers:
-    none: dict[str, int] = {"NOT_LOOKED_AT": NEVER, "NONE": NO_TOKEN, "WRONG": BROKEN}
-    return _Launchers(
-        Launcher(_take_kernel, num_warps=4, DRAFTS=drafts, **none, BLOCK=_GATHER),
-        *(
-            Launcher(
-                _scatter_drafts_kernel,
-                num_warps=1,
-                DRAFTS=drafts,
-                WHOLE=whole,
-                BLOCK=_GATHER,
-            )
-            for whole in (0, 1)
-        ),
-        *(
-            Launcher(
-                _take_offers_kernel, num_warps=1, DRAFTS=drafts, OWN=own, BLOCK=_GATHER
-            )
-            for own in (1, 0)
-        ),
-    )
+def _scatter_launcher(drafts: int, whole: int) -> Launcher:
+    sizes = {"DRAFTS": drafts, "WHOLE": whole, "BLOCK": _GATHER}
+    return Launcher(_scatter_drafts_kernel, num_warps=1, **sizes)
+
+
+@cache
+def _offers_launcher(drafts: int, own: int) -> Launcher:
+    sizes = {"DRAFTS": drafts, "OWN": own, "BLOCK": _GATHER}
+    return Launcher(_take_offers_kernel, num_warps=1, **sizes)
 
 
 _launch_cut = Launcher(_cut_drafts_kernel, num_warps=1, BLOCK=_GATHER)

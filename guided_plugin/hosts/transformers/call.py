@@ -10,8 +10,8 @@ so masks that the processor asked for would come late. So a worker gets the next
 from the criterion. In inline mode, where filling masks blocks the host, and in the
 first step, the processor plans.
 
-`GenerateCall` is what processor, criterion and guide share; a `Run` is one pass of
-`generate` through it. A processor and a criterion take turns, and each sees the very
+`GenerateCall` is the processor, and what criterion and guide share with it; a `Run` is
+one pass of `generate` through it. A processor and a criterion take turns, and each sees the very
 token ids that the other saw, one column later. Depends on the pipeline.
 """
 
@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import LogitsProcessor
 
 from guided_plugin.errors import ConfigError, GuidedError, PipelineError, RequestError
 from guided_plugin.grammar.request_state import RequestState
@@ -45,8 +46,11 @@ _ONE_CALL = (
 )
 
 
-class GenerateCall:
-    """The state of one `generate` call; with `reuse`, of one after another."""
+class GenerateCall(LogitsProcessor):
+    """The state of one `generate` call; with `reuse`, of one after another. As a logits
+    processor it masks what their specs don't allow."""
+
+    supports_continuous_batching = False
 
     def __init__(
         self,
@@ -94,13 +98,13 @@ class GenerateCall:
         if self._run is None and any(getattr(self, "specs", ())):
             _log.warning("%s", _unused())
 
-    # A step: `process` before the tokens are sampled, `append` after
+    # A step: the call itself before the tokens are sampled, `append` after
 
-    def process(self, processor: object, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Mask the guided rows."""
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Mask the guided rows of [rows, width] scores."""
         run = self._run
         if run is None or run.restarts(input_ids, self._reuse):
-            run = self._start(surroundings(processor), input_ids, scores)
+            run = self._start(surroundings(self), input_ids, scores)
         return run.mask(input_ids, scores)
 
     def append(self, input_ids: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import (
-    LogitsProcessor,
     LogitsProcessorList,
     StoppingCriteria,
     StoppingCriteriaList,
@@ -36,19 +35,6 @@ from guided_plugin.hosts.transformers.output import (
 from guided_plugin.hosts.transformers.pool import PipelinePool
 from guided_plugin.spec import reader_of
 from guided_plugin.step import RequestInfo
-
-
-class GuidedProcessor(LogitsProcessor):
-    """Masks what the specs of a `generate` call don't allow. Made by a `Guide`."""
-
-    supports_continuous_batching = False
-
-    def __init__(self, call: GenerateCall) -> None:
-        self._call = call
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Mask the guided rows of [rows, width] scores."""
-        return self._call.process(self, input_ids, scores)
 
 
 class GuidedCriterion(StoppingCriteria):
@@ -237,7 +223,7 @@ def _kwargs(
 ) -> GenerateKwargs:
     return GenerateKwargs(
         call,
-        logits_processor=LogitsProcessorList([*processors, GuidedProcessor(call)]),
+        logits_processor=LogitsProcessorList([*processors, call]),
         stopping_criteria=StoppingCriteriaList([*criteria, GuidedCriterion(call)]),
     )
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from guided_plugin.errors import ConfigError, GuidedError, OutputError, shown
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.hosts.batch import left_padded
 from guided_plugin.hosts.transformers.call import GenerateCall
 
 
@@ -73,20 +73,13 @@ def prompt_tensors(tokenizer: Any, inputs: Any, device: Any) -> dict[str, Tensor
             hint='a chat is [{"role": "user", "content": "..."}]',
         )
     ids = [_token_ids(tokenizer, one) for one in inputs]
-    width = max(map(len, ids))
     if min(map(len, ids)) == 0:
         raise ConfigError(
             "an empty prompt", where="inputs", hint="give at least one token"
         )
     pad = getattr(tokenizer, "pad_token_id", None) or 0
-    return {
-        "input_ids": torch.tensor(
-            [[pad] * (width - len(one)) + one for one in ids], device=device
-        ),
-        "attention_mask": torch.tensor(
-            [[0] * (width - len(one)) + [1] * len(one) for one in ids]
-        ).to(device),
-    }
+    tokens, seen = left_padded(ids, pad, device)
+    return {"input_ids": tokens, "attention_mask": seen}
 
 
 def _is_chat(prompt: Any) -> bool:

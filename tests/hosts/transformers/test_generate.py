@@ -253,7 +253,7 @@ def test_processors_of_the_user_go_first_and_one_behind_the_guide_is_found_out(
     kwargs = guide.generate_kwargs(SPECS, logits_processor=[Shift()])
     assert [type(one).__name__ for one in kwargs["logits_processor"]] == [
         "Shift",
-        "GuidedProcessor",
+        "GenerateCall",
     ]
     kwargs["logits_processor"].append(Shift())
     with caplog.at_level(logging.ERROR, "guided_plugin"):
