@@ -1,4 +1,4 @@
-"""`guided-plugin doctor`: does everything that guiding needs work here?"""
+"""`guided-plugin doctor`: whether everything that guiding needs works here."""
 
 from __future__ import annotations
 

@@ -67,9 +67,9 @@ class Grammar:
     request."""
     shortest: tuple[int, ...] | None = None
     """Where outputs are closed before their limit: the tokens of the shortest one,
-    without a stop token,"""
+    without a stop token."""
     growth: int = 0
-    """and how many more tokens one may make necessary."""
+    """There too: how many more tokens one may make necessary."""
 
     def admission(self) -> Admission:
         """What a host is told of it."""

@@ -67,9 +67,10 @@ class SpecWords:
     begins: re.Pattern[bytes] | None
     """What stands before JSON in its outputs; None if they are JSON."""
     branches: bool
-    """Whether a value may decide what follows behind it,"""
+    """Whether a value may decide what follows behind it."""
     measures: bool
-    """or how the text goes on in which it stands, without being named."""
+    """Whether one may decide how the text goes on in which it stands, without being
+    named."""
 
 
 @remembered(lambda text, words: texts_bytes(text, words.text))
@@ -111,9 +112,9 @@ class Gap(NamedTuple):
     """Whitespace, perhaps none, between two parts of JSON."""
 
     before: bytes
-    """The last byte of the part before it,"""
+    """The last byte of the part before it."""
     after: bytes
-    """and the first one of the part behind it."""
+    """The first byte of the part behind it."""
     spaces: bytes
     container: Container
     """The innermost one, as it was before the gap."""
@@ -143,9 +144,9 @@ class Outline:
     """What is not: a string, a number, a word or whitespace; or what stands behind the
     document."""
     key: bytes = b""
-    """The last name that the spec has,"""
+    """The last name that the spec has."""
     since: bytes = b""
-    """and what is complete since then or since a value."""
+    """What is complete since then or since a value."""
     at_name: bool = False
     """Whether a string would be a name."""
     ended: bool = False

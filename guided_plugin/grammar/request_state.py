@@ -72,9 +72,9 @@ class RequestState:
         self.tokens = array("q")
         """Every token that counts."""
         self.begun = False
-        """Whether there is a constrained part,"""
+        """Whether there is a constrained part."""
         self.start = 0
-        """and where in the tokens."""
+        """Where in the tokens that begins."""
         self.phase = Phase.WAITING
         if not self._triggers:
             self._activate(0)

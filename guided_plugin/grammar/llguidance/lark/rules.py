@@ -137,10 +137,10 @@ class Rule:
     alternatives: list[Alternative]
     parameter: bool = False
     required: tuple[Symbol, ...] = ()
-    """Conditions demand that all of these come,"""
+    """Conditions demand that all of these come."""
     others: tuple[Symbol, ...] = ()
     fewest: int = 0
-    """and so many of these others, each of them once."""
+    """They demand so many of these others, each of them once."""
     needed: tuple[tuple[Symbol, ...], ...] = ()
     """The parts that conditions demand of its texts, with commas between."""
 
