@@ -87,6 +87,7 @@ class GrammarTable:
         self._vocabulary = vocabulary
         self._answer_room = answer_room
         self._unbounded = UnboundedCalls(row_seconds, row_longest, quarantine, progress)
+        self.overdue = self._unbounded.overdue
         self.requests: dict[int, RunningRequest] = {}
         self._groups: dict[tuple[int, ...], _Group] = {}
         """By the slots that are worked on together; see `regroup`."""
@@ -215,10 +216,6 @@ class GrammarTable:
         )
         self.fail(slot, error)
 
-    def overdue(self) -> float:
-        """For how many seconds the longest abandoned call has run; 0.0 if none runs."""
-        return self._unbounded.overdue()
-
     def remove(self, slot: int) -> None:
         """Free a slot."""
         if self.requests.pop(slot, None) is None:
@@ -248,18 +245,21 @@ class GrammarTable:
     def fill(
         self, slots: tuple[int, ...], mask: MaskArray, rows: list[int] | None = None
     ) -> None:
-        """Write the mask of slots[i] into mask[rows[i]]; without rows, into mask[i]."""
-        self._fills += 1
+        """Write the mask of slots[i] into mask[rows[i]]; without rows, into mask[i]. With
+        them it is one behind drafts, where no new matcher would stay."""
+        self._fills += rows is None
         start = time.perf_counter()
         apart: list[RunningRequest] = []
-        if self._fills % _RENEW_EVERY == 0 or start - self._looked > _LOOK_SECONDS:
+        if rows is None and (
+            self._fills % _RENEW_EVERY == 0 or start - self._looked > _LOOK_SECONDS
+        ):
             slow = self._fill_seconds > STEP_SECONDS
             if slow and self._fills >= self._measured + _RENEW_EVERY:
                 self._measured = self._fills
                 apart = [one for one in self.requests.values() if not one.watched]
             self._look_at_matchers()
             start = self._looked = time.perf_counter()
-        rows = list(range(len(slots))) if rows is None else rows
+        rows = rows or list(range(len(slots)))
         group = self._group(slots)
         for request in apart:
             request.spent = 0.0

@@ -6,12 +6,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from compilers import shown
 from lexer_bases import Base, add
 
 from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
 from guided_plugin.grammar import renewal
+from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.llguidance import learnt as module
 from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
 from guided_plugin.grammar.llguidance.learnt import Learnt, resident_bytes
@@ -185,12 +187,13 @@ def test_requests_get_their_new_matchers_as_time_allows(monkeypatch):
     table = GrammarTable(vocabulary)
     slots = (0, 1)
     add(table, slots, grammar, backend, list(b"ab"))
+    masks = np.zeros((8, vocabulary.words), np.int32)
     grammar.handle.lexers.forget()
     for seconds, renewing in ((0.0, True), (1.0, False)):
         monkeypatch.setattr(renewal, "_MOST", seconds)
         table.renewals._left = seconds
         for _ in range(20):
-            shown(table, *slots)
+            fill_with_drafts(table, slots, masks, [list(b"cc")] * 3)
         assert grammar.handle.lexers.renewing == renewing
     assert not any(request.matcher.outdated for request in table.requests.values())
     table.accept(slots, list(b"cd"))
