@@ -115,12 +115,10 @@ def load_specs(path: Path) -> list[Loaded]:
 def _is_form(document: Any) -> bool:
     """Whether a document that is no list of tools asks for an output in some form of
     requests."""
-    from guided_plugin.spec.forms import KINDS
+    from guided_plugin.spec.forms import NAMED, RESPONSE_TYPES
 
     return isinstance(document, dict) and (
-        bool({*KINDS, "json"} & document.keys())
-        or document.get("type")
-        in ("json_schema", "json_object", "regex_schema", "structural_tag", "text")
+        not NAMED.keys().isdisjoint(document) or document.get("type") in RESPONSE_TYPES
     )
 
 

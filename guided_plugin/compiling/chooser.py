@@ -23,7 +23,7 @@ from guided_plugin.errors import (
     UnsupportedSpecError,
     printable,
 )
-from guided_plugin.grammar.base import Backend, Grammar, Prepared
+from guided_plugin.grammar.base import Backend, Grammar, Made, Prepared
 from guided_plugin.grammar.native import native
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.plugins import Plugins
@@ -33,7 +33,7 @@ from guided_plugin.spec.telling import told
 _log = logging.getLogger(__name__)
 
 R = TypeVar("R")
-Made = Grammar | Prepared
+M = TypeVar("M", bound=Made)
 
 
 class Chooser:
@@ -125,7 +125,7 @@ class Chooser:
             )
         return found, f"enforces {language}"
 
-    def first(self, spec: OutputSpec, make: Callable[[str, bool], Made]) -> Made:
+    def first(self, spec: OutputSpec, make: Callable[[str, bool], M]) -> M:
         """What `make(backend, whether it is the last)` returns for the first candidate
         that does not refuse, with the reasons why it was this one."""
         try:
@@ -134,7 +134,7 @@ class Chooser:
             document = spec.document() if error.where.startswith("#/") else None
             raise told(error, spec.kind, document) from error.__cause__
 
-    def _first(self, spec: OutputSpec, make: Callable[[str, bool], Made]) -> Made:
+    def _first(self, spec: OutputSpec, make: Callable[[str, bool], M]) -> M:
         refusals: dict[str, GrammarError] = {}
         candidates, why = self.candidates(spec)
         for backend in candidates:
@@ -153,11 +153,10 @@ class Chooser:
             reason = "; ".join(filter(None, [*refused, why, made.reason]))
             _log.debug("%s took %s: %s", backend, spec.summary(), reason)
             if made.unenforced:
-                names = ", ".join(made.unenforced)
                 _log.info(
                     "not enforced in %s, because of unenforced_keywords: %s",
                     spec.summary(),
-                    names,
+                    ", ".join(made.unenforced),
                 )
             return dataclasses.replace(made, reason=reason)
         raise next(iter(refusals.values()))

@@ -9,7 +9,7 @@ row.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -42,23 +42,14 @@ BackendFactory = Callable[["Vocabulary", "GuidedConfig"], "Backend"]
 
 
 @dataclass(frozen=True, slots=True)
-class Grammar:
-    """A compiled spec. Shared by all requests with that spec, never written after it
-    was made."""
+class Made:
+    """What is known of a spec that compiles."""
 
     spec: OutputSpec
     backend: str
-    handle: Any
-    """The backend's own object."""
-    size_bytes: int
-    """What it takes when it is made, with the text of its spec."""
-    seconds: float
-    """Time it took to compile."""
+    _: KW_ONLY
     reason: str = ""
     """Why this backend, and in what way it took the spec."""
-    bounded: bool = False
-    """Whether the backend bounds what each mask and each token costs. If not, calls
-    have a deadline."""
     unenforced: tuple[str, ...] = ()
     """Keywords of the spec that it leaves out because of `unenforced_keywords`: outputs
     may break them."""
@@ -71,6 +62,22 @@ class Grammar:
     growth: int = 0
     """There too: how many more tokens one may make necessary."""
 
+
+@dataclass(frozen=True, slots=True)
+class Grammar(Made):
+    """A compiled spec. Shared by all requests with that spec, never written after it
+    was made."""
+
+    handle: Any
+    """The backend's own object."""
+    size_bytes: int
+    """What it takes when it is made, with the text of its spec."""
+    seconds: float
+    """Time it took to compile."""
+    bounded: bool = False
+    """Whether the backend bounds what each mask and each token costs. If not, calls
+    have a deadline."""
+
     def admission(self) -> Admission:
         """What a host is told of it."""
         # Plain data, also where a plugin made it of other classes: a worker sends it.
@@ -81,7 +88,7 @@ class Grammar:
         )
 
 
-def why_unprotected(made: Grammar | Prepared) -> str:
+def why_unprotected(made: Made) -> str:
     """Why outputs may be cut at their token limit though their spec asks for an end
     before it; empty where they are not."""
     if made.shortest is not None or not made.spec.close_before_length:
@@ -96,21 +103,12 @@ def least_tokens(shortest: tuple[int, ...] | None) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Made):
     """A spec in the form in which a backend loads it: plain data, so that another
     process can make it."""
 
-    spec: OutputSpec
-    backend: str
     payload: bytes | str | None
     """What the backend reads; None where compiling again takes less."""
-    reason: str = ""
-    """Why this backend."""
-    # As in the `Grammar`:
-    unenforced: tuple[str, ...] = ()
-    named: frozenset[int] = frozenset()
-    shortest: tuple[int, ...] | None = None
-    growth: int = 0
 
     @property
     def size_bytes(self) -> int:

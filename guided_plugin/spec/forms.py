@@ -30,7 +30,7 @@ SETTLED = ("whitespace", "strict", "close_before_length", *BOUNDS)
 """Options that the configuration decides where a request does not say."""
 OPTIONS = (*SETTLED, "backend", "stop_token_ids", "start_after")
 
-_NAMED: dict[str, Kind] = {**{kind: kind for kind in KINDS}, "json": "json_schema"}
+NAMED: dict[str, Kind] = {**{kind: kind for kind in KINDS}, "json": "json_schema"}
 """The keys that hold a constraint; `json` is vLLM's."""
 _VLLM_KEYS = (
     "whitespace_pattern",
@@ -42,7 +42,7 @@ _VLLM_KEYS = (
     "disable_fallback",
 )
 _OF_SCHEMAS = {"properties", "$ref", "items", "enum", "anyOf", "oneOf", "allOf"}
-_RESPONSE_TYPES = (
+RESPONSE_TYPES = (
     "text",
     "json_object",
     "json_schema",
@@ -97,7 +97,7 @@ def read(obj: Any) -> Form | None:
     options = {name: form.pop(name) for name in OPTIONS if name in form}
     kind = form.get("type")
     if isinstance(kind, str) and (
-        kind in _RESPONSE_TYPES or form.keys().isdisjoint(_NAMED)
+        kind in RESPONSE_TYPES or form.keys().isdisjoint(NAMED)
     ):
         return _typed(kind, form, options)
     return _keyed(form, options)
@@ -125,8 +125,8 @@ def _typed(kind: str, form: Mapping[str, Any], options: dict[str, Any]) -> Form 
             form, ("type", "name", "schema", "description", *OPTIONS), "text.format"
         )
         return Form("json_schema", form["schema"], options, "schema")
-    if kind not in _RESPONSE_TYPES:
-        hint = did_you_mean(kind, _RESPONSE_TYPES)
+    if kind not in RESPONSE_TYPES:
+        hint = did_you_mean(kind, RESPONSE_TYPES)
         if form.keys() & _OF_SCHEMAS or kind in ("object", "array", "string"):
             hint = _PASSED
         raise SpecError(
@@ -184,7 +184,7 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any]) -> Form:
     the constraint."""
     # `json_object: false` is vLLM's way to leave it out; false as a schema is a schema.
     absent = {"json_object"} if form.get("json_object") is False else set()
-    named = [key for key in _NAMED if key in form and key not in absent]
+    named = [key for key in NAMED if key in form and key not in absent]
     if len(named) != 1:
         what = f"more than one constraint: {', '.join(named)}"
         hint = "give exactly one of " + ", ".join(KINDS)
@@ -199,12 +199,12 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any]) -> Form:
                 )
             elif name:
                 # as vLLM's requests had it before 0.12
-                hint = did_you_mean(name.removeprefix("guided_"), _NAMED)
+                hint = did_you_mean(name.removeprefix("guided_"), NAMED)
         raise SpecError(what, where=WHOLE, hint=hint)
-    _check_keys(form, (*_NAMED, "syntax", *_VLLM_KEYS), named[0])
+    _check_keys(form, (*NAMED, "syntax", *_VLLM_KEYS), named[0])
     value = form[named[0]]
     place = named[0]
-    kind = _NAMED[place]
+    kind = NAMED[place]
     if "whitespace_pattern" in form:
         where = "whitespace_pattern"
         allowed = whitespace_of(form["whitespace_pattern"], where)

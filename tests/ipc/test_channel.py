@@ -47,7 +47,7 @@ FROM_HELPER = [
     Answer(None),
     Answer(ERROR, True),
     *(
-        Answer(Prepared(SPEC, "b", payload, "r"))
+        Answer(Prepared(SPEC, "b", payload, reason="r"))
         for payload in (None, "text" * 9999, b"\x00\xff" * 9999)
     ),
 ]

@@ -33,6 +33,7 @@ from guided_plugin.hosts.transformers.output import (
     without_rows,
 )
 from guided_plugin.hosts.transformers.pool import PipelinePool
+from guided_plugin.pipeline.runtime import resolve_mode
 from guided_plugin.spec import reader_of
 from guided_plugin.step import RequestInfo
 
@@ -99,15 +100,12 @@ class Guide:
                 self._tokenizer, stop_token_ids=stop_token_ids
             )
         self._device = None if model is None else torch.device(model.device)
-        if model is not None:
-            head = model.get_output_embeddings()
-            if head is not None:
-                vocabulary.check_width(head.weight.shape[0])
+        head = None if model is None else model.get_output_embeddings()
+        if head is not None:
+            vocabulary.check_width(head.weight.shape[0])
         self.compiler = shared_compiler(vocabulary, config)
         self._pool = PipelinePool(self.compiler, mode)
-        if self._device is not None and (
-            mode == "process" or self._device.type == "cuda"
-        ):
+        if self._device and resolve_mode(mode, self._device) == "process":
             # A worker takes seconds to start: let it do so while prompts are made.
             self._pool.give_back([self._pool.borrow(self._device, 1)])
 

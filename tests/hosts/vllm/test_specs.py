@@ -77,7 +77,7 @@ class Compiler:
 
     def kept(self, spec):
         return (
-            Prepared(spec, "xgrammar", b"made", "because")
+            Prepared(spec, "xgrammar", b"made", reason="because")
             if "slow" in spec.text
             else None
         )
@@ -310,7 +310,7 @@ def test_what_was_made_of_a_spec_goes_to_the_engine_with_its_request():
     one = admitted(gate, "slow")
     text, made = msgspec.msgpack.decode(msgspec.msgpack.encode([one.packed, one.made]))
     assert unpacked(text) == (spec := gp.OutputSpec.regex("slow"))
-    assert prepared_from(made) == Prepared(spec, "xgrammar", b"made", "because")
+    assert prepared_from(made) == Prepared(spec, "xgrammar", b"made", reason="because")
 
 
 def run(engine, params):

@@ -130,12 +130,10 @@ def _check_object(schema: Any, path: Path) -> None:
         what = "a required property that is not described, as XML,"
         raise refusal(what, (*path, "required"))
     for key, value in properties.items():
-        if not isinstance(value, dict):
-            raise refusal(
-                "a property of any value, as XML,", (*path, "properties", key)
-            )
-        if not is_text(key) or any(character in key for character in '<>"&\n'):
-            raise refusal("a property of this name, as XML,", (*path, "properties"))
+        named = is_text(key) and set(key).isdisjoint('<>"&\n')
+        if not named or not isinstance(value, dict):
+            what = "a property of this name, or of any value, as XML,"
+            raise refusal(what, (*path, "properties", key))
 
 
 def _strings(value: dict[str, Any], path: Path) -> list[str] | None:
