@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from guided_plugin.errors import BudgetError, GuidedError, RequestError
+from guided_plugin.errors import RequestError
 from guided_plugin.grammar.base import MaskArray, Matcher, OutputClosing, allows
 from guided_plugin.grammar.batches import RunningRequest
 from guided_plugin.grammar.request_state import StateMark
@@ -79,14 +79,12 @@ class _Walk:
                 break
             slots = tuple(self._slots[i] for i in ahead)
             table.accept(slots, [tokens[i] for i in ahead])
-            self._keep_failures()
             table.led = {}
             table.fill(slots, self._mask[(place + 1) * count :], ahead)
             for slot in table.led:
                 led.setdefault(slot, place + 1)
-            self._keep_failures(BudgetError)
+            self._keep_failures()
             filled += len(ahead)
-            ahead = [i for i in ahead if i in self._origins]
         table.failures = [*self._failures, *table.failures]
         table.led = led
         table.tokens_led = tokens_led
@@ -122,16 +120,14 @@ class _Walk:
             self._origins[i] = _Origin(request, matcher, state.mark(), closing)
         return True
 
-    def _keep_failures(self, kind: type[GuidedError] = GuidedError) -> None:
-        """Keep failures on the way: a matcher that refuses what its mask allows can't
-        be trusted, nor one whose call was abandoned. Forget those of other kinds: one
-        that has no mask may never come there."""
-        failures = self._table.failures
+    def _keep_failures(self) -> None:
+        """Keep failures on the way. A matcher that refuses what its mask allows can't be
+        trusted, nor one whose call was abandoned; and where a place has no mask, the
+        stop token that is sampled there would look like the end of the output."""
+        for slot, error in self._table.failures:
+            self._failures.append((slot, error))
+            origin = self._origins.pop(self._slots.index(slot), None)
+            if origin is not None:
+                origin.request.state.go_back(origin.mark)
+                origin.request.state.fail()
         self._table.failures = []
-        for slot, error in failures:
-            if isinstance(error, kind):
-                self._failures.append((slot, error))
-                origin = self._origins.pop(self._slots.index(slot), None)
-                if origin is not None:
-                    origin.request.state.go_back(origin.mark)
-                    origin.request.state.fail()

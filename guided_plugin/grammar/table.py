@@ -373,6 +373,7 @@ class GrammarTable:
         for row in empty_rows(mask, filled):
             index = rows.index(row)
             error = self.renewals.fill(batch.requests[index], mask, row)
+            self._looked = 0.0  # others that share its lexer are replaced soon
             self.regroup()
             if error is not None:
                 errors[index] = error

@@ -130,12 +130,17 @@ class Request:
         }
 
     def masks(self, drafts):
-        """What may come next, here and after each draft; nothing after a wrong one."""
+        """What may come next, here and after each draft; nothing after a wrong one. Where
+        nothing may come after a right one, the request fails."""
         found = [self.after()[2]]
+        dead = False
         for count, draft in enumerate(drafts, 1):
+            phase, _, mask = self.after(drafts[:count])
             allowed = draft in found[-1]
-            mask = self.after(drafts[:count])[2] if allowed else set(self.stops)
-            found.append(mask)
+            found.append(mask if allowed else set(self.stops))
+            dead |= allowed and phase is Phase.FAILED and draft not in self.stops
+        if dead:
+            self.phase = Phase.FAILED
         return found
 
     def likely(self, chance, drafts=()):
@@ -211,8 +216,7 @@ def test_any_history(seed):
             phase, _, _ = request.after()
             seen.add(phase)
             found = table.phase(slot), list(table.tokens(slot))
-            assert found == (phase, request.tokens), request.spec
-            assert all(type(token) is int for token in table.tokens(slot))
+            assert found == (phase, request.tokens)
         sampled = [request.likely(chance) for request in requests]
         odd = chance.randrange(3 * len(slots))
         if odd < len(slots):

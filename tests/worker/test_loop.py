@@ -222,11 +222,11 @@ def test_refusals_close_rows_without_a_worker_and_tell_their_steps(engine):
     closed = [at for at, _ in closed_by(engine).values()]
     assert closed == [*steps, steps[1] + 1]
     assert engine.shown(engine.plan(0)) == "."
-    assert 50.0 < client.refused_for() <= 60.0
+    assert client.refused_for() > 50.0
     with pytest.raises(RequestError, match="request late: no more"):
         engine.add(3, late=XYZ)
     client._refused_until = 0.0
-    assert (client.refused_for(), client.refusal()) == (0.0, None)
+    assert client.refused_for() == 0.0
     engine.add(3, late=XYZ)
     engine.begin()
     assert engine.shown(engine.plan(0, 3)) == ".|x"
