@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 import yaml
@@ -9,7 +10,9 @@ from command_line import PERSON
 from script_files import ROOT
 
 
-def test_check_ok(run, write):
+def test_check_ok(run, write, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     result = run(
         "check",
         write("s.json", PERSON),
@@ -17,6 +20,8 @@ def test_check_ok(run, write):
         write("i", '{"name":"é","on":true}'),
     )
     assert result.code == 0
+    assert "compiling" in result.err
+    assert "100%" in result.err
     assert re.search(
         r"^compiles with llguidance in \d+\.\d ms, \d+\.\d KiB$", result.out, re.M
     )
