@@ -99,10 +99,11 @@ class WorkerMetrics:
     """How often a guided row got tokens in such a step: with `taken`, as many
     tokens."""
     led_outputs: int = 0
+    led_reasoning: int = 0
     """Outputs that came so near their token limit that they were led to an end
-    (`close_before_length`)."""
+    (`close_before_length`), and those of which what comes before was."""
     led_tokens: int = 0
-    """Tokens of theirs that had no other choice."""
+    """Tokens in both that had no other choice."""
     unprotected_outputs: int = 0
     """Outputs that might be cut at their token limit all the same: no end was known."""
     restarts: int = 0
@@ -151,6 +152,7 @@ WORKER_COUNTERS = (
     "taken",
     "forwards",
     "led_outputs",
+    "led_reasoning",
     "led_tokens",
     "unprotected_outputs",
 )
@@ -182,14 +184,12 @@ class Growth:
             for name in COUNTERS
         }
         values |= {**now.times, **now.worker.times, **times}
-        before = self._most
-        self._most = {
-            n: tuple(map(max, v, before.get(n, _NO_COUNTS))) for n, v in values.items()
-        }
-        return {
-            n: tuple(map(sub, most, before.get(n, _NO_COUNTS)))
-            for n, most in self._most.items()
-        }
+        grown = {}
+        for name, value in values.items():
+            before = self._most.get(name, _NO_COUNTS)
+            self._most[name] = most = tuple(map(max, value, before))
+            grown[name] = tuple(map(sub, most, before))
+        return grown
 
 
 HELP = {
@@ -207,7 +207,8 @@ HELP = {
     "taken": "drafts accepted in steps that may offer some",
     "forwards": "guided rows that got tokens in steps that may offer drafts",
     "led_outputs": "outputs led to an end before their token limit",
-    "led_tokens": "tokens in those outputs that were the only choice",
+    "led_reasoning": "outputs whose reasoning was led to its end, for the answer to have room",
+    "led_tokens": "tokens in both that were the only choice",
     "unprotected_outputs": "outputs with `close_before_length` for which no end was known",
     "restarts": "grammar workers that had to be replaced",
     "memory_bytes": "resident memory of the grammar worker",

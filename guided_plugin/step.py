@@ -81,6 +81,8 @@ class Closure(NamedTuple):
     """The first such step, numbered as `GrammarRuntime.newest` is."""
     reason: str = ""
     """Why it failed; empty where its output is led."""
+    led: int = 0
+    """What of it is, so far, as `grammar/waiting.py` numbers that."""
     place: int = 0
     """It is led behind so many drafts of that step: if they are all taken. What it is
     led to may end it in the same step."""
@@ -112,8 +114,9 @@ class RequestInfo:
     """As in its `Admission`."""
     closed: str = ""
     """With `close_before_length`: `led`, if its output was led to an end before its
-    token limit; `unprotected: ...`, why it may be cut there. Else empty. As of the call
-    of `StepPipeline.request`."""
+    token limit; `led: reasoning`, if what comes before was, so that the output has room;
+    `led: reasoning and output`; `unprotected: ...`, why it may be cut there. Else empty.
+    As of the call of `StepPipeline.request`."""
 
 
 LogitsProcessor = Callable[["Tensor", DecodeStep], "Tensor"]

@@ -8,7 +8,7 @@ row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,6 +31,14 @@ i."""
 def token_bit(token: int) -> np.int32:
     """The bit of a token in its word of a mask."""
     return np.uint32(1 << (token % 32)).astype(np.int32)
+
+
+def few_tokens(words: int, tokens: Iterable[int]) -> MaskArray:
+    """A mask of so many words that allows nothing but these tokens."""
+    row = np.zeros(words, np.int32)
+    for token in tokens:
+        row[token // 32] |= token_bit(token)
+    return row
 
 
 def allows(row: MaskArray, token: int) -> bool:

@@ -78,7 +78,8 @@ class RunningRequest:
     """What closes it before its token limit, where its spec asks for that."""
     lead: Lead | None = None
     """For that, what ends its wait for a trigger."""
-    end: str = ""
+    led: int = 0
+    unprotected: str = ""
     """As in `RequestSoFar`."""
     watched: int = 0
     """For so many masks more it is called by itself and has a deadline, though its

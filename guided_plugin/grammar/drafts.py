@@ -70,7 +70,7 @@ class _Walk:
         count = len(self._slots)
         filled = 0
         led = table.led
-        tokens_led = table.tokens_led
+        tokens_led = table.counts["led_tokens"]
         table.failures = []
         ahead: Sequence[int] = range(count)
         for place, tokens in enumerate(drafts):
@@ -87,7 +87,7 @@ class _Walk:
             filled += len(ahead)
         table.failures = [*self._failures, *table.failures]
         table.led = led
-        table.tokens_led = tokens_led
+        table.counts["led_tokens"] = tokens_led
         for origin in self._origins.values():
             request = origin.request
             request.matcher = origin.matcher

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from guided_plugin.grammar.base import (
     Grammar,
     MaskArray,
     OutputClosing,
+    few_tokens,
     why_unprotected,
 )
 from guided_plugin.grammar.batches import (
@@ -37,7 +39,13 @@ from guided_plugin.grammar.batches import (
 from guided_plugin.grammar.renewal import Renewals, never_began
 from guided_plugin.grammar.request_state import Phase, RequestState, as_array
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.grammar.waiting import FewTokens, fill_waiting, lead_of
+from guided_plugin.grammar.waiting import (
+    COUNTED,
+    LED_OUTPUT,
+    LED_REASONING,
+    fill_waiting,
+    lead_of,
+)
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import NO_TOKEN
 
@@ -91,7 +99,6 @@ class GrammarTable:
         self.requests: dict[int, RunningRequest] = {}
         self._groups: dict[tuple[int, ...], _Group] = {}
         """By the slots that are worked on together; see `regroup`."""
-        self._rows = FewTokens(vocabulary.words)
         self.renewals = Renewals(vocabulary)
         self._fills = 0
         self._looked = 0.0
@@ -106,14 +113,12 @@ class GrammarTable:
         self.led: dict[int, int] = {}
         """Slots whose outputs came so near their limit since then that they are led to
         an end: behind how many drafts of the next step."""
-        self.outputs_led = 0
-        """Such outputs since then, each counted once."""
-        self.tokens_led = 0
-        """Tokens since then that had no other choice."""
+        self.counts: Counter[str] = Counter()
+        """What was led, and may be cut, by figures of `WorkerMetrics`. A worker takes
+        them."""
         self.unprotected: dict[int, str] = {}
         """By slot, why outputs may be cut at their token limit. A worker takes what it
         tells."""
-        self.outputs_unprotected = 0
 
     def add(
         self,
@@ -279,9 +284,9 @@ class GrammarTable:
             lead = request.lead
             token = None if lead is None else lead.token(request.state)
             if token is not None:
-                row[:] = self._rows.row((token,))
-                self.tokens_led += 1
-                self._note_led(slots[position], request)
+                row[:] = few_tokens(len(row), (token,))
+                self.counts["led_tokens"] += 1
+                self._note_led(slots[position], request, LED_REASONING)
                 continue
             fill_waiting(row, request.state, request.forbidden)
         self._fill_seconds = time.perf_counter() - start
@@ -316,26 +321,27 @@ class GrammarTable:
             self.regroup()
         elif closing.due >= (request.spec.room or 0):  # it is not looked at again
             problem = LookupError("none is known")
-        if problem is not None and request.end in ("", "led"):
+        if problem is not None and not request.unprotected:
             reason = f"unprotected: the search for its end failed: {problem}"
             self._unprotect(slot, reason)
             _log.warning("request %s: %s", request.request_id, reason)
         if closing.led > before:
-            self.tokens_led += 1
+            self.counts["led_tokens"] += 1
             if not before:
-                self._note_led(slot, request)
+                self._note_led(slot, request, LED_OUTPUT)
 
-    def _note_led(self, slot: int, request: RunningRequest) -> None:
+    def _note_led(self, slot: int, request: RunningRequest, what: int) -> None:
         self.led[slot] = 0
-        self.outputs_led += not request.end
-        request.end = request.end or "led"
+        if not request.led & what:
+            request.led |= what
+            self.counts[COUNTED[what]] += 1
 
     def _unprotect(self, slot: int, reason: str) -> None:
         """An output may be cut at its token limit, if there is a reason."""
         if reason:
-            self.requests[slot].end = reason
+            self.requests[slot].unprotected = reason
             self.unprotected[slot] = reason
-            self.outputs_unprotected += 1
+            self.counts["unprotected_outputs"] += 1
 
     def _look_at_matchers(self) -> None:
         """Replace matchers whose shared state is to be given up, as many as time
@@ -503,4 +509,4 @@ class GrammarTable:
 
     def stop_row(self, request: RunningRequest) -> MaskArray:
         """The mask that allows nothing but a request's stop tokens."""
-        return self._rows.row(request.stop_token_ids)
+        return few_tokens(self._vocabulary.words, request.stop_token_ids)

@@ -13,17 +13,20 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 from guided_plugin.grammar.base import Grammar, MaskArray, least_tokens, token_bit
 from guided_plugin.grammar.request_state import RequestState, as_array
 from guided_plugin.spec import check_room
-from guided_plugin.spec.memo import ENTRY_BYTES, Latest
 from guided_plugin.spec.triggers import Trigger, nearest
 
-_BYTES = 4 << 20
-"""What masks of few tokens may take: one for each set of stop tokens that requests
-have, and for each token that some are led to."""
+LED_OUTPUT = 1
+LED_REASONING = 2
+"""What is led to an end: the constrained part of an output, and what comes before."""
+
+COUNTED = {LED_OUTPUT: "led_outputs", LED_REASONING: "led_reasoning"}
+"""Figures of `WorkerMetrics` that count these."""
+
+LED = ("", "led", "led: reasoning", "led: reasoning and output")
+"""What `RequestInfo.closed` says of both together, by their sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +73,3 @@ def fill_waiting(
     for *before, last in forbidden:
         if state.follows(before):
             row[last // 32] &= ~token_bit(last)
-
-
-class FewTokens:
-    """Masks that allow few tokens."""
-
-    def __init__(self, words: int) -> None:
-        self._words = words
-        self._rows: Latest[tuple[int, ...], MaskArray] = Latest(_BYTES)
-
-    def row(self, tokens: tuple[int, ...]) -> MaskArray:
-        """The mask that allows nothing but these."""
-        row = self._rows.get(tokens)
-        if row is None:
-            row = np.zeros(self._words, np.int32)
-            for token in tokens:
-                row[token // 32] |= token_bit(token)
-            self._rows.put(tokens, row, ENTRY_BYTES + row.nbytes + 8 * len(tokens))
-        return row

@@ -132,12 +132,10 @@ class InlineRuntime(GrammarRuntime):
             self._drafts,
         )
         self.region.store(Counter.FILLED, step)
-        led = self.table.led
+        for slot, place in self.table.led.items():
+            one = self.table.requests[slot]
+            self._closed.append(Closure(one.request_id, step, "", one.led, place))
         self.table.led = {}
-        self._closed += [
-            Closure(self.table.requests[slot].request_id, step, place=place)
-            for slot, place in led.items()
-        ]
         self._masks.upload(step, self.masks_planned)
         self._waits.add(time.perf_counter() - start)
 
@@ -190,9 +188,7 @@ class InlineRuntime(GrammarRuntime):
         return WorkerMetrics(
             shared_bytes=self._shape.size if self._shape.followers else 0,
             learnt_bytes=self._compiler.chooser.learnt_bytes(),
-            led_outputs=self.table.outputs_led,
-            led_tokens=self.table.tokens_led,
-            unprotected_outputs=self.table.outputs_unprotected,
+            **self.table.counts,
             exposed_wait=self._waits.median(),
             times={"exposed_wait": self._waits.counts()},
         )

@@ -12,6 +12,7 @@ from dataclasses import replace
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.request_state import Phase, RequestState
+from guided_plugin.grammar.waiting import LED
 from guided_plugin.spec import OutputSpec, check_is_spec, check_room
 from guided_plugin.step import Admission, RequestInfo
 from guided_plugin.worker.runtime import GrammarRuntime, RequestSoFar
@@ -137,8 +138,11 @@ class PipelineRequests:
     def request(self, request_id: str) -> RequestInfo:
         """A running request; its `error` is set once it failed, at rank 0. Waits for
         the steps so far."""
-        end = "" if self.rank else self._so_far(request_id).end
-        return replace(self._requests[self._slot_of(request_id)], closed=end)
+        closed = ""
+        if not self.rank:
+            so_far = self._so_far(request_id)
+            closed = so_far.unprotected or LED[so_far.led]
+        return replace(self._requests[self._slot_of(request_id)], closed=closed)
 
     def tokens(self, request_id: str) -> tuple[int, ...]:
         """What a request has produced, as its grammar saw it. Waits for the steps so

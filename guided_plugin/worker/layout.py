@@ -46,7 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guided_plugin.errors import PipelineError
-from guided_plugin.grammar.base import MaskArray, token_bit
+from guided_plugin.grammar.base import MaskArray, few_tokens
 from guided_plugin.metrics import WORKER_COUNTERS, WORKER_TIMES, Times
 from guided_plugin.worker.words import Counter, PlanField, RankWord
 
@@ -64,7 +64,13 @@ FIGURES = (*WORKER_COUNTERS, "learnt_bytes")
 _PAGE = 4096
 _LINE = 128  # two lines of 64: neighbours are prefetched in pairs
 _CLOSURE = np.dtype(
-    [("serial", "<i8"), ("step", "<i8"), ("place", "<i8"), ("reason", "S1000")]
+    [
+        ("serial", "<i8"),
+        ("step", "<i8"),
+        ("led", "<i8"),
+        ("place", "<i8"),
+        ("reason", "S1000"),
+    ]
 )
 _Number = TypeVar("_Number", bound=np.generic)
 
@@ -255,9 +261,7 @@ class Region:
         masks = self.masks[
             step % PLAN_DEPTH, row : count * self.shape.positions : count
         ]
-        masks[:] = 0
-        for token in stop_token_ids:
-            masks[:, token // 32] |= token_bit(token)
+        masks[:] = few_tokens(self.shape.words, stop_token_ids)
 
     def slow_requests(self, requests: Mapping[int, Any]) -> dict[str, float]:
         """Of these, by slot, those whose masks take too long for a step: seconds of the

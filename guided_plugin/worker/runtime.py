@@ -34,9 +34,10 @@ from guided_plugin.worker.layout import Region
 class RequestSoFar(Protocol):
     """What became of a request."""
 
-    end: str
-    """With `close_before_length`: `led`, if its output was led to an end before its
-    token limit; `unprotected: ...`, why it may be cut there. Else empty."""
+    led: int
+    """What of it was led to an end before its token limit, as in `Closure`."""
+    unprotected: str
+    """Why it may be cut there, as `RequestInfo.closed` says; empty if it may not."""
 
     @property
     def state(self) -> RequestState:

@@ -7,6 +7,7 @@ Any history of a table is judged by the rules of `start_after` and stop tokens, 
 
 import json
 import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -278,10 +279,13 @@ def test_an_output_of_twenty_tokens_thinks_so_long(backend, answer_room, thought
         table.feed(0, [token])
     assert table.phase(0) is Phase.ACTIVE
     assert table.led == {0: 0}
-    assert table.tokens_led == 2
-    led = backend is LLGUIDANCE
-    assert table.outputs_led == led
-    assert table.requests[0].end.startswith("led" if led else "unprotected: with")
+    known = backend is LLGUIDANCE
+    assert table.counts == Counter(
+        led_tokens=2,
+        led_reasoning=1,
+        led_outputs=known and thoughts == 15,  # drafts come to the answer
+        unprotected_outputs=not known,
+    )
 
 
 @pytest.mark.parametrize(

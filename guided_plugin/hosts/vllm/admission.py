@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -106,7 +106,6 @@ class Gate:
         self._config = vllm_config
         outputs = vllm_config.structured_outputs_config
         self._reasoner = "" if outputs.enable_in_reasoning else outputs.reasoning_parser
-        self._reasoning: Reasoning | None = None
         if self.unsupported_reason is not None and self.options.take_over:
             _log.warning(
                 "structured outputs are left to vLLM: %s", self.unsupported_reason
@@ -268,10 +267,12 @@ class Gate:
         RequestError."""
         if admitted.spec.start_after is not None or not self._reasoner:
             return admitted.spec.start_after or ()
-        vocabulary = self.specs.compiler.vocabulary
-        if self._reasoning is None:
-            self._reasoning = Reasoning(self._reasoner, self._config, vocabulary)
-        return vocabulary.triggers(self._reasoning.ends(said, prompt))
+        ends = self._reasoning.ends(said, prompt)
+        return self.specs.compiler.vocabulary.triggers(ends)
+
+    @cached_property
+    def _reasoning(self) -> Reasoning:
+        return Reasoning(self._reasoner, self._config, self.specs.compiler.vocabulary)
 
     def _room(
         self, admitted: Admitted, params: Any, length: int, ends: Sequence[Trigger]

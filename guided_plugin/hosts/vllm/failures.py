@@ -27,6 +27,7 @@ from torch import Tensor
 from guided_plugin.errors import RequestError, printable
 from guided_plugin.grammar.renewal import never_began
 from guided_plugin.grammar.request_state import RequestState
+from guided_plugin.grammar.waiting import LED as LED_TEXTS
 from guided_plugin.hosts.vllm.common import (
     GUIDED,
     engine_spec,
@@ -45,11 +46,11 @@ FAILED = "guided_failed"
 id."""
 
 LED = "guided_led"
-"""The attribute of a ModelRunnerOutput with the ids of requests whose outputs are led
-to an end before their limit."""
+"""The attribute of a ModelRunnerOutput with what of outputs is led to an end before
+their limit, by request id; and of a Request."""
 
 STOP_REASON = "close_before_length"
-"""Of outputs that ended so."""
+"""Of outputs that ended so; behind it stands whether their reasoning was led."""
 
 READY = "guided_ready"
 """The attribute of a ModelRunnerOutput with the ids of requests whose grammars came."""
@@ -144,10 +145,11 @@ def update_from_output(original: Any) -> Any:
         news = vars(model_runner_output)
         release(self, news.get(READY, ()))
         turns_of(self).tell(news.get(SLOW, {}))
-        for request_id in news.get(LED, ()):
+        for request_id, led in news.get(LED, {}).items():
             request = self.requests.get(request_id)
             if _is_live(request):
-                setattr(request, LED, True)
+                # one that was preempted has been led before
+                setattr(request, LED, led | getattr(request, LED, 0))
                 _watch(self, request)
         failed = {
             one: reason
@@ -164,9 +166,11 @@ def update_from_output(original: Any) -> Any:
             for of_client in outputs.values():
                 for output in of_client.outputs:
                     if output.finish_reason is not None:
-                        request_id = output.request_id
-                        reason = failed.get(request_id, "")
-                        _tell_end(output, reason, watched.get(request_id))
+                        _tell_end(
+                            output,
+                            failed.get(output.request_id, ""),
+                            watched.get(output.request_id),
+                        )
         return outputs
 
     return replaced
@@ -185,8 +189,7 @@ def _tell_end(output: Any, reason: str, request: Any) -> None:
     before its constrained part began: nothing of it is."""
     from vllm.v1.engine import FinishReason
 
-    stopped = output.finish_reason is FinishReason.STOP
-    if request is not None and stopped and not reason:
+    if request is not None and output.finish_reason is FinishReason.STOP and not reason:
         spec = request.sampling_params.extra_args[GUIDED].read()
         state = RequestState(spec.start_after or (), ())
         state.extend(array("q", request.output_token_ids))
@@ -194,7 +197,9 @@ def _tell_end(output: Any, reason: str, request: Any) -> None:
             reason = never_began(spec).reason
             _log.error("request %s: %s", printable(output.request_id), reason)
         elif hasattr(request, LED):
-            output.stop_reason = STOP_REASON
+            output.stop_reason = LED_TEXTS[getattr(request, LED)].replace(
+                "led", STOP_REASON
+            )
     if reason:
         output.finish_reason = FinishReason.ERROR
         output.stop_reason = reason
@@ -295,12 +300,11 @@ class Ledger:
         # The first reason stays. A request that has ended may be noticed once more in
         # another place: the scheduler passes over that.
         failed = {one.request_id: one.reason for one in reversed(due) if one.reason}
-        led = [
-            one.request_id
+        led = {
+            one.request_id: one.led
             for one in due
-            if not one.reason
-            and one.place < max(1, len(_tokens_of(output, one.request_id)))
-        ]
+            if one.led and one.place < max(1, len(_tokens_of(output, one.request_id)))
+        }
         slow = {} if runtime is None else runtime.slow()
         news = {FAILED: failed, LED: led, READY: ready, SLOW: slow}
         return {name: told for name, told in news.items() if told}

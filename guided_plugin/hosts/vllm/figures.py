@@ -49,6 +49,7 @@ _TOLD: Mapping[str, str] = {
     "taken": "drafts_taken",
     "forwards": "drafts_forwards",
     "led_outputs": "outputs_led",
+    "led_reasoning": "reasoning_led",
     "led_tokens": "tokens_led",
     "unprotected_outputs": "outputs_unprotected",
     "restarts": "worker_restarts",

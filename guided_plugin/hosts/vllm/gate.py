@@ -215,8 +215,7 @@ async def _admitted(serving: Any, awaitable: Awaitable[Any], request: Any) -> An
     """The answer of an entrance; of a request that is streamed, or goes on in the
     background, once its spec is admitted, with room for its shortest output. The
     engine's own look at it finds that remembered."""
-    late = getattr(request, "stream", False) or getattr(request, "background", False)
-    if not late:
+    if not (getattr(request, "stream", False) or getattr(request, "background", False)):
         return await awaitable
     begun: list[Begun] = []
     told = _begun.set(begun)

@@ -134,19 +134,16 @@ class WorkerRequests:
         for slot, error in self.table.failures:
             self._publish(slot, error.reason)
         table = self.table
-        figures = self._rings.region.figures
         for slot, place in table.led.items():
-            self._publish(slot, "", place)
-        figures["led_outputs"] += table.outputs_led
-        figures["led_tokens"] += table.tokens_led
+            self._publish(slot, "", table.requests[slot].led, place)
+        for name, count in table.counts.items():
+            self._rings.region.figures[name] += count
         table.led = {}
-        table.outputs_led = 0
-        table.tokens_led = 0
+        table.counts.clear()
 
     def report_failures(self) -> None:
         """Tell the engine which requests failed, and which may be cut."""
         self.publish_failures()
-        self._rings.region.figures["unprotected_outputs"] += len(self.table.unprotected)
         for slot, why in self.table.unprotected.items():
             self._channel.send(Unprotected(self._serials[slot], why))
         self.table.unprotected = {}
@@ -183,10 +180,9 @@ class WorkerRequests:
         made = self._compiler.kept(message.spec) if message.prepared is None else None
         self._channel.send(Verdict(message.key, done.result().admission(), made))
 
-    def _publish(self, slot: int, reason: str, place: int = 0) -> None:
-        """A request failed, and its masks are closed from the next step on; without a
-        reason its output is led, behind so many drafts. To be called before FILLED
-        reaches that step. The first failure of a request stays."""
+    def _publish(self, slot: int, reason: str, led: int = 0, place: int = 0) -> None:
+        """What a `Closure` of the next step says. To be called before FILLED reaches
+        that step. The first failure of a request stays."""
         region = self._rings.region
         serial = self._serials[slot]
         entry = region.closures[slot]
@@ -194,6 +190,7 @@ class WorkerRequests:
             return
         entry["serial"] = 0
         entry["step"] = self._rings.filled + 1
+        entry["led"] = led
         entry["place"] = place
         entry["reason"] = reason.encode()  # cut where it is too long
         if FENCED:

@@ -76,7 +76,7 @@ class PlainSteps:
         ended = time.perf_counter()
         self._times["fill"].add(ended - begun)
         self._times["plan_to_mask"].add(ended - max(self._seen_at, plan.planned))
-        if self._table.failures or self._table.led or self._table.tokens_led:
+        if self._table.failures or self._table.led or self._table.counts.total():
             self._requests.publish_failures()
         rings.filled = plan.step
         rings.region.store(Counter.FILLED, plan.step)

@@ -110,8 +110,8 @@ class LiveRequests(dict[int, LiveRequest]):
         if FENCED:
             fence()
         reason = bytes(entry["reason"]).decode(errors="ignore")
-        step, place = int(entry["step"]), int(entry["place"])
-        return Closure(request.request_id, step, reason, place)
+        step, led, place = (int(entry[name]) for name in ("step", "led", "place"))
+        return Closure(request.request_id, step, reason, led, place)
 
     def _close(self, request: LiveRequest, closure: Closure) -> None:
         if closure.reason:
@@ -120,6 +120,6 @@ class LiveRequests(dict[int, LiveRequest]):
         else:  # again in a later step, if its drafts were not taken
             told = request.led_in == closure.step
             request.led_in = closure.step
-            request.end = request.end or "led"
+            request.led |= closure.led
         if not told:
             self._untold.append(closure)

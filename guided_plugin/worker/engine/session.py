@@ -96,7 +96,7 @@ class Session:
                 if request is None:
                     return
                 if isinstance(message, Unprotected):
-                    request.end = message.reason
+                    request.unprotected = message.reason
                 elif request.error is None:
                     client.requests.fail(request, message.error, message.count)
                     if isinstance(message.error, BudgetError):

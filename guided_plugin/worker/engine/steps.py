@@ -69,7 +69,8 @@ class LiveRequest:
     """The step in which its output was last led; 0: none was."""
     last: int = 0
     """The newest step when it left."""
-    end: str = ""
+    led: int = 0
+    unprotected: str = ""
     """As in `RequestSoFar`."""
     state: RequestState = field(init=False)
 

@@ -299,7 +299,7 @@ def test_outputs_run_free_while_all_endings_fit(compiler):
                 table.accept((0,), [token])
             if token == END:
                 break
-        assert near.tokens_led == 0
+        assert not near.counts
 
 
 def test_near_the_end_the_model_still_chooses(compiler):
@@ -310,7 +310,7 @@ def test_near_the_end_the_model_still_chooses(compiler):
         table.accept((0,), [byte])
     assert mask_of(table) == [END]
     assert table.led == {0: 0}
-    assert table.tokens_led == 2  # the quote, the stop token
+    assert table.counts["led_tokens"] == 2  # the quote, the stop token
 
 
 def test_an_output_whose_end_is_not_found_runs_on_and_that_is_told(
@@ -327,9 +327,8 @@ def test_an_output_whose_end_is_not_found_runs_on_and_that_is_told(
     assert mask_of(table) == [END]
     assert not table.failures
     (record,) = caplog.records
-    assert table.requests[0].end in record.message
-    assert table.requests[0].end.startswith("unprotected: the search for its end fail")
-    assert table.outputs_unprotected == 1
+    assert table.unprotected[0] in record.message
+    assert table.unprotected[0].startswith("unprotected: the search for its end fail")
 
 
 def test_drafts_that_would_lead_an_output_are_told_with_their_place(compiler):
@@ -341,7 +340,7 @@ def test_drafts_that_would_lead_an_output_are_told_with_their_place(compiler):
         table.accept((0,), [byte])
     drafts = [[byte] for byte in b'","b":"']
     fill_with_drafts(table, (0,), np.zeros((8, VOCABULARY.words), np.int32), drafts)
-    assert (table.led, table.tokens_led) == ({0: 5}, 0)
+    assert (table.led, table.counts["led_tokens"]) == ({0: 5}, 0)
 
 
 def test_drafts_are_walked_along_and_forgotten(compiler):
@@ -375,7 +374,7 @@ def test_too_little_room_is_an_error_with_the_number_that_is_needed():
 def test_a_backend_that_tells_no_ends_compiles_and_that_is_told(compiler, caplog):
     table = table_of(compiler, OutputSpec.grammar('root ::= "a" [a-z]*'), 3)
     why = "unprotected: with xgrammar no end of its outputs is known"
-    assert (table.requests[0].end, table.outputs_unprotected) == (why, 1)
+    assert table.unprotected == {0: why}
     assert why in caplog.text
 
 

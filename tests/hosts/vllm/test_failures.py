@@ -16,6 +16,7 @@ from vllm_runners import V1, V2, V2Drafts
 from vllm_support import END, WIDTH, config, runner_config, runner_params, told
 
 import guided_plugin as gp
+from guided_plugin.grammar.waiting import LED_OUTPUT, LED_REASONING
 from guided_plugin.hosts.vllm import failures as vllm_failures
 from guided_plugin.hosts.vllm import patches as vllm_contract
 from guided_plugin.hosts.vllm.admission import Gate
@@ -79,7 +80,7 @@ def test_an_output_that_is_led_behind_a_draft_is_told_if_the_draft_is_taken(play
     runner = play(V2Drafts, runner_config(mode), **asked)
     assert not hasattr(runner.step(), LED)
     runner.forbidden = {1: [ord("a")]}
-    assert runner.step().guided_led == ["led"]
+    assert runner.step().guided_led == {"led": LED_OUTPUT}
     assert runner.tokens == [[*b"aaa", END], [*b"aa", END]]
 
 
@@ -172,14 +173,15 @@ def test_failed_requests_end_as_errors_and_only_led_outputs_say_so(collection):
 
     wrapped = vllm_failures.update_from_output(update)
     failed = dict.fromkeys(["bad", "goes-on", "over", "unknown"], "why")
-    news = [{LED: ["led", "cut", "bad"]}, {LED: ["last"], FAILED: failed}]
+    led = dict.fromkeys(["led", "cut", "bad"], LED_OUTPUT)
+    news = [{LED: led}, {LED: {"last": LED_REASONING}, FAILED: failed}]
     made = [wrapped(scheduler, None, SimpleNamespace(**one))[0].outputs for one in news]
     assert [(one.finish_reason, one.stop_reason) for one in made[0]] == [(None, None)]
     assert {
         one.request_id: (one.finish_reason, one.stop_reason) for one in made[1]
     } == {
         "led": (FinishReason.STOP, STOP_REASON),
-        "last": (FinishReason.STOP, STOP_REASON),
+        "last": (FinishReason.STOP, "close_before_length: reasoning"),
         "cut": (FinishReason.LENGTH, None),
         "free": (FinishReason.STOP, 7),
         "bad": (FinishReason.ERROR, "why"),

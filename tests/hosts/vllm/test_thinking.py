@@ -17,7 +17,6 @@ from guided_plugin.demo import MODEL_DIR
 
 pytestmark = pytest.mark.slow
 
-REQUESTS = 200
 END_OF_TEXT = 1
 SCHEMA = {
     "type": "object",
@@ -25,10 +24,14 @@ SCHEMA = {
     "required": ["name", "tags"],
 }
 TOOL = {"type": "function", "function": {"name": "save", "parameters": SCHEMA}}
-FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
 NAMED = {"type": "function", "function": {"name": "save"}}
 FORMS = [
-    {"response_format": FORMAT},
+    {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": SCHEMA},
+        }
+    },
     {"tools": [TOOL], "tool_choice": "required"},
     {"tools": [TOOL], "tool_choice": NAMED},
 ]
@@ -84,9 +87,9 @@ def asked(client, number, **options):
 
 def test_a_model_that_thinks_for_ever_answers_each_request(client):
     with ThreadPoolExecutor(32) as pool:
-        for answer in pool.map(partial(asked, client), range(REQUESTS)):
+        for answer in pool.map(partial(asked, client), range(200)):
             check(answer)
-            assert answer["stopped"] == "close_before_length", answer
+            assert ": reasoning" in answer["stopped"], answer
 
 
 def test_a_client_may_ask_for_less_reasoning(client):
