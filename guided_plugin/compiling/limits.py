@@ -43,25 +43,22 @@ _SMALL_BRANCHES = 32
 # alternatives, remainders.
 _ENTANGLING = frozenset(
     {
-        *(
-            "allOf",
-            "oneOf",
-            "not",
-            "if",
-            "then",
-            "else",
-            "contains",
-            "uniqueItems",
-            "multipleOf",
-        ),
-        *(
-            "dependencies",
-            "dependentSchemas",
-            "dependentRequired",
-            "patternProperties",
-            "propertyNames",
-        ),
-        *("minProperties", "maxProperties"),
+        "allOf",
+        "oneOf",
+        "not",
+        "if",
+        "then",
+        "else",
+        "contains",
+        "uniqueItems",
+        "multipleOf",
+        "minProperties",
+        "maxProperties",
+        "dependencies",
+        "dependentSchemas",
+        "dependentRequired",
+        "patternProperties",
+        "propertyNames",
     }
 )
 

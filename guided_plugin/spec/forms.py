@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from guided_plugin.config import BOUNDS
 from guided_plugin.errors import SpecError, did_you_mean, place_in, shown
@@ -18,14 +18,7 @@ from guided_plugin.errors import SpecError, did_you_mean, place_in, shown
 Kind = Literal[
     "json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"
 ]
-KINDS: tuple[Kind, ...] = (
-    "json_schema",
-    "json_object",
-    "regex",
-    "choice",
-    "grammar",
-    "structural_tag",
-)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 SETTLED = ("whitespace", "strict", "close_before_length", *BOUNDS)
 """Options that the configuration decides where a request does not say."""
 OPTIONS = (*SETTLED, "backend", "stop_token_ids", "start_after")

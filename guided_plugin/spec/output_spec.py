@@ -82,7 +82,7 @@ class OutputSpec:
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, KINDS)
-        _one_of("syntax", self.syntax, ("ebnf", "lark"))
+        _one_of("syntax", self.syntax, get_args(Syntax))
         if self.whitespace is not None:
             _one_of("whitespace", self.whitespace, get_args(Whitespace))
         for name in ("strict", "close_before_length"):

@@ -44,12 +44,6 @@ def triggers(value: Any) -> tuple[Trigger, ...] | None:
             f"must be token ids or text, not {shown(value)}", where=_WHERE, hint=_HINT
         )
     given = list(islice(value, MOST_TRIGGERS + 1))
-    if len(given) > MOST_TRIGGERS:
-        raise SpecError(
-            f"has more than {MOST_TRIGGERS} alternatives",
-            where=_WHERE,
-            hint="leave some out",
-        )
     found = tuple(dict.fromkeys(map(_trigger, given)))
     if not found:
         raise SpecError(
@@ -59,8 +53,8 @@ def triggers(value: Any) -> tuple[Trigger, ...] | None:
         one.tokens.encode() if isinstance(one.tokens, str) else one.tokens
         for one in found
     )
-    if sum(map(len, texts)) > MOST_TRIGGER_BYTES:
-        what = f"has more than {MOST_TRIGGER_BYTES} bytes or token ids"
+    if len(given) > MOST_TRIGGERS or sum(map(len, texts)) > MOST_TRIGGER_BYTES:
+        what = f"has more than {MOST_TRIGGERS} alternatives, or {MOST_TRIGGER_BYTES} bytes and token ids"
         raise SpecError(
             what,
             where=_WHERE,

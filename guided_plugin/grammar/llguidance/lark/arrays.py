@@ -60,9 +60,8 @@ def _sequence(emitter: Emitter, constraint: Array) -> Symbol:
     for index in reversed(range(first)):
         comma = (COMMA,) if index else ()
         symbols = (*comma, _item(emitter, constraint, index), *symbols)
-        if index >= constraint.shortest:
-            symbols = (Repeated(symbols, 0, 1),)
-        symbols = (emitter.grammar.rule(symbols),)
+        none = ((),) if index >= constraint.shortest else ()
+        symbols = (emitter.grammar.rule(*none, symbols),)
     return emitter.grammar.rule((OPEN, *symbols, CLOSE))
 
 

@@ -96,11 +96,11 @@ class Document:
         most = -1
         place: Path = ()
         around = [self.nodes[number].path for _, number in first]
-
-        def outside(node: Numbered) -> bool:
-            return all(node.path[: len(path)] != path for path in around)
-
-        for node in sorted(self.nodes, key=outside):
+        inside_first = sorted(
+            self.nodes,
+            key=lambda node: all(node.path[: len(path)] != path for path in around),
+        )
+        for node in inside_first:
             for keyword, value in node.keywords.items():
                 if keyword in keywords and weigh(value) > most:
                     most = weigh(value)

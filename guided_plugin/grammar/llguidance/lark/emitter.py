@@ -53,7 +53,7 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     string_terminal,
     value_terminal,
 )
-from guided_plugin.spec.arithmetic import plain
+from guided_plugin.spec.arithmetic import exact, plain
 
 CONTROL = 257
 """A special token of a vocabulary of bytes, in front of a control token's number."""
@@ -196,11 +196,15 @@ class Emitter:
         return value
 
     def refusal(
-        self, keyword: str, why: str, hint: str = SIMPLER
+        self,
+        keyword: str,
+        why: str,
+        hint: str = SIMPLER,
+        weigh: Callable[[Any], int] = lambda value: 0,
     ) -> UnsupportedSpecError:
         """An error about a keyword, with its place in what is written, else of its first
         use; the root where what combines schemas asks for the same without it."""
-        where = self.algebra.document.place(keyword, first=self._writing)
+        where = self.algebra.document.place(keyword, weigh=weigh, first=self._writing)
         return UnsupportedSpecError(f"{keyword} {why}", where=where, hint=hint)
 
     def led(self, terminal: Terminal, characters: str | None) -> Symbol:
@@ -285,6 +289,7 @@ class Emitter:
                 "multipleOf",
                 "has too many remainders to count",
                 "list the values in an enum, or take a divisor of at most 1024 and three decimals",
+                lambda divisor: exact(divisor).numerator,
             ) from None
         texts = ("0",) if number in (Number(), Number(whole=True)) else ()
         # A range without numbers is no constraint; what is left out of one may be all

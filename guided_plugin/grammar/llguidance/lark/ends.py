@@ -33,6 +33,9 @@ _MOST_CHOICES = 16
 _TIMES = 16
 """How often a rule's longest ending may turn out to be longer: 12 at most in real
 schemas whose rules don't nest without end."""
+_MOST_BYTES = 300_000
+"""Of a text that is written: no look proves an ending of more tokens (`endings`), and
+counts that multiply each other would fill all memory."""
 CONTROL_BYTE = 0xFF
 """Begins what stands for a control token in a text; no text has it."""
 
@@ -146,7 +149,7 @@ class Shortest:
         whole = b""
         for symbol in symbols:
             text = self.of_symbol(symbol)
-            if text is None:
+            if text is None or len(whole) + len(text) > _MOST_BYTES:
                 return None
             whole += text
         return whole
@@ -161,7 +164,9 @@ class Shortest:
             return self._known.get(symbol.rule)
         if isinstance(symbol, Repeated):
             once = self.of_symbols(symbol.symbols) if symbol.low else b""
-            return None if once is None else once * symbol.low
+            if once is None or len(once) * symbol.low > _MOST_BYTES:
+                return None
+            return once * symbol.low
         return self.texts_of(symbol)[0]
 
     def texts_of(self, symbol: Symbol) -> tuple[bytes, ...]:

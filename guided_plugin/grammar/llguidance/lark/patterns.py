@@ -119,9 +119,9 @@ def lead(source: str) -> str | None:
     if not isinstance(found, Regex) or found.may_be_empty:
         return None
     endless: set[Node] = set()
-    for option in _options(searched(source)):
-        first = flat(option)[:1]
-        match first:
+    tree = searched(source)
+    for option in tree.options if isinstance(tree, Alternation) else (tree,):
+        match flat(option)[:1]:
             case [Repeat(part, _, None)]:
                 endless.add(part)
     for characters in (ANY, DOT):
@@ -166,10 +166,6 @@ def quoted_format(name: str) -> Expression:
     if name in LENGTHS:
         bodies.append(LENGTHS[name])
     return Group(AND, tuple(Regex(f'"(?:{body})"') for body in bodies))
-
-
-def _options(node: Node) -> tuple[Node, ...]:
-    return node.options if isinstance(node, Alternation) else (node,)
 
 
 def _quoted_term(node: Node) -> Expression:

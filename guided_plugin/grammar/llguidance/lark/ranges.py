@@ -122,14 +122,13 @@ def _common(one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _joined(one: Any, two: Any) -> Any:
     """The elements of two sets, or of two lists without repetitions."""
-    if not one or not two:
-        return one or two
     if isinstance(one, frozenset):
         return one | two
     return tuple(dict.fromkeys(one + two))
 
 
 _MEET: dict[str, Callable[[Any, Any], Any]] = {
+    "whole": max,
     "low": partial(_tighter, max),
     "high": partial(_tighter, min),
     "shortest": max,

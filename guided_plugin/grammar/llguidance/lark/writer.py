@@ -80,7 +80,7 @@ def written(
     rules = {name: grammar.rules[name] for name in names}
     tokens = frozenset(one.number for one in symbols if isinstance(one, Token))
     return LarkGrammar(
-        _joined(lines),
+        "\n".join([*lines, ""]),
         distinct=grammar.distinct,
         left_out=tuple(sorted(grammar.left_out)),
         plain=not tokens and all(one.plain for one in terminals),
@@ -154,10 +154,6 @@ def _terminal_lines(grammar: Grammar, terminals: Iterable[Terminal]) -> Iterator
         if name in needed:
             yield f"{name}: {expression_text(expression)}"
             needed |= fragments_of(expression)
-
-
-def _joined(lines: Iterable[str]) -> str:
-    return "\n".join(lines) + "\n"
 
 
 class _Writer:
