@@ -23,6 +23,7 @@ values through `shown`, and its texts through `printable`.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import reprlib
 from collections import Counter
@@ -82,17 +83,17 @@ class GuidedError(Exception):
         return rebuild, (kind, self.what, self.where, self.hint, request_id)
 
     def for_request(self, request_id: str) -> GuidedError:
-        """The same error, attributed to one request."""
-        return type(self)(
-            self.what, where=self.where, hint=self.hint, request_id=request_id
-        )
+        """The same error, attributed to one request. A plugin's own class may take
+        other arguments: it becomes the class of this module that it is of."""
+        told = copy.copy(self)
+        told.request_id = request_id
+        return told
 
     def under(self, place: str) -> GuidedError:
         """The same error, with `place` in front of its own `where`."""
-        where = f"{place}: {self.where}" if self.where else place
-        return type(self)(
-            self.what, where=where, hint=self.hint, request_id=self.request_id
-        )
+        told = copy.copy(self)
+        told.where = f"{place}: {self.where}" if self.where else place
+        return told
 
 
 def rebuild(
