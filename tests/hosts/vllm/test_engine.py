@@ -3,6 +3,7 @@ that was asked for."""
 
 import copy
 import json
+import pathlib
 import re
 
 import pytest
@@ -12,35 +13,7 @@ from vllm_support import SCHEMA, params_of, processors, runner, stepped
 
 import guided_plugin as gp
 
-TAG = {
-    "format": {
-        "type": "triggered_tags",
-        "triggers": ["<call>"],
-        "tags": [
-            {
-                "begin": "<call>",
-                "content": {"type": "json_schema", "json_schema": SCHEMA},
-                "end": "</call>",
-            }
-        ],
-    }
-}
-OURS = [
-    {"json_schema": SCHEMA},
-    json.dumps({"regex": "[a-f]{20}[0-9]{10}"}),
-    {"choice": ["alpha", "beta"]},
-    {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}},
-    {"grammar": 'root ::= "(" root ")" | "x"'},
-]
-THEIRS = [
-    {"json": SCHEMA},
-    {"json": json.dumps(SCHEMA)},
-    {"regex": "[xyz]{4,40}"},
-    {"choice": ["one", "two", "three"]},
-    {"grammar": 'root ::= "a" root "b" | "ab"'},
-    {"json_object": True},
-    {"structural_tag": json.dumps({"type": "structural_tag", **TAG})},
-]
+FORMS = json.loads(pathlib.Path(__file__).with_name("forms.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +35,12 @@ def figures(llm):
     return llm.collective_rpc("guided_metrics")[0][0]
 
 
+def texts(llm, asked, prompts="One: "):
+    """What the first outputs of some requests say."""
+    outputs = llm.generate([prompts] * len(asked), asked, use_tqdm=False)
+    return [output.outputs[0].text for output in outputs]
+
+
 def test_installed_and_passed_at_once_one_of_them_works(llm):
     assert sorted(one.runner is not None for one in processors(llm)) == [False, True]
 
@@ -75,8 +54,9 @@ def test_an_engine_is_ready_when_it_is_made(started):
 def test_a_mixed_batch_preempted_and_in_chunks(llm, checker):
     asked = []
     for turn in range(2):
-        asked += [(form, params_of(form)) for form in OURS]
-        asked += [(form, params_of(form, theirs=True)) for form in THEIRS]
+        for kind, forms in FORMS.items():
+            theirs = kind == "theirs"
+            asked += [(form, params_of(form, theirs=theirs)) for form in forms]
         asked.append((None, params_of(None, max_tokens=40 + turn)))
     first = figures(llm)
     before = copy.deepcopy([params for _, params in asked])
@@ -185,26 +165,17 @@ def test_what_is_refused_goes_to_vllms_manager_and_is_counted(
 ):
     reconfigured(refused="vllm")
 
-    def counts():
-        ((metrics,),) = llm.collective_rpc("guided_metrics")
-        return metrics["added"]
-
     forms = PATTERN, {"json": PATTERN["json"]}, PATTERN, {"choice": ["x"]}
     asked = [params_of(form, theirs=True) for form in forms]
-    before = counts()
-    texts = [
-        one.outputs[0].text
-        for one in llm.generate(["One: "] * 4, asked, use_tqdm=False)
-    ]
-    assert counts() - before == 2
-    assert texts[3] == "x"
-    assert all(json.loads(text) in ("a", "b") for text in texts[:3])
+    before = figures(llm)["added"]
+    *found, last = texts(llm, asked)
+    assert figures(llm)["added"] - before == 2
+    assert last == "x"
+    assert all(json.loads(text) in ("a", "b") for text in found)
     (line,) = [line for line in caplog.messages if line.startswith("left to vLLM")]
     assert "whitespace_pattern" in line
     with pytest.raises((VLLMValidationError, ValueError)):  # vLLM refuses it too
-        llm.generate(
-            "One: ", params_of({"grammar": "root ::= ("}, theirs=True), use_tqdm=False
-        )
+        texts(llm, [params_of({"grammar": "root ::= ("}, theirs=True)])
     # asked for as the plugin's
     with pytest.raises(VLLMValidationError, match="whitespace_pattern"):
-        llm.generate("One: ", params_of(PATTERN), use_tqdm=False)
+        texts(llm, [params_of(PATTERN)])

@@ -84,10 +84,6 @@ SETTLED = gp.GuidedConfig()
 """What a spec in these tests leaves to the operator, who sets nothing."""
 
 
-def admitted(gate, form):
-    return guided_in(gate.admit(params_of(form)))
-
-
 @pytest.mark.parametrize(
     ("token", "complaint"),
     [(10**9, "outside"), (-1, "outside"), (ord("a"), "is text: b'a'")],
@@ -96,22 +92,19 @@ def test_stop_tokens_and_triggers_that_no_output_has_are_refused(token, complain
     """Outside the vocabulary they break the row that a failure closes; as text they cut
     the output off."""
     gate = Gate(config(SMALL))
-    guided = {"guided": {"regex": "[ab]+"}}
-    for _ in range(2):  # the second time its spec is remembered
-        with pytest.raises(
-            gp.GuidedError, match=f"^stop_token_ids: stop token {token} .*{complaint}"
-        ):
-            gate.admit(SamplingParams(extra_args=guided, stop_token_ids=[END, token]))
-        assert gate.admit(
-            SamplingParams(extra_args=guided, stop_token_ids=[END, THINK_END])
-        )
-    own = {"regex": "[ab]+", "stop_token_ids": [token] if token >= 0 else [END, 258]}
-    with pytest.raises(gp.GuidedError, match=r"^guided\.stop_token_ids: stop token"):
-        gate.admit(params_of(own))
-    with pytest.raises(
-        gp.GuidedError, match=r"start_after: token 258 is outside the vocabulary"
+    guided = {"regex": "[ab]+"}
+    own = {**guided, "stop_token_ids": [token] if token >= 0 else [END, 258]}
+    trigger = {**guided, "start_after": [THINK_END, 258]}
+    stopped = params_of(guided, stop_token_ids=[END, token])
+    for params, says in (
+        (stopped, f"^stop_token_ids: stop token {token} .*{complaint}"),
+        (stopped, "^stop_token_ids"),  # its spec is remembered
+        (params_of(own), r"^guided\.stop_token_ids: stop token"),
+        (params_of(trigger), "start_after: token 258 is outside the vocabulary"),
     ):
-        gate.admit(params_of({"regex": "a", "start_after": [THINK_END, 258]}))
+        with pytest.raises(gp.GuidedError, match=says):
+            gate.admit(params)
+        assert gate.admit(params_of(guided, stop_token_ids=[END, THINK_END]))
 
 
 def test_no_client_can_claim_that_its_spec_was_admitted():
@@ -154,7 +147,7 @@ def test_the_engines_params_are_completed_without_writing_to_what_they_share():
     assert spec_in(carried).start_after == (Trigger((THINK_END,)),)
 
 
-def reasoned(reasoning, tokens, note=None, too=False, **spec):
+def reasoned(reasoning, *tokens, note=None, too=False, **spec):
     """Where the constrained part begins. `too`: the reasoning is constrained as
     well."""
     outputs = SimpleNamespace(enable_in_reasoning=too, reasoning_parser=reasoning)
@@ -169,17 +162,22 @@ def reasoned(reasoning, tokens, note=None, too=False, **spec):
 
 
 def test_a_spec_begins_after_the_reasoning():
-    assert reasoned("", [1]) is None
-    assert reasoned("tags", [1]) == [(THINK_END, False)]
-    assert reasoned("text", [1]) == [(THINK_END, False)]
-    assert reasoned("tags", [1, THINK_END]) is None  # the prompt ends it
-    assert reasoned("tags", [1], Said(True, {})) is None
-    assert reasoned("tags", [1, THINK_END], Said(False, {})) == [(THINK_END, False)]
-    assert reasoned("tags", [1], Said(None, {"thinks": False})) is None
-    assert reasoned("tags", [1], start_after=[7]) == [(7, False)]
-    assert reasoned("tags", [1], too=True) is None
+    begun = [(THINK_END, False)]
+    own = {"start_after": [7]}
+    for reasoning, tokens, options, start in (
+        ("", [1], {}, None),
+        ("tags", [1], {}, begun),
+        ("text", [1], {}, begun),
+        ("tags", [1, THINK_END], {}, None),  # the prompt ends it
+        ("tags", [1], {"note": Said(True, {})}, None),
+        ("tags", [1, THINK_END], {"note": Said(False, {})}, begun),
+        ("tags", [1], {"note": Said(None, {"thinks": False})}, None),
+        ("tags", [1], own, [(7, False)]),
+        ("tags", [1], {"too": True}, None),
+    ):
+        assert reasoned(reasoning, *tokens, **options) == start
     with pytest.raises(gp.GuidedError, match="start_after"):
-        reasoned("silent", [1])
+        reasoned("silent", 1)
 
 
 @pytest.mark.parametrize("reasoning", ["", "tags"])
@@ -289,13 +287,15 @@ def test_a_vllm_that_lacks_something_is_refused_by_its_name_and_its_own_is_left_
 
 
 def test_options_come_from_the_flag_or_the_environment(monkeypatch):
-    assert options_of(config()).take_over is False
+    def takes_over(options=None):
+        return options_of(config(options)).take_over
+
+    assert not takes_over()
     assert options_of(config({"take_over": True, "threads": 3})).threads == 3
     assert options_of(config(True)).enabled is True
     monkeypatch.setenv("GUIDED_PLUGIN", json.dumps({"take_over": True}))
-    assert options_of(config()).take_over is True
-    assert options_of(config({"threads": 3})).take_over is True
-    assert options_of(config({"take_over": False})).take_over is False
+    given = (None, {"threads": 3}, {"take_over": False})
+    assert [*map(takes_over, given)] == [True, True, False]
     with pytest.raises(gp.GuidedError, match=r"additional_config\.guided_plugin"):
         options_of(config("yes"))
     with pytest.raises(gp.GuidedError, match="did you mean 'guided_plugin'"):

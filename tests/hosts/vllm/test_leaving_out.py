@@ -1,13 +1,15 @@
 """Requests whose masks take too long for a step: vLLM's scheduler leaves them out."""
 
+import json
 import os
+import pathlib
 import signal
 import time
 from types import SimpleNamespace
 
 import pytest
 from vllm_runners import V1, V2, V2Drafts
-from vllm_support import params_of, runner, runner_config, runner_params
+from vllm_support import params_of, runner, runner_config
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import turns
@@ -25,38 +27,17 @@ def request(name, on_their_way=0):
 
 
 @pytest.mark.parametrize(
-    ("names", "clock", "seen"),
-    [
-        # one after the other, each after five times what the one before took
-        (
-            ["free", "slow1", "slow2"],
-            [10.0, 10.01, 10.11, 10.2, 10.32],
-            [["slow1"], [], ["slow2"], [], ["slow1"]],
-        ),
-        (["slow1", "slow2"], [10.0, 10.01], [["slow1", "slow2"]] * 2),
-        # what nobody used adds up in one step alone
-        (
-            ["free", "slow1", "slow2"],
-            [10.0, 20.0, 20.01, 20.02],
-            [["slow1"], ["slow1", "slow2"], ["slow2"], []],
-        ),
-        # long steps have room for both
-        (
-            ["free", "slow1", "slow2"],
-            [10.0, 11.0, 12.0, 13.0],
-            [["slow1"], ["slow2", "slow1"], ["slow2", "slow1"], ["slow2", "slow1"]],
-        ),
-        (["free", "slow2", "other"], [10.0, 10.01], [["slow2"], []]),
-    ],
+    ("why", "names", "clock", "seen"),
+    json.loads(pathlib.Path(__file__).with_name("turns.json").read_text()),
 )
-def test_slow_requests_take_turns(monkeypatch, names, clock, seen):
+def test_slow_requests_take_turns(monkeypatch, why, names, clock, seen):
     scheduler = SimpleNamespace(running=[*map(request, names)], current_step=7)
     taken = Turns()
-    monkeypatch.setattr(time, "monotonic", lambda: 9.99)
-    taken.leave_out(scheduler)
     found = []
-    for now in clock:
-        monkeypatch.setattr(time, "monotonic", lambda now=now: now)
+    times = iter([9.99, *clock])
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
+    taken.leave_out(scheduler)
+    for _ in clock:
         taken.tell(SECONDS)
         taken.leave_out(scheduler)
         scheduler.current_step += 1
@@ -66,8 +47,8 @@ def test_slow_requests_take_turns(monkeypatch, names, clock, seen):
             if one.next_decode_eligible_step <= scheduler.current_step
         ]
         assert set(due) >= set(names) - set(SECONDS)
-        found.append([name for name in due if name in SECONDS])
-    assert list(map(sorted, found)) == list(map(sorted, seen))
+        found.append(sorted(name for name in due if name in SECONDS))
+    assert found == seen, why
 
 
 def test_none_is_back_while_a_token_is_on_its_way_and_none_is_slow_for_ever():
@@ -85,12 +66,10 @@ def test_none_is_back_while_a_token_is_on_its_way_and_none_is_slow_for_ever():
     assert late.next_decode_eligible_step == 4
 
 
-@pytest.mark.parametrize("mode", ["inline", "process"])
 @pytest.mark.parametrize("kind", [V1, V2, V2Drafts])
-def test_an_output_tells_who_is_slow(byte_tokenizer, kind, mode):
-    spec = gp.OutputSpec.regex("[ab]{30}")
-    params = [runner_params(spec, name) for name in ("one", "two")]
-    played = kind(runner_config(mode), ["one", "two"], params)
+def test_an_output_tells_who_is_slow(byte_tokenizer, play, kind, mode):
+    asked = {"spec": gp.OutputSpec.regex("[ab]{30}")}
+    played = play(kind, runner_config(mode), one=asked, two=asked)
     assert not hasattr(played.step(), SLOW)
     runtime = played.engine.pipeline.runtime
     region = runtime.region
@@ -101,7 +80,6 @@ def test_an_output_tells_who_is_slow(byte_tokenizer, kind, mode):
     told = getattr(played.step(), SLOW, {})
     # with drafts, no request can be left out
     assert told == ({} if region.shape.drafts else {"one": 0.25})
-    played.engine.close()
 
 
 PATTERNS = {"slow1": "[a-d]{40}", "slow2": "(foo|bar){12}", "slow3": "[x-z]{40}"}
@@ -162,19 +140,21 @@ def test_others_go_on_and_outputs_are_the_same(llm, engine, event, monkeypatch):
     monkeypatch.setattr(turns.Turns, "leave_out", counted)
 
     def meanwhile(step):
-        if step != 12:
-            return
-        if event == "abort":
-            engine.abort_request(["slow2"])
-        if event == "kill":
-            pid = runner(llm).engine.pipeline.runtime.supervisor.worker_pid
-            os.kill(pid, signal.SIGKILL)
-        if event == "preempt":
-            engine.reset_prefix_cache(reset_running_requests=True)
+        if step == 12 and event:
+            happens[event]()
+
+    def kill():
+        pid = runner(llm).engine.pipeline.runtime.supervisor.worker_pid
+        os.kill(pid, signal.SIGKILL)
+
+    happens = {
+        "abort": lambda: engine.abort_request(["slow2"]),
+        "kill": kill,
+        "preempt": lambda: engine.reset_prefix_cache(reset_running_requests=True),
+    }
 
     done, first = outputs(engine, names, meanwhile)
-    if event == "abort":
-        assert expected.pop("slow2")
+    assert event != "abort" or expected.pop("slow2")
     assert done == expected
     assert max(left_out) >= 2
     # its last token may come with those of others

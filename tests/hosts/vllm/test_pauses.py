@@ -116,55 +116,38 @@ class Engine:
     async def collective_rpc(self, method, args=()):
         return [["", 0.0]]
 
-    async def add(self, params, **rest):
+    async def add(self, params, kwargs=None):
         """What vLLM does with a request, as far as the plugin has a part in it."""
         process = gate.process_inputs(
             lambda processor, prompt, params: request_of(params.clone())
         )
 
-        async def add_request(self, prompt, params, request_id=None, **rest):
+        async def add_request(
+            self,
+            prompt,
+            params,
+            request_id,
+            reasoning_ended=None,
+            reasoning_parser_kwargs=None,
+        ):
             return process(self.input_processor, prompt, params)
 
-        names = {
-            "reasoning_ended": None,
-            "reasoning_parser_kwargs": None,
-            "request_id": "one",
-            **rest,
-        }
-        made = gate.add_request_async(with_names(add_request))
-        return await made(self, None, params, **names)
-
-
-def with_names(call):
-    async def add_request(
-        self,
-        prompt,
-        params,
-        request_id=None,
-        reasoning_ended=None,
-        reasoning_parser_kwargs=None,
-    ):
-        return await call(self, prompt, params, request_id)
-
-    return add_request
+        made = gate.add_request_async(add_request)
+        return await made(self, None, params, "one", reasoning_parser_kwargs=kwargs)
 
 
 def request_of(params):
     return SimpleNamespace(sampling_params=params, prompt_token_ids=[1])
 
 
-class Parser:
-    end_token_id = THINK_END
-    reasoning_end_str = None
-
-    def __init__(self, tokenizer, **kwargs):
-        pass
-
-    def is_reasoning_end(self, tokens):
-        return False
-
-    def is_reasoning_end_streaming(self, tokens, delta):
-        return THINK_END in delta
+def parser(tokenizer, **kwargs):
+    """A reasoning parser for outputs that think for ever."""
+    return SimpleNamespace(
+        end_token_id=THINK_END,
+        reasoning_end_str=None,
+        is_reasoning_end=lambda tokens: False,
+        is_reasoning_end_streaming=lambda tokens, delta: THINK_END in delta,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +161,7 @@ def engine():
         patch.setattr(
             ReasoningParserManager,
             "get_reasoning_parser",
-            classmethod(lambda cls, name: Parser),
+            classmethod(lambda cls, name: parser),
         )
         made = Engine({"threads": 1, "compile_seconds": 1.0})
         made.gate._warm()
@@ -262,42 +245,38 @@ def test_no_arguments_of_a_chat_template_stop_the_loop(engine):
         {"a": "x" * MIB},
         {f"k{i}": 1 for i in range(MIB // 10)},
     ):
-        params = SamplingParams(extra_args={"guided": {"regex": "a"}})
-        check(
-            engine,
-            lambda params=params, kwargs=kwargs: engine.add(
-                params, reasoning_parser_kwargs={"chat_template_kwargs": kwargs}
-            ),
+        given = (
+            SamplingParams(**guided({"regex": "a"})),
+            {"chat_template_kwargs": kwargs},
         )
+        check(engine, lambda given=given: engine.add(*given))
 
 
+FUNCTION = {"name": "f"}
 TOOL = {
     "type": "function",
-    "function": {"name": "f", "strict": True, "parameters": MANY},
+    "function": {**FUNCTION, "strict": True, "parameters": MANY},
 }
 CHATS = {
-    "schema": {
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "n", "schema": MANY},
+    **{
+        name: {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "n", "schema": schema},
+            }
         }
-    },
-    "tiny": {
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "n", "schema": TINY},
-        }
+        for name, schema in (("schema", MANY), ("tiny", TINY))
     },
     "tag": {"response_format": {"type": "structural_tag", **TAG}},
     "own": {"structured_outputs": {"regex": "a" * MIB}},
     "guided": {"vllm_xargs": {"guided": json.dumps({"regex": "a", **OWN["triggers"]})}},
     "tools": {
         "tools": [TOOL],
-        "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "tool_choice": {"type": "function", "function": FUNCTION},
     },
     "stops": {
         "structured_outputs": {"regex": "a"},
-        "stop_token_ids": [END] * (MIB // 4),
+        "stop_token_ids": STOPS[0],
     },
 }
 

@@ -1,7 +1,6 @@
 """The Prometheus rules and the Grafana dashboard of `examples/` have names that exist;
 the rules can fire."""
 
-import contextlib
 import json
 import os
 import re
@@ -15,7 +14,7 @@ import yaml
 from prometheus_client import REGISTRY
 from script_files import ROOT
 from vllm_runners import V1
-from vllm_support import WIDTH, runner_config, runner_params
+from vllm_support import WIDTH, runner_config
 from worker_runs import until
 
 import guided_plugin as gp
@@ -79,11 +78,22 @@ def unknown(expression):
     )
 
 
+def labels_of(side):
+    """Which labels are left in one side of a comparison."""
+    known = REGISTRY._names_to_collectors
+    return {*re.findall(r"(?:by|without) \((.*?)\)", side)} or {
+        known[name]._labelnames for name in re.findall(r"guided_plugin_\w+", side)
+    }
+
+
 @pytest.mark.parametrize(("where", "expression"), [*expressions()])
 def test_rules_and_dashboard_have_names_that_exist(where, expression):
     assert unknown(expression) == set()
     assert "guided_plugin_" in expression
     assert expression.count("(") == expression.count(")")
+    # else two sides of a comparison have nothing in common
+    left, *right = re.split(" [<>] ", expression)
+    assert not right or labels_of(right[0]) in (set(), labels_of(left))
     wrapped = re.findall(r"(?:rate|increase)\((guided_plugin_\w+)", expression)
     assert all(name.endswith(("_total", "_bucket")) for name in wrapped), (
         "a rate of a gauge"
@@ -105,90 +115,45 @@ def test_rules_and_dashboard_have_names_that_exist(where, expression):
 # What Prometheus makes of the alerts
 
 
-class Vector(dict):
-    """Values by labels, with as much of PromQL as the alerts have."""
-
-    def __gt__(self, other):
-        least = other if isinstance(other, Vector) else dict.fromkeys(self, other)
-        return Vector(
-            {
-                key: value
-                for key, value in self.items()
-                if value > least.get(key, float("inf"))
-            }
-        )
-
-    def __rmul__(self, factor):
-        return Vector({key: factor * value for key, value in self.items()})
-
-
-def total(how, names, vector):
-    """`sum by` or `sum without`."""
-    summed = Vector()
-    for key, value in vector.items():
-        left = frozenset(
-            label for label in key if (label[0] in names.split(", ")) == (how == "by")
-        )
-        summed[left] = summed.get(left, 0.0) + value
-    return summed
-
-
-def histogram_quantile(part, buckets):
-    """The upper end of the bucket that the quantile is in."""
-    found = Vector()
-    for key, value in buckets.items():
-        rest = frozenset(label for label in key if label[0] != "le")
-        bound = float(dict(key)["le"])
-        most = buckets[rest | {("le", "+Inf")}]
-        if most and value >= part * most:
-            found[rest] = min(bound, found.get(rest, bound))
-    return found
-
-
 def scrape():
     return [sample for family in REGISTRY.collect() for sample in family.samples]
 
 
 def firing(expression, before, after):
-    """The value of an expression, where its ranges reach from one scrape to another."""
+    """Whether an alert's expression is true of the one engine of the test, where its
+    ranges reach from one scrape to another."""
 
-    def chosen(samples, name, labels):
-        wanted = set(re.findall(r'(\w+)="(\w+)"', labels))
-        return Vector(
-            (frozenset(one.labels.items()), one.value)
+    def now(name, labels="", samples=after):
+        wanted = set(re.findall(r'(\w+)="(.+?)"', labels))
+        return sum(
+            one.value
             for one in samples
             if one.name == name and wanted <= one.labels.items()
         )
 
     def grown(name, labels=""):
-        now = chosen(after, name, labels)
-        then = chosen(before, name, labels)
-        return Vector({key: value - then.get(key, 0.0) for key, value in now.items()})
+        return now(name, labels) - now(name, labels, before)
 
-    text = re.sub(
-        r"sum (by|without) \((.*?)\) \(",
-        r'total("\1", "\2", ',
-        " ".join(expression.split()),
-    )
-    text = re.sub(
-        r"(?:rate|increase)\((\w+)(\{.*?\})?\[\w+\]\)", r"grown('\1', '\2')", text
-    )
-    text = re.sub(r"max_over_time\((\w+)\[\w+\]\)", r"\1", text)
-    text = re.sub(r"(?<!')\b(guided_plugin_\w+)", r"chosen(after, '\1', '')", text)
-    known = {"total": total, "grown": grown, "chosen": chosen, "after": after}
-    return eval(text, known | {"histogram_quantile": histogram_quantile})
+    def histogram_quantile(part, name):
+        """The upper end of the bucket that the quantile is in."""
+        bounds = {one.labels["le"] for one in after if one.name == name}
+        most = grown(name, 'le="+Inf"')
+        return min(
+            float(bound)
+            for bound in bounds
+            if grown(name, f'le="{bound}"') >= part * most
+        )
 
-
-def busy(runner, monkeypatch):
-    telling.listener.refused("BusyError", "busy")
-
-
-def refused(runner, monkeypatch):
-    telling.listener.refused("SpecError", "refused")
-
-
-def left(runner, monkeypatch):
-    telling.listener.left()
+    text = re.sub(r"sum (by|without) \(.*?\) ", "", " ".join(expression.split()))
+    for pattern, becomes in (
+        (r"(histogram_quantile\(.*), \(rate\((\w+)\[\w+\]\)\)", r"\1, '\2'"),
+        (r"(?:rate|increase)\((\w+)(\{.*?\})?\[\w+\]\)", r"grown('\1', '\2')"),
+        (r"max_over_time\((\w+)\[\w+\]\)", r"\1"),
+        (r"(?<!')\b(guided_plugin_\w+)", r"now('\1')"),
+    ):
+        text = re.sub(pattern, becomes, text)
+    known = {"grown": grown, "now": now, "histogram_quantile": histogram_quantile}
+    return eval(text, known)
 
 
 def replaced(runner, monkeypatch):
@@ -232,24 +197,25 @@ BOTH = ("inline", "process")
 CAUSES = {
     "GuidedWorkerReplaced": (replaced, ("process",)),
     "GuidedRequestsFail": (fail, BOTH),
-    "GuidedRequestsBusy": (busy, BOTH),
-    "GuidedRequestsRefused": (refused, BOTH),
-    "GuidedRequestsLeft": (left, BOTH),
+    "GuidedRequestsBusy": (
+        lambda *_: telling.listener.refused("BusyError", "busy"),
+        BOTH,
+    ),
+    "GuidedRequestsRefused": (
+        lambda *_: telling.listener.refused("SpecError", "refused"),
+        BOTH,
+    ),
+    "GuidedRequestsLeft": (lambda *_: telling.listener.left(), BOTH),
     "GuidedMasksLate": (late, BOTH),
 }
 """What each alert is about, and in which modes that happens."""
 
 
 @pytest.fixture
-def play(mode, byte_tokenizer):
+def played(mode, byte_tokenizer, play):
     """A model runner with guided requests, and what `/metrics` says of it."""
-    names = ["a", "b", "c", "d"]
-    spec = gp.OutputSpec.regex("[ab]{40}")
-    runner = V1(
-        runner_config(mode, learnt_bytes=64 << 20),
-        names,
-        [runner_params(spec, name) for name in names],
-    )
+    asked = {name: {"spec": gp.OutputSpec.regex("[ab]{40}")} for name in "abcd"}
+    runner = play(V1, runner_config(mode, learnt_bytes=64 << 20), **asked)
 
     def told(**changes):
         found = runner.engine.metrics(growth=True)
@@ -257,30 +223,29 @@ def play(mode, byte_tokenizer):
         figures._metrics.tell([found])
         return scrape()
 
-    with contextlib.closing(runner.engine):
-        yield runner, told
+    return runner, told
 
 
 @pytest.mark.parametrize("alert", CAUSES)
 def test_an_alert_fires_in_each_mode_in_which_its_cause_exists(
-    alert, mode, play, monkeypatch
+    alert, mode, played, monkeypatch
 ):
     cause, modes = CAUSES[alert]
     if mode not in modes:
         pytest.skip(f"{mode} has nothing of that kind")
-    runner, told = play
+    runner, told = played
     before = told()
     assert not firing(alerts()[alert], before, before)
     cause(runner, monkeypatch)
     assert firing(alerts()[alert], before, told())
 
 
-def test_lexers_are_full_where_they_are_cleared_whatever_the_bound_is(play):
+def test_lexers_are_full_where_they_are_cleared_whatever_the_bound_is(played):
     """Not where clearing them ends."""
-    _, told = play
+    _, told = played
     expression = alerts()["GuidedLexersFull"]
     bound = 64 << 20
     for part, fires in ((learnt._END, False), (learnt._BEGIN, True)):
         found = told(learnt_bytes=part * bound)
-        assert bool(firing(expression, found, found)) == fires
+        assert firing(expression, found, found) == fires
     assert alerts().keys() == {*CAUSES, "GuidedLexersFull"}
