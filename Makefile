@@ -131,10 +131,10 @@ $(VLLM_STAMP): pyproject.toml constraints.txt constraints-vllm.txt
 
 # vLLM and what it loads warn of much that is not ours: warnings are errors in `unit` alone.
 VLLM_PYTEST := $(VLLM)/bin/python -m pytest -o filterwarnings=default -o timeout=900
-# Left to nightly: ranks with grammars inline or on two machines, which other tests have without vLLM.
+# Left to nightly: ranks with grammars inline or on two machines, which other tests have without vLLM; a benchmark.
 NIGHTLY_RANKS := "tests/hosts/vllm/test_several_ranks.py::test_two_ranks[inline-1]"
 vllm-test: $(VLLM_STAMP)
-	$(VLLM_PYTEST) $(addprefix --ignore=tests/hosts/vllm/test_,replicas.py load.py two_machines.py) \
+	$(VLLM_PYTEST) $(addprefix --ignore=tests/hosts/vllm/test_,replicas.py load.py two_machines.py replay.py) \
 		$(addprefix --deselect=,$(NIGHTLY_RANKS)) tests/hosts/vllm
 
 # vLLM gives its data-parallel coordinator 120 s, which two engines on a busy machine of two processors
@@ -178,7 +178,7 @@ newcomer: $(CLIENTS_STAMP) $(VLLM_STAMP)
 vllm-next-test: vllm-sources
 	set -e; for release in $(VLLM_NEXT)/*/; do \
 		PYTHONPATH=$$release:$$PYTHONPATH $(VLLM)/bin/python -m pytest -o filterwarnings=default -o timeout=900 \
-			$(addprefix tests/hosts/vllm/test_,contract.py interface.py gate.py reasoning.py beams.py failures.py telling.py places.py runners.py v2_sampler.py stages.py ranks.py tools.py) $(NEXT_ARGS); \
+			$(addprefix tests/hosts/vllm/test_,contract.py interface.py gate.py reasoning.py beams.py failures.py telling.py places.py runners.py v2_sampler.py ranks.py tools.py) $(NEXT_ARGS); \
 	done
 
 # vLLM pins an older llguidance than the newest: what masks promise holds with both. Left to `unit` is what our own code

@@ -104,7 +104,7 @@ class V2(Runner):
             self.history, np.ones(8, np.int32), self.prefilled, self.total
         )
         self.guide = GuidedLogitsProcessor(vllm_config, states)
-        self.places = [5, 2, 7][: len(self.names)]
+        self.places = [5, 2, 7, 4][: len(self.names)]
         """The requests' indices."""
         for index, params in zip(
             self.places,

@@ -4,6 +4,7 @@ them."""
 import inspect
 import pathlib
 import re
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -24,7 +25,9 @@ FORM = {
     "type": "json_schema",
     "json_schema": {"name": "a", "schema": {"type": "integer"}},
 }
+THEIRS = {"response_format": FORM}, {"structured_outputs": {"choice": ["a"]}}
 GUIDED = {"vllm_xargs": {"guided": '{"regex": "a"}'}}
+OTHER = {"vllm_xargs": {"other": 1}}
 
 
 @pytest.fixture(autouse=True)
@@ -86,15 +89,7 @@ def test_every_way_to_a_beam_search_is_wrapped():
         }
 
 
-@pytest.mark.parametrize("make", [chat, completion])
-@pytest.mark.parametrize(
-    "theirs", [{"response_format": FORM}, {"structured_outputs": {"choice": ["a"]}}]
-)
-def test_vllms_own_constraint_is_refused_where_it_is_taken_over(make, theirs):
-    with pytest.raises(VLLMValidationError, match="beam search can't be guided"):
-        search(make(**theirs), TAKES_OVER)
-    assert inspect.isasyncgen(search(make(**theirs), SMALL))
-    assert inspect.isasyncgen(search(make(**theirs), {**TAKES_OVER, "enabled": False}))
+OFF = {"enabled": False}
 
 
 @pytest.mark.parametrize(
@@ -102,14 +97,22 @@ def test_vllms_own_constraint_is_refused_where_it_is_taken_over(make, theirs):
     [
         chat,
         completion,
-        lambda **options: speech(TranscriptionRequest, **options),
-        lambda **options: speech(TranslationRequest, **options),
+        partial(speech, TranscriptionRequest),
+        partial(speech, TranslationRequest),
     ],
     ids=["chat", "completion", "transcription", "translation"],
 )
-def test_a_spec_is_refused_everywhere_and_what_has_none_is_served(make):
-    for options in (SMALL, TAKES_OVER, {**SMALL, "enabled": False}):
-        with pytest.raises(VLLMValidationError, match="beam search can't be guided"):
-            search(make(**GUIDED), options)
-        assert inspect.isasyncgen(search(make(), options))
-        assert inspect.isasyncgen(search(make(vllm_xargs={"other": 1}), options))
+def test_a_spec_is_refused_everywhere_and_vllms_own_where_it_is_taken_over(make):
+    always = SMALL, TAKES_OVER, {**SMALL, **OFF}
+    cases = [(GUIDED, always, ()), ({}, (), always), (OTHER, (), always)]
+    if make in (chat, completion):
+        taken = [TAKES_OVER], [SMALL, {**TAKES_OVER, **OFF}]
+        cases += [(theirs, *taken) for theirs in THEIRS]
+    for fields, refused, served in cases:
+        for options in refused:
+            with pytest.raises(
+                VLLMValidationError, match="beam search can't be guided"
+            ):
+                search(make(**fields), options)
+        for options in served:
+            assert inspect.isasyncgen(search(make(**fields), options))

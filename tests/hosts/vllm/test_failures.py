@@ -36,12 +36,20 @@ ALL_BUT_A = [token for token in range(WIDTH) if token != ord("a")]
 def test_a_row_that_its_own_options_leave_nothing_of_fails_and_a_finished_one_does_not(
     play, kind, mode
 ):
-    limits = {"cut": {"allowed_token_ids": [97]}, "over": {"min_tokens": 9}, "free": {}}
-    asked = {name: {**GUIDED, **limit} for name, limit in limits.items()}
-    runner = play(kind, runner_config(mode), **asked)
+    """One that is not guided at all is told with the first output."""
+    runner = play(
+        kind,
+        runner_config(mode),
+        cut={**GUIDED, "allowed_token_ids": [97]},
+        over={**GUIDED, "min_tokens": 9},
+        free=GUIDED,
+        bad={"spec": gp.OutputSpec.regex("(?<=a)b")},
+    )
     runner.forbidden = {0: ALL_BUT_A, 1: [END]}
-    failed = {}
-    for _ in range(4):
+    failed = dict(getattr(runner.step(), FAILED))
+    assert runner.tokens[3] == [END]
+    assert "ook" in failed.pop("bad")
+    for _ in range(3):
         # the scheduler ends it at the first
         failed = getattr(runner.step(), FAILED, {}) | failed
     assert list(failed) == ["cut"]
@@ -94,16 +102,6 @@ def test_an_output_whose_end_cannot_be_proven_runs_on_and_is_counted(play, mode)
     assert told == "unprotected: with xgrammar no end of its outputs is known"
     worker = runner.engine.pipeline.metrics().worker
     assert (worker.unprotected_outputs, worker.led_outputs) == (1, 0)
-
-
-@pytest.mark.parametrize("kind", RUNNERS)
-def test_what_is_not_guided_at_all_is_told_with_the_first_output(play, kind):
-    lookahead = {"spec": gp.OutputSpec.regex("(?<=a)b")}
-    runner = play(kind, runner_config(), bad=lookahead, good=GUIDED)
-    ((name, reason),) = getattr(runner.step(), FAILED).items()
-    assert (name, "ook" in reason) == ("bad", True)
-    assert runner.tokens[0] == [END]
-    assert not hasattr(runner.step(), FAILED)
 
 
 def test_a_failure_goes_with_the_first_closed_step_though_outputs_are_fetched_later(

@@ -3,7 +3,6 @@
 import json
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 from vllm import SamplingParams
 from vllm.reasoning import ReasoningParserManager
@@ -80,10 +79,6 @@ def spec_in(params):
     return guided.spec if isinstance(guided, Admitted) else guided.read()
 
 
-SETTLED = gp.GuidedConfig()
-"""What a spec in these tests leaves to the operator, who sets nothing."""
-
-
 @pytest.mark.parametrize(
     ("token", "complaint"),
     [(10**9, "outside"), (-1, "outside"), (ord("a"), "is text: b'a'")],
@@ -121,19 +116,6 @@ def test_no_client_can_claim_that_its_spec_was_admitted():
     carried.structured_outputs = THEIRS
     with pytest.raises(gp.GuidedError, match="together with"):
         gate.admit(carried)
-
-
-def test_what_the_engine_gets_is_plain_data_that_it_need_not_parse(monkeypatch):
-    gate = Gate(config(SMALL))
-    carried = gate.admit(params_of({"json_schema": {"type": "integer"}}))
-    cloned = carried.clone()
-    assert cloned.extra_args["guided"] is carried.extra_args["guided"]
-    gate.complete(engine_request(cloned, [1]))
-    received = msgspec.msgpack.decode(msgspec.msgpack.encode(cloned.extra_args))
-    monkeypatch.setattr(gp.OutputSpec, "parse", None)
-    engine_params = SamplingParams(extra_args=received)
-    spec = gp.OutputSpec.json_schema({"type": "integer"}).settled(SETTLED)
-    assert vllm_common.engine_spec(engine_params).read() == spec
 
 
 def test_the_engines_params_are_completed_without_writing_to_what_they_share():

@@ -131,15 +131,6 @@ def configured(
     return asked
 
 
-def test_an_engine_without_a_drafter_gets_one():
-    (made,) = configured(arguments())
-    assert made.speculative_config["num_speculative_tokens"] == 7
-    assert made.additional_config["guided_plugin_jump"]
-    more = {"guided_plugin": {"jump_forward": True, "jump_drafts": 3}}
-    (made,) = configured(arguments(additional_config=more))
-    assert made.speculative_config["num_speculative_tokens"] == 3
-
-
 @pytest.mark.parametrize(
     ("why", "options"),
     [
@@ -194,18 +185,25 @@ def test_vllms_own_arguments_where_it_cannot_be(caplog, monkeypatch):
     assert "pydantic" not in caplog.text
 
 
-def test_batches_above_a_size_have_no_drafts_and_one_line_says_so(caplog):
-    for options, most in (({}, 128), ({"jump_rows": 4}, 4)):
-        caplog.clear()
-        more = {"guided_plugin": {"jump_forward": True, **options}}
-        (made,) = configured(arguments(additional_config=more))
-        listed = made.speculative_config["num_speculative_tokens_per_batch_size"]
-        for size in (3, 300):
-            lookup = build_dynamic_sd_schedule_lookup(listed, size, 7)
-            drafts = [7 if rows <= most else 0 for rows in range(1, size + 1)]
-            assert lookup[1:] == drafts
-        (line,) = caplog.messages
-        assert f"in batches of at most {most} requests (jump_rows)" in line
+@pytest.mark.parametrize(
+    ("options", "count", "most"),
+    [({}, 7, 128), ({"jump_rows": 4}, 7, 4), ({"jump_drafts": 3}, 3, 128)],
+)
+def test_an_engine_without_a_drafter_gets_one_but_for_batches_above_a_size(
+    caplog, options, count, most
+):
+    more = {"guided_plugin": {"jump_forward": True, **options}}
+    (made,) = configured(arguments(additional_config=more))
+    assert made.additional_config["guided_plugin_jump"]
+    given = made.speculative_config
+    assert given["num_speculative_tokens"] == count
+    listed = given["num_speculative_tokens_per_batch_size"]
+    for size in (3, 300):
+        lookup = build_dynamic_sd_schedule_lookup(listed, size, count)
+        drafts = [count if rows <= most else 0 for rows in range(1, size + 1)]
+        assert lookup[1:] == drafts
+    (line,) = caplog.messages
+    assert f"in batches of at most {most} requests (jump_rows)" in line
 
 
 def test_where_vllm_drops_the_limit_the_line_says_so(caplog):

@@ -140,14 +140,18 @@ def request_of(params):
     return SimpleNamespace(sampling_params=params, prompt_token_ids=[1])
 
 
-def parser(tokenizer, **kwargs):
-    """A reasoning parser for outputs that think for ever."""
-    return SimpleNamespace(
-        end_token_id=THINK_END,
-        reasoning_end_str=None,
-        is_reasoning_end=lambda tokens: False,
-        is_reasoning_end_streaming=lambda tokens, delta: THINK_END in delta,
-    )
+class Parser:
+    end_token_id = THINK_END
+    reasoning_end_str = None
+
+    def __init__(self, tokenizer, **kwargs):
+        pass
+
+    def is_reasoning_end(self, tokens):
+        return False
+
+    def is_reasoning_end_streaming(self, tokens, delta):
+        return THINK_END in delta
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +165,7 @@ def engine():
         patch.setattr(
             ReasoningParserManager,
             "get_reasoning_parser",
-            classmethod(lambda cls, name: parser),
+            classmethod(lambda cls, name: Parser),
         )
         made = Engine({"threads": 1, "compile_seconds": 1.0})
         made.gate._warm()

@@ -31,6 +31,7 @@ from guided_plugin.hosts.vllm.admission import Ahead, Gate
 from guided_plugin.hosts.vllm.common import (
     GUIDED,
     HEALTH,
+    engine_spec,
     prepared_from,
 )
 from guided_plugin.hosts.vllm.gate import add_request, add_request_async
@@ -38,7 +39,6 @@ from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import patch
 from guided_plugin.hosts.vllm.refusals import refusal
 from guided_plugin.hosts.vllm.specs import LEFT
-from guided_plugin.spec import unpacked
 from guided_plugin.spec.triggers import Trigger
 
 
@@ -116,10 +116,10 @@ class AsyncEngine(Engine):
         return super().collective_rpc(method, args)
 
     async def add(self, params):
-        async def added(self, params):
+        async def added(self, request_id, params):
             return "added"
 
-        return await add_request_async(added)(self, params)
+        return await add_request_async(added)(self, "one", params)
 
 
 def regex(text):
@@ -308,12 +308,22 @@ def test_a_request_waits_for_its_spec_so_long_and_no_longer(monkeypatch):
     assert compiler.begun == ["slow"]
 
 
-def test_what_was_made_of_a_spec_goes_to_the_engine_with_its_request():
+def test_what_the_engine_gets_is_plain_data_that_it_need_not_parse(monkeypatch):
+    """With what was made of the spec."""
     gate, _ = waiting_gate()
-    one = admitted(gate, {"regex": "slow"})
-    text, made = msgspec.msgpack.decode(msgspec.msgpack.encode([one.packed, one.made]))
-    assert unpacked(text) == (spec := gp.OutputSpec.regex("slow"))
-    assert prepared_from(made) == Prepared(spec, "xgrammar", b"made", reason="because")
+    carried = gate.admit(regex("slow"))
+    cloned = carried.clone()
+    assert cloned.extra_args[GUIDED] is carried.extra_args[GUIDED]
+    gate.complete(engine_request(cloned, [1]))
+    received = msgspec.msgpack.decode(msgspec.msgpack.encode(cloned.extra_args))
+    monkeypatch.setattr(gp.OutputSpec, "parse", None)
+    told = engine_spec(SamplingParams(extra_args=received))
+    spec = told.read()
+    assert spec == gp.OutputSpec.regex("slow").settled(gp.GuidedConfig())
+    made = prepared_from(told.made)
+    assert made == Prepared(
+        gp.OutputSpec.regex("slow"), "xgrammar", b"made", reason="because"
+    )
 
 
 def run(engine, params):

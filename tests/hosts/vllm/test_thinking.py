@@ -10,9 +10,9 @@ from functools import partial
 import jsonschema
 import openai
 import pytest
-from vllm_server import serving
 from vllm_support import PATIENT
 
+from benchmarks.server.launch import Launch, started
 from guided_plugin.demo import MODEL_DIR
 
 pytestmark = pytest.mark.slow
@@ -53,9 +53,13 @@ def client(tmp_path_factory):
         read.pop("bos_token", None)
         read.pop("pad_token", None)
         file.write_text(json.dumps(read))
-    arguments = ["--reasoning-parser", "deepseek_r1", "--tokenizer", str(tokenizer)]
-    options = {"close_before_length": True, **PATIENT}
-    with serving(folder, options, *arguments) as running:
+    launch = Launch(
+        sequences=16,
+        tokenizer=str(tokenizer),
+        plugin={"close_before_length": True, **PATIENT},
+        arguments="--reasoning-parser deepseek_r1",
+    )
+    with started(launch, folder / "log") as running:
         yield openai.OpenAI(base_url=f"{running.url}/v1", api_key="none")
 
 
