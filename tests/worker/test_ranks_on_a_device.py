@@ -94,22 +94,17 @@ class Ranks:
 
 
 @pytest.fixture
-def ranks(monkeypatch):
-    made = []
-
-    def make(first=0):
-        made.append(Ranks(monkeypatch, first))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+def both(monkeypatch, request):
+    """A test may give the number of the first step."""
+    made = Ranks(monkeypatch, getattr(request, "param", 0))
+    yield made
+    made.close()
 
 
-@pytest.mark.parametrize("first", [0, 2**31 - 5, 2**32 - 5])
-def test_masks_are_taken_when_the_device_has_copied_them(ranks, first):
+@pytest.mark.parametrize("both", [0, 2**31 - 5, 2**32 - 5], indirect=True)
+def test_masks_are_taken_when_the_device_has_copied_them(both):
     """Not when they are asked for, nor when they are filled."""
-    both = ranks(first)
+    first = both.first
     both.step()
     both.step()
     assert both.taken == first  # nothing is filled
@@ -129,8 +124,7 @@ def test_masks_are_taken_when_the_device_has_copied_them(ranks, first):
     assert both.seen == [(first + n) % 1000 for n in (1, 2, 3, 4)]
 
 
-def test_the_host_waits_only_where_it_is_as_far_ahead_as_the_rings_are_deep(ranks):
-    both = ranks()
+def test_the_host_waits_only_where_it_is_as_far_ahead_as_the_rings_are_deep(both):
     for _ in range(PLAN_DEPTH):
         both.step()
     assert both.taken == 0
@@ -141,10 +135,9 @@ def test_the_host_waits_only_where_it_is_as_far_ahead_as_the_rings_are_deep(rank
     assert both.taken == 1
 
 
-def test_rank_0_never_fills_a_place_that_is_still_read(ranks):
+def test_rank_0_never_fills_a_place_that_is_still_read(both):
     """It fills as soon as it may; the stream that reads is held up at all times but
     one."""
-    both = ranks()
     for step in range(1, 40):
         if step - PLAN_DEPTH <= both.taken:
             both.fill(step)
@@ -158,9 +151,8 @@ def test_rank_0_never_fills_a_place_that_is_still_read(ranks):
     assert both.seen == list(range(1, 40))
 
 
-def test_a_copy_waits_for_the_kernel_that_reads_its_place_on_the_device(ranks):
+def test_a_copy_waits_for_the_kernel_that_reads_its_place_on_the_device(both):
     """Of the masks of PLAN_DEPTH steps ago. The stream that masks may be late too."""
-    both = ranks()
     both.device.main.held = True
     for step in range(1, PLAN_DEPTH + 1):
         both.fill(step)
@@ -177,9 +169,8 @@ def test_a_copy_waits_for_the_kernel_that_reads_its_place_on_the_device(ranks):
 
 
 @pytest.mark.parametrize("filled_first", [True, False])
-def test_other_slots_are_found_before_rank_0_may_write_over_them(ranks, filled_first):
+def test_other_slots_are_found_before_rank_0_may_write_over_them(both, filled_first):
     """At once, if the masks are there already."""
-    both = ranks()
     if filled_first:
         both.fill(1, slots=(1, 0))
     else:
@@ -206,10 +197,9 @@ def test_other_slots_are_found_before_rank_0_may_write_over_them(ranks, filled_f
     ],
 )
 def test_a_device_does_not_wait_for_a_rank_0_that_has_gone(
-    ranks, monkeypatch, caplog, end, says
+    both, monkeypatch, caplog, end, says
 ):
     monkeypatch.setattr(follower, "_WATCH_SECONDS", 0.01)
-    both = ranks()
     both.fill(1)
     both.step()
     both.step()

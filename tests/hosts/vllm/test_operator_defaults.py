@@ -189,30 +189,3 @@ def test_every_form_is_closed_before_its_limit_where_an_operator_says_so(form):
     gate.complete(engine_request(carried, [1]))
     spec = engine_spec(carried).read()
     assert (spec.close_before_length, spec.room) == (True, least)
-
-
-@pytest.mark.parametrize(
-    ("make", "layout", "is_open"),
-    [
-        (lambda: guided(json_schema=SCHEMA, whitespace="compact"), "compact", True),
-        (lambda: guided(json_schema=SCHEMA, strict=True), "spaced", False),
-        # vLLM drops it.
-        (
-            lambda: chat(
-                response_format={
-                    "type": "json_schema",
-                    "json_schema": {**FORMAT, "strict": True},
-                }
-            ),
-            "spaced",
-            True,
-        ),
-    ],
-    ids=range(3),
-)
-def test_what_a_request_says_wins(compiler, make, layout, is_open):
-    served = takes_of(compiler, make(), whitespace="spaced", strict=False)
-    assert [
-        name for name, each in LAYOUTS.items() if served(json.dumps(DATA, **each))
-    ] == [layout]
-    assert served(json.dumps(MORE, **LAYOUTS[layout])) == is_open
