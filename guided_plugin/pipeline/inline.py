@@ -156,7 +156,9 @@ class InlineRuntime(GrammarRuntime):
 
     def finish(self) -> None:
         """Accept the tokens if they have landed."""
-        if self._unaccepted is not None and self.region.sampled(self._unaccepted[1]):
+        if self._unaccepted is not None and self.region.reached(
+            Counter.SAMPLED, self._unaccepted[1]
+        ):
             self._take_tokens(*self._unaccepted)
 
     def request(self, slot: int) -> RunningRequest:
@@ -209,7 +211,7 @@ class InlineRuntime(GrammarRuntime):
 
         if self._unaccepted is not None:
             plan, step = self._unaccepted
-            wait_until(lambda: self.region.sampled(step), device_runs)
+            wait_until(lambda: self.region.reached(Counter.SAMPLED, step), device_runs)
             self._take_tokens(plan, step)
 
     def _take_tokens(self, plan: StepPlan, step: int) -> None:

@@ -210,17 +210,9 @@ class Region:
             fence()
         return value
 
-    def filled(self, step: int) -> bool:
-        """Whether the masks of a step are there."""
-        return unwrap(self.load(Counter.FILLED), step) >= step
-
-    def sampled(self, step: int) -> bool:
-        """Whether the tokens of a step are there."""
-        return unwrap(self.load(Counter.SAMPLED), step) >= step
-
-    def offered(self, step: int) -> bool:
-        """Whether the drafts of a step are final."""
-        return unwrap(self.load(Counter.OFFERED), step) >= step
+    def reached(self, counter: Counter, step: int) -> bool:
+        """Whether what a counter announces of a step is there."""
+        return unwrap(self.load(counter), step) >= step
 
     def drafts(self, step: int, count: int) -> NDArray[np.int32]:
         """[drafts, count, 2]: of a step's `count` requests, the drafts and the bits of

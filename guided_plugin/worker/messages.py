@@ -3,10 +3,11 @@ data, pickled. What a worker sends is read by `from_worker`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from guided_plugin.errors import ERRORS, GuidedError, rebuild
 from guided_plugin.grammar.base import Prepared
+from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.ipc.channel import plain_decoder
 from guided_plugin.spec import OutputSpec, unpacked
 from guided_plugin.step import Admission
@@ -30,19 +31,44 @@ class Hello:
     at one of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Add:
-    """Engine: a request took a slot. With an `error` it has failed before, and stays
-    closed."""
+@dataclass(slots=True, eq=False)
+class LiveRequest:
+    """Engine: a request took a slot. The engine's own lives as long as it has that:
+    it is what starts the request again in another worker. Its spec's triggers are given
+    as tokens.
+
+    Its state has the tokens that were sampled for it, as the token ring showed them. A
+    worker therefore never has to send its journals, and losing a worker loses none.
+    """
 
     serial: int
     slot: int
     request_id: str
     spec: OutputSpec
-    tokens: tuple[int, ...]
+    stop_token_ids: tuple[int, ...]
     error: GuidedError | None = None
+    """With one it has failed, and stays closed."""
     prepared: Prepared | None = None
     """What the worker loads the spec from, where it is not known to have it."""
+    deaths: int = 0
+    """Workers that died while they worked on it alone."""
+    closed: bool = False
+    """Whether the host is told of a closed step, or will be."""
+    led_in: int = 0
+    """The step in which its output was last led; 0: none was."""
+    last: int = 0
+    """The newest step when it left."""
+    led: int = 0
+    unprotected: str = ""
+    """As in `RequestSoFar`."""
+    state: RequestState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state = RequestState(self.spec.start_after or (), self.stop_token_ids)
+
+    def counted(self) -> tuple[int, ...]:
+        """The tokens its grammar accepted: up to a stop token, up to its failure."""
+        return tuple(self.state.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +85,7 @@ class Compile:
     key: bytes
     spec: OutputSpec
     prepared: Prepared | None = None
-    """As in `Add`."""
+    """As in `LiveRequest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +114,13 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """Worker: a request failed closed after `count` tokens."""
+class Outcome:
+    """Worker: a request failed closed after `count` tokens; or, in a text, why its
+    output may be cut at its token limit."""
 
     serial: int
-    error: GuidedError
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Unprotected:
-    """Worker: why the output of a request may be cut at its token limit."""
-
-    serial: int
-    reason: str
+    error: GuidedError | str
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +140,7 @@ class Ends:
 
 
 from_worker = plain_decoder(
-    (Ready, Verdict, Failed, Unprotected, Synced, Ends, Admission, Prepared, *ERRORS),
+    (Ready, Verdict, Outcome, Synced, Ends, Admission, Prepared, *ERRORS),
     (rebuild, unpacked),
 )
 """Reads a message of a worker, which may be broken."""

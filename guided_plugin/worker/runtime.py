@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -23,7 +23,6 @@ from guided_plugin.step import (
     Admission,
     Closure,
     OfferedDrafts,
-    RequestInfo,
     StepPlan,
     TokenSink,
 )
@@ -44,20 +43,6 @@ class RequestSoFar(Protocol):
         """Its phase and its tokens."""
 
 
-class OtherMachines(Protocol):
-    """Machines that run the same model, with grammars of their own."""
-
-    def stepped(
-        self, number: int, requests: list[RequestInfo]
-    ) -> Iterable[tuple[RequestInfo, GuidedError]]:
-        """A step has been sampled, for `requests` in the order of the plan. At rank 0:
-        those for which another machine was found to have sampled other tokens. Raises
-        PipelineError if one can't be reached, or makes other steps."""
-
-    def close(self) -> None:
-        """No more steps come."""
-
-
 class GrammarRuntime(Protocol):
     """Where the grammars of one pipeline live. Slots are taken and plans are checked
     before it is called. What has a body here is right where there is no worker."""
@@ -67,8 +52,8 @@ class GrammarRuntime(Protocol):
     one of them only."""
     follows: bool = False
     """Whether the grammars are another rank's, which takes the tokens too."""
-    machines: OtherMachines | None = None
-    """Where there are any."""
+    machines: Any = None
+    """The `Machines` that run the same model, with grammars of their own (`ranks`)."""
     region: Region
     """The masks and tokens of its steps."""
     buffers: Buffers

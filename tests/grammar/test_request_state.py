@@ -18,7 +18,7 @@ from guided_plugin.grammar.request_state import Phase, RequestState
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.triggers import Trigger, triggers
-from guided_plugin.worker.engine.steps import LiveRequest
+from guided_plugin.worker.messages import LiveRequest
 
 VOCABULARY = gp.Vocabulary.from_tokens([b"a", b"b", b"c", b"d", b"e", b"</s>"], [5])
 TAKEN = {0, 1, 2, 3, 5}

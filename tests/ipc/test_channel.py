@@ -22,11 +22,10 @@ from guided_plugin.step import Admission
 from guided_plugin.worker import messages
 from guided_plugin.worker.messages import (
     Ends,
-    Failed,
     Hello,
+    Outcome,
     Ready,
     Synced,
-    Unprotected,
     Verdict,
     from_worker,
 )
@@ -37,8 +36,8 @@ FROM_WORKER = [
     *(Ready(), Synced(1)),
     *(
         Verdict(3, Admission("b", ("r",))),
-        Failed(7, ERROR, 12),
-        Unprotected(7, "why"),
+        Outcome(7, ERROR, 12),
+        Outcome(7, "why"),
         Ends("é\ud800", True),
     ),
 ]
@@ -186,7 +185,7 @@ def test_every_error_arrives(kind):
         """Of a plugin: the other side may not have it."""
 
     for made in (kind, Own):
-        sent = Failed(1, made("what", where="w", hint="h"), 2)
+        sent = Outcome(1, made("what", where="w", hint="h"), 2)
         arrived = from_worker(pickle.dumps(sent, pickle.HIGHEST_PROTOCOL))
         assert type(arrived.error) is kind
         assert str(arrived.error) == "w: what (h)"
@@ -259,7 +258,7 @@ def test_memory_is_in_proportion():
 
 
 def test_a_message_has_a_bounded_number_of_parts(monkeypatch):
-    data = pickle.dumps(Failed(1, ERROR, [*range(200)]), 5)
+    data = pickle.dumps(Outcome(1, ERROR, [*range(200)]), 5)
     assert from_worker(data).serial == 1
     monkeypatch.setattr(channel_module, "MAX_PARTS", 100)
     with pytest.raises(pickle.UnpicklingError, match="more than 100 parts"):

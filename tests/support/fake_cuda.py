@@ -8,8 +8,6 @@ device. Its memory is the host's.
 import ctypes
 from collections import deque
 
-from guided_plugin.worker.device.streamops import StreamOps
-
 
 class Stuck(AssertionError):
     """The host waits for what nothing will do."""
@@ -54,9 +52,9 @@ class Device:
 
         monkeypatch.setattr("torch.cuda.Event", Event)
         monkeypatch.setattr("torch.cuda.Stream", lambda device: self.stream())
-        monkeypatch.setattr(
-            "guided_plugin.worker.device.cuda_masks.load_stream_ops", self._ops
-        )
+        masks = "guided_plugin.worker.device.cuda_masks"
+        monkeypatch.setattr(f"{masks}.load_wait", lambda: self._wait)
+        monkeypatch.setattr(f"{masks}.load_copy_up", self._copy_up)
 
     def stream(self):
         made = Stream(len(self.streams))
@@ -68,17 +66,16 @@ class Device:
         while sum(stream.run() for stream in self.streams.values()):
             pass
 
-    def _ops(self, handle):
-        queue = self.streams[handle].queue
+    def _wait(self, handle, address, value):
+        word = ctypes.c_uint32.from_address(address)
+        self.streams[handle].queue.append(
+            lambda: (word.value - value) & 0xFFFFFFFF < 0x80000000
+        )
 
-        def wait(address, value):
-            word = ctypes.c_uint32.from_address(address)
-            queue.append(lambda: (word.value - value) & 0xFFFFFFFF < 0x80000000)
-
-        def copy_up(there, host, size):
-            queue.append(lambda: ctypes.memmove(there, host, size) is not None)
-
-        return StreamOps(wait, copy_up)
+    def _copy_up(self, handle):
+        return lambda *given: self.streams[handle].queue.append(
+            lambda: ctypes.memmove(*given) is not None
+        )
 
 
 class Stream:

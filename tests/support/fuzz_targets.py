@@ -43,10 +43,9 @@ from guided_plugin.spec.uses import misspelt, schemas_of, uses_of
 from guided_plugin.step import Admission
 from guided_plugin.worker.messages import (
     Ends,
-    Failed,
+    Outcome,
     Ready,
     Synced,
-    Unprotected,
     Verdict,
     from_worker,
 )
@@ -300,12 +299,12 @@ _FROM_WORKER = (
         Admission("llguidance", ("uniqueItems",), 3),
     ),
     Verdict(4, _ERROR),
-    Failed(
+    Outcome(
         7,
         _ERROR,
         12,
     ),
-    Unprotected(7, "why"),
+    Outcome(7, "why"),
     Synced(1),
     Ends("r", True),
 )

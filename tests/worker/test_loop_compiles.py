@@ -4,7 +4,7 @@ import pytest
 from worker_engine import ABC, XYZ
 
 import guided_plugin as gp
-from guided_plugin.grammar.table import GrammarTable
+from guided_plugin.grammar.native import DeadlineCalls
 from guided_plugin.worker.child import loop
 from guided_plugin.worker.messages import Ends
 from guided_plugin.worker.words import Counter
@@ -81,7 +81,7 @@ def test_a_call_that_was_given_up_ends_its_worker_when_it_costs_too_much(
     make_engine, monkeypatch, cause
 ):
     costs = {"time": 0.0, "memory": 5 << 30}
-    monkeypatch.setattr(GrammarTable, "overdue", lambda self: costs["time"])
+    monkeypatch.setattr(DeadlineCalls, "overdue", lambda self: costs["time"])
     monkeypatch.setattr(loop, "resident_bytes", lambda: costs["memory"])
     engine = make_engine()
     engine.first_step(one=ABC)  # a worker without requests would end at once

@@ -68,7 +68,7 @@ def step(region, offers, number, slots, *, proposed=NO_TOKEN):
     plan = Plan(number, number - 1, 0, 0, slots, True)
     blocks = ring[:1].tolist()
     offers.seen(plan, blocks, whole=True)
-    assert region.offered(number)
+    assert region.reached(Counter.OFFERED, number)
     found = region.drafts(number, count)
     return found[:, :, 0].T.tolist(), found[:, :, 1].view(np.float32).T, blocks
 

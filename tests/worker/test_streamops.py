@@ -35,14 +35,14 @@ def library(monkeypatch):
 
 
 def test_a_failing_call_is_an_error(library):
-    ops = streamops.load_stream_ops(3)
+    wait = streamops.load_wait()
     assert streamops.supported(0)
     library.status = 1
     with pytest.raises(
         PipelineError,
         match=r"CUDA: cuStreamWaitValue32_v2 failed with error 1 .*inline",
     ):
-        ops.wait(0, 0)
+        wait(3, 0, 0)
     with pytest.raises(PipelineError, match="cuMemHostRegister_v2 failed"):
         streamops.register_host(0xA000, 4096)
     assert not streamops.supported(0)
@@ -55,10 +55,10 @@ def test_no_driver_at_all_is_an_error_with_a_way_out(monkeypatch):
     streamops._driver.cache_clear()
     monkeypatch.setattr(ctypes, "CDLL", missing)
     with pytest.raises(PipelineError, match=r"libcuda\.so\.1.*inline"):
-        streamops.load_stream_ops(3)
+        streamops.load_wait()
 
 
 def test_a_driver_that_is_too_old_is_named(library):
     library.lacks = "cuStreamWaitValue32_v2"
     with pytest.raises(PipelineError, match=r"no cuStreamWaitValue32_v2 .*11\.7"):
-        streamops.load_stream_ops(3)
+        streamops.load_wait()

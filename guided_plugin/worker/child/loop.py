@@ -35,10 +35,10 @@ from guided_plugin.worker.child.rings import WorkerRings
 from guided_plugin.worker.child.steps import DraftSteps, PlainSteps, StepPace
 from guided_plugin.worker.layout import Region
 from guided_plugin.worker.messages import (
-    Add,
     Compile,
     Ends,
     Hello,
+    LiveRequest,
     Ready,
     Remove,
     Sync,
@@ -150,7 +150,7 @@ class GrammarWorker:
         return started or resumed or rings.applied > before
 
     def _apply(self, message: object) -> None:
-        if isinstance(message, Add):
+        if isinstance(message, LiveRequest):
             self._requests.add(message)
         elif isinstance(message, Remove):
             self._requests.remove(message.slot)

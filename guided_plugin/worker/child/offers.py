@@ -90,7 +90,7 @@ class Offers:
     def settle(self, plan: Plan) -> None:
         """Its masks are filled now: what was proposed stands, if a worker before this
         took the tokens in."""
-        if not self._rings.region.offered(plan.step):
+        if not self._rings.region.reached(Counter.OFFERED, plan.step):
             self._publish(plan)
 
     def learn(self) -> bool:

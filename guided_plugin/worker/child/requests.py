@@ -18,7 +18,7 @@ from guided_plugin.ipc import processors
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.worker.child.rings import WorkerRings
 from guided_plugin.worker.layout import FENCED, fence
-from guided_plugin.worker.messages import Add, Compile, Failed, Unprotected, Verdict
+from guided_plugin.worker.messages import Compile, LiveRequest, Outcome, Verdict
 from guided_plugin.worker.words import Counter
 
 _QUICK_THREADS = max(2, min(4, processors.count() // 4))
@@ -30,7 +30,7 @@ wait for helper processes or take long to load, have threads of their own."""
 class _Starting:
     """A request whose grammar is being compiled."""
 
-    add: Add
+    request: LiveRequest
     grammar: Future[Grammar]
     wanted_since: float | None = None
     """When a plan first named it."""
@@ -68,7 +68,7 @@ class WorkerRequests:
     def __len__(self) -> int:
         return len(self._serials)
 
-    def add(self, message: Add) -> None:
+    def add(self, message: LiveRequest) -> None:
         """A request took a slot."""
         self._serials[message.slot] = message.serial
         if message.error is None:
@@ -90,16 +90,21 @@ class WorkerRequests:
         ]
         for slot in done:
             starting = self.starting.pop(slot)
-            add = starting.add
+            request = starting.request
             with self._rings.blame_scope(slot):
                 try:
                     grammar = starting.grammar.result()
                     backend = self._compiler.backend(grammar.backend)
                     self.table.add(
-                        slot, add.request_id, add.spec, grammar, backend, add.tokens
+                        slot,
+                        request.request_id,
+                        request.spec,
+                        grammar,
+                        backend,
+                        request.counted(),
                     )
                 except Exception as error:
-                    self._fail(add, as_guided_error(error))
+                    self._fail(request, as_guided_error(error))
             self._rings.beat()
         return bool(done)
 
@@ -116,12 +121,12 @@ class WorkerRequests:
             if now - starting.wanted_since < self._patience:
                 waiting = True
                 continue
-            del self.starting[starting.add.slot]
+            del self.starting[starting.request.slot]
             error = RequestError(
                 f"its grammar was not ready {self._patience:g} s after it was needed",
                 hint="add the request when its spec has compiled, or raise worker_grammar_ms",
             )
-            self._fail(starting.add, error)
+            self._fail(starting.request, error)
         return not waiting
 
     def compile(self, message: Compile) -> None:
@@ -145,16 +150,16 @@ class WorkerRequests:
         """Tell the engine which requests failed, and which may be cut."""
         self.publish_failures()
         for slot, why in self.table.unprotected.items():
-            self._channel.send(Unprotected(self._serials[slot], why))
+            self._channel.send(Outcome(self._serials[slot], why))
         self.table.unprotected = {}
         failures = self.table.failures
         self.table.failures = []
         for slot, error in failures:
             self._channel.send(
-                Failed(self._serials[slot], error, len(self.table.tokens(slot)))
+                Outcome(self._serials[slot], error, len(self.table.tokens(slot)))
             )
 
-    def _grammar(self, message: Add | Compile) -> Future[Grammar]:
+    def _grammar(self, message: LiveRequest | Compile) -> Future[Grammar]:
         """The grammar of a message's spec."""
         spec = message.spec
         if message.prepared is not None:
@@ -198,10 +203,11 @@ class WorkerRequests:
         entry["serial"] = serial
         region.store(Counter.CLOSED, region.load(Counter.CLOSED) + 1)
 
-    def _fail(self, add: Add, error: GuidedError) -> None:
+    def _fail(self, request: LiveRequest, error: GuidedError) -> None:
         """Fail a request that has no grammar. What it had produced counts."""
-        self.table.add_failed(add.slot, add.request_id, add.spec, error)
-        self.table.requests[add.slot].state.tokens.extend(add.tokens)
+        slot = request.slot
+        self.table.add_failed(slot, request.request_id, request.spec, error)
+        self.table.requests[slot].state.tokens.extend(request.counted())
 
 
 def as_guided_error(error: BaseException) -> GuidedError:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from guided_plugin.metrics import Times
 from guided_plugin.worker.buffers import HostMasks
-from guided_plugin.worker.device.streamops import load_stream_ops
+from guided_plugin.worker.device.streamops import load_copy_up, load_wait
 from guided_plugin.worker.layout import PLAN_DEPTH, Region
 from guided_plugin.worker.words import Counter
 
@@ -51,7 +51,8 @@ class MaskCopies(HostMasks):
         device = mapped.device
         self.waits = Times()
         self.side_stream = torch.cuda.Stream(device)
-        ops = load_stream_ops(self.side_stream.cuda_stream)
+        stream = self.side_stream.cuda_stream
+        copy_up = load_copy_up(stream)
         self._current = mapped.current
         shape = region.shape
         masks = shape.max_slots * shape.positions
@@ -72,13 +73,12 @@ class MaskCopies(HostMasks):
         # Bound to their addresses once: every attribute that a step looks up counts.
         self._wait_filled: Callable[[int], None] | None = None
         if mapped.waits:
-            self._wait_filled = partial(
-                ops.wait, mapped.base + region.counter_offset(Counter.FILLED)
-            )
+            filled = mapped.base + region.counter_offset(Counter.FILLED)
+            self._wait_filled = partial(load_wait(), stream, filled)
         self._row_bytes = 4 * shape.words
         self._copies = [
             partial(
-                ops.copy_up,
+                copy_up,
                 self._mask_dev.data_ptr() + entry * masks * self._row_bytes,
                 region.address + shape.places.masks + entry * masks * self._row_bytes,
             )

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any
 
 from guided_plugin.errors import PipelineError
 
@@ -26,17 +26,6 @@ _CAN_USE_64_BIT_MEM_OPS = 122
 _CAN_USE_MEM_OPS_V1 = 92
 
 _U32 = 0xFFFFFFFF
-
-
-class StreamOps(NamedTuple):
-    """The driver calls of a step, on one stream. `device` addresses are the
-    device's."""
-
-    wait: Callable[[int, int], None]
-    """wait(device address, value): what follows in the stream runs once the word has
-    come that far."""
-    copy_up: Callable[[int, int, int], None]
-    """copy_up(device address, host address, bytes)."""
 
 
 @cache
@@ -95,8 +84,9 @@ def load_wait() -> Callable[[int, int, int], None]:
     return wait_on
 
 
-def load_stream_ops(stream: int) -> StreamOps:
-    """The calls of a step on the stream with this handle, ready to use."""
+def load_copy_up(stream: int) -> Callable[[int, int, int], None]:
+    """A function (device address, host address, bytes) that copies on the stream with
+    this handle."""
     raw_up = _function("cuMemcpyHtoDAsync_v2", _ADDRESS, _POINTER, _SIZE, _STREAM)
 
     def copy_up(device: int, host: int, size: int) -> None:
@@ -104,7 +94,7 @@ def load_stream_ops(stream: int) -> StreamOps:
         if status:
             raise _failed("cuMemcpyHtoDAsync_v2", status)
 
-    return StreamOps(partial(load_wait(), stream), copy_up)
+    return copy_up
 
 
 def register_host(address: int, size: int, *, read_only: bool = False) -> int:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError
-from guided_plugin.grammar.base import Prepared
 from guided_plugin.spec import OutputSpec, identity_of, language_of
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 from guided_plugin.step import Admission
@@ -77,10 +76,6 @@ class Admissions:
             self._compiler.keep(ticket.spec, message.prepared)
         ticket.verdict.set_result(answer)
 
-    def news(self, spec: OutputSpec) -> Prepared | None:
-        """What the worker loads a spec from, where it is not known to have it."""
-        return None if identity_of(spec) in self._known else self._compiler.kept(spec)
-
     def begin(self) -> None:
         """Another worker begins: it has compiled nothing."""
         self._known = Latest(_KNOWN_BYTES)
@@ -105,4 +100,4 @@ class Admissions:
             ticket.verdict.set_exception(error)
 
     def _question(self, key: bytes, ticket: _Ticket) -> Compile:
-        return Compile(key, ticket.spec, self.news(ticket.spec))
+        return Compile(key, ticket.spec, self._compiler.kept(ticket.spec))

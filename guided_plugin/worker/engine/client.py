@@ -28,9 +28,9 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, StepPlan
 from guided_plugin.worker.engine.admissions import Admissions
 from guided_plugin.worker.engine.requests import LiveRequests
-from guided_plugin.worker.engine.steps import LiveRequest, StepRing, forked
+from guided_plugin.worker.engine.steps import StepRing, forked
 from guided_plugin.worker.layout import Region, Shape
-from guided_plugin.worker.messages import Add, Remove, Sync
+from guided_plugin.worker.messages import LiveRequest, Remove, Sync
 from guided_plugin.worker.words import Counter
 
 
@@ -92,6 +92,8 @@ class WorkerClient:
             refusal = self.refusal()
             if refusal is None or self._suspended:  # the worker that comes is asked
                 self.send(question)
+                # the supervisor goes on when there is room
+                idle = idle or (self.channel is not None and self.channel.pending)
             else:
                 self.admissions.refuse(refusal)
         self._watch(idle)
@@ -112,7 +114,7 @@ class WorkerClient:
             request.state.extend(array("q", tokens))
             idle = not self.busy
             self.requests[slot] = request
-            self.send(self.add_message(request), later=not idle)
+            self.send(request, later=not idle)
         self._watch(idle)
 
     def add_failed(
@@ -127,7 +129,7 @@ class WorkerClient:
             request = LiveRequest(next(self.numbers), slot, request_id, spec, stops)
             self.requests[slot] = request
             self.requests.fail(request, error)
-            self.send(self.add_message(request))
+            self.send(request)
         self.wake()
 
     def remove(self, slot: int) -> None:
@@ -249,26 +251,12 @@ class WorkerClient:
             if channel.pending:  # the supervisor goes on when there is room
                 self.wake()
 
-    def add_message(self, request: LiveRequest) -> Add:
-        """What starts a request in a worker, from where it is now."""
-        return Add(
-            *(
-                request.serial,
-                request.slot,
-                request.request_id,
-                request.spec,
-                request.counted(),
-            ),
-            error=request.error,
-            prepared=self.admissions.news(request.spec),
-        )
-
     # Inside
 
     def _watch(self, idle: bool) -> None:
         """Have the supervisor look after what waits now. To wake its thread costs more
         than a request: while anything else waits, it is awake."""
-        if idle or self.channel is None or self.channel.pending:
+        if idle or self.channel is None:
             self.wake()
 
     def _settle(self) -> None:

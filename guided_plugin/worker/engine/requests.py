@@ -13,8 +13,9 @@ from collections import deque
 
 from guided_plugin.errors import GuidedError
 from guided_plugin.step import Closure
-from guided_plugin.worker.engine.steps import LiveRequest, StepRing
+from guided_plugin.worker.engine.steps import StepRing
 from guided_plugin.worker.layout import FENCED, Region, fence
+from guided_plugin.worker.messages import LiveRequest
 from guided_plugin.worker.words import Counter
 
 

@@ -10,11 +10,10 @@ from guided_plugin.ipc.channel import Channel
 from guided_plugin.step import UNGUIDED
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.messages import (
-    Failed,
     Hello,
+    Outcome,
     Ready,
     Synced,
-    Unprotected,
     Verdict,
 )
 from guided_plugin.worker.words import Counter
@@ -72,7 +71,8 @@ class Session:
             # The worker before may have closed it, and ended before it could send that.
             if closure is not None and closure.reason:
                 client.requests.fail(request, RequestError(closure.reason))
-            news.append(client.add_message(request))
+            request.prepared = client.compiler.kept(request.spec)
+            news.append(request)
         news += client.admissions.questions()
         news += [sync for _, sync in client.syncs.values()]
         return news
@@ -88,19 +88,20 @@ class Session:
         with client.steps.lock:
             if isinstance(message, Verdict):
                 client.admissions.judge(message)
-            elif isinstance(message, Failed | Unprotected):
+            elif isinstance(message, Outcome):
                 running = client.requests.values()
                 request = next(
                     (one for one in running if one.serial == message.serial), None
                 )
                 if request is None:
                     return
-                if isinstance(message, Unprotected):
-                    request.unprotected = message.reason
+                error = message.error
+                if isinstance(error, str):
+                    request.unprotected = error
                 elif request.error is None:
-                    client.requests.fail(request, message.error, message.count)
-                    if isinstance(message.error, BudgetError):
-                        client.compiler.quarantine(request.spec, message.error)
+                    client.requests.fail(request, error, message.count)
+                    if isinstance(error, BudgetError):
+                        client.compiler.quarantine(request.spec, error)
             elif isinstance(message, Synced):
                 waiting = client.syncs.pop(message.ticket, None)
                 if waiting is not None:

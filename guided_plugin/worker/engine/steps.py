@@ -15,13 +15,11 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from guided_plugin.errors import GuidedError, PipelineError
-from guided_plugin.grammar.request_state import RequestState
-from guided_plugin.spec import OutputSpec
+from guided_plugin.errors import PipelineError
 from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.layout import (
     FENCED,
@@ -31,6 +29,7 @@ from guided_plugin.worker.layout import (
     fence,
     unwrap,
 )
+from guided_plugin.worker.messages import LiveRequest
 from guided_plugin.worker.words import Counter, PlanField
 
 # Looked up here once: members of an enumeration cost as much as the store they are for.
@@ -44,42 +43,6 @@ _OFFERS = int(PlanField.OFFERS)
 _MICROSECONDS = int(PlanField.MICROSECONDS)
 _U32 = 0xFFFFFFFF
 _HALF = 0x80000000
-
-
-@dataclass(slots=True, eq=False)
-class LiveRequest:
-    """A request from its slot's taking to its giving back: what starts it again in
-    another worker. Its spec's triggers are given as tokens.
-
-    Its state has the tokens that were sampled for it, as the token ring showed them. A
-    worker therefore never has to send its journals, and losing a worker loses none.
-    """
-
-    serial: int
-    slot: int
-    request_id: str
-    spec: OutputSpec
-    stop_token_ids: tuple[int, ...]
-    error: GuidedError | None = None
-    deaths: int = 0
-    """Workers that died while they worked on it alone."""
-    closed: bool = False
-    """Whether the host is told of a closed step, or will be."""
-    led_in: int = 0
-    """The step in which its output was last led; 0: none was."""
-    last: int = 0
-    """The newest step when it left."""
-    led: int = 0
-    unprotected: str = ""
-    """As in `RequestSoFar`."""
-    state: RequestState = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.state = RequestState(self.spec.start_after or (), self.stop_token_ids)
-
-    def counted(self) -> tuple[int, ...]:
-        """The tokens its grammar accepted: up to a stop token, up to its failure."""
-        return tuple(self.state.tokens)
 
 
 @dataclass(slots=True, eq=False)
@@ -249,7 +212,7 @@ class StepRing:
         requests = self._entries[step % PLAN_DEPTH][2].requests
         for row, request in enumerate(requests):
             region.close_row(step, row, len(requests), request.stop_token_ids)
-        if region.shape.drafts and not region.offered(step):
+        if region.shape.drafts and not region.reached(Counter.OFFERED, step):
             region.drafts(step, len(requests))[:] = NO_TOKEN, 0
             region.store(Counter.OFFERED, step)
         region.store(Counter.FILLED, step)

@@ -134,7 +134,7 @@ class FollowerRuntime(GrammarRuntime):
 
     def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
         found = super().masks(step, count)
-        if self._uncompared and self.region.filled(step):
+        if self._uncompared and self.region.reached(Counter.FILLED, step):
             self._compare(step)
         return found
 
@@ -189,7 +189,7 @@ class FollowerRuntime(GrammarRuntime):
                 )
             return True
 
-        wait_until(lambda: self.region.filled(step), goes_on)
+        wait_until(lambda: self.region.reached(Counter.FILLED, step), goes_on)
 
     def _watch_leader(self) -> None:
         """For a device that waits for masks. A host that waits can look at the other
@@ -198,7 +198,7 @@ class FollowerRuntime(GrammarRuntime):
         without this rank, and the next plan of this rank raises an error."""
         while not self._closing.wait(_WATCH_SECONDS):
             step = self.newest
-            waits = not self.region.filled(step)
+            waits = not self.region.reached(Counter.FILLED, step)
             if not self._gone:
                 self._gone = why_gone(self.region, self._leader, step)
                 if self._gone and waits:
@@ -266,7 +266,7 @@ def why_gone(region: Region, leader: Peer, step: int) -> str:
         return "has ended"
     # ENDED is raised after FILLED of the last step: in this order no filled step is
     # missed.
-    if region.load(Counter.ENDED) and not region.filled(step):
+    if region.load(Counter.ENDED) and not region.reached(Counter.FILLED, step):
         return "has closed its pipeline"
     return ""
 

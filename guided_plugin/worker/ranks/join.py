@@ -54,13 +54,13 @@ def join(
                 what = "its package, vocabulary or options are not those of rank 0"
                 raise PipelineError(what)
             if leader == group.rank:
-                runtime = leading = lead([Peer(pids[rank], rank) for rank in here[1:]])
-                region = leading.region
+                runtime = lead([Peer(pids[rank], rank) for rank in here[1:]])
+                region = runtime.region
                 offer = RegionOffer(
                     region.fd,
                     region.shape,
-                    leading.newest,
-                    leading.mode,
+                    runtime.newest,
+                    runtime.mode,
                 )
         offers: list[RegionOffer | None] = group.gather(offer)
         with _noted(reasons):

@@ -24,10 +24,7 @@ from guided_plugin.errors import GuidedError, PipelineError, RequestError
 from guided_plugin.step import RequestInfo
 from guided_plugin.worker.layout import TOKEN_DEPTH, Region
 from guided_plugin.worker.ranks.group import RankGroup, different_steps
-from guided_plugin.worker.runtime import OtherMachines
-
-_PAUSE = 1e-3
-"""Between two looks at whether tokens are there: a step takes longer."""
+from guided_plugin.worker.words import Counter
 
 _CLOSE_SECONDS = 2.0
 """For which a pipeline that closes waits for its last messages."""
@@ -41,7 +38,7 @@ _Step: TypeAlias = tuple[int, list[RequestInfo]]
 """A number, and those in it."""
 
 
-class Machines(OtherMachines):
+class Machines:
     """The other machines: at rank 0 all, else that of rank 0. Each has a thread."""
 
     def __init__(self, group: RankGroup, tag: int, region: Region) -> None:
@@ -65,6 +62,9 @@ class Machines(OtherMachines):
     def stepped(
         self, number: int, requests: list[RequestInfo]
     ) -> Iterator[tuple[RequestInfo, GuidedError]]:
+        """A step has been sampled, for `requests` in the order of the plan. At rank 0:
+        those for which another machine was found to have sampled other tokens. Raises
+        PipelineError if one can't be reached, or makes other steps."""
         for _, steps in self._links:
             steps.put((number, requests))
         if self._lost is not None:
@@ -73,6 +73,7 @@ class Machines(OtherMachines):
             yield self._found.get()
 
     def close(self) -> None:
+        """No more steps come."""
         for thread, steps in self._links:
             steps.put(None)
             thread.join(_CLOSE_SECONDS)
@@ -105,12 +106,13 @@ class Machines(OtherMachines):
             self._found.put((requests[place - 1], RequestError(what, hint=hint)))
 
     def _message(self, number: int, requests: list[RequestInfo]) -> Message:
-        while not self._region.sampled(number):
-            time.sleep(_PAUSE)
+        while not self._region.reached(Counter.SAMPLED, number):
+            time.sleep(1e-3)  # a step takes longer
         shape = self._region.shape
         count = len(requests)
         message = np.full((1 + shape.positions, 1 + shape.max_slots), -1)
         message[0, : 1 + count] = number, *(request.slot for request in requests)
-        tokens = self._region.tokens[number % TOKEN_DEPTH, : count * shape.positions]
-        message[1:, 1 : 1 + count] = tokens.reshape(-1, count)
+        message[1:, 1 : 1 + count] = self._region.tokens[
+            number % TOKEN_DEPTH, : count * shape.positions
+        ].reshape(-1, count)
         return message
