@@ -204,7 +204,7 @@ def generate(original: Any) -> Any:
 def _said(given: Mapping[str, Any]) -> Said:
     """What a caller of the engine says about the reasoning of a request."""
     # Completions are one text: their reasoning would never be told from the rest.
-    whole = str(given["request_id"]).startswith(_COMPLETION)
+    whole = str(given.get("request_id")).startswith(_COMPLETION)
     return Said(
         whole or given.get("reasoning_ended"),
         given.get("reasoning_parser_kwargs") or {},

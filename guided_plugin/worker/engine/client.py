@@ -87,7 +87,7 @@ class WorkerClient:
             earlier = self.admissions.lookup(spec)
             if earlier is not None:
                 return earlier
-            idle = not self.busy
+            idle = not self._asked
             verdict, question = self.admissions.open(spec)
             refusal = self.refusal()
             if refusal is None or self._suspended:  # the worker that comes is asked
@@ -112,7 +112,7 @@ class WorkerClient:
                 raise refusal.for_request(request_id)
             request = LiveRequest(next(self.numbers), slot, request_id, spec, stops)
             request.state.extend(array("q", tokens))
-            idle = not self.busy
+            idle = not self._asked
             self.requests[slot] = request
             self.send(request, later=not idle)
         self._watch(idle)
@@ -157,8 +157,12 @@ class WorkerClient:
     def busy(self) -> bool:
         """Whether anything waits for the worker: a request, or a device that needs
         masks."""
-        waiting = self.steps.filled < self.steps.planned
-        return waiting or bool(self.requests or self.admissions or self.syncs)
+        return self._asked or self.steps.filled < self.steps.planned
+
+    @property
+    def _asked(self) -> bool:
+        # without steps: no lock keeps a worker from filling what waits
+        return bool(self.requests or self.admissions or self.syncs)
 
     # Refusals
 
