@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 GRAMMARS = {".ebnf": "ebnf", ".gbnf": "ebnf", ".lark": "lark"}
 STANDARD_INPUT = Path("-")
 
+_ASKING = ("response_format", "structured_outputs")
+"""Fields of a request's body that say what its output must be."""
+
 
 class InputError(GuidedError):
     """What the command was given can't be used."""
@@ -76,9 +79,9 @@ Loaded = tuple[Place, "OutputSpec | GuidedError"]
 
 
 def load_specs(path: Path) -> list[Loaded]:
-    """The specs of a file: one of a JSON Schema, of any form `OutputSpec.parse` takes
-    and of a grammar (.ebnf, .gbnf, .lark); one of each tool of a list. Of what is
-    malformed there is each error, with its place."""
+    """The specs of a file: one of a JSON Schema, of any form `OutputSpec.parse` takes,
+    of a request's body and of a grammar (.ebnf, .gbnf, .lark); one of each tool of a
+    list. Of what is malformed there is each error, with its place."""
     from guided_plugin.diagnose.refusals import refusals
     from guided_plugin.diagnose.tools import Tool, tools_of
     from guided_plugin.spec import OutputSpec
@@ -92,9 +95,12 @@ def load_specs(path: Path) -> list[Loaded]:
             return [(place, OutputSpec.grammar(read_text(path), syntax))]
         document = from_text(read_text(path), "")
         tools = tools_of(document)
-        if tools is None and _is_form(document):
+        field = _asking(document)
+        if field:
+            document = document[field]
+        if tools is None and (field or _is_form(document)):
             keys = (form.place if (form := read(document)) else "").split(".")
-            place = Place(path, "".join(f"/{key}" for key in keys if key))
+            place = Place(path, "".join(f"/{key}" for key in (field, *keys) if key))
             spec = OutputSpec.parse(document)
             if spec is None:
                 raise SpecError("asks for plain text: there is nothing to enforce")
@@ -110,6 +116,12 @@ def load_specs(path: Path) -> list[Loaded]:
         if made is not None and not errors:
             found.append((place, made))
     return found
+
+
+def _asking(document: Any) -> str:
+    """The field of a request's body that asks for its output; empty if it has none."""
+    found = document if isinstance(document, dict) else {}
+    return next((key for key in _ASKING if isinstance(found.get(key), dict)), "")
 
 
 def _is_form(document: Any) -> bool:

@@ -243,7 +243,7 @@ def _check_keys(form: Mapping[str, Any], known: Iterable[str], where: str) -> No
             raise SpecError(
                 f"unknown key {shown(name)}",
                 where=where,
-                hint=did_you_mean(name, known),
+                hint=did_you_mean(name, [one for one in known if one[0] != "_"]),
             )
 
 

@@ -205,6 +205,14 @@ def test_check_of_many_files_matches_no_instance(run, write):
     )
 
 
+def test_check_takes_what_a_request_asks_for(run, write):
+    wrapped = {"name": "x", "schema": {"type": "string", "maxLenght": 1}}
+    format = {"type": "json_schema", "json_schema": wrapped}
+    path = write("body.json", {"messages": [], "response_format": format})
+    (found,) = run("check", path, "--json").json["findings"]
+    assert found["pointer"] == "/response_format/json_schema/schema/maxLenght"
+
+
 def test_check_names_each_bad_tool_of_a_list(run, write):
     def tool(name, properties, **more):
         schema = {"type": "object", "properties": properties, **more}

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from guided_plugin.grammar.base import MaskArray, token_bit
+from guided_plugin.grammar.base import MaskArray, allows, token_bit
 from guided_plugin.grammar.llguidance.endings import TOLD_BEHIND, Endings, Moves
 from guided_plugin.grammar.llguidance.lark.expected import Place
 from guided_plugin.grammar.llguidance.matcher import LLGuidanceMatcher
@@ -107,7 +107,7 @@ class Closing:
         before = self.ending
         if before is not None:
             plain = endings.plain[SIZES[0]]
-            stays = self.stays and all(_allows(plain, token) for token in new)
+            stays = self.stays and all(allows(plain, token) for token in new)
             if stays and moves.proves(matcher, before):
                 return before
             rest = before.behind(text)
@@ -163,10 +163,10 @@ class Closing:
         for token in [token for token in others if token not in kept][:_TRIED]:
             if self._ends_behind(matcher, token, ending, most, moves):
                 kept.add(token)
-        kept = {token for token in kept if _allows(row, token)}
+        kept = {token for token in kept if allows(row, token)}
         first = ending.tokens[:1]
         # where it begins with such a token, one less of them is needed
-        self.stays = bool(spared) and not any(_allows(plain[spared], t) for t in first)
+        self.stays = bool(spared) and not any(allows(plain[spared], t) for t in first)
         row &= plain[spared]
         for token in kept or first:
             row[token // 32] |= token_bit(token)
@@ -190,7 +190,3 @@ class Closing:
             for size in SIZES[distinct:]
             if size == 1 or moves.proves(matcher, ending, probes[:1] * size)
         )
-
-
-def _allows(row: MaskArray, token: int) -> bool:
-    return bool(row[token >> 5] >> (token & 31) & 1)
