@@ -65,6 +65,8 @@ class WorkerClient:
         wait for neither."""
         self.channel: Channel | None = None
         """To the worker, while there is one."""
+        self.undelivered = False
+        """Whether messages wait for the next plan."""
         self._changes = 0
         self._settled = (-1, -1, -1)
         """The steps and changes that the worker is known to have dealt with."""
@@ -246,11 +248,13 @@ class WorkerClient:
         if self.channel is not None:
             self.steps.messages += 1
             self.channel.send(message, later=later)
+            self.undelivered |= later
 
     def deliver(self) -> None:
         """Send what waits for the next plan."""
         channel = self.channel
-        if channel is not None and channel.pending:
+        self.undelivered = False
+        if channel is not None:
             channel.flush()
             if channel.pending:  # the supervisor goes on when there is room
                 self.wake()

@@ -79,7 +79,8 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
             self.publish(plan)
             self._plan = plan
             self.masks_planned = len(plan.rows) * self.region.shape.positions
-        self.deliver()
+        if self.undelivered:
+            self.deliver()
         self._masks.claim(self.newest + 1)
         self.newest = self.steps.announce(offers=offers)
 
@@ -102,7 +103,7 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         return sink
 
     def take_failures(self) -> list[tuple[int, GuidedError]]:
-        return self.requests.take_failures()
+        return self.requests.take_failures() if self.requests.failures else []
 
     def take_closed(self) -> list[Closure]:
         return self.requests.take_closed()
