@@ -384,7 +384,7 @@ def _checked(vocabulary: object, config: GuidedConfig | None) -> GuidedConfig:
         raise ConfigError(
             f"must be a GuidedConfig, not {type(config).__name__}",
             where="config",
-            hint="GuidedConfig.from_mapping reads a mapping",
+            hint="GuidedConfig(**options) takes those of a mapping",
         )
     return config
 

@@ -42,7 +42,7 @@ NOT_A_SPEC = (
     r"spec: must be an OutputSpec, not \{'regex': 'a'\} \(OutputSpec.parse reads"
 )
 NOT_A_CONFIG = (
-    r"config: must be a GuidedConfig, not dict \(GuidedConfig.from_mapping reads"
+    r"config: must be a GuidedConfig, not dict \(GuidedConfig\(\*\*options\) takes"
 )
 
 
