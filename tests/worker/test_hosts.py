@@ -127,7 +127,7 @@ def test_a_forked_child_leaves_its_parents_pipeline_alone(run):
         slot = pipe.add_request("one", ABC)
         decode(pipe, slot, 2)
         pipe.runtime.send = lambda *arguments, **options: None
-        pipe.prepare(LATE)  # nobody answers
+        pipe.prepare(LATE)  # no worker answers
         del pipe.runtime.send
         child = os.fork()
         if child == 0:

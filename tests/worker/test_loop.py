@@ -111,7 +111,7 @@ def test_the_next_worker_goes_on_in_the_middle_of_everything(make_engine, isolat
     engine.land(first, "aya")
     third = engine.plan(2, 0)
     engine.begin(isolate=isolate)
-    assert engine.shown(second) == "z|.|b"  # nobody's row any more
+    assert engine.shown(second) == "z|.|b"  # no request has that row any more
     assert closed_by(engine)["gone"][0] == second
     engine.land(second, "z.b")
     assert engine.shown(third) == "x|c"
