@@ -26,7 +26,7 @@ help:
 	@echo "make vllm-test the tests against a real vLLM on the CPU, in a venv of its own"
 	@echo "make replicas-test  two engines behind vLLM's data-parallel front, one of them killed; ranks on two machines"
 	@echo "make clients-test  openai, instructor, langchain-openai and pydantic-ai against servers of that vLLM, one with SmolLM2"
-	@echo "make answers   two small real models on BFCL's calls and on lists: fails if a finished answer is not valid (ARGS=...)"
+	@echo "make answers   two small real models on BFCL's calls, lists and SAMPLE: fails if an answer breaks a promise (ARGS=...)"
 	@echo "make vllm-next-test  the contract, gate and runners with the Python files of VLLM_RELEASES"
 	@echo "make older-test  masks with the llguidance that vLLM pins"
 	@echo "make release-check  build sdist and wheel twice, try the wheel in clean environments; writes dist/"
@@ -161,16 +161,18 @@ clients-test: $(CLIENTS_STAMP) $(VLLM_STAMP)
 		--confcutdir=tests/hosts/clients tests/hosts/clients
 
 # On the CPU; fetches what is not cached. Both models are asked, also where the first one fails. With `+close`, answers that
-# would be cut are finished too. bfloat16 is what the models were trained in, and half of what a token reads. With more
-# threads than one, these wait for each other next to another target.
+# would be cut are finished too; those to real schemas at three token limits. bfloat16 is what the models were trained in, and
+# half of what a token reads. With more threads than one, these wait for each other next to another target.
 ANSWERS_MODELS := smollm2-135m gemma3-270m
 ANSWERS := OMP_NUM_THREADS=1 $(VLLM)/bin/python -m benchmarks.answers
+ANSWERS_ENGINE := --engine '{"dtype": "bfloat16"}'
 answers: $(VLLM_STAMP)
 	$(ANSWERS) fetch $(ANSWERS_MODELS) bfcl
 	ok=true; for model in $(ANSWERS_MODELS); do \
 		$(ANSWERS) --model $$model --tasks bfcl,lists --count 20 --tokens 128 --ways flexible,flexible+close,compact \
-			--engine '{"dtype": "bfloat16"}' $(ARGS) || ok=false; \
-	done; $$ok
+			$(ANSWERS_ENGINE) $(ARGS) || ok=false; \
+	done; \
+	$(ANSWERS) --tasks $(SAMPLE) --count 150 --tokens 100,300,700 --ways flexible+close $(ANSWERS_ENGINE) $(ARGS) && $$ok
 
 newcomer: $(CLIENTS_STAMP) $(VLLM_STAMP)
 	$(VLLM)/bin/python scripts/newcomer.py --clients $(CLIENTS_VENV)/bin/python $(ARGS)

@@ -29,18 +29,19 @@ def open_sample(source: Path) -> Iterator[dict[str, Path]]:
     Names are relative to the innermost folder that holds them all, the same for a
     folder and its archive.
     """
+    found: dict[str, Path] = {}
     with contextlib.ExitStack() as stack:
         if source.is_dir():
             found = {
                 path.relative_to(source).as_posix(): path
                 for path in source.rglob("*.json")
             }
-        else:
+        elif source.is_file():
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="sample-"))
             found = _unpack(source, Path(scratch))
         if not found:
             raise GuidedError(
-                "contains no .json file",
+                "is missing, or contains no .json file",
                 where=str(source),
                 hint="docs/performance.md describes samples",
             )

@@ -14,7 +14,10 @@ job of new schemas takes.
     valid      valid under the task's schema, by `jsonschema`: objects are open there. A finished answer of
                this package that is not, or has text around it, makes the exit code 1
     cut        ended by the token limit
-    refused    not admitted, or failed: ended with an error
+    refused    not admitted, as for lack of room: shorter than the shortest answer
+    failed     ended with an error
+    unprotected    told so, of `+close`: no end was known. The exit code is 1 where this is more than one in a
+               hundred, an answer failed, or one was cut and that was not told
     items      items of lists that were found, of those expected; `lists empty`: empty lists in all answers
     s          of the `generate` call; on a CPU only the first way of an engine pays for the prompts
     p          McNemar's exact test of two ways, by the tasks that only one of them answers right
@@ -279,13 +282,7 @@ def _judged(
     if texts is not None:
         with texts.open("a") as out:
             out.writelines(lines)
-    return figure(
-        case["way"],
-        tasks,
-        case["outputs"],
-        verdicts,
-        case["seconds"],
-    )
+    return figure(case, tasks, verdicts)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.answers.ways import CPU, UNGUIDED, Way
 from benchmarks.harness import Json, own_schema, serve, start, watched
+from guided_plugin.hosts.vllm.common import METRICS
 
 
 def measure(question: Json, tell: Callable[[Json], None]) -> None:
@@ -91,12 +92,13 @@ class _Bench:
 
     def answers(self, way: Way, tasks: list[Json], **more: Any) -> Json:
         """Return the outputs of all tasks, answered in one call, the seconds that it
-        took, and those between two outputs of the engine. `more`: of
-        `SamplingParams`."""
+        took, those between two outputs of the engine, and how many were told
+        unprotected. `more`: of `SamplingParams`."""
         from vllm import SamplingParams, TokensPrompt
 
         self._added = 0
         self._refused.clear()
+        before = self._unprotected()
         prompts = [TokensPrompt(prompt_token_ids=task["tokens"]) for task in tasks]
         params = [
             SamplingParams(
@@ -121,7 +123,23 @@ class _Bench:
             else _told(next(outputs))
             for number in range(len(tasks))
         ]
-        return {"seconds": seconds, "steps": steps, "outputs": told}
+        unprotected = self._unprotected() - before
+        return {
+            "seconds": seconds,
+            "steps": steps,
+            "outputs": told,
+            "unprotected": unprotected,
+        }
+
+    def _unprotected(self) -> int:
+        """Outputs so far that were told unprotected."""
+        if os.environ["GUIDED_PLUGIN"] == "0":
+            return 0
+        return sum(
+            figures["worker"]["unprotected_outputs"]
+            for of_worker in self.llm.collective_rpc(METRICS)
+            for figures in of_worker
+        )
 
 
 def _constraint(way: Way, task: Json) -> Json:

@@ -26,6 +26,7 @@ COLUMNS = (
     *(
         ("refused", "{refused}"),
         ("failed", "{failed}"),
+        ("unprotected", "{unprotected}"),
         ("tokens", "{tokens}"),
         ("s", "{seconds:.1f}"),
     ),
@@ -42,13 +43,12 @@ PAIR_COLUMNS = (
 
 
 def figure(
-    way: str,
+    case: Json,
     tasks: Sequence[Task],
-    outputs: Sequence[Json],
     verdicts: Sequence[Verdict],
-    seconds: float,
 ) -> Json:
     """Count the answers of one way to the tasks of one kind."""
+    outputs = case["outputs"]
     finishes = [output["finish"] for output in outputs]
     finished = [
         verdict
@@ -58,7 +58,7 @@ def figure(
     right = sum(verdict.right for verdict in verdicts)
     return {
         "kind": tasks[0].kind,
-        "way": way,
+        "way": case["way"],
         "tasks": len(tasks),
         "right": right,
         "right_percent": round(100 * right / len(tasks), 2),
@@ -70,8 +70,9 @@ def figure(
         "cut": finishes.count("length"),
         "refused": finishes.count("refused"),
         "failed": finishes.count("error"),
+        "unprotected": case["unprotected"],
         "tokens": sum(output["tokens"] for output in outputs),
-        "seconds": round(seconds, 2),
+        "seconds": round(case["seconds"], 2),
         "items": sum(verdict.found for verdict in verdicts),
         "expected": sum(len(task.judge.get("items", ())) for task in tasks),
         "empty": sum(verdict.empty for verdict in verdicts),
@@ -81,19 +82,38 @@ def figure(
 
 
 def broken_promises(figures: Sequence[Json]) -> list[str]:
-    """Say which ways of this package finished answers that are not valid. No way of it
-    may."""
+    """Say which ways of this package finished answers that are not valid, and where
+    `close_before_length` did not do what it promises."""
     told = []
     for one in figures:
-        # Files that were measured before this was counted do not have it.
-        count = one.get("finished_invalid", 0)
-        if count and Way.named(one["way"]).promises_valid:
+        way = Way.named(one["way"])
+        count = one["finished_invalid"]
+        if count and way.promises_valid:
             told.append(
                 f"error: {one['kind']}, {one['way']}: {count} of {one['finished']} finished answers are not "
                 "JSON that is valid under the schema of their task: measure again with --texts FILE, whose "
                 "lines have the answers, and report those with finish stop"
             )
+        if "close" in way.changes and _unclosed(one):
+            told.append(
+                f"error: {one['kind']}, {one['way']}: {one['failed']} failed, {one['cut']} were cut, "
+                f"{one['unprotected']} were told unprotected, of {one['tasks']}: none may fail, one may only be "
+                f"cut where that is told, and {_UNPROTECTED:.0%} may be unprotected"
+            )
     return told
+
+
+_UNPROTECTED = 0.01
+"""Of the answers with `close_before_length` that have room."""
+
+
+def _unclosed(one: Json) -> bool:
+    room = one["tasks"] - one["refused"]
+    return bool(
+        one["failed"]
+        or one["cut"] > one["unprotected"]
+        or one["unprotected"] > _UNPROTECTED * room
+    )
 
 
 def digest(tasks: Sequence[Task]) -> str:

@@ -44,20 +44,22 @@ def tasks(tmp_path):
 
 def test_a_run_judges_what_the_engines_answer(tmp_path, tasks, monkeypatch, capsys):
     """Unguided: right, with text around it. Compact: wrong and valid, once with
-    text around it."""
+    text around it. Of those with an end more than one in a hundred were told
+    unprotected."""
 
     def ask(engine, limit):
         asked = engine.question["tasks"]
         known = [next(one for one in JUDGED if one[0] == a["judge"]) for a in asked]
         right = [f"It is {json.dumps(answer)}." for _, answer, _ in known]
         wrong = [json.dumps(answer) for *_, answer in known]
-        last = "It is " + wrong.pop()
-        said = {"unguided": right, "compact": [*wrong, last]}
+        compact = ["It is {}", *wrong[1:]]
+        said = {"unguided": right, "compact": compact, "spaced+close": wrong}
         cases = [
             {
                 "kind": "own",
                 "way": way,
                 "seconds": 1.0,
+                "unprotected": 1,
                 "outputs": [
                     {"text": text, "tokens": 3, "finish": "stop", "reason": None}
                     for text in said[way]
@@ -74,22 +76,21 @@ def test_a_run_judges_what_the_engines_answer(tmp_path, tasks, monkeypatch, caps
         ask,
     )
     out = tmp_path / "out.json"
-    words = f"--model {MODEL_DIR} --tasks {tasks} --ways unguided,compact --tokens 7"
+    words = f"--model {MODEL_DIR} --tasks {tasks} --ways unguided,compact,spaced+close --tokens 7"
     assert bench.main([*words.split(), "--out", str(out)]) == 1
     shown, told = capsys.readouterr()
     assert "own, compact: 1 of 8 finished answers are not JSON that is valid" in told
+    assert "spaced+close: 0 failed, 0 were cut, 1 were told unprotected, of 8" in told
     assert "unguided:" not in told
     found = [
         (one["way"], one["right"], one["valid"], one["items"])
         for one in json.loads(out.read_text())["figures"]
     ]
-    assert (found, "0.0078" in shown) == (
-        [("unguided", 8, 8, 4), ("compact", 0, 8, 4)],
-        True,
-    )
-    tasks.write_text(f'{tasks.read_text()}\n{{"judge": {{"rihgt": 1}}}}')
+    assert "0.0078" in shown
+    assert found[:2] == [("unguided", 8, 8, 4), ("compact", 0, 8, 2)]
+    tasks.write_text('\n\n{"judge": {"rihgt": 1}}')
     assert bench.main(words.split()) == 2
-    assert "own.jsonl:9" in capsys.readouterr().err
+    assert "own.jsonl:3" in capsys.readouterr().err
 
 
 def test_a_job_is_compared_with_the_same_lengths_unguided(tasks, monkeypatch, capsys):
