@@ -64,6 +64,7 @@ def serving(folder, options, *arguments, paths=()):
         **launch.environment(),
         "VLLM_LOGGING_LEVEL": "INFO",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        "VLLM_ENABLE_RESPONSES_API_STORE": "1",  # for those in the background
         "PYTHONPATH": os.pathsep.join(
             map(
                 str,
