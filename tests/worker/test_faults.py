@@ -21,7 +21,11 @@ from guided_plugin.worker.engine import supervisor as supervisor_module
 )
 def test_killed_in_any_phase_the_next_worker_takes_over(make, tmp_path, phase):
     pipe = make()
-    run = Run(pipe, bad=faulty(f"{phase} die", tmp_path / "died"), good=LONG)
+    run = Run(
+        pipe,
+        bad=faulty(f"{phase} die", tmp_path / "died"),
+        good=LONG,
+    )
     run.steps(16)
     run.check()
     assert (tmp_path / "died").exists()
@@ -50,7 +54,12 @@ def test_a_request_without_progress_fails_and_the_others_go_on(make, how):
     """`hang`: its call is given up. `freeze`: the worker hangs, and is replaced until
     the cause is found."""
     pipe = make(worker_step_ms=2_000)
-    run = Run(pipe, bad=faulty(f"fill 3 {how}"), other=LONG, waiting=PAREN)
+    run = Run(
+        pipe,
+        bad=faulty(f"fill 3 {how}"),
+        other=LONG,
+        waiting=PAREN,
+    )
     run.steps(2)
     run.step(["bad", "other"])
     assert run.out["bad"][-1] == END
@@ -76,7 +85,11 @@ def test_a_request_without_progress_fails_and_the_others_go_on(make, how):
 
 def test_a_worker_with_a_call_that_does_not_end_is_replaced_when_idle(make):
     pipe = make()
-    run = Run(pipe, bad=faulty("fill 2 hang"), good=LONG)
+    run = Run(
+        pipe,
+        bad=faulty("fill 2 hang"),
+        good=LONG,
+    )
     pid = pipe.runtime.supervisor.worker_pid
     run.steps(16)
     run.check(failed=["bad"])
@@ -93,7 +106,11 @@ def test_a_worker_with_a_call_that_does_not_end_is_replaced_when_idle(make):
 @pytest.mark.parametrize("phase", ["fill 3", "accept 3", "start 1"])
 def test_a_request_that_kills_twice_is_not_tried_a_third_time(make, phase):
     pipe = make()
-    run = Run(pipe, bad=faulty(f"{phase} die"), good=LONG)
+    run = Run(
+        pipe,
+        bad=faulty(f"{phase} die"),
+        good=LONG,
+    )
     run.steps(16)
     run.check(failed=["bad"])
     assert "ended the grammar worker twice" in str(pipe.request("bad").error)
@@ -120,7 +137,11 @@ def test_a_spec_whose_compile_kills_twice_is_refused(make):
 def test_three_deaths_in_a_minute_and_guided_requests_are_refused_for_a_while(
     make, monkeypatch
 ):
-    monkeypatch.setattr(supervisor_module, "WINDOW_SECONDS", 6.0)
+    monkeypatch.setattr(
+        supervisor_module,
+        "WINDOW_SECONDS",
+        6.0,
+    )
     pipe = make()
     run = Run(pipe, one=LONG)
     run.step()
@@ -161,7 +182,11 @@ def failing(monkeypatch, owner, name, times):
             raise ZeroDivisionError("injected")
         return method(*args, **kwargs)
 
-    monkeypatch.setattr(owner, name, fail)
+    monkeypatch.setattr(
+        owner,
+        name,
+        fail,
+    )
     return raised
 
 
@@ -181,7 +206,11 @@ def test_an_unexpected_exception_in_the_supervisor_replaces_the_worker(
     make, monkeypatch, part, name
 ):
     pipe = make()
-    run = Run(pipe, one=LONG, two=PAREN)
+    run = Run(
+        pipe,
+        one=LONG,
+        two=PAREN,
+    )
     run.steps(3)
     supervisor = pipe.runtime.supervisor
     pid = supervisor.worker_pid
@@ -201,13 +230,22 @@ def test_an_unexpected_exception_in_the_supervisor_replaces_the_worker(
 def test_a_supervisor_that_keeps_failing_refuses_requests_and_recovers(
     make, monkeypatch
 ):
-    monkeypatch.setattr(supervisor_module, "WINDOW_SECONDS", 3.0)
+    monkeypatch.setattr(
+        supervisor_module,
+        "WINDOW_SECONDS",
+        3.0,
+    )
     pipe = make()
     run = Run(pipe, one=LONG)
     run.step()
     supervisor = pipe.runtime.supervisor
     with monkeypatch.context() as patch:
-        failing(patch, pipe.runtime.steps, "harvest", 10**9)
+        failing(
+            patch,
+            pipe.runtime.steps,
+            "harvest",
+            10**9,
+        )
         supervisor.wake()
         until(lambda: pipe.runtime.refusing)
         with pytest.raises(
@@ -220,7 +258,11 @@ def test_a_supervisor_that_keeps_failing_refuses_requests_and_recovers(
     run.check(failed=["one"])
     assert supervisor.thread.is_alive()
     until(lambda: not pipe.runtime.refusal())
-    again = Run(pipe, two=PAREN, three=LONG)
+    again = Run(
+        pipe,
+        two=PAREN,
+        three=LONG,
+    )
     again.steps(16)
     again.check()
 
@@ -244,10 +286,18 @@ def test_no_room_for_the_region_is_an_error_when_it_is_made(monkeypatch):
         raise OSError(28, "No space left on device")
 
     compiler = gp.GrammarCompiler(BYTES)
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(
+        os,
+        "posix_fallocate",
+        full,
+    )
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(
         PipelineError, match=r"No space left.*more memory.*mode='inline'"
     ):
-        gp.StepPipeline(compiler, max_slots=2, mode="process")
+        gp.StepPipeline(
+            compiler,
+            max_slots=2,
+            mode="process",
+        )
     assert len(os.listdir("/proc/self/fd")) == before

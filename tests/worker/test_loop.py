@@ -74,8 +74,18 @@ def test_a_broken_token_fails_its_request_alone_and_is_known_with_its_masks(engi
 
 
 def test_a_failure_is_known_though_its_request_has_left_or_its_worker_has_ended(engine):
-    first = engine.first_step(early=ABC, left=ABC, stays=ABC, next=ABC)
-    step = engine.plan(0, 1, 2, 3)
+    first = engine.first_step(
+        early=ABC,
+        left=ABC,
+        stays=ABC,
+        next=ABC,
+    )
+    step = engine.plan(
+        0,
+        1,
+        2,
+        3,
+    )
     # vLLM takes the tokens of steps in flight of a request that it preempts
     engine.client.remove(0)
     engine.land(first, "qqqa")
@@ -94,13 +104,25 @@ def test_a_failure_is_known_though_its_request_has_left_or_its_worker_has_ended(
 @pytest.mark.parametrize("isolate", [False, True])
 def test_the_next_worker_goes_on_in_the_middle_of_everything(make_engine, isolate):
     engine = make_engine(first_step=2**32 - 2)
-    engine.add(1, two=XYZ, tokens="x")
+    engine.add(
+        1,
+        two=XYZ,
+        tokens="x",
+    )
     engine.add(2, gone=ABC)
     engine.add(one=ABC)
-    first = engine.plan(0, 1, 2)
+    first = engine.plan(
+        0,
+        1,
+        2,
+    )
     assert engine.shown(first) == "a|y|a"
     engine.schedule(first)
-    second = engine.plan(1, 2, 0)
+    second = engine.plan(
+        1,
+        2,
+        0,
+    )
     engine.schedule(second)
     engine.end()
     assert engine.codes == [0]
@@ -138,7 +160,11 @@ def test_a_worker_may_be_quicker_than_what_the_engine_tells_it(engine, monkeypat
                 begun = engine.region.load(Counter.HEARTBEAT)
                 engine.until(lambda: engine.region.load(Counter.HEARTBEAT) > begun + 3)
 
-    monkeypatch.setattr(worker_engine, "Channel", Slow)
+    monkeypatch.setattr(
+        worker_engine,
+        "Channel",
+        Slow,
+    )
     engine.begin()
     assert engine.shown(step) == "a"
 
@@ -193,7 +219,11 @@ def test_a_worker_says_why_it_gives_up(engine, monkeypatch):
     engine.until(lambda: bool(engine.said))
     engine.end()
     with monkeypatch.context() as patch:
-        patch.setattr(session, "__version__", "0.0.1")
+        patch.setattr(
+            session,
+            "__version__",
+            "0.0.1",
+        )
         engine.begin()
         engine.until(lambda: isinstance(engine.said[-1], Ends))
     assert "the engine's is 0.0.1" in engine.said[-1].reason
@@ -209,7 +239,11 @@ def test_a_worker_says_why_it_gives_up(engine, monkeypatch):
 
 
 def test_refusals_close_rows_without_a_worker_and_tell_their_steps(engine):
-    engine.add(one=ABC, two=ABC, idle=ABC)
+    engine.add(
+        one=ABC,
+        two=ABC,
+        idle=ABC,
+    )
     engine.until(lambda: bool(engine.said))
     engine.end()
     client = engine.client

@@ -20,9 +20,17 @@ def test_compiles_wait_for_requests_that_a_worker_may_have_died_of(engine, monke
     def watched(compiler, spec, **options):
         if spec == SLOW:
             doing.append((engine.filled(step), engine.region.load(Counter.DOING)))
-        return compile(compiler, spec, **options)
+        return compile(
+            compiler,
+            spec,
+            **options,
+        )
 
-    monkeypatch.setattr(gp.GrammarCompiler, "compile", watched)
+    monkeypatch.setattr(
+        gp.GrammarCompiler,
+        "compile",
+        watched,
+    )
     engine.land(engine.first_step(one=ABC), "a")
     engine.end()
     step = engine.plan(0)
@@ -81,8 +89,16 @@ def test_a_call_that_was_given_up_ends_its_worker_when_it_costs_too_much(
     make_engine, monkeypatch, cause
 ):
     costs = {"time": 0.0, "memory": 5 << 30}
-    monkeypatch.setattr(DeadlineCalls, "overdue", lambda self: costs["time"])
-    monkeypatch.setattr(loop, "resident_bytes", lambda: costs["memory"])
+    monkeypatch.setattr(
+        DeadlineCalls,
+        "overdue",
+        lambda self: costs["time"],
+    )
+    monkeypatch.setattr(
+        loop,
+        "resident_bytes",
+        lambda: costs["memory"],
+    )
     engine = make_engine()
     engine.first_step(one=ABC)  # a worker without requests would end at once
     costs["time"] = 1.0

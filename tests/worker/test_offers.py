@@ -50,8 +50,19 @@ class Table:
 @pytest.fixture
 def region(monkeypatch):
     # the machine may be busy with other things
-    monkeypatch.setattr(offers_module, "_WORTH", 1e6)
-    region = Region.create(Shape(max_slots=8, words=2, drafts=DRAFTS), shared=False)
+    monkeypatch.setattr(
+        offers_module,
+        "_WORTH",
+        1e6,
+    )
+    region = Region.create(
+        Shape(
+            max_slots=8,
+            words=2,
+            drafts=DRAFTS,
+        ),
+        shared=False,
+    )
     yield region
     region.close()
 
@@ -65,23 +76,54 @@ def step(region, offers, number, slots, *, proposed=NO_TOKEN):
     ring[:] = NO_TOKEN
     ring[0] = 5
     ring[DRAFTS + 1 :] = proposed
-    plan = Plan(number, number - 1, 0, 0, slots, True)
+    plan = Plan(
+        number,
+        number - 1,
+        0,
+        0,
+        slots,
+        True,
+    )
     blocks = ring[:1].tolist()
-    offers.seen(plan, blocks, whole=True)
+    offers.seen(
+        plan,
+        blocks,
+        whole=True,
+    )
     assert region.reached(Counter.OFFERED, number)
     found = region.drafts(number, count)
     return found[:, :, 0].T.tolist(), found[:, :, 1].view(np.float32).T, blocks
 
 
 def make(region, runs, known=()):
-    return Offers(WorkerRings(region, 0, 0, 0), Table(), Learnt(runs, known))
+    return Offers(
+        WorkerRings(
+            region,
+            0,
+            0,
+            0,
+        ),
+        Table(),
+        Learnt(runs, known),
+    )
 
 
 def test_what_must_follow_stands_in_place_of_guesses(region):
     offers = make(region, [(7, 8), (), (1, 2, 3, 4), *[()] * 5])
-    found, _, _ = step(region, offers, 1, (0, 1, 2), proposed=9)
+    found, _, _ = step(
+        region,
+        offers,
+        1,
+        (0, 1, 2),
+        proposed=9,
+    )
     assert found == [[7, 8, NO_TOKEN], [9, 9, 9], [1, 2, 3]]
-    found, sure, _ = step(region, offers, 2, (0, 1, 7))
+    found, sure, _ = step(
+        region,
+        offers,
+        2,
+        (0, 1, 7),
+    )
     assert found == [
         [7, 8, NO_TOKEN],
         [NO_TOKEN] * 3,
@@ -92,8 +134,17 @@ def test_what_must_follow_stands_in_place_of_guesses(region):
 
 def test_what_is_known_is_offered_before_any_grammar_has_seen_the_tokens(region):
     known = {slot: Found((slot + 1, 9)) for slot in range(5)} | {6: Found()}
-    offers = make(region, [(7,)] * 8, known=known)
-    found, _, blocks = step(region, offers, 1, tuple(range(7)))
+    offers = make(
+        region,
+        [(7,)] * 8,
+        known=known,
+    )
+    found, _, blocks = step(
+        region,
+        offers,
+        1,
+        tuple(range(7)),
+    )
     assert found == [[slot + 1, 9, NO_TOKEN] for slot in range(5)] + [
         [7] + [NO_TOKEN] * 2,
         [NO_TOKEN] * 3,
@@ -108,7 +159,16 @@ def test_what_is_known_is_offered_before_any_grammar_has_seen_the_tokens(region)
 def test_if_the_worker_ends_while_it_looks_at_a_row_its_request_is_to_blame(
     region, monkeypatch, name
 ):
-    monkeypatch.setattr(Learnt, name, lambda *given: {}["name"])
+    monkeypatch.setattr(
+        Learnt,
+        name,
+        lambda *given: {}["name"],
+    )
     with pytest.raises(KeyError):
-        step(region, make(region, [(7,), ()]), 1, (1, 0))
+        step(
+            region,
+            make(region, [(7,), ()]),
+            1,
+            (1, 0),
+        )
     assert region.load(Counter.DOING) == 1 + 1

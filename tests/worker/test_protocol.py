@@ -36,7 +36,11 @@ def compiler():
 
 @pytest.fixture
 def pipe(compiler):
-    with gp.StepPipeline(compiler, max_slots=8, mode="process") as pipe:
+    with gp.StepPipeline(
+        compiler,
+        max_slots=8,
+        mode="process",
+    ) as pipe:
         yield pipe
 
 
@@ -52,21 +56,45 @@ def test_tokens_that_can_not_be_taken_leave_the_step_as_it_was(pipe, monkeypatch
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipe.runtime.buffers.tokens, "write", fail)
+        patch.setattr(
+            pipe.runtime.buffers.tokens,
+            "write",
+            fail,
+        )
         with pytest.raises(RuntimeError, match="out of memory"):
             pipe.schedule_update(torch.tensor([1, 2, 3]))
     assert pipe.tokens("one") == ()
     pipe.schedule_update(torch.tensor([1, 2, ord("y")]))
     pipe.finish_update()
-    assert one_step(pipe, [slot], torch.rand(1, WIDTH)).tolist() == [ord("e")]
+    assert one_step(
+        pipe,
+        [slot],
+        torch.rand(1, WIDTH),
+    ).tolist() == [ord("e")]
     assert pipe.tokens("one") == (ord("y"), ord("e"))
 
 
 def test_journals_outlast_the_ring(pipe):
     slot = pipe.add_request("one", gp.OutputSpec.regex("[a-c]{2000}"))
     generator = torch.Generator().manual_seed(1)
-    rows = (torch.rand(1, WIDTH, generator=generator) for _ in range(TOKEN_DEPTH + 300))
-    out = [int(one_step(pipe, [slot], row)) for row in rows]
+    rows = (
+        torch.rand(
+            1,
+            WIDTH,
+            generator=generator,
+        )
+        for _ in range(TOKEN_DEPTH + 300)
+    )
+    out = [
+        int(
+            one_step(
+                pipe,
+                [slot],
+                row,
+            )
+        )
+        for row in rows
+    ]
     assert pipe.tokens("one") == tuple(out)
     assert set(bytes(out)) == set(b"abc")
 
@@ -91,7 +119,11 @@ def test_specs_are_compiled_once_and_in_the_background(pipe):
 def test_an_idle_worker_takes_little_of_a_processor(pipe):
     slot = pipe.add_request("one", SPECS[1])
     pid = pipe.runtime.supervisor.worker_pid
-    one_step(pipe, [slot], torch.rand(1, WIDTH))
+    one_step(
+        pipe,
+        [slot],
+        torch.rand(1, WIDTH),
+    )
     assert pipe.phase("one") is Phase.ACTIVE
     time.sleep(1.2)
 
@@ -110,7 +142,11 @@ def test_an_idle_worker_takes_little_of_a_processor(pipe):
 
 
 def test_closing_is_final_and_can_be_repeated(compiler):
-    pipe = gp.StepPipeline(compiler, max_slots=2, mode="process")
+    pipe = gp.StepPipeline(
+        compiler,
+        max_slots=2,
+        mode="process",
+    )
     slot = pipe.add_request("one", SPECS[0])
     pipe.plan([slot])
     threads = threading.active_count()

@@ -48,7 +48,14 @@ def add(pipes, *specs):
 
 def agree(pipes, slots, number):
     """A step of all ranks: the tokens. What is left of the logits is the same."""
-    found = [step(pipe, slots, number) for pipe in pipes]
+    found = [
+        step(
+            pipe,
+            slots,
+            number,
+        )
+        for pipe in pipes
+    ]
     for masked, tokens in found[1:]:
         assert torch.equal(masked, found[0][0])
         assert tokens == found[0][1]
@@ -73,7 +80,11 @@ def test_all_ranks_mask_alike(share, mode, where):
         pipes = [*share(where, mode), alone]
         add(pipes, *SPECS)
         for number in range(20):
-            agree(pipes, [1, gp.UNGUIDED, 0] if number % 5 else [0], number)
+            agree(
+                pipes,
+                [1, gp.UNGUIDED, 0] if number % 5 else [0],
+                number,
+            )
             if number == 8:
                 for pipe in pipes:
                     pipe.remove_request("r1")
@@ -93,13 +104,39 @@ def test_rank_0_waits_for_a_rank_that_is_late(share, mode, monkeypatch):
     longer."""
     near, late = pipes = share("aa", mode)
     add(pipes, gp.OutputSpec.regex("[a-z]*"))
-    monkeypatch.setattr(leader, "PATIENCE", 0.3)
-    monkeypatch.setattr(leader, "_LOOK_EVERY", 10)
-    first = [step(near, [0], number)[0] for number in range(PLAN_DEPTH)]
+    monkeypatch.setattr(
+        leader,
+        "PATIENCE",
+        0.3,
+    )
+    monkeypatch.setattr(
+        leader,
+        "_LOOK_EVERY",
+        10,
+    )
+    first = [
+        step(
+            near,
+            [0],
+            number,
+        )[0]
+        for number in range(PLAN_DEPTH)
+    ]
     with pytest.raises(PipelineError, match="rank 1 has not used the masks of step 1"):
-        step(near, [0], PLAN_DEPTH)
+        step(
+            near,
+            [0],
+            PLAN_DEPTH,
+        )
     for number in range(PLAN_DEPTH):
-        assert torch.equal(step(late, [0], number)[0], first[number])
+        assert torch.equal(
+            step(
+                late,
+                [0],
+                number,
+            )[0],
+            first[number],
+        )
 
 
 @WHERE
@@ -110,14 +147,33 @@ def test_a_rank_whose_leader_has_gone_does_not_wait_for_ever(
     error."""
     *_, near, other = pipes = share(where, mode)
     add(pipes, SPECS[0])
-    expected, _ = step(near, [0], 1)
+    expected, _ = step(
+        near,
+        [0],
+        1,
+    )
     near.close()
-    monkeypatch.setattr(leader, "_LOOK_EVERY", 10)
-    assert torch.equal(step(other, [0], 1)[0], expected)
+    monkeypatch.setattr(
+        leader,
+        "_LOOK_EVERY",
+        10,
+    )
+    assert torch.equal(
+        step(
+            other,
+            [0],
+            1,
+        )[0],
+        expected,
+    )
     with pytest.raises(
         PipelineError, match=f"rank {near.rank} has closed its pipeline"
     ):
-        step(other, [0], 2)
+        step(
+            other,
+            [0],
+            2,
+        )
 
 
 @WHERE
@@ -126,12 +182,24 @@ def test_ranks_that_plan_other_rows_are_found(share, mode, where):
     on."""
     *_, near, other = pipes = share(where, mode)
     add(pipes, *SPECS)
-    step(near, [0, 1], 1)
+    step(
+        near,
+        [0, 1],
+        1,
+    )
     says = rf"step 1 has slots \[1, 0\] here and \[0, 1\] at rank {near.rank}"
     with pytest.raises(PipelineError, match=says):
-        step(other, [1, 0], 1)
+        step(
+            other,
+            [1, 0],
+            1,
+        )
     with pytest.raises(PipelineError, match=f"rank {other.rank} plans different steps"):
-        step(near, [0, 1], 2)
+        step(
+            near,
+            [0, 1],
+            2,
+        )
 
 
 def test_step_numbers_wrap(share, monkeypatch):
@@ -145,7 +213,11 @@ def test_step_numbers_wrap(share, monkeypatch):
         assert pipes[1].runtime.region.load(Counter.FILLED) == first
         add([*pipes, alone], LONG)
         for number in range(8):
-            agree([*pipes, alone], [0], number)
+            agree(
+                [*pipes, alone],
+                [0],
+                number,
+            )
     assert pipes[1].runtime.region.load(Counter.FILLED) == (first + 8) % 2**32
 
 
@@ -191,9 +263,19 @@ def test_all_share_or_none_does(share, monkeypatch, where, target, error, says):
 
 def test_followers_write_their_own_lines_only():
     """All else that a follower maps is read-only."""
-    region = Region.create(Shape(2, 9, followers=1))
+    region = Region.create(
+        Shape(
+            2,
+            9,
+            followers=1,
+        )
+    )
     fd = os.dup(region.fd)
-    mapped = Region(fd, region.shape, follows=True)
+    mapped = Region(
+        fd,
+        region.shape,
+        follows=True,
+    )
     mapped.rank_line(0)[RankWord.TAKEN] = 7
     assert region.rank_line(0)[RankWord.TAKEN] == 7
     for array in (mapped.plans, mapped.masks, mapped.tokens):

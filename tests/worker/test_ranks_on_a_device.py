@@ -48,16 +48,35 @@ class Ranks:
     def __init__(self, monkeypatch, first=0):
         self.device = fake_cuda.Device(monkeypatch)
         self.first = first
-        self.region = Region.create(Shape(2, WORDS, followers=1))
+        self.region = Region.create(
+            Shape(
+                2,
+                WORDS,
+                followers=1,
+            )
+        )
         for counter in (Counter.PLANNED, Counter.FILLED):
             self.region.store(counter, first)
         self.region.rank_line(0)[RankWord.TAKEN] = first & 0xFFFFFFFF
         self.leader = Leader()
         shape = self.region.shape
-        offer = RegionOffer(self.region.fd, shape, first, "process")
+        offer = RegionOffer(
+            self.region.fd,
+            shape,
+            first,
+            "process",
+        )
         fd = os.dup(self.region.fd)
-        region = Region(fd, shape, follows=True)
-        monkeypatch.setattr(follower, "make_buffers", self._buffers)
+        region = Region(
+            fd,
+            shape,
+            follows=True,
+        )
+        monkeypatch.setattr(
+            follower,
+            "make_buffers",
+            self._buffers,
+        )
         self.rank = FollowerRuntime(
             region, self.leader, region.rank_line(0), offer, torch.device("meta")
         )
@@ -66,7 +85,11 @@ class Ranks:
 
     def _buffers(self, region, *_, **__):
         self.masks = FollowedMasks(mapped(region, self.device))
-        return Buffers(self.masks, HostTokens(region), lambda: None)
+        return Buffers(
+            self.masks,
+            HostTokens(region),
+            lambda: None,
+        )
 
     def fill(self, step, slots=PLAN.slots):
         """Rank 0: the plan, the masks and FILLED of a step."""
@@ -96,12 +119,23 @@ class Ranks:
 @pytest.fixture
 def both(monkeypatch, request):
     """A test may give the number of the first step."""
-    made = Ranks(monkeypatch, getattr(request, "param", 0))
+    made = Ranks(
+        monkeypatch,
+        getattr(
+            request,
+            "param",
+            0,
+        ),
+    )
     yield made
     made.close()
 
 
-@pytest.mark.parametrize("both", [0, 2**31 - 5, 2**32 - 5], indirect=True)
+@pytest.mark.parametrize(
+    "both",
+    [0, 2**31 - 5, 2**32 - 5],
+    indirect=True,
+)
 def test_masks_are_taken_when_the_device_has_copied_them(both):
     """Not when they are asked for, nor when they are filled."""
     first = both.first
@@ -189,7 +223,14 @@ def test_other_slots_are_found_before_rank_0_may_write_over_them(both, filled_fi
 @pytest.mark.parametrize(
     ("end", "says"),
     [
-        (lambda both: setattr(both.leader, "lives", False), "rank 0 has ended"),
+        (
+            lambda both: setattr(
+                both.leader,
+                "lives",
+                False,
+            ),
+            "rank 0 has ended",
+        ),
         (
             lambda both: both.region.store(Counter.ENDED, 1),
             "rank 0 has closed its pipeline",
@@ -199,7 +240,11 @@ def test_other_slots_are_found_before_rank_0_may_write_over_them(both, filled_fi
 def test_a_device_does_not_wait_for_a_rank_0_that_has_gone(
     both, monkeypatch, caplog, end, says
 ):
-    monkeypatch.setattr(follower, "_WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(
+        follower,
+        "_WATCH_SECONDS",
+        0.01,
+    )
     both.fill(1)
     both.step()
     both.step()

@@ -26,7 +26,13 @@ HELPER = "guided_plugin.compiling.helper_process"
 @pytest.fixture
 def template():
     template = Template(
-        MODULE, Greeting(BYTES, gp.GuidedConfig(threads=1), frozenset(), False)
+        MODULE,
+        Greeting(
+            BYTES,
+            gp.GuidedConfig(threads=1),
+            frozenset(),
+            False,
+        ),
     )
     yield template
     template.close()
@@ -107,7 +113,11 @@ def large(title):
 
 def test_all_processes_are_killed_at_once_and_service_is_back_soon(make, monkeypatch):
     pipe = make(own_template=True)
-    run = Run(pipe, one=LONG, waiting=PAREN)
+    run = Run(
+        pipe,
+        one=LONG,
+        waiting=PAREN,
+    )
     pipe.prepare(large("a")).result(60)
     run.steps(3)
     run.slowest = 0.0
@@ -121,7 +131,11 @@ def test_all_processes_are_killed_at_once_and_service_is_back_soon(make, monkeyp
         refused.append(pipe.runtime.refusal())
         return starts(*arguments)
 
-    monkeypatch.setattr(template_module, "_Process", starting)
+    monkeypatch.setattr(
+        template_module,
+        "_Process",
+        starting,
+    )
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     start = time.monotonic()
@@ -143,7 +157,11 @@ def test_all_processes_are_killed_at_once_and_service_is_back_soon(make, monkeyp
     until(lambda: pipe.runtime.refusal() is None)
     assert verdict.result(60).backend == "llguidance"
     assert len(supervisor._deaths) == 1
-    again = Run(pipe, two=LONG, three=PAREN)
+    again = Run(
+        pipe,
+        two=LONG,
+        three=PAREN,
+    )
     again.steps(16)
     again.check()
     assert pipe.phase("two") is Phase.DONE
@@ -159,12 +177,20 @@ def test_what_lacks_for_a_moment_is_no_reason_to_refuse_requests(monkeypatch):
             os.stat("/-" * (time.monotonic() < end) or "/") and fork(*a, **k)
         ),
     )
-    pipe = gp.StepPipeline(gp.GrammarCompiler(BYTES), max_slots=1, mode="process")
+    pipe = gp.StepPipeline(
+        gp.GrammarCompiler(BYTES),
+        max_slots=1,
+        mode="process",
+    )
     assert pipe.prepare(LONG).result(60).backend == "llguidance"
 
 
 def test_a_pipeline_and_its_compiler_may_be_collected_in_any_thread():
-    pipe = gp.StepPipeline(gp.GrammarCompiler(BYTES), max_slots=1, mode="process")
+    pipe = gp.StepPipeline(
+        gp.GrammarCompiler(BYTES),
+        max_slots=1,
+        mode="process",
+    )
     pipe.prepare(LONG).result(60)
     supervisor = pipe.runtime.supervisor
     template = pipe.compiler.template.pid
