@@ -123,16 +123,11 @@ POINTS = {
         "guided_plugin.vllm:GuidedLogitsProcessor",
         "the V1 and V2 model runners",
     ),
-    "vllm.stat_logger_plugins": (
-        "guided_plugin_metrics",
-        "guided_plugin.hosts.vllm.figures:GuidedStatLogger",
-        "vLLM's /metrics",
-    ),
 }
 """Of each group: the name, what is loaded, and by what. As pyproject.toml has them."""
 
-_LISTED = ("vllm.general_plugins", "vllm.stat_logger_plugins")
-"""Groups of which vLLM loads only what VLLM_PLUGINS lists, where it is set."""
+_LISTED = "vllm.general_plugins"
+"""The group of which vLLM loads only what VLLM_PLUGINS lists, where it is set."""
 
 
 def entries() -> Iterator[Finding]:
@@ -152,7 +147,7 @@ def entries() -> Iterator[Finding]:
             f"{group}: loaded by {host}"
             + ("" if served else ", once vLLM is installed"),
         )
-        if group in _LISTED and allowed is not None and name not in allowed.split(","):
+        if group == _LISTED and allowed is not None and name not in allowed.split(","):
             what = f"VLLM_PLUGINS={allowed!r} excludes {name}"
             yield Finding(broken, what, f"add {name} to VLLM_PLUGINS")
     if missing:

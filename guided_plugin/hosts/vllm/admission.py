@@ -34,7 +34,7 @@ from guided_plugin.errors import (
     VocabularyError,
     near_miss,
 )
-from guided_plugin.hosts.vllm import telling
+from guided_plugin.hosts.vllm import logs
 from guided_plugin.hosts.vllm.common import (
     EXTRA,
     GUIDED,
@@ -47,6 +47,7 @@ from guided_plugin.hosts.vllm.common import (
 )
 from guided_plugin.hosts.vllm.headers import tell_unenforced
 from guided_plugin.hosts.vllm.health import Health, ask_all, in_background
+from guided_plugin.hosts.vllm.metrics import metrics
 from guided_plugin.hosts.vllm.patches import note_version
 from guided_plugin.hosts.vllm.reasoning import Reasoning, Said
 from guided_plugin.hosts.vllm.refusals import refused
@@ -85,7 +86,8 @@ class Gate:
 
     def __init__(self, vllm_config: Any) -> None:
         # vLLM sets up its log when it makes an engine's frontend
-        telling.adopt_handlers()
+        logs.adopt_handlers()
+        metrics()  # 0 from the start
         self.options, sources = settings_of(vllm_config)
         self._told = self.options.told(sources)
         self.unsupported_reason = refused_unseen(vllm_config, self.options)
@@ -106,10 +108,6 @@ class Gate:
         self._config = vllm_config
         outputs = vllm_config.structured_outputs_config
         self._reasoner = "" if outputs.enable_in_reasoning else outputs.reasoning_parser
-        if self.unsupported_reason is not None and self.options.take_over:
-            _log.warning(
-                "structured outputs are left to vLLM: %s", self.unsupported_reason
-            )
 
     def concerns(self, params: Any) -> bool:
         """Whether a request is guided, or will be."""
@@ -243,7 +241,7 @@ class Gate:
         said = extra.pop(REASONING, Said(None, {}))
         if admitted is LEFT:
             extra[MARK] = True
-            telling.left(request.request_id)
+            logs.left(request.request_id)
             return
         ends = self._ends(admitted, prompt or (), said)
         length = len(request.prompt_embeds if prompt is None else prompt)
@@ -251,7 +249,7 @@ class Gate:
         text = admitted.packed
         if ends and admitted.spec.start_after is None:
             text = packed(replace(admitted.spec, start_after=ends))[0]
-        telling.listener.admitted(admitted.backend, admitted.unenforced)
+        metrics().count("admitted", admitted.backend)
         # Requests that share no cached prefixes share nothing that their outputs teach.
         salt = getattr(request, "cache_salt", None)
         if salt:
@@ -292,24 +290,18 @@ class Gate:
     def warm_up(self) -> None:
         """Read the vocabulary and make backends in the background, where requests are
         likely to come; else the first one does that."""
-        if self.unsupported_reason is None and self.options.take_over:
+        error = self.unsupported_reason
+        line = logs.start_line("frontend", self.options, error)
+        tell = _log.warning if error and self.options.take_over else _log.info
+        tell("%s; %s", line, self._told)
+        if error is None and self.options.take_over:
             in_background(self._warm, "guided-gate")
-            return
-        later = "; it starts with the first guided request"
-        line = telling.frontend_line(self.options, self.unsupported_reason, ())
-        _log.info(
-            "%s; %s%s", line, self._told, "" if self.unsupported_reason else later
-        )
 
     def _warm(self) -> None:
         try:
-            compiler = self.specs.compiler
-            line = telling.frontend_line(self.options, None, compiler.plugins.backends)
-            _log.info("%s; %s", line, self._told)
-            compiler.warm_up()
-        except GuidedError as error:
-            if isinstance(error, VocabularyError):
-                self.unsupported_reason = error
+            self.specs.compiler.warm_up()
+        except VocabularyError as error:
+            self.unsupported_reason = error
             _log.warning("guided requests will be refused: %s", error)
 
     def carry(self, params: Any, admitted: Admitted) -> Any:

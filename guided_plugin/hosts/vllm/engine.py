@@ -23,7 +23,7 @@ import torch
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError, RequestError
-from guided_plugin.hosts.vllm import telling
+from guided_plugin.hosts.vllm import logs
 from guided_plugin.hosts.vllm.common import (
     EngineSpec,
     drafts_of,
@@ -74,7 +74,7 @@ class Engine:
     def __init__(
         self, vllm_config: Any, device: torch.device, max_requests: int, *needs: Part
     ) -> None:
-        telling.adopt_handlers()
+        logs.adopt_handlers()
         self.config = vllm_config
         self.options, sources = settings_of(vllm_config)
         refuse_to_start(self.options)
@@ -117,7 +117,7 @@ class Engine:
                     self.hooks = StepHooks(compiler.plugins)
             except GuidedError as error:
                 self.refuse(error)
-        line = telling.engine_line(
+        line = logs.engine_line(
             self.options,
             self.unsupported_reason,
             "" if self._pipeline is None else self._pipeline.mode,

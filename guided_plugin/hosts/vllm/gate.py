@@ -18,12 +18,13 @@ from typing import Any
 
 from guided_plugin._version import __version__
 from guided_plugin.errors import GuidedError, RequestError, printable
-from guided_plugin.hosts.vllm import telling
+from guided_plugin.hosts.vllm import logs
 from guided_plugin.hosts.vllm.admission import REASONING, Ahead, Begun, gate_of
-from guided_plugin.hosts.vllm.common import GUIDED
-from guided_plugin.hosts.vllm.headers import RetryAfter
+from guided_plugin.hosts.vllm.common import GUIDED, METRICS
+from guided_plugin.hosts.vllm.headers import Middleware
 from guided_plugin.hosts.vllm.health import Health, ask_all, offer_methods
 from guided_plugin.hosts.vllm.hold import check_ready
+from guided_plugin.hosts.vllm.metrics import metrics
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import by_name, patch
 from guided_plugin.hosts.vllm.reasoning import Said
@@ -62,7 +63,7 @@ model's parser reads, and arguments that satisfy the tool's schema."""
 def install() -> None:
     """Wrap what every process of vLLM's has. Does nothing the second time. Entry point
     `vllm.general_plugins`: vLLM calls it in each of its processes."""
-    telling.adopt_handlers()
+    logs.adopt_handlers()
     patch(When.START)
     # here, as workers of other stages than the last load no logits processor
     offer_methods()
@@ -96,7 +97,7 @@ def process_inputs(original: Any) -> Any:
         if not isinstance(extra.get(GUIDED), Admitted):
             if not gate.concerns(params):
                 if gate.leaves(params):
-                    telling.left(given.get("request_id"))
+                    logs.left(given.get("request_id"))
                 return original(self, *args, **kwargs)
             try:
                 given["params"] = gate.admit(params)
@@ -108,7 +109,7 @@ def process_inputs(original: Any) -> Any:
         except GuidedError as error:
             raise refused(error, given.get("request_id"), params) from error
         except Exception as error:  # vLLM's own refusal
-            telling.listener.refused(type(error).__name__, "refused")
+            metrics().refused(type(error).__name__)
             raise
         return request
 
@@ -150,7 +151,6 @@ def add_request_async(original: Any) -> Any:
         request_id = str(given.get("request_id"))
         carried = await gate.admit_in_time(self, request_id, given["params"])
         if carried.extra_args[GUIDED] is not LEFT:
-            telling.listener.on_loop(self)
             carried.extra_args[REASONING] = _said(given)
         given["params"] = carried
         return await original(self, **given)
@@ -235,7 +235,9 @@ def init_entrypoints_middleware(original: Any) -> Any:
     def replaced(args: Any, app: Any, *more: Any, **kwargs: Any) -> None:
         sys.setswitchinterval(_SWITCH_SECONDS)
         original(args, app, *more, **kwargs)
-        app.add_middleware(RetryAfter, state=partial(state_of, app))
+        app.add_middleware(
+            Middleware, state=partial(state_of, app), measure=partial(measure, app)
+        )
 
     return replaced
 
@@ -260,6 +262,13 @@ async def state_of(app: Any) -> dict[str, Any]:
     }
 
 
+async def measure(app: Any) -> None:
+    """Ask the engines of a server for what its `/metrics` will say."""
+    engine = getattr(app.state, "engine_client", None)
+    if hasattr(engine, "input_processor"):
+        await metrics().ask(partial(ask_all, engine, METRICS, (True,)))
+
+
 def process_outputs(original: Any) -> Any:
     """`OutputProcessor.process_outputs`."""
     from vllm.exceptions import GracefulHTTPError
@@ -276,7 +285,8 @@ def process_outputs(original: Any) -> Any:
         ]
         result = original(self, engine_core_outputs, *args, **kwargs)
         for state, reason in failed:
-            telling.listener.failed()
+            metrics().failures += 1
+            metrics().count("failed")
             # LLM has no queues: it returns `stop_reason`.
             queue = getattr(state, "queue", None)
             if not passed_on and queue is not None:

@@ -1,19 +1,18 @@
 """Headers of a server's answers: `Retry-After`, keywords that nothing enforces, and
 whether the plugin is on.
 
-vLLM's errors carry no headers: each request of a server has a note, and a middleware
-adds what it says where the answer leaves. Answers that vLLM itself gives with status
-503 are left as they are. Imports vLLM lazily.
+vLLM's errors carry no headers: each request of a server has a note of those that its
+answer will have, and a middleware adds them where the answer leaves. Answers that vLLM
+itself gives with status 503 are left as they are. Imports vLLM lazily.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from http import HTTPStatus
+from math import ceil
 from typing import Any
 from urllib.parse import quote
 
@@ -34,21 +33,15 @@ STATE_QUERY = "guided"
 _Message = MutableMapping[str, Any]
 _Send = Callable[[_Message], Awaitable[None]]
 
-
-@dataclass(slots=True, eq=False)
-class _Note:
-    """What a request's answer will say."""
-
-    seconds: int = 0
-    """When to come again; 0 where this package has not refused the request."""
-    unenforced: tuple[str, ...] = ()
-    """Keywords of its spec."""
-    state: Mapping[str, Any] | None = None
-    """What the server says of the plugin, where it is asked."""
+_note: ContextVar[dict[str, str] | None] = ContextVar("note", default=None)
+"""Of the request that is served: headers of its answer. Tasks that it starts share
+it."""
 
 
-_note: ContextVar[_Note | None] = ContextVar("note", default=None)
-"""Of the request that is served; tasks that it starts share it."""
+def _tell(header: str, value: str) -> None:
+    note = _note.get()
+    if note is not None:
+        note[header] = value
 
 
 def unavailable(what: str, seconds: float) -> Exception:
@@ -56,30 +49,30 @@ def unavailable(what: str, seconds: float) -> Exception:
     far as is known."""
     from vllm.exceptions import GracefulHTTPError
 
-    note = _note.get()
-    if note is not None:
-        note.seconds = max(note.seconds, math.ceil(min(max(seconds, LEAST), MOST)))
+    _tell("Retry-After", str(ceil(min(max(seconds, LEAST), MOST))))
     error: Exception = GracefulHTTPError(what, HTTPStatus.SERVICE_UNAVAILABLE)
     return error
 
 
-def tell_unenforced(keywords: Collection[str]) -> None:
+def tell_unenforced(keywords: Iterable[str]) -> None:
     """Have the answer to the request that is served name these keywords."""
-    note = _note.get()
-    if note is not None:
-        note.unenforced = tuple(sorted({*note.unenforced, *keywords}))
+    _tell(UNENFORCED, ", ".join(quote(one, safe="$") for one in keywords))
 
 
-class RetryAfter:
+class Middleware:
     """ASGI middleware that adds the headers. What a request costs: a note, and a call
     for each message. `state`: what to say of the plugin when `/version` is asked for
-    it."""
+    it; `measure`: called before `/metrics` answers."""
 
     def __init__(
-        self, app: Any, state: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
+        self,
+        app: Any,
+        state: Callable[[], Awaitable[Mapping[str, Any]]],
+        measure: Callable[[], Awaitable[None]],
     ) -> None:
         self._app = app
         self._state = state
+        self._measure = measure
 
     async def __call__(
         self, scope: MutableMapping[str, Any], receive: Any, send: _Send
@@ -88,37 +81,20 @@ class RetryAfter:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        note = _Note()
+        note: dict[str, str] = {}
         # never reset: a server runs each request in a task, which has a context of its
         # own
         _note.set(note)
+        page = scope["path"].rpartition("/")[2]
+        if page == "version" and scope["query_string"] == STATE_QUERY.encode():
+            note[STATE] = json.dumps(await self._state())
+        elif page == "metrics":
+            await self._measure()
 
         def noted(message: _Message) -> Awaitable[None]:
-            return send(_with_headers(message, note))
+            if message["type"] == "http.response.start":
+                more = [(name.lower().encode(), note[name].encode()) for name in note]
+                message = {**message, "headers": [*message.get("headers", ()), *more]}
+            return send(message)
 
-        asked = scope.get("query_string") == STATE_QUERY.encode() and scope[
-            "path"
-        ].endswith("/version")
-        if asked and self._state is not None:
-            note.state = await self._state()
         await self._app(scope, receive, noted)
-
-
-def _with_headers(message: _Message, note: _Note) -> _Message:
-    """The first message of an answer has what its note says; others are as they
-    were."""
-    if message["type"] != "http.response.start":
-        return message
-    told = []
-    if note.state:
-        told.append((STATE.lower().encode(), json.dumps(note.state).encode()))
-    if note.seconds and message["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
-        told.append((b"retry-after", b"%d" % note.seconds))
-    if note.unenforced:
-        names = ", ".join(quote(one, safe="$") for one in note.unenforced)
-        told.append((UNENFORCED.lower().encode(), names.encode()))
-    return (
-        {**message, "headers": [*message.get("headers", ()), *told]}
-        if told
-        else message
-    )

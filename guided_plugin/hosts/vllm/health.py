@@ -1,8 +1,8 @@
 """Whether engines can guide, as frontends ask them, and waits at a start. Both sides; imports vLLM lazily.
 
 `offer_methods` gives vLLM's workers the methods that others reach through
-`collective_rpc`: `ask_all` asks every engine behind a frontend, `Health` remembers what
-they say of themselves for a moment.
+`collective_rpc`: `ask_all` asks every engine behind a frontend, `Health` remembers that
+all was well.
 
 A worker of vLLM's waits at the end of its start for the grammar worker, which began
 before the model was loaded. The wait is bounded, and a line in the log says how long it
@@ -17,13 +17,14 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from guided_plugin.grammar.native import native
-from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import HEALTH, samples
 from guided_plugin.hosts.vllm.headers import unavailable
+from guided_plugin.hosts.vllm.metrics import metrics
 from guided_plugin.hosts.vllm.names import Part, When
 from guided_plugin.hosts.vllm.patches import broken, patch
 
@@ -34,9 +35,6 @@ ENGINES: weakref.WeakSet[Any] = weakref.WeakSet()
 
 _SECONDS = 60.0
 """How long the start of a server waits at most, in each of its processes."""
-
-_FRESH_SECONDS = 0.25
-"""How long an engine's answer holds that it can guide nothing."""
 
 
 async def ask_all(llm: Any, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
@@ -60,80 +58,60 @@ async def ask_all(llm: Any, method: str, args: tuple[Any, ...] = ()) -> list[Any
 
 
 class Health:
-    """The last answers of one engine's workers. `check` is for a caller that may block,
-    `check_async` for an event loop, where concurrent callers share one question."""
+    """Whether the workers of one engine can guide: an engine that is well stays so until
+    a request fails. `check` is for a caller that may block, `check_async` for an event
+    loop, where concurrent callers share one question."""
 
     def __init__(self) -> None:
-        self._refusal = ""
-        """Why nothing can be guided; empty while guided requests are served."""
-        self._until = float("-inf")
-        """When that may be over, as far as the engine knows."""
-        self._asked = float("-inf")
-        self._failures = 0
-        """Requests that had failed by then."""
-        self._asking: asyncio.Task[None] | None = None
+        self._well: int | None = None
+        """How many requests had failed when all was well."""
+        self._asking: asyncio.Future[list[Any]] | None = None
+        self._asked: tuple[int, Any] | None = None
+        """How many had failed when that was asked, and on which event loop."""
 
     def check(self, collective_rpc: Callable[[str], list[Any]]) -> None:
         """Raise the error of a new request, if the engine can guide none now."""
-        if not self._is_fresh():
-            self._failures = telling.listener.failures
-            try:
-                self._note(collective_rpc(HEALTH))
-            except Exception as error:
-                self._note_failure(error)
-        self._raise()
+        failures = metrics().failures
+        if self._well != failures:
+            with _unasked():
+                answers = collective_rpc(HEALTH)
+            self._note(answers, failures)
 
     async def check_async(
         self, collective_rpc: Callable[[str], Awaitable[list[Any]]]
     ) -> None:
         """The same on an event loop."""
-        if not self._is_fresh():
-            asking = self._asking
-            if (
-                asking is None
-                or asking.done()
-                or asking.get_loop() is not asyncio.get_running_loop()
-            ):
-                asking = self._asking = asyncio.ensure_future(self._ask(collective_rpc))
-            # a client that hangs up ends its own wait only
-            await asyncio.shield(asking)
-        self._raise()
-
-    async def _ask(self, collective_rpc: Callable[[str], Awaitable[list[Any]]]) -> None:
-        self._failures = telling.listener.failures
-        try:
-            self._note(await collective_rpc(HEALTH))
-        except Exception as error:
-            self._note_failure(error)
-
-    def _is_fresh(self) -> bool:
-        """Whether nothing can have changed: an engine that is well stays so until a
-        request fails."""
-        if telling.listener.failures != self._failures:
-            return False
-        seconds = _FRESH_SECONDS if self._refusal else math.inf
-        return time.monotonic() - self._asked < seconds
-
-    def _note(self, answers: list[tuple[str, float]]) -> None:
-        self._asked = self._until = time.monotonic()
-        self._refusal = ""
-        for reason, seconds in answers:
-            self._refusal = self._refusal or reason
-            self._until = max(self._until, self._asked + seconds)
-
-    def _note_failure(self, error: Exception) -> None:
-        from vllm.v1.engine.exceptions import EngineDeadError
-
-        if isinstance(error, EngineDeadError):
-            raise error
-        what = f"the engine could not be asked ({error}); it may not have loaded the logits processor"
-        self._note([(what, 0.0)])
-
-    def _raise(self) -> None:
-        if not self._refusal:
+        failures = metrics().failures
+        if self._well == failures:
             return
-        what = f"guided requests cannot be served now: {self._refusal}"
-        raise unavailable(what, self._until - time.monotonic())
+        asked = failures, asyncio.get_running_loop()
+        if self._asking is None or self._asking.done() or self._asked != asked:
+            self._asking = asyncio.ensure_future(collective_rpc(HEALTH))
+            self._asked = asked
+        with _unasked():
+            # a client that hangs up ends its own wait only
+            answers = await asyncio.shield(self._asking)
+        self._note(answers, failures)
+
+    def _note(self, answers: list[tuple[str, float]], failures: int) -> None:
+        refusals = [(seconds, reason) for reason, seconds in answers if reason]
+        if refusals:
+            seconds, reason = max(refusals)
+            raise unavailable(f"{_REFUSED}: {reason}", seconds)
+        self._well = failures
+
+
+@contextmanager
+def _unasked() -> Iterator[None]:
+    """An engine that cannot be asked cannot guide."""
+    try:
+        yield
+    except Exception as error:
+        what = f"{_REFUSED}: the engine could not be asked ({error}); it may not have loaded the logits processor"
+        raise unavailable(what, 0.0) from error
+
+
+_REFUSED = "guided requests cannot be served now"
 
 
 def offer_methods() -> None:

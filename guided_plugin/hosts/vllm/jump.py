@@ -26,7 +26,7 @@ from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError
 from guided_plugin.hosts.vllm.common import options_of
 from guided_plugin.hosts.vllm.logits import Uploads
-from guided_plugin.hosts.vllm.telling import adopt_handlers
+from guided_plugin.hosts.vllm.logs import adopt_handlers
 from guided_plugin.kernels import indexed_kernels
 
 _log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ class Part(Enum):
     DRAFTS = "guided requests under speculative decoding"
     JUMP = "the option jump_forward, and masks before the sampler under speculative decoding"
     ANSWERS = "statuses of refused streams, and reasons of failed requests, on servers"
-    RETRY = "the header Retry-After of answers with status 503"
+    RETRY = "the headers of answers, and the metrics of engines"
     TOGETHER = "compiling the specs of several prompts of one `LLM` at the same time"
     READY = "waiting at a server's start until guided requests can be served"
     HOOKS = "the step hooks of plugins on the V2 model runner"
@@ -144,7 +144,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
                 "cache_salt",
             ),
         ),
-        Name("vllm.v1.engine.exceptions:EngineDeadError"),
         Name("vllm.exceptions:VLLMValidationError"),
         Name("vllm.exceptions:GracefulHTTPError"),
         Name(
@@ -627,10 +626,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             "vllm.v1.engine.output_processor:RequestOutputCollector.put",
             begins=("output",),
         ),
-        Name(
-            "vllm.v1.metrics.loggers:AggregateStatLoggerBase.__init__",
-            takes=("vllm_config",),
-        ),
     ),
     Part.RETRY: (
         Name(
@@ -639,7 +634,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             endpoint=True,
             wrapper="gate:init_entrypoints_middleware",
             when=When.LOADED,
-            why="a middleware writes the plugin's headers",
+            why="a middleware writes the plugin's headers, and asks engines for what `/metrics` says",
         ),
     ),
     Part.TOGETHER: (

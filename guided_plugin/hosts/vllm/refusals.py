@@ -26,9 +26,9 @@ from guided_plugin.errors import (
     SpecError,
     printable,
 )
-from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import EXTRA, GUIDED, constraint
 from guided_plugin.hosts.vllm.headers import LEAST, unavailable
+from guided_plugin.hosts.vllm.metrics import metrics
 from guided_plugin.hosts.vllm.names import CONSTRAINTS
 from guided_plugin.spec.forms import KINDS, WHOLE, read
 from guided_plugin.spec.references import pointer_steps
@@ -148,7 +148,7 @@ def refused(error: GuidedError, request_id: Any, params: Any = None) -> Exceptio
         printable(request_id or "without an id", 200),
         translated,
     )
-    telling.listener.refused(
+    metrics().refused(
         type(error).__name__, "busy" if isinstance(error, PipelineError) else "refused"
     )
     return translated

@@ -34,8 +34,8 @@ from guided_plugin.errors import (
     SpecError,
 )
 from guided_plugin.grammar.base import least_tokens
-from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import GUIDED, read_spec, vocabulary_of
+from guided_plugin.hosts.vllm.metrics import metrics
 from guided_plugin.hosts.vllm.refusals import placed
 from guided_plugin.spec import OutputSpec, packed
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
@@ -206,7 +206,7 @@ class Specs:
         except GuidedError as error:
             return self._left(asked, error)
         self.started = True
-        telling.listener.compiled(of.backend, time.monotonic() - start)
+        metrics().compiles.labels(of.backend).observe(time.monotonic() - start)
         written = pickle.dumps(made) if made else None
         told = of.backend, of.unenforced, of.named, least_tokens(of.shortest)
         quick = time.thread_time() - begun < _QUICK_SECONDS and not apart

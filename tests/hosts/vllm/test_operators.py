@@ -118,7 +118,7 @@ def test_the_log(server, client):
     assert all("worker_step_ms = 60000 (GUIDED_PLUGIN)" in line for line in lines)
     for frontend in frontends:
         assert re.search(
-            r"INFO \d\d-\d\d \d\d:\d\d:\d\d .*take_over on.*xgrammar \d.*llguidance \d",
+            r"INFO \d\d-\d\d \d\d:\d\d:\d\d .*take_over on",
             frontend,
         )
     assert re.search(
@@ -144,13 +144,10 @@ def test_each_answer_names_what_nothing_enforced(client, server):
         "properties": {"tags": {**holds, "maxContains": 1}},
         "required": ["tags"],
     }
-    before = values(server, "unenforced_total")
     raw = client.with_raw_response
     for schema, told in ((loose, "maxContains"), (FINE, None), (loose, "maxContains")):
         assert chat(raw, schema).headers.get(UNENFORCED) == told
     streamed = chat(raw, loose, stream=True)
     assert streamed.headers.get(UNENFORCED) == "maxContains"
     assert list(streamed.parse())
-    labels = 'keyword="maxContains"'
-    assert values(server, "unenforced_total")[labels] == before.get(labels, 0) + 3
     assert "because of unenforced_keywords: maxContains" in server.log.read_text()

@@ -23,7 +23,7 @@ from vllm.tool_parsers import utils
 from vllm_support import TAKES_OVER, ParserTokenizer, config, params_of
 
 from guided_plugin import OutputSpec
-from guided_plugin.hosts.vllm import specs, telling
+from guided_plugin.hosts.vllm import specs
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.gate import (
     add_request_async,
@@ -31,6 +31,7 @@ from guided_plugin.hosts.vllm.gate import (
     process_inputs,
     serve_tokens,
 )
+from guided_plugin.hosts.vllm.metrics import metrics
 from guided_plugin.hosts.vllm.refusals import note
 
 FINE = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -188,14 +189,14 @@ def test_what_vllm_refuses_of_a_request_that_was_left_to_it_is_counted(monkeypat
     # vLLM takes it, and drops the pattern, which demands what JSON can't have.
     refused = StructuredOutputsParams(json={"enum": ["a"]}, whitespace_pattern="[.]")
     params = SamplingParams(structured_outputs=refused)
-    monkeypatch.setattr(telling.listener, "refused", lambda *told: counted.append(told))
-    monkeypatch.setattr(telling.listener, "left", lambda: counted.append("left"))
+    monkeypatch.setattr(metrics(), "refused", lambda *told: counted.append(told))
+    monkeypatch.setattr(metrics(), "count", lambda *told: counted.append(told))
     processor = SimpleNamespace(
         _guided_gate=Gate(config({**TAKES_OVER, "refused": "vllm"}))
     )
     with pytest.raises(ValueError, match="vLLM's own"):
         process_inputs(check)(processor, "one", "x", params)
-    assert counted == [("ValueError", "refused")]
+    assert counted == [("ValueError",)]
 
 
 @pytest.mark.parametrize("slow", [False, True])

@@ -20,13 +20,12 @@ from worker_runs import until
 import guided_plugin as gp
 from guided_plugin.grammar.llguidance import learnt
 from guided_plugin.grammar.table import GrammarTable
-from guided_plugin.hosts.vllm import figures, telling
+from guided_plugin.hosts.vllm.metrics import metrics
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    monkeypatch.setattr(telling, "listener", None)
-    figures.GuidedStatLogger(None, [0])
+def registered():
+    metrics()
 
 
 def alerts():
@@ -198,14 +197,14 @@ CAUSES = {
     "GuidedWorkerReplaced": (replaced, ("process",)),
     "GuidedRequestsFail": (fail, BOTH),
     "GuidedRequestsBusy": (
-        lambda *_: telling.listener.refused("BusyError", "busy"),
+        lambda *_: metrics().refused("BusyError", "busy"),
         BOTH,
     ),
     "GuidedRequestsRefused": (
-        lambda *_: telling.listener.refused("SpecError", "refused"),
+        lambda *_: metrics().refused("SpecError", "refused"),
         BOTH,
     ),
-    "GuidedRequestsLeft": (lambda *_: telling.listener.left(), BOTH),
+    "GuidedRequestsLeft": (lambda *_: metrics().count("left"), BOTH),
     "GuidedMasksLate": (late, BOTH),
 }
 """What each alert is about, and in which modes that happens."""
@@ -220,7 +219,7 @@ def played(mode, byte_tokenizer, play):
     def told(**changes):
         found = runner.engine.metrics(growth=True)
         found["worker"].update(changes)
-        figures._metrics.tell([found])
+        metrics().tell([found])
         return scrape()
 
     return runner, told

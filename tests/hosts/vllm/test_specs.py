@@ -26,7 +26,7 @@ from vllm_support import (
 import guided_plugin as gp
 from guided_plugin import errors
 from guided_plugin.grammar.base import Prepared
-from guided_plugin.hosts.vllm import admission, specs, telling
+from guided_plugin.hosts.vllm import admission, specs
 from guided_plugin.hosts.vllm.admission import Ahead, Gate
 from guided_plugin.hosts.vllm.common import (
     GUIDED,
@@ -35,6 +35,7 @@ from guided_plugin.hosts.vllm.common import (
     prepared_from,
 )
 from guided_plugin.hosts.vllm.gate import add_request, add_request_async
+from guided_plugin.hosts.vllm.metrics import metrics
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import patch
 from guided_plugin.hosts.vllm.refusals import refusal
@@ -240,7 +241,7 @@ def test_guided_is_never_left(caplog, monkeypatch):
                 admit(params_of({**REFUSED, "disable_any_whitespace": False}))
     assert len(caplog.records) == 1
     count = Mock()
-    monkeypatch.setattr(telling.listener, "left", count)
+    monkeypatch.setattr(metrics(), "count", count)
     gate.complete(engine_request(carried, None))
     assert (carried.extra_args, count.call_count) == ({"guided_left": True}, 1)
     with pytest.raises(errors.SpecError):
