@@ -262,7 +262,7 @@ def explain(walk: Walk) -> str:
     )
     text = '{"name":"Ana","age":' + "6" * 12
     told = walk.plugin("explain", "schema.json", "--text", text)
-    return matched(r"^note +(.*'maximum'.*)$", told)
+    return matched(r"^bounds +(.*max_digits.*)$", told)
 
 
 def doctor(walk: Walk) -> str:

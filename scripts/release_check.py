@@ -278,7 +278,9 @@ def guided_plugin(
 def import_ms(bin_folder: Path) -> float:
     """Milliseconds that `import guided_plugin` takes, the best of three; it loads no
     heavy package."""
-    found = [run([bin_folder / "python", "-c", _IMPORT]).split() for _ in range(3)]
+    found = [
+        run([bin_folder / "python", "-I", "-c", _IMPORT]).split() for _ in range(3)
+    ]
     if any(loaded := names[1:] for names in found):
         raise CheckError(f"import guided_plugin imports {', '.join(loaded)}")
     best = min(float(names[0]) for names in found)
