@@ -40,6 +40,13 @@ from guided_plugin.spec.triggers import (
 
 Syntax = Literal["ebnf", "lark"]
 
+_KNOWN: dict[str, tuple[str | None, ...]] = {
+    "kind": KINDS,
+    "syntax": get_args(Syntax),
+    "whitespace": (None, *get_args(Whitespace)),
+}
+"""Fields that take one of a few values."""
+
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
@@ -81,10 +88,11 @@ class OutputSpec:
     max_digits: int | None = None
 
     def __post_init__(self) -> None:
-        _one_of("kind", self.kind, KINDS)
-        _one_of("syntax", self.syntax, get_args(Syntax))
-        if self.whitespace is not None:
-            _one_of("whitespace", self.whitespace, get_args(Whitespace))
+        for name, known in _KNOWN.items():
+            value = getattr(self, name)
+            if value not in known:
+                hint = did_you_mean(value, filter(None, known))
+                raise SpecError(f"unknown {name} {shown(value)}", where=name, hint=hint)
         for name in ("strict", "close_before_length"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, bool):
@@ -462,12 +470,3 @@ def identity_of(spec: OutputSpec, *, triggers: bool = False) -> bytes:
     digest.update(b"\0")
     digest.update(spec.text.encode())
     return digest.digest()
-
-
-def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise SpecError(
-            f"unknown {name} {shown(value)}",
-            where=name,
-            hint=did_you_mean(value, known),
-        )

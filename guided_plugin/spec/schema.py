@@ -37,7 +37,7 @@ def walk(schema: Any) -> Iterator[tuple[Path, Any]]:
             seen.add(id(node))
             for step, child in subschemas(node):
                 pending.append((path, step, child))
-            if target := target_of(schema, node.get("$ref")):
+            if "$ref" in node and (target := target_of(schema, node["$ref"])):
                 pending.appendleft(((), target[1], target[0]))
 
 

@@ -102,5 +102,5 @@ def lower_schema(
         raise UnsupportedSpecError(
             "is nested too deep", where="#", hint="flatten it"
         ) from error
-    types = frozenset(kind for kind in shape if shape[kind])
+    types = frozenset(filter(shape.get, shape))
     return Lowered(start, types)

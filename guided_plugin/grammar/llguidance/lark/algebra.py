@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import product
+from operator import attrgetter
 from typing import Any, cast
 
 from guided_plugin.errors import UnsupportedSpecError
@@ -28,10 +29,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
 )
 from guided_plugin.grammar.llguidance.lark.document import Document
 from guided_plugin.grammar.llguidance.lark.ranges import Number
-from guided_plugin.grammar.llguidance.lark.terminals import (
-    empty_terminal,
-    string_terminal,
-)
+from guided_plugin.grammar.llguidance.lark.terminals import is_empty
 from guided_plugin.spec.references import Path, pointer
 
 Alternatives = tuple[Constraint, ...]
@@ -47,8 +45,8 @@ ALL: Shape = {
 }
 """The shape of every value."""
 
-KINDS = {type(every[0]): kind for kind, every in ALL.items()}
-"""The type of the values that a constraint is about."""
+NONE: Shape = dict.fromkeys(ALL, ())
+"""The shape of no value."""
 
 # How many steps a schema may cost before it counts as too entangled.
 _MAX_MEETS = 400_000
@@ -71,16 +69,6 @@ class _RecursionInPlace(UnsupportedSpecError):
     """A schema whose own shape is part of its shape."""
 
 
-def anything() -> Shape:
-    """Every value."""
-    return dict(ALL)
-
-
-def nothing() -> Shape:
-    """No value."""
-    return dict.fromkeys(ALL, ())
-
-
 class Algebra:
     """The shapes of one document's schemas, each computed once."""
 
@@ -101,9 +89,9 @@ class Algebra:
         self._read = read
         self._closing = closing
         self._widest = self if wide or not document.ambiguous else None
-        self._shapes: dict[tuple[bool, int], Shape] = {}
+        self._shapes: dict[tuple[int, bool], Shape] = {}
         self._conjunctions: dict[Literals, Shape] = {}
-        self._running: set[tuple[bool, int]] = set()
+        self._running: set[tuple[int, bool]] = set()
         self._empty: dict[Literals, bool] = {}
         self._asking: set[Literals] = set()
         self._meets = 0
@@ -124,15 +112,15 @@ class Algebra:
         number = self.document.number(schema, path)
         node = self.document.nodes[number]
         if node.keywords or node.schema is False:
-            return frozenset({(True, number)})
+            return frozenset({(number, True)})
         return TRUE
 
     def negated(self, literals: Literals) -> Literals:
         """The negation of a conjunction of one, or of none."""
         if not literals:
             return self.literals(False, ())
-        [(positive, number)] = literals
-        return frozenset({(not positive, number)})
+        [(number, positive)] = literals
+        return frozenset({(number, not positive)})
 
     def shape(self, literals: Literals) -> Shape:
         """The values that satisfy all of them."""
@@ -145,7 +133,7 @@ class Algebra:
         """The same values, with alternatives in place of what objects must not
         satisfy."""
         objects = cast("tuple[Object, ...]", shape["object"])
-        while any(one.unless for one in objects):
+        while any(map(attrgetter("unless"), objects)):
             met: dict[Constraint, None] = {}
             for one in objects:
                 met.update(dict.fromkeys(self._settled_once(one)))
@@ -155,8 +143,7 @@ class Algebra:
     def in_place(self, literals: Literals) -> Shape:
         """The shape of parts of the schema that is being read: none may be that schema
         again."""
-        by_number = sorted(literals, key=lambda literal: literal[::-1])
-        return self.all_of(map(self._of, by_number))
+        return self.all_of(map(self._of, sorted(literals)))
 
     def empty(self, literals: Literals) -> bool:
         """Whether no value satisfies all of them. False where that is not known."""
@@ -203,7 +190,7 @@ class Algebra:
 
     def all_of(self, shapes: Iterable[Shape]) -> Shape:
         """The values of all shapes."""
-        return reduce(self.overlap, list(shapes) or [anything()])
+        return reduce(self.overlap, list(shapes) or [ALL])
 
     def either(self, shapes: Iterable[Shape]) -> Shape:
         """The values of any of the shapes.
@@ -222,19 +209,21 @@ class Algebra:
 
     def allows_name(self, constraint: Object, name: str) -> bool:
         """Whether `propertyNames` lets a property have this name."""
-        strings = map(self.strings, constraint.names)
-        return all(any(string.has(name) for string in some) for some in strings)
+        return not constraint.names or all(
+            any(string.has(name) for string in self.strings(literals))
+            for literals in constraint.names
+        )
 
     def strings(self, literals: Literals) -> tuple[String, ...]:
         """The strings that satisfy all of them."""
         return cast("tuple[String, ...]", self.shape(literals)["string"])
 
-    def _of(self, literal: tuple[bool, int]) -> Shape:
+    def _of(self, literal: tuple[int, bool]) -> Shape:
         """The shape of one schema, or of its negation, read when it is first asked
         for."""
         shape = self._shapes.get(literal)
         if shape is None:
-            positive, number = literal
+            number, positive = literal
             if literal in self._running:
                 raise _RecursionInPlace(
                     "contains itself in place",
@@ -251,11 +240,10 @@ class Algebra:
     def _allows_nothing(self, literals: Literals) -> bool:
         """Whether no value satisfies all of them, as far as shapes and the terminals
         of strings tell."""
-        others = {**self.shape(literals), "string": ()}
-        if any(others.values()):
-            return False
-        strings = self.strings(literals)
-        return all(empty_terminal(string_terminal(string)) for string in strings)
+        shape = self.shape(literals)
+        others = {**shape, "string": ()}
+        strings = cast("tuple[String, ...]", shape["string"])
+        return not any(others.values()) and all(map(is_empty, strings))
 
     def _settled_once(self, one: Object) -> Iterable[Constraint]:
         """An object without the first of its `unless`, as alternatives where it could
@@ -264,7 +252,7 @@ class Algebra:
             return (one,)
         excluded = one.unless[0]
         rest = replace(one, unless=one.unless[1:])
-        alone = {**nothing(), "object": (rest,)}
+        alone = {**NONE, "object": (rest,)}
         wide = self.widest
         shared = wide.overlap(alone, wide.in_place(excluded))
         if not shared["object"]:
@@ -301,7 +289,7 @@ class Algebra:
                 required = constraint.required
                 if len(required) > constraint.shortest:
                     constraint = replace(constraint, shortest=len(required))
-                if not all(self.allows_name(constraint, name) for name in required):
+                if not all(map(partial(self.allows_name, constraint), required)):
                     return False
                 needed += map(constraint.of, required)
             case String():

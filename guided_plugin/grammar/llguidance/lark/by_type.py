@@ -42,12 +42,6 @@ NEVER_NEGATED = (
 
 Named = tuple[tuple[str, Literals], ...]
 
-_LENGTHS: dict[str, Callable[..., String | Array | Object]] = {
-    "Length": String,
-    "Items": Array,
-    "Properties": Object,
-}
-
 
 class Reading:
     """A schema that is read, or its negation: its keywords and subschemas.
@@ -65,16 +59,6 @@ class Reading:
         """Numbers a subschema, given its place in the schema."""
         place = (*self.node.path, *path)
         return self.algebra.literals(schema, place)
-
-
-def demands(schema: Reading) -> Iterator[Constraint]:
-    """What each keyword demands of the values of one type; under negation, what does not
-    satisfy it."""
-    yield from _numbers(schema)
-    yield from _strings(schema)
-    yield from _arrays(schema)
-    yield from _objects(schema)
-    yield from _lengths(schema)
 
 
 def _numbers(schema: Reading) -> Iterator[Number]:
@@ -106,8 +90,8 @@ def _bounds(keywords: Mapping[str, Any]) -> Iterator[tuple[bool, Bound]]:
             yield lower, Bound(canonical(exclusive), True)
 
 
-def _strings(schema: Reading) -> Iterator[String]:
-    """Patterns and formats.
+def _strings(schema: Reading) -> Iterator[Constraint]:
+    """Patterns, formats and lengths.
 
     A string has a format if it has it by every reading, and does not have it if it has
     it by none; where any reading counts (`wide`), more strings may do either.
@@ -131,10 +115,11 @@ def _strings(schema: Reading) -> Iterator[String]:
                 yield String(no_patterns=widest)
             case False, True:
                 yield String()
+    yield from _lengths(schema, "Length", String)
 
 
-def _arrays(schema: Reading) -> Iterator[Array]:
-    """Items by their place, `contains` and `uniqueItems`.
+def _arrays(schema: Reading) -> Iterator[Constraint]:
+    """Items by their place, `contains`, `uniqueItems` and lengths.
 
     Before draft 2020-12, `items` may list the first ones, and `additionalItems` says
     what the others are.
@@ -154,8 +139,7 @@ def _arrays(schema: Reading) -> Iterator[Array]:
         rest = schema.literals(keywords[others], others)
     if not schema.positive:
         yield from _wrong_items(schema.algebra, prefix, rest)
-        return
-    if prefix or rest:
+    elif prefix or rest:
         items = Items(tuple(prefix), rest)
         yield Array(items=(items,))
     if keywords.get("uniqueItems"):
@@ -163,6 +147,7 @@ def _arrays(schema: Reading) -> Iterator[Array]:
     if "contains" in keywords:
         item = schema.literals(keywords["contains"], "contains")
         yield Array(contains=(Contains(item),), shortest=1)
+    yield from _lengths(schema, "Items", Array)
 
 
 def _wrong_items(
@@ -179,8 +164,8 @@ def _wrong_items(
         yield Array(contains=(wrong_one,), shortest=start + 1)
 
 
-def _objects(schema: Reading) -> Iterator[Object]:
-    """Properties by their names, `required` and `propertyNames`."""
+def _objects(schema: Reading) -> Iterator[Constraint]:
+    """Properties by their names, `required`, `propertyNames` and lengths."""
     keywords = schema.keywords
     named = _named(schema, "properties")
     matching = _named(schema, "patternProperties")
@@ -193,15 +178,14 @@ def _objects(schema: Reading) -> Iterator[Object]:
         yield from _wrong_properties(schema.algebra, named, others)
         for name in required:
             yield Object(forbidden=(name,))
-        return
-    if named or matching or others is not None:
-        properties = Properties(named, matching, others)
-        yield Object(properties=(properties,))
-    if required:
-        yield Object(required=required, asked=required)
+    else:
+        described = named or matching or others is not None
+        properties = (Properties(named, matching, others),) if described else ()
+        yield Object(properties, required, asked=required)
     if "propertyNames" in keywords:
         names = schema.literals(keywords["propertyNames"], "propertyNames")
         yield Object(names=(names,) if names else ())
+    yield from _lengths(schema, "Properties", Object)
 
 
 def _named(schema: Reading, keyword: str) -> Named:
@@ -226,17 +210,27 @@ def _wrong_properties(
         yield Object(exists=(exists,), shortest=1)
 
 
-def _lengths(schema: Reading) -> Iterator[Constraint]:
-    """The least and the greatest length of strings, arrays and objects."""
-    for unit, constraint in _LENGTHS.items():
-        least = schema.keywords.get(f"min{unit}", 0)
-        most = schema.keywords.get(f"max{unit}")
-        if not least and most is None:
-            continue
-        if schema.positive:
+def _lengths(
+    schema: Reading, unit: str, constraint: Callable[..., Constraint]
+) -> Iterator[Constraint]:
+    """The least and the greatest length."""
+    least = schema.keywords.get(f"min{unit}", 0)
+    most = schema.keywords.get(f"max{unit}")
+    if schema.positive:
+        if least or most is not None:
             yield constraint(shortest=least, longest=most)
-            continue
-        if least:
-            yield constraint(longest=least - 1)
-        if most is not None:
-            yield constraint(shortest=most + 1)
+        return
+    if least:
+        yield constraint(longest=least - 1)
+    if most is not None:
+        yield constraint(shortest=most + 1)
+
+
+DEMANDS: dict[str, Callable[[Reading], Iterator[Constraint]]] = {
+    "number": _numbers,
+    "string": _strings,
+    "array": _arrays,
+    "object": _objects,
+}
+"""What the keywords of each type demand of its values; under negation, what does not
+satisfy one of them."""

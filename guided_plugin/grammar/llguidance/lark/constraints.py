@@ -15,8 +15,8 @@ from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.ranges import Number, both
 from guided_plugin.spec.formats import WIDE
 
-Literals = frozenset[tuple[bool, int]]
-"""A conjunction: (True, n) for schema n, (False, n) for its negation."""
+Literals = frozenset[tuple[int, bool]]
+"""A conjunction: (n, True) for schema n, (n, False) for its negation."""
 
 TRUE: Literals = frozenset()
 
@@ -212,8 +212,3 @@ def describes(constraint: Constraint) -> bool:
     return isinstance(constraint, Object) and any(
         each.describes for each in constraint.properties
     )
-
-
-def with_properties(constraint: Object, properties: Properties) -> Object:
-    """The same objects with one more demand on their properties."""
-    return both(constraint, Object(properties=(properties,)))

@@ -76,7 +76,7 @@ def _empty_part(algebra: Algebra, node: Numbered) -> Part | None:
         place = (*node.path, *path)
         number = algebra.document.number(schema, place)
         try:
-            if algebra.empty(frozenset({(True, number)})):
+            if algebra.empty(frozenset({(number, True)})):
                 return Part(number, place)
         except UnsupportedSpecError:
             pass  # it may allow what can't be written

@@ -95,7 +95,7 @@ class Document:
         equals, those inside the schemas `first` before others; "#" for none."""
         most = -1
         place: Path = ()
-        around = [self.nodes[number].path for _, number in first]
+        around = [self.nodes[number].path for number, _ in first]
         inside_first = sorted(
             self.nodes,
             key=lambda node: all(node.path[: len(path)] != path for path in around),
@@ -130,24 +130,27 @@ class Document:
                 continue
             if isinstance(value, float) and KEYWORDS[key].value == "count":
                 value = int(value)
-            self._check(key, value, (*path, key))
             kept[key] = value
+        _check(kept, path)
         return kept
 
-    def _check(self, key: str, value: Any, path: Path) -> None:
-        """Refuse a keyword that no grammar can say."""
+
+def _check(keywords: Mapping[str, Any], path: Path) -> None:
+    """Refuse a keyword that no grammar can say."""
+    for key, value in keywords.items():
+        place = (*path, key)
         if key in REFUSED:
             what = f"{key} is not supported"
-            raise UnsupportedSpecError(what, where=pointer(path), hint=REFUSED[key])
+            raise UnsupportedSpecError(what, where=pointer(place), hint=REFUSED[key])
         if isinstance(value, int | float) and not abs(value) < _TOO_LARGE:
             what = f"{key} is a number too large to compare"
             hint = "leave it out, or take a smaller one"
-            raise UnsupportedSpecError(what, where=pointer(path), hint=hint)
+            raise UnsupportedSpecError(what, where=pointer(place), hint=hint)
         if key == "pattern":
-            _check_pattern(value, path)
+            _check_pattern(value, place)
         if key == "patternProperties":
             for source in value:
-                _check_pattern(source, (*path, source))
+                _check_pattern(source, (*place, source))
 
 
 def _check_pattern(source: str, path: Path) -> None:

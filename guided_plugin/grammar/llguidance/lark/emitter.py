@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from guided_plugin.errors import CompileLimitError, UnsupportedSpecError
-from guided_plugin.grammar.llguidance.lark.algebra import Algebra
+from guided_plugin.grammar.llguidance.lark.algebra import ALL, Algebra, Shape
 from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
     Array,
@@ -22,9 +22,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Literals,
     Null,
     Object,
-    Properties,
     String,
-    with_properties,
 )
 from guided_plugin.grammar.llguidance.lark.expressions import Known, Regex, Texts
 from guided_plugin.grammar.llguidance.lark.numbers import (
@@ -107,7 +105,7 @@ class Emitter:
         self.grammar = grammar
         self._writers = writers
         self._values: dict[Literals, Symbol] = {}
-        self._pending: list[tuple[str, Literals]] = []
+        self._pending: list[tuple[str, Literals, Shape]] = []
         self._writing = TRUE
         self._marks: dict[Constraint, int] = {}
 
@@ -115,29 +113,10 @@ class Emitter:
         """The rule of a whole document, everything that it needs included."""
         symbol = self.value(literals)
         while self._pending:
-            name, pending = self._pending.pop()
-            rules = dict.fromkeys(self._constraints(pending))
-            alternatives = [Alternative((rule,)) for rule in rules]
-            self.grammar.rules[name] = Rule(alternatives)
+            name, pending, shape = self._pending.pop()
+            rules = zip(dict.fromkeys(self._constraints(pending, shape)))
+            self.grammar.rules[name] = Rule(list(map(Alternative, rules)))
         return symbol
-
-    def limited(self, constraint: Object) -> Object:
-        """The same objects; those that describe some properties without others, where
-        the style says that."""
-        if not self.style.closed or any(
-            each.others is not None for each in constraint.properties
-        ):
-            return constraint
-        described = [each for each in constraint.properties if each.describes]
-        named = {name: TRUE for each in described for name, _ in each.named}
-        matching = {source: TRUE for each in described for source, _ in each.matching}
-        if not named and not matching:
-            return constraint
-        named |= dict.fromkeys(constraint.asked, TRUE)
-        others = Properties(
-            tuple(named.items()), tuple(matching.items()), self.algebra.negated(TRUE)
-        )
-        return with_properties(constraint, others)
 
     def value(self, literals: Literals) -> Symbol:
         """A value that satisfies all of them. Its rule is written later, so recursion
@@ -149,11 +128,9 @@ class Emitter:
             shape = self.algebra.shape(literals)
             if shape["array"] or shape["object"]:
                 symbol = Reference(self.grammar.name("v"))
-                self._pending.append((symbol.rule, literals))
+                self._pending.append((symbol.rule, literals, shape))
             else:
-                symbol = self.grammar.rule(
-                    *((scalar,) for scalar in self._constraints(literals))
-                )
+                symbol = self.grammar.rule(*zip(self._constraints(literals, shape)))
             self._values[literals] = symbol
         return symbol
 
@@ -191,8 +168,8 @@ class Emitter:
         value = Reference("any")
         if value.rule not in self.grammar.rules:
             rule = self.grammar.rules[value.rule] = Rule([])  # items may be anything
-            symbols = self._constraints(TRUE)
-            rule.alternatives += [Alternative((each,)) for each in symbols]
+            symbols = self._constraints(TRUE, ALL)
+            rule.alternatives += map(Alternative, zip(symbols))
         return value
 
     def refusal(
@@ -227,9 +204,8 @@ class Emitter:
         endless = self.grammar.terminal(opening, Known(('"',), 0))
         return self.grammar.rule((terminal,), (endless, never))
 
-    def _constraints(self, literals: Literals) -> list[Symbol]:
+    def _constraints(self, literals: Literals, shape: Shape) -> list[Symbol]:
         self._writing = literals
-        shape = self.algebra.shape(literals)
         if shape["object"]:
             self._check_row(cast("Sequence[Object]", shape["object"]))
         return [self._constraint(c) for every in shape.values() for c in every]

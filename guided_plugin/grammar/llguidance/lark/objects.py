@@ -16,7 +16,6 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Object,
     Properties,
     String,
-    with_properties,
 )
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter
 from guided_plugin.grammar.llguidance.lark.expressions import (
@@ -58,7 +57,7 @@ def object_rule(emitter: Emitter, constraint: Object) -> Symbol:
     A demand for some property is replaced by alternatives that require one, until none
     is left.
     """
-    writer = _Writer(emitter, emitter.limited(constraint))
+    writer = _Writer(emitter, constraint)
     if not writer.object.exists:
         return writer.rule()
     alternatives = [(object_rule(emitter, each),) for each in writer.answers()]
@@ -92,8 +91,13 @@ class _Writer:
             allowed = self.algebra.strings(TRUE.union(*constraint.names))
         self.listed = self.listed_names(allowed)
         """The names about which the schema says something."""
-        self.live = [name for name in self.listed if self.is_possible(name)]
-        """Those of them that properties may have."""
+        self.described = self.described_names()
+        self.live: dict[str, Literals] = {}
+        """Those of them that properties may have, with what their values must satisfy."""
+        for name in filter(self.is_possible, self.listed):
+            value = constraint.of(name)
+            if not self.algebra.empty(value):
+                self.live[name] = value
         self.open = list(self.open_classes(allowed))
         """All other names."""
 
@@ -106,16 +110,19 @@ class _Writer:
                 raise self.emitter.refusal(
                     "not", "asks for some property that need not be a listed one"
                 )
-        plain = replace(self.object, exists=tuple(others))
         options = []
-        for name in self.live:
-            if name in exists.besides:
+        for name, value in self.live.items():
+            if name in exists.besides or self.algebra.empty(value | exists.value):
                 continue
-            if self.algebra.empty(self.object.of(name) | exists.value):
-                continue
-            required = replace(plain, required=(*plain.required, name))
-            value = Properties(named=((name, exists.value),), describes=False)
-            options.append(with_properties(required, value))
+            answer = Properties(named=((name, exists.value),), describes=False)
+            options.append(
+                replace(
+                    self.object,
+                    exists=tuple(others),
+                    required=(*self.object.required, name),
+                    properties=(*self.object.properties, answer),
+                )
+            )
         return options
 
     def rule(self) -> Symbol:
@@ -127,7 +134,9 @@ class _Writer:
         if most is not None:
             most -= len(required)
         if most == 0:
-            self.live = [name for name in self.live if name in required]
+            self.live = {
+                name: self.live[name] for name in self.live if name in required
+            }
             self.open = []
             most = None
         if not self.open:
@@ -138,7 +147,7 @@ class _Writer:
                 most = None
         if most is not None and most < fewest:
             return self.grammar.rule()
-        if not required.keys() <= set(self.live):
+        if not required.keys() <= self.live.keys():
             return self.grammar.rule()
         can_be_empty = not required and not fewest
         is_counted = most is not None or fewest > (0 if required else 1)
@@ -152,7 +161,7 @@ class _Writer:
             raise self.emitter.refusal(
                 "minProperties", "counts names that are not listed"
             )
-        named = list(self.named_members())
+        named = self.named_members()
         others = [
             Member(self.emitter.value(each.value), (each.key, COLON))
             for each in self.open
@@ -178,12 +187,29 @@ class _Writer:
             names += string.values or ()
         return list(dict.fromkeys(names))
 
+    def described_names(self) -> set[str] | None:
+        """The names that the schema describes, where those and those of patterns are all
+        that the object has; else None."""
+        names = set(self.object.asked)
+        describes = False
+        for each in self.object.properties:
+            if each.others is not None:
+                return None
+            if each.describes:
+                names.update(dict(each.named))
+                describes |= bool(each.named or each.matching)
+        return names if describes and self.emitter.style.closed else None
+
     def is_possible(self, name: str) -> bool:
-        """Whether there may be a listed property."""
+        """Whether there may be a listed property, as far as names tell."""
         return (
             name not in self.object.forbidden
             and self.algebra.allows_name(self.object, name)
-            and not self.algebra.empty(self.object.of(name))
+            and (
+                self.described is None
+                or name in self.described
+                or _matched(name, self.sources()) != ()
+            )
         )
 
     def open_classes(self, allowed: tuple[String, ...]) -> Iterator[_Class]:
@@ -194,15 +220,18 @@ class _Writer:
             return
         base = [] if String() in shapes else _any_of(shapes)
         sources = self.sources()
-        matched_by = {name: _matched(name, sources) for name in self.listed}
         matching: list[tuple[str, ...]] = [()]
         for source in sources:
             matching += [(*patterns, source) for patterns in matching]
+        if self.described is not None:
+            matching.remove(())
         for patterns in matching:
             value = self.open_value(patterns)
             if self.algebra.empty(value):
                 continue
-            listed = [name for name, found in matched_by.items() if found == patterns]
+            listed = [
+                name for name in self.listed if _matched(name, sources) == patterns
+            ]
             # One part at least says what literals are.
             parts = [*base, *map(pattern, patterns)] or [ANY_STRING]
             refused = [source for source in sources if source not in patterns]
@@ -249,17 +278,19 @@ class _Writer:
 
     # Rules
 
-    def named_members(self) -> Iterator[Member]:
+    def named_members(self) -> list[Member]:
         """Listed properties. The required ones have the first bits."""
-        order = sorted(self.live, key=lambda name: name not in self.required)
-        bits = {name: bit for bit, name in enumerate(order[:NAMED])}
-        for name in self.live:
-            yield Member(
-                value=self.emitter.value(self.object.of(name)),
+        order = sorted(self.live, key=self.required.__contains__, reverse=True)
+        bits = dict(zip(order, range(NAMED), strict=False))
+        return [
+            Member(
+                value=self.emitter.value(value),
                 key=(Text(key_text(name)), COLON),
                 required=name in self.required,
                 bit=bits.get(name),
             )
+            for name, value in self.live.items()
+        ]
 
     def in_order(
         self,

@@ -13,24 +13,24 @@ from typing import Any
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import (
     ALL,
-    KINDS,
+    NONE,
     Algebra,
     Shape,
-    anything,
-    nothing,
 )
 from guided_plugin.grammar.llguidance.lark.by_type import (
+    DEMANDS,
     NEVER_NEGATED,
     Reading,
-    demands,
 )
 from guided_plugin.grammar.llguidance.lark.constraints import (
     Boolean,
+    Constraint,
     Literals,
     Object,
     String,
 )
 from guided_plugin.grammar.llguidance.lark.ranges import Number
+from guided_plugin.keywords import KEYWORDS
 from guided_plugin.spec.arithmetic import canonical
 from guided_plugin.spec.references import pointer
 
@@ -51,7 +51,7 @@ def read_schema(algebra: Algebra, number: int, positive: bool) -> Shape:
     """The shape of a numbered schema, or of its negation."""
     node = algebra.document.nodes[number]
     if isinstance(node.schema, bool):
-        return anything() if node.schema is positive else nothing()
+        return ALL if node.schema is positive else NONE
     parts = _Reader(algebra, node, positive).parts()
     joined = algebra.all_of if positive else algebra.either
     return algebra.pruned(joined(parts))
@@ -78,7 +78,9 @@ class _Reader(Reading):
         Keywords for which nothing is yielded allow everything, and their negation
         nothing.
         """
+        types: set[str] = set()
         for keyword, value in self.keywords.items():
+            types |= KEYWORDS[keyword].types
             if keyword in NEVER_NEGATED and not self.positive:
                 raise UnsupportedSpecError(
                     f"{keyword} can't be enforced where its opposite is asked for",
@@ -100,7 +102,8 @@ class _Reader(Reading):
                     yield self.shape(not self.positive, value, "not")
                 case "if":
                     yield self.conditional(value)
-        yield self.demanded()
+        for kind in DEMANDS.keys() & types:
+            yield self.demanded(kind)
         # Names that they describe come after those of `properties`.
         for keyword in _DEPENDENCIES:
             for name, needed in self.keywords.get(keyword, {}).items():
@@ -108,29 +111,24 @@ class _Reader(Reading):
 
     # Keywords
 
-    def demanded(self) -> Shape:
+    def demanded(self, kind: str) -> Shape:
         """What the keywords that constrain one type allow; under negation, what does
         not satisfy one of them."""
-        shape = anything() if self.positive else nothing()
-        for demand in demands(self):
-            kind = KINDS[type(demand)]
-            known = shape[kind]
-            if not self.positive:
-                shape[kind] = (*known, demand)
-            elif known == ALL[kind]:
-                shape[kind] = (demand,)
-            else:
-                met = [each.meet(demand) for each in known]  # type: ignore[arg-type]
-                shape[kind] = tuple(each for each in met if each is not None)
-        return shape
+        demands = DEMANDS[kind](self)
+        if not self.positive:
+            return {**NONE, kind: tuple(demands)}
+        found: Constraint | None = next(demands, ALL[kind][0])
+        for demand in demands:
+            found = found and found.meet(demand)  # type: ignore[arg-type]
+        return {**ALL, kind: () if found is None else (found,)}
 
     def types(self, value: Any) -> Shape:
         """The values of the types that `type` names; integers are numbers."""
         named = {value} if isinstance(value, str) else set(value)
-        shape = nothing()
-        for kind, every in ALL.items():
-            if (kind in named) is self.positive:
-                shape[kind] = every
+        shape = {
+            kind: every if (kind in named) is self.positive else ()
+            for kind, every in ALL.items()
+        }
         if "integer" in named and "number" not in named:
             # Draft 4 takes 1.0 for no integer: where any reading counts, that may be
             # what is meant.
@@ -158,7 +156,7 @@ class _Reader(Reading):
             self.shape(self.positive, self.described(value), "enum")
             for value in (*found["array"], *found["object"])
         ]
-        scalars = nothing() if self.positive else anything()
+        scalars = dict(NONE if self.positive else ALL)
         scalars["null"] = ALL["null"] if bool(found["null"]) is self.positive else ()
         if self.positive:
             scalars["boolean"] = (Boolean(booleans),)
@@ -231,7 +229,7 @@ class _Reader(Reading):
         Objects remember the branch until the rest of the conjunction is known, which
         may exclude it.
         """
-        found = anything()
+        found = dict(ALL)
         scalars = [kind for kind in shared if kind != "object" and shared[kind]]
         if scalars:
             excluded = self.signed(False, branch)
@@ -258,10 +256,8 @@ class _Reader(Reading):
             needed = [needed]
         if isinstance(needed, list):
             needed = {"required": needed}
-        present = nothing()
-        present["object"] = (Object(required=(name,)),)
-        absent = anything()
-        absent["object"] = (Object(forbidden=(name,)),)
+        present = {**NONE, "object": (Object(required=(name,)),)}
+        absent = {**ALL, "object": (Object(forbidden=(name,)),)}
         demanded = self.shape(True, needed, keyword, name)
         met = self.algebra.overlap(present, demanded)
         return self.algebra.either([absent, met])

@@ -211,7 +211,7 @@ class Grammar:
         """A rule without parameter; equal ones are one."""
         if len(alternatives) == 1 and len(alternatives[0]) == 1:
             return alternatives[0][0]
-        key = tuple(dict.fromkeys(Alternative(symbols) for symbols in alternatives))
+        key = tuple(dict.fromkeys(map(Alternative, alternatives)))
         name = self._shared.get(key)
         if name is None:
             name = self._shared[key] = self.name()
@@ -247,30 +247,36 @@ class Grammar:
         `takes_nothing`: whether a terminal's expression is empty.
         """
         alive = self._alive
+        dies = False
         for terminal in self.terminals.values():
             if terminal.empty is None:
                 known = terminal.plain
                 terminal.empty = not known and takes_nothing(terminal.expression)
+            dies |= terminal.empty
 
-        def lives(symbol: Symbol) -> bool:
-            match symbol:
-                case Reference(name):
-                    return name in alive
-                case Terminal(empty=empty):
-                    return not empty
-                case Repeated(symbols, low):
-                    return not low or all(map(lives, symbols))
+        def live(symbols: tuple[Symbol, ...]) -> bool:
+            for symbol in symbols:
+                match symbol:
+                    case Reference(rule) if rule not in alive:
+                        return False
+                    case Terminal(empty=True):
+                        return False
+                    case Repeated(inner, low) if low and not live(inner):
+                        return False
             return True
 
         def grows(name: str) -> bool:
             rule = fresh[name]
-            if (
-                all(map(lives, rule.required))
-                and rule.fewest <= sum(map(lives, rule.others))
-                and any(all(map(lives, one.symbols)) for one in rule.alternatives)
+            others = zip(rule.others)
+            if rule.parameter and not (
+                live(rule.required) and rule.fewest <= sum(map(live, others))
             ):
-                alive.add(name)
-            return name in alive
+                return False
+            for one in rule.alternatives:
+                if live(one.symbols):
+                    alive.add(name)
+                    return True
+            return False
 
         # Rules are mostly written before those that they need: few are looked at a
         # second time, and from then on only those that use one which was found to
@@ -286,14 +292,14 @@ class Grammar:
         dead = [name for name in waiting if name not in alive]
         for name in dead:
             del self.rules[name]
-        if dead or any(terminal.empty for terminal in self.terminals.values()):
+        if dead or dies:
             for rule in fresh.values():
                 rule.alternatives = [
-                    one._replace(symbols=_without_dead(one.symbols, lives))
+                    one._replace(symbols=_without_dead(one.symbols, live))
                     for one in rule.alternatives
-                    if all(map(lives, one.symbols))
+                    if live(one.symbols)
                 ]
-        return lives(start)
+        return live((start,))
 
 
 def both(one: str, two: str) -> str:
@@ -302,16 +308,16 @@ def both(one: str, two: str) -> str:
 
 
 def _without_dead(
-    symbols: tuple[Symbol, ...], lives: Callable[[Symbol], bool]
+    symbols: tuple[Symbol, ...], live: Callable[[tuple[Symbol, ...]], bool]
 ) -> tuple[Symbol, ...]:
     """Symbols without the optional parts that derive nothing."""
     kept: list[Symbol] = []
     for symbol in symbols:
         if isinstance(symbol, Repeated):
-            if symbol.low == 0 and not all(map(lives, symbol.symbols)):
+            if symbol.low == 0 and not live(symbol.symbols):
                 continue
             symbol = Repeated(
-                _without_dead(symbol.symbols, lives), symbol.low, symbol.high
+                _without_dead(symbol.symbols, live), symbol.low, symbol.high
             )
         kept.append(symbol)
     return tuple(kept)

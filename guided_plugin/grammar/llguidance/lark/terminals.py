@@ -40,6 +40,12 @@ def _any_strings(string: String, character: str) -> Regex:
     return Regex(f'"{character}{times(string.shortest, string.longest)}"')
 
 
+def is_empty(string: String) -> bool:
+    """Whether no string satisfies a constraint, unless it lists none."""
+    lists = string == String(values=string.values)
+    return not lists and empty_terminal(string_terminal(string))
+
+
 def string_terminal(string: String) -> Expression:
     """The strings of a constraint in one spelling, quotes included."""
     if string.values is not None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from json.encoder import encode_basestring
+from operator import attrgetter
 
 from guided_plugin.config import Whitespace
 from guided_plugin.grammar.llguidance.lark.expressions import (
@@ -83,7 +84,7 @@ def written(
         "\n".join([*lines, ""]),
         distinct=grammar.distinct,
         left_out=tuple(sorted(grammar.left_out)),
-        plain=not tokens and all(one.plain for one in terminals),
+        plain=not tokens and all(map(attrgetter("plain"), terminals)),
         rules=RuleSet(start, rules, tuple(terminals), tokens, spec.layout == "spaced"),
     )
 
