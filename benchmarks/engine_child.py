@@ -7,19 +7,25 @@ import dataclasses
 import itertools
 import random
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Json, own_schema, serve, start, thread_clock, watched
+from benchmarks.harness import (
+    Json,
+    Run,
+    generated,
+    own_schema,
+    plugin_metrics,
+    serve,
+    start,
+)
 from benchmarks.samples import served_schemas
 from benchmarks.turns import SCHEMAS, refused_at, repeated
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import UNBOUNDED, GuidedConfig
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.hosts.vllm.common import METRICS
 from guided_plugin.spec import OutputSpec
 
 REAL_WORLD = "real-world"
@@ -46,15 +52,10 @@ class _Case:
     way: str
     schema: str
     rows: int
-    seconds: list[float] = field(default_factory=list)
-    """Of whole runs, from the first request in to the last output out."""
-    steady: list[float] = field(default_factory=list)
-    """Of a step in the middle of each."""
-    threads: list[float] = field(default_factory=list)
-    """CPU time of vLLM's main threads in each."""
+    runs: list[Run] = field(default_factory=list)
+    """The first one warms up."""
     documents: list[Any] = field(default_factory=list)
     """The schema of each request of the last run; None where it is unguided."""
-    outputs: list[Any] = field(default_factory=list)
     metrics: list[Json] = field(default_factory=list)
     """Of each tensor-parallel rank."""
 
@@ -62,10 +63,6 @@ class _Case:
 class _Bench:
     def __init__(self, question: Json) -> None:
         self.question = question
-        if question["plugin"]:
-            from guided_plugin.vllm import GuidedLogitsProcessor
-
-            question["engine"]["logits_processors"] = [GuidedLogitsProcessor]
         self.llm = start(
             question,
             max_num_seqs=max(question["rows"]),
@@ -98,52 +95,33 @@ class _Bench:
         cases = [_Case("unguided", "none", rows), *guided]
         for _ in range(self.question["repetitions"] + 1):
             for case in cases:
-                if max(case.seconds[1:], default=0.0) < _TOO_LONG:
+                if max((run.seconds for run in case.runs[1:]), default=0) < _TOO_LONG:
                     self._repeat(case)
         return [self._figure(case) for case in cases]
 
     def _repeat(self, case: _Case) -> None:
         case.documents = self._documents(case.schema, case.rows)
-        stamps: list[float] = []
-        clock = thread_clock()
-        before = clock()
-        with watched(self.llm, lambda outputs: stamps.append(outputs.timestamp)):
-            seconds, case.outputs = self._generate(
-                case.documents, max_tokens=self.question["steps"], ignore_eos=True
-            )
-        case.seconds.append(seconds)
-        case.threads.append(clock() - before)
-        case.steady.append(_steady(stamps))
-        if self.question["plugin"] and case.way == "guided":
-            # Ranks that follow another one, and stages that do not sample, answer
-            # nothing.
-            answers = self.llm.collective_rpc(METRICS)
-            case.metrics = [answer[0] for answer in answers if answer]
+        steps = self.question["steps"]
+        run = self._generate(case.documents, max_tokens=steps, ignore_eos=True)
+        case.runs.append(run)
+        if case.way == "guided":
+            case.metrics = plugin_metrics(self.llm, self.question)
 
     def _documents(self, name: str, rows: int) -> list[Any]:
         """The schema of each request."""
         if name == NEW:
-            known = self._documents(REAL_WORLD, rows)
-            if known[0] is None:
-                known = self._documents("plain", rows)
-            return [own_schema(one, next(self.numbers)) for one in known]
+            known = REAL_WORLD if REAL_WORLD in self.schemas else "plain"
+            found = self._documents(known, rows)
+            return [own_schema(one, next(self.numbers)) for one in found]
         found = self.schemas.get(name, [None])
         return [found[row % len(found)] for row in range(rows)]
 
-    def _generate(
-        self, documents: Sequence[Any], **options: Any
-    ) -> tuple[float, list[Any]]:
-        """Seconds of a run with these schemas, and its outputs."""
+    def _generate(self, documents: Sequence[Any], **options: Any) -> Run:
+        """A run with these schemas."""
         # As in an application: one object for all prompts of a schema.
         made = {id(one): self._params(one, **options) for one in documents}
-        params = [made[id(one)] for one in documents]
-        prompts = [
-            {"prompt_token_ids": self.random.choices(range(100, 1000), k=8)}
-            for _ in documents
-        ]
-        start = time.perf_counter()
-        outputs = self.llm.generate(prompts, params, use_tqdm=False)
-        return time.perf_counter() - start, outputs
+        prompts = [self.random.choices(range(100, 1000), k=8) for _ in documents]
+        return generated(self.llm, prompts, [made[id(one)] for one in documents])
 
     def _params(self, document: Any, **options: Any) -> Any:
         from vllm import SamplingParams
@@ -156,38 +134,30 @@ class _Bench:
         return SamplingParams(temperature=1.0, structured_outputs=outputs, **options)
 
     def _takes(self, document: Any) -> bool:
-        """Tell whether the engine's backend takes a schema."""
+        """Tell whether the engine takes a schema."""
         from vllm.exceptions import VLLMValidationError
-        from vllm.v1.structured_output.backend_guidance import validate_guidance_grammar
-        from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
 
-        own = self.question["engine"].get("structured_outputs_config", {})
         try:
-            if own.get("backend") == "xgrammar":
-                validate_xgrammar_grammar(self._params(document))
-            elif own.get("backend") == "guidance":
-                validate_guidance_grammar(self._params(document), tokenizer=None)
+            self._generate([document], max_tokens=1)
         except (ValueError, VLLMValidationError):
             return False
         return True
 
     def _figure(self, case: _Case) -> Json:
         steps = self.question["steps"]
-        times = [seconds / steps * 1e3 for seconds in case.seconds]
-        typical = statistics.median(times[1:])
-        threads = [round(one["host_thread"] * 1e6, 1) for one in case.metrics]
+        times = [run.seconds / steps * 1e3 for run in case.runs]
+        steady = statistics.median(_steady(run.stamps) for run in case.runs[1:])
+        thread = statistics.median(run.thread for run in case.runs[1:])
         return {
             "rows": case.rows,
             "way": case.way,
             "schema": case.schema,
-            "ms_per_step": round(typical, 4),
-            "steady_ms": round(statistics.median(case.steady[1:]) * 1e3, 4),
-            "tokens_per_second": round(case.rows / typical * 1e3),
+            "ms_per_step": round(statistics.median(times[1:]), 4),
+            "steady_ms": round(steady * 1e3, 4),
             "all_ms": [round(value, 4) for value in times],
-            "thread_us": round(statistics.median(case.threads[1:]) / steps * 1e6),
+            "thread_us": round(thread / steps * 1e6),
             "wrong_outputs": self._wrong(case) if case.way == "guided" else 0,
-            "metrics": case.metrics[0] if case.metrics else None,
-            "host_thread_us_by_rank": threads,
+            "metrics": case.metrics,
         }
 
     def _wrong(self, case: _Case) -> int:
@@ -195,12 +165,11 @@ class _Bench:
         where it is not the plugin's own language."""
         wide = {"whitespace": "flexible", "strict": False}
         wide |= dataclasses.asdict(UNBOUNDED)
-        options = {} if self.question["plugin"] else wide
+        options = {} if self.question["guided"] else wide
         wrong = 0
-        for document, output in zip(case.documents, case.outputs, strict=True):
+        for document, output in zip(case.documents, case.runs[-1].outputs, strict=True):
             spec = OutputSpec.json_schema(document, **options)
-            tokens = output.outputs[0].token_ids
-            wrong += refused_at(self.compiler, spec, tokens) is not None
+            wrong += refused_at(self.compiler, spec, output.token_ids) is not None
         return wrong
 
 

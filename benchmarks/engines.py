@@ -4,13 +4,13 @@ structured output.
     python -m benchmarks.engines --model DIR --engines plugin,guidance,xgrammar --rows 8,64,256 --out FILE
 
 One process an engine, one after the other. All get the same requests; those that are
-guided take turns with those that are not, in the same engine. `--executor uni,mp` and
-`--tensor-parallel 1,2` measure each of them. `--sample` measures schemas of MaskBench
-too, as `real-world`; the schema `new` asks for those, or else for `plain`, each request
-with a schema that was never asked for. Prints a table. `thread us`: CPU time of the
-main threads of vLLM's processes in a step. `wrong`: outputs that a fresh matcher
-refuses. The file also has `refused`: schemas of the sample that an engine does not
-take. Exit code 1 if an engine failed.
+guided take turns with those that are not, in the same engine. `--sample` measures
+schemas of MaskBench too, as `real-world`; the schema `new` asks for those, or else for
+`plain`, each request with a schema that was never asked for. Several GPUs: `--engine
+'{"tensor_parallel_size": 2}'`. Prints a table. `thread us`: CPU time of the main
+threads of vLLM's processes in a step. `wrong`: outputs that a fresh matcher refuses.
+The file also has `refused`: schemas of the sample that an engine does not take. Exit
+code 1 if an engine failed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine_child import REAL_WORLD
+from benchmarks.engine_child import NEW, REAL_WORLD
 from benchmarks.harness import (
     Engine,
     Json,
@@ -31,15 +31,13 @@ from benchmarks.harness import (
     given,
     head,
     measured,
-    names,
 )
-from guided_plugin.demo import MODEL_DIR
+from benchmarks.turns import SCHEMAS
 
+_ENGINES = ("plugin", "guidance", "xgrammar")
 _COLUMNS = (
     ("engine", "{engine}"),
     ("runner", "{runner}"),
-    ("executor", "{executor}"),
-    ("GPUs", "{gpus}"),
     ("rows", "{rows}"),
     ("way", "{way}"),
     ("schema", "{schema}"),
@@ -55,25 +53,14 @@ _COLUMNS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, write, print."""
     parser = Options(__doc__)
-    parser.add("--model", str(MODEL_DIR), "folder of a model")
-    parser.add("--tokenizer", None, "tokenizer folder; the model's if not given", str)
-    parser.add(
-        "--rows",
-        [8, 64, 256],
-        "batch sizes, separated by commas",
-        counts,
-    )
-    parser.add("--schema", ["plain", "maxlength"], "plain, maxlength, new", names)
-    engines = ["plugin", "guidance", "xgrammar"]
-    parser.add("--engines", engines, "this package, and vLLM's own backends", names)
-    parser.add("--runner", ["v2"], "model runners: v1, v2", names)
-    parser.add("--executor", ["uni"], "uni (one GPU), mp", names)
-    parser.add("--tensor-parallel", [1], "numbers of GPUs", counts)
+    parser.model(needs_sample=False)
+    parser.add("--rows", [8, 64, 256], "batch sizes, separated by commas", counts)
+    parser.several("--schema", list(SCHEMAS), [*SCHEMAS, NEW], "what is asked for")
+    parser.several("--engines", list(_ENGINES), _ENGINES, "this package, vLLM's own")
+    parser.several("--runner", ["v2"], ["v1", "v2"], "model runners")
     parser.add("--steps", 256, "tokens a request")
     parser.add("--repetitions", 3, "measured runs a figure")
-    parser.add("--sample", None, "MaskBench files, a folder or a tar archive", Path)
-    parser.add("--limit", 1200.0, "seconds of an engine")
-    parser.engine()
+    parser.engine(1200.0)
     options = parser.parse_args(arguments)
     result = {
         **head("benchmarks.engines", given(arguments)),
@@ -84,10 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "figures": [],
         "refused": {},
     }
-    legs = {engine.name: leg for leg, engine in _legs(options)}
 
     def take(engine: Engine, answer: Json) -> None:
-        leg = legs[engine.name]
+        name, _, runner = engine.name.partition(" on ")
+        gpus = options.engine.get("tensor_parallel_size", 1)
+        leg = {"engine": name, "runner": runner, "gpus": gpus}
         figures = [{**leg, **one} for one in compared(answer["figures"])]
         result["figures"] += figures
         result["refused"][engine.name] = answer["refused"]
@@ -95,48 +83,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
             what = f"not all of it was measured within {options.limit:g} s"
             result["failed"].append(f"{engine.name}: {what}")
 
-    measured(
-        result,
-        [engine for _, engine in _legs(options)],
-        options,
-        take,
-    )
+    legs = itertools.product(options.engines, options.runner)
+    measured(result, [_engine(options, *leg) for leg in legs], options, take)
     return finish(result, options.out, _COLUMNS)
 
 
-def _legs(options: Any) -> list[tuple[Json, Engine]]:
-    """The engines: one process has one GPU."""
-    kinds = itertools.product(
-        options.runner, options.executor, options.tensor_parallel, options.engines
+def _engine(options: Any, name: str, runner: str) -> Engine:
+    own = name == "plugin"
+    backend = {} if own else {"structured_outputs_config": {"backend": name}}
+    question = {
+        "model": options.model,
+        "tokenizer": options.tokenizer,
+        "rows": options.rows,
+        "schemas": options.schema + [REAL_WORLD] * bool(options.sample),
+        "sample": options.sample and str(options.sample.absolute()),
+        "steps": options.steps,
+        "repetitions": options.repetitions,
+        "engine": {**backend, **options.engine},
+    }
+    return Engine(
+        f"{name} on {runner}",
+        "benchmarks.engine_child",
+        question,
+        {"take_over": True} if own else None,
+        v2=runner == "v2",
     )
-    found = []
-    for runner, executor, gpus, name in kinds:
-        if executor == "uni" and gpus > 1:
-            continue
-        leg = {"engine": name, "runner": runner, "executor": executor, "gpus": gpus}
-        own = {"distributed_executor_backend": executor, "tensor_parallel_size": gpus}
-        if name != "plugin":
-            own["structured_outputs_config"] = {"backend": name}
-        question = {
-            "model": options.model,
-            "tokenizer": options.tokenizer,
-            "rows": options.rows,
-            "schemas": options.schema + [REAL_WORLD] * bool(options.sample),
-            "sample": options.sample and str(options.sample.absolute()),
-            "steps": options.steps,
-            "repetitions": options.repetitions,
-            "plugin": name == "plugin",
-            "engine": {**own, **options.engine},
-        }
-        engine = Engine(
-            f"{name} on {runner}, {executor}, {gpus} GPU",
-            "benchmarks.engine_child",
-            question,
-            {"take_over": True} if name == "plugin" else None,
-            v2=runner == "v2",
-        )
-        found.append((leg, engine))
-    return found
 
 
 def compared(figures: list[Json]) -> list[Json]:

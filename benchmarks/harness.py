@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,8 @@ from numpy.typing import NDArray
 
 from benchmarks.tables import Columns, check_out, progress, show_table
 from benchmarks.turns import environment
-from guided_plugin.errors import GuidedError, PipelineError
+from guided_plugin.demo import MODEL_DIR
+from guided_plugin.errors import GuidedError, PipelineError, did_you_mean
 
 Json = dict[str, Any]
 _MEMORY = 0.88
@@ -63,10 +64,35 @@ class Options(argparse.ArgumentParser):
             type=kind,
         )
 
-    def engine(self) -> None:
-        """Those of every command that starts engines."""
+    def several(
+        self, name: str, default: list[str], known: Collection[str], what: str
+    ) -> None:
+        """An option whose values, separated by commas, are each of a fixed set."""
+
+        def read(text: str) -> list[str]:
+            found = names(text)
+            for one in found:
+                if one not in known:
+                    hint = did_you_mean(one, known)
+                    raise argparse.ArgumentTypeError(f"unknown: {one!r} ({hint})")
+            return found
+
+        self.add(name, default, f"{what}: {', '.join(known)}", read)
+
+    def model(self, *, needs_sample: bool) -> None:
+        """Those of every command whose engines are asked for schemas of a sample."""
+        self.add("--model", str(MODEL_DIR), "folder of a model")
+        self.add("--tokenizer", None, "tokenizer folder; the model's if not given", str)
+        sample = "MaskBench files: a folder or a tar archive"
+        self.add_argument("--sample", type=Path, required=needs_sample, help=sample)
+
+    def engine(self, limit: float | None = None) -> None:
+        """Those of every command that starts engines; a limit is for processes of their
+        own."""
         self.add("--device", "cuda", "cpu or cuda")
         self.add("--engine", {}, "more arguments of the engines, as JSON", json.loads)
+        if limit is not None:
+            self.add("--limit", limit, "seconds of an engine; what was measured counts")
         self.out()
 
     def sample(self) -> None:
@@ -171,6 +197,7 @@ def measured(
             engine.question.update(
                 turns=turns.name,
                 device=options.device,
+                guided=engine.plugin is not None,
             )
             if together and options.device != "cpu":
                 share = round(_MEMORY / len(engines), 2)
@@ -293,6 +320,49 @@ def start(question: Json, **more: Any) -> Any:
         tokenizer=tokenizer,
         **arguments,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Requests that an engine answered, handed in at once."""
+
+    outputs: list[Any]
+    """In the order of the requests."""
+    seconds: float
+    """From the first request in to the last output out."""
+    stamps: list[float]
+    """When outputs came, by the engine's own clock."""
+    thread: float
+    """CPU seconds of the main threads of vLLM's processes."""
+
+
+def generated(llm: Any, prompts: Sequence[list[int]], params: Sequence[Any]) -> Run:
+    """Answer these requests."""
+    stamps: list[float] = []
+
+    def note(step: Any) -> None:
+        if step.outputs:
+            stamps.append(step.timestamp)
+
+    thread = thread_clock()
+    before = thread()
+    asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+    with watched(llm, note):
+        start = time.monotonic()
+        found = llm.generate(asked, params, use_tqdm=False)
+        seconds = time.monotonic() - start
+    outputs = [one.outputs[0] for one in found]
+    return Run(outputs, seconds, stamps, thread() - before)
+
+
+def plugin_metrics(llm: Any, question: Json) -> list[Json]:
+    """The plugin's own figures, of each rank; empty where it is off."""
+    if not question["guided"]:
+        return []
+    from guided_plugin.hosts.vllm.common import METRICS
+
+    # Ranks that follow another one, and stages that do not sample, answer nothing.
+    return [answer[0] for answer in llm.collective_rpc(METRICS) if answer]
 
 
 @contextlib.contextmanager

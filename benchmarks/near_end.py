@@ -18,29 +18,30 @@ import statistics
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import (
     Json,
     Options,
+    Run,
     counts,
+    generated,
     given,
     head,
     start,
-    watched,
     write,
 )
 from benchmarks.samples import served_schemas
 from benchmarks.tables import show_table
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.vllm.common import GUIDED
 from guided_plugin.spec import OutputSpec
 
 _SCHEMAS = 28
+_LAST = 48
+"""Steps that are near the limit."""
 _COLUMNS = (
     ("rows", "{rows}"),
     ("far", "{ratios[far]}"),
@@ -54,27 +55,20 @@ _COLUMNS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = Options(__doc__)
-    parser.add("--model", str(MODEL_DIR), "folder of a model")
-    parser.add("--tokenizer", None, "tokenizer folder; the model's if not given", str)
-    parser.add("--sample", None, "a folder or a tar archive of MaskBench", Path)
+    parser.model(needs_sample=True)
     parser.add("--rows", [8, 256], "batch sizes, separated by commas", counts)
     parser.add("--tokens", 256, "the limit of a request")
-    parser.add("--last", 48, "steps that are near it")
     parser.add("--repetitions", 4, "pairs of runs, after one that warms up")
     parser.engine()
     options = parser.parse_args(arguments)
-    if options.sample is None:
-        parser.error("--sample is needed")
     bench = _Bench(options)
     result = head("benchmarks.near_end", given(arguments), options.device)
-    figures: list[Json] = []
-    result |= {"benchmark": "near_end", "schemas": len(bench.schemas)}
-    result["figures"] = figures
+    result |= {"benchmark": "near_end", "schemas": len(bench.schemas), "figures": []}
     for rows in options.rows:
-        figures.append(bench.figure(rows))
+        result["figures"].append(bench.figure(rows))
         write(result, options.out)
-    show_table(figures, _COLUMNS)
-    return int(any(one["invalid"] for one in figures))
+    show_table(result["figures"], _COLUMNS)
+    return int(any(one["invalid"] for one in result["figures"]))
 
 
 class _Bench:
@@ -88,42 +82,28 @@ class _Bench:
         vocabulary = Vocabulary.from_tokenizer(self.llm.get_tokenizer())
         self.texts = vocabulary.text_tokens
         self.compiler = GrammarCompiler(vocabulary)
-        found = served_schemas(
-            options.sample,
-            4 * _SCHEMAS,
-            _behind_a_text,
-        )
+        found = served_schemas(options.sample, 4 * _SCHEMAS, _behind_a_text)
         self.schemas = list(filter(self._fits, found))[:_SCHEMAS]
 
     def _fits(self, schema: Json) -> bool:
         """Whether there is an end for it well within the steps that are near the
         limit."""
         try:
-            spec = OutputSpec.parse(_request(schema, closes=True))
+            spec = OutputSpec.json_schema(schema, close_before_length=True)
             shortest = self.compiler.compile(spec).shortest
         except GuidedError:
             return False
-        return shortest is not None and len(shortest) < self.options.last
+        return shortest is not None and len(shortest) < _LAST
 
     def figure(self, rows: int) -> Json:
         """With the option beside without, for so many rows."""
-        times: dict[bool, list[list[float]]] = {False: [], True: []}
-        closed = invalid = 0
+        runs: dict[bool, list[Run]] = {False: [], True: []}
         for repetition in range(self.options.repetitions + 1):
             for closes in (False, True) if repetition % 2 else (True, False):
-                steps, outputs = self._run(rows, repetition, closes=closes)
-                if repetition:
-                    times[closes].append(steps)
-                if closes:
-                    reasons = [one.stop_reason for one in outputs]
-                    closed += reasons.count("close_before_length")
-                    invalid += self._invalid(outputs)
-        without, with_ = (
-            [statistics.median(step) for step in zip(*times[closes], strict=False)]
-            for closes in (False, True)
-        )
-        middle = slice(self.options.tokens // 4, -self.options.last)
-        near = slice(-self.options.last, None)
+                runs[closes].append(self._run(rows, repetition, closes=closes))
+        without, with_ = (_steps(runs[closes][1:]) for closes in (False, True))
+        middle = slice(self.options.tokens // 4, -_LAST)
+        near = slice(-_LAST, None)
         usual = statistics.median(without[near])
         far = statistics.median(with_[middle]) / statistics.median(without[middle])
         ratios = {
@@ -131,53 +111,45 @@ class _Bench:
             "near": statistics.median(with_[near]) / usual,
             "slowest": max(with_[near]) / usual,
         }
+        reasons = [one.stop_reason for run in runs[True] for one in run.outputs]
         return {
             "rows": rows,
             "ratios": {name: round(ratio, 4) for name, ratio in ratios.items()},
             "slowest_without": round(max(without[near]) / usual, 4),
-            "closed": closed,
-            "invalid": invalid,
+            "closed": reasons.count("close_before_length"),
+            "invalid": sum(map(self._invalid, runs[True])),
             "ms": {
                 "without": [round(one * 1e3, 3) for one in without],
                 "with": [round(one * 1e3, 3) for one in with_],
             },
         }
 
-    def _run(
-        self, rows: int, seed: int, *, closes: bool
-    ) -> tuple[list[float], list[Any]]:
-        """Seconds of each step, and the outputs."""
+    def _run(self, rows: int, seed: int, *, closes: bool) -> Run:
         from vllm import SamplingParams
 
-        prompts = []
-        params = []
-        for row in range(rows):
-            schema = self.schemas[row % len(self.schemas)]
-            prompts.append({"prompt_token_ids": [100 + (seed + row) % 900] * 8})
-            sampling = SamplingParams(
+        prompts = [[100 + (seed + row) % 900] * 8 for row in range(rows)]
+        params = [
+            SamplingParams(
                 max_tokens=self.options.tokens,
                 detokenize=False,
                 temperature=1.0,
                 seed=1000 * seed + row,
-                extra_args={GUIDED: _request(schema, closes=closes)},
+                extra_args={
+                    GUIDED: {
+                        "json_schema": self.schemas[row % len(self.schemas)],
+                        "close_before_length": closes,
+                    }
+                },
             )
-            params.append(sampling)
-        stamps: list[float] = []
+            for row in range(rows)
+        ]
+        return generated(self.llm, prompts, params)
 
-        def note(step: Any) -> None:
-            if step.outputs:
-                stamps.append(step.timestamp)
-
-        with watched(self.llm, note):
-            outputs = self.llm.generate(prompts, params, use_tqdm=False)
-        seconds = [later - earlier for earlier, later in pairwise(stamps)]
-        return seconds, [output.outputs[0] for output in outputs]
-
-    def _invalid(self, outputs: list[Any]) -> int:
+    def _invalid(self, run: Run) -> int:
         from jsonschema.validators import validator_for
 
         wrong = 0
-        for row, output in enumerate(outputs):
+        for row, output in enumerate(run.outputs):
             schema = self.schemas[row % len(self.schemas)]
             text = b"".join(self.texts[token] or b"" for token in output.token_ids)
             try:
@@ -185,6 +157,12 @@ class _Bench:
             except ValueError:
                 wrong += 1
         return wrong
+
+
+def _steps(runs: Sequence[Run]) -> list[float]:
+    """Seconds of each step: the median of the runs."""
+    times = [[later - one for one, later in pairwise(run.stamps)] for run in runs]
+    return [statistics.median(step) for step in zip(*times, strict=False)]
 
 
 def _behind_a_text(schema: Json) -> Json:
@@ -199,10 +177,6 @@ def _behind_a_text(schema: Json) -> Json:
         "properties": {"text": {"type": "string"}, "rest": rest},
         "required": ["text", "rest"],
     }
-
-
-def _request(schema: Json, *, closes: bool) -> Json:
-    return {"json_schema": schema, "close_before_length": closes}
 
 
 if __name__ == "__main__":

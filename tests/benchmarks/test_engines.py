@@ -51,22 +51,19 @@ def test_every_figure_is_set_against_the_unguided_one_of_the_same_engine(
         ask,
     )
     out = tmp_path / "vllm.json"
-    words = f"--rows 1,4 --executor uni,mp --tensor-parallel 1,2 --limit {limit}"
-    kinds = [
-        "--engines",
-        "plugin,xgrammar",
-        "--out",
-        str(out),
-    ]
-    assert engines.main([*words.split(), *kinds]) == int(limit == 9)
-    own = {"distributed_executor_backend": "mp", "tensor_parallel_size": 2}
+    words = f"--rows 1,4 --runner v1,v2 --engines plugin,xgrammar --limit {limit}"
+    own = {"tensor_parallel_size": 2}
+    more = ["--engine", json.dumps(own), "--out", str(out)]
+    assert engines.main([*words.split(), *more]) == int(limit == 9)
     theirs = {"structured_outputs_config": {"backend": "xgrammar"}}
-    assert [engine.plugin for engine in asked] == [{"take_over": True}, None] * 3
-    assert [engine.question["engine"] for engine in asked[-2:]] == [own, own | theirs]
+    ours = {"take_over": True}
+    assert [engine.plugin for engine in asked] == [ours, ours, None, None]
+    assert [engine.v2 for engine in asked] == [False, True, False, True]
+    assert [engine.question["engine"] for engine in asked[1:3]] == [own, own | theirs]
     result = json.loads(out.read_text())
     found = {(one["way"], one["ratio"]) for one in result["figures"]}
     assert found == {("unguided", 1.0), ("guided", 1.1)}
-    assert len(result["figures"]) == 6 * 2 * (2 if limit > 9 else 1)
+    assert len(result["figures"]) == 4 * 2 * (2 if limit > 9 else 1)
     assert result["command"].startswith("python -m benchmarks.engines --rows 1,4 ")
     told = capsys.readouterr()
     assert "1.100" in told.out

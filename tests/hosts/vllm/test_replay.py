@@ -4,6 +4,7 @@ answer."""
 import gzip
 import json
 
+import pytest
 from vllm_support import PATIENT
 
 from benchmarks.replay.__main__ import main
@@ -12,14 +13,13 @@ SCHEMA = {
     "type": "object",
     "properties": {"name": {"enum": ["ab", "cd"]}},
     "required": ["name"],
-    "description": "plain words " * 200,
 }
 FILES = {
     "BFCL_simple_1": [{"name": "ab"}, {"name": "ab", "extra": 1}],
     "Github_easy---b": [{"name": "cd"}],
 }
 ENGINE = {"dtype": "float32", "enforce_eager": True}
-SIZES = "--longest 64 --rows 1,2 --queue 3 --least 3 --repetitions 1"
+SIZES = "--longest 64 --rows 1,2 --queue 3 --repetitions 1"
 
 
 def test_documents_are_replayed_in_engines(tmp_path, monkeypatch, capsys):
@@ -32,24 +32,18 @@ def test_documents_are_replayed_in_engines(tmp_path, monkeypatch, capsys):
         (sample / f"{name}.json").write_text(json.dumps(file))
     out = tmp_path / "replay.json.gz"
     common = ["--sample", str(sample), *SIZES.split(), "--out", str(out)]
-    where = ["--device", "cpu", "--runner", "v1", "--engine", json.dumps(ENGINE)]
-    assert main([*common, *where, "--ways", "fast"]) == 2
-    words = [
-        "--kinds",
-        "tools,free",
-        "--ways",
-        "guided+new",
-        "--plugin",
-        json.dumps(PATIENT),
-    ]
+    where = ["--device", "cpu", "--engine", json.dumps(ENGINE)]
+    with pytest.raises(SystemExit, match="2"):
+        main([*common, *where, "--ways", "gided"])
+    assert "'gided' (did you mean 'guided'?)" in capsys.readouterr().err
+    words = ["--ways", "guided+new", "--plugin", json.dumps(PATIENT)]
     assert main([*common, *where, *words]) == 0, capsys.readouterr().err
     written = json.loads(gzip.decompress(out.read_bytes()))
     # That with a member which the closed schema doesn't name is no document.
-    assert written["left_out"] == {"tools compact": 1}
-    assert {one["documents"] for one in written["counts"][:1]} == {1}
+    assert written["left_out"] == {"tools compact": 1, "real compact": 1}
     found = {(one["kind"], one["rows"]): one for one in written["figures"]}
-    assert sorted(found) == [("free", 1), ("free", 2), ("tools", 1), ("tools", 2)]
-    for (_, rows), one in found.items():
-        assert (one["outputs"], one["wrong"], one["unforced"]) == (4 * rows, 0, 0)
+    assert sorted(found) == [("real", 1), ("real", 2), ("tools", 1), ("tools", 2)]
+    for one in found.values():
+        assert (one["outputs"], one["wrong"]) == (2 * 16, 0)
         assert one["tokens_per_second"] > 0
     assert "forwards" in capsys.readouterr().out
