@@ -41,6 +41,9 @@ from guided_plugin.errors import GuidedError, PipelineError, did_you_mean
 Json = dict[str, Any]
 _MEMORY = 0.88
 """Of a GPU's memory, for engines that share it."""
+_CPU = {"VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+"""GiB of keys and values; and vLLM does not pin its threads, so that it shares the
+machine with others."""
 
 
 class Options(argparse.ArgumentParser):
@@ -89,7 +92,7 @@ class Options(argparse.ArgumentParser):
     def engine(self, limit: float | None = None) -> None:
         """Those of every command that starts engines; a limit is for processes of their
         own."""
-        self.add("--device", "cuda", "cpu or cuda")
+        self.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
         self.add("--engine", {}, "more arguments of the engines, as JSON", json.loads)
         if limit is not None:
             self.add("--limit", limit, "seconds of an engine; what was measured counts")
@@ -311,6 +314,8 @@ def serve(measure: Callable[[Json, Callable[[Json], None]], None]) -> None:
 
 def start(question: Json, **more: Any) -> Any:
     """vLLM's engine for a question, without a cache of prompts."""
+    if question["device"] == "cpu":
+        os.environ.update(_CPU)
     from vllm import LLM
 
     arguments = {"enable_prefix_caching": False, **more, **question["engine"]}

@@ -1,7 +1,5 @@
-"""What benchmarks share: ways that take turns in one process or engine, because engines
-differ by some percent from start to start; their schemas, and the checks of their
-outputs.
-"""
+"""What benchmarks share: the schemas that engines are asked for, the check of their
+outputs, and what is said of the machine."""
 
 from __future__ import annotations
 
@@ -9,21 +7,15 @@ import datetime
 import os
 import platform
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.config import GuidedConfig
 from guided_plugin.demo import closed_object
-from guided_plugin.errors import RequestError
 from guided_plugin.grammar.renewal import rebuilds_shared
-from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 
-Ways = Mapping[str, Callable[[], float]]
-"""What is compared, by name: each runs once, and returns its milliseconds a step."""
 _PACKAGES = ("torch", "xgrammar", "llguidance", "transformers", "triton", "vllm")
 
 
@@ -90,57 +82,6 @@ def median(values: Iterable[float], digits: int = 4) -> float:
     return round(statistics.median(values), digits)
 
 
-def in_turns(ways: Ways, repetitions: int) -> dict[str, list[float]]:
-    """The milliseconds of each way. The order is reversed every other time: it
-    matters."""
-    times: dict[str, list[float]] = {way: [] for way in ways}
-    for repetition in range(repetitions):
-        for way in list(ways) if repetition % 2 == 0 else reversed(list(ways)):
-            times[way].append(round(ways[way](), 4))
-    return times
-
-
-def compared(times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """A figure: medians, and the ratio of each way to `unguided`, `guided` first."""
-    found: dict[str, Any] = {
-        f"{way}_ms": median(values) for way, values in times.items()
-    }
-    for way in times:
-        if way != "unguided":
-            ratios = [t / u for t, u in zip(times[way], times["unguided"], strict=True)]
-            orders = [order for order in (ratios[0::2], ratios[1::2]) if order]
-            name = "ratio" if way == "guided" else f"{way}_ratio"
-            # The mean of the median in one order and of that in reverse.
-            found[name] = round(statistics.mean(map(statistics.median, orders)), 4)
-    return {**found, "runs_ms": dict(times)}
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is measured, and how often."""
-
-    rows: Sequence[int]
-    schemas: Sequence[str]
-    steps: int = 64
-    repetitions: int = 3
-
-    def figures(
-        self,
-        case: Callable[[int, str], tuple[Ways, Callable[[], dict[str, Any]]]],
-        warm_ups: int = 1,
-    ) -> list[dict[str, Any]]:
-        """A figure for each batch size and schema. `case` makes the ways to run it, and
-        what tells more of it after the last run."""
-        found = []
-        for count in self.rows:
-            for name in self.schemas:
-                ways, more = case(count, name)
-                in_turns(ways, warm_ups)
-                figure = compared(in_turns(ways, self.repetitions))
-                found.append({"rows": count, "schema": name, **more(), **figure})
-        return found
-
-
 def refused_at(
     compiler: GrammarCompiler, spec: OutputSpec, tokens: Iterable[int]
 ) -> int | None:
@@ -161,19 +102,3 @@ def refused_at(
         if refused is None or not rebuilds_shared(matcher):
             break
     return refused
-
-
-def check_outputs(
-    vocabulary: Vocabulary, spec: OutputSpec, rows: Iterable[Sequence[int]]
-) -> str:
-    """The backend of the spec. Raises RequestError if a fresh matcher refuses a token
-    of an output."""
-    compiler = GrammarCompiler(vocabulary, config=GuidedConfig(isolate_compiles=False))
-    for row, tokens in enumerate(rows):
-        place = refused_at(compiler, spec, tokens)
-        if place is not None:
-            raise RequestError(
-                f"a fresh matcher refuses token {tokens[place]}",
-                where=f"row {row}, token {place}",
-            )
-    return compiler.compile(spec).backend

@@ -7,7 +7,7 @@ shape, change the name of its file here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 __all__ = ["TABLES", "Table"]
@@ -80,6 +80,21 @@ def _one(rows: Sequence[Raw], /, **wanted: Any) -> Raw:
     return found
 
 
+def _lines(figures: Iterable[Raw], columns: Mapping[str, str]) -> Iterator[Row]:
+    """A line for each figure: headings, and how a figure is written below."""
+    # A heading may stand twice: spaces at its end tell one from the other.
+    yield tuple(map(str.rstrip, columns))
+    for figure in figures:
+        yield tuple(cell.format_map(figure) for cell in columns.values())
+
+
+def _named(names: Mapping[str, str], figures: Raw) -> Iterator[Raw]:
+    """The figures that have a name in the table."""
+    for key, name in names.items():
+        if key in figures:
+            yield {"name": name, **figures[key]}
+
+
 def _steps(raw: Raw) -> Iterator[Row]:
     """`benchmarks.engines`: each engine and size whose unguided step was measured."""
     yield (
@@ -90,13 +105,9 @@ def _steps(raw: Raw) -> Iterator[Row]:
         *_SCHEMAS.values(),
         "wrong outputs",
     )
-    figures = [
-        figure
-        for figure in raw["figures"]
-        if figure["executor"] == "uni" or figure["gpus"] > 1
-    ]
-    for base in _all(figures, way="unguided"):
-        same = _all(figures, engine=base["engine"], rows=base["rows"], way="guided")
+    for base in _all(raw["figures"], way="unguided"):
+        own = {"engine": base["engine"], "rows": base["rows"]}
+        same = _all(raw["figures"], way="guided", **own)
         yield (
             _ENGINES[base["engine"]],
             base["rows"],
@@ -121,8 +132,8 @@ def _whole(figure: Raw, base: Raw) -> str:
 
 def _steps_in_short(raw: Raw) -> Iterator[Row]:
     """The sizes that were measured with every engine."""
-    figures = _all(raw["figures"], executor="uni", schema="real-world")
-    bases = _all(raw["figures"], executor="uni", way="unguided")
+    figures = _all(raw["figures"], schema="real-world")
+    bases = _all(raw["figures"], way="unguided")
     sizes = [one["rows"] for one in _all(figures, engine="plugin")]
     yield ("a guided run by an unguided one", *(f"{rows} rows" for rows in sizes))
     for engine, name in _ENGINES.items():
@@ -135,30 +146,25 @@ def _steps_in_short(raw: Raw) -> Iterator[Row]:
 
 def _job(raw: Raw) -> Iterator[Row]:
     """`benchmarks.answers.job`: seconds of a job, and those of the same unguided."""
-    yield (
-        "structured output",
-        "unguided, s",
-        "new schemas, s",
-        "by unguided",
-        "known ones, by unguided",
-        "step unguided, median / p99, ms",
-        "step with new schemas",
-        f"valid of {raw['requests']}",
-    )
+    found = []
     for engine, name in _ENGINES.items():
-        ways = {one["way"]: one for one in _all(raw["figures"], engine=engine)}
-        if ways:
-            new, known, free = (ways[way] for way in ("new", "known", "unguided"))
-            yield (
-                name,
-                f"{free['seconds']:.2f}",
-                _between(new["seconds"], new["all_seconds"], 2),
-                _between(new["ratio"], new["all_ratios"]),
-                _between(known["ratio"], known["all_ratios"]),
-                "{:.1f} / {:.1f}".format(*free["step_ms"]),
-                "{:.1f} / {:.1f}".format(*new["step_ms"]),
-                new["valid"],
-            )
+        own = {one["way"]: one for one in _all(raw["figures"], engine=engine)}
+        if own:
+            new, known = own["new"], own["known"]
+            seconds = _between(new["seconds"], new["all_seconds"], 2)
+            by = [_between(one["ratio"], one["all_ratios"]) for one in (new, known)]
+            found.append({"name": name, "seconds": seconds, "by": by, **own})
+    columns = {
+        "structured output": "{name}",
+        "unguided, s": "{unguided[seconds]:.2f}",
+        "new schemas, s": "{seconds}",
+        "by unguided": "{by[0]}",
+        "known ones, by unguided": "{by[1]}",
+        "step unguided, median / p99, ms": "{unguided[step_ms][0]:.1f} / {unguided[step_ms][1]:.1f}",
+        "step with new schemas": "{new[step_ms][0]:.1f} / {new[step_ms][1]:.1f}",
+        f"valid of {raw['requests']}": "{new[valid]}",
+    }
+    return _lines(found, columns)
 
 
 def _between(middle: float, runs: Sequence[float], digits: int = 3) -> str:
@@ -171,52 +177,37 @@ def _answers(kind: str) -> Callable[[Raw], Iterator[Row]]:
     """`benchmarks.answers`: what is right, by way of guiding."""
 
     def rows(raw: Raw) -> Iterator[Row]:
-        figures = _all(raw["figures"], kind=kind)
-        yield (
-            "",
-            "seconds",
-            f"right of {figures[0]['tasks']:,}, %",
-            "finished and valid",
-            "cut by the limit",
-            "refused",
-            "tokens",
-        )
-        for figure in sorted(figures, key=lambda one: list(_WAYS).index(one["way"])):
-            yield (
-                _WAYS[figure["way"]],
-                f"{figure['seconds']:.1f}",
-                f"{figure['right_percent']:.1f}",
-                figure["valid"],
-                figure["cut"],
-                figure["refused"],
-                figure["tokens"],
-            )
+        found = {one["way"]: one for one in _all(raw["figures"], kind=kind)}
+        tasks = raw["figures"][0]["tasks"]
+        columns = {
+            "": "{name}",
+            "seconds": "{seconds:.1f}",
+            f"right of {tasks:,}, %": "{right_percent:.1f}",
+            "finished and valid": "{valid:,}",
+            "cut by the limit": "{cut}",
+            "refused": "{refused}",
+            "tokens": "{tokens:,}",
+        }
+        return _lines(_named(_WAYS, found), columns)
 
     return rows
 
 
 def _small_answers(raw: Raw) -> Iterator[Row]:
-    calls = _all(raw["figures"], kind="bfcl")
+    calls = {one["way"]: one for one in _all(raw["figures"], kind="bfcl")}
     lists = _all(raw["figures"], kind="lists")
-    yield (
-        "",
-        f"right calls of {calls[0]['tasks']}",
-        "finished and valid",
-        "cut by the limit",
-        f"found of {lists[0]['expected']} items of lists",
-        "empty lists",
-    )
-    for way in _WAYS:
-        for call in _all(calls, way=way):
-            items = _one(lists, way=way)
-            yield (
-                _WAYS[way],
-                call["right"],
-                call["valid"],
-                call["cut"],
-                items["items"],
-                items["empty"],
-            )
+    found = [
+        {**one, "list": _one(lists, way=one["way"])} for one in _named(_WAYS, calls)
+    ]
+    columns = {
+        "": "{name}",
+        f"right calls of {found[0]['tasks']}": "{right}",
+        "finished and valid": "{valid}",
+        "cut by the limit": "{cut}",
+        f"found of {lists[0]['expected']} items of lists": "{list[items]}",
+        "empty lists": "{list[empty]}",
+    }
+    return _lines(found, columns)
 
 
 def _forced(raw: Raw) -> Iterator[Row]:
@@ -240,71 +231,58 @@ def _spread(found: Sequence[Raw]) -> str:
 
 
 def _generate(raw: Raw) -> Iterator[Row]:
-    yield ("rows", "schema", "unguided, ms", "`Guide`", "xgrammar's own processor")
-    for figure in _all(raw["figures"], forward="static"):
-        yield (
-            figure["rows"],
-            _SCHEMAS[figure["schema"]],
-            f"{figure['unguided_ms']:.2f}",
-            f"{figure['ratio']:.3f}",
-            f"{figure['xgrammar_ratio']:.3f}",
-        )
+    """`benchmarks.models`."""
+    columns = {
+        "rows": "{rows}",
+        "schema": "{name}",
+        "unguided, ms": "{unguided_ms:.2f}",
+        "`Guide`": "{ratio:.3f}",
+        "xgrammar's own processor": "{xgrammar_ratio:.3f}",
+    }
+    found = _all(raw["figures"], forward="static")
+    return _lines(({"name": _SCHEMAS[one["schema"]], **one} for one in found), columns)
 
 
 def _compiles(raw: Raw) -> Iterator[Row]:
-    yield (
-        "",
-        "compile ms, mean",
-        "first mask ms, p50",
-        "p99",
-        "mask us, p50",
-        "mean",
-    )
-    for key, name in (
-        ("guided_plugin", "this package"),
-        ("llguidance", "llguidance by itself"),
-    ):
-        one = raw["summary"][key]
-        yield (
-            name,
-            f"{one['compile_ms_mean']:.1f}",
-            f"{one['first_mask_ms_p50']:.1f}",
-            f"{one['first_mask_ms_p99']:.1f}",
-            f"{one['mask_us_p50']:.1f}",
-            f"{one['mask_us_mean']:.1f}",
-        )
+    """`benchmarks.paired`."""
+    names = {"guided_plugin": "this package", "llguidance": "llguidance by itself"}
+    columns = {
+        "": "{name}",
+        "compile ms, mean": "{compile_ms_mean:.1f}",
+        "first mask ms, p50": "{first_mask_ms_p50:.1f}",
+        "p99": "{first_mask_ms_p99:.1f}",
+        "mask us, p50": "{mask_us_p50:.1f}",
+        "mean": "{mask_us_mean:.1f}",
+    }
+    return _lines(_named(names, raw["summary"]), columns)
 
 
 def _first(raw: Raw) -> Iterator[Row]:
     """`benchmarks.server.first`: the first of its runs."""
-    found = raw["runs"][0]
-    yield (
-        "100 requests at once",
-        "first token of a lone one, ms: p50",
-        "highest",
-        "all done, s",
-        "others' longest pause, ms",
-    )
-    for way in ("unguided", "known", "new"):
-        lone = found["first_token_ms"][way]
-        burst = found["bursts"][way]
-        yield (
-            {"unguided": way}.get(way, f"{way} schemas"),
-            f"{lone['p50']:.1f}",
-            f"{lone['max']:.1f}",
-            f"{burst['seconds']:.2f}",
-            f"{burst['others_gaps_ms']['max']:.1f}",
-        )
+    run = raw["runs"][0]
+    names = {"unguided": "unguided", "known": "known schemas", "new": "new schemas"}
+    found = [
+        {"name": name, "lone": run["first_token_ms"][way], **run["bursts"][way]}
+        for way, name in names.items()
+    ]
+    columns = {
+        "100 requests at once": "{name}",
+        "first token of a lone one, ms: p50": "{lone[p50]:.1f}",
+        "highest": "{lone[max]:.1f}",
+        "all done, s": "{seconds:.2f}",
+        "others' longest pause, ms": "{others_gaps_ms[max]:.1f}",
+    }
+    return _lines(found, columns)
 
 
 def _near_end(raw: Raw) -> Iterator[Row]:
-    yield ("rows", "step far from the limit", "last 48 steps", "slowest of them")
-    for figure in raw["figures"]:
-        ratios = figure["ratios"]
-        yield (
-            figure["rows"],
-            *(f"{ratios[key]:.3f}" for key in ("far", "near", "slowest")),
-        )
+    columns = {
+        "rows": "{rows}",
+        "step far from the limit": "{ratios[far]:.3f}",
+        "last 48 steps": "{ratios[near]:.3f}",
+        "slowest of them": "{ratios[slowest]:.3f}",
+    }
+    return _lines(raw["figures"], columns)
 
 
 def _closing(raw: Raw) -> Iterator[Row]:
@@ -336,15 +314,17 @@ def _at_rest(raw: Raw) -> Iterator[Row]:
 
 
 def _soak(raw: Raw) -> Iterator[Row]:
-    yield ("", "MB in the first six minutes", "in the last six")
     names = {
         "frontend": "frontend",
         "worker": "grammar worker",
         "engine": "vLLM's engine and its worker",
     }
-    for key, name in names.items():
-        memory = raw["results"]["soak"]["processes"][key]["memory_mb"]
-        yield name, f"{memory['start']:,.0f}", f"{memory['end']:,.0f}"
+    columns = {
+        "": "{name}",
+        "MB in the first six minutes": "{memory_mb[start]:,.0f}",
+        "in the last six": "{memory_mb[end]:,.0f}",
+    }
+    return _lines(_named(names, raw["results"]["soak"]["processes"]), columns)
 
 
 def _attacks(raw: Raw) -> Iterator[Row]:
@@ -356,25 +336,20 @@ def _attacks(raw: Raw) -> Iterator[Row]:
         "many-schemas": "a flood of new schemas",
         "leavers": "clients that leave at once",
     }
-    yield (
-        "attack",
-        "ordinary answers",
-        "wrong",
-        "lost",
-        "longest pause, ms: before",
-        "under it",
-    )
-    for key, name in names.items():
-        result = raw["results"][key]
-        attacked = result["attacked"]
-        yield (
-            name,
-            attacked["answers"],
-            attacked["ends"].get("invalid", 0),
-            attacked["guided_lost"],
-            f"{result['quiet']['gaps_ms']['max']:.0f}",
-            f"{attacked['gaps_ms']['max']:.0f}",
-        )
+    columns = {
+        "attack": "{name}",
+        "ordinary answers": "{answers}",
+        "wrong": "{attacked[ends][invalid]}",
+        "lost": "{attacked[guided_lost]}",
+        "longest pause, ms: before": "{quiet[gaps_ms][max]:.0f}",
+        "under it": "{attacked[gaps_ms][max]:.0f}",
+    }
+    found = []
+    for one in _named(names, raw["results"]):
+        ends = one["attacked"]["ends"]
+        answers = ends["valid"] + ends["length"] + ends["invalid"]
+        found.append({"answers": answers, **one})
+    return _lines(found, columns)
 
 
 _COUNTS = {
@@ -408,7 +383,7 @@ def _suite(raw: Raw) -> Iterator[Row]:
     yield ("", "draft", *_SUITE.values())
     for engine, name in _LIBRARIES.items():
         for draft in ("7", "2020-12"):
-            one = _one(raw["suite"], engine=engine, tag=False, draft=f"draft{draft}")
+            one = _one(raw["suite"], engine=engine, draft=f"draft{draft}")
             yield (name, draft, *(one[key] for key in _SUITE))
 
 
@@ -416,7 +391,7 @@ def _refused_keywords(raw: Raw) -> Iterator[Row]:
     """What is refused though an instance is valid, in the newest draft."""
     keys = ("schemas", "valid_refused", "refused", "refused_right")
     yield ("file of the suite", *(_SUITE[key] for key in keys))
-    newest = _all(raw["suite"], engine="auto", tag=False)[-1]
+    newest = _all(raw["suite"], engine="auto")[-1]
     for one in newest["keywords"]:
         if one["refused"] > one["refused_right"] or one["valid_refused"]:
             yield (f"`{one['keyword']}`", *(one[key] for key in keys))
@@ -448,14 +423,16 @@ def _fuzz(raw: Raw) -> Iterator[Row]:
 
 def _drip(raw: Raw) -> Iterator[Row]:
     """The first run of `benchmarks.server.first`: other streams in its bursts."""
-    before = "alone, just before: median, ms"
-    yield "beside", before, "p99", "median, ms", "p99", "all eight had ended after, s"
-    bursts = raw["runs"][0]["bursts"]
-    for kind, name in (("plain", "eight plain guided ones"), ("slow", "eight slow")):
-        burst = bursts[kind]
-        alone, gaps = burst["others_gaps_ms_before"], burst["others_gaps_ms"]
-        ended = burst["seconds"]
-        yield name, alone["p50"], alone["p99"], gaps["p50"], gaps["p99"], ended
+    names = {"plain": "eight plain guided ones", "slow": "eight slow"}
+    columns = {
+        "beside": "{name}",
+        "alone, just before: median, ms": "{others_gaps_ms_before[p50]}",
+        "p99": "{others_gaps_ms_before[p99]}",
+        "median, ms": "{others_gaps_ms[p50]}",
+        "p99 ": "{others_gaps_ms[p99]}",
+        "all eight had ended after, s": "{seconds}",
+    }
+    return _lines(_named(names, raw["runs"][0]["bursts"]), columns)
 
 
 TABLES = {

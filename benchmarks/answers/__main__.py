@@ -52,7 +52,6 @@ from benchmarks.answers.ways import (
     UNGUIDED,
     Way,
     engine_arguments,
-    engine_plugin,
 )
 from benchmarks.harness import (
     Engine,
@@ -70,7 +69,6 @@ from guided_plugin.cli.loading import InputError, load_tokenizer, show_error
 from guided_plugin.errors import GuidedError
 
 _WAYS = "unguided,compact,spaced,flexible,guidance,xgrammar"
-_DTYPES = {"cpu": "float32", "cuda": "bfloat16"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,37 +101,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parsed(arguments: Sequence[str]) -> Any:
     """Read the options."""
     parser = Options(__doc__, prog="python -m benchmarks.answers")
+    add_tasks(parser, "bfcl,lists", 3600.0)
+    parser.add("--ways", names(_WAYS), "see benchmarks/answers/ways.py", names)
+    parser.add("--texts", None, "also write all outputs here, one JSON line each", Path)
+    return parser.parse_args(arguments)
+
+
+def add_tasks(parser: Options, tasks: str, limit: float) -> None:
+    """The options of every command that asks tasks."""
     add = parser.add
     kinds = f"{', '.join(KINDS)}, JSON lines or MaskBench (benchmarks/answers/tasks.py)"
     add("--model", "smollm2-135m", "folder of a model, or a name that `fetch` knows")
-    add("--tasks", "bfcl,lists", kinds, names)
-    add("--ways", _WAYS, "see benchmarks/answers/ways.py", names)
+    add("--tasks", names(tasks), kinds, names)
     add("--count", 0, "at most so many tasks of a kind; 0: all")
-    of_task = (
-        "tokens of an answer at most, separated by commas; else what its task gives"
-    )
-    add("--tokens", [0], of_task, counts)
-    add(
-        "--bfcl", None, "folder with BFCL's data; what `fetch` keeps if not given", Path
-    )
+    add("--tokens", [0], "tokens of an answer at most; 0: what its task gives", counts)
+    add("--bfcl", None, "folder with BFCL's data, if not what `fetch` keeps", Path)
     add("--longest", 4096, "tokens of a prompt; tasks with longer ones are left out")
     add("--rows", 64, "requests that run at once")
-    add("--limit", 3600.0, "seconds of an engine; ways that were measured then count")
-    add("--texts", None, "also write all outputs here, one JSON line each", Path)
-    parser.engine()
+    parser.engine(limit)
     parser.set_defaults(device="cpu")
-    options = parser.parse_args(arguments)
-    if options.device not in _DTYPES:
-        parser.error(f"--device is one of {', '.join(_DTYPES)}")
-    return options
 
 
 def measure(options: Any, result: Json) -> Json:
     """Run the engines one after the other."""
     ways = [Way.named(name) for name in options.ways]
-    if options.device == "cpu" and any("jump" in way.changes for way in ways):
-        hint = "leave it out, or use --device cuda"
-        raise InputError("+jump needs a GPU", where="--ways", hint=hint)
     folder = models.model_folder(options.model)
     kinds, left_out = chosen(options, folder)
     unasked = [way.name for way in ways if not any(map(way.asks, kinds))]
@@ -142,23 +133,14 @@ def measure(options: Any, result: Json) -> Json:
         hint = "the tasks `calls` are asked in the ways `tools`, all others in the other ways"
         raise InputError(what, where="--ways", hint=hint)
     result |= {"benchmark": "answers", "model": folder.name, "left_out": left_out}
-    result |= {"figures": [], "failed": []}
-    engines = [
-        engine_of(options, folder, engine, own, kinds)
-        for engine, own in by_engine(ways).items()
-    ]
+    result["figures"] = []
     if options.texts is not None:
         options.texts.write_text("")
 
     def take(engine: Engine, answer: Json) -> None:
         for case in answer["cases"]:
-            result["figures"].append(
-                _judged(
-                    case,
-                    kinds[case["kind"]],
-                    options.texts,
-                )
-            )
+            tasks = [task for task, _ in kinds[case["kind"]]]
+            result["figures"].append(_judged(case, tasks, options.texts))
         own = map(Way.named, engine.question["ways"])
         asked = sum(way.asks(kind) for way in own for kind in kinds)
         if len(answer["cases"]) < asked:
@@ -169,6 +151,10 @@ def measure(options: Any, result: Json) -> Json:
     def place(one: Json) -> tuple[int, int]:
         return list(kinds).index(one["kind"]), options.ways.index(one["way"])
 
+    engines = [
+        engine_of(options, folder, engine, own, kinds)
+        for engine, own in by_engine(ways).items()
+    ]
     measured(result, engines, options, take)
     return result
 
@@ -185,7 +171,10 @@ def chosen(options: Any, folder: Path) -> tuple[Asked, dict[str, int]]:
     for name, tokens in itertools.product(options.tasks, options.tokens):
         known = load_tasks(name, options.bfcl, options.count)
         if tokens:
-            known = [shortened(task, tokens) for task in known]
+            known = [
+                dataclasses.replace(task, max_tokens=min(task.max_tokens, tokens))
+                for task in known
+            ]
         with_tokens = [(task, prompt_tokens(tokenizer, task)) for task in known]
         fitting = [one for one in with_tokens if len(one[1]) <= options.longest]
         if not fitting:
@@ -200,11 +189,6 @@ def chosen(options: Any, folder: Path) -> tuple[Asked, dict[str, int]]:
         if len(fitting) < len(known):
             left_out[kind] = len(known) - len(fitting)
     return kinds, left_out
-
-
-def shortened(task: Task, tokens: int) -> Task:
-    """Return the task with answers of at most so many tokens."""
-    return dataclasses.replace(task, max_tokens=min(task.max_tokens, tokens))
 
 
 def by_engine(ways: Sequence[Way]) -> dict[str, list[Way]]:
@@ -233,7 +217,7 @@ def engine_of(
     arguments = {
         "max_num_seqs": options.rows,
         "max_model_len": longest + 8,
-        "dtype": _DTYPES[options.device],
+        "dtype": "float32" if on_cpu else "bfloat16",
         "enforce_eager": on_cpu,
         # Prompts take most of the time on a CPU, and all ways of an engine have the
         # same.
@@ -247,41 +231,36 @@ def engine_of(
         "tasks": tasks,
         "ways": [way.name for way in ways],
     }
-    module = "benchmarks.answers.child"
     return Engine(
         name,
-        module,
+        "benchmarks.answers.child",
         question,
-        engine_plugin(name),
+        {} if name == PLUGIN else None,
         v2=not on_cpu,
     )
 
 
-def _judged(
-    case: Json, asked: list[tuple[Task, list[int]]], texts: Path | None
-) -> Json:
+def _judged(case: Json, tasks: list[Task], texts: Path | None) -> Json:
     """Judge the outputs of a case; write them where they are to be kept."""
-    tasks = [task for task, _ in asked]
-    read = as_calls if case["kind"] == "calls" else str
-    verdicts = []
-    lines = []
-    for task, output in zip(tasks, case["outputs"], strict=True):
-        verdict = judged(
-            read(output["text"]),
-            task.schema,
-            task.judge,
-        )
-        verdicts.append(verdict)
-        line = {
-            "kind": task.kind,
-            "id": task.id,
-            "way": case["way"],
-        }
-        line |= {"right": verdict.right, "valid": verdict.valid, **output}
-        lines.append(json.dumps(line) + "\n")
+    read = as_calls if case["kind"].startswith("calls") else str
+    verdicts = [
+        judged(read(output["text"]), task.schema, task.judge)
+        for task, output in zip(tasks, case["outputs"], strict=True)
+    ]
     if texts is not None:
         with texts.open("a") as out:
-            out.writelines(lines)
+            for task, output, verdict in zip(
+                tasks, case["outputs"], verdicts, strict=True
+            ):
+                line = {
+                    "kind": task.kind,
+                    "id": task.id,
+                    "way": case["way"],
+                    "right": verdict.right,
+                    "valid": verdict.valid,
+                    **output,
+                }
+                out.write(json.dumps(line) + "\n")
     return figure(case, tasks, verdicts)
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import os
-import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.answers.ways import CPU, UNGUIDED, Way
-from benchmarks.harness import Json, own_schema, serve, start, watched
-from guided_plugin.hosts.vllm.common import METRICS
+from benchmarks.answers.ways import UNGUIDED, Way
+from benchmarks.harness import (
+    Json,
+    generated,
+    own_schema,
+    plugin_metrics,
+    serve,
+    start,
+)
 
 
 def measure(question: Json, tell: Callable[[Json], None]) -> None:
@@ -60,16 +64,10 @@ def _new(tasks: list[Json], name: str) -> list[Json]:
 
 class _Bench:
     def __init__(self, question: Json) -> None:
-        if question["device"] == "cpu":
-            os.environ.update(CPU)
-        if os.environ["GUIDED_PLUGIN"] != "0":
-            from guided_plugin.vllm import GuidedLogitsProcessor
-
-            question["engine"]["logits_processors"] = [GuidedLogitsProcessor]
+        self._question = question
         self.llm = start(question)
-        self._refused: dict[int, str] = {}
-        """Reasons, by the number of the request in a call."""
-        self._added = 0
+        self._refused: list[str] = []
+        """Of each request of a call: the reason, empty if it was not refused."""
         self._leave_out_refused()
 
     def _leave_out_refused(self) -> None:
@@ -80,13 +78,13 @@ class _Bench:
         add = self.llm._add_request
 
         def added(*args: Any, **kwargs: Any) -> str:
-            number = self._added
-            self._added += 1
             try:
-                return str(add(*args, **kwargs))
+                name = str(add(*args, **kwargs))
             except (ValueError, VLLMValidationError) as error:
-                self._refused[number] = str(error)
-                return f"refused {number}"
+                self._refused.append(str(error))
+                return f"refused {len(self._refused)}"
+            self._refused.append("")
+            return name
 
         self.llm._add_request = added
 
@@ -94,12 +92,11 @@ class _Bench:
         """Return the outputs of all tasks, answered in one call, the seconds that it
         took, those between two outputs of the engine, and how many were told
         unprotected. `more`: of `SamplingParams`."""
-        from vllm import SamplingParams, TokensPrompt
+        from vllm import SamplingParams
 
-        self._added = 0
         self._refused.clear()
         before = self._unprotected()
-        prompts = [TokensPrompt(prompt_token_ids=task["tokens"]) for task in tasks]
+        prompts = [task["tokens"] for task in tasks]
         params = [
             SamplingParams(
                 temperature=0.0,
@@ -109,37 +106,24 @@ class _Bench:
             )
             for task in tasks
         ]
-        stamps: list[float] = []
-        with watched(self.llm, lambda outputs: stamps.append(outputs.timestamp)):
-            start = time.monotonic()
-            outputs = iter(self.llm.generate(prompts, params, use_tqdm=False))
-            seconds = time.monotonic() - start
+        run = generated(self.llm, prompts, params)
+        outputs = iter(run.outputs)
         # what the parent tells of an engine that comes to its limit
-        print(f"{way.name}: {len(tasks)} requests in {seconds:.1f} s", flush=True)
-        steps = [after - before for before, after in itertools.pairwise(stamps)]
-        told = [
-            _refusal(self._refused[number])
-            if number in self._refused
-            else _told(next(outputs))
-            for number in range(len(tasks))
-        ]
-        unprotected = self._unprotected() - before
+        print(f"{way.name}: {len(tasks)} requests in {run.seconds:.1f} s", flush=True)
         return {
-            "seconds": seconds,
-            "steps": steps,
-            "outputs": told,
-            "unprotected": unprotected,
+            "seconds": run.seconds,
+            "steps": [later - one for one, later in itertools.pairwise(run.stamps)],
+            "outputs": [
+                _refusal(reason) if reason else _told(next(outputs))
+                for reason in self._refused
+            ],
+            "unprotected": self._unprotected() - before,
         }
 
     def _unprotected(self) -> int:
         """Outputs so far that were told unprotected."""
-        if os.environ["GUIDED_PLUGIN"] == "0":
-            return 0
-        return sum(
-            figures["worker"]["unprotected_outputs"]
-            for of_worker in self.llm.collective_rpc(METRICS)
-            for figures in of_worker
-        )
+        known = plugin_metrics(self.llm, self._question)
+        return sum(one["worker"]["unprotected_outputs"] for one in known)
 
 
 def _constraint(way: Way, task: Json) -> Json:
@@ -151,8 +135,7 @@ def _constraint(way: Way, task: Json) -> Json:
     return {"extra_args": asked} if asked else {}
 
 
-def _told(output: Any) -> Json:
-    own = output.outputs[0]
+def _told(own: Any) -> Json:
     reason = str(own.stop_reason) if own.finish_reason == "error" else None
     return {
         "text": own.text,

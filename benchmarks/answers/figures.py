@@ -3,7 +3,6 @@ test."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 from collections.abc import Sequence
@@ -77,7 +76,6 @@ def figure(
         "expected": sum(len(task.judge.get("items", ())) for task in tasks),
         "empty": sum(verdict.empty for verdict in verdicts),
         "right_by_task": "".join(str(int(verdict.right)) for verdict in verdicts),
-        "digest": digest(tasks),
     }
 
 
@@ -116,42 +114,28 @@ def _unclosed(one: Json) -> bool:
     )
 
 
-def digest(tasks: Sequence[Task]) -> str:
-    """Return what tells these tasks from others."""
-    return hashlib.sha256(repr(list(tasks)).encode()).hexdigest()[:16]
-
-
 def pairs(figures: Sequence[Json]) -> list[Json]:
-    """Compare all ways of the same tasks, two at a time, the better one first."""
-    return [
-        pair(*sorted(both, key=lambda one: -one["right"]))
-        for both in itertools.combinations(figures, 2)
-        if both[0]["digest"] == both[1]["digest"]
-    ]
-
-
-def pair(better: Json, other: Json) -> Json:
-    """Compare two ways by the tasks that only one of them answers right."""
-    both = list(
-        zip(
-            better["right_by_task"],
-            other["right_by_task"],
-            strict=True,
+    """Compare all ways of the same tasks, two at a time, the better one first, by the
+    tasks that only one of them answers right."""
+    found = []
+    for both in itertools.combinations(figures, 2):
+        better, other = sorted(both, key=lambda one: -one["right"])
+        if better["kind"] != other["kind"]:
+            continue
+        answers = list(
+            zip(better["right_by_task"], other["right_by_task"], strict=True)
         )
-    )
-    only_better = both.count(("1", "0"))
-    only_other = both.count(("0", "1"))
-    names = {
-        "kind": better["kind"],
-        "better": better["way"],
-        "other": other["way"],
-    }
-    counts = {"only_better": only_better, "only_other": only_other}
-    return {
-        **names,
-        **counts,
-        "p": round(mcnemar(only_better, only_other), 6),
-    }
+        only_better, only_other = map(answers.count, (("1", "0"), ("0", "1")))
+        pair = {
+            "kind": better["kind"],
+            "better": better["way"],
+            "other": other["way"],
+            "only_better": only_better,
+            "only_other": only_other,
+            "p": round(mcnemar(only_better, only_other), 6),
+        }
+        found.append(pair)
+    return found
 
 
 def mcnemar(only_one: int, only_other: int) -> float:

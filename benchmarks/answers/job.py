@@ -19,10 +19,9 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from benchmarks.answers.__main__ import chosen, engine_of
+from benchmarks.answers.__main__ import add_tasks, chosen, engine_of
 from benchmarks.answers.judges import judged
 from benchmarks.answers.models import model_folder
 from benchmarks.answers.tasks import Task
@@ -31,12 +30,10 @@ from benchmarks.harness import (
     Engine,
     Json,
     Options,
-    counts,
     finish,
     given,
     head,
     measured,
-    names,
     quantile,
 )
 from benchmarks.turns import median
@@ -56,21 +53,10 @@ _COLUMNS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print. Returns 1 if an engine failed."""
     parser = Options(__doc__, prog="python -m benchmarks.answers.job")
-    add = parser.add
-    add("--model", "smollm2-135m", "folder of a model, or a name that `fetch` knows")
-    add("--tasks", ["bfcl"], "a kind of tasks, or a file of them", names)
-    add("--bfcl", None, "folder with BFCL's data", Path)
-    add("--count", 0, "requests; 0: all")
-    add("--tokens", [0], "of an answer at most; 0: as tasks give", counts)
-    add("--longest", 4096, "tokens of a prompt at most")
-    engines = [PLUGIN, "guidance", "xgrammar"]
-    add("--engines", engines, "this package, and vLLM's own backends", names)
-    add("--whitespace", "flexible", "of this package's answers")
-    add("--rows", 64, "requests that run at once")
-    add("--repetitions", 3, "turns that count")
-    add("--limit", 300.0, "seconds of an engine")
-    parser.engine()
-    parser.set_defaults(device="cpu")
+    add_tasks(parser, "bfcl", 300.0)
+    known = [PLUGIN, "guidance", "xgrammar"]
+    parser.several("--engines", known, known, "this package, vLLM's own")
+    parser.add("--repetitions", 3, "turns that count")
     options = parser.parse_args(arguments)
     folder = model_folder(options.model)
     kinds, _ = chosen(options, folder)
@@ -85,25 +71,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     engines = []
     for name in options.engines:
-        form = options.whitespace
-        ways = [form, f"{form}+close"] if name == PLUGIN else [name]
-        engine = engine_of(
-            options,
-            folder,
-            name,
-            list(map(Way.named, ways)),
-            kinds,
-        )
+        ways = ["flexible", "flexible+close"] if name == PLUGIN else [name]
+        own = list(map(Way.named, ways))
+        engine = engine_of(options, folder, name, own, kinds)
         engine.question["repetitions"] = options.repetitions
         engine.question["engine"]["enable_prefix_caching"] = False
         engines.append(engine)
 
     def take(engine: Engine, answer: Json) -> None:
-        result["figures"] += figures(
-            engine.name,
-            answer["turns"],
-            tasks,
-        )
+        result["figures"] += figures(engine.name, answer["turns"], tasks)
 
     measured(result, engines, options, take)
     return finish(result, options.out, _COLUMNS)

@@ -1,11 +1,11 @@
 """Ways to answer: unguided, guided by this package in each form, or by vLLM's own
 backends.
 
-unguided compact, spaced, flexible   this package; with any of `+open` (objects are
-open, in any order), `+any` (closed
-                            objects in any order), `+close` (`close_before_length`), `+jump` (`jump_forward`)
-guidance, xgrammar          vLLM's own, with any whitespace, or `+compact` tools
-for the tasks `calls`: what a server makes of `tools` with `tool_choice: auto`,
+unguided
+compact, spaced, flexible   this package; with `+open` (objects are open, in any order), `+close`
+                            (`close_before_length`) or both
+guidance, xgrammar          vLLM's own, with any whitespace, or `+compact`
+tools                       for the tasks `calls`: what a server makes of `tools` with `tool_choice: auto`,
                             or `+required`; `+held` (`tools_strict`): every call follows its tool's schema
 """
 
@@ -24,14 +24,11 @@ TOOLS = "tools"
 _FORMS = get_args(Whitespace)
 _OWN = ("guidance", "xgrammar")
 _CHANGES = {
-    PLUGIN: {"open", "any", "close", "jump"},
+    PLUGIN: {"open", "close"},
     "own": {"compact"},
     TOOLS: {"required", "held"},
     UNGUIDED: set[str](),
 }
-CPU = {"VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-"""GiB of keys and values; and vLLM does not pin its threads, so that it shares the
-machine with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +69,7 @@ class Way:
     @property
     def engine(self) -> str:
         """The engine that answers: ways of one engine share a process."""
-        if self._kind == "own":
-            return self.name
-        return f"{PLUGIN}+jump" if "jump" in self.changes else PLUGIN
+        return self.name if self._kind == "own" else PLUGIN
 
     def constraint(self, schema: Json, tools: list[Json]) -> Json:
         """Return the arguments of `SamplingParams` that ask for this schema. `json` is
@@ -88,15 +83,13 @@ class Way:
             return {} if tag is None else {"guided": {"structural_tag": tag}}
         if self._kind == "own":
             return {"json": schema}
-        spec: Json = {"json_schema": schema}
-        if "any" in self.changes:
-            document = {"type": "json_schema", "json_schema": schema, "any_order": True}
-            spec = {"structural_tag": {"format": document}}
-        options = {
+        spec = {
+            "json_schema": schema,
+            "whitespace": self.base,
             "strict": "open" not in self.changes,
             "close_before_length": "close" in self.changes,
         }
-        return {"guided": {**spec, "whitespace": self.base, **options}}
+        return {"guided": spec}
 
 
 def _server_tag(tools: list[Json], *, required: bool, held: bool) -> Json | None:
@@ -116,11 +109,6 @@ def _server_tag(tools: list[Json], *, required: bool, held: bool) -> Json | None
         strict_level=ToolStrictLevel.PARAMETER if held else ToolStrictLevel.AUTO,
     )
     return None if tag is None else dict(tag.model_dump(mode="json"))
-
-
-def engine_plugin(engine: str) -> Json | None:
-    """Return the options of this package in an engine; None: it is off."""
-    return {PLUGIN: {}, f"{PLUGIN}+jump": {"jump_forward": True}}.get(engine)
 
 
 def engine_arguments(engine: str) -> Json:

@@ -48,7 +48,6 @@ def scores(
             yield {
                 "engine": name,
                 "draft": draft,
-                "tag": False,
                 **_counted(sum(sums.values(), Counter())),
                 "keywords": keywords,
                 "named": named if name == "auto" else named[:_MOST_NAMED],
