@@ -97,9 +97,7 @@ class Steps:
     def _be_late(self):
         """Hold up the stream that reads the masks."""
         if self._late_cycles and self.device == "cuda":
-            runtime = self.pipe.runtime
-            buffers = getattr(runtime, "buffers", None) or runtime._buffers
-            with torch.cuda.stream(buffers.masks.side_stream):
+            with torch.cuda.stream(self.pipe.runtime.buffers.masks.side_stream):
                 torch.cuda._sleep(self._late_cycles)
 
 

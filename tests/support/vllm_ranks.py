@@ -1,22 +1,23 @@
 """What tests of several ranks ask of an engine, and of each of its ranks. Their workers
 import it, too."""
 
+import hashlib
 import os
 
 from vllm_support import SCHEMA, params_of
 
-PROMPT = "Person as JSON: "
-GREEDY = [
+from guided_plugin.hosts.vllm.health import engine_of
+
+FORMS = [
     {"json_schema": SCHEMA},
     {"regex": "[a-f]{20}[0-9]{10}"},
     {"choice": ["alpha", "beta"]},
     None,
-]
-SEEDED = [
     {"json_schema": SCHEMA},
     {"regex": "[xyz]{5,40}"},
     {"grammar": 'root ::= "(" root ")" | "x"'},
 ]
+"""Of requests, the first four of which are greedy."""
 
 OPTIONS = {
     "dtype": "float32",
@@ -31,47 +32,50 @@ parts."""
 
 
 def requests():
-    params = [params_of(form, temperature=0.0, max_tokens=60) for form in GREEDY]
-    params += [
-        params_of(form, seed=seed, max_tokens=60) for seed, form in enumerate(SEEDED)
+    params = [
+        params_of(
+            form, max_tokens=60, **({"temperature": 0.0} if at < 4 else {"seed": at})
+        )
+        for at, form in enumerate(FORMS)
     ]
-    return [PROMPT] * len(params), params
+    return ["Person as JSON: "] * len(params), params
 
 
-def runner_of(worker):
-    found = worker.model_runner.input_batch.logitsprocs.non_argmax_invariant
-    return next(
-        (one.runner for one in found if getattr(one, "runner", None) is not None), None
-    )
+def runtime_of(worker):
+    """That of this rank; None where it does not sample."""
+    engine = engine_of(worker)
+    return None if engine is None else engine.pipeline.runtime
 
 
 def record(worker):
-    """Keep what this rank samples."""
-    runner = runner_of(worker)
-    runner.seen = []
-    original = runner.sampled
+    """Keep the masks of each step, as this rank's device has them."""
+    runtime = runtime_of(worker)
+    if runtime is None:
+        return
+    runtime.seen = []
+    original = runtime.masks
 
-    def sampled(tokens):
-        runner.seen.append(tokens.view(-1).tolist())
-        original(tokens)
+    def masks(*given):
+        found = original(*given)
+        runtime.seen.append(found[0].clone())
+        return found
 
-    runner.sampled = sampled
+    runtime.masks = masks
 
 
 def seen(worker):
-    return runner_of(worker).seen
+    masks = getattr(runtime_of(worker), "seen", [])
+    return [hashlib.sha256(one.cpu().numpy()).hexdigest() for one in masks]
 
 
 def facts(worker):
-    """The process of this rank, its worker, whether it has grammars; what vLLM calls its
-    shared memory."""
-    runner = runner_of(worker)
-    runtime = runner.engine.pipeline.runtime
+    """The process of this rank, its worker, and whether it has grammars; what vLLM
+    calls its shared memory, on the CPU."""
+    runtime = runtime_of(worker)
     supervisor = getattr(runtime, "supervisor", None)
     return {
         "pid": os.getpid(),
-        "ident": os.environ["VLLM_DIST_IDENT"],
-        "serves": runner.engine.serves,
-        "runtime": type(runtime).__name__,
+        "ident": os.environ.get("VLLM_DIST_IDENT", "none"),
+        "runtime": None if runtime is None else type(runtime).__name__,
         "worker": None if supervisor is None else supervisor.worker_pid,
     }

@@ -119,9 +119,10 @@ class V2(Runner):
         return self.took([[token] for token in logits.argmax(-1).tolist()])
 
     def masked(self, rows, context):
-        logits = self.logits(rows)
+        logits = torch.zeros(len(rows), WIDTH)
         if self.guide.runner.wrapped:
             self.guide.runner.mask(logits, context)
+        logits += self.logits(rows)
         return self.guide.apply(logits, context) if self.processed else logits
 
     def took(self, sampled):

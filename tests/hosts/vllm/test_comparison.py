@@ -5,6 +5,7 @@ A part of the requests, to both servers; `make compare` sends all of them
 (GUIDED_COMPARE=all).
 """
 
+import json
 import os
 import pathlib
 import re
@@ -39,20 +40,7 @@ def test_requests_have_names_of_their_own():
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "fields"),
-    [
-        (
-            {"status": 200, "finish": ["stop"], "valid": ["wrong"]},
-            {"status": 200, "valid": []},
-            ["valid"],
-        ),
-        ({"status": 500}, {"status": 200}, ["status"]),
-        ({"status": 400}, {"status": 200}, ["status"]),
-        (
-            {"status": 200, "finish": ["length"], "text": [['{"a":1', []]]},
-            {"status": 200, "finish": ["stop"], "text": [['{"a": 1}', []]]},
-            ["finish"],
-        ),
-    ],
+    json.loads(pathlib.Path(__file__).with_name("comparison.json").read_text()),
 )
 def test_an_ordinary_request_may_not_differ(ours, theirs, fields):
     ask = Ask("ordinary", "/v1/completions", {}, pattern="a")

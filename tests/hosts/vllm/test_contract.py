@@ -6,6 +6,7 @@ process.
 
 import ast
 import dataclasses
+import json
 import logging
 import pathlib
 import re
@@ -22,25 +23,7 @@ FILES = [*sorted((PACKAGE / "hosts" / "vllm").glob("*.py")), PACKAGE / "vllm.py"
 TREES = {path.name: ast.parse(path.read_text()) for path in FILES}
 PATHS = {name.path for name in ALL_NAMES}
 
-ROOTS = {
-    "vllm_config": "vllm.config:VllmConfig",
-    "model_config": "vllm.config:ModelConfig",
-    "model": "vllm.config:ModelConfig",
-    "parallel": "vllm.config:ParallelConfig",
-    "speculative": "vllm.config:SpeculativeConfig",
-    "scheduler_config": "vllm.config:SchedulerConfig",
-    "params": "vllm.sampling_params:SamplingParams",
-    "sampling_params": "vllm.sampling_params:SamplingParams",
-    "_states": "vllm.v1.worker.gpu.sample.logits_processor:LogitsProcRequestState",
-    "states": "vllm.v1.worker.gpu.sample.logits_processor:LogitsProcRequestState",
-    "req_states": "vllm.v1.worker.gpu.states:RequestState",
-    "manager": "vllm.v1.worker.gpu.spec_decode.adaptive_verification:AdaptiveVerificationManager",
-    "context": "vllm.v1.worker.gpu.sample.logits_processor:LogitsContext",
-    "update": "vllm.v1.sample.logits_processor:BatchUpdate",
-    "sampling_metadata": "vllm.v1.sample.metadata:SamplingMetadata",
-    "scheduler": "vllm.v1.core.sched.scheduler:Scheduler",
-    "parser": "vllm.reasoning:ReasoningParser",
-}
+ROOTS = json.loads(pathlib.Path(__file__).with_name("objects.json").read_text())
 """Variables of our code that hold objects of vLLM's."""
 
 

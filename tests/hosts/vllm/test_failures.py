@@ -43,15 +43,22 @@ def test_a_row_that_its_own_options_leave_nothing_of_fails_and_a_finished_one_do
         cut={**GUIDED, "allowed_token_ids": [97]},
         over={**GUIDED, "min_tokens": 9},
         free=GUIDED,
-        bad={"spec": gp.OutputSpec.regex("(?<=a)b")},
+        bad={"spec": gp.OutputSpec.regex("(?<=a)b"), "min_tokens": 9},
     )
-    runner.forbidden = {0: ALL_BUT_A, 1: [END]}
+    runner.forbidden = {0: ALL_BUT_A, 1: [END], 3: [END]}
     failed = dict(getattr(runner.step(), FAILED))
     assert runner.tokens[3] == [END]
     assert "ook" in failed.pop("bad")
     for _ in range(3):
         # the scheduler ends it at the first
-        failed = getattr(runner.step(), FAILED, {}) | failed
+        failed = (
+            getattr(
+                runner.step(),
+                FAILED,
+                {},
+            )
+            | failed
+        )
     assert list(failed) == ["cut"]
     assert "allowed_token_ids leave no token that the grammar allows" in failed["cut"]
     assert runner.tokens[0][:2] == [ord("a"), END]
@@ -66,13 +73,39 @@ def test_outputs_that_are_led_are_told_and_a_failure_of_theirs_wins(play, kind, 
     led = {"spec": spec.within(6)}
     cut = {**led, "allowed_token_ids": [97]}
     wide = {"spec": spec.within(60)}
-    runner = play(kind, runner_config(mode), led=led, cut=cut, wide=wide)
+    runner = play(
+        kind,
+        runner_config(mode),
+        led=led,
+        cut=cut,
+        wide=wide,
+    )
     runner.forbidden = {1: ALL_BUT_A}
     outputs = [runner.step() for _ in range(6)]
-    led = [name for output in outputs for name in getattr(output, LED, ())]
+    led = [
+        name
+        for output in outputs
+        for name in getattr(
+            output,
+            LED,
+            (),
+        )
+    ]
     assert sorted(led) == ["cut", "led"]
     # the scheduler ends it then
-    failed = next(filter(None, (getattr(output, FAILED, {}) for output in outputs)))
+    failed = next(
+        filter(
+            None,
+            (
+                getattr(
+                    output,
+                    FAILED,
+                    {},
+                )
+                for output in outputs
+            ),
+        )
+    )
     assert "allowed_token_ids leave no token" in failed.pop("cut")
     assert not failed
     text = bytes(runner.tokens[0][: runner.tokens[0].index(END)])
@@ -85,7 +118,11 @@ def test_an_output_that_is_led_behind_a_draft_is_told_if_the_draft_is_taken(play
     """Its stop token comes in the same step."""
     spec = gp.OutputSpec.regex("a{1,9}", close_before_length=True).within(4)
     asked = {name: {"spec": spec} for name in ("led", "free")}
-    runner = play(V2Drafts, runner_config(mode), **asked)
+    runner = play(
+        V2Drafts,
+        runner_config(mode),
+        **asked,
+    )
     assert not hasattr(runner.step(), LED)
     runner.forbidden = {1: [ord("a")]}
     assert runner.step().guided_led == {"led": LED_OUTPUT}
@@ -94,7 +131,11 @@ def test_an_output_that_is_led_behind_a_draft_is_told_if_the_draft_is_taken(play
 
 def test_an_output_whose_end_cannot_be_proven_runs_on_and_is_counted(play, mode):
     spec = gp.OutputSpec.grammar('root ::= "a"*', close_before_length=True).within(3)
-    runner = play(V1, runner_config(mode), one={"spec": spec})
+    runner = play(
+        V1,
+        runner_config(mode),
+        one={"spec": spec},
+    )
     runner.forbidden = {0: [END]}
     assert not any(hasattr(runner.step(), FAILED) for _ in range(3))
     assert bytes(runner.tokens[0][:3]) == b"aaa"
@@ -110,7 +151,12 @@ def test_a_failure_goes_with_the_first_closed_step_though_outputs_are_fetched_la
     """What was sampled before is good; it may have ended the request as it should. An
     inline engine accepts tokens when the next step begins."""
     late = mode == "process"
-    runner = play(V1, runner_config(mode), bad=GUIDED, good=GUIDED)
+    runner = play(
+        V1,
+        runner_config(mode),
+        bad=GUIDED,
+        good=GUIDED,
+    )
     first = runner.step(later=late)
     # not what the mask allows
     runner.guide.runner.sampled(torch.tensor([[ord("q")], [ord("a")]]))
@@ -128,7 +174,11 @@ def test_a_failure_goes_with_the_first_closed_step_though_outputs_are_fetched_la
 def test_one_whose_scheduler_does_not_name_requests_guides_nothing():
     params = runner_params(AB)
     params.extra_args = told(AB)
-    runner = V2(runner_config(), ["one", "two"], [params] * 2)
+    runner = V2(
+        runner_config(),
+        ["one", "two"],
+        [params] * 2,
+    )
     runner.step()
     assert runner.tokens == [[END]] * 2
     assert "does not run the plugin" in runner.engine.health()
@@ -142,54 +192,94 @@ def test_a_step_without_a_token_keeps_vllms_shared_output_as_it_was():
     assert not hasattr(EMPTY_MODEL_RUNNER_OUTPUT, FAILED)
 
 
+class SimpleRequest:
+    """A request of vLLM's, as far as the scheduler's wrapper looks at one."""
+
+    def __init__(self, request_id, spec, tokens=()):
+        self.request_id = request_id
+        self.sampling_params = SimpleNamespace(extra_args=told(spec))
+        self.output_token_ids = tokens
+
+    def is_finished(self):
+        return self.request_id == "over"
+
+
+def scheduler_of(*requests, **changes):
+    return SimpleNamespace(
+        requests={one.request_id: one for one in requests}, **changes
+    )
+
+
+def updated(scheduler, *outputs, **news):
+    """How these end, by what the output of a step says."""
+
+    def update(scheduler, scheduled, output):
+        if outputs[0].finish_reason is not None:
+            scheduler.requests.clear()  # they are kept in no other place
+        return {0: EngineCoreOutputs(outputs=[*outputs])}
+
+    wrapped = vllm_failures.update_from_output(update)
+    made = wrapped(
+        scheduler,
+        None,
+        SimpleNamespace(**news),
+    )[0].outputs
+    return {one.request_id: (one.finish_reason, one.stop_reason) for one in made}
+
+
+STOP = FinishReason.STOP
+LENGTH = FinishReason.LENGTH
+ENDS = {
+    "led": (STOP, None, STOP, STOP_REASON),
+    "last": (STOP, None, STOP, f"{STOP_REASON}: reasoning"),
+    "cut": (LENGTH, None, LENGTH, None),
+    "free": (STOP, 7, STOP, 7),
+    "bad": (STOP, None, FinishReason.ERROR, "why"),
+    "goes-on": (None, None, None, None),
+}
+"""What vLLM says of some requests, and what is told of them."""
+
+
 @pytest.mark.parametrize("collection", [set, dict])
 def test_failed_requests_end_as_errors_and_only_led_outputs_say_so(collection):
     if collection is dict:
         pytest.importorskip("vllm.outputs").__dict__.setdefault(
             "RequestError", SimpleNamespace
         )
-    names = ["led", "last", "cut", "free", "bad", "goes-on"]
-    params = SimpleNamespace(extra_args=told(AB))
-    requests = {name: SimpleRequest(name, params, []) for name in names}
-    over = SimpleNamespace(is_finished=lambda: True)
-    scheduler = SimpleNamespace(
-        requests={**requests, "over": over}, grammar_compile_error_reqs=collection()
+    scheduler = scheduler_of(
+        *(SimpleRequest(name, AB) for name in (*ENDS, "over")),
+        grammar_compile_error_reqs=collection(),
     )
-    requests.clear()
-    every = [
-        EngineCoreOutput(name, [END], finish_reason=FinishReason.STOP) for name in names
-    ]
-    every[2].finish_reason = FinishReason.LENGTH
-    every[3].stop_reason = 7
-    every[5].finish_reason = None
-    steps = [[EngineCoreOutput("led", [97])], every]
-
-    def update(scheduler, scheduled, output):
-        if len(steps) == 1:
-            scheduler.requests.clear()  # they are kept in no other place
-        return {0: EngineCoreOutputs(outputs=steps.pop(0))}
-
-    wrapped = vllm_failures.update_from_output(update)
-    failed = dict.fromkeys(["bad", "goes-on", "over", "unknown"], "why")
     led = dict.fromkeys(["led", "cut", "bad"], LED_OUTPUT)
-    news = [{LED: led}, {LED: {"last": LED_REASONING}, FAILED: failed}]
-    made = [wrapped(scheduler, None, SimpleNamespace(**one))[0].outputs for one in news]
-    assert [(one.finish_reason, one.stop_reason) for one in made[0]] == [(None, None)]
-    assert {
-        one.request_id: (one.finish_reason, one.stop_reason) for one in made[1]
-    } == {
-        "led": (FinishReason.STOP, STOP_REASON),
-        "last": (FinishReason.STOP, "close_before_length: reasoning"),
-        "cut": (FinishReason.LENGTH, None),
-        "free": (FinishReason.STOP, 7),
-        "bad": (FinishReason.ERROR, "why"),
-        "goes-on": (None, None),
-    }
+    first = EngineCoreOutput("led", [97])
+    assert updated(
+        scheduler,
+        first,
+        guided_led=led,
+    ) == {"led": (None, None)}
+    every = [
+        EngineCoreOutput(
+            name,
+            [END],
+            finish_reason=finish,
+            stop_reason=stop,
+        )
+        for name, (finish, stop, *_) in ENDS.items()
+    ]
+    failed = dict.fromkeys(["bad", "goes-on", "over", "unknown"], "why")
+    news = {LED: {"last": LED_REASONING}, FAILED: failed}
+    ends = {name: told for name, (_, _, *told) in ENDS.items()}
+    found = updated(
+        scheduler,
+        *every,
+        **news,
+    )
+    assert {name: [*told] for name, told in found.items()} == ends
     assert set(scheduler.grammar_compile_error_reqs) == {"bad", "goes-on"}
     assert not vars(scheduler)[vllm_failures._WATCHED]
 
 
-@pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
+@pytest.mark.parametrize("reason", [STOP, LENGTH])
 @pytest.mark.parametrize(
     ("tokens", "begun"),
     [([5, 6], False), ([5, 7, 6], True), ([7, 8], True), ([], False)],
@@ -197,36 +287,22 @@ def test_failed_requests_end_as_errors_and_only_led_outputs_say_so(collection):
 def test_a_request_that_stops_before_its_constrained_part_began_is_an_error(
     reason, tokens, begun
 ):
-    spec = gp.OutputSpec.choice(["ab"], start_after=[[7], [8, 7]])
-    params = SimpleNamespace(extra_args=told(spec))
-    request = SimpleRequest("one", params, tokens)
-    scheduler = SimpleNamespace(requests={"one": request})
+    request = SimpleRequest(
+        "one", gp.OutputSpec.choice(["ab"], start_after=[[7], [8, 7]]), tokens
+    )
+    scheduler = scheduler_of(request)
     vllm_failures.add_request(lambda scheduler, request: None)(scheduler, request)
-    output = EngineCoreOutput("one", tokens, finish_reason=reason)
-
-    def update(scheduler, scheduled, made):
-        scheduler.requests.clear()
-        return {0: EngineCoreOutputs(outputs=[output])}
-
-    wrapped = vllm_failures.update_from_output(update)
-    made = wrapped(scheduler, None, EMPTY_MODEL_RUNNER_OUTPUT)[0].outputs[0]
-    cut = reason is FinishReason.STOP and not begun
-    assert made.finish_reason is (FinishReason.ERROR if cut else reason)
-    assert ("before (7,) or (8, 7) came" in str(made.stop_reason)) == cut
     del request
-    assert not scheduler.__dict__[vllm_failures._WATCHED]  # it keeps no request alive
-
-
-class SimpleRequest:
-    """A request of vLLM's, as far as the scheduler's wrapper looks at one."""
-
-    def __init__(self, request_id, params, tokens):
-        self.request_id = request_id
-        self.sampling_params = params
-        self.output_token_ids = tokens
-
-    def is_finished(self):
-        return False
+    output = EngineCoreOutput(
+        "one",
+        tokens,
+        finish_reason=reason,
+    )
+    finish, stop = updated(scheduler, output)["one"]
+    cut = reason is STOP and not begun
+    assert finish is (FinishReason.ERROR if cut else reason)
+    assert ("before (7,) or (8, 7) came" in str(stop)) == cut
+    assert not vars(scheduler)[vllm_failures._WATCHED]  # it keeps no request alive
 
 
 def test_a_vllm_in_which_failures_could_not_be_told_guides_nothing(monkeypatch):
@@ -238,8 +314,16 @@ def test_a_vllm_in_which_failures_could_not_be_told_guides_nothing(monkeypatch):
     for owner, name in ((Worker, "sample_tokens"), (Scheduler, "update_from_output")):
         looked_at.cache_clear()
         with monkeypatch.context() as patched:
-            patched.setattr(owner, name, None)
-            engine = V1(runner_config(), [], []).engine
+            patched.setattr(
+                owner,
+                name,
+                None,
+            )
+            engine = V1(
+                runner_config(),
+                [],
+                [],
+            ).engine
         assert f":{owner.__name__}.{name}; refused" in engine.health()
         assert engine.retry_after() == float("inf")
     looked_at.cache_clear()

@@ -1,6 +1,7 @@
 """The gate in vLLM's frontend, and the options of an engine, without an engine."""
 
 import json
+import pathlib
 from types import SimpleNamespace
 
 import pytest
@@ -12,11 +13,10 @@ from vllm_support import SMALL, TAKES_OVER, config, engine_request, parallel, pa
 import guided_plugin as gp
 from guided_plugin import errors
 from guided_plugin.hosts.vllm import common as vllm_common
-from guided_plugin.hosts.vllm import patches as vllm_contract
 from guided_plugin.hosts.vllm import specs as vllm_specs
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import options_of
-from guided_plugin.hosts.vllm.names import Name, Part
+from guided_plugin.hosts.vllm.names import Part
 from guided_plugin.hosts.vllm.reasoning import Said
 from guided_plugin.hosts.vllm.specs import Admitted, may_leave
 from guided_plugin.spec.triggers import Trigger
@@ -191,56 +191,18 @@ def test_the_engine_is_told_how_many_tokens_an_output_may_have(reasoning):
 
 
 @pytest.mark.parametrize(
-    ("parts", "says"),
-    [
-        ({"options": {"enabled": False}}, "switched off"),
-        ({"speculative_config": SimpleNamespace()}, "V1 model runner"),
-        (
-            {
-                "speculative_config": SimpleNamespace(
-                    rejection_sample_method="synthetic"
-                ),
-                "use_v2_model_runner": True,
-            },
-            "synthetic",
-        ),
-        *(
-            ({"parallel_config": parallel(**ranks), **more}, says)
-            for ranks, more, says in [
-                ({"prefill_context_parallel_size": 2}, {}, "prefill context"),
-                (
-                    {"pipeline_parallel_size": 2},
-                    {},
-                    r"vLLM's V1 model runner \(VLLM_USE_V2_MODEL_RUNNER=1 takes",
-                ),
-                (
-                    {"tensor_parallel_size": 2},
-                    {"device_config": SimpleNamespace(device_type="tpu")},
-                    "not on 'tpu'",
-                ),
-                (
-                    {"enable_batch_sharded_sampling": True},
-                    {},
-                    "start without enable_batch_sharded_sampling",
-                ),
-                *(
-                    (
-                        {count: 2, "distributed_executor_backend": backend},
-                        {"use_v2_model_runner": True},
-                        f"not with '{backend}'.*operations.md#several-gpus",
-                    )
-                    for count in ("tensor_parallel_size", "pipeline_parallel_size")
-                    for backend in ("ray", "external_launcher")
-                ),
-            ]
-        ),
-        ({"model_config": SimpleNamespace(skip_tokenizer_init=True)}, "tokenizer"),
-    ],
+    ("says", "options", "ranks", "parts"),
+    json.loads(
+        pathlib.Path(__file__).with_name("unsupported.json").read_text(),
+        object_hook=lambda fields: SimpleNamespace(**fields),
+    ),
 )
 def test_what_an_engine_cannot_serve_is_refused_and_their_own_is_left_to_vllm(
-    parts, says
+    says, options, ranks, parts
 ):
-    gate = Gate(config(**{"options": {**TAKES_OVER}, **parts}))
+    options = {**TAKES_OVER, **vars(options)}
+    ranks = parallel(**vars(ranks))
+    gate = Gate(config(options, parallel_config=ranks, **vars(parts)))
     with pytest.raises(gp.GuidedError, match=says):
         gate.admit(params_of({"regex": "a"}))
     assert not gate.concerns(SamplingParams(structured_outputs=THEIRS))
@@ -253,17 +215,12 @@ def test_what_an_engine_cannot_serve_is_refused_and_their_own_is_left_to_vllm(
 def test_a_vllm_that_lacks_something_is_refused_by_its_name_and_its_own_is_left_to_it(
     monkeypatch,
 ):
-    gone = Name("vllm.v1.engine.async_llm:AsyncLLM.gone")
-    names = vllm_contract.NAMES
-    changed = {**names, Part.FRONTEND: (*names[Part.FRONTEND], gone)}
-    monkeypatch.setattr(vllm_contract, "NAMES", changed)
-    vllm_contract._broken.cache_clear()
+    error = gp.GuidedError("is not supported: no AsyncLLM.gone")
+    monkeypatch.setattr(
+        vllm_common, "broken", lambda *parts: error if Part.FRONTEND in parts else None
+    )
     gate = Gate(config(TAKES_OVER))
-    vllm_contract._broken.cache_clear()
-    with pytest.raises(
-        gp.GuidedError,
-        match=r"is not supported: no vllm\.v1\.engine\.async_llm:AsyncLLM\.gone",
-    ):
+    with pytest.raises(gp.GuidedError, match=r"no AsyncLLM\.gone"):
         gate.admit(params_of({"regex": "a"}))
     assert not gate.concerns(SamplingParams(structured_outputs=THEIRS))
 

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 from vllm.v1.worker.gpu_worker import Worker
 from vllm_runners import V1, V2
@@ -47,16 +46,10 @@ def install(monkeypatch):
     test gives them."""
     sampled = SimpleNamespace(tokens=None, counts=None)
 
-    def output():
-        return SimpleNamespace(sampled_token_ids=sampled.tokens)
-
     def sample(self, hidden_states, input_batch, grammar_output):
-        return output(), sampled.counts, None
+        output = SimpleNamespace(sampled_token_ids=sampled.tokens)
+        return output, sampled.counts, None
 
-    def forward(self, logits, sampling_metadata):
-        return output()
-
-    monkeypatch.setattr(Sampler, "forward", forward)
     monkeypatch.setattr(GPUModelRunner, "sample", sample)
     monkeypatch.setattr(Worker, "sample_tokens", lambda self, grammar_output: OUTPUT)
 
@@ -80,20 +73,12 @@ class V1Steps(V1):
 
     def __init__(self, sampled):
         super().__init__(runner_config(), ["one", "free"], REQUESTS)
-        self.sampled = sampled
 
-    def step(self, token):
+    def step(self):
         """The slots and tokens of a step, as plugins hear of them."""
-        self.guide.update_state(self.update)
-        self.update = None
-        self.guide.apply(self.logits("12"))
-        self.sampled.tokens = torch.tensor([[token], [7]], dtype=torch.int32)
-        processors = SimpleNamespace(non_argmax_invariant=[self.guide])
-        Sampler.forward(
-            None, None, SimpleNamespace(logitsprocs=processors, max_num_logprobs=None)
-        )
-        self.tokens[0].append(token)
-        return [*self.guide.runner._slots, UNGUIDED], [token, 7]
+        tokens = [token for (token,) in self.sample()]
+        self.tokens[0].append(tokens[0])
+        return [*self.guide.runner._slots, UNGUIDED], tokens
 
 
 class V2Steps(V2):
@@ -103,7 +88,8 @@ class V2Steps(V2):
         super().__init__(runner_config(), ["one", "free"], REQUESTS)
         self.sampled = sampled
 
-    def step(self, token):
+    def step(self):
+        token = ord("a")
         # the last row is in the middle of its prompt
         self.sample([2, 5, 1], [[7], [token], [9]], [1, 1, 0])
         self.took([[token], [7]])
@@ -130,7 +116,7 @@ def test_plugins_hear_of_a_step_after_the_sampler_and_after_the_worker(install, 
     listener = Listener()
     played = kind(install(listener))
     for index in range(3):
-        slots, tokens = played.step(ord("a"))
+        slots, tokens = played.step()
         assert listener.heard[-1] == ("sampled", index)
         step = listener.steps[-1]
         assert (step.slots, step.tokens.tolist()) == (slots, tokens)
@@ -163,7 +149,7 @@ def test_a_plugin_that_fails_is_named_once_and_ends_nothing(install, caplog):
     played = V1Steps(install(Fails()))
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
-            played.step(ord("a"))
+            played.step()
             end_step(played)
     (record,) = caplog.records
     assert re.search("plugin 'listener'.*clumsy", record.getMessage())

@@ -16,7 +16,6 @@ import pytest
 import torch
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
-from vllm.v1.utils import CpuGpuBuffer
 from vllm.v1.worker.gpu.spec_decode import adaptive_verification as adaptive
 from vllm_games import played
 from vllm_proposals import V2ProposeGame
@@ -28,7 +27,6 @@ from guided_plugin.hosts.vllm import failures, hold, jump
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
-DRAFTS = 7
 GUIDED = told(gp.OutputSpec.choice(["a"]))
 
 
@@ -40,45 +38,51 @@ GUIDED = told(gp.OutputSpec.choice(["a"]))
 def test_drafts_of_others_with_masks_along_them_or_forced_text_in_their_place(
     mode, jumps, seed, drawn
 ):
-    game = V2ProposeGame(runner_config(mode, jump_forward=jumps), seed, drawn=drawn)
+    game = V2ProposeGame(
+        runner_config(mode, jump_forward=jumps),
+        seed,
+        drawn=drawn,
+    )
     played(game, 200)
     assert game.taken > 50
 
 
-def test_proposals_alone_tell_the_worker_that_there_is_time_and_how_much(monkeypatch):
-    game = V2ProposeGame(runner_config("process", jump_forward=True), 1, own=True)
+@pytest.mark.parametrize(("seed", "kills"), [(1, ()), (2, ()), (3, ()), (1, (30, 80))])
+def test_forced_text_as_drafts(monkeypatch, seed, kills):
+    """Proposals alone tell the worker that there is time, and how much; outputs stay the
+    same when it is killed."""
+    game = V2ProposeGame(
+        runner_config("process", jump_forward=True),
+        seed,
+        own=True,
+    )
     runtime = game.guide.runner.engine.pipeline.runtime
-    steps = 100
     plan = Mock(side_effect=runtime.plan)
-    monkeypatch.setattr(runtime, "plan", plan)
-    played(game, steps)
+    monkeypatch.setattr(
+        runtime,
+        "plan",
+        plan,
+    )
+    steps = 150
+
+    def kill(step):
+        if step in kills:
+            os.kill(runtime.supervisor.worker_pid, signal.SIGKILL)
+
+    worker = played(
+        game,
+        steps,
+        kill,
+    ).worker
+    assert worker.restarts == len(kills)
+    assert 50 < game.taken <= game.offered
+    assert 0 < worker.taken <= worker.offered
+    assert worker.forwards > 100
+    assert 0 < worker.answer < 1
     said = [call.kwargs["offers"] for call in plan.call_args_list]
     # of requests that enter; where no drafts are asked for; else
     assert set(said) == {None, False, True}
     assert sum(one is not None for one in said) <= steps
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_forced_text_as_drafts(seed):
-    game = V2ProposeGame(runner_config("process", jump_forward=True), seed, own=True)
-    played(game, 200)
-    assert game.taken > 50
-    assert game.offered > 0
-
-
-def test_outputs_stay_the_same_when_the_grammar_worker_is_killed():
-    game = V2ProposeGame(runner_config("process", jump_forward=True), 1, own=True)
-    supervisor = game.guide.runner.engine.pipeline.runtime.supervisor
-
-    def kill(step):
-        if step in (30, 80):
-            os.kill(supervisor.worker_pid, signal.SIGKILL)
-
-    worker = played(game, 120, kill).worker
-    assert worker.restarts == 2
-    assert 0 < worker.taken <= worker.offered
-    assert worker.forwards > 100
-    assert 0 < worker.answer < 1
 
 
 @pytest.fixture(autouse=True)
@@ -199,7 +203,11 @@ def test_an_engine_without_a_drafter_gets_one_but_for_batches_above_a_size(
     assert given["num_speculative_tokens"] == count
     listed = given["num_speculative_tokens_per_batch_size"]
     for size in (3, 300):
-        lookup = build_dynamic_sd_schedule_lookup(listed, size, count)
+        lookup = build_dynamic_sd_schedule_lookup(
+            listed,
+            size,
+            count,
+        )
         drafts = [count if rows <= most else 0 for rows in range(1, size + 1)]
         assert lookup[1:] == drafts
     (line,) = caplog.messages
@@ -256,107 +264,118 @@ def test_steps_have_drafts_while_guided_requests_are_there():
         assert other.dynamic_sd_lookup is lookup
 
 
-def states_of(names):
-    """vLLM's states of these requests, every second of which has a longer prompt."""
-    states = SimpleNamespace(max_num_reqs=len(names), device=torch.device("cpu"))
-    states.req_id_to_index = {name: at for at, name in enumerate(reversed(names))}
-    states.num_computed_tokens_np = np.full(len(names), 5)
-    states.prefill_len = SimpleNamespace(np=np.array([5, 8] * (len(names) // 2)))
-    return states
+REQUESTS = 40
+DRAFTS = 7
+COSTS = 0.5 * np.arange(REQUESTS + 1), 6.6 + 0.05 * np.arange(1000)
 
 
-def manager_of(states, since_033=False, **additional):
-    """vLLM's `AdaptiveVerificationManager`, made for such an engine."""
-    requests = states.max_num_reqs
-    made = object.__new__(adaptive.AdaptiveVerificationManager)
-    made.num_speculative_steps = DRAFTS
-    made.num_bonus_tokens = 1
-    made._max_total_logits = 180
-    (
-        made.query_start_loc,
-        made._cu_num_logits,
-        made._num_non_draft_tokens,
-        made._batch_draft_capacity,
-    ) = (torch.full((requests + 1,), -7, dtype=torch.int32) for _ in range(4))
-    made._confidence_probs = torch.zeros(requests, DRAFTS)
-    made._stale_idx = 0
-    made._stale_confidences = [
-        CpuGpuBuffer(requests, DRAFTS, dtype=torch.float32, device="cpu") for _ in "12"
-    ]
-    made._copy_events = [Mock(), Mock()]
-    made.cost_tables = np.full(requests + 1, 0.5), 6.6 + 0.05 * np.arange(1000)
-    made.req_states = states
-    if since_033:
-        made._copy_admitted_drafts_to_host = False
-    config = SimpleNamespace(additional_config=additional)
-    create = jump.maybe_create_adaptive_verification_manager(lambda **_: made)
-    assert create(req_states=states, vllm_config=config) is made
-    return made
-
-
-@pytest.mark.parametrize("since_033", [False, True])
-def test_drafts_are_placed_where_vllm_places_them_as_many_as_pay(
-    monkeypatch, since_033
-):
+@pytest.fixture(params=[False, True], ids=["", "since 0.33"])
+def managers(request, monkeypatch):
+    """vLLM's `AdaptiveVerificationManager` with what places drafts here, and as it
+    is."""
+    for name in ("Stream", "Event"):
+        monkeypatch.setattr(
+            torch.cuda,
+            name,
+            Mock,
+        )
+    rank = adaptive._assign_draft_token_budget
     monkeypatch.setattr(
         adaptive,
         "_assign_draft_token_budget_compiled",
-        adaptive._assign_draft_token_budget,
+        rank,
     )
-    requests, drafts = size = 40, DRAFTS
+    # every second request has a longer prompt
+    states = SimpleNamespace(
+        max_num_reqs=REQUESTS,
+        num_speculative_steps=DRAFTS,
+        device=torch.device("cpu"),
+        req_id_to_index={str(at): REQUESTS - 1 - at for at in range(REQUESTS)},
+        num_computed_tokens_np=np.full(REQUESTS, 5),
+        prefill_len=SimpleNamespace(np=np.array([5, 8] * (REQUESTS // 2))),
+    )
+    made = []
+    for own in (True, False):
+        starts = torch.zeros(REQUESTS + 1, dtype=torch.int32)
+        one = adaptive.AdaptiveVerificationManager(
+            states,
+            starts,
+            1,
+            180,
+        )
+        one.cost_tables = COSTS
+        if request.param:
+            one._copy_admitted_drafts_to_host = False
+        create = jump.maybe_create_adaptive_verification_manager(
+            lambda one=one, **_: one
+        )
+        config = SimpleNamespace(additional_config={"guided_plugin_jump": own})
+        made.append(create(req_states=states, vllm_config=config))
+    return made
+
+
+def worth_of(requests, samples, least, most, counts):
+    """The tokens a millisecond of 0 to `most` drafts. `counts`: how many there were
+    lately."""
+    budgets = np.arange(most + 1)
+    drafting, verifying = COSTS
+    tokens = samples + np.minimum(counts[:, None], budgets).mean(axis=0)
+    return tokens / (drafting[requests] + verifying[least + budgets])
+
+
+def test_drafts_are_placed_where_vllm_places_them_as_many_as_pay(managers):
+    ours, theirs = managers
+    states = ours.req_states
     rng = random.Random(1)
     _ = torch.manual_seed(1)
-    names = [*map(str, range(requests))]
-    states = states_of(names)
-    ours = manager_of(states, since_033, guided_plugin_jump=True)
-    theirs = manager_of(states, since_033)
+    size = REQUESTS, DRAFTS
     lately = [1.0] * jump._LATELY
-    before = torch.zeros(requests, drafts)
+    before = torch.ones(size)
     for at in range(100):
         # What was offered in this step is on the host a step later.
-        offered = torch.rand(size) * (torch.rand(requests, 1) < 0.4)
+        offered = torch.rand(size) * (torch.rand(REQUESTS, 1) < 0.4)
         ours.record_confidences(offered, None)
         ours._copy_events[1 - at % 2].synchronize.assert_called_with()
         ours._copy_events[at % 2].record.assert_called_with()
-        batch = rng.sample(names, rng.randint(1, requests))
+        batch = rng.sample([*states.req_id_to_index], rng.randint(1, REQUESTS))
         places = {
-            name: ["?"] * rng.choice([1, drafts])
+            name: ["?"] * rng.choice([1, DRAFTS])
             for name in batch
-            if rng.random() < 0.9
+            if name == batch[0] or rng.random() < 0.9
         }
-        places = places or {batch[0]: ["?"]}
         others = {name: rng.randint(1, 7) for name in batch}
         tokens = {name: others[name] + len(places.get(name, ())) for name in batch}
         rows = [states.req_id_to_index[name] for name in places]
         lately = [*lately[1:], (before[rows] > 0).sum().item() / len(rows)]
-        most = min(sum(map(len, places.values())), 180 - len(batch))
+        drafts = sum(map(len, places.values()))
         least = sum(others.values())
-        samples = sum(
-            5 + others[name] >= (5, 8)[states.req_id_to_index[name] % 2]
-            for name in batch
-        )
+        ended = [others[one] >= 3 * (states.req_id_to_index[one] % 2) for one in batch]
         counts = np.ceil(np.array(lately) * len(rows) - 1e-9)
-        worth = [
-            (samples + np.minimum(counts, budget).mean())
-            / (7.1 + 0.05 * (least + budget))
-            for budget in range(most + 1)
-        ]
+        most = min(drafts, 180 - len(batch))
+        worth = worth_of(
+            len(batch),
+            sum(ended),
+            least,
+            most,
+            counts,
+        )
         found = ours.get_num_tokens(tokens, places) - least
-        assert worth[found] == pytest.approx(max(worth))
+        # counts are fractions of those of other batches
+        assert worth[found] == pytest.approx(max(worth), rel=1e-3)
         # no two alike
         ours._confidence_probs = theirs._confidence_probs = torch.rand(size)
-        theirs._batch_budget = (
-            {name: len(places.get(name, ())) for name in batch},
-            others,
-            found,
-        )
+        theirs.get_num_tokens(tokens, places)
+        theirs._batch_budget = *theirs._batch_budget[:2], found
         order = rng.sample(batch, len(batch))
         indices = torch.tensor([states.req_id_to_index[name] for name in order])
-        placed, expected = (
-            each.reallocate_drafts(order, indices) for each in (ours, theirs)
+        *placed, count = ours.reallocate_drafts(order, indices)[:3]
+        expected = theirs.reallocate_drafts(order, indices)
+        assert count == found
+        assert all(
+            map(
+                torch.equal,
+                placed,
+                expected,
+            )
         )
-        assert [one.tolist() for one in placed[:2]] == [
-            one.tolist() for one in expected[:2]
-        ]
-        assert placed[2:] == ((found, None) if since_033 else (found,))
         before = offered

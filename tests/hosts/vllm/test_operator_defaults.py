@@ -75,7 +75,15 @@ def layouts_of(compiler, form, *texts, **options):
         [
             name
             for name, layout in LAYOUTS.items()
-            if takes(compiler, grammar, written(form, data, layout))
+            if takes(
+                compiler,
+                grammar,
+                written(
+                    form,
+                    data,
+                    layout,
+                ),
+            )
         ]
         for data in texts
     ]
@@ -88,7 +96,13 @@ def test_what_an_operator_sets_is_so_where_requests_do_not_say(compiler, form):
     more = {**DATA, "z": {"y": 1}}
     for whitespace in LAYOUTS:
         taken = [*LAYOUTS] if whitespace == "flexible" else [whitespace]
-        assert layouts_of(compiler, form, DATA, wrong, whitespace=whitespace) == [
+        assert layouts_of(
+            compiler,
+            form,
+            DATA,
+            wrong,
+            whitespace=whitespace,
+        ) == [
             taken,
             taken * (form == "json_object"),
         ]
@@ -98,11 +112,25 @@ def test_what_an_operator_sets_is_so_where_requests_do_not_say(compiler, form):
             with pytest.raises(
                 gp.GuidedError, match=r"qwen_xml.*in tool 'weather' \(use strict: true"
             ):
-                layouts_of(compiler, form, **options)
+                layouts_of(
+                    compiler,
+                    form,
+                    **options,
+                )
             continue
         is_open = not strict or form == "json_object"
-        assert layouts_of(compiler, form, more, **options) == [["spaced"] * is_open]
-    assert is_xml or layouts_of(compiler, form, [DATA], strict=False) == [[]]
+        assert layouts_of(
+            compiler,
+            form,
+            more,
+            **options,
+        ) == [["spaced"] * is_open]
+    assert is_xml or layouts_of(
+        compiler,
+        form,
+        [DATA],
+        strict=False,
+    ) == [[]]
 
 
 @pytest.mark.parametrize("form", FORMS)

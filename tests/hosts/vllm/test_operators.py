@@ -3,12 +3,12 @@ nothing enforced."""
 
 import json
 import re
-import time
 
 import numpy as np
 import openai
 import pytest
 from vllm_server import metrics_of
+from worker_runs import until
 
 from guided_plugin.diagnose.server import ask
 from guided_plugin.hosts.vllm.headers import UNENFORCED
@@ -67,11 +67,8 @@ def test_metrics(server, client):
         chat(client, {"type": "text"})
     assert [*counted(server) - before][:2] == [1, 2]
     assert values(server, "refusals_total")['reason="SpecError"'] >= 1
-    deadline = time.monotonic() + 120
     # of both frontends
-    while np.diff(counted(server) - before)[1] < 0:
-        assert time.monotonic() < deadline
-        time.sleep(1)
+    until(lambda: np.diff(counted(server) - before)[1] >= 0, 120.0)
     assert np.diff(counted(server))[1] <= 0
     assert values(server, "worker_memory_bytes")['engine="0"'] > 10e6
     assert values(server, "shared_memory_bytes")['engine="0"'] > 0

@@ -238,22 +238,23 @@ ASKED = {
 }
 
 
+TEMPLATES = {
+    "list": {"a": ["x"] * (MIB // 5)},
+    "text": {"a": "x" * MIB},
+    "keys": {f"k{i}": 1 for i in range(MIB // 10)},
+}
+
+
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED.keys())
 def test_no_request_stops_the_loop(engine, asked):
     check(engine, lambda: engine.add(SamplingParams(**asked)))
 
 
-def test_no_arguments_of_a_chat_template_stop_the_loop(engine):
-    for kwargs in (
-        {"a": ["x"] * (MIB // 5)},
-        {"a": "x" * MIB},
-        {f"k{i}": 1 for i in range(MIB // 10)},
-    ):
-        given = (
-            SamplingParams(**guided({"regex": "a"})),
-            {"chat_template_kwargs": kwargs},
-        )
-        check(engine, lambda given=given: engine.add(*given))
+@pytest.mark.parametrize("kwargs", TEMPLATES.values(), ids=TEMPLATES.keys())
+def test_no_arguments_of_a_chat_template_stop_the_loop(engine, kwargs):
+    params = SamplingParams(**guided({"regex": "a"}))
+    given = {"chat_template_kwargs": kwargs}
+    check(engine, lambda: engine.add(params, given))
 
 
 FUNCTION = {"name": "f"}

@@ -139,7 +139,7 @@ def test_a_forbidden_stop_token_is_found_where_it_was_put():
     )
 
 
-def test_what_one_rank_alone_knows_changes_no_slot(two_ranks, mode):
+def test_what_one_rank_alone_knows_changes_no_slot(two_ranks, mode, monkeypatch):
     """V1 shows a request's tokens at the output rank, and placeholders elsewhere; or
     the other way round."""
     ranks = two_ranks(V1, mode, {"one": AB, "two": AB})
@@ -148,6 +148,14 @@ def test_what_one_rank_alone_knows_changes_no_slot(two_ranks, mode):
     for rank in ranks:
         assert not hasattr(rank.step(), FAILED)
     assert ranks[0].tokens[0][-1] == ranks[1].tokens[0][-1] == ord("b")
+    waits = []
+    original = gp.StepPipeline.add_request
+
+    def add_request(self, *args, wait, **kwargs):
+        waits.append((self.rank, wait))
+        return original(self, *args, wait=wait, **kwargs)
+
+    monkeypatch.setattr(gp.StepPipeline, "add_request", add_request)
     ranks = two_ranks(V1, mode, {"one": AB, "two": AB})
     ranks[0].tokens[0].append(-1)
     ranks[1].tokens[0].append(ord("a"))
@@ -157,6 +165,9 @@ def test_what_one_rank_alone_knows_changes_no_slot(two_ranks, mode):
     assert not hasattr(ranks[1].step(), FAILED)
     assert ranks[0].tokens[0][-1] == ranks[1].tokens[0][-1] == END
     assert ranks[0].tokens[1] == ranks[1].tokens[1] == [ord("a")]
+    # one that can't begin waits for no worker, so the one after it must: else its step
+    # is closed where the worker takes long to start
+    assert waits == [(0, True), (1, True), (1, False)]
 
 
 @pytest.mark.parametrize("kind", [V1, V2, V2Drafts])
@@ -177,25 +188,6 @@ def test_rank_0_tells_what_fails_on_another_machine(two_ranks, mode, kind):
     assert list(heard[0]) == ["two"]
     assert "rank 1, on another machine, sampled another token" in heard[0]["two"]
     assert heard[1] == {}
-
-
-def test_a_request_that_cannot_begin_waits_for_no_worker(two_ranks, monkeypatch):
-    """So the one after it must: else its step is closed where the worker takes long to
-    start."""
-    waits = []
-    original = gp.StepPipeline.add_request
-
-    def add_request(self, *args, wait, **kwargs):
-        waits.append((self.rank, wait))
-        return original(self, *args, wait=wait, **kwargs)
-
-    monkeypatch.setattr(gp.StepPipeline, "add_request", add_request)
-    ranks = two_ranks(V1, "inline", {"one": AB, "two": AB})
-    ranks[0].tokens[0].append(-1)
-    ranks[1].tokens[0].append(ord("a"))
-    for rank in ranks:
-        rank.step()
-    assert waits == [(0, True), (1, True), (1, False)]
 
 
 def test_a_rank_that_cannot_take_part_stops_all(two_ranks, monkeypatch):

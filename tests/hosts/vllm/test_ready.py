@@ -2,7 +2,9 @@
 requests start."""
 
 import importlib
+import json
 import os
+import pathlib
 import signal
 import sys
 import threading
@@ -12,9 +14,8 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from vllm import SamplingParams
 from vllm.v1.worker.worker_base import WorkerBase
-from vllm_support import config, runner_config, runner_params, told
+from vllm_support import config, params_of, runner_config, runner_params, told
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import health as vllm_ready
@@ -24,25 +25,8 @@ from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import named, patch, patch_in
 from guided_plugin.hosts.vllm.v1 import V1Runner
 
-OBJECT = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "size": {"type": "number"}},
-}
-SPECS = [
-    {"json_schema": OBJECT},
-    {"json_schema": {"allOf": [OBJECT, {"required": ["name"]}]}},  # in a helper process
-    {
-        "json_schema": {
-            "type": "array",
-            "items": {"type": "string", "format": "date"},
-            "uniqueItems": True,
-        }
-    },
-    {"regex": "[a-f]{8}"},
-    {"choice": ["one", "two"]},
-    {"grammar": 'root ::= "(" root ")" | "x"'},
-    {"type": "json_object"},
-]
+FORMS = json.loads(pathlib.Path(__file__).with_name("forms.json").read_text())["ours"]
+HELPED = {"json_schema": {"allOf": [{"type": "object"}, {"required": ["name"]}]}}
 
 
 def test_a_gate_that_is_ready_has_made_all_but_the_helper_that_a_spec_needs(
@@ -52,20 +36,11 @@ def test_a_gate_that_is_ready_has_made_all_but_the_helper_that_a_spec_needs(
     gate._warm()
     calls = []
     monkeypatch.setattr(vllm_ready, "in_background", lambda *args: calls.append(args))
-    for spec in ({"json_schema": OBJECT}, {"choice": ["one", "two"]}):
-        assert (
-            gate.admit(SamplingParams(extra_args={"guided": spec}))
-            .extra_args[GUIDED]
-            .packed
-        )
+    for form in FORMS:
+        assert gate.admit(params_of(form)).extra_args[GUIDED].packed
     assert gate.specs.compiler.template.pid is not None
     assert not gate.specs.compiler._pool.processes()
-    for spec in SPECS:
-        assert (
-            gate.admit(SamplingParams(extra_args={"guided": spec}))
-            .extra_args[GUIDED]
-            .packed
-        )
+    assert gate.admit(params_of(HELPED)).extra_args[GUIDED].packed
     assert len(gate.specs.compiler._pool.processes()) == 1
     assert calls == []
     gate.specs.compiler.close()

@@ -5,12 +5,12 @@ The front and its router are vLLM's, the model is the demo's.
 """
 
 import asyncio
-import os
 import re
-import urllib.request
 
 import psutil
 import pytest
+from rank_process import shared_memory
+from vllm_server import metrics_of
 from vllm_support import PATIENT, SCHEMA
 from worker_runs import gone, until
 
@@ -64,9 +64,7 @@ async def ask(server, count, meanwhile=None):
 def by_engine(server, name):
     """One counter of the server, engine by engine."""
     found = {}
-    with urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as answer:
-        lines = answer.read().decode().splitlines()
-    for line in lines:
+    for line in metrics_of(server).splitlines():
         if line.startswith(name + "{"):
             engine = re.search(r'engine="(\d+)"', line).group(1)
             found[engine] = found.get(engine, 0.0) + float(line.split()[-1])
@@ -78,10 +76,6 @@ def title(process):
         return " ".join(process.cmdline())
     except psutil.Error:
         return ""
-
-
-def shared_memory():
-    return {name for name in os.listdir("/dev/shm") if "guided" in name}
 
 
 @pytest.mark.timeout(3600)

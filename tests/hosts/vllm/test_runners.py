@@ -7,6 +7,7 @@ it was.
 
 import json
 import os
+import pathlib
 import signal
 from dataclasses import replace
 from types import SimpleNamespace
@@ -105,17 +106,7 @@ def test_v1_an_unguided_batch_is_left_alone():
     assert guide.runner.engine.pipeline.metrics().steps == 0
 
 
-AB = {"a": {"type": "string"}, "b": {"type": "array", "items": {"type": "integer"}}}
-CLOSED = [
-    {"type": "object", "properties": AB, "required": ["a", "b"]},
-    {"type": "array", "items": {"enum": ["red", "green", None]}, "minItems": 1},
-    {
-        "$ref": "#/$defs/t",
-        "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}},
-    },
-    {"type": "string", "pattern": "^(ab|cd)+$"},
-    {"type": "number"},
-]
+CLOSED = json.loads(pathlib.Path(__file__).with_name("closed.json").read_text())
 
 
 class ClosedRequest(Request):

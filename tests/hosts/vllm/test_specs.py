@@ -71,14 +71,23 @@ class Compiler:
         return self.kept(spec)
 
     def compile(self, spec):
-        return Prepared(spec, "xgrammar", None)
+        return Prepared(
+            spec,
+            "xgrammar",
+            None,
+        )
 
     def refusal(self, spec):
         return None
 
     def kept(self, spec):
         return (
-            Prepared(spec, "xgrammar", b"made", reason="because")
+            Prepared(
+                spec,
+                "xgrammar",
+                b"made",
+                reason="because",
+            )
             if "slow" in spec.text
             else None
         )
@@ -120,7 +129,11 @@ class AsyncEngine(Engine):
         async def added(self, request_id, params):
             return "added"
 
-        return await add_request_async(added)(self, "one", params)
+        return await add_request_async(added)(
+            self,
+            "one",
+            params,
+        )
 
 
 def regex(text):
@@ -163,7 +176,11 @@ def test_a_form_is_read_once(monkeypatch):
     assert first[2].structured_outputs is None
     for given in (Literal["a"], gp.TypedSpec(Literal["a"])):
         assert admitted(gate, given).spec == spec
-    for one, other in zip(first, again, strict=True):
+    for one, other in zip(
+        first,
+        again,
+        strict=True,
+    ):
         assert one.extra_args[GUIDED] is other.extra_args[GUIDED]
         assert gate.admit(one) is one
     assert again[0].extra_args["mine"] == [3]
@@ -176,7 +193,11 @@ def test_triggers_are_tokenised_once_for_all_requests_of_a_form(monkeypatch):
     vocabulary = dataclasses.replace(
         VOCABULARY, encode=lambda text: encoded.append(text) or list(text.encode())
     )
-    monkeypatch.setattr(specs, "vocabulary_of", lambda config: vocabulary)
+    monkeypatch.setattr(
+        specs,
+        "vocabulary_of",
+        lambda config: vocabulary,
+    )
     gate = Gate(config(SMALL))
     for _ in range(3):
         found = admitted(gate, {"regex": "a", "start_after": ["xy"]}).spec
@@ -185,7 +206,11 @@ def test_triggers_are_tokenised_once_for_all_requests_of_a_form(monkeypatch):
 
 
 def test_what_is_remembered_has_bounds(monkeypatch):
-    monkeypatch.setattr(specs, "_ADMITTED_BYTES", 20_000)
+    monkeypatch.setattr(
+        specs,
+        "_ADMITTED_BYTES",
+        20_000,
+    )
     gate = Gate(config(SMALL))
     texts = [f"{number}".ljust(1000, "y") for number in range(30)]
     for text in texts:
@@ -214,7 +239,11 @@ def test_a_spec_that_is_too_large_is_refused_before_anything_is_made_of_it(
     gate = Gate(config({**TAKES_OVER, "refused": refused}))
     made = []
     for name in ("digest_of", "read_spec"):
-        monkeypatch.setattr(specs, name, made.append)
+        monkeypatch.setattr(
+            specs,
+            name,
+            made.append,
+        )
     for admit in ways(gate):
         with pytest.raises(
             errors.CompileLimitError, match=r"over the limit.*max_spec_bytes"
@@ -300,7 +329,11 @@ def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fa
 
 def test_a_request_waits_for_its_spec_so_long_and_no_longer(monkeypatch):
     gate, compiler = waiting_gate(go_on=threading.Event())
-    monkeypatch.setattr(Gate, "patience", 0.2)
+    monkeypatch.setattr(
+        Gate,
+        "patience",
+        0.2,
+    )
     engine = AsyncEngine(gate)
     with pytest.raises(GracefulHTTPError, match=r"not ready within 0\.2 s"):
         asyncio.run(engine.add(regex("slow")))
@@ -317,7 +350,11 @@ def test_what_the_engine_gets_is_plain_data_that_it_need_not_parse(monkeypatch):
     assert cloned.extra_args[GUIDED] is carried.extra_args[GUIDED]
     gate.complete(engine_request(cloned, [1]))
     received = msgspec.msgpack.decode(msgspec.msgpack.encode(cloned.extra_args))
-    monkeypatch.setattr(gp.OutputSpec, "parse", None)
+    monkeypatch.setattr(
+        gp.OutputSpec,
+        "parse",
+        None,
+    )
     told = engine_spec(SamplingParams(extra_args=received))
     spec = told.read()
     assert spec == gp.OutputSpec.regex("slow").settled(gp.GuidedConfig())
@@ -333,9 +370,17 @@ def run(engine, params):
     llm = SimpleNamespace(
         llm_engine=engine,
         _resolve_mm_lora=lambda prompt, lora: lora,
-        _add_request=lambda prompt, params, **rest: add(engine, prompt, params=params),
+        _add_request=lambda prompt, params, **rest: add(
+            engine,
+            prompt,
+            params=params,
+        ),
     )
-    LLM._render_and_add_requests(llm, iter("abcdefgh"[: len(params)]), params)
+    LLM._render_and_add_requests(
+        llm,
+        iter("abcdefgh"[: len(params)]),
+        params,
+    )
     return added
 
 
@@ -345,31 +390,29 @@ def texts_added(engine, *texts):
     ]
 
 
-def test_specs_of_several_prompts_compile_at_the_same_time():
-    # one after the other, none would ever end
-    gate, compiler = waiting_gate(go_on=threading.Barrier(4))
+@pytest.mark.parametrize(
+    ("together", "options", "given"),
+    [
+        (4, {}, [f"slow{number}" for number in range(8)]),
+        (
+            2,
+            {"compile_processes": 1, "compile_queue": 1},
+            ["slow", "slow?", "slow!", "slow0"],
+        ),
+        (1, {}, ["slow", "slow", "small", "slow"]),
+    ],
+)
+def test_specs_of_several_prompts_compile_at_the_same_time_each_once(
+    together, options, given
+):
+    """There is never too little room for them. One after the other, none would ever
+    end."""
+    gate, compiler = waiting_gate(go_on=threading.Barrier(together), **options)
     engine = Engine(gate)
-    given = [f"slow{number}" for number in range(8)]
-    assert texts_added(engine, *given) == given
-    assert sorted(compiler.begun) == given  # each once
-    assert engine.calls == [HEALTH]
-
-
-def test_there_is_never_too_little_room_for_those_of_several_prompts():
-    gate, compiler = waiting_gate(
-        go_on=threading.Barrier(2), compile_processes=1, compile_queue=1
-    )
-    given = ["slow", "slow" * 9, "slow" * 20, "slow!"]
-    texts_added(Engine(gate), *given)
-    assert sorted(compiler.begun) == sorted(given)
-
-
-def test_one_spec_of_many_prompts_compiles_once_and_known_ones_never():
-    gate, compiler = waiting_gate()
-    engine = Engine(gate)
-    for given in (["slow", "slow", "small", "slow"], ["small", "slow"]):
+    for _ in range(2):
         assert texts_added(engine, *given) == given
-    assert compiler.begun == ["slow"]
+    assert sorted(compiler.begun) == sorted({*given} - {"small"})
+    assert engine.calls == [HEALTH]
 
 
 def test_a_spec_that_was_made_since_it_was_looked_up_does_not_compile_again():
@@ -406,7 +449,11 @@ def test_an_engine_that_cannot_guide_is_asked_for_nothing():
 
 def test_it_looks_ahead_no_further_than_needed_and_passes_on_all_else(monkeypatch):
     gate, compiler = waiting_gate()
-    monkeypatch.setattr(admission, "_AHEAD", 3)
+    monkeypatch.setattr(
+        admission,
+        "_AHEAD",
+        3,
+    )
     ahead = Ahead(gate, given := [regex(f"slow{number}") for number in range(50)])
     assert (len(ahead), ahead[0]) == (50, given[0])
     assert set(compiler.begun) <= {"slow0", "slow1", "slow2"}

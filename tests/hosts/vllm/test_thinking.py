@@ -2,6 +2,7 @@
 whole, and is told as one that was led."""
 
 import json
+import pathlib
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -18,23 +19,8 @@ from guided_plugin.demo import MODEL_DIR
 pytestmark = pytest.mark.slow
 
 END_OF_TEXT = 1
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "tags": {"type": "array"}},
-    "required": ["name", "tags"],
-}
-TOOL = {"type": "function", "function": {"name": "save", "parameters": SCHEMA}}
-NAMED = {"type": "function", "function": {"name": "save"}}
-FORMS = [
-    {
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "x", "schema": SCHEMA},
-        }
-    },
-    {"tools": [TOOL], "tool_choice": "required"},
-    {"tools": [TOOL], "tool_choice": NAMED},
-]
+FORMS = json.loads(pathlib.Path(__file__).with_name("thinking.json").read_text())
+SCHEMA = FORMS[0]["response_format"]["json_schema"]["schema"]
 
 
 @pytest.fixture(scope="module")

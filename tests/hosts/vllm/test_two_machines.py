@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from vllm import LLM
-from vllm_ranks import OPTIONS, facts, requests, runner_of
+from vllm_ranks import OPTIONS, facts, requests
 from vllm_server import installed
 from vllm_support import PATIENT
 
@@ -86,8 +86,7 @@ def second(parallel, tmp_path):
 def kill_worker(worker):
     """The grammar worker of the second machine."""
     if worker.rank == 1:
-        runtime = runner_of(worker).engine.pipeline.runtime
-        os.kill(runtime.supervisor.worker_pid, signal.SIGKILL)
+        os.kill(facts(worker)["worker"], signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("second")
@@ -96,7 +95,7 @@ def test_both_machines_sample_the_same(parallel, expected):
     rank 0 compares differs."""
     llm = LLM(str(MODEL_DIR), node_rank=0, **OWN, **parallel)
     ranks = llm.collective_rpc(facts)
-    assert [rank["serves"] for rank in ranks] == [True, True]
+    assert [rank["runtime"] for rank in ranks] == ["WorkerRuntime"] * 2
     for _ in range(2):
         outputs = llm.generate(*requests(), use_tqdm=False)
         assert [output.outputs[0].token_ids for output in outputs] == expected

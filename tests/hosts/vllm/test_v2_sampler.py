@@ -9,9 +9,8 @@ import pytest
 import torch
 from vllm.v1.worker.gpu.sample.sampler import Sampler as V2Sampler
 from vllm_games import SPECS, Request, V2DraftGame, V2Game
-from vllm_support import END, WIDTH, runner_config, runner_params
+from vllm_support import WIDTH, runner_config, runner_params
 
-import guided_plugin as gp
 from guided_plugin.hosts.vllm.logits import reject_cut
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
@@ -98,44 +97,6 @@ def test_v2_masks_the_logits_themselves(processed, drafts, dtype):
     assert torch.equal(logits[0, list(b"abc")], before[0, list(b"abc")])
     assert torch.equal(logits[1], before[1])
     assert torch.equal(sampled, logits.to(sampled.dtype))
-
-
-@pytest.mark.parametrize("drafts", [False, True])
-def test_v2_rows_that_need_more_than_a_mask_without_a_copy_and_with_one(drafts):
-    # A closed request; one whose own options leave nothing. vLLM forbids its tokens
-    # after the masks.
-    game = (V2DraftGame if drafts else V2Game)(runner_config(), 1)
-    game.processed = {}
-    closed = 3
-    limited = 5
-    broken = runner_params(gp.OutputSpec.regex("("))
-    assert not game.guide.add_request(closed, broken)
-    assert game.guide.add_request(
-        limited, runner_params(SPECS[0], allowed_token_ids=[ord("z")])
-    )
-    game.prompt_len[:], game.prefill_len[:] = 1, 1
-    game.guide.apply_staged_writes()
-    alone = _Sampling(game, {})
-    logits = torch.randn(1, WIDTH)
-    assert alone(logits, [closed]) is logits
-    assert logits[0].isfinite().nonzero().view(-1).tolist() == [END]
-
-    both = _Sampling(game, {limited})
-
-    def forbid(logits, context):
-        kept = logits[1, ord("z")].clone()
-        logits[:, END] = -torch.inf  # as min_tokens does
-        logits[1] = -torch.inf
-        logits[1, ord("z")] = kept
-        return logits
-
-    both.sampler.logits_processors[0] = _Own(forbid)
-    game.guide.apply_staged_writes()
-    processed = both(torch.randn(2, WIDTH), [closed, limited])
-    assert [row.isfinite().nonzero().view(-1).tolist() for row in processed] == [
-        [END],
-        [END],
-    ]
 
 
 def test_what_the_worker_cut_is_invalid_for_vllms_rejection_sampler():
