@@ -207,10 +207,11 @@ class GrammarCompiler:
         kept = self.kept(spec)
         if kept is not None:
             return _is_quick(kept)
+        if not self.config.isolate_compiles:
+            return True
         try:
             return all(
-                self._is_small(spec, backend)
-                for backend in self.chooser.candidates(spec)[0]
+                is_small(spec, backend) for backend in self.chooser.candidates(spec)[0]
             )
         except GrammarError:  # there is no backend
             return False
@@ -236,6 +237,10 @@ class GrammarCompiler:
         """The cached grammar of a spec, if there is one; never waits for a compile."""
         with self._lock:
             return self._cache.get(language_of(spec))
+
+    def begun(self, spec: OutputSpec) -> Future[Grammar] | None:
+        """The grammar of a spec that a thread is making now, if one is."""
+        return self._running.get((language_of(spec), "grammar"))
 
     def quarantine(self, spec: OutputSpec, error: GuidedError) -> None:
         """Refuse a spec for some minutes: `error` says what its requests cost. Triggers
@@ -340,8 +345,8 @@ class GrammarCompiler:
         allowed = Allowance(self.config.compile_seconds, deadline)
 
         def make(backend: str, last: bool) -> Grammar | Prepared:
-            small = self._is_small(key, backend) and not (
-                apart and self.config.isolate_compiles
+            small = not self.config.isolate_compiles or (
+                not apart and is_small(key, backend)
             )
             prepares = hasattr(self.chooser.backend(backend), "prepare")
             local = backend in self.plugins.local
@@ -364,10 +369,6 @@ class GrammarCompiler:
             else:
                 self._cache.put(key, made, made.size_bytes)
         return made
-
-    def _is_small(self, spec: OutputSpec, backend: str) -> bool:
-        """Whether a spec needs no helper process."""
-        return not self.config.isolate_compiles or is_small(spec, backend)
 
 
 def _checked(vocabulary: object, config: GuidedConfig | None) -> GuidedConfig:

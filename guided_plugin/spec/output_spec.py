@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any, Literal, get_args
 
@@ -425,11 +425,11 @@ def unpacked(text: str, room: int | None = None, salt: str | None = None) -> Out
 
 @remembered(lambda spec, text: spec_bytes(spec) + texts_bytes(text))
 def _packed(spec: OutputSpec) -> str:
-    options = asdict(spec)
-    text: str = options.pop("text")
+    options = {field.name: getattr(spec, field.name) for field in fields(spec)}
+    del options["text"]
     if spec.start_after is not None:
         options["start_after"] = written(spec.start_after)
-    return f"{json.dumps(options)}\0{text}"
+    return f"{json.dumps(options)}\0{spec.text}"
 
 
 @remembered(lambda text, spec: spec_bytes(spec) + texts_bytes(text))

@@ -140,7 +140,8 @@ def run(monkeypatch, compiler, gate, spec):
         futures = [pool.submit(compiler.compile, spec) for _ in range(THREADS)]
         try:
             assert gate.entered.wait(30)
-            until(lambda: len(waiting) == THREADS - 1)
+            futures.append(compiler.begun(spec))
+            until(lambda: waiting[THREADS - 2 :])
         finally:
             gate.opened.set()
         return [future.exception(30) or future.result() for future in futures]

@@ -165,10 +165,10 @@ class WorkerRequests:
         if message.prepared is not None:
             self._compiler.keep(spec, message.prepared)
         grammar = self._compiler.cached(spec)
-        if grammar is None:
+        if not grammar:
             threads = self._quick if self._compiler.is_quick(spec) else self._slow
             # How long a request waits is for its engine to say.
-            return threads.submit(
+            return self._compiler.begun(spec) or threads.submit(
                 partial(self._compiler.compile, spec, deadline=math.inf)
             )
         cached: Future[Grammar] = Future()
