@@ -236,11 +236,11 @@ conformance: $(STAMP)
 # A GPU machine without a network runs the same command with its own python3 (`--device cuda --model DIR`).
 SECONDS := 60
 CLIENTS := 0
-ATTACKS := all
+ATTACKS :=
 OUT :=
 soak chaos: $(VLLM_STAMP)
-	$(VLLM)/bin/python -m benchmarks.server $@ --seconds $(SECONDS) --clients $(CLIENTS) --attacks $(ATTACKS) \
-		$(addprefix --out ,$(OUT)) $(ARGS)
+	$(VLLM)/bin/python -m benchmarks.server $@ --seconds $(SECONDS) --clients $(CLIENTS) \
+		$(addprefix --attacks ,$(ATTACKS)) $(addprefix --out ,$(OUT)) $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.models

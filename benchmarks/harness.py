@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.tables import Columns, check_out, progress, show_table
+from benchmarks.tables import Columns, progress, show_table, writable
 from benchmarks.turns import environment
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import GuidedError, PipelineError, did_you_mean
@@ -109,17 +109,7 @@ class Options(argparse.ArgumentParser):
 
     def out(self, name: str = "--out") -> None:
         """Where the raw file goes."""
-        self.add(name, None, "also write the JSON here; *.gz: compressed", Path)
-
-    def parse_args(self, *given: Any, **more: Any) -> Any:
-        """Refuses a file that can't be written before anything is measured."""
-        options = super().parse_args(*given, **more)
-        for name in ("out", "json", "texts"):
-            try:
-                check_out(getattr(options, name, None), f"--{name}")
-            except GuidedError as error:
-                self.error(str(error))
-        return options
+        self.add(name, None, "also write the JSON here; *.gz: compressed", writable)
 
 
 def names(text: str) -> list[str]:
@@ -401,15 +391,15 @@ def watched(llm: Any, note: Callable[[Any], None]) -> Iterator[None]:
 
 
 def thread_clock() -> Callable[[], float]:
-    """Tells the CPU seconds that the main threads of vLLM's processes, those of this
-    session, have used."""
+    """Tells the CPU seconds that the main threads of vLLM's processes, those that this
+    one started, have used."""
+    import psutil
+
     files = []
-    session = os.getsid(0)
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
-            own = os.getsid(int(process.name)) == session
-            if own and b"VLLM::" in (process / "cmdline").read_bytes():
-                files.append(process / "task" / process.name / "stat")
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.name().startswith("VLLM::"):
+                files.append(Path(f"/proc/{process.pid}/task/{process.pid}/stat"))
     tick = os.sysconf("SC_CLK_TCK")
 
     def seconds() -> float:

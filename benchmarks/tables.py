@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from guided_plugin.cli.loading import InputError
 
 Columns = Sequence[tuple[str, str]]
 """Of a table: headings, and format strings for the figure of a line."""
@@ -35,23 +34,20 @@ def progress(what: str, total: int) -> Iterator[Callable[..., None]]:
         yield advance
 
 
-def check_out(path: Path | None, where: str) -> None:
-    """Refuse a file that can't be written, before anything is measured."""
-    if path is None:
-        return
+def writable(text: str) -> Path:
+    """The file of an option. Refuses one that can't be written, before anything is
+    measured."""
+    path = Path(text)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
     except OSError as error:
-        raise InputError(f"can't write {path}: {error.strerror}", where=where) from None
+        what = f"can't write {path}: {error.strerror}"
+        raise argparse.ArgumentTypeError(what) from None
+    return path
 
 
-def show_table(
-    figures: Iterable[Mapping[str, Any]],
-    columns: Columns,
-    *,
-    padding: Any = (0, 1, 0, 0),
-) -> None:
+def show_table(figures: Iterable[Mapping[str, Any]], columns: Columns) -> None:
     """A line for each figure; numbers are aligned to the right. No figure is cut: a
     line may be longer than the console is wide."""
     from rich.box import SIMPLE_HEAD
@@ -59,14 +55,10 @@ def show_table(
     from rich.table import Table
 
     lines = [[cell.format_map(figure) for _, cell in columns] for figure in figures]
-    table = Table(box=SIMPLE_HEAD, padding=padding, show_edge=False)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for (heading, _), cells in zip(columns, zip(*lines, strict=True), strict=True):
         numbers = all(cell[:1].isdigit() or cell == "-" for cell in cells)
         table.add_column(heading, justify="right" if numbers else "left")
     for line in lines:
         table.add_row(*line)
-    console = Console(highlight=False)
-    whole = console.measure(
-        table, options=console.options.update(max_width=_WIDEST)
-    ).maximum
-    Console(highlight=False, width=max(console.width, whole)).print(table)
+    Console(highlight=False, width=_WIDEST).print(table)

@@ -19,20 +19,12 @@ def numbers() -> Iterator[tuple[str, str, str, str]]:
     it."""
     for file in sorted((ROOT / "guided_plugin").rglob("*.py")):
         body = ast.parse(file.read_text(encoding="utf-8")).body
-        for node, after in zip(body, [*body[1:], None], strict=True):
-            if not isinstance(node, ast.Assign | ast.AnnAssign) or not _is_number(
-                node.value
-            ):
-                continue
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            said = after.value if isinstance(after, ast.Expr) else None
-            text = (
-                said.value
-                if isinstance(said, ast.Constant) and isinstance(said.value, str)
-                else ""
-            )
-            name = file.relative_to(ROOT / "guided_plugin").as_posix()
-            yield name, ast.unparse(target), ast.unparse(node.value or target), text
+        for node, after in zip(body, [*body[1:], ast.Pass()], strict=True):
+            if isinstance(node, ast.Assign | ast.AnnAssign) and _is_number(node.value):
+                name, _, value = ast.unparse(node).partition(" = ")
+                text = ast.get_docstring(ast.Module([after], [])) or ""
+                place = file.relative_to(ROOT / "guided_plugin").as_posix()
+                yield place, name.partition(":")[0], value, text
 
 
 def _is_number(node: ast.expr | None) -> bool:
@@ -42,11 +34,8 @@ def _is_number(node: ast.expr | None) -> bool:
         )
     if isinstance(node, ast.BinOp):
         return _is_number(node.left) and _is_number(node.right)
-    return (
-        isinstance(node, ast.Constant)
-        and isinstance(node.value, int | float)
-        and node.value not in (True, False)
-    )
+    value = getattr(node, "value", None)
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def main() -> None:

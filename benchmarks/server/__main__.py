@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Json, Options, given, head, names, write
+from benchmarks.harness import Json, Options, given, head, write
 from benchmarks.server.attacks import ATTACKS
 from benchmarks.server.launch import Launch, Server, started
 from benchmarks.server.processes import MEASURES
@@ -77,30 +77,16 @@ def parsed(arguments: Sequence[str] | None) -> Any:
     add = parser.add
     add("--seconds", 60.0, "of the soak, or of each attack")
     add("--clients", 0, "default: 64 for the soak, 12 for attacks")
-    add(
-        "--attacks",
-        list(ATTACKS),
-        f"of {', '.join(ATTACKS)}, or all",
-        names,
-    )
+    parser.several("--attacks", list(ATTACKS), ATTACKS, "of chaos")
     add("--quiet", 20.0, "seconds without attack before each attack")
-    add("--pause", 31.0, "seconds between kills of workers")
     add("--model", Launch.model, "a folder; default: the demo's")
     add("--tokenizer", "", "a folder; default: the model's")
     add("--device", "cpu", "cpu or cuda")
-    add("--length", 512, "longest request, in tokens")
     add("--plugin", {}, "options of the plugin, as JSON", json.loads)
     add("--arguments", "", "more arguments of vLLM's server")
-    add("--seed", 0, "of the requests")
     parser.out()
     options = parser.parse_args(arguments)
     options.clients = options.clients or (64 if options.what == "soak" else 12)
-    if options.attacks == ["all"]:
-        options.attacks = list(ATTACKS)
-    unknown = set(options.attacks) - set(ATTACKS)
-    if unknown:
-        known = ", ".join(ATTACKS)
-        parser.error(f"no attacks: {', '.join(sorted(unknown))}; there are {known}")
     return options
 
 
@@ -113,7 +99,6 @@ def server_for(options: Any) -> Iterator[Server]:
         tokenizer=options.tokenizer,
         device=options.device,
         sequences=max(48, options.clients * 3 // 4),
-        length=options.length,
         kv_tokens=2048 if is_soak else 0,
         plugin=options.plugin,
         arguments=options.arguments,
@@ -130,9 +115,7 @@ def server_for(options: Any) -> Iterator[Server]:
 
 
 def _soak(server: Server, options: Any) -> dict[str, Json]:
-    found = soak(
-        server, clients=options.clients, seconds=options.seconds, seed=options.seed
-    )
+    found = soak(server, clients=options.clients, seconds=options.seconds)
     _show("soak", {"soak": found}, found)
     print(f"preemptions: {found.get('preemptions')}")
     return {"soak": found}
@@ -151,8 +134,6 @@ def _chaos(server: Server, options: Any) -> dict[str, Json]:
             clients=options.clients,
             seconds=options.seconds,
             quiet=options.quiet,
-            pause=options.pause,
-            seed=options.seed,
         )
         results[name] = found
         done = found.get("attack", {})

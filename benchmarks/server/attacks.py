@@ -1,19 +1,16 @@
 """Attacks on a server, each in a process of its own, so that its work is not that of
 the ordinary clients. Depends on bombs, clients, processes.
 
-An attack runs until it is cancelled. Those with specs keep four requests going; those
-with signals wait `pause` seconds between one and the next.
+An attack runs until it is cancelled. Those with specs keep four requests going.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import itertools
 import os
 import random
-import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,7 +22,6 @@ import psutil
 from benchmarks.harness import Json
 from benchmarks.server import bombs, judges
 from benchmarks.server.asks import (
-    COMPLETIONS,
     MIXED,
     Ask,
     completion,
@@ -38,6 +34,9 @@ from benchmarks.server.processes import by_role
 _AT_ONCE = 4
 _FLOOD = 16
 _SCHEMAS = 10_000
+_PAUSE = 31.0
+"""Seconds between kills of workers: three within a minute, and the plugin refuses
+guided requests."""
 
 
 @dataclass(slots=True)
@@ -46,9 +45,6 @@ class Target:
 
     session: aiohttp.ClientSession
     pid: int
-    pause: float
-    """Seconds between kills of workers: three within a minute, and the plugin refuses
-    guided requests."""
     ends: Counter[str] = field(default_factory=Counter)
     details: Counter[str] = field(default_factory=Counter)
     kills: list[float] = field(default_factory=list)
@@ -63,34 +59,13 @@ class Target:
         elif outcome.detail:
             self.details[f"{outcome.end}: {outcome.detail[:120]}"] += 1
 
-    async def send(self, path: str, body: bytes) -> None:
-        """A body as it is; its status counted."""
-        headers = {"Content-Type": "application/json"}
-        data = io.BytesIO(body)
-        try:
-            async with self.session.post(
-                path,
-                data=data,
-                headers=headers,
-            ) as response:
-                text = await response.text()
-                self.ends[f"status {response.status}"] += 1
-                self.details[f"status {response.status}: {text[:60]}"] += 1
-        except (aiohttp.ClientError, OSError) as error:
-            self.ends["cut"] += 1
-            self.details[repr(error)[:120]] += 1
-
-    def signal(self, number: signal.Signals, *roles: str) -> list[psutil.Process]:
-        """Send a signal to the processes of these roles; counted as a kill if there
-        were any."""
+    def kill(self, *roles: str) -> None:
+        """kill -9 of the processes of these roles."""
         found = by_role(self.pid)
-        processes = [process for role in roles for process in found[role]]
-        for process in processes:
+        for process in itertools.chain(*(found[role] for role in roles)):
             with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
-        if processes:
-            self.kills.append(time.monotonic())
-        return processes
+                process.kill()
+        self.kills.append(time.monotonic())
 
     def report(self) -> Json:
         """What was done, as plain data."""
@@ -137,7 +112,7 @@ async def mask_bombs(target: Target) -> None:
 async def big_bodies(target: Target) -> None:
     """Bodies of 10 MB."""
     turns = itertools.cycle(bombs.big_bodies())
-    await _clients(_AT_ONCE, lambda: target.send(COMPLETIONS, next(turns)))
+    await _clients(_AT_ONCE, lambda: target.ask(next(turns)))
 
 
 async def many_schemas(target: Target) -> None:
@@ -169,22 +144,8 @@ async def kill_all(target: Target) -> None:
     """kill -9 of the templates, the worker and all compile processes at once."""
     await asyncio.sleep(1.0)
     while True:
-        target.signal(signal.SIGKILL, "template", "worker", "helpers")
-        await asyncio.sleep(target.pause)
-
-
-async def stop_worker(target: Target) -> None:
-    """SIGSTOP of the grammar worker, and SIGCONT if it is still there after the
-    pause."""
-    await asyncio.sleep(1.0)
-    while True:
-        stopped = target.signal(signal.SIGSTOP, "worker")
-        try:
-            await asyncio.sleep(target.pause)
-        finally:
-            for process in stopped:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.resume()
+        target.kill("template", "worker", "helpers")
+        await asyncio.sleep(_PAUSE)
 
 
 _ALL: Sequence[Attack] = (
@@ -194,7 +155,6 @@ _ALL: Sequence[Attack] = (
     many_schemas,
     leavers,
     kill_all,
-    stop_worker,
 )
 ATTACKS = {attack.__name__.replace("_", "-"): attack for attack in _ALL}
 
@@ -206,12 +166,12 @@ def prepare() -> None:
     bombs.big_bodies()  # what takes seconds to make
 
 
-def attacked(name: str, url: str, pid: int, seconds: float, pause: float) -> Json:
+def attacked(name: str, url: str, pid: int, seconds: float) -> Json:
     """Attack for some seconds; what was done."""
 
     async def run() -> Json:
         async with connect(url) as session:
-            target = Target(session, pid, pause)
+            target = Target(session, pid)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await ATTACKS[name](target)

@@ -13,7 +13,6 @@ from benchmarks.server import judges
 from benchmarks.server.asks import Ask, completion, guided
 
 _BIG = 10 * 2**20
-_KINDS = ("json_schema", "regex", "grammar", "structural_tag")
 _LEXER = """start: (A|B|C|D)+
 A: /.*a.{60}/
 B: /.*b.{60}/
@@ -52,34 +51,23 @@ def ask(form: Json, **more: Any) -> Ask:
 def varied(form: Json, number: int) -> Json:
     """The same with other text for another number, so that nothing remembered serves
     it."""
-    kind = next((name for name in _KINDS if name in form), "")
-    if kind == "json_schema" and isinstance(form[kind], dict):
-        return {
-            **form,
-            kind: own_schema(form[kind], number),
-        }
-    if kind == "regex":
-        return {
-            **form,
-            kind: f"{form[kind]}|{number}",
-        }
-    if kind == "grammar":
-        text = form[kind].replace(
-            "root ::= ",
-            f'root ::= "{number}" | ',
-            1,
-        )
-        return {
-            **form,
-            kind: text.replace("start: ", f'start: "{number}"? ', 1),
-        }
-    if kind == "structural_tag":
-        text = json.dumps(form[kind])
-        return {
-            **form,
-            kind: json.loads(text.replace("<t>", f"<t{number}>")),
-        }
-    return form
+    if isinstance(form.get("json_schema"), dict):
+        return {**form, "json_schema": own_schema(form["json_schema"], number)}
+    if "regex" in form:
+        return {**form, "regex": f"{form['regex']}|{number}"}
+    text = json.dumps(form)
+    for begins, own in _BEGINNINGS.items():
+        text = text.replace(begins, own.format(number))
+    changed: Json = json.loads(text)
+    return changed
+
+
+_BEGINNINGS = {
+    "root ::= ": 'root ::= \\"{}\\" | ',
+    "start: ": 'start: \\"{}\\"? ',
+    "<t>": "<t{}>",
+}
+"""Of grammars and tags, as JSON has them; and with a number."""
 
 
 def _deep(levels: int) -> Any:
@@ -95,8 +83,8 @@ def _format(schema: Any) -> Json:
 
 
 @functools.cache
-def big_bodies() -> list[bytes]:
-    """Bodies of 10 MB."""
+def big_bodies() -> list[Ask]:
+    """Requests of 10 MB."""
     texts = [f"text {number}" for number in range(_BIG // 16)]
     described = {"type": "null", "description": "x" * _BIG}
     parts = [
@@ -107,8 +95,7 @@ def big_bodies() -> list[bytes]:
         _format({"enum": texts}),
         _format(_deep(400)),
     ]
-    bodies = [completion("big", judges.anything, **part).body for part in parts]
-    return [json.dumps(body).encode() for body in bodies]
+    return [completion("big", judges.anything, **part) for part in parts]
 
 
 @functools.cache

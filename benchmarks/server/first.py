@@ -7,16 +7,15 @@ new ones does to other streams.
 Unguided streams run all the time. Next to them come single requests in turns: unguided,
 with a known schema, with a new one. Then bursts of each kind, one after the other, and
 a pause between any two. `slow` are requests whose masks cost milliseconds each, `plain`
-guided ones of the same length. Prints milliseconds, and writes JSON.
+guided ones of the same length. Prints a line for each kind and repetition, and writes
+JSON.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import random
-import statistics
 import sys
 import tempfile
 import time
@@ -25,13 +24,13 @@ from pathlib import Path
 
 import aiohttp
 
-from benchmarks.harness import Json, Options, given, head, names, write
+from benchmarks.harness import Json, Options, given, head, write
 from benchmarks.server import bombs, judges
 from benchmarks.server.asks import LONG, Ask, completion, small_schema
 from benchmarks.server.clients import connect, one
 from benchmarks.server.launch import Launch, started
 from benchmarks.server.tally import Outcome, spread
-from benchmarks.tables import progress
+from benchmarks.tables import progress, show_table
 
 _PAUSE = 0.15
 """Seconds between single requests."""
@@ -41,6 +40,16 @@ _CALM = 3.0
 KINDS = ("unguided", "known", "new")
 """Of bursts."""
 
+_COLUMNS = (
+    ("kind", "{kind}"),
+    ("first token ms, alone", "{lone[p50]}"),
+    ("in a burst", "{first_token_ms[p50]}"),
+    ("burst s", "{seconds:.3f}"),
+    ("others' gaps ms, before: p50", "{others_gaps_ms_before[p50]}"),
+    ("beside it: p50", "{others_gaps_ms[p50]}"),
+    ("p99", "{others_gaps_ms[p99]}"),
+    ("max", "{others_gaps_ms[max]}"),
+)
 Make = Callable[[], Ask]
 
 
@@ -153,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add("--rounds", 60, "single requests a kind")
     parser.add("--burst", 100, "requests of a burst")
     parser.add("--streams", 8, "unguided ones beside")
-    parser.add("--kinds", list(KINDS), "of bursts: also plain, slow", names)
+    parser.several("--kinds", list(KINDS), [*KINDS, "plain", "slow"], "of bursts")
     parser.add("--arguments", "", "more of vLLM's server")
     parser.add("--repeat", 3, "times, in one server")
     parser.add("--model", Launch.model, "default: the demo's")
@@ -166,7 +175,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sequences=options.streams + options.burst,
         arguments=options.arguments,
     )
-    load = options.rounds, options.burst, options.streams
     steps = options.repeat * (options.rounds + len(options.kinds))
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -177,7 +185,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             asyncio.run(
                 measure(
                     server.url,
-                    *load,
+                    options.rounds,
+                    options.burst,
+                    options.streams,
                     seed,
                     advance,
                     options.kinds,
@@ -185,21 +195,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             for seed in range(options.repeat)
         ]
-    base = options.kinds[0]
-    for kind in options.kinds:
-        firsts = [run["first_token_ms"][kind]["p50"] or math.nan for run in runs]
-        p50, p99 = (
-            statistics.median(
-                run["bursts"][kind]["others_gaps_ms"][part]
-                / run["bursts"][base]["others_gaps_ms"][part]
-                for run in runs
-            )
-            for part in ("p50", "p99")
-        )
-        print(
-            f"{kind:9} first token {statistics.median(firsts):6.1f} ms (p50);"
-            f" others in a burst, of {base}: p50 {p50:.2f}, p99 {p99:.2f}"
-        )
+    lines = [
+        {"kind": kind, "lone": run["first_token_ms"][kind], **run["bursts"][kind]}
+        for run in runs
+        for kind in options.kinds
+    ]
+    show_table(lines, _COLUMNS)
     result = head("benchmarks.server.first", given(arguments), options.device)
     write({**result, "runs": runs}, options.out)
     return 0

@@ -11,14 +11,13 @@ import contextlib
 import statistics
 import threading
 from collections import Counter
-from pathlib import Path
 
 import psutil
 
 from benchmarks.harness import Json
 
 ROLES = ("frontend", "engine", "template", "worker", "helpers")
-MEASURES = ("memory_mb", "shared_mb", "threads", "descriptors", "processes")
+MEASURES = ("memory_mb", "threads", "descriptors", "processes")
 
 
 def by_role(server: int) -> dict[str, list[psutil.Process]]:
@@ -50,13 +49,10 @@ def _role(process: psutil.Process) -> str:
 
 
 def usage(process: psutil.Process) -> dict[str, float]:
-    """What one process takes: memory of its own, shared memory, threads,
-    descriptors."""
-    status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
-    lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    """What one process takes: memory of its own, threads, descriptors."""
+    memory = process.memory_info()
     return {
-        "memory_mb": int(lines["RssAnon"].split()[0]) / 1024,
-        "shared_mb": int(lines["RssShmem"].split()[0]) / 1024,
+        "memory_mb": (memory.rss - memory.shared) / 2**20,
         "threads": process.num_threads(),
         "descriptors": process.num_fds(),
         "processes": 1,
@@ -89,7 +85,7 @@ class Watch:
         sums: dict[str, Counter[str]] = {role: Counter() for role in ROLES}
         for role, processes in by_role(self._server).items():
             for process in processes:
-                with contextlib.suppress(psutil.Error, OSError, KeyError):
+                with contextlib.suppress(psutil.Error):
                     sums[role].update(usage(process))
         return sums
 

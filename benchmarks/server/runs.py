@@ -53,8 +53,6 @@ def chaos(
     clients: int,
     seconds: float,
     quiet: float,
-    pause: float = 31.0,
-    seed: int = 0,
 ) -> Json:
     """Ordinary streams without an attack, then with it."""
     if not asyncio.run(ready(server.url)):
@@ -62,9 +60,9 @@ def chaos(
     crowd = chaos_crowd(clients)
     with ProcessPoolExecutor(1, get_context("spawn"), prepare) as pool:
         pool.submit(os.getpid).result()  # it has started
-        before, _ = _load(server, crowd, quiet, seed)
-        attacker = pool.submit(attacked, attack, server.url, server.pid, seconds, pause)
-        outcomes, processes = _load(server, crowd, seconds, seed + 1)
+        before, _ = _load(server, crowd, quiet, 0)
+        attacker = pool.submit(attacked, attack, server.url, server.pid, seconds)
+        outcomes, processes = _load(server, crowd, seconds, 1)
         done = attacker.result()
     return {
         "quiet": figures(before),

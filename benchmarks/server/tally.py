@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from benchmarks.harness import Json
+from benchmarks.harness import Json, quantile
 
 ENDS = ("valid", "invalid", "length", "told", "cut", "left")
 """A finished answer that is right, or wrong; one that reached its limit; an error that
@@ -34,22 +34,12 @@ class Outcome:
         return [later - one for one, later in pairwise(self.times)]
 
 
-def at(values: Sequence[float], share: float) -> float | None:
-    """A percentile in milliseconds; None of nothing."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    return round(1e3 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 1)
-
-
 def spread(values: Sequence[float]) -> Json:
-    """How many there are, and some percentiles in milliseconds."""
-    return {
-        "count": len(values),
-        "p50": at(values, 0.5),
-        "p99": at(values, 0.99),
-        "max": at(values, 1.0),
-    }
+    """How many there are, and some percentiles in milliseconds; None of nothing."""
+    found: Json = {"count": len(values)}
+    for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
+        found[name] = round(1e3 * quantile(values, share), 1) if values else None
+    return found
 
 
 def returns(outcomes: Iterable[Outcome], kills: Sequence[float]) -> list[float]:
