@@ -1,7 +1,7 @@
 """Whether outputs end valid within their limit: random models and random walks over a
 sample of real schemas.
 
-    python -m benchmarks.closing SAMPLE --tokenizer DIR [--every N] [--first K] [--seed 1] [--json OUT]
+    python -m benchmarks.closing SAMPLE --tokenizer DIR [--every N] [--first K] [--json OUT]
 
 Each schema that compiles is asked for with five limits of 16 to 256 tokens, by two
 models: `random` samples any token that the mask allows; `gumbel` the likeliest under
@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import jsonschema_rs
 import numpy as np
 
-from benchmarks.harness import Json, Options, given, head, quantile, write
+from benchmarks.harness import Options, given, head, write
 from benchmarks.samples import open_sample
 from benchmarks.tables import progress
 from guided_plugin.cli.loading import load_tokenizer
@@ -43,10 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Options(__doc__)
     parser.sample()
     parser.add("--first", 0, "of them, from the one with this index on")
-    parser.add("--seed", 1, "of the models")
     options = parser.parse_args(arguments)
     vocabulary = Vocabulary.from_tokenizer(load_tokenizer(options.tokenizer))
-    walks = Walks(vocabulary, options.seed)
+    walks = Walks(vocabulary)
     with (
         open_sample(options.source) as files,
         progress("schemas", len(files) // options.every) as advance,
@@ -54,7 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in sorted(files)[options.first :: options.every]:
             walks.take(name, json.loads(files[name].read_text())["schema"])
             advance()
-    result = head("benchmarks.closing", given(arguments)) | walks.found()
+    result = {
+        **head("benchmarks.closing", given(arguments)),
+        "counts": walks.counts,
+        "bad": walks.bad,
+        "told": walks.told,
+    }
     print(json.dumps(result, indent=1))
     write(result, options.json)
     return int(bool(walks.bad))
@@ -63,15 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Walks:
     """Outputs of all schemas, and what became of them."""
 
-    def __init__(self, vocabulary: Vocabulary, seed: int) -> None:
+    def __init__(self, vocabulary: Vocabulary) -> None:
         config = GuidedConfig(
             isolate_compiles=False, close_before_length=True, threads=1
         )
         self._compiler = GrammarCompiler(vocabulary, config=config)
         self._vocabulary = vocabulary
-        self._rng = np.random.default_rng(seed)
-        self._counts: Counter[str] = Counter()
-        self._figures: dict[str, list[float]] = defaultdict(list)
+        self._rng = np.random.default_rng(1)
+        self.counts: Counter[str] = Counter()
         self.bad: list[list[Any]] = []
         self.told: list[list[Any]] = []
         """Outputs that were told to be unprotected, and why."""
@@ -83,20 +85,19 @@ class Walks:
             least = self._compiler.compile(spec).admission().least
         except GuidedError as error:
             endless = "no end" in error.what
-            self._counts["no end was found" if endless else "refused schemas"] += 1
+            self.counts["no end was found" if endless else "refused schemas"] += 1
             if endless:
                 self.bad.append([name, error.what])
             return
-        self._counts["schemas"] += 1
-        self._figures["least"].append(least)
+        self.counts["schemas"] += 1
         judges = _judge(schema)
         for limit in LIMITS:
             for model in MODELS:
                 if limit < least:
-                    self._counts["too little room"] += 1
+                    self.counts["too little room"] += 1
                     continue
                 verdict, told = self._output(spec, limit, model, judges)
-                self._counts[verdict] += 1
+                self.counts[verdict] += 1
                 if told:
                     self.told.append([name, limit, model, told])
                 if verdict not in ("valid", "not judged"):
@@ -122,19 +123,13 @@ class Walks:
         while not tokens or tokens[-1] not in vocabulary.stop_token_ids:
             if len(tokens) == limit:
                 return "cut by length", table.unprotected.get(0, "")
-            start = time.perf_counter()
             table.fill((0,), mask)
-            self._figures["step_us"].append(1e6 * (time.perf_counter() - start))
             bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
             allowed = np.flatnonzero(bits)
             if not len(allowed):
                 return "nothing allowed", ""
             tokens.append(self._sampled(model, allowed))
             table.accept((0,), tokens[-1:])
-        closing = table.requests[0].closing
-        if closing is not None and closing.led:
-            self._figures["led"].append(closing.led)
-            self._figures["unused"].append(limit - len(tokens))
         text = b"".join(vocabulary.tokens[token] for token in tokens[:-1])
         try:
             value = json.loads(text, parse_float=_finite)
@@ -153,19 +148,6 @@ class Walks:
         logits += self._rng.gumbel(size=len(allowed))
         logits[np.isin(allowed, self._vocabulary.stop_token_ids)] -= 10
         return int(allowed[logits.argmax()])
-
-    def found(self) -> Json:
-        """The figures, as JSON."""
-        found: Json = {
-            "counts": dict(self._counts),
-            "bad": self.bad,
-            "told": self.told,
-        }
-        for name, values in self._figures.items():
-            found[name] = {"count": len(values)}
-            for label, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1)):
-                found[name][label] = round(quantile(values, share), 1)
-        return found
 
 
 def _judge(schema: Any) -> list[Any]:

@@ -251,15 +251,12 @@ def render_metrics() -> str:
     tree = ast.parse(
         (ROOT / "guided_plugin/hosts/vllm/metrics.py").read_text(encoding="utf-8")
     )
-    found = [
-        (
-            _texts(call.args[0], {})[0].replace("…", "guided_plugin"),
-            *map(ast.literal_eval, call.args[1:]),
-        )
-        for call, _ in _calls(tree)
-        if getattr(call.func, "id", "") in ("Counter", "Histogram")
-        and isinstance(call.args[0], ast.JoinedStr)
-    ]
+    found = []
+    for call, _ in _calls(tree):
+        kind = getattr(call.func, "id", "").lower()
+        if kind in ("counter", "histogram") and isinstance(call.args[0], ast.JoinedStr):
+            name = _texts(call.args[0], {})[0].replace("…", "guided_plugin")
+            found.append((name, kind, *map(ast.literal_eval, call.args[1:])))
     (told,) = (
         ast.literal_eval(node.value)
         for node in tree.body
@@ -267,23 +264,12 @@ def render_metrics() -> str:
         and node.value
         and ast.unparse(node.target) == "_TOLD"
     )
-    found += [
-        (f"guided_plugin_{name}", metrics.HELP[key], ["engine"])
-        for key, name in told.items()
-    ]
-    kinds = {
-        f"guided_plugin_{name}": "counter"
-        for key, name in told.items()
-        if key in metrics.COUNTERS
-    }
-    kinds |= {
-        name: "gauge"
-        for name, _, labels in found
-        if labels == ["engine"] and name not in kinds
-    }
+    for key, name in told.items():
+        kind = "counter" if key in metrics.COUNTERS else "gauge"
+        kind = "histogram" if name.endswith("_seconds") else kind
+        found.append((f"guided_plugin_{name}", kind, metrics.HELP[key], ["engine"]))
     lines = []
-    for name, text, labels in found:
-        kind = "histogram" if name.endswith("_seconds") else kinds.get(name, "counter")
+    for name, kind, text, labels in found:
         shown = name + "_total" * (kind == "counter")
         own = ", ".join(f"`{label}`" for label in labels if label != "engine")
         by = f", by {own}" if own else ""

@@ -16,7 +16,7 @@ import math
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,29 +89,24 @@ def measured(tree: Path) -> dict[str, Figure]:
         folders.total() / max(1, sum(file.lines for file in files))
     )
     found["files"] = Figure(len(files))
-    found["nodes of a file"] = max(
-        (Figure(file.nodes, str(file.name)) for file in files),
-        key=lambda figure: figure.size,
+    found["nodes of a file"] = _most(
+        Figure(file.nodes, str(file.name)) for file in files
     )
-    found["nodes a line of a file"] = max(
-        (
-            Figure(file.nodes / file.lines, str(file.name))
-            for file in files
-            if file.lines >= _SHORT
-        ),
-        key=lambda figure: figure.size,
-        default=Figure(0),
+    found["nodes a line of a file"] = _most(
+        Figure(file.nodes / file.lines, str(file.name))
+        for file in files
+        if file.lines >= _SHORT
     )
-    found["methods of a class"] = max(
-        (
-            Figure(count, f"{file.name}: {name}")
-            for file in files
-            for name, count in file.methods.items()
-        ),
-        key=lambda figure: figure.size,
-        default=Figure(0),
+    found["methods of a class"] = _most(
+        Figure(count, f"{file.name}: {name}")
+        for file in files
+        for name, count in file.methods.items()
     )
     return found
+
+
+def _most(figures: Iterable[Figure]) -> Figure:
+    return max(figures, key=lambda figure: figure.size, default=Figure(0))
 
 
 def main(arguments: Sequence[str], root: Path = ROOT, budgets: Path = BUDGETS) -> int:

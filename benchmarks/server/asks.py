@@ -82,6 +82,19 @@ def guided(spec: Any) -> Json:
     return {"vllm_xargs": {"guided": json.dumps(spec)}}
 
 
+def document(kind: str, schema: Json, tokens: int = 200) -> Ask:
+    """A completion that has to satisfy a schema."""
+    spec = guided({"json_schema": schema})
+    return completion(kind, judges.of_schema(schema), tokens=tokens, **spec)
+
+
+def _matching(kind: str, pattern: str, tokens: int = 200) -> Ask:
+    """A completion that has to match."""
+    asked = {"regex": pattern}
+    judge = judges.of_pattern(pattern)
+    return completion(kind, judge, tokens=tokens, structured_outputs=asked)
+
+
 def _word(rng: random.Random) -> str:
     return "".join(rng.choices(string.ascii_lowercase, k=rng.randint(3, 8)))
 
@@ -142,13 +155,7 @@ def small_schema(rng: random.Random) -> Ask:
         "required": [name],
         "additionalProperties": False,
     }
-    spec = guided({"json_schema": schema})
-    return completion(
-        "new schema",
-        judges.of_schema(schema),
-        tokens=60,
-        **spec,
-    )
+    return document("new schema", schema, 60)
 
 
 def _plain(rng: random.Random) -> Ask:
@@ -169,13 +176,7 @@ def _json_object(rng: random.Random) -> Ask:
 
 
 def _own_form(rng: random.Random) -> Ask:
-    schema = small_object(rng)
-    spec = guided({"json_schema": schema})
-    return completion(
-        "vllm_xargs",
-        judges.of_schema(schema),
-        **spec,
-    )
+    return document("vllm_xargs", small_object(rng))
 
 
 def _regex(rng: random.Random) -> Ask:
@@ -186,12 +187,7 @@ def _regex(rng: random.Random) -> Ask:
         "x?",
     ]
     pattern = "".join(rng.choices(parts, k=rng.randint(1, 4))) + _word(rng)
-    asked = {"regex": pattern}
-    return completion(
-        "regex",
-        judges.of_pattern(pattern),
-        structured_outputs=asked,
-    )
+    return _matching("regex", pattern)
 
 
 def _choice(rng: random.Random) -> Ask:
@@ -275,22 +271,9 @@ def _long_plain(rng: random.Random) -> Ask:
     return completion("long plain", judges.anything, tokens=250, ignore_eos=True)
 
 
-def _long_records(rng: random.Random) -> Ask:
-    spec = guided({"json_schema": _RECORDS})
-    judge = judges.of_schema(_RECORDS)
-    return completion("long records", judge, tokens=450, **spec)
-
-
-def _long_regex(rng: random.Random) -> Ask:
-    pattern = "[a-z ]{120,160}"
-    judge = judges.of_pattern(pattern)
-    asked = {"regex": pattern}
-    return completion("long regex", judge, tokens=300, structured_outputs=asked)
-
-
 LONG: tuple[Make, ...] = (
     _long_plain,
-    _long_records,
+    lambda rng: document("long records", _RECORDS, tokens=450),
     lambda rng: _format("long response_format", _PEOPLE, tokens=450),
-    _long_regex,
+    lambda rng: _matching("long regex", "[a-z ]{120,160}", tokens=300),
 )

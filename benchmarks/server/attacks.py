@@ -20,12 +20,11 @@ import aiohttp
 import psutil
 
 from benchmarks.harness import Json
-from benchmarks.server import bombs, judges
+from benchmarks.server import bombs
 from benchmarks.server.asks import (
     MIXED,
     Ask,
-    completion,
-    guided,
+    document,
     small_object,
 )
 from benchmarks.server.clients import connect, one
@@ -123,10 +122,7 @@ async def many_schemas(target: Target) -> None:
     async def turn() -> None:
         if next(left) >= _SCHEMAS:
             await asyncio.Event().wait()
-        schema = small_object(rng)
-        judge = judges.of_schema(schema)
-        spec = guided({"json_schema": schema})
-        await target.ask(completion("flood", judge, tokens=100, **spec))
+        await target.ask(document("flood", small_object(rng), tokens=100))
 
     await _clients(_FLOOD, turn)
 
