@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from benchmarks.answers.ways import UNGUIDED, Way
@@ -34,24 +36,33 @@ def measure(question: Json, tell: Callable[[Json], None]) -> None:
 
 
 def _job(bench: _Bench, question: Json, tell: Callable[[Json], None]) -> None:
-    """The turns of `benchmarks.answers.job`; the first one warms up."""
-    way = Way.named(question["ways"][0])
+    """The turns of `benchmarks.answers.job`. Each begins with another way, so that a
+    machine that slows down favours none; the first one warms up."""
+    guided, *ending = map(Way.named, question["ways"])
+    tasks = _new(question["tasks"], "0")
+    newest = bench.answers(guided, tasks)
     turns = []
     for turn in range(question["repetitions"] + 1):
-        tasks = _new(question["tasks"], f"{turn}")
-        found = {"new": bench.answers(way, tasks)}
-        lengths = [output["tokens"] for output in found["new"]["outputs"]]
         same = [
-            {**task, "max_tokens": max(1, length)}
-            for task, length in zip(tasks, lengths, strict=True)
+            {**task, "max_tokens": max(1, output["tokens"])}
+            for task, output in zip(tasks, newest["outputs"], strict=True)
         ]
-        unguided = Way.named(UNGUIDED)
-        found["unguided"] = bench.answers(unguided, same, ignore_eos=True)
-        found["known"] = bench.answers(way, tasks)
-        if len(question["ways"]) > 1:
-            ending = Way.named(question["ways"][1])
-            asked = _new(question["tasks"], f"{turn} with an end")
-            found["closed"] = bench.answers(ending, asked)
+        known = tasks
+        tasks = _new(question["tasks"], f"{turn + 1}")
+        asked: dict[str, Callable[[], Json]] = {
+            "new": partial(bench.answers, guided, tasks),
+            "unguided": partial(
+                bench.answers, Way.named(UNGUIDED), same, ignore_eos=True
+            ),
+            "known": partial(bench.answers, guided, known),
+        }
+        for way in ending:
+            own = _new(question["tasks"], f"{turn + 1} with an end")
+            asked["closed"] = partial(bench.answers, way, own)
+        order = deque(asked)
+        order.rotate(turn)
+        found = {way: asked[way]() for way in order}
+        newest = found["new"]
         if turn:
             turns.append(found)
             tell({"turns": turns})
@@ -90,8 +101,8 @@ class _Bench:
 
     def answers(self, way: Way, tasks: list[Json], **more: Any) -> Json:
         """Return the outputs of all tasks, answered in one call, the seconds that it
-        took, those between two outputs of the engine, and how many were told
-        unprotected. `more`: of `SamplingParams`."""
+        took, those between two outputs of the engine, the CPU time of vLLM's thread, and
+        how many were told unprotected. `more`: of `SamplingParams`."""
         from vllm import SamplingParams
 
         self._refused.clear()
@@ -112,6 +123,7 @@ class _Bench:
         print(f"{way.name}: {len(tasks)} requests in {run.seconds:.1f} s", flush=True)
         return {
             "seconds": run.seconds,
+            "thread": run.thread,
             "steps": [later - one for one, later in itertools.pairwise(run.stamps)],
             "outputs": [
                 _refusal(reason) if reason else _told(next(outputs))

@@ -3,13 +3,15 @@ the same requests unguided with answers of the same lengths.
 
     python -m benchmarks.answers.job --model DIR --device cuda --engines plugin,guidance,xgrammar --out FILE
 
-One process an engine; the ways take turns in it. A schema is new in each turn by its
-`$comment`. This package also answers new ones with `close_before_length`: `closed`.
-The unguided requests write as many tokens as the guided ones of the turn
-did, and stop at nothing else. The first turn warms up and is not counted.
+One process an engine; the ways take turns in it, and each turn begins with another one.
+A schema is new in each turn by its `$comment`; those of the turn before are known. This
+package also answers new ones with `close_before_length`: `closed`. The unguided requests
+write as many tokens as the guided ones of the turn before, and stop at nothing else. The
+first turn warms up and is not counted.
 
     seconds    from the first prompt that is handed in to the last answer: median, lowest, highest
     ratio      to the unguided requests of the same turn: median, lowest, highest
+    thread     the same of the CPU time of vLLM's thread: median
     step ms    between two outputs of the engine, 50th and 99th percentile of all turns
     valid      answers of `new` and `closed` that are valid under their schema, by jsonschema
 """
@@ -38,6 +40,8 @@ from benchmarks.harness import (
 )
 from benchmarks.turns import median
 
+_TICK = 0.01
+"""Seconds; CPU time is counted in these."""
 WAYS = ("new", "unguided", "known", "closed")
 _COLUMNS = (
     ("engine", "{engine}"),
@@ -46,6 +50,7 @@ _COLUMNS = (
     ("valid", "{valid}"),
     ("seconds", "{seconds}"),
     ("ratio", "{ratio}"),
+    ("thread", "{thread_ratio}"),
     ("step ms", "{step_ms}"),
 )
 
@@ -93,7 +98,10 @@ def figures(engine: str, turns: Sequence[Json], tasks: Sequence[Task]) -> list[J
             continue
         outputs = turns[-1][way]["outputs"]
         seconds = [turn[way]["seconds"] for turn in turns]
-        ratios = [turn[way]["seconds"] / turn["unguided"]["seconds"] for turn in turns]
+        ratios, threads = (
+            [turn[way][what] / max(_TICK, turn["unguided"][what]) for turn in turns]
+            for what in ("seconds", "thread")
+        )
         steps: list[Any] = list(
             itertools.chain(*(turn[way]["steps"] for turn in turns))
         )
@@ -106,6 +114,7 @@ def figures(engine: str, turns: Sequence[Json], tasks: Sequence[Task]) -> list[J
             "all_seconds": [round(one, 2) for one in seconds],
             "ratio": median(ratios, 3),
             "all_ratios": [round(one, 3) for one in ratios],
+            "thread_ratio": median(threads, 3),
             "step_ms": [
                 round(1e3 * quantile(steps, share), 2) for share in (0.5, 0.99)
             ],

@@ -97,7 +97,12 @@ def test_a_job_is_compared_with_the_same_lengths_unguided(tasks, monkeypatch, ca
     def ask(engine, limit):
         outputs = [{"text": "{}", "tokens": 2}] * len(engine.question["tasks"])
         turn = {
-            way: {"seconds": seconds, "steps": [0.01, 0.02], "outputs": outputs}
+            way: {
+                "seconds": seconds,
+                "thread": seconds - 0.5,
+                "steps": [0.01, 0.02],
+                "outputs": outputs,
+            }
             for way, seconds in (
                 ("new", 3.0),
                 ("unguided", 2.0),
@@ -115,6 +120,6 @@ def test_a_job_is_compared_with_the_same_lengths_unguided(tasks, monkeypatch, ca
     words = f"--model {MODEL_DIR} --tasks {tasks} --engines plugin"
     assert job.main(words.split()) == 0
     shown = capsys.readouterr().out
-    assert "1.5" in shown
     assert "1.75" in shown
+    assert "1.667" in shown
     assert "[10.0, 20.0]" in shown
