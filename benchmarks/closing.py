@@ -1,7 +1,7 @@
 """Whether outputs end valid within their limit: random models and random walks over a
 sample of real schemas.
 
-    python -m benchmarks.closing SAMPLE --tokenizer DIR [--every N] [--first K] [--json OUT]
+    python -m benchmarks.closing SAMPLE --tokenizer DIR [--every N] [--first K] [--out FILE]
 
 Each schema that compiles is asked for with five limits of 16 to 256 tokens, by two
 models: `random` samples any token that the mask allows; `gumbel` the likeliest under
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "told": walks.told,
     }
     print(json.dumps(result, indent=1))
-    write(result, options.json)
+    write(result, options.out)
     return int(bool(walks.bad))
 
 

@@ -21,8 +21,7 @@ from benchmarks.harness import (
     serve,
     start,
 )
-from benchmarks.samples import served_schemas
-from benchmarks.turns import SCHEMAS, refused_at, repeated
+from benchmarks.samples import SCHEMAS, refused_at, repeated, served_schemas
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import UNBOUNDED, GuidedConfig
 from guided_plugin.grammar.vocabulary import Vocabulary

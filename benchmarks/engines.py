@@ -32,7 +32,7 @@ from benchmarks.harness import (
     head,
     measured,
 )
-from benchmarks.turns import SCHEMAS
+from benchmarks.samples import SCHEMAS
 
 _ENGINES = ("plugin", "guidance", "xgrammar")
 _COLUMNS = (

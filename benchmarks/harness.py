@@ -11,22 +11,26 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import fcntl
 import gzip
 import json
 import math
 import os
+import platform
 import re
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +38,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.tables import Columns, progress, show_table, writable
-from benchmarks.turns import environment
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import GuidedError, PipelineError, did_you_mean
 
 Json = dict[str, Any]
+_PACKAGES = ("torch", "xgrammar", "llguidance", "transformers", "triton", "vllm")
 _MEMORY = 0.88
 """Of a GPU's memory, for engines that share it."""
 _CPU = {"VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-"""GiB of keys and values; and vLLM does not pin its threads, so that it shares the
-machine with others."""
+"""Where they are not set: GiB of keys and values; and vLLM does not pin its threads, so
+that it shares the machine with others."""
 
 
 class Options(argparse.ArgumentParser):
@@ -105,11 +109,11 @@ class Options(argparse.ArgumentParser):
         folder = "folder of a transformers tokenizer"
         self.add_argument("--tokenizer", type=Path, required=True, help=folder)
         self.add("--every", 1, "take every Nth file only")
-        self.out("--json")
+        self.out()
 
-    def out(self, name: str = "--out") -> None:
+    def out(self) -> None:
         """Where the raw file goes."""
-        self.add(name, None, "also write the JSON here; *.gz: compressed", writable)
+        self.add("--out", None, "also write the JSON here; *.gz: compressed", writable)
 
 
 def names(text: str) -> list[str]:
@@ -132,6 +136,30 @@ def head(module: str, arguments: Sequence[str], device: str = "cpu") -> Json:
     command = f"python -m {module} {shlex.join(arguments)}"
     here = environment(device)
     return {"command": command, "date": here["date"], "environment": here}
+
+
+def environment(device: str = "cpu") -> dict[str, Any]:
+    """Everything a reader needs to judge a figure measured on a device."""
+    import torch
+
+    from guided_plugin import __version__
+
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "guided_plugin": __version__,
+        "python": platform.python_version(),
+        "versions": versions,
+        "cpus": os.cpu_count(),
+        "device": torch.cuda.get_device_name(device)
+        if device.startswith("cuda")
+        else device,
+    }
 
 
 def write(result: Json, path: Path | None) -> None:
@@ -305,7 +333,7 @@ def serve(measure: Callable[[Json, Callable[[Json], None]], None]) -> None:
 def start(question: Json, **more: Any) -> Any:
     """vLLM's engine for a question, without a cache of prompts."""
     if question["device"] == "cpu":
-        os.environ.update(_CPU)
+        os.environ.update({**_CPU, **os.environ})
     from vllm import LLM
 
     arguments = {"enable_prefix_caching": False, **more, **question["engine"]}
@@ -414,6 +442,11 @@ def quantile(values: Sequence[float] | NDArray[Any], share: float) -> float:
     measured."""
     rank = max(0, math.ceil(share * len(values)) - 1)
     return float(np.partition(values, rank)[rank])
+
+
+def median(values: Iterable[float], digits: int = 4) -> float:
+    """Rounded, for JSON."""
+    return round(statistics.median(values), digits)
 
 
 def own_schema(schema: Json, number: object) -> Json:

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from benchmarks.harness import Json, Options, counts, given, head, write
-from benchmarks.turns import SCHEMAS, median, refused_at
+from benchmarks.harness import Json, Options, counts, given, head, median, write
+from benchmarks.samples import SCHEMAS, refused_at
 from guided_plugin.cli.loading import load_tokenizer
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig

@@ -1,7 +1,7 @@
 """Compiles and masks of a sample's schemas, in turns with llguidance's own JSON
 compiler: what exact answers cost.
 
-    python -m benchmarks.paired SAMPLE --tokenizer DIR [--every N] [--json OUT]
+    python -m benchmarks.paired SAMPLE --tokenizer DIR [--every N] [--out FILE]
 
 Both read the same schemas in one thread, first one and then the other, and fill the
 same masks along the first valid instance that both accept. Schemas that one of them
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 result |= measure(chosen, vocabulary, advance)
     except GuidedError as error:
         return show_error(error)
-    write(result, options.json)
+    write(result, options.out)
     own, other = result["summary"].values()
     for name in own:
         ratio = own[name] / other[name]

@@ -1,5 +1,5 @@
-"""Samples of real schemas, as MaskBench has them: their files, those that are served,
-texts as tokens."""
+"""What is asked for: schemas that engines always have, and samples of real ones, as
+MaskBench has them; texts as tokens, and the check of outputs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,45 @@ from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
+from guided_plugin.demo import closed_object
 from guided_plugin.errors import GuidedError, VocabularyError
+from guided_plugin.grammar.renewal import rebuilds_shared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
+
+
+def endless(properties: dict[str, Any]) -> dict[str, Any]:
+    """An array of objects with these properties, longer than any benchmark decodes."""
+    return repeated(closed_object(properties))
+
+
+def repeated(item: Any) -> dict[str, Any]:
+    """An array of what a schema describes, as long."""
+    return {"type": "array", "items": item, "minItems": 500}
+
+
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "plain": endless(
+        {
+            "name": {"type": "string"},
+            "age": {"type": "integer"},
+            "city": {"type": "string"},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "active": {"type": "boolean"},
+        }
+    ),
+    "maxlength": endless(
+        {
+            "name": {"type": "string", "maxLength": 40},
+            "age": {"type": "integer"},
+            "city": {"type": "string", "maxLength": 60},
+            "note": {"type": "string", "minLength": 1, "maxLength": 200},
+            "active": {"type": "boolean"},
+        }
+    ),
+}
+"""`plain`: nothing a backend finds hard. `maxlength`: strings with length bounds, which
+many find hard."""
 
 
 @contextlib.contextmanager
@@ -96,6 +132,28 @@ def served_schemas(
             if len(found) == most:
                 break
     return found
+
+
+def refused_at(
+    compiler: GrammarCompiler, spec: OutputSpec, tokens: Iterable[int]
+) -> int | None:
+    """The index of the first token that a fresh matcher refuses; None if it accepts
+    all."""
+    grammar = compiler.compile(spec)
+    backend = compiler.backend(grammar.backend)
+    stops = compiler.vocabulary.stop_token_ids
+    tokens = list(tokens)
+    for _ in range(2):
+        matcher = backend.start(grammar, stops)
+        refused = next(
+            (place for place, token in enumerate(tokens) if not matcher.accept(token)),
+            None,
+        )
+        # A lexer that it shares with earlier matchers may be exhausted: then the next
+        # one has another.
+        if refused is None or not rebuilds_shared(matcher):
+            break
+    return refused
 
 
 class TextTokens:

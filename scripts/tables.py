@@ -177,12 +177,12 @@ def _answers(kind: str) -> Callable[[Raw], Iterator[Row]]:
     """`benchmarks.answers`: what is right, by way of guiding."""
 
     def rows(raw: Raw) -> Iterator[Row]:
-        found = {one["way"]: one for one in _all(raw["figures"], kind=kind)}
-        tasks = raw["figures"][0]["tasks"]
+        figures = _all(raw["figures"], kind=kind)
+        found = {one["way"]: one for one in figures}
         columns = {
             "": "{name}",
             "seconds": "{seconds:.1f}",
-            f"right of {tasks:,}, %": "{right_percent:.1f}",
+            f"right of {figures[0]['tasks']:,}, %": "{right_percent:.1f}",
             "finished and valid": "{valid:,}",
             "cut by the limit": "{cut}",
             "refused": "{refused}",

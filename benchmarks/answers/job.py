@@ -36,9 +36,9 @@ from benchmarks.harness import (
     given,
     head,
     measured,
+    median,
     quantile,
 )
-from benchmarks.turns import median
 
 _TICK = 0.01
 """Seconds; CPU time is counted in these."""

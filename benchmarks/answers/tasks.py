@@ -27,8 +27,8 @@ from benchmarks.samples import served_schemas
 from guided_plugin.cli.loading import InputError
 
 LISTS = Path(__file__).with_name("lists.jsonl")
+"""Texts, and the items that are in them."""
 _SEED = 1
-_JSON_TYPES = {str: "string", int: "integer", float: "number"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,15 @@ def _documents(sample: Path, count: int) -> list[Task]:
     for number, schema in enumerate(served_schemas(sample, count)):
         content = f"{asked}\n\n{json.dumps(schema, ensure_ascii=False)}"
         messages = [{"role": "user", "content": content}]
-        task = Task("documents", f"{number}", schema, {"valid": True}, messages)
-        tasks.append(replace(task, max_tokens=700))
+        task = Task(
+            "documents",
+            f"{number}",
+            schema,
+            {"valid": True},
+            messages,
+            max_tokens=700,
+        )
+        tasks.append(task)
     return tasks
 
 
@@ -180,55 +187,9 @@ def _calls(folder: Path | None) -> list[Task]:
     return tasks
 
 
-def _lists(folder: Path | None) -> list[Task]:
-    """Make a task of each text of lists.jsonl: which items are in it?"""
-    tasks = []
-    for number, line in enumerate(LISTS.read_text().splitlines()):
-        known = json.loads(line)
-        key = known["key"]
-        fields = {
-            name: {"type": _JSON_TYPES[type(value)]}
-            for name, value in known["items"][0].items()
-        }
-        item: Json = {
-            "type": "object",
-            "properties": fields,
-            "required": list(fields),
-        }
-        each = f"each an object with the keys {' and '.join(fields)}"
-        if list(fields) == ["name"]:
-            item = fields["name"]
-            each = "each a text"
-        asked = f'Answer with JSON only: an object with the key "{key}", a list of {known["what"]}, {each}.'
-        schema = {
-            "type": "object",
-            "properties": {key: {"type": "array", "items": item}},
-            "required": [key],
-        }
-        messages = [
-            {
-                "role": "user",
-                "content": f"{known['text']}\n\n{asked}",
-            }
-        ]
-        judge = {"items": known["items"]}
-        name = f"lists_{number}"
-        tasks.append(
-            Task(
-                "lists",
-                name,
-                schema,
-                judge,
-                messages,
-                max_tokens=384,
-            )
-        )
-    return tasks
-
-
 KINDS: dict[str, Callable[[Path | None], list[Task]]] = {
     "bfcl": _bfcl,
     "calls": _calls,
-    "lists": _lists,
+    "lists": lambda folder: read_tasks(LISTS),
 }
 """The tasks that come with the benchmark."""

@@ -44,10 +44,10 @@ from benchmarks.harness import (
     given,
     head,
     measured,
+    median,
 )
 from benchmarks.replay.documents import FORMS, KINDS, Documents
 from benchmarks.tables import progress
-from benchmarks.turns import median
 from guided_plugin.cli.loading import load_vocabulary, show_error
 from guided_plugin.errors import GuidedError
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.harness import (
     Json,
+    median,
     own_schema,
     plugin_metrics,
     quantile,
@@ -22,7 +23,6 @@ from benchmarks.harness import (
     watched,
 )
 from benchmarks.replay.force import KEY, install
-from benchmarks.turns import median
 from guided_plugin.errors import PipelineError
 from guided_plugin.hosts.vllm.common import GUIDED
 

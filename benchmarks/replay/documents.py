@@ -18,8 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from benchmarks.harness import Json
-from benchmarks.samples import TextTokens, open_sample
-from benchmarks.turns import refused_at
+from benchmarks.samples import TextTokens, open_sample, refused_at
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError

@@ -10,7 +10,7 @@ import pytest
 from compilers import compiler_of, shown, tokens_of
 from lexer_bases import Base, add
 
-from benchmarks.turns import refused_at
+from benchmarks.samples import refused_at
 from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
 from guided_plugin.grammar import renewal
 from guided_plugin.grammar.drafts import fill_with_drafts
