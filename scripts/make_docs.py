@@ -295,14 +295,14 @@ way to the event loop.
 Left on vLLM's objects:
 
 - `extra_args` of a request: `guided_left` (left to vLLM), `guided_reasoning` (what its caller says of it)
-- the input processor, the worker, the sampler: `_guided_gate`, `_guided_engine`, `_guided_runners`
+- the input processor, the worker, the sampler, the token ids of its requests: `_guided_gate`, `_guided_engine`,
+  `_guided_runners`, `_guided_runner`
 - the `BeamSearchParams` of a server: `_guided_request`; each wrapper: `_guided_plugin`
 - `additional_config` where the speculative config is the plugin's: `guided_plugin_jump`
 - the scheduler: `_guided_watched` (requests that are led to an end, or whose constrained part may not have
   begun), `guided_needed` (specs that came since its last step), `_guided_loading` (held requests whose
   grammars are loading), `_guided_told` (a grammar was ready); on its output `guided_needed` (specs that workers
-  of other processes get ready), `guided_skipped` (requests skip this step, or skipped the last one);
-  `_guided_turns` (whose masks take too long for a step, and whose turn it is)
+  of other processes get ready); `_guided_turns` (whose masks take too long for a step, and whose turn it is)
 - outputs of guided batches: `_guided_watch`, `guided_failed` (reasons by request id), `guided_led`
   (also on requests), `guided_ready` (held requests whose grammars came), `guided_slow` (seconds by request id:
   masks that take too long for a step)

@@ -450,10 +450,10 @@ class GrammarTable:
     def _accept_one(self, slot: int, request: RunningRequest, token: int) -> None:
         phase = request.state.phase
         error = None
-        if phase is Phase.ACTIVE and not request.matcher.accept(token):
-            error = self.renewals.accept(request, token)
-        elif phase is Phase.WAITING and token < 0:
+        if token < 0 and phase is not Phase.DONE:
             error = self.renewals.refusal(request, token)
+        elif phase is Phase.ACTIVE and not request.matcher.accept(token):
+            error = self.renewals.accept(request, token)
         if error is not None:
             self.fail(slot, error)
         elif request.state.take(token) and phase is Phase.WAITING:

@@ -52,7 +52,7 @@ _ENDED = ("plan",)
 _PLANNED = ("fill_mask",)
 # another plan: a host that planned ahead has other rows
 _FILLED = ("apply_mask", "take_masks", "plan")
-_MASKED = ("schedule_update", "take_masks", "apply_mask(again=True)")
+_MASKED = ("schedule_update", "take_masks")
 _SAMPLED = ("finish_update",)
 _DRAFTS = ("send_drafts", "draft_masks")
 _ORDER = (
@@ -149,11 +149,9 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
             self._spent += time.perf_counter() - start
         self._due = _FILLED
 
-    def apply_mask(self, logits: Tensor, *, again: bool = False) -> Tensor:
-        """Mask the guided rows of [rows, width] logits in place, on the current stream.
-        `again`: this step's masks were applied before, and these are other logits of
-        it, or something has changed them."""
-        self._check_order("apply_mask(again=True)" if again else "apply_mask")
+    def apply_mask(self, logits: Tensor) -> Tensor:
+        """Mask the guided rows of [rows, width] logits in place, on the current stream."""
+        self._check_order("apply_mask")
         rows = self._plan.rows
         if rows:
             start = time.perf_counter()

@@ -212,11 +212,8 @@ class V1Game(Game):
             return  # nothing was scheduled after all
         logits = self.random_logits(len(self.rows))
         before = logits.clone()
-        if rng.random() < 0.3:  # a request asks for logprobs
-            self.guide.runner.mask_raw(logits)
-            raw = logits.clone()
-            assert torch.equal(self.guide.apply(logits), raw)
-        masked = self.guide.apply(logits)
+        self.guide.runner.mask(logits)
+        masked = self.guide.apply(logits.to(torch.float32))
         for at, request in enumerate(self.rows):
             if request.spec is None:
                 assert torch.equal(masked[at], before[at])
@@ -254,8 +251,6 @@ class V2Game(Game):
             self.total,
         )
         super().__init__(GuidedLogitsProcessor(vllm_config, states), seed)
-        self.told = seed % 2 == 0 and vllm_config.speculative_config is None
-        """Whether the engine knows who is in a step before it is planned."""
         self.turn = 0
         self.turns = vllm_config.parallel_config.pipeline_parallel_size
         self.turn_of = {}
@@ -283,14 +278,16 @@ class V2Game(Game):
 
     def step(self):
         rng = self.rng
+        engine = self.guide.runner.engine
+        engine.left = set()
         for index, request in list(self.running.items()):
             if request.over or rng.random() < 0.04:
+                engine.left.add(request.name)
                 del self.running[index]
                 self.free.append(index)
                 (
                     self.done if request.over or rng.random() < 0.3 else self.preempted
                 ).append(request)
-        there = {*self.there()}
         for _ in range(rng.choice([0, 0, 1, 2])):
             if not self.free:
                 break
@@ -298,7 +295,6 @@ class V2Game(Game):
                 self.enter(self.preempted.pop(0))
             else:
                 self.enter(self.request())
-        entered = {at for at, one in self.running.items() if one not in there}
         turn = self.turn % self.turns
         self.turn += 1
         batch = [
@@ -307,17 +303,12 @@ class V2Game(Game):
             if self.turn_of[index] == turn and rng.random() < 0.93
         ]
         rng.shuffle(batch)
-        runner = self.guide.runner
-        if self.told:  # as `Worker.execute_model` does
-            runner.engine.scheduled = {self.running[index].name for index in batch}
+        # as `Worker.execute_model` shows it
+        engine.scheduled = [self.running[index].name for index in batch]
         self.guide.apply_staged_writes()
-        if self.told and runner.requests:
-            guided = {one for one in batch if self.running[one].spec is not None}
-            planned = {*runner._batch.planned.tolist()}
-            # vLLM has each that entered in its first batch
-            assert guided <= planned <= guided | entered
         if batch:
             self.decode(batch)
+            engine.appended()
 
     def decode(self, batch):
         rng = self.rng

@@ -83,7 +83,11 @@ class V1(Runner):
     def sample(self):
         self.guide.update_state(self.update)
         self.update = None
-        sampled = self.guide.apply(self.logits(range(len(self.names)))).argmax(-1)
+        logits = torch.zeros(len(self.names), WIDTH)
+        if self.engine.unsupported_reason is None:
+            self.guide.runner.mask(logits)
+        logits += self.logits(range(len(self.names)))
+        sampled = self.guide.apply(logits).argmax(-1)
         self.guide.runner.sampled(sampled.view(-1, 1).int())
         return [[token] for token in sampled.tolist()]
 

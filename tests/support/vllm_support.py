@@ -77,6 +77,7 @@ def config(options=None, *, reasoning="", **parts):
                 max_num_seqs=8, get_scheduler_cls=lambda: Scheduler
             ),
             "parallel_config": parallel(),
+            "device_config": SimpleNamespace(device_type="cpu"),
             "speculative_config": None,
             "model_config": SimpleNamespace(
                 skip_tokenizer_init=False,

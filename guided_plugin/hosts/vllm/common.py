@@ -18,8 +18,6 @@ from vLLM's own configuration.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 from guided_plugin.compiling.limits import check_size
@@ -40,7 +38,7 @@ from guided_plugin.ipc.channel import plain_decoder
 from guided_plugin.spec import OutputSpec, unpacked
 from guided_plugin.worker.ranks.group import RankGroup, TorchRanks
 
-_SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
+_SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 
 EXTRA = "extra_args"
 
@@ -76,43 +74,82 @@ def options_of(vllm_config: Any) -> GuidedConfig:
 
 def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError | None:
     """Why this engine can't guide any request, if it can't."""
-    return next(filter(None, _obstacles(vllm_config, options)), None)
-
-
-def _obstacles(vllm_config: Any, options: GuidedConfig) -> Iterator[GuidedError | None]:
-    """What keeps an engine of this configuration from guiding; None is nothing."""
-    if not options.enabled:
-        yield RequestError(
-            "the plugin is switched off", hint="unset GUIDED_PLUGIN=0, or set enabled"
-        )
-    if rust_frontend():
-        yield RequestError(
-            "vLLM's Rust frontend sends requests past the plugin, which is part of the Python frontend",
-            hint=f"unset {RUST_FRONTEND}",
-        )
     speculative = vllm_config.speculative_config
-    if speculative is not None and not _uses_v2(vllm_config):
-        yield RequestError(
-            "guided requests can't be served under speculative decoding by vLLM's V1 model runner",
-            hint="VLLM_USE_V2_MODEL_RUNNER=1 takes the V2 runner; or start without a speculative config",
-        )
-    if getattr(speculative, "rejection_sample_method", None) == "synthetic":
-        yield RequestError(
-            "synthetic acceptance accepts drafts without a check",
-            hint="use another rejection_sample_method",
-        )
-    if vllm_config.model_config.skip_tokenizer_init:
-        yield RequestError(
-            "a grammar needs the tokenizer", hint="start without skip_tokenizer_init"
-        )
-    yield from _unsupported_ranks(vllm_config)
-    yield broken(Part.SCHEDULER)
+    parallel = vllm_config.parallel_config
+    stages = parallel.pipeline_parallel_size
+    ranks = parallel.tensor_parallel_size
+    backend = parallel.distributed_executor_backend
+    device = vllm_config.device_config.device_type
     scheduler = vllm_config.scheduler_config.get_scheduler_cls()
-    if not issubclass(scheduler, resolve_name(_SCHEDULER)):
-        yield RequestError(
+    # by name: it may not be there
+    bases = [f"{one.__module__}.{one.__qualname__}" for one in scheduler.__mro__]
+    several = "docs/operations.md#several-gpus has what is supported"
+    facts = (
+        (
+            not options.enabled,
+            "the plugin is switched off",
+            "unset GUIDED_PLUGIN=0, or set enabled",
+        ),
+        (
+            rust_frontend(),
+            "vLLM's Rust frontend sends requests past the plugin, which is part of the Python frontend",
+            f"unset {RUST_FRONTEND}",
+        ),
+        (
+            speculative is not None and not _uses_v2(vllm_config),
+            "guided requests can't be served under speculative decoding by vLLM's V1 model runner",
+            "VLLM_USE_V2_MODEL_RUNNER=1 takes the V2 runner; or start without a speculative config",
+        ),
+        (
+            getattr(speculative, "rejection_sample_method", None) == "synthetic",
+            "synthetic acceptance accepts drafts without a check",
+            "use another rejection_sample_method",
+        ),
+        (
+            vllm_config.model_config.skip_tokenizer_init,
+            "a grammar needs the tokenizer",
+            "start without skip_tokenizer_init",
+        ),
+        (
+            getattr(parallel, "prefill_context_parallel_size", 1) > 1,
+            "prefill context parallelism is not supported for guided requests",
+            f"use tensor parallelism alone; {several}",
+        ),
+        (
+            getattr(parallel, "enable_batch_sharded_sampling", False),
+            "batch-sharded sampling is not supported for guided requests: each rank samples a part of the batch",
+            f"start without enable_batch_sharded_sampling; {several}",
+        ),
+        (
+            stages > 1 and not _uses_v2(vllm_config),
+            "guided requests under pipeline parallelism are not supported with vLLM's V1 model runner",
+            f"VLLM_USE_V2_MODEL_RUNNER=1 takes the V2 runner; or use tensor parallelism alone; {several}",
+        ),
+        (
+            stages * ranks > 1 and backend != "mp",
+            f"guided requests on several ranks are supported with the executor 'mp', not with {backend!r}",
+            f"--distributed-executor-backend mp; {several}",
+        ),
+        (
+            ranks > 1 and device not in ("cpu", "cuda"),
+            f"guided requests under tensor parallelism are supported on CUDA and on the CPU, not on {device!r}",
+            f"use data parallelism; {several}",
+        ),
+        (
+            _SCHEDULER not in bases,
             f"the scheduler {scheduler!r} is not one of vLLM's: failed requests could not end as errors",
-            hint="leave scheduler_cls out, or derive it from vllm.v1.core.sched.scheduler.Scheduler",
-        )
+            f"leave scheduler_cls out, or derive it from {_SCHEDULER}",
+        ),
+    )
+    for unsupported, what, hint in facts:
+        if unsupported:
+            return RequestError(what, hint=hint)
+    parts = [Part.SCHEDULER]
+    if stages > 1:
+        parts.append(Part.STAGES)
+    if ranks > 1:
+        parts.append(Part.RANKS)
+    return broken(*parts)
 
 
 def _uses_v2(vllm_config: Any) -> bool:
@@ -278,49 +315,3 @@ def samples(vllm_config: Any) -> bool:
     from vllm.distributed.parallel_state import get_pp_group
 
     return bool(get_pp_group().is_last_rank)
-
-
-def _unsupported_ranks(vllm_config: Any) -> Iterator[GuidedError | None]:
-    """What keeps the ranks of an engine of this configuration from guiding."""
-    parallel = vllm_config.parallel_config
-    if getattr(parallel, "prefill_context_parallel_size", 1) > 1:
-        yield _refused(
-            "prefill context parallelism is not supported",
-            "use tensor parallelism alone",
-        )
-    if getattr(parallel, "enable_batch_sharded_sampling", False):
-        yield _refused(
-            "batch-sharded sampling is not supported: each rank samples a part of the batch",
-            "start without enable_batch_sharded_sampling",
-        )
-    stages = parallel.pipeline_parallel_size
-    ranks = parallel.tensor_parallel_size
-    if stages > 1:
-        if not _uses_v2(vllm_config):
-            yield _refused(
-                "pipeline parallelism is not supported with vLLM's V1 model runner",
-                "VLLM_USE_V2_MODEL_RUNNER=1 takes the V2 runner; or use tensor parallelism alone",
-            )
-        yield broken(Part.STAGES)
-    backend = parallel.distributed_executor_backend
-    if stages * ranks > 1 and backend != "mp":
-        yield _refused(
-            f"several ranks are supported with the executor 'mp', not with {backend!r}",
-            "--distributed-executor-backend mp",
-        )
-    if ranks > 1:
-        yield broken(Part.RANKS)
-        device = vllm_config.device_config.device_type
-        if device not in ("cpu", "cuda"):
-            yield _refused(
-                f"tensor parallelism is supported on CUDA and on the CPU, not on {device!r}",
-                "use data parallelism",
-            )
-
-
-def _refused(what: str, hint: str) -> RequestError:
-    return RequestError(
-        what,
-        where="guided requests on several ranks",
-        hint=f"{hint}; docs/operations.md#several-gpus has what is supported",
-    )

@@ -13,10 +13,11 @@ import dataclasses
 import logging
 import math
 import threading
-from collections.abc import Iterable, Set
+import time
+from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import torch
@@ -48,7 +49,6 @@ from guided_plugin.hosts.vllm.hold import NEEDED
 from guided_plugin.hosts.vllm.logits import GuidedRequest, StepHooks
 from guided_plugin.hosts.vllm.names import REQUEST_LIMITS, Part, When
 from guided_plugin.hosts.vllm.patches import broken, patch
-from guided_plugin.hosts.vllm.turns import SKIPPED
 from guided_plugin.metrics import Growth, Times
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.pipeline.runtime import resolve_mode
@@ -60,6 +60,8 @@ from guided_plugin.step import UNGUIDED, Admission, Closure
 from guided_plugin.worker.ranks.group import agree, not_shared
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _FIRST = OutputSpec.choice(["a"])
 """A spec that starts the grammar worker."""
@@ -90,14 +92,17 @@ class Engine:
         self.serves = True
         """Whether this rank has grammars: the first one of each machine."""
         self._growth = Growth()
-        self.seconds = Times()
-        """What steps took of vLLM's thread, the runner's part included."""
+        self.spent = 0.0
+        """Seconds of vLLM's thread in this step so far, the runner's part included."""
+        self._seconds = Times()
+        """Of all steps."""
         self._running: dict[str, GuidedRequest] = {}
-        self.scheduled: Set[str] | None = None
-        """The requests of the step that begins; None where those that are running are
-        all in it."""
+        self.scheduled: Sequence[str] | None = None
+        """The requests of the step that begins; None where no step was seen."""
         self.left: Set[str] = frozenset()
         """Those that have ended before it, or were preempted."""
+        self.appended: Callable[[], None] = lambda: None
+        """What a model runner does when the tokens of a step are in its tables."""
         self.failed = Ledger()
         """Requests that failed, until vLLM knows."""
         self._started = False
@@ -188,19 +193,10 @@ class Engine:
         self.unsupported_reason = error
         _log.warning("guided requests will be refused: %s", error)
 
-    def begin(
-        self,
-        params: Any,
-        tokens: Iterable[int] = (),
-        *,
-        error: GuidedError | None = None,
-    ) -> GuidedRequest | None:
-        """Start a request, after the output it had already produced. None if nothing
-        guides it. `error`: why its grammar can't go on after that, as this rank sees
-        it."""
-        told = engine_spec(params)
-        if told is None:
-            return None
+    def begin(self, params: Any, tokens: Iterable[int]) -> GuidedRequest:
+        """Start a request, after the output it had already produced: again, if it runs.
+        Tokens that V1 does not know (-1) fail it."""
+        told = engine_spec(params) or EngineSpec("", None, None)
         request_id = told.request_id or uuid4().hex
         try:
             if not told.request_id:
@@ -208,7 +204,6 @@ class Engine:
             if self.unsupported_reason is not None:
                 raise self.unsupported_reason
             older = self._running.get(request_id)
-            # it was preempted, and its old place was never given to another
             if older is not None:
                 self.end(older)
             spec = told.read()
@@ -216,7 +211,11 @@ class Engine:
             stops = stop_tokens(params, vocabulary)
             if not spec.stop_token_ids:
                 spec = _stopping(spec, stops)
-            slot = self._take_slot(request_id, spec, tokens, error)
+            # Only what comes before the grammar worker has started waits for it.
+            slot = self.pipeline.add_request(
+                request_id, spec, tokens=tokens, wait=not self._started
+            )
+            self._started = True
         except GuidedError as problem:
             # not guided at all: it ends as an error
             self.failed.add(Closure(request_id, AT_ONCE, problem.reason))
@@ -228,26 +227,6 @@ class Engine:
             request_id, slot, stop, limits_of(params)
         )
         return guided
-
-    def _take_slot(
-        self,
-        request_id: str,
-        spec: OutputSpec,
-        tokens: Iterable[int],
-        error: GuidedError | None,
-    ) -> int:
-        """Raises the request's error, except with several ranks: what one rank alone
-        knows must not change which slots they take."""
-        if error is None or not self.serves:
-            # Only what comes before the grammar worker has started waits for it.
-            slot = self.pipeline.add_request(
-                request_id, spec, tokens=tokens, wait=not self._started
-            )
-            self._started = True
-            return slot
-        if self.pipeline.rank is None:
-            raise error
-        return self.pipeline.add_failed(request_id, spec, error)
 
     def prepare(self, told: EngineSpec) -> Future[Admission]:
         """Get the spec of a request that will come ready. Never blocks; any thread."""
@@ -282,6 +261,10 @@ class Engine:
     def watch(self, output: Any) -> Any:
         """The output of the step that was just sampled. It will carry the failures of
         the step."""
+        self.appended()
+        if self._running:
+            self._seconds.add(self.spent)
+        self.spent = 0.0
         if self.hooks is not None:
             self.hooks.appended()
         if not self.failed.tells or not (self._running or self.failed):
@@ -324,9 +307,9 @@ class Engine:
         metrics = dataclasses.asdict(now)
         if growth:
             metrics["growth"] = self._growth.take(
-                now, host_thread=self.seconds.counts()
+                now, host_thread=self._seconds.counts()
             )
-        metrics["host_thread"] = self.seconds.median()
+        metrics["host_thread"] = self._seconds.median()
         metrics["learnt_limit_bytes"] = self.options.learnt_bytes
         return metrics
 
@@ -336,6 +319,18 @@ class Engine:
         ENGINES.discard(self)
         if self._pipeline is not None:
             self._pipeline.close()
+
+
+def timed(method: Callable[..., T]) -> Callable[..., T]:
+    """A runner's method whose seconds count as its engine's."""
+
+    def replaced(self: Any, *args: Any, **kwargs: Any) -> T:
+        start = time.perf_counter()
+        result = method(self, *args, **kwargs)
+        self.engine.spent += time.perf_counter() - start
+        return result
+
+    return replaced
 
 
 @remembered(spec_bytes)
@@ -376,8 +371,7 @@ def execute_model(original: Any) -> Any:
         engine = _engine_in(self)
         if engine is not None:
             engine.get_ready(getattr(scheduler_output, NEEDED, ()))
-            names = scheduler_output.num_scheduled_tokens.keys()
-            engine.scheduled = names if hasattr(scheduler_output, SKIPPED) else None
+            engine.scheduled = [*scheduler_output.num_scheduled_tokens]
             preempted = scheduler_output.preempted_req_ids or ()
             engine.left = scheduler_output.finished_req_ids.union(preempted)
         output = original(self, scheduler_output, *args, **kwargs)

@@ -33,7 +33,7 @@ from guided_plugin.hosts.vllm.health import engine_of
 from guided_plugin.hosts.vllm.names import Part
 from guided_plugin.hosts.vllm.patches import broken
 from guided_plugin.hosts.vllm.refusals import refusal
-from guided_plugin.hosts.vllm.turns import SKIPPED, turns_of
+from guided_plugin.hosts.vllm.turns import turns_of
 
 _log = logging.getLogger(__name__)
 
@@ -168,13 +168,9 @@ def schedule(original: Any) -> Any:
     workers what is needed."""
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        taken = turns_of(self)
-        skipped = taken.skipped
         if broken(Part.TURNS) is None:
-            taken.leave_out(self)
+            turns_of(self).leave_out(self)
         output = original(self, *args, **kwargs)
-        if skipped or taken.skipped:
-            setattr(output, SKIPPED, True)
         setattr(output, NEEDED, vars(self).pop(NEEDED, ()))
         return output
 

@@ -35,8 +35,9 @@ _OWN = "guided_plugin_jump"
 """The key of `additional_config` by which engines know that the speculative config is
 ours."""
 
-RUNNERS: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Each `V2DraftRunner` of this process."""
+RUNNER = "_guided_runner"
+"""The attribute of the token ids of vLLM's requests with the `V2DraftRunner` over
+them."""
 
 _LATELY = 64
 """Steps of which it is known how many drafts rows had. Of real documents at 1 to 256
@@ -124,14 +125,28 @@ def _unsupported(config: Any) -> str:
 
 def init_speculator(original: Any) -> Any:
     """What makes the speculator of a V2 runner: one without guesses in place of vLLM's.
-    What any of them proposes goes to `V2DraftRunner.propose`."""
+    What any of them proposes goes to the `V2DraftRunner` over the same requests."""
 
     def replaced(vllm_config: Any, device: torch.device, req_states: Any) -> Any:
+        confidences = None
         if _is_own(vllm_config):
             speculator: Any = _NoGuesses(vllm_config, device)
+            confidences = speculator.draft_token_confidence_probs
         else:
             speculator = original(vllm_config, device, req_states)
-        _watch(speculator, req_states)
+        greedy = getattr(speculator, "draft_logits", None) is None
+        propose = speculator.propose
+
+        def watched(input_batch: Any, *args: Any, **kwargs: Any) -> Any:
+            drafts = propose(input_batch, *args, **kwargs)
+            runner = getattr(req_states.all_token_ids, RUNNER, None)
+            if runner is not None and not kwargs.get("dummy_run"):
+                verified = kwargs.get("num_speculative_tokens") != 0
+                given = input_batch, drafts, confidences
+                runner.propose(*given, greedy=greedy, verified=verified)
+            return drafts
+
+        speculator.propose = watched
         return speculator
 
     return replaced
@@ -305,24 +320,3 @@ class _NoGuesses:
     def propose(self, input_batch: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Nothing: what is here is written over, or not verified."""
         return self._drafts[: input_batch.num_reqs]
-
-
-def _watch(speculator: Any, states: Any) -> None:
-    """Show what it proposes to the runner over these requests."""
-    original = speculator.propose
-    greedy = getattr(speculator, "draft_logits", None) is None
-    confidences = None
-    if isinstance(speculator, _NoGuesses):
-        confidences = speculator.draft_token_confidence_probs
-
-    def propose(input_batch: Any, *args: Any, **kwargs: Any) -> Any:
-        drafts = original(input_batch, *args, **kwargs)
-        if not kwargs.get("dummy_run"):
-            verified = kwargs.get("num_speculative_tokens") != 0
-            given = input_batch, drafts, confidences
-            for runner in list(RUNNERS):
-                if runner.requests.states.all_token_ids is states.all_token_ids:
-                    runner.propose(*given, greedy=greedy, verified=verified)
-        return drafts
-
-    speculator.propose = propose

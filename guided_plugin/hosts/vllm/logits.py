@@ -50,75 +50,72 @@ class ForcedRows:
     is."""
 
     def __init__(
-        self, rows: Iterable[tuple[int, int, GuidedRequest]], device: torch.device
+        self, requests: Iterable[tuple[int, GuidedRequest]], upload: Uploads
     ) -> None:
-        """`rows`: the index of a request, and its row among the masks if it has one,
-        with drafts in each block of them."""
+        """`requests`: with their indices."""
         closed = []
         limited = []
-        for row in rows:
-            if row[2].slot == UNGUIDED:
-                closed.append(row)
-            elif row[2].limits:
-                limited.append(row)
-        self._closed = _columns(closed, device)
-        self._limited = _columns(limited, device)
-        self._requests = [request for *_, request in limited]
+        self._requests = []
+        for index, request in requests:
+            if request.slot == UNGUIDED:
+                closed.append((index, request.stop))
+            elif request.limits:
+                limited.append((index, request.stop))
+                self._requests.append(request)
+        self._closed = _columns(closed, upload)
+        self._limited = _columns(limited, upload)
+        self._ends: Tensor | None = None
+        """[rows, 1], of the rows that are being sampled: whether the stop token of a
+        limited one is in its mask."""
 
     def __bool__(self) -> bool:
-        return bool(self._closed or self._limited)
+        return self._closed is not None or self._limited is not None
 
     def close(self, logits: Tensor, indices: Tensor) -> None:
         """Leave the rows of closed requests a stop token and nothing else."""
-        if self._closed:
+        if self._closed is not None:
             hit, stop = _find(indices, self._closed)
-            logits.masked_fill_(hit, -torch.inf)
-            logits.scatter_(1, stop, torch.where(hit, 0.0, logits.gather(1, stop)))
+            closed = hit.any(1, keepdim=True)
+            logits.masked_fill_(closed, -torch.inf)
+            logits.scatter_(1, stop, torch.where(closed, 0.0, logits.gather(1, stop)))
+
+    def masked(self, logits: Tensor, indices: Tensor) -> None:
+        """After the masks: `close`, and see which of them allow a stop token."""
+        self.close(logits, indices)
+        if self._limited is not None:
+            _, stop = _find(indices, self._limited)
+            self._ends = logits.gather(1, stop) > -torch.inf
 
     def spare(
-        self, logits: Tensor, indices: Tensor, masks: Tensor | None, count: int = 0
+        self, logits: Tensor, indices: Tensor, positions: Tensor, count: int
     ) -> tuple[list[GuidedRequest], Tensor] | None:
         """After what vLLM itself forbids: `close`, and a stop token in masked rows that
         have nothing left. Returns the requests that may be given one, and where their
-        masks forbid it, [positions, requests] bool on the device; None if there are
-        none. `count`: masks of a position, where there are several."""
+        masks forbid it, [count, requests] on the device; None if there are none.
+        `positions`: of each row, below `count`."""
         self.close(logits, indices)
-        if not self._limited or masks is None:
+        if self._limited is None or self._ends is None:
             return None
         hit, stop = _find(indices, self._limited)
-        dead = hit & (logits.amax(1, keepdim=True) == -torch.inf)
+        dead = logits.amax(1, keepdim=True) == -torch.inf
+        dead &= hit.any(1, keepdim=True)
         logits.scatter_(1, stop, torch.where(dead, 0.0, logits.gather(1, stop)))
-        _, places, stops = self._limited
-        blocks = masks.view(-1, count or len(masks), masks.shape[1])
-        words = blocks[:, places, stops // 32]
-        return self._requests, (words >> (stops % 32) & 1) == 0
+        flags = torch.zeros(count, hit.shape[1], dtype=torch.int64, device=hit.device)
+        flags.index_add_(0, positions, (hit & dead & ~self._ends).to(torch.int64))
+        return self._requests, flags
 
 
-def _columns(
-    rows: list[tuple[int, int, GuidedRequest]], device: torch.device
-) -> tuple[Tensor, ...]:
-    """Indices, rows among the masks and stop tokens on the device; empty without
-    rows."""
-    if not rows:
-        return ()
-    columns = [(index, place, request.stop) for index, place, request in rows]
-    return tuple(
-        upload(torch.tensor(columns, dtype=torch.int64).T.contiguous(), device)
-    )
+def _columns(rows: list[tuple[int, int]], upload: Uploads) -> Tensor | None:
+    """Indices and stop tokens on the device; None without rows."""
+    return upload(np.array(rows).T.ravel()).view(2, -1) if rows else None
 
 
-def _find(indices: Tensor, columns: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """Which rows these requests have, [rows, 1], and the stop token of each."""
-    index, _, stops = columns
+def _find(indices: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Which rows each request has, [rows, requests], and the stop token of a row,
+    [rows, 1]."""
+    index, stops = columns
     own = indices.unsqueeze(1) == index
-    return own.any(1, keepdim=True), (own * stops).sum(1, keepdim=True)
-
-
-def upload(host: Tensor, device: torch.device) -> Tensor:
-    """A small tensor of the host on the device; nothing waits for the copy."""
-    return (host.pin_memory() if device.type == "cuda" else host).to(
-        device, non_blocking=True
-    )
+    return own, (own * stops).sum(1, keepdim=True)
 
 
 class Uploads:
@@ -128,7 +125,7 @@ class Uploads:
     def __init__(self, longest: int, device: torch.device) -> None:
         self._device = device
         # [uploads, longest] int64. A host is two steps ahead of its device; a step has
-        # six of them at most.
+        # eight of them at most.
         self._host = torch.zeros(
             32, longest, dtype=torch.int64, pin_memory=device.type == "cuda"
         )

@@ -164,6 +164,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             has=(
                 "additional_config",
                 "use_v2_model_runner",
+                "device_config",
                 "model_config",
                 "parallel_config",
                 "scheduler_config",
@@ -384,12 +385,8 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             begins=("batch_update",),
         ),
         Name(
-            "vllm.v1.sample.logits_processor:BatchUpdate",
-            has=("removed", "added", "moved"),
-        ),
-        Name(
-            "vllm.v1.sample.logits_processor:MoveDirectionality",
-            has=("UNIDIRECTIONAL",),
+            "vllm.v1.sample.logits_processor:process_dict_updates",
+            begins=("req_entries", "batch_update", "new_state"),
         ),
         Name(
             "vllm.v1.sample.logits_processor:LogitsProcessors",
@@ -397,7 +394,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.v1.sample.metadata:SamplingMetadata",
-            has=("logitsprocs", "max_num_logprobs"),
+            has=("logitsprocs",),
         ),
         Name("vllm.v1.outputs:SamplerOutput", has=("sampled_token_ids",)),
         Name(
@@ -405,7 +402,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             begins=("logits", "sampling_metadata"),
             wrapper="v1:forward",
             when=When.V1,
-            why="the sampled tokens, on the device; raw logprobs of masked logits",
+            why="masks before raw logprobs are taken; the sampled tokens, on the device",
         ),
     ),
     Part.V2: (
@@ -438,7 +435,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.v1.worker.gpu.sample.logits_processor:LogitsContext",
-            has=("expanded_idx_mapping", "idx_mapping_np"),
+            has=("expanded_idx_mapping", "expanded_local_pos", "idx_mapping_np"),
         ),
         Name(
             "vllm.v1.worker.gpu.sample.sampler:Sampler.apply_sampling_params",
@@ -463,7 +460,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
     Part.DRAFTS: (
         Name(
             "vllm.v1.worker.gpu.sample.logits_processor:LogitsContext",
-            has=("expanded_local_pos", "input_ids"),
+            has=("input_ids",),
         ),
     ),
     Part.JUMP: (
@@ -694,7 +691,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             "vllm.config:ParallelConfig",
             has=("distributed_executor_backend", "prefill_context_parallel_size"),
         ),
-        Name("vllm.config:VllmConfig", has=("device_config",)),
     ),
     Part.STAGES: (
         Name("vllm.distributed.parallel_state:get_pp_group"),

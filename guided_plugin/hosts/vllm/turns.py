@@ -15,10 +15,6 @@ SLOW = "guided_slow"
 """The attribute of a ModelRunnerOutput with the requests whose masks take too long for
 a step: seconds of processor time of the last one, by id."""
 
-SKIPPED = "guided_skipped"
-"""The attribute of a SchedulerOutput: requests skip this step, or skipped the last
-one."""
-
 _TURNS = "_guided_turns"
 """The attribute of a scheduler with its `Turns`."""
 
@@ -34,8 +30,6 @@ class Turns:
         """Whose turn it is comes first."""
         self._paid = self._looked = 0.0
         """When all masks are paid for, and when the last step began."""
-        self.skipped = False
-        """Whether some are left out of the step that begins."""
 
     def tell(self, slow: dict[str, float]) -> None:
         """An output has come."""
@@ -46,7 +40,6 @@ class Turns:
         now = time.monotonic()
         # what was not used does not add up
         self._paid, self._looked = max(self._paid, self._looked), now
-        self.skipped = False
         if not self._slow:
             return
         running = {request.request_id: request for request in scheduler.running}
@@ -57,7 +50,6 @@ class Turns:
             # V1 takes the tokens of one that is back from the scheduler: none may be on
             # its way
             if self._paid > now or request.num_output_placeholders:
-                self.skipped = True
                 request.next_decode_eligible_step = max(
                     request.next_decode_eligible_step, scheduler.current_step + 2
                 )

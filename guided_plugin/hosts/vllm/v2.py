@@ -1,38 +1,42 @@
 """vLLM's V2 model runner, through its official interface; what it shows besides is
 wrapped in `logits`.
 
-V2 never says that a request has ended: its index just stops appearing in batches, until
-another request gets it. So what ran last and what is new is planned; a request that
-skips a step keeps its state, and is planned again when it is back. Under pipeline
-parallelism as many batches as there are stages take turns: there "last" is the last
-time that it was this batch's turn. Mask rows are in an order of our own: a table on the
-device leads from a request's index to its mask.
+Which requests are in a step, and which have left, is what `Worker.execute_model` was
+given (`Engine.begin_step`). Mask rows are in an order of our own: a table on the device
+leads from a request's index to its mask.
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from guided_plugin.hosts.vllm.common import engine_spec
-from guided_plugin.hosts.vllm.engine import Engine, limits_of
+from guided_plugin.hosts.vllm.common import drafts_of, engine_spec
+from guided_plugin.hosts.vllm.engine import Engine, limits_of, timed
 from guided_plugin.hosts.vllm.logits import ForcedRows, GuidedRequest, Uploads
 from guided_plugin.hosts.vllm.names import Part, When
 from guided_plugin.hosts.vllm.patches import broken, patch
 from guided_plugin.kernels import indexed_kernels
 from guided_plugin.step import NEVER, UNGUIDED, TokenSink
 
-Indices: TypeAlias = NDArray[np.intp]
-"""Of requests, in a runner's tables."""
+Members: TypeAlias = NDArray[np.bool_]
+"""By index in a runner's tables, whether a request is one of these."""
 
-NONE: Indices = np.zeros(0, np.intp)
+
+class Plan(NamedTuple):
+    """Requests in the order of their masks."""
+
+    slots: tuple[int, ...]
+    table: Tensor
+    """[max requests] int32, device: index -> mask row, -1 where there is none."""
+    order: Tensor
+    """[planned] int64, device: their indices."""
 
 
 class IndexedRequests:
@@ -43,14 +47,9 @@ class IndexedRequests:
         self.engine = engine
         self.states = states
         self.entered: dict[int, Any] = {}
-        """Params of requests that came since the last step; None for those that nothing
-        guides."""
-        self._running: dict[int, GuidedRequest] = {}
-        """Those that ended stay until their index is used again."""
-        self._places: dict[str, int] = {}
-        """Their indices by their names."""
-        self._forced: set[int] = set()
-        """Those of them that need more than a mask."""
+        """Params of those that came since the last step."""
+        self._running: dict[str, tuple[int, GuidedRequest]] = {}
+        """By id, with their indices."""
         self.slots = np.full(states.max_num_reqs, UNGUIDED, np.int32)
         """By index; UNGUIDED where a request has no mask."""
         # [max requests] int32, device: how long each history was when its last token
@@ -59,99 +58,65 @@ class IndexedRequests:
             (states.max_num_reqs,), NEVER, dtype=torch.int32, device=states.device
         )
         self.upload = Uploads(2 * states.max_num_reqs, states.device)
+        self.forced = ForcedRows((), self.upload)
 
     def __bool__(self) -> bool:
         return bool(self._running)
 
-    def masked(self, indices: Indices) -> Indices:
-        """Those that have a mask."""
-        found: Indices = indices[self.slots[indices] != UNGUIDED]
-        return found
-
-    def those(self, indices: Indices | list[int]) -> NDArray[np.bool_]:
-        """By index, whether it is one of these."""
-        found = np.zeros(len(self.slots), np.bool_)
-        found[indices] = True
-        return found
-
-    def add(self, index: int, params: Any) -> bool:
-        """A request has come; what had its index before is over. Whether it is
-        guided."""
-        guided = engine_spec(params) is not None
-        if guided or index in self._running or index in self.entered:
-            self.entered[index] = params if guided else None
-        return guided
-
-    def enter(self) -> Tensor:
-        """The histories of what has come begin; its indices, on the device."""
-        entered = list(self.entered)
-        lengths = [
-            NEVER
-            if self.entered[index] is None
-            else int(self.states.prefill_len.np[index])
-            for index in entered
-        ]
-        there, values = self.upload([*entered, *lengths]).chunk(2)
-        # Not `lengths[there] = NEVER`: that copies the number to the device, and waits
-        # for it.
-        self._lengths.index_copy_(0, there, values.to(torch.int32))
-        return there
-
-    def begin(self) -> Indices:
-        """Begin what has come, end what had its index. The indices that have a mask
-        from now on."""
+    def update(self) -> tuple[list[int], list[int]]:
+        """End requests that have left, and begin those that have come. The indices of
+        the first, and of the second that have a mask."""
+        # on all ranks in the same order
+        names = [name for name in self._running if name in self.engine.left]
+        left = [self._leave(name) for name in names]
         entered = self.entered
         self.entered = {}
         for index, params in entered.items():
-            self._leave(index)
-            guided = (
-                None
-                if params is None
-                else self.engine.begin(params, self._produced(index))
-            )
-            if guided is not None:
-                # It was preempted, and its old place was never given to another.
-                self._leave(self._places.get(guided.request_id, index))
-                self._running[index], self._places[guided.request_id] = guided, index
-                self.slots[index] = guided.slot
-                if guided.slot == UNGUIDED or guided.limits:
-                    self._forced.add(index)
-        return self.masked(np.fromiter(entered, np.intp, len(entered)))
+            guided = self.engine.begin(params, self._produced(index))
+            # vLLM adds the next part of an input that is streamed as another request
+            if guided.request_id in self._running:
+                left.append(self._leave(guided.request_id))
+            self._running[guided.request_id] = index, guided
+            self.slots[index] = guided.slot
+        if entered:
+            indices = [*entered]
+            lengths = self.states.prefill_len.np[indices].tolist()
+            there, values = self.upload([*indices, *lengths]).chunk(2)
+            # Not `lengths[there] = values`: that waits for the device.
+            self._lengths.index_copy_(0, there, values.to(torch.int32))
+        if left or entered:
+            self.forced = ForcedRows(self._running.values(), self.upload)
+        return left, [one for one in entered if self.slots[one] != UNGUIDED]
 
-    def due(self, running: Indices, new: Indices) -> Indices:
-        """The requests of the step that begins, without new ones: those that ran last,
-        unless some skip it or are back."""
-        names = self.engine.scheduled
-        if names is None:
-            return running
-        there = self.those([self._places[one] for one in self._places.keys() & names])
-        there[new] = False
-        stays = there[running]
-        there[running] = False
-        back = self.masked(np.flatnonzero(there))
-        if stays.all() and not len(back):
-            return running
-        return np.concatenate([running[stays], back])
+    def members(self, indices: NDArray[np.intp]) -> Members:
+        """Those of these that have a mask."""
+        found = np.zeros(len(self.slots), np.bool_)
+        found[indices] = self.slots[indices] != UNGUIDED
+        return found
 
-    def forced(self, indices: Indices, planned: Indices) -> ForcedRows:
-        """Which of these requests need more than a mask. `planned`: in the order of the
-        mask rows."""
-        rows = []
-        if self._forced:
-            places = dict(zip(planned.tolist(), range(len(planned)), strict=True))
-            rows = [
-                (index, places.get(index, -1), self._running[index])
-                for index in self._forced.intersection(indices.tolist())
-            ]
-        return ForcedRows(rows, self.states.device)
+    def scheduled(self, names: Sequence[str] | None) -> Members:
+        """Those of a step that have a mask; None is all."""
+        found: Members = self.slots != UNGUIDED
+        if names is not None:
+            skipped = self._running.keys() - set(names)
+            found[[self._running[name][0] for name in skipped]] = False
+        return found
 
-    def _leave(self, index: int) -> None:
-        old = self._running.pop(index, None)
-        if old is not None:
-            self.engine.end(old)
-            del self._places[old.request_id]
-            self._forced.discard(index)
-            self.slots[index] = UNGUIDED
+    def plan(self, members: Members) -> Plan:
+        """Plan these."""
+        planned = np.flatnonzero(members)
+        size = len(members)
+        places = np.full(size + len(planned), -1)
+        places[planned], places[size:] = np.arange(len(planned)), planned
+        there = self.upload(places)
+        slots = tuple(self.slots[planned].tolist())
+        return Plan(slots, there[:size].to(torch.int32), there[size:])
+
+    def _leave(self, name: str) -> int:
+        index, guided = self._running.pop(name)
+        self.engine.end(guided)
+        self.slots[index] = UNGUIDED
+        return index
 
     def _produced(self, index: int) -> list[int]:
         """The output of a request that was preempted and is back."""
@@ -169,54 +134,16 @@ class IndexedRequests:
         return self._lengths, self.states.total_len.gpu, self.states.all_token_ids.gpu
 
 
-class PlannedBatch:
-    """What is planned for a batch, and what follows from that. Under pipeline
-    parallelism as many batches as there are stages take turns, each with requests of
-    its own; else there is one."""
-
-    def __init__(self, max_requests: int, device: torch.device) -> None:
-        self.planned = self.running = NONE
-        """Indices, in the order of the mask rows; those of them that were there when it
-        ran last."""
-        self.slots: tuple[int, ...] = ()
-        """Those of the planned."""
-        self.ran = False
-        """Whether it ran since its last plan."""
-        self.seen: bytes | None = None
-        """The indices of its requests when it was last looked at; None: look at the
-        next one, whatever it is."""
-        self.forced = ForcedRows((), device)
-        """Which of its rows need more than a mask."""
-        self.masks: Tensor | None = None
-        """Those of the rows in the sampler."""
-        self.count = 0
-        """With drafts: masks of a position."""
-        # [max requests] int32, device: index -> mask row, -1 where there is none
-        self.table = torch.full((max_requests,), -1, dtype=torch.int32, device=device)
-        # [planned] int64, device
-        self.order = torch.zeros(0, dtype=torch.int64, device=device)
-
-    def plan(self, planned: Indices, requests: IndexedRequests) -> None:
-        """Plan these indices."""
-        self.planned, self.slots = planned, tuple(requests.slots[planned].tolist())
-        size = len(self.table)
-        places = np.full(size + len(planned), -1)
-        places[planned], places[size:] = np.arange(len(planned)), planned
-        there = requests.upload(places)
-        self.table.copy_(there[:size])
-        self.order = there[size:]
-        self.seen = None
-
-
 class V2Runner:
     """The processor behind `GuidedLogitsProcessor` in a V2 runner. In a step vLLM calls
 
     add_request             of requests that enter
-    apply_staged_writes     schedule_update, finish_update, plan, fill_mask
+    apply_staged_writes     plan, fill_mask
        forward
     mask                    in place of apply_mask
     apply                   of rows that need more than a mask
        sample, append
+    appended                schedule_update, finish_update
     """
 
     needs: tuple[Part, ...] = (Part.V2,)
@@ -227,21 +154,20 @@ class V2Runner:
         )
         self.requests = IndexedRequests(self.engine, states)
         self._kernels = indexed_kernels(states.device)
+        self._positions = drafts_of(vllm_config) + 1
         stages = vllm_config.parallel_config.pipeline_parallel_size
-        self._turns = deque(
-            PlannedBatch(states.max_num_reqs, states.device) for _ in range(stages)
-        )
-        """The batches; the first one's turn it is."""
+        self._plans: deque[tuple[Sequence[str] | None, Plan]] = deque(maxlen=stages)
+        """Of the last steps with other requests, by their names. As many batches as a
+        pipeline has stages take turns."""
+        self._plan: Plan | None = None
+        """That of this step."""
         self._applied = False
-        """Whether masks were used since the last plan."""
-        self._sources: list[Any] = []
-        """What the masks of the rows in the sampler come from."""
-        self._spent = 0.0
-        """Seconds of the host's thread in this step so far."""
+        """Whether its masks were used."""
         self.wrapped = self.engine.unsupported_reason is None
-        """Whether vLLM's sampler calls `mask`; else `apply` closes what is guided."""
+        """Whether vLLM's sampler calls `mask`."""
         if self.wrapped:
             self._pipeline = self.engine.pipeline
+            self.engine.appended = self.appended
             patch(When.V2)
             if self.engine.hooks is not None:
                 if broken(Part.HOOKS):
@@ -252,166 +178,115 @@ class V2Runner:
                 self._warm_up(states)
 
     def add_request(self, index: int, params: Any) -> bool:
-        """A request enters at an index of the runner's tables; what had it before is
-        over. Returns whether vLLM must call `apply` for it."""
-        guided = self.requests.add(index, params)
-        return guided and (not self.wrapped or limits_of(params) != "")
+        """A request enters at an index of the runner's tables. Returns whether vLLM
+        must call `apply` for it."""
+        if engine_spec(params) is None:
+            return False
+        self.requests.entered[index] = params
+        return not self.wrapped or limits_of(params) != ""
 
+    @timed
     def apply_staged_writes(self) -> None:
-        """Before a forward pass: the last step's tokens go to the grammars, and the
-        masks of this one are filled."""
-        if not self.requests and not self.requests.entered:
+        """Before a forward pass: requests come and go, and masks are filled."""
+        requests = self.requests
+        if not requests and not requests.entered:
             return
-        start = self._begin_step()
-        entered = list(self.requests.entered)
-        if entered:
-            self.requests.enter()
-        if self._applied:
-            self._schedule_update()
-            self._pipeline.finish_update()
-        self._turns.rotate(-1)
-        self._choose(entered)
-        if self._batch.slots:
-            self._pipeline.plan(self._batch.slots)
+        if (requests.entered or self.engine.left) and any(requests.update()):
+            self._plans.clear()
+        names = self.engine.scheduled
+        plan = next((plan for known, plan in self._plans if known == names), None)
+        if plan is None:
+            plan = requests.plan(requests.scheduled(names))
+            self._plans.append((names, plan))
+        self._plan = plan
+        if plan.slots:
+            self._pipeline.plan(plan.slots)
             self._pipeline.fill_mask()
-        self._spent += time.perf_counter() - start
 
+    @timed
     def mask(self, logits: Tensor, context: Any) -> None:
         """Mask the guided rows of the batch, or of a part of it, before vLLM copies
         what needs processing."""
         if not self.requests:
             return
-        start = time.perf_counter()
-        self._take(logits, context)
-        indices = context.expanded_idx_mapping
-        for batch in self._sources:
-            if batch.masks is not None:
-                positions = context.expanded_local_pos if batch.count else None
-                size = self._pipeline.vocabulary_size
-                given = indices, batch.table, size, positions, batch.count
-                self._kernels.mask_rows(logits, batch.masks, *given)
-            batch.forced.close(logits, indices)
-        self._spent += time.perf_counter() - start
+        self._mask(logits, context)
+        if self.requests.forced:
+            self.requests.forced.masked(logits, context.expanded_idx_mapping)
 
+    @timed
     def apply(self, logits: Tensor, context: Any) -> Tensor:
         """Rows that need more than a mask, after what vLLM itself forbids."""
-        if not self.requests:
-            return logits
-        if not self.wrapped:
-            self.mask(logits, context)
-        start = time.perf_counter()
-        for batch in self._sources:
-            found = batch.forced.spare(
-                logits, context.expanded_idx_mapping, batch.masks, batch.count
-            )
-            if found is not None:
-                self.engine.failed.limited(*found)
-        self._spent += time.perf_counter() - start
+        if self.requests:
+            rows = context.expanded_idx_mapping, context.expanded_local_pos
+            dead = self.requests.forced.spare(logits, *rows, self._positions)
+            if dead is not None:
+                self.engine.failed.limited(*dead)
         return logits
+
+    @timed
+    def appended(self) -> None:
+        """The tokens of a step are in the histories: they go to the grammars."""
+        if not self._applied or self._plan is None:
+            return
+        self._applied = False
+        if self.engine.serves:
+            tokens = self._kernels.take_tokens(
+                self._plan.order,
+                *self.requests.histories,
+                self._pipeline.token_sink(),
+            )
+            if tokens is not None:
+                self._pipeline.schedule_update(tokens)
+        self._pipeline.finish_update()
 
     def slots_of(self, batch: Any) -> Sequence[int]:
         """The slot of each row of a batch, for hooks."""
         slots: list[int] = self.requests.slots[batch.idx_mapping_np].tolist()
         return slots
 
-    @property
-    def _batch(self) -> PlannedBatch:
-        return self._turns[0]
-
-    def _begin_step(self) -> float:
-        if self._spent:
-            self.engine.seconds.add(self._spent)
-            self._spent = 0.0
-        return time.perf_counter()
-
-    def _take(self, logits: Tensor, context: Any) -> None:
-        """The masks of the batch in the sampler."""
-        batch = self._batch
-        seen = context.idx_mapping_np.tobytes()
-        batch.ran = True
-        if seen != batch.seen:
-            self._follow(context.idx_mapping_np)
-            batch.forced = self.requests.forced(context.idx_mapping_np, batch.planned)
-            batch.seen = seen
-        self._sources = [batch]
-        batch.masks = None
-        if batch.slots:
-            batch.masks = self._pipeline.take_masks(logits)
-            self._applied = True
-
-    def _schedule_update(self) -> None:
-        """Hand on the tokens of the last step, where the grammars are."""
-        self._applied = False
-        if self.engine.serves:
-            tokens = self._kernels.take_tokens(
-                self._batch.order,
-                *self.requests.histories,
-                self._pipeline.token_sink(),
+    def _mask(self, logits: Tensor, context: Any) -> None:
+        if self._plan is not None and self._plan.slots:
+            self._kernels.mask_rows(
+                logits,
+                self._pipeline.take_masks(logits),
+                context.expanded_idx_mapping,
+                self._plan.table,
+                self._pipeline.vocabulary_size,
             )
-            if tokens is not None:
-                self._pipeline.schedule_update(tokens)
-
-    def _choose(self, entered: list[int]) -> None:
-        """The requests of the batch whose turn it is: those that ran last, and those
-        that have these indices now."""
-        batch = self._batch
-        new = NONE
-        if entered:
-            others = ~self.requests.those(entered)
-            new = self.requests.begin()
-            for one in self._turns:
-                one.running = self.requests.masked(one.running[others[one.running]])
-                one.seen = None
-        planned = self.requests.due(batch.running if batch.ran else NONE, new)
-        if len(new) or not (
-            planned is batch.planned or np.array_equal(planned, batch.planned)
-        ):
-            batch.plan(np.concatenate([planned, new]), self.requests)
-        batch.ran = False
-
-    def _follow(self, indices: Indices) -> None:
-        """Adapt to the requests of a batch, and plan again if one of them is not
-        planned."""
-        batch = self._batch
-        running = self.requests.masked(indices)
-        back = running[~self.requests.those(batch.planned)[running]]
-        if len(back):
-            batch.plan(np.concatenate([batch.planned, np.sort(back)]), self.requests)
-            self._pipeline.plan(batch.slots)
-            self._pipeline.fill_mask()
-        there = self.requests.those(running)[batch.planned]
-        batch.running = batch.planned if there.all() else batch.planned[there]
+            self._applied = True
 
     def _warm_up(self, states: Any) -> None:
         """Load the kernels now: the first time takes a tenth of a second and waits for
         the device. All arguments are of the types that vLLM's own have."""
+
+        def zeros(kind: torch.dtype, width: int | None = None) -> Tensor:
+            size = (1,) if width is None else (1, width)
+            return torch.zeros(size, dtype=kind, device=states.device)
+
         kernels = self._kernels
-        device = states.device
         vocabulary = self._pipeline.compiler.vocabulary
         drafts = self._pipeline.drafts
-        table = self._batch.table
+        table = self.requests.plan(self.requests.slots != UNGUIDED).table
         histories = self.requests.histories
-        none = torch.zeros(1, dtype=torch.int64, device=device)
-        first = torch.zeros(1, dtype=torch.int32, device=device)
-        mask = torch.zeros(1, vocabulary.words, dtype=torch.int32, device=device)
+        none = zeros(torch.int64)
+        first = zeros(torch.int32)
+        mask = zeros(torch.int32, vocabulary.words)
         # The model's logits, and those that vLLM has copied.
         for kind in {torch.float32, self.engine.config.model_config.dtype}:
-            logits = torch.zeros(1, states.vocab_size, dtype=kind, device=device)
-            size = vocabulary.size
+            logits = zeros(kind, states.vocab_size)
             places = (first, 1) if drafts else ()
-            kernels.mask_rows(logits, mask, none, table, size, *places)
+            kernels.mask_rows(logits, mask, none, table, vocabulary.size, *places)
         if not drafts:
-            ring, word = torch.zeros(2, 1, dtype=torch.int64, device=device)
+            ring, word = zeros(torch.int64), zeros(torch.int64)
             sink = TokenSink(ring.data_ptr(), word.data_ptr(), 0)
             kernels.take_tokens(none, *histories, sink)
             return
-        cut = torch.zeros(1, drafts + 1, dtype=torch.int8, device=device)
-        proposed = torch.zeros(1, drafts, dtype=torch.int64, device=device)
-        sure = torch.zeros(1, drafts, dtype=torch.float32, device=device)
+        cut = zeros(torch.int8, drafts + 1)
+        proposed = zeros(torch.int64, drafts)
         given = none, *histories, table, none
         kernels.gather_drafts(*given, first, first, drafts)
         tokens = kernels.gather_drafts(*given, None, proposed, drafts)
-        for confidences in (None, sure):
+        for confidences in (None, zeros(torch.float32, drafts)):
             kernels.take_offers(
                 tokens.data_ptr(), table, none, proposed, confidences, cut, 1
             )

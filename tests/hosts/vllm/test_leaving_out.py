@@ -160,4 +160,7 @@ def test_others_go_on_and_outputs_are_the_same(llm, engine, event, monkeypatch):
     # its last token may come with those of others
     assert event or first["free"] == 60
     assert event or all(first[name] < 40 for name in PATTERNS)
-    assert not runner(llm)._away
+    outputs(engine, ["more"])
+    assert not runner(
+        llm
+    )._known  # its first step has brought the ids of those that ended

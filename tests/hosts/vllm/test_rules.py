@@ -167,7 +167,7 @@ def fail(runner, monkeypatch):
     """No grammar of the requests allows the token."""
     guide = runner.guide
     guide.update_state(runner.update)
-    guide.apply(torch.zeros(len(runner.names), WIDTH))
+    guide.runner.mask(torch.zeros(len(runner.names), WIDTH))
     guide.runner.sampled(torch.full((len(runner.names), 1), ord("z")))
     for tokens in runner.tokens:
         tokens.append(ord("z"))

@@ -87,7 +87,8 @@ def test_v1_output_that_is_cut_back_starts_again(cut_between_steps):
     guide = v1(runner_config(), params, output=output)
     for step in range(14):
         logits = torch.zeros(1, WIDTH)
-        token = int(guide.apply(logits).argmax())
+        guide.runner.mask(logits)
+        token = int(logits.argmax())
         guide.runner.sampled(torch.tensor([[token]], dtype=torch.int32))
         output.append(token)
         if step == 5 and cut_between_steps:
