@@ -306,6 +306,11 @@ class V2Game(Game):
         # as `Worker.execute_model` shows it
         engine.scheduled = [self.running[index].name for index in batch]
         self.guide.apply_staged_writes()
+        plan = self.guide.runner._plan
+        guided = [one for one in batch if self.running[one].spec is not None]
+        if plan is not None and guided:  # nothing is planned that skips the step
+            slots = self.guide.runner.requests.slots[guided]
+            assert sorted(plan.slots) == sorted(slots.tolist())
         if batch:
             self.decode(batch)
             engine.appended()

@@ -11,7 +11,7 @@ its mask forbids. That is looked at on the device, and nothing waits for it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -87,22 +87,27 @@ class ForcedRows:
             self._ends = logits.gather(1, stop) > -torch.inf
 
     def spare(
-        self, logits: Tensor, indices: Tensor, positions: Tensor, count: int
-    ) -> tuple[list[GuidedRequest], Tensor] | None:
+        self,
+        logits: Tensor,
+        indices: Tensor,
+        positions: Tensor,
+        count: int,
+        tell: Callable[[list[GuidedRequest], Tensor], None],
+    ) -> None:
         """After what vLLM itself forbids: `close`, and a stop token in masked rows that
-        have nothing left. Returns the requests that may be given one, and where their
-        masks forbid it, [count, requests] on the device; None if there are none.
-        `positions`: of each row, below `count`."""
+        have nothing left. Tells the requests that may be given one, and where their
+        masks forbid it, [count, requests] on the device. `positions`: of each row,
+        below `count`."""
         self.close(logits, indices)
         if self._limited is None or self._ends is None:
-            return None
+            return
         hit, stop = _find(indices, self._limited)
         dead = logits.amax(1, keepdim=True) == -torch.inf
         dead &= hit.any(1, keepdim=True)
         logits.scatter_(1, stop, torch.where(dead, 0.0, logits.gather(1, stop)))
         flags = torch.zeros(count, hit.shape[1], dtype=torch.int64, device=hit.device)
         flags.index_add_(0, positions, (hit & dead & ~self._ends).to(torch.int64))
-        return self._requests, flags
+        tell(self._requests, flags)
 
 
 def _columns(rows: list[tuple[int, int]], upload: Uploads) -> Tensor | None:

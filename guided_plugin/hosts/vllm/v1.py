@@ -109,9 +109,8 @@ class V1Runner:
         """Rows that need more than a mask, after what vLLM itself forbids."""
         if self._forced:
             rows = torch.arange(logits.shape[0], device=logits.device)
-            dead = self._forced.spare(logits, rows, torch.zeros_like(rows), 1)
-            if dead is not None:
-                self.engine.failed.limited(*dead)
+            first = torch.zeros_like(rows)
+            self._forced.spare(logits, rows, first, 1, self.engine.failed.limited)
         return logits
 
     def sampled(self, tokens: Tensor) -> None:

@@ -218,9 +218,9 @@ class V2Runner:
         """Rows that need more than a mask, after what vLLM itself forbids."""
         if self.requests:
             rows = context.expanded_idx_mapping, context.expanded_local_pos
-            dead = self.requests.forced.spare(logits, *rows, self._positions)
-            if dead is not None:
-                self.engine.failed.limited(*dead)
+            self.requests.forced.spare(
+                logits, *rows, self._positions, self.engine.failed.limited
+            )
         return logits
 
     @timed
