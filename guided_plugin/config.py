@@ -56,7 +56,7 @@ class SpecLimits:
     """Deepest nesting of a schema's own JSON, and of a pattern's groups."""
     max_repetition: int = 1_000_000
     """Largest length bound, and most characters of a pattern with its repetitions
-    written out."""
+    written out, or of a spec's categories of Unicode."""
 
 
 @dataclass(frozen=True, kw_only=True)

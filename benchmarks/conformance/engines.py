@@ -31,7 +31,7 @@ class _RawXGrammar(XGrammarBackend):
 
     def _compile(self, spec: OutputSpec) -> Any:
         return self._compiler.compile_json_schema(
-            spec.text, strict_mode=spec.closed, any_whitespace=True
+            spec.text, strict_mode=bool(spec.strict), any_whitespace=True
         )
 
     def _check_satisfiable(self, grammar: Grammar) -> None:

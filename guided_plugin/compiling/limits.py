@@ -39,6 +39,9 @@ _SMALL_CLASSES = 12
 _SMALL_PATTERN = 256
 _SMALL_LENGTH = 2_000
 _SMALL_BRANCHES = 32
+_SLOW = re.compile(r"\(\?[=!]|\\[pP]")
+"""Lookahead is a second pattern that must hold, or fail, together with the rest. The
+first use of a category of Unicode in a process takes 0.2 s."""
 # Keywords whose cost doesn't follow from the length of a schema: products of
 # alternatives, remainders.
 _ENTANGLING = frozenset(
@@ -72,21 +75,18 @@ def check_size(form: Any, config: SpecLimits) -> None:
     """
     most = config.max_spec_bytes + _FORM_BYTES
     most_nodes = config.max_nodes + _FORM_NODES
-    size = nodes = 0
+    size = nodes = 1
     waiting = [form]
     while waiting and size <= most and nodes <= most_nodes:
         one = waiting.pop()
-        size += 1
-        nodes += 1
         if isinstance(one, str):
             size += len(one)
             if size <= most and one[:1] in "{ \t\r\n":
                 nodes += _nodes_of_text(one, most_nodes)
         elif isinstance(one, _CONTAINERS):
-            size += len(one)  # what is between the members
-            if size + len(one) > most or nodes + len(one) > most_nodes:
-                size = size + len(one)  # each member has a byte at least
-                nodes = nodes + len(one)
+            size += 2 * len(one)  # a byte of each member, and what is between them
+            nodes += len(one)
+            if size > most or nodes > most_nodes:
                 break
             if isinstance(one, dict):
                 for name in one:
@@ -129,6 +129,9 @@ def check_limits(spec: OutputSpec, config: GuidedConfig) -> None:
 def _check(spec: OutputSpec, config: GuidedConfig) -> None:
     size = len(spec.text.encode(errors="surrogatepass"))
     _bound("a spec", size, " bytes", "max_spec_bytes", config, spec.kind)
+    what = "categories of Unicode, written out,"
+    size = 10_000 * spec.text.lower().count(r"\p{")  # of the longest
+    _bound(what, size, " characters", "max_repetition", config, spec.kind)
     for name in BOUNDS:
         _bound(name, getattr(spec, name) or 0, "", "max_repetition", config, name)
     if spec.kind in ("regex", "grammar"):
@@ -298,10 +301,8 @@ def _is_small_schema(document: Any) -> bool:
 
 
 def _is_small_pattern(source: str) -> bool:
-    # Lookahead is a second pattern that must hold, or fail, together with the rest.
-    looks = "(?=" in source or "(?!" in source
     return (
-        not looks
+        not _SLOW.search(source)
         and len(source) <= _SMALL_PATTERN
         and unrolled(source)[0] <= _SMALL_PATTERN
     )

@@ -100,7 +100,7 @@ def check_spec(
         report = match_text(start.fork(), name, written)
         if not report.accepted and written.endswith("\n"):
             report = match_text(start.fork(), name, written[:-1])
-        if not report.accepted and keywords is not None and grammar.spec.closed:
+        if not report.accepted and keywords is not None and grammar.spec.strict:
             report = _hinted(compiler, spec, report)
         reports.append(report)
     warnings = tuple(filter(None, (*warnings, why_unprotected(grammar))))
@@ -138,7 +138,7 @@ def _as_written(spec: OutputSpec, text: str) -> str:
         json.loads(text)
     except (ValueError, RecursionError):
         return text
-    space = " " * (spec.layout == "spaced")
+    space = " " * (spec.whitespace == "spaced")
 
     def written(piece: re.Match[str]) -> str:
         # Numbers and repeated keys stay as they are: json.dumps would change them.

@@ -79,8 +79,8 @@ def bounds_of(grammar: Grammar | None) -> dict[str, int]:
     ):
         return {}
     held = BOUNDS if grammar.backend == "llguidance" else BOUNDS[:1]
-    held = held if grammar.spec.layout == "flexible" else held[1:]
-    return {name: most for name in held if (most := getattr(grammar.spec.bounds, name))}
+    held = held if grammar.spec.whitespace == "flexible" else held[1:]
+    return {name: most for name in held if (most := getattr(grammar.spec, name))}
 
 
 @dataclass

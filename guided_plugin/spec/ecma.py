@@ -14,7 +14,9 @@ import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import NoReturn
+from unicodedata import category
 
 from guided_plugin.errors import UnsupportedSpecError, shown
 
@@ -120,6 +122,13 @@ ANY = Characters(complement(()))
 DOT = Characters(complement(_LINE_ENDS))
 
 
+@cache
+def _outside(name: str) -> Ranges:
+    """The characters outside a general category of Unicode; takes 0.2 s once."""
+    every = enumerate(map(category, map(chr, range(MAX_CODE + 1))))
+    return complement((code, code) for code, found in every if name in found)
+
+
 def meet(ranges: Ranges, others: Ranges) -> Ranges:
     """The code points that lie in both."""
     both = ((max(a, low), min(b, high)) for a, b in ranges for low, high in others)
@@ -159,6 +168,9 @@ _NEARLY = re.compile(r"\{\s*(?:[0-9]+\s*(?:,\s*[0-9]*\s*)?|,\s*[0-9]*\s*)\}")
 """What other dialects read as a quantifier."""
 _GROUP = re.compile(r"\((?:\?(?::|=|!|P?<[A-Za-z_$][A-Za-z0-9_$]*>)|(?!\?))")
 _HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|u\{([0-9A-Fa-f]+)\}")
+_CATEGORY = re.compile(
+    r"{(L[lmotu]?|M[cen]?|N[dlo]?|P[cdefios]?|S[ckmo]?|Z[lps]?|C[cfnos]?)}"
+)
 _LOW_SURROGATE = re.compile(r"\\u([dD][c-fC-F][0-9A-Fa-f]{2})")
 
 _CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11}
@@ -294,9 +306,15 @@ class _Parser:
             return _one(ord(rest))
         self.at = start
         if rest in "pP":
-            self.refuse(
-                "a property of Unicode", r"write ranges, as in [A-Za-z\u00c0-\u024f]"
-            )
+            found = _CATEGORY.match(self.pattern, start + 2)
+            if not found:
+                self.refuse(
+                    "a property other than a general category by its short name",
+                    r"write \p{L} or \p{Lu}, or ranges, as in [A-Za-z\u00c0-\u024f]",
+                )
+            self.at = found.end()
+            others = _outside(found[1])
+            return Characters(others if rest == "P" else complement(others))
         if rest in "xu":
             return _one(self.code())
         if rest == "0" or (in_class and rest.isdigit()):

@@ -34,9 +34,6 @@ class Latest(Generic[K, T]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, key: K) -> bool:
-        return key in self._entries
-
     def get(self, key: K) -> T | None:
         """The value of a key, if it is there; it then goes last."""
         entry = self._entries.get(key)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any, Literal, get_args
 
-from guided_plugin.config import BOUNDS, Bounds, GuidedConfig, Whitespace
+from guided_plugin.config import BOUNDS, GuidedConfig, Whitespace
 from guided_plugin.errors import RequestError, SpecError, did_you_mean, printable, shown
 from guided_plugin.spec.forms import (
     KINDS,
@@ -40,7 +40,7 @@ from guided_plugin.spec.triggers import (
 
 Syntax = Literal["ebnf", "lark"]
 
-_KNOWN: dict[str, tuple[str | None, ...]] = {
+_KNOWN: dict[str, tuple[Any, ...]] = {
     "kind": KINDS,
     "syntax": get_args(Syntax),
     "whitespace": (None, *get_args(Whitespace)),
@@ -277,27 +277,6 @@ class OutputSpec:
             replace(self, **{name: getattr(config, name) for name in left})
             if left
             else self
-        )
-
-    @property
-    def layout(self) -> Whitespace:
-        """Its `whitespace`, or the package's default."""
-        return self.whitespace or GuidedConfig.whitespace
-
-    @property
-    def closed(self) -> bool:
-        """Its `strict`, or the package's default."""
-        return GuidedConfig.strict if self.strict is None else self.strict
-
-    @property
-    def bounds(self) -> Bounds:
-        """Its bounds, or the package's defaults."""
-        return Bounds(
-            **{
-                name: value
-                for name in BOUNDS
-                if (value := getattr(self, name)) is not None
-            }
         )
 
     @property

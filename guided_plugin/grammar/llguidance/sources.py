@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import (
     CompileLimitError,
     GrammarError,
@@ -40,6 +41,9 @@ MAX_DEPTH = 2_000
 """Rules and brackets that a grammar may nest. llguidance reads them recursively: with a
 stack of 8 MiB, versions 1.7.6 and 1.9.1 end the process at 2,700 (measured with chains
 of rules and of brackets)."""
+
+_DEFAULTS = GuidedConfig()
+"""For specs that no operator's options have settled."""
 
 _WHERE = re.compile(r"(?:at )?(\d+)\((\d+)\): ")
 _REASON = re.compile(r"^error: (.+)$", re.MULTILINE)
@@ -104,7 +108,7 @@ def lark_of(
     `tokens`: of the vocabulary, for the control tokens that tags and grammars name.
     `marked`: as the check that items are distinct needs it.
     """
-    grammar = _written(spec, tokens, unenforced, marked)
+    grammar = _written(spec.settled(_DEFAULTS), tokens, unenforced, marked)
     text = grammar.text
     # Each line and each bracket nests at most one deeper.
     depth = text.count("\n") + text.count("(") + text.count("[")

@@ -6,6 +6,7 @@ import re
 import pytest
 from oracle import oracle
 
+from guided_plugin.config import GuidedConfig
 from guided_plugin.grammar.llguidance.lark import schema_to_lark
 from guided_plugin.grammar.llguidance.lark.constraints import String
 from guided_plugin.grammar.llguidance.lark.ends import Shortest
@@ -50,7 +51,8 @@ SCHEMAS = [
 
 
 def _rules(schema, *, strict):
-    found = schema_to_lark(OutputSpec.json_schema(schema, strict=strict)).rules
+    spec = OutputSpec.json_schema(schema, strict=strict).settled(GuidedConfig())
+    found = schema_to_lark(spec).rules
     assert found is not None
     return found
 

@@ -11,6 +11,7 @@ import pytest
 from compilers import allowed, start, takes, unbounded
 from vocabularies import BYTES
 
+from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import schema_to_lark
 from guided_plugin.spec import OutputSpec
@@ -181,7 +182,7 @@ def test_a_comma_comes_only_before_a_property_that_is_possible(schema, text, sho
 
 def size(schema, strict=False):
     spec = OutputSpec.json_schema(schema, whitespace="compact", strict=strict)
-    return len(schema_to_lark(spec).text)
+    return len(schema_to_lark(spec.settled(GuidedConfig())).text)
 
 
 SIZES = json.loads(r"""[

@@ -73,7 +73,7 @@ def lower_schema(
 ) -> Lowered:
     """Write a schema into a grammar, which may hold others. `in_order`: properties keep
     the schema's order, where a spec is strict."""
-    closed = spec.closed
+    closed = spec.strict is True
     document = Document(schema, unenforced, grammar.left_out)
     algebra = Algebra(document, read_schema, closing=closed)
     style = Style(
@@ -82,7 +82,7 @@ def lower_schema(
         spelling=Spelling(
             not closed and document.draft > 4,
             not closed,
-            digits=spec.bounds.max_digits,
+            digits=spec.max_digits or 0,
         ),
         marked=marked,
     )
@@ -102,5 +102,4 @@ def lower_schema(
         raise UnsupportedSpecError(
             "is nested too deep", where="#", hint="flatten it"
         ) from error
-    types = frozenset(filter(shape.get, shape))
-    return Lowered(start, types)
+    return Lowered(start, frozenset(filter(shape.get, shape)))

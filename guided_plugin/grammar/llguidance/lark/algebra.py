@@ -240,9 +240,8 @@ class Algebra:
     def _allows_nothing(self, literals: Literals) -> bool:
         """Whether no value satisfies all of them, as far as shapes and the terminals
         of strings tell."""
-        shape = self.shape(literals)
-        others = {**shape, "string": ()}
-        strings = cast("tuple[String, ...]", shape["string"])
+        others = {**self.shape(literals), "string": ()}
+        strings = self.strings(literals)
         return not any(others.values()) and all(map(is_empty, strings))
 
     def _settled_once(self, one: Object) -> Iterable[Constraint]:

@@ -60,6 +60,12 @@ class Reading:
         place = (*self.node.path, *path)
         return self.algebra.literals(schema, place)
 
+    def below(self, keyword: str) -> Literals | None:
+        """Numbers the subschema of a keyword, if it is there."""
+        if keyword not in self.keywords:
+            return None
+        return self.literals(self.keywords[keyword], keyword)
+
 
 def _numbers(schema: Reading) -> Iterator[Number]:
     """Bounds and divisors. What is not above a bound is at most that."""
@@ -134,9 +140,7 @@ def _arrays(schema: Reading) -> Iterator[Constraint]:
         schema.literals(item, listed, index)
         for index, item in enumerate(keywords.get(listed, ()))
     ]
-    rest = None
-    if others in keywords:
-        rest = schema.literals(keywords[others], others)
+    rest = schema.below(others)
     if not schema.positive:
         yield from _wrong_items(schema.algebra, prefix, rest)
     elif prefix or rest:
@@ -144,8 +148,8 @@ def _arrays(schema: Reading) -> Iterator[Constraint]:
         yield Array(items=(items,))
     if keywords.get("uniqueItems"):
         yield Array(unique=pointer((*schema.node.path, "uniqueItems")))
-    if "contains" in keywords:
-        item = schema.literals(keywords["contains"], "contains")
+    item = schema.below("contains")
+    if item is not None:
         yield Array(contains=(Contains(item),), shortest=1)
     yield from _lengths(schema, "Items", Array)
 
@@ -169,10 +173,7 @@ def _objects(schema: Reading) -> Iterator[Constraint]:
     keywords = schema.keywords
     named = _named(schema, "properties")
     matching = _named(schema, "patternProperties")
-    others = None
-    if "additionalProperties" in keywords:
-        value = keywords["additionalProperties"]
-        others = schema.literals(value, "additionalProperties")
+    others = schema.below("additionalProperties")
     required = tuple(dict.fromkeys(keywords.get("required", ())))
     if not schema.positive:
         yield from _wrong_properties(schema.algebra, named, others)
@@ -182,9 +183,9 @@ def _objects(schema: Reading) -> Iterator[Constraint]:
         described = named or matching or others is not None
         properties = (Properties(named, matching, others),) if described else ()
         yield Object(properties, required, asked=required)
-    if "propertyNames" in keywords:
-        names = schema.literals(keywords["propertyNames"], "propertyNames")
-        yield Object(names=(names,) if names else ())
+    names = schema.below("propertyNames")
+    if names:
+        yield Object(names=(names,))
     yield from _lengths(schema, "Properties", Object)
 
 

@@ -286,5 +286,5 @@ def incomparable(array: Array, why: str, hint: str = SIMPLER) -> UnsupportedSpec
 def _digits_of(number: Number) -> int:
     """The digits of the longest number that a constraint names."""
     bounds = [bound.value for bound in (number.low, number.high) if bound is not None]
-    named = [*bounds, *(number.values or ()), *number.multiples]
-    return max((len(plain(value)) for value in named), default=0)
+    named = map(plain, [*bounds, *(number.values or ()), *number.multiples])
+    return max(map(len, named), default=0)

@@ -208,7 +208,7 @@ class _Writer:
             and (
                 self.described is None
                 or name in self.described
-                or _matched(name, self.sources()) != ()
+                or bool(_matched(name, self.sources()))
             )
         )
 

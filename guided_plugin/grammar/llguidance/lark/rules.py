@@ -250,8 +250,9 @@ class Grammar:
         dies = False
         for terminal in self.terminals.values():
             if terminal.empty is None:
-                known = terminal.plain
-                terminal.empty = not known and takes_nothing(terminal.expression)
+                terminal.empty = not terminal.plain and takes_nothing(
+                    terminal.expression
+                )
             dies |= terminal.empty
 
         def live(symbols: tuple[Symbol, ...]) -> bool:
@@ -267,9 +268,8 @@ class Grammar:
 
         def grows(name: str) -> bool:
             rule = fresh[name]
-            others = zip(rule.others)
             if rule.parameter and not (
-                live(rule.required) and rule.fewest <= sum(map(live, others))
+                live(rule.required) and rule.fewest <= sum(map(live, zip(rule.others)))
             ):
                 return False
             for one in rule.alternatives:

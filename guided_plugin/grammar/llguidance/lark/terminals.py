@@ -42,8 +42,9 @@ def _any_strings(string: String, character: str) -> Regex:
 
 def is_empty(string: String) -> bool:
     """Whether no string satisfies a constraint, unless it lists none."""
-    lists = string == String(values=string.values)
-    return not lists and empty_terminal(string_terminal(string))
+    return string != String(values=string.values) and empty_terminal(
+        string_terminal(string)
+    )
 
 
 def string_terminal(string: String) -> Expression:

@@ -85,7 +85,9 @@ def written(
         distinct=grammar.distinct,
         left_out=tuple(sorted(grammar.left_out)),
         plain=not tokens and all(map(attrgetter("plain"), terminals)),
-        rules=RuleSet(start, rules, tuple(terminals), tokens, spec.layout == "spaced"),
+        rules=RuleSet(
+            start, rules, tuple(terminals), tokens, spec.whitespace == "spaced"
+        ),
     )
 
 
@@ -138,8 +140,8 @@ def _punctuation(spec: OutputSpec, marked: bool) -> Mapping[str, str]:
     """How JSON's punctuation is written."""
     # Marks come behind a comma, before its space; the matcher next to the check that
     # reads them holds spaces.
-    found = _PUNCTUATION["flexible" if marked else spec.layout]
-    most = spec.bounds.max_whitespace
+    found = _PUNCTUATION[(not marked and spec.whitespace) or "flexible"]
+    most = spec.max_whitespace
     space = _BOUNDED_SPACE % most if most else _SPACE
     return {mark: text.replace(_SPACE, space) for mark, text in found.items()}
 

@@ -174,7 +174,7 @@ class Reader:
     def _xml(self, values: Values, path: Path, ends: Ends) -> Node:
         """Properties as XML elements."""
         style = values["style"]
-        if values["any_order"] or not self._spec.closed:
+        if values["any_order"] or not self._spec.strict:
             what = f"a style of {shown(style)} with these options"
             hint = "use strict: true and no any_order"
             raise refusal(what, (*path, "style"), hint)
