@@ -70,12 +70,12 @@ def seen(worker):
 
 def facts(worker):
     """The process of this rank, its worker, and whether it has grammars; what vLLM
-    calls its shared memory, on the CPU."""
+    calls its shared memory on the CPU: no file elsewhere."""
     runtime = runtime_of(worker)
     supervisor = getattr(runtime, "supervisor", None)
     return {
         "pid": os.getpid(),
-        "ident": os.environ.get("VLLM_DIST_IDENT", "none"),
-        "runtime": None if runtime is None else type(runtime).__name__,
-        "worker": None if supervisor is None else supervisor.worker_pid,
+        "ident": os.environ.get("VLLM_DIST_IDENT", "/"),
+        "runtime": type(runtime).__name__,
+        "worker": getattr(supervisor, "worker_pid", None),
     }

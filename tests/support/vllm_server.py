@@ -44,9 +44,10 @@ def _named(folder, name, version):
 
 
 @contextmanager
-def serving(folder, options, *arguments, paths=()):
+def serving(folder, options, *arguments):
     """A server of two frontends with options of the package, until the end of the
-    block. `folder`: for its log and files. `paths`: more of its PYTHONPATH."""
+    block, which refuses guided requests for 20 s after three deaths of its worker, not
+    for a minute. `folder`: for its log and files."""
     launch = Launch(sequences=16, plugin=options)
     port = free_port()
     log = folder / "log"
@@ -70,7 +71,7 @@ def serving(folder, options, *arguments, paths=()):
                 str,
                 [
                     installed(folder / "installed"),
-                    *paths,
+                    Path(__file__).with_name("short_window"),
                     launch.environment()["PYTHONPATH"],
                 ],
             )

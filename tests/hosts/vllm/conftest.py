@@ -17,10 +17,6 @@ if find_spec("vllm") is None:
         if path.stem not in ("test_contract", "test_shapes")
     ]
 
-SHORT_WINDOW = HERE.parents[1] / "support" / "short_window"
-"""Of a server that refuses guided requests for 20 s after three deaths of its worker,
-not for a minute."""
-
 # Before vLLM is imported: engines of this process, quiet. A server that a test starts
 # says what it needs.
 os.environ.update(
@@ -235,7 +231,6 @@ def server(tmp_path_factory):
         tmp_path_factory.mktemp("server"),
         options,
         *arguments.split(),
-        paths=[SHORT_WINDOW],
     ) as running:
         yield running
 

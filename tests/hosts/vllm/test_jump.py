@@ -266,6 +266,8 @@ def test_steps_have_drafts_while_guided_requests_are_there():
 
 REQUESTS = 40
 DRAFTS = 7
+LOGITS = 60
+"""Of a step, at most."""
 COSTS = 0.5 * np.arange(REQUESTS + 1), 6.6 + 0.05 * np.arange(1000)
 
 
@@ -301,7 +303,7 @@ def managers(request, monkeypatch):
             states,
             starts,
             1,
-            180,
+            LOGITS,
         )
         one.cost_tables = COSTS
         if request.param:
@@ -351,7 +353,7 @@ def test_drafts_are_placed_where_vllm_places_them_as_many_as_pay(managers):
         least = sum(others.values())
         ended = [others[one] >= 3 * (states.req_id_to_index[one] % 2) for one in batch]
         counts = np.ceil(np.array(lately) * len(rows) - 1e-9)
-        most = min(drafts, 180 - len(batch))
+        most = min(drafts, LOGITS - len(batch))
         worth = worth_of(
             len(batch),
             sum(ended),

@@ -179,7 +179,7 @@ def test_ranks_on_devices(monkeypatch, model_runner, options, victim):
     llm = engine("process", **{**LARGER, **options})
     tensor = options.get("tensor", 1)
     kinds = [rank["runtime"] for rank in llm.collective_rpc(facts)]
-    others = [None] * (len(kinds) - tensor)
+    others = ["NoneType"] * (len(kinds) - tensor)
     assert kinds == others + ["WorkerRuntime", "FollowerRuntime"][:tensor]
     prompts, params = (3 * one for one in requests())
     outputs = llm.generate(
