@@ -38,9 +38,7 @@ def manager(monkeypatch):
 
 def spec_of(manager, choice, parameters=SCHEMA, strict=None, **options):
     """What the plugin is asked for by a request with one tool."""
-    function = {"name": "weather", "parameters": parameters}
-    if strict is not None:
-        function["strict"] = strict
+    function = {"name": "weather", "parameters": parameters, "strict": strict}
     tool = {"type": "function", "function": function}
     request = ChatCompletionRequest(
         model="demo",
@@ -93,26 +91,21 @@ def test_the_arguments_of_a_tool_without_parameters_are_an_empty_object(
     (found,) = structural_tag_registry.resolve_tool_strictness(
         [tool], choice, ToolStrictLevel.PARAMETER
     )
-    assert found.parameters == {
-        "type": "object",
-        "properties": {},
-        "additionalProperties": False,
-    }
+    empty = {"type": "object", "properties": {}, "additionalProperties": False}
+    assert found.parameters == empty
     assert tool.parameters is None
 
 
 @pytest.mark.parametrize(
     ("flag", "level"),
-    [
-        ({}, ToolStrictLevel.PARAMETER),
-        ({"tool_strict_level": "auto"}, ToolStrictLevel.PARAMETER),
-        ({"tool_strict_level": "function"}, ToolStrictLevel.FUNCTION),
-        ({"tool_strict_level": "parameter"}, ToolStrictLevel.PARAMETER),
-    ],
+    [("auto", ToolStrictLevel.PARAMETER), ("function", ToolStrictLevel.FUNCTION)],
 )
-def test_the_highest_level_is_asked_for_where_the_flag_is_not_set(manager, flag, level):
+def test_the_highest_level_is_asked_for_where_the_flag_says_none(manager, flag, level):
+    """Without a flag too: `test_every_tool_is_held_to_its_schema`."""
     patch(When.TOOLS)
-    parser = manager.get_parser("hermes", enable_auto_tools=True, **flag)
+    parser = manager.get_parser(
+        "hermes", enable_auto_tools=True, tool_strict_level=flag
+    )
     assert parser.tool_strict_level == level
 
 
@@ -120,7 +113,6 @@ def test_the_highest_level_is_asked_for_where_the_flag_is_not_set(manager, flag,
     ("options", "wanted"),
     [
         (TAKES_OVER, True),
-        ({**TAKES_OVER, "tools_strict": True}, True),
         ({**TAKES_OVER, "tools_strict": False}, False),
         (SMALL, False),
     ],
