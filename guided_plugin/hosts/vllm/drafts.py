@@ -14,7 +14,6 @@ says: there are no masks behind it.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,8 +55,6 @@ class V2DraftRunner(V2Runner):
         )
         self._sent: list[SentBatch] = []
         """For the next forward pass: what was proposed for, and what entered since."""
-        self._recent: deque[tuple[bytes, Plan]] = deque(maxlen=3)
-        """Plans by their members: of what was proposed for, entered, came late."""
         self._proposes = self._offered = False
         """Whether a speculator was seen to propose, the worker to choose."""
         self._sees = self._jumps = False
@@ -128,8 +125,6 @@ class V2DraftRunner(V2Runner):
         if not self.requests and not self.requests.entered:
             return
         left, new = self.requests.update()
-        if left or new:
-            self._recent.clear()
         for sent in self._sent if left else ():
             sent.members[left] = False
             sent.plan.table.index_fill_(0, self.requests.upload(left), -1)
@@ -181,11 +176,7 @@ class V2DraftRunner(V2Runner):
     ) -> SentBatch:
         """Send the new tokens of requests, and their drafts as `gather_drafts` takes
         them."""
-        key = members.tobytes()
-        plan = next((plan for known, plan in self._recent if known == key), None)
-        if plan is None:
-            plan = self.requests.plan(members)
-            self._recent.append((key, plan))
+        plan = self.requests.plan(members.tobytes(), lambda: members)
         rows = plan.table, indices, positions, proposed, self._pipeline.drafts
         tokens = self._kernels.gather_drafts(
             plan.order, *self.requests.histories, *rows

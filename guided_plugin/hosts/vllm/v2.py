@@ -9,7 +9,8 @@ leads from a request's index to its mask.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -43,7 +44,8 @@ class IndexedRequests:
     """The guided requests of a V2 runner by their index in its tables, and their
     histories there."""
 
-    def __init__(self, engine: Engine, states: Any) -> None:
+    def __init__(self, engine: Engine, states: Any, turns: int) -> None:
+        """`turns`: batches that take turns, as many as a pipeline has stages."""
         self.engine = engine
         self.states = states
         self.entered: dict[int, Any] = {}
@@ -59,6 +61,9 @@ class IndexedRequests:
         )
         self.upload = Uploads(2 * states.max_num_reqs, states.device)
         self.forced = ForcedRows((), self.upload)
+        self._plans: deque[tuple[object, Plan]] = deque(maxlen=turns + 2)
+        """The last ones, by what they follow from; two more for requests that enter, and
+        that come late, with drafts."""
 
     def __bool__(self) -> bool:
         return bool(self._running)
@@ -85,6 +90,7 @@ class IndexedRequests:
             # Not `lengths[there] = values`: that waits for the device.
             self._lengths.index_copy_(0, there, values.to(torch.int32))
         if left or entered:
+            self._plans.clear()
             self.forced = ForcedRows(self._running.values(), self.upload)
         return left, [one for one in entered if self.slots[one] != UNGUIDED]
 
@@ -102,15 +108,20 @@ class IndexedRequests:
             found[[self._running[name][0] for name in skipped]] = False
         return found
 
-    def plan(self, members: Members) -> Plan:
-        """Plan these."""
-        planned = np.flatnonzero(members)
-        size = len(members)
+    def plan(self, key: object, members: Callable[[], Members]) -> Plan:
+        """The plan of these, which follow from the key until some come or go."""
+        for known, plan in self._plans:
+            if known == key:
+                return plan
+        planned = np.flatnonzero(members())
+        size = len(self.slots)
         places = np.full(size + len(planned), -1)
         places[planned], places[size:] = np.arange(len(planned)), planned
         there = self.upload(places)
         slots = tuple(self.slots[planned].tolist())
-        return Plan(slots, there[:size].to(torch.int32), there[size:])
+        plan = Plan(slots, there[:size].to(torch.int32), there[size:])
+        self._plans.append((key, plan))
+        return plan
 
     def _leave(self, name: str) -> int:
         index, guided = self._running.pop(name)
@@ -152,13 +163,10 @@ class V2Runner:
         self.engine = Engine(
             vllm_config, states.device, states.max_num_reqs, *self.needs
         )
-        self.requests = IndexedRequests(self.engine, states)
+        turns = vllm_config.parallel_config.pipeline_parallel_size
+        self.requests = IndexedRequests(self.engine, states, turns)
         self._kernels = indexed_kernels(states.device)
         self._positions = drafts_of(vllm_config) + 1
-        stages = vllm_config.parallel_config.pipeline_parallel_size
-        self._plans: deque[tuple[Sequence[str] | None, Plan]] = deque(maxlen=stages)
-        """Of the last steps with other requests, by their names. As many batches as a
-        pipeline has stages take turns."""
         self._plan: Plan | None = None
         """That of this step."""
         self._applied = False
@@ -191,14 +199,10 @@ class V2Runner:
         requests = self.requests
         if not requests and not requests.entered:
             return
-        if (requests.entered or self.engine.left) and any(requests.update()):
-            self._plans.clear()
+        if requests.entered or self.engine.left:
+            requests.update()
         names = self.engine.scheduled
-        plan = next((plan for known, plan in self._plans if known == names), None)
-        if plan is None:
-            plan = requests.plan(requests.scheduled(names))
-            self._plans.append((names, plan))
-        self._plan = plan
+        self._plan = plan = requests.plan(names, partial(requests.scheduled, names))
         if plan.slots:
             self._pipeline.plan(plan.slots)
             self._pipeline.fill_mask()
@@ -266,7 +270,7 @@ class V2Runner:
         kernels = self._kernels
         vocabulary = self._pipeline.compiler.vocabulary
         drafts = self._pipeline.drafts
-        table = self.requests.plan(self.requests.slots != UNGUIDED).table
+        table = self.requests.plan((), partial(self.requests.scheduled, None)).table
         histories = self.requests.histories
         none = zeros(torch.int64)
         first = zeros(torch.int32)
