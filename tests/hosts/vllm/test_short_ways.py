@@ -88,13 +88,13 @@ def test_a_v2_step_goes_through_thirteen_files_at_most(device, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("properties", "built"),
+    ("properties", "built", "most"),
     [
-        ({"a": {"type": "string"}, "b": {"type": "integer"}}, 0),
-        ({"a": {"enum": [1, "x"]}, "b": {"type": "string", "maxLength": 5}}, 1),
+        ({"a": {"type": "string"}, "b": {"type": "integer"}}, 0, 415),
+        ({"a": {"enum": [1, "x"]}, "b": {"type": "string", "maxLength": 5}}, 1, 475),
     ],
 )
-def test_an_admission_is_short(properties, built, monkeypatch):
+def test_an_admission_is_short(properties, built, most, monkeypatch):
     """What is known to compile is built where it is loaded alone."""
     gate = Gate(config(SMALL))
     gate.specs.compiler.warm_up()
@@ -110,6 +110,6 @@ def test_an_admission_is_short(properties, built, monkeypatch):
 
     new = calls_of(admit)
     assert len(texts) == built
-    assert new.total() <= 480
+    assert new.total() <= most
     assert len(new) <= 37
     assert calls_of(admit).total() <= 15

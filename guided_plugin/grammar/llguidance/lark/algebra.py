@@ -241,8 +241,7 @@ class Algebra:
         """Whether no value satisfies all of them, as far as shapes and the terminals
         of strings tell."""
         others = {**self.shape(literals), "string": ()}
-        strings = self.strings(literals)
-        return not any(others.values()) and all(map(is_empty, strings))
+        return not any(others.values()) and all(map(is_empty, self.strings(literals)))
 
     def _settled_once(self, one: Object) -> Iterable[Constraint]:
         """An object without the first of its `unless`, as alternatives where it could
