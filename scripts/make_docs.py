@@ -288,7 +288,7 @@ VERSIONS_END = """
 ## What is added
 
 `WorkerBase` gets two methods, in every process: `guided_health` (why nothing can be guided now, and in how
-many seconds something may be again), `guided_metrics` (the figures of the
+many seconds something may be again; it may wait for the start), `guided_metrics` (the figures of the
 pipelines). In the process of an API server, Python's switch interval is 0.5 ms, not 5: threads that compile give
 way to the event loop.
 
@@ -297,7 +297,7 @@ Left on vLLM's objects:
 - `extra_args` of a request: `guided_left` (left to vLLM), `guided_reasoning` (what its caller says of it)
 - the input processor, the worker, the sampler, the token ids of its requests: `_guided_gate`, `_guided_engine`,
   `_guided_runners`, `_guided_runner`
-- the `BeamSearchParams` of a server: `_guided_request`; each wrapper: `_guided_plugin`
+- each wrapper: `_guided_plugin`
 - `additional_config` where the speculative config is the plugin's: `guided_plugin_jump`
 - the scheduler: `_guided_watched` (requests that are led to an end, or whose constrained part may not have
   begun), `guided_needed` (specs that came since its last step), `_guided_loading` (held requests whose

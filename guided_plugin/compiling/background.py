@@ -11,6 +11,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from guided_plugin.ipc import processors
@@ -39,7 +41,7 @@ class Background:
         """Those of them that wait for a call."""
 
     def submit(self, call: Callable[[], Any]) -> Future[Any]:
-        """The result of a call, later. Never blocks."""
+        """The result of a call in the caller's context, later. Never blocks."""
         future: Future[Any] = Future()
         if self._pid != os.getpid():  # its threads belong to the parent
             self._begin()
@@ -51,7 +53,7 @@ class Background:
                     target=self._work, name="guided-compile", daemon=True
                 ).start()
                 self._threads += 1
-            self._waiting.append((future, call))
+            self._waiting.append((future, partial(copy_context().run, call)))
             self._changed.notify()
         return future
 

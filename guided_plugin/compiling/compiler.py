@@ -17,12 +17,10 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
-
-import numpy as np
 
 from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.compiling.limits import check_limits, is_small
@@ -40,9 +38,7 @@ from guided_plugin.errors import (
 from guided_plugin.grammar.base import (
     Backend,
     Grammar,
-    MaskArray,
     Prepared,
-    allows,
     why_unprotected,
 )
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -222,16 +218,6 @@ class GrammarCompiler:
         `time.monotonic`): by default twice `compile_seconds` from now. A compile that
         has begun goes on, within its limit."""
         return self._once(spec, "grammar", self._cache.get, self._grammar, deadline)
-
-    def may_begin(self, spec: OutputSpec, tokens: Iterable[int]) -> bool:
-        """Whether an output may begin with one of these tokens. Compiles the spec, as
-        `compile` does."""
-        grammar = self.compile(spec)
-        backend = self.backend(grammar.backend)
-        stops = spec.stop_token_ids or self.vocabulary.stop_token_ids
-        mask: MaskArray = np.zeros((1, self.vocabulary.words), np.int32)
-        backend.batch([backend.start(grammar, stops)]).fill(mask, [0])
-        return any(allows(mask[0], token) for token in tokens)
 
     def cached(self, spec: OutputSpec) -> Grammar | None:
         """The cached grammar of a spec, if there is one; never waits for a compile."""

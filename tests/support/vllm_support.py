@@ -99,6 +99,7 @@ def engine_request(params, prompt, embeds=None):
         sampling_params=params,
         prompt_token_ids=prompt,
         prompt_embeds=embeds,
+        cache_salt=None,
     )
 
 

@@ -13,12 +13,9 @@ import asyncio
 import copy
 import hashlib
 import logging
-import math
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from contextvars import copy_context
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
@@ -48,7 +45,7 @@ from guided_plugin.hosts.vllm.common import (
 from guided_plugin.hosts.vllm.headers import tell_unenforced
 from guided_plugin.hosts.vllm.health import Health, ask_all, in_background
 from guided_plugin.hosts.vllm.metrics import metrics
-from guided_plugin.hosts.vllm.patches import note_version
+from guided_plugin.hosts.vllm.patches import is_tested, version_text
 from guided_plugin.hosts.vllm.reasoning import Reasoning, Said
 from guided_plugin.hosts.vllm.refusals import refused
 from guided_plugin.hosts.vllm.specs import LEFT, Admitted, Asked, Specs
@@ -64,9 +61,6 @@ until `Gate.complete`."""
 _AHEAD = 128
 """How many prompts of a call of `LLM` are looked at before the first of them is added.
 The engine runs those that were added."""
-
-_START_SECONDS = 120.0
-"""How long a request waits for the first grammar worker of an engine."""
 
 _LARGEST = 1e20
 """Of a factor or a bias of logits: with temperatures from 0.01 on, logits of up to 1e16
@@ -91,15 +85,10 @@ class Gate:
         self.options, sources = settings_of(vllm_config)
         self._told = self.options.told(sources)
         self.unsupported_reason = refused_unseen(vllm_config, self.options)
-        if self.unsupported_reason is None:
-            note_version()
+        if not is_tested(version_text()):
+            _log.warning("vLLM %s is not among the tested versions", version_text())
         self.health = Health()
         self.specs = Specs(vllm_config, self.options)
-        self._light = replace(
-            _LIGHT,
-            max_spec_bytes=min(_LIGHT.max_spec_bytes, self.options.max_spec_bytes),
-            max_nodes=min(_LIGHT.max_nodes, self.options.max_nodes),
-        )
         self._quick = Background(1)
         """Reads and compiles what takes milliseconds. Two threads take no less time for
         100 new schemas, and keep the event loop waiting for twice as long."""
@@ -120,13 +109,7 @@ class Gate:
             self.options.take_over and constraint(params) is not None
         )
 
-    def leaves(self, params: Any) -> bool:
-        """Whether a request of no concern would be one if this engine could guide
-        it."""
-        broken = self.unsupported_reason is not None
-        return broken and self.options.take_over and constraint(params) is not None
-
-    def asked(self, params: Any, deadline: float | None = None) -> Asked | Admitted:
+    def asked(self, params: Any) -> Asked | Admitted:
         """What a guided request asks for; params that were admitted hold that. Raises
         GuidedError."""
         if self.unsupported_reason is not None:
@@ -143,9 +126,7 @@ class Gate:
         if ours is None and (key := _misspelt(params.extra_args)):
             hint = f"did you mean {GUIDED!r}?"
             raise SpecError(f"unknown key {key!r}", where=EXTRA, hint=hint)
-        if deadline is None:
-            deadline = time.monotonic() + self.patience
-        return Asked(theirs if ours is None else ours, ours is not None, deadline)
+        return Asked(theirs if ours is None else ours, ours is not None)
 
     def admit(self, params: Any) -> Any:
         """A copy of the params of a guided request that holds its `Admitted` spec;
@@ -161,40 +142,27 @@ class Gate:
 
     async def admit_async(self, params: Any) -> Any:
         """The same on an event loop. Raises BusyError where too many specs wait for
-        helpers, and RequestError where none of `allowed_token_ids` may begin the
-        output: later it may fail by them."""
+        helpers."""
         asked = self.asked(params)
         if isinstance(asked, Admitted):
             return params
-        light = is_within(asked.form, self._light)
+        light = is_within(asked.form, _LIGHT)
         found: Any = self.specs.known(asked) if light else None
         if found is None:
             reader = self._quick if light else self._large
-            # In the context of the request, which knows what the client wrote.
-            begin = partial(
-                copy_context().run, self.specs.begin, asked, self.specs.room
-            )
+            begin = partial(self.specs.begin, asked, self.specs.room)
             found = await asyncio.wrap_future(reader.submit(begin))
         if isinstance(found, Future):
             waiting = asyncio.wrap_future(found)
             waiting.add_done_callback(_take_error)
             # a client that hangs up ends its own wait only
             found = await asyncio.shield(waiting)
-        allowed = params.allowed_token_ids
-        if allowed and found is not LEFT and found.spec.start_after is None:
-            begins = partial(self.specs.compiler.may_begin, found.spec, allowed)
-            if not await asyncio.wrap_future(self._quick.submit(begins)):
-                raise RequestError(
-                    "leave no token that the grammar allows at its beginning",
-                    where="allowed_token_ids",
-                    hint="change them, or the spec",
-                )
         return self.carry(params, found)
 
     def begin(self, params: Any) -> None:
         """Begin the spec of a request that will come, if it is guided. Raises
         GuidedError."""
-        asked = self.asked(params, math.inf) if self.concerns(params) else None
+        asked = self.asked(params) if self.concerns(params) else None
         if isinstance(asked, Asked):
             self.specs.begin(asked, ahead=True)
 
@@ -205,7 +173,7 @@ class Gate:
         bounded time. `begun`: its prompts, where their room is to be checked; all have
         the same spec. What is raised leaves as vLLM's own error."""
         try:
-            async with asyncio.timeout(self.patience):
+            async with asyncio.timeout(self.specs.patience):
                 carried = await self.admit_async(params)
                 admitted: Admitted = carried.extra_args[GUIDED]
                 if admitted is not LEFT:
@@ -215,18 +183,11 @@ class Gate:
                         self._room(admitted, one, len(prompt), ends)
                 return carried
         except TimeoutError:
-            late = f"the spec was not ready within {self.patience:g} s"
+            late = f"the spec was not ready within {self.specs.patience:g} s"
             error = BusyError(late, hint="try again")
             raise refused(error, request_id, params) from None
         except GuidedError as error:
             raise refused(error, request_id, params) from error
-
-    @property
-    def patience(self) -> float:
-        """How many seconds a request waits until its spec is ready."""
-        return (
-            2 * self.options.compile_seconds if self.specs.started else _START_SECONDS
-        )
 
     def complete(self, request: Any) -> None:
         """Write the spec of an admitted request into the engine's own params, as plain
@@ -251,7 +212,7 @@ class Gate:
             text = packed(replace(admitted.spec, start_after=ends))[0]
         metrics().count("admitted", admitted.backend)
         # Requests that share no cached prefixes share nothing that their outputs teach.
-        salt = getattr(request, "cache_salt", None)
+        salt = request.cache_salt
         if salt:
             salt = hashlib.blake2b(repr(salt).encode(), digest_size=16).hexdigest()
         extra[GUIDED] = EngineSpec(
@@ -314,7 +275,7 @@ class Gate:
             return carried
         _check_numbers(params)
         stops = {
-            *(getattr(params, "stop_token_ids", None) or ()),
+            *(params.stop_token_ids or ()),
             *(admitted.spec.stop_token_ids or ()),
         }
         if stops:
@@ -354,9 +315,9 @@ class Ahead(Sequence[Any]):
 def gate_of(owner: Any) -> Gate:
     """The gate of an input processor, or of a client that has one."""
     processor = getattr(owner, "input_processor", owner)
-    gate: Gate | None = processor.__dict__.get("_guided_gate")
-    if gate is None:
-        gate = processor.__dict__["_guided_gate"] = Gate(processor.vllm_config)
+    if not hasattr(processor, "_guided_gate"):
+        processor._guided_gate = Gate(processor.vllm_config)
+    gate: Gate = processor._guided_gate
     return gate
 
 
@@ -372,17 +333,15 @@ def _check_numbers(params: Any) -> None:
     """Refuse what overflows in the 32 bits in which vLLM samples: of infinite logits no
     mask is left."""
     penalty = params.repetition_penalty
-    biases = (params.logit_bias or {}).values()
-    for name, factors in (
-        ("repetition_penalty", (penalty, 1 / penalty)),
-        ("logit_bias", biases),
-    ):
-        for factor in factors:
-            if not factor <= _LARGEST:  # also NaN
-                what = "makes logits infinite, of which a constraint can take none away"
-                raise RequestError(
-                    what, where=name, hint="usual are 1 to 1.5, and biases up to 100"
-                )
+    factors = {
+        "repetition_penalty": [penalty, 1 / penalty],
+        "logit_bias": (params.logit_bias or {}).values(),
+    }
+    for name in factors:
+        if not all(one <= _LARGEST for one in factors[name]):  # also NaN
+            what = "makes logits infinite, of which a constraint can take none away"
+            hint = "usual are 1 to 1.5, and biases up to 100"
+            raise RequestError(what, where=name, hint=hint)
 
 
 def _take_error(done: asyncio.Future[Any]) -> None:

@@ -144,12 +144,7 @@ def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError |
     for unsupported, what, hint in facts:
         if unsupported:
             return RequestError(what, hint=hint)
-    parts = [Part.SCHEDULER]
-    if stages > 1:
-        parts.append(Part.STAGES)
-    if ranks > 1:
-        parts.append(Part.RANKS)
-    return broken(*parts)
+    return broken(Part.SCHEDULER)
 
 
 def _uses_v2(vllm_config: Any) -> bool:
@@ -160,15 +155,8 @@ def _uses_v2(vllm_config: Any) -> bool:
 def refused_unseen(vllm_config: Any, options: GuidedConfig) -> GuidedError | None:
     """Why no guided request may go to an engine of this configuration, as a frontend
     knows it: what it relies on itself, and what the model runner behind it does."""
-    outputs = vllm_config.structured_outputs_config
-    reasons = bool(outputs.reasoning_parser) and not outputs.enable_in_reasoning
     runner = Part.V2 if _uses_v2(vllm_config) else Part.V1
-    parts = [Part.FRONTEND, runner]
-    if reasons:
-        parts.append(Part.REASONING)
-    if vllm_config.speculative_config is not None:
-        parts.append(Part.DRAFTS)
-    return unsupported_reason(vllm_config, options) or broken(*parts)
+    return unsupported_reason(vllm_config, options) or broken(Part.FRONTEND, runner)
 
 
 def refuse_to_start(options: GuidedConfig) -> None:

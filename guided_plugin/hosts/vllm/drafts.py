@@ -23,7 +23,6 @@ from torch import Tensor
 
 from guided_plugin.hosts.vllm.engine import timed
 from guided_plugin.hosts.vllm.jump import RUNNER
-from guided_plugin.hosts.vllm.names import Part
 from guided_plugin.hosts.vllm.v2 import Members, Plan, V2Runner
 from guided_plugin.pipeline.pipeline import DraftStep
 
@@ -43,8 +42,6 @@ class SentBatch:
 class V2DraftRunner(V2Runner):
     """The processor behind `GuidedLogitsProcessor` in a V2 runner with a speculative
     config."""
-
-    needs: tuple[Part, ...] = (Part.V2, Part.DRAFTS)
 
     def __init__(self, vllm_config: Any, states: Any) -> None:
         super().__init__(vllm_config, states)

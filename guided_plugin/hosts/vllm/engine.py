@@ -42,7 +42,6 @@ from guided_plugin.hosts.vllm.health import (
     ENGINES,
     engine_of,
     in_background,
-    offer_methods,
     wait_for,
 )
 from guided_plugin.hosts.vllm.hold import NEEDED
@@ -74,7 +73,7 @@ class Engine:
     """The plugin's part of one vLLM engine."""
 
     def __init__(
-        self, vllm_config: Any, device: torch.device, max_requests: int, *needs: Part
+        self, vllm_config: Any, device: torch.device, max_requests: int, runner: Part
     ) -> None:
         logs.adopt_handlers()
         self.config = vllm_config
@@ -82,7 +81,7 @@ class Engine:
         refuse_to_start(self.options)
         self.unsupported_reason = unsupported_reason(
             vllm_config, self.options
-        ) or broken(Part.WORKER, *needs)
+        ) or broken(Part.WORKER, runner)
         """Why nothing can be guided here, if nothing can."""
         self._pipeline: StepPipeline | None = None
         self.hooks: StepHooks | None = None
@@ -111,7 +110,6 @@ class Engine:
         self._ready = threading.Event()
         """Set when no request waits for what all need."""
         ENGINES.add(self)
-        offer_methods()
         patch(When.ENGINE)
         if self.unsupported_reason is None:
             try:

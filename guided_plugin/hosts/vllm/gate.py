@@ -9,7 +9,7 @@ and `patches` puts it there. A spec that can't be compiled is the client's error
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Mapping
+from collections.abc import Coroutine, Mapping
 from contextvars import ContextVar
 from functools import partial
 from http import HTTPStatus
@@ -19,7 +19,7 @@ from typing import Any
 from guided_plugin._version import __version__
 from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.hosts.vllm import logs
-from guided_plugin.hosts.vllm.admission import REASONING, Ahead, Begun, gate_of
+from guided_plugin.hosts.vllm.admission import REASONING, Ahead, Begun, Gate, gate_of
 from guided_plugin.hosts.vllm.common import GUIDED, METRICS
 from guided_plugin.hosts.vllm.headers import Middleware
 from guided_plugin.hosts.vllm.health import Health, ask_all, offer_methods
@@ -29,7 +29,7 @@ from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import by_name, patch
 from guided_plugin.hosts.vllm.reasoning import Said
 from guided_plugin.hosts.vllm.refusals import note, refusal, refused
-from guided_plugin.hosts.vllm.specs import LEFT, Admitted
+from guided_plugin.hosts.vllm.specs import LEFT
 
 _COMPLETION = "cmpl-"
 """Begins the ids of requests of /v1/completions."""
@@ -42,10 +42,6 @@ processors)."""
 _begun: ContextVar[list[Begun] | None] = ContextVar("prompts_begun", default=None)
 """What a server is about to ask its engine for the request whose stream it prepares: one
 for each prompt."""
-
-_REQUEST = "_guided_request"
-"""The attribute of `BeamSearchParams` that holds the HTTP request they were made
-from."""
 
 _BY_OPTIONS = "leave no token that the grammar allows"
 """In the reason of a request that failed by options of its own (`Ledger`): the client
@@ -65,7 +61,6 @@ def install() -> None:
     `vllm.general_plugins`: vLLM calls it in each of its processes."""
     logs.adopt_handlers()
     patch(When.START)
-    # here, as workers of other stages than the last load no logits processor
     offer_methods()
 
 
@@ -76,7 +71,6 @@ def made(original: Any) -> Any:
         original(self, *args, **kwargs)
         gate = gate_of(self)
         patch(When.SERVING)
-        patch(When.LOADED)
         holds_tools = gate.options.take_over and gate.options.tools_strict
         if holds_tools and gate.unsupported_reason is None:
             patch(When.TOOLS)
@@ -93,17 +87,10 @@ def process_inputs(original: Any) -> Any:
         gate = gate_of(self)
         given = named(*args, **kwargs)
         params = given["params"]
-        extra = getattr(params, "extra_args", None) or {}
-        if not isinstance(extra.get(GUIDED), Admitted):
-            if not gate.concerns(params):
-                if gate.leaves(params):
-                    logs.left(given.get("request_id"))
-                return original(self, *args, **kwargs)
-            try:
-                given["params"] = gate.admit(params)
-            except GuidedError as error:
-                raise refusal(error, params) from error
+        if not gate.concerns(params):
+            return original(self, *args, **kwargs)
         try:
+            given["params"] = gate.admit(params)
             request = original(self, **given)
             gate.complete(request)
         except GuidedError as error:
@@ -123,17 +110,10 @@ def add_request(original: Any) -> Any:
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate = gate_of(self)
         given = named(*args, **kwargs)
-        params = given["params"]
         check_ready(given.get("prompt"), self.vllm_config)
-        if not gate.concerns(params):
-            return original(self, *args, **kwargs)
-        try:
-            given["params"] = carried = gate.admit(params)
-            if carried.extra_args[GUIDED] is not LEFT:
-                gate.health.check(lambda method: self.collective_rpc(method))
-        except GuidedError as error:
-            raise refused(error, given.get("request_id"), params) from error
-        return original(self, **given)
+        if gate.unsupported_reason is None and gate.concerns(given["params"]):
+            gate.health.check(self.collective_rpc)
+        return original(self, *args, **kwargs)
 
     return replaced
 
@@ -211,19 +191,26 @@ def _said(given: Mapping[str, Any]) -> Said:
     )
 
 
-async def _admitted(serving: Any, awaitable: Awaitable[Any], request: Any) -> Any:
+async def _admitted(
+    serving: Any, awaitable: Coroutine[Any, Any, Any], request: Any
+) -> Any:
     """The answer of an entrance; of a request that is streamed, or goes on in the
     background, once its spec is admitted, with room for its shortest output. The
     engine's own look at it finds that remembered."""
+    gate = gate_of(serving.engine_client)
+    try:
+        _refuse_beams(gate, request)
+    except Exception:
+        awaitable.close()
+        raise
     if not (getattr(request, "stream", False) or getattr(request, "background", False)):
         return await awaitable
     begun: list[Begun] = []
     told = _begun.set(begun)
     answer = await awaitable
     _begun.reset(told)
-    # beam searches begin none: `beam_search` looks at them
-    if begun and gate_of(serving.engine_client).concerns(begun[0][0]):
-        await gate_of(serving.engine_client).admit_in_time(
+    if begun and gate.concerns(begun[0][0]):
+        await gate.admit_in_time(
             serving.engine_client, request.request_id, begun[0][0], begun
         )
     return answer
@@ -313,47 +300,39 @@ def render_and_add_requests(original: Any) -> Any:
     return replaced
 
 
-def to_beam_search_params(original: Any) -> Any:
-    """Of HTTP requests. vLLM's beam search makes a request for each token of each beam,
-    without the constraint of the client's request, and this is the last place that has
-    it."""
-
-    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        params = original(self, *args, **kwargs)
-        setattr(params, _REQUEST, self)
-        return params
-
-    return replaced
-
-
 def beam_search(original: Any) -> Any:
-    """`beam_search` of servers and of `LLM`, which has the engine."""
+    """`LLM.beam_search`."""
     named = by_name(original)
 
-    # No generator, though the original may be one: what is raised here comes before a
-    # stream begins.
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        params = named(*args, **kwargs)["params"]
-        request = getattr(params, _REQUEST, None)
-        asked = params if request is None else _constraint_of(request)
-        engine = self.llm_engine if hasattr(self, "llm_engine") else self.engine_client
-        if gate_of(engine).concerns(asked):
-            error = RequestError(
-                "beam search can't be guided: vLLM asks for each token of a beam without the constraint",
-                where="beam_search" if request is None else "use_beam_search",
-                hint="leave out beam search (n with a temperature gives several outputs) or the constraint",
-            )
-            raise refusal(error)
+        if gate_of(self.llm_engine).concerns(named(*args, **kwargs)["params"]):
+            raise _no_beams("beam_search")
         return original(self, *args, **kwargs)
 
     return replaced
 
 
-def _constraint_of(request: Any) -> Any:
-    """The constraint of an HTTP request under the names of `SamplingParams`."""
-    # speech has no such method
-    extract = getattr(request, "extract_structured_outputs", lambda: None)
-    return SimpleNamespace(extra_args=request.vllm_xargs, structured_outputs=extract())
+def _refuse_beams(gate: Gate, request: Any) -> None:
+    """Refuse an HTTP request for a beam search with a constraint: vLLM makes a request
+    for each token of each beam, without it."""
+    if not getattr(request, "use_beam_search", False):
+        return
+    from vllm.sampling_params import StructuredOutputsParams
+
+    asked = SimpleNamespace(
+        extra_args=request.vllm_xargs,
+        structured_outputs=request.extract_structured_outputs(),
+    )
+    if getattr(request, "tools", None) and request.tool_choice != "none":
+        asked.structured_outputs = StructuredOutputsParams(json_object=True)
+    if gate.concerns(asked):
+        raise _no_beams("use_beam_search")
+
+
+def _no_beams(where: str) -> Exception:
+    what = "beam search can't be guided: vLLM asks for each token of a beam without the constraint"
+    hint = "leave out beam search (n with a temperature gives several outputs) or the constraint"
+    return refusal(RequestError(what, where=where, hint=hint))
 
 
 def get_parser(original: Any) -> Any:

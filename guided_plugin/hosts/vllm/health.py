@@ -4,7 +4,7 @@
 `collective_rpc`: `ask_all` asks every engine behind a frontend, `Health` remembers that
 all was well.
 
-A worker of vLLM's waits at the end of its start for the grammar worker, which began
+vLLM's workers wait at the end of an engine's start for the grammar worker, which began
 before the model was loaded. The wait is bounded, and a line in the log says how long it
 took. An engine that is not ready refuses guided requests (`Engine.health`).
 """
@@ -25,8 +25,6 @@ from guided_plugin.grammar.native import native
 from guided_plugin.hosts.vllm.common import HEALTH, samples
 from guided_plugin.hosts.vllm.headers import unavailable
 from guided_plugin.hosts.vllm.metrics import metrics
-from guided_plugin.hosts.vllm.names import Part, When
-from guided_plugin.hosts.vllm.patches import broken, patch
 
 _log = logging.getLogger(__name__)
 
@@ -44,8 +42,6 @@ async def ask_all(llm: Any, method: str, args: tuple[Any, ...] = ()) -> list[Any
     engines = getattr(client, "core_engines", ())
     if client is None or len(engines) < 2:
         return list(await llm.collective_rpc(method, args=args))
-    if (changed := broken(Part.ENGINES)) is not None:
-        raise changed
     ask = client._call_utility_async
     # The order of `AsyncMPClient.collective_rpc_async`: method, timeout, arguments.
     answers = await asyncio.gather(
@@ -115,8 +111,7 @@ _REFUSED = "guided requests cannot be served now"
 
 
 def offer_methods() -> None:
-    """Give vLLM's workers the methods that others reach through `collective_rpc`. Once
-    more where workers may have been loaded since."""
+    """Give vLLM's workers the methods that others reach through `collective_rpc`."""
     from vllm.v1.worker.worker_base import WorkerBase
 
     def guided_metrics(self: Any, growth: bool = False) -> list[dict[str, Any]]:
@@ -127,15 +122,16 @@ def offer_methods() -> None:
             else []
         )
 
-    def guided_health(self: Any) -> tuple[str, float]:
+    def guided_health(self: Any, wait: bool = False) -> tuple[str, float]:
         engine = engine_of(self)
         if engine is not None:
+            if wait:
+                engine.wait_ready()
             return engine.health(), engine.retry_after()
         if samples(self.vllm_config):
             return "the engine has not loaded the logits processor", math.inf
         return "", 0.0
 
-    patch(When.WORKERS)
     for method in (guided_health, guided_metrics):
         setattr(WorkerBase, method.__name__, method)
 
@@ -150,17 +146,16 @@ def engine_of(worker: Any) -> Any:
 
 
 def wait_ready(original: Any) -> Any:
-    """`compile_or_warm_up_model`: the last method of a worker that vLLM calls before an
-    engine says it is ready."""
+    """`EngineCore.__init__`: its end, before an engine says that it is ready."""
 
-    def replaced(self: Any) -> Any:
-        times = original(self)
-        engine = engine_of(self)
-        if engine is not None:
-            engine.wait_ready()
-        return times
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        try:
+            self.collective_rpc(HEALTH, args=(True,))
+        except Exception as error:  # frontends are told, too
+            _log.warning("the engine's workers do not wait: %s", error)
 
-    return replaced
+    return init
 
 
 def wait_for(ready: threading.Event, what: str, late: str) -> bool:

@@ -16,7 +16,6 @@ import logging
 import time
 import weakref
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any
 
 from guided_plugin.errors import GuidedError, RequestError, SpecError, printable
@@ -27,11 +26,8 @@ from guided_plugin.hosts.vllm.common import (
     engine_spec,
     options_of,
     refused_unseen,
-    rust_frontend,
 )
 from guided_plugin.hosts.vllm.health import engine_of
-from guided_plugin.hosts.vllm.names import Part
-from guided_plugin.hosts.vllm.patches import broken
 from guided_plugin.hosts.vllm.refusals import refusal
 from guided_plugin.hosts.vllm.turns import turns_of
 
@@ -168,8 +164,7 @@ def schedule(original: Any) -> Any:
     workers what is needed."""
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if broken(Part.TURNS) is None:
-            turns_of(self).leave_out(self)
+        turns_of(self).leave_out(self)
         output = original(self, *args, **kwargs)
         setattr(output, NEEDED, vars(self).pop(NEEDED, ()))
         return output
@@ -197,10 +192,11 @@ def passed_by(params: Any, vllm_config: Any) -> GuidedError | None:
     """Why a request in the engine is refused, if it came past the gate."""
     spec = engine_spec(params)
     if spec is not None:
-        with suppress(SpecError):
+        try:
             spec.read()
-            return _PASSED_BY if rust_frontend() else None
-        return _PASSED_BY
+        except SpecError:
+            return _PASSED_BY
+        return None
     if constraint(params) is None:
         return None
     options = options_of(vllm_config)

@@ -17,32 +17,23 @@ class Part(Enum):
     else."""
 
     FRONTEND = "every guided request"
-    REASONING = "guided requests under a reasoning parser"
     SCHEDULER = "every guided request, by its engine"
     WORKER = "every guided request, by its worker"
-    TURNS = "leaving requests out of steps whose masks take too long"
     V1 = "guided requests of the V1 model runner"
     V2 = "guided requests of the V2 model runner"
-    DRAFTS = "guided requests under speculative decoding"
     JUMP = "the option jump_forward, and masks before the sampler under speculative decoding"
-    ANSWERS = "statuses of refused streams, and reasons of failed requests, on servers"
-    RETRY = "the headers of answers, and the metrics of engines"
-    TOGETHER = "compiling the specs of several prompts of one `LLM` at the same time"
-    READY = "waiting at a server's start until guided requests can be served"
+    SERVER = (
+        "statuses of refused streams, reasons of failed requests, headers, metrics of engines, "
+        "the option tools_strict, and compiling the specs of one `LLM` at the same time"
+    )
     HOOKS = "the step hooks of plugins on the V2 model runner"
-    TOOLS = "the option tools_strict"
-    RANKS = "guided requests under tensor parallelism"
-    STAGES = "guided requests under pipeline parallelism"
-    ENGINES = "guided requests behind a data-parallel front"
 
 
 class When(Enum):
     """When a name is wrapped, and in which processes."""
 
     START = "vLLM loads its general plugins: every process"
-    WORKERS = "the same, and when a logits processor is made, in every class of workers that is loaded"
     SERVING = "an input processor is made: frontends"
-    LOADED = "the same, where the module is loaded: servers, or programs with an `LLM`"
     TOOLS = "the same, with `tools_strict`"
     ENGINE = "the logits processor is made: workers"
     OUTPUT = "the first output of a guided batch in a worker, in the class that the runner uses"
@@ -65,9 +56,6 @@ class Name:
     name."""
     has: tuple[str, ...] = ()
     """Attributes of the class, or of what is made of it."""
-    endpoint: bool = False
-    """Whether the module may lack a package that it imports: nothing calls its endpoint
-    then."""
     wrapper: str = ""
     """What makes its wrapper of the original: `file:function` in this folder; empty
     where nothing does."""
@@ -94,7 +82,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         Name("vllm.v1.engine.input_processor:InputProcessor", has=("vllm_config",)),
         Name(
             "vllm.v1.engine.input_processor:InputProcessor.__init__",
-            takes=("vllm_config",),
             wrapper="gate:made",
             why=(
                 "a frontend reads the vocabulary before the first request, and wraps "
@@ -110,7 +97,10 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
                 "params"
             ),
         ),
-        Name("vllm.v1.engine.llm_engine:LLMEngine", has=("input_processor",)),
+        Name(
+            "vllm.v1.engine.llm_engine:LLMEngine",
+            has=("input_processor", "collective_rpc"),
+        ),
         Name(
             "vllm.v1.engine.llm_engine:LLMEngine.add_request",
             takes=("prompt", "params"),
@@ -118,21 +108,14 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             why="admission; asks whether the engine can guide",
         ),
         Name(
-            "vllm.v1.engine.llm_engine:LLMEngine.collective_rpc",
-            begins=("method",),
-            takes=("args",),
+            "vllm.v1.engine.async_llm:AsyncLLM",
+            has=("input_processor", "collective_rpc"),
         ),
-        Name("vllm.v1.engine.async_llm:AsyncLLM", has=("input_processor",)),
         Name(
             "vllm.v1.engine.async_llm:AsyncLLM.add_request",
             takes=("prompt", "params", "reasoning_ended", "reasoning_parser_kwargs"),
             wrapper="gate:add_request_async",
             why="the same, without blocking the event loop",
-        ),
-        Name(
-            "vllm.v1.engine.async_llm:AsyncLLM.collective_rpc",
-            begins=("method",),
-            takes=("args",),
         ),
         Name(
             "vllm.v1.engine:EngineCoreRequest",
@@ -152,13 +135,13 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
                 "extra_args",
                 "structured_outputs",
                 "all_stop_token_ids",
+                "stop_token_ids",
                 *REQUEST_LIMITS,
                 "repetition_penalty",
                 "max_tokens",
             ),
         ),
         Name("vllm.sampling_params:StructuredOutputsParams", has=CONSTRAINT_FORM),
-        Name("vllm.sampling_params:BeamSearchParams"),
         Name(
             "vllm.config:VllmConfig",
             has=(
@@ -184,7 +167,11 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.config:ParallelConfig",
-            has=("tensor_parallel_size", "pipeline_parallel_size"),
+            has=(
+                "tensor_parallel_size",
+                "pipeline_parallel_size",
+                "distributed_executor_backend",
+            ),
         ),
         Name("vllm.config:SchedulerConfig", has=("get_scheduler_cls", "max_num_seqs")),
         Name(
@@ -197,79 +184,47 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name("vllm.tokenizers:cached_tokenizer_from_config", takes=("model_config",)),
         Name(
-            "vllm.entrypoints.generate.beam_search.online:BeamSearchOnlineMixin.beam_search",
+            "vllm.entrypoints.generate.beam_search.offline:BeamSearchOfflineMixin.beam_search",
             takes=("params",),
-            endpoint=True,
             wrapper="gate:beam_search",
             when=When.SERVING,
             why="refuses beam searches with a constraint",
         ),
         Name(
-            "vllm.entrypoints.generate.beam_search.offline:BeamSearchOfflineMixin.beam_search",
-            takes=("params",),
-            endpoint=True,
-            wrapper="gate:beam_search",
-            when=When.SERVING,
-            why="the same",
-        ),
-        Name(
-            "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.to_beam_search_params",
-            endpoint=True,
-            wrapper="gate:to_beam_search_params",
-            when=When.SERVING,
-            why="vLLM drops the constraint there: a note keeps it",
-        ),
-        Name(
             "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest",
             has=("vllm_xargs", "extract_structured_outputs"),
-            endpoint=True,
-        ),
-        Name(
-            "vllm.entrypoints.openai.completion.protocol:CompletionRequest.to_beam_search_params",
-            endpoint=True,
-            wrapper="gate:to_beam_search_params",
-            when=When.SERVING,
-            why="vLLM drops the constraint there: a note keeps it",
         ),
         Name(
             "vllm.entrypoints.openai.completion.protocol:CompletionRequest",
             has=("vllm_xargs", "extract_structured_outputs"),
-            endpoint=True,
         ),
         Name(
-            "vllm.entrypoints.speech_to_text.transcription.protocol:TranscriptionRequest.to_beam_search_params",
-            endpoint=True,
-            wrapper="gate:to_beam_search_params",
-            when=When.SERVING,
-            why="vLLM drops the constraint there: a note keeps it",
-        ),
-        Name(
-            "vllm.entrypoints.speech_to_text.translation.protocol:TranslationRequest.to_beam_search_params",
-            endpoint=True,
-            wrapper="gate:to_beam_search_params",
-            when=When.SERVING,
-            why="vLLM drops the constraint there: a note keeps it",
-        ),
-    ),
-    Part.REASONING: (
-        Name("vllm.reasoning:ReasoningParser", has=("reasoning_end_str",)),
-        Name(
-            "vllm.reasoning:ReasoningParser.is_reasoning_end",
-            begins=("input_ids",),
-        ),
-        Name(
-            "vllm.reasoning:ReasoningParser.is_reasoning_end_streaming",
-            begins=("input_ids", "delta_ids"),
+            "vllm.reasoning:ReasoningParser",
+            has=("reasoning_end_str", "is_reasoning_end", "is_reasoning_end_streaming"),
         ),
         Name(
             "vllm.reasoning:ReasoningParserManager.get_reasoning_parser",
             begins=("name",),
         ),
+        Name("vllm.v1.engine.core_client:AsyncMPClient", has=("core_engines",)),
+        Name(
+            "vllm.v1.engine.core_client:AsyncMPClient._call_utility_async",
+            takes=("engine",),
+        ),
+        Name(
+            "vllm.v1.engine.core:EngineCore.collective_rpc",
+            begins=("method", "timeout", "args", "kwargs"),
+        ),
     ),
     Part.SCHEDULER: (
         Name(
             "vllm.v1.core.sched.scheduler:Scheduler",
-            has=("requests", "grammar_compile_error_reqs"),
+            has=(
+                "requests",
+                "grammar_compile_error_reqs",
+                "running",
+                "current_step",
+            ),
         ),
         Name(
             "vllm.v1.core.sched.scheduler:Scheduler.add_request",
@@ -301,6 +256,8 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
                 "is_finished",
                 "status",
                 "structured_output_request",
+                "next_decode_eligible_step",
+                "num_output_placeholders",
             ),
         ),
         Name(
@@ -314,6 +271,11 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name("vllm.v1.engine:EngineCoreOutputs", has=("outputs",)),
         Name("vllm.v1.engine.core:EngineCore", has=("vllm_config",)),
+        Name(
+            "vllm.v1.engine.core:EngineCore.__init__",
+            wrapper="health:wait_ready",
+            why="waits at its end for the grammar worker, a minute at most",
+        ),
         Name(
             "vllm.v1.engine.core:EngineCore.preprocess_add_request",
             begins=("request",),
@@ -356,16 +318,13 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             when=When.OUTPUT,
             why="the same, once the tokens are on the host",
         ),
-    ),
-    Part.TURNS: (
+        Name("vllm.distributed.parallel_state:get_tp_group"),
+        Name("vllm.distributed.parallel_state:get_pp_group"),
         Name(
-            "vllm.v1.core.sched.scheduler:Scheduler",
-            has=("running", "current_step"),
+            "vllm.distributed.parallel_state:GroupCoordinator",
+            has=("cpu_group", "is_last_rank"),
         ),
-        Name(
-            "vllm.v1.request:Request",
-            has=("next_decode_eligible_step", "num_output_placeholders"),
-        ),
+        Name("vllm.config:VllmConfig", has=("device_config",)),
     ),
     Part.V1: (
         Name(
@@ -435,7 +394,12 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.v1.worker.gpu.sample.logits_processor:LogitsContext",
-            has=("expanded_idx_mapping", "expanded_local_pos", "idx_mapping_np"),
+            has=(
+                "expanded_idx_mapping",
+                "expanded_local_pos",
+                "idx_mapping_np",
+                "input_ids",
+            ),
         ),
         Name(
             "vllm.v1.worker.gpu.sample.sampler:Sampler.apply_sampling_params",
@@ -456,12 +420,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         Name("vllm.v1.worker.gpu.sample.sampler:Sampler", has=("logits_processors",)),
         Name("vllm.v1.worker.gpu.buffer_utils:StagedWriteTensor", has=("gpu",)),
         Name("vllm.v1.worker.gpu.buffer_utils:UvaBackedTensor", has=("np",)),
-    ),
-    Part.DRAFTS: (
-        Name(
-            "vllm.v1.worker.gpu.sample.logits_processor:LogitsContext",
-            has=("input_ids",),
-        ),
     ),
     Part.JUMP: (
         Name(
@@ -557,22 +515,20 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             why="one kernel places the drafts of a step",
         ),
     ),
-    Part.ANSWERS: (
+    Part.SERVER: (
         Name(
             "vllm.entrypoints.generate.base.serving:GenerateBaseServing._with_kv_transfer_rejection_cleanup",
             begins=("awaitable", "request", "raw_request"),
-            endpoint=True,
             wrapper="gate:cleanup",
             when=When.SERVING,
             why=(
                 "a refused chat, completion or response gets its status before a "
-                "stream begins"
+                "stream begins; beam searches with a constraint are refused"
             ),
         ),
         Name(
             "vllm.entrypoints.scale_out.token_in_token_out.serving:ServingTokens.serve_tokens",
             begins=("request",),
-            endpoint=True,
             wrapper="gate:serve_tokens",
             when=When.SERVING,
             why="the same for tokens in, tokens out",
@@ -601,7 +557,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
                 "request_id",
                 "reasoning_parser_kwargs",
             ),
-            endpoint=True,
             wrapper="gate:generate",
             when=When.SERVING,
             why="the same of responses, which call it once they are read",
@@ -623,50 +578,20 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             "vllm.v1.engine.output_processor:RequestOutputCollector.put",
             begins=("output",),
         ),
-    ),
-    Part.RETRY: (
         Name(
             "vllm.entrypoints.launchers.app:init_entrypoints_middleware",
             begins=("args", "app"),
-            endpoint=True,
             wrapper="gate:init_entrypoints_middleware",
-            when=When.LOADED,
+            when=When.SERVING,
             why="a middleware writes the plugin's headers, and asks engines for what `/metrics` says",
         ),
-    ),
-    Part.TOGETHER: (
         Name(
             "vllm.entrypoints.llm:LLM._render_and_add_requests",
             begins=("prompts", "params"),
-            endpoint=True,
             wrapper="gate:render_and_add_requests",
-            when=When.LOADED,
+            when=When.SERVING,
             why="the specs of the next prompts compile while the first are added",
         ),
-    ),
-    Part.READY: (
-        Name(
-            "vllm.v1.worker.gpu_worker:Worker.compile_or_warm_up_model",
-            wrapper="health:wait_ready",
-            when=When.WORKERS,
-            why="waits at its end for the grammar worker, a minute at most",
-        ),
-    ),
-    Part.HOOKS: (
-        Name("vllm.v1.worker.gpu.model_runner:GPUModelRunner", has=("sampler",)),
-        Name(
-            "vllm.v1.worker.gpu.model_runner:GPUModelRunner.sample",
-            begins=("hidden_states", "input_batch"),
-            wrapper="logits:sample",
-            when=When.SAMPLE,
-            why="calls `post_sampling`",
-        ),
-        Name("vllm.v1.worker.gpu.input_batch:InputBatch", has=("idx_mapping_np",)),
-        Name(
-            "vllm.v1.worker.gpu.sample.output:SamplerOutput", has=("sampled_token_ids",)
-        ),
-    ),
-    Part.TOOLS: (
         Name(
             "vllm.parser.parser_manager:ParserManager.get_parser",
             takes=("tool_strict_level",),
@@ -684,31 +609,18 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             ),
         ),
     ),
-    Part.RANKS: (
-        Name("vllm.distributed.parallel_state:get_tp_group"),
-        Name("vllm.distributed.parallel_state:GroupCoordinator", has=("cpu_group",)),
+    Part.HOOKS: (
+        Name("vllm.v1.worker.gpu.model_runner:GPUModelRunner", has=("sampler",)),
         Name(
-            "vllm.config:ParallelConfig",
-            has=("distributed_executor_backend", "prefill_context_parallel_size"),
+            "vllm.v1.worker.gpu.model_runner:GPUModelRunner.sample",
+            begins=("hidden_states", "input_batch"),
+            wrapper="logits:sample",
+            when=When.SAMPLE,
+            why="calls `post_sampling`",
         ),
-    ),
-    Part.STAGES: (
-        Name("vllm.distributed.parallel_state:get_pp_group"),
-        Name("vllm.distributed.parallel_state:GroupCoordinator", has=("is_last_rank",)),
+        Name("vllm.v1.worker.gpu.input_batch:InputBatch", has=("idx_mapping_np",)),
         Name(
-            "vllm.config:ParallelConfig",
-            has=("distributed_executor_backend", "prefill_context_parallel_size"),
-        ),
-    ),
-    Part.ENGINES: (
-        Name("vllm.v1.engine.core_client:AsyncMPClient", has=("core_engines",)),
-        Name(
-            "vllm.v1.engine.core_client:AsyncMPClient._call_utility_async",
-            takes=("engine",),
-        ),
-        Name(
-            "vllm.v1.engine.core:EngineCore.collective_rpc",
-            begins=("method", "timeout", "args", "kwargs"),
+            "vllm.v1.worker.gpu.sample.output:SamplerOutput", has=("sampled_token_ids",)
         ),
     ),
 }

@@ -14,7 +14,7 @@ import inspect
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -28,10 +28,8 @@ from guided_plugin.hosts.vllm.names import ALL_NAMES, NAMES, Name, Part, When
 _log = logging.getLogger(__name__)
 
 _ROOT = "vllm"
-
-_TELL_THEMSELVES = (Part.FRONTEND, Part.READY, Part.HOOKS)
-"""Their names are wrapped also where one is broken: their wrappers refuse or leave out
-what needs it."""
+_ENDPOINTS = "vllm.entrypoints."
+"""Modules that may need a package that is not installed: nothing calls them then."""
 
 _TESTED = re.compile(r"v?0\.3[1-3](?!\d)")
 """Releases that were tested. Others are served if the contract holds, with a line in
@@ -52,18 +50,6 @@ def is_tested(text: str) -> bool:
     return _TESTED.match(text) is not None
 
 
-@cache
-def note_version() -> None:
-    """One line in the log, the first time, for a version that was not tested and whose
-    contract holds."""
-    text = version_text()
-    if not is_tested(text):
-        _log.warning(
-            "vLLM %s is not among the tested versions; all names that the plugin uses exist",
-            text,
-        )
-
-
 def difference(name: Name) -> str | None:
     """What of a name is not as expected in the vLLM of this process, if anything is
     not. Imports its module."""
@@ -72,7 +58,7 @@ def difference(name: Name) -> str | None:
         found: Any = import_module(module)
     except ImportError as error:
         lacks = _ROOT if error.name is None else error.name.partition(".")[0]
-        if name.endpoint and lacks != _ROOT:
+        if module.startswith(_ENDPOINTS) and lacks != _ROOT:
             return None
         return f"no module {module}: {error}"
     for attribute in inside.split("."):
@@ -149,14 +135,11 @@ def patch(when: When) -> None:
     """Wrap the names whose time has come, but for those of broken parts. Does nothing
     the second time."""
     for part, names in NAMES.items():
-        for name in names:
-            if (
-                name.wrapper
-                and name.when is when
-                and (part in _TELL_THEMSELVES or _holds(name, part))
-            ):
-                for owner in _owners(name):
-                    patch_in(owner, name)
+        due = [name for name in names if name.wrapper and name.when is when]
+        # the wrappers of a frontend refuse what needs a name that is missing
+        if due and (part is Part.FRONTEND or broken(part) is None):
+            for name in due:
+                patch_in(_owner(name), name)
 
 
 def patch_in(owner: Any, name: Name) -> None:
@@ -181,34 +164,16 @@ def named(path: str) -> Name:
     return next(name for name in ALL_NAMES if name.wrapper and name.path.endswith(path))
 
 
-def _holds(name: Name, part: Part) -> bool:
-    if name.when is When.LOADED and name.path.partition(":")[0] not in sys.modules:
-        return False  # nor is it imported to look at it
-    return broken(part) is None
-
-
-def _owners(name: Name) -> Iterator[Any]:
+def _owner(name: Name) -> Any:
+    """The class or module that has a name."""
     module, _, inside = name.path.partition(":")
-    owner = inside.rpartition(".")[0]
     try:
-        if name.when is When.WORKERS:
-            base = resolve_name("vllm.v1.worker.worker_base:WorkerBase")
-            yield from (
-                kind for kind in _below(base) if inside.rpartition(".")[2] in vars(kind)
-            )
-        else:
-            yield resolve_name(f"{module}:{owner}") if owner else import_module(module)
+        return resolve_name(f"{module}:{inside.rpartition('.')[0]}")
     except (ImportError, AttributeError) as error:
         # A frontend without a server, as `LLM` may be; or what is refused by the name
         # of what is missing.
         _log.debug("%s is not wrapped: %s", name.path, error)
-
-
-def _below(kind: type) -> Iterator[type]:
-    subclasses: list[type] = kind.__subclasses__()
-    for below in subclasses:
-        yield below
-        yield from _below(below)
+        return None
 
 
 def by_name(method: Any) -> Callable[..., dict[str, Any]]:

@@ -9,7 +9,7 @@ ends: one that can't be read is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -68,11 +68,13 @@ class Reasoning:
         key = ""
         if is_within(kwargs, _SMALL):
             key = json.dumps(kwargs, sort_keys=True, default=repr)
-        parser = self._parsers.get(key) or self._parser(kwargs)
-        if key not in self._parsers and key:
+        parser = self._parsers.get(key)
+        if parser is None:
+            parser = self._parser(kwargs)
             if len(self._parsers) >= _MOST_PARSERS:
                 self._parsers.clear()
-            self._parsers[key] = parser
+            if key:
+                self._parsers[key] = parser
         if said.ended is None and parser.is_reasoning_end(prompt_token_ids):
             return ()
         ends = self._ends.get(parser)
@@ -111,30 +113,26 @@ class Reasoning:
             hint="give start_after in the spec, or constrain the reasoning too (enable_in_reasoning)",
         )
 
-    def _candidates(self, parser: Any) -> Iterator[Trigger]:
+    def _candidates(self, parser: Any) -> list[Trigger]:
         """What a parser's attributes call the end of the reasoning."""
         inner = getattr(parser, "_parser", None)
-        if inner is not None and hasattr(inner, "is_reasoning_end_streaming"):
+        if hasattr(inner, "is_reasoning_end_streaming"):
             parser = inner  # it leaves the work to another one
         text: str | None = parser.reasoning_end_str
         ids = getattr(parser, "reasoning_end_token_ids", None)
         if ids:
             own = self._tokenizer().get_vocab().get(text)
-            yield from (Trigger((token,), kept=token != own) for token in sorted(ids))
-            return
+            return [Trigger((token,), kept=token != own) for token in sorted(ids)]
         single = getattr(parser, "end_token_id", None)
         if isinstance(single, int):
-            yield Trigger((single,))
-            return
+            return [Trigger((single,))]
         for name in _SEQUENCES:
             if getattr(parser, name, None):
-                yield Trigger(tuple(getattr(parser, name)))
-                return
+                return [Trigger(tuple(getattr(parser, name)))]
         firsts, rest = (getattr(parser, name, ()) for name in _FIRSTS_AND_REST)
         if firsts:
-            yield from (Trigger((first, *rest)) for first in firsts)
-        elif text:
-            yield Trigger(self._vocabulary.sequence(text))
+            return [Trigger((first, *rest)) for first in firsts]
+        return [Trigger(self._vocabulary.sequence(text))] if text else []
 
 
 def _is_end(parser: Any, trigger: Trigger) -> bool:

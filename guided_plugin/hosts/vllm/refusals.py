@@ -8,6 +8,7 @@ path of an error. Imports vLLM lazily.
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import re
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from guided_plugin.errors import (
     GrammarError,
@@ -41,78 +42,49 @@ _FIELDS = (
     "stop_token_ids",
     "beam_search",
     "use_beam_search",
-    "allowed_token_ids",
     "repetition_penalty",
     "logit_bias",
 )
 """Of a request: errors that name one are not about the spec."""
 
+_CONSTRAINING = ("response_format", "text", "structured_outputs", "tools")
+"""Fields of a request that vLLM makes its constraint of. What it prefers comes first."""
+
+_SCHEMAS = (".schema", ".parameters")
+"""Ends of the places of schemas."""
+
 _LONGEST = 1 << 18
 """Characters of a text that is read on the event loop to find a place: four times as
 many take 50 ms."""
 
-
-class _Asking(NamedTuple):
-    """What a client sent; without a server, what `SamplingParams` has."""
-
-    extra: str = EXTRA
-    limit: str = "max_tokens"
-    parts: tuple[tuple[str, Any], ...] = ()
-    """What vLLM may make its constraint of, with its place. What vLLM prefers comes
-    first."""
-
-
-_NO_SERVER = _Asking()
-_asking: ContextVar[_Asking] = ContextVar("asking", default=_NO_SERVER)
-"""Of the HTTP request that is served; tasks that it starts share it."""
+_asking: ContextVar[Mapping[str, Any] | None] = ContextVar("asking", default=None)
+"""What the HTTP request that is served has in these fields; tasks that it starts share
+it. None without a server."""
 
 
 def note(request: Any) -> None:
     """Keep what a chat, a completion or a response asks for, before vLLM's parsers
-    replace it. Copies no schema."""
-    fields = vars(request)
-    limits = [name for name in _LIMITS if name in fields] or ["max_tokens"]
-    limit = next((name for name in limits if fields[name] is not None), limits[-1])
-    form = fields.get("response_format")
-    outputs = fields.get("structured_outputs")
-    wrapped = getattr(form, "json_schema", None)
-    text = getattr(fields.get("text"), "format", None)
-    parts = [
-        ("response_format.json_schema.schema", getattr(wrapped, "json_schema", None)),
-        ("response_format", form),
-        ("text.format.schema", getattr(text, "schema_", None)),
-        *(
-            (f"structured_outputs.{name}", getattr(outputs, name, None))
-            for name in CONSTRAINTS
-        ),
-    ]
-    choice = fields.get("tool_choice")
-    only = getattr(getattr(choice, "function", choice), "name", None)
-    tools = list(_tools(fields.get("tools"), "tools", only))
-    parts = [*parts, *tools] if choice in (None, "auto", "none") else tools or parts
-    _asking.set(
-        _Asking(
-            "vllm_xargs", limit, tuple(part for part in parts if part[1] is not None)
-        )
-    )
+    replace it."""
+    fields = {*_CONSTRAINING, "tool_choice", *_LIMITS}
+    written: Mapping[str, Any] = {}
+    with suppress(ValueError, RecursionError):  # it is too deep
+        written = request.model_dump(include=fields, by_alias=True, warnings=False)
+    _asking.set(written)
 
 
-def _tools(tools: Any, field: str, only: str | None) -> Iterator[tuple[str, Any]]:
-    """The parameters of all tools or of one, and their definitions, which vLLM takes
-    out of them: of chats, of Responses and of namespaces."""
-    for at, tool in enumerate(tools or ()):
-        function = getattr(tool, "function", tool)
-        place = f"{field}[{at}]"
-        yield from _tools(getattr(tool, "tools", None), f"{place}.tools", only)
-        parameters = getattr(function, "parameters", None)
-        if isinstance(parameters, dict) and only in (None, function.name):
-            place += ".parameters" if function is tool else ".function.parameters"
-            yield place, _plain(parameters)
-            definitions = parameters.get("$defs")
-            for name, value in (
-                definitions.items() if isinstance(definitions, dict) else ()
-            ):
-                yield f"{place}#/$defs/{name}", value
+def _parts(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """Everything in a field, with its place; of schemas their definitions alone, which
+    vLLM takes out of them."""
+    yield place, value
+    if isinstance(value, list):
+        for at, one in enumerate(value):
+            yield from _parts(one, f"{place}[{at}]")
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            if not place.endswith(_SCHEMAS):
+                yield from _parts(one, f"{place}.{name}")
+            elif name == "$defs" and isinstance(one, dict):
+                yield from ((f"{place}#/$defs/{key}", one[key]) for key in one)
 
 
 def refusal(error: GuidedError, params: Any = None) -> Exception:
@@ -161,36 +133,38 @@ def placed(
     told with its place in what the client wrote, and the field of that, for `param`; no
     field where it is not about what the client wrote."""
     asking = _asking.get()
+    extra = EXTRA if asking is None else "vllm_xargs"
     where = error.where
     if where == EXTRA:
-        where = asking.extra
+        where = extra
     elif where.partition(".")[0] == GUIDED:
-        where = f"{asking.extra}.{where}"
+        where = f"{extra}.{where}"
     elif isinstance(error, RequestError) and where in _FIELDS:
-        where = asking.limit if where == "max_tokens" else where
+        if where == "max_tokens" and asking:
+            where = next((name for name in _LIMITS if asking.get(name)), where)
     elif not isinstance(error, SpecError | GrammarError | PluginError):
         return error, None
     elif form is not None:
         key, rest = _inside(form, where)
-        where = f"{asking.extra}.{GUIDED}.{key}".rstrip(".") + rest
+        where = f"{extra}.{GUIDED}.{key}".rstrip(".") + rest
     elif theirs is not None:
-        where = _theirs(asking, theirs, *_inside(theirs, where))
+        where = _theirs(asking or {}, theirs, *_inside(theirs, where))
     else:
         return error, None
-    told = type(error)(
-        error.what, where=where, hint=error.hint, request_id=error.request_id
-    )
+    told = copy.copy(error)
+    told.where = where
     return told, re.split(r"\W", where, maxsplit=1)[0]
 
 
 def _inside(form: Any, where: str) -> tuple[str, str]:
     """The key of a form that an error is in, and where behind it."""
-    found = None
-    form = _document(form) if isinstance(form, str) else form
-    keys = tuple(form) if isinstance(form, Mapping) else ()
+    form = _document(form)
+    keys = form if isinstance(form, Mapping) else {}
+    kind = key = ""
     with suppress(GuidedError):
-        found = read(form) if keys else None
-    kind, key = ("", "") if found is None else (found.kind, found.place)
+        if keys and (found := read(form)):
+            kind = found.kind
+            key = found.place
     name = re.split(r"[^\w-]", where, maxsplit=1)[0]
     rest = where[len(name) :]
     if name in ("", WHOLE, kind) or (name in KINDS and not keys):
@@ -198,53 +172,53 @@ def _inside(form: Any, where: str) -> tuple[str, str]:
     return (name, rest) if name in keys else (key, f": {where}")
 
 
-def _theirs(asking: _Asking, form: Mapping[str, Any], key: str, rest: str) -> str:
+def _theirs(
+    asking: Mapping[str, Any], form: Mapping[str, Any], key: str, rest: str
+) -> str:
     """A place in vLLM's own constraint as the client wrote it."""
-    if key not in CONSTRAINTS or not asking.parts:
+    fields = [name for name in _CONSTRAINING if asking.get(name)]
+    if key not in CONSTRAINTS or not fields:
         return f"structured_outputs.{key}".rstrip(".") + rest
-    first, *steps = rest.split("/")
-    nodes = [_document(form[key])]
-    parts = [(place, _plain(_document(value))) for place, value in asking.parts]
+    if asking.get("tool_choice") not in (None, "auto", "none"):
+        fields.sort(key="tools".__ne__)
+    document = _document(form[key])
+    nodes = [_plain(document)]
+    steps = rest.split("/")[1:]
     # the place may be of a schema as rewritten: what is found before that is kept
     with suppress(KeyError):
-        if first == "#":
-            nodes.extend(node for _, node in pointer_steps(nodes[0], rest[1:]))
+        if rest.startswith("#"):
+            found = pointer_steps(document, rest[1:])
+            nodes.extend(_plain(node) for _, node in found)
     with suppress(RecursionError):
-        for at, node in enumerate(map(_plain, nodes)):
+        parts = [
+            (place, _plain(value))
+            for name in fields
+            for place, value in _parts(_document(asking[name]), name)
+        ]
+        for at, node in enumerate(nodes):
             for place, value in parts:
-                if value == node:
-                    tail = (
-                        "".join(f"/{step}" for step in steps[at:])
-                        if first == "#"
-                        else rest
-                    )
-                    return (
-                        place
-                        + ("#" if tail.startswith("/") and "#" not in place else "")
-                        + tail
-                    )
-    return "tools" if parts[0][0].startswith("tools") else parts[0][0]
+                if value == node and (at == 0 or isinstance(node, dict)):
+                    tail = "#" + "".join(f"/{one}" for one in steps[at:])
+                    if at == 0:
+                        tail = rest
+                    inner = "#" in place or tail == "#"
+                    return place + (tail.removeprefix("#") if inner else tail)
+    return fields[0]
 
 
 def _plain(schema: Any) -> Any:
-    """A schema without its definitions."""
-    return (
-        {key: schema[key] for key in schema if key != "$defs"}
-        if isinstance(schema, dict)
-        else schema
-    )
+    """A schema, or its JSON text, without its definitions."""
+    schema = _document(schema) if isinstance(schema, str) else schema
+    if isinstance(schema, dict):
+        return {key: schema[key] for key in schema if key != "$defs"}
+    return schema
 
 
 def _document(value: Any) -> Any:
-    """What a JSON text, or one of vLLM's models, says, with null in place of Infinity
+    """What a JSON text says, or plain data, with null in place of Infinity
     and NaN, as vLLM writes them; every other value as it is."""
-    if hasattr(value, "model_dump"):
-        value = value.model_dump(by_alias=True)
     with suppress(ValueError, RecursionError, TypeError):
         text = value if isinstance(value, str) else json.dumps(value)
-        return (
-            json.loads(text, parse_constant=lambda name: None)
-            if len(text) <= _LONGEST
-            else value
-        )
+        if len(text) <= _LONGEST:
+            return json.loads(text, parse_constant=lambda name: None)
     return value

@@ -17,8 +17,7 @@ import pickle
 import threading
 import time
 from concurrent.futures import Future
-from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -46,6 +45,9 @@ _log = logging.getLogger(__name__)
 _QUICK_SECONDS = 3e-3
 """A grammar of 1,200 bytes that is built here takes 1.6 ms (a processor of 2.6 GHz)."""
 
+_START_SECONDS = 120.0
+"""How long a request waits for the first helper process of a frontend."""
+
 _ADMITTED_BYTES = 16 << 20
 """What is remembered of admitted specs: their texts, by a digest of what clients
 wrote."""
@@ -58,9 +60,6 @@ class Asked:
     form: Any
     own: bool
     """Whether it is asked with `guided`; else with vLLM's own fields."""
-    deadline: float
-    """Of `time.monotonic`: until when the request is answered, whatever it waits
-    for."""
     key: bytes | None = None
     """What the form is remembered by, once it was looked up: a digest, as the client's
     object may change. None where it is not plain data."""
@@ -74,6 +73,8 @@ class Admitted:
     spec: OutputSpec
     """Its triggers are token ids: the scheduler has no tokenizer, and no request with
     it needs one again."""
+    packed: str = ""
+    """The spec as a text for the engine."""
     made: bytes | None = None
     """What the engine loads its grammar from; None where it compiles that."""
     backend: str = ""
@@ -86,11 +87,6 @@ class Admitted:
     """Tokens of its shortest output, where it is closed before its limit."""
     quick: bool = False
     """As in its `EngineSpec`."""
-    packed: str = field(init=False)
-    """The spec as a text for the engine."""
-
-    def __post_init__(self) -> None:
-        self.packed = packed(self.spec)[0]
 
     def __deepcopy__(self, memo: Any) -> Admitted:
         return self  # vLLM clones the params of each request
@@ -117,9 +113,9 @@ class Specs:
         self._waiting: dict[object, Future[Admitted]] = {}
         """Those that do."""
         self._threads = Background(self.room)
-        self.started = False
-        """Whether a spec has compiled here. The helper processes take seconds to
-        start."""
+        self.patience = _START_SECONDS
+        """How many seconds a request waits until its spec is ready. The helper processes
+        take seconds to start."""
 
     @property
     def compiler(self) -> GrammarCompiler:
@@ -152,7 +148,7 @@ class Specs:
         milliseconds; else what a thread makes of it, for all requests of the same form.
         `most`: how many may be made at a time. `ahead`: the caller does not need it
         yet, so that it never compiles here. Raises GuidedError."""
-        found = self.known(asked) if asked.key is None else None
+        found = self.known(asked)
         if found is not None:
             return found
         try:
@@ -163,7 +159,7 @@ class Specs:
         except GuidedError as error:
             return self._left(asked, error)
         if not ahead and self.compiler.is_quick(spec):
-            return self._compiled(asked, spec)
+            return self._compiled(asked, spec, self._deadline)
         key = object() if asked.key is None else (asked.key, asked.own)
         with self._lock:
             running = self._waiting.get(key)
@@ -176,10 +172,9 @@ class Specs:
                         where="compiling",
                         hint="try again, or raise compile_queue or compile_processes",
                     )
-                compiled = partial(self._compiled, asked, spec, apart=True)
-                running = self._waiting[key] = self._threads.submit(
-                    partial(copy_context().run, compiled)
-                )
+                deadline = math.inf if ahead else self._deadline
+                compiled = partial(self._compiled, asked, spec, deadline, apart=True)
+                running = self._waiting[key] = self._threads.submit(compiled)
                 running.add_done_callback(lambda _: self._waiting.pop(key, None))
             return running
 
@@ -195,33 +190,43 @@ class Specs:
             spec, start_after=vocabulary.triggers(spec.start_after) or None
         )
 
+    @property
+    def _deadline(self) -> float:
+        """Until when a request that comes now is answered, whatever it waits for."""
+        return time.monotonic() + self.patience
+
     def _compiled(
-        self, asked: Asked, spec: OutputSpec, *, apart: bool = False
+        self, asked: Asked, spec: OutputSpec, deadline: float, *, apart: bool = False
     ) -> Admitted:
         start = time.monotonic()
         begun = time.thread_time()
         try:
-            made = self.compiler.admit(spec, deadline=asked.deadline, apart=apart)
+            made = self.compiler.admit(spec, deadline=deadline, apart=apart)
             of = made or self.compiler.compile(spec)
         except GuidedError as error:
             return self._left(asked, error)
-        self.started = True
+        self.patience = 2 * self._options.compile_seconds
         metrics().compiles.labels(of.backend).observe(time.monotonic() - start)
-        written = pickle.dumps(made) if made else None
-        told = of.backend, of.unenforced, of.named, least_tokens(of.shortest)
-        quick = time.thread_time() - begun < _QUICK_SECONDS and not apart
-        return self._remember(asked, Admitted(spec, written, *told, quick=quick))
+        admitted = Admitted(
+            spec,
+            packed(spec)[0],
+            pickle.dumps(made) if made else None,
+            of.backend,
+            of.unenforced,
+            of.named,
+            least_tokens(of.shortest),
+            quick=time.thread_time() - begun < _QUICK_SECONDS and not apart,
+        )
+        return self._remember(asked, admitted)
 
     def _left(self, asked: Asked, error: GuidedError) -> Admitted:
         """LEFT, where the operator leaves a refused spec to vLLM. Raises the error
         elsewhere."""
         if asked.own or self._options.refused != "vllm" or not may_leave(error):
             raise error
-        with self._lock:  # one line for a spec, though several requests may wait for it
-            if asked.key is None or self._admitted.get(asked.key) is not LEFT:
-                told, _ = placed(error, None, asked.form)
-                _log.warning("left to vLLM's own structured output: %s", told.reason)
-            return self._remember(asked, LEFT)
+        told, _ = placed(error, None, asked.form)
+        _log.warning("left to vLLM's own structured output: %s", told.reason)
+        return self._remember(asked, LEFT)
 
     def _remember(self, asked: Asked, admitted: Admitted) -> Admitted:
         if asked.key is not None:
@@ -231,9 +236,6 @@ class Specs:
                 + texts_bytes(admitted.packed, admitted.made or b"")
             )
             with self._lock:
-                known = self._admitted.get(asked.key)
-                if known is not None and known is not LEFT:
-                    return known
                 self._admitted.put(asked.key, admitted, size)
         return admitted
 

@@ -157,12 +157,8 @@ class V2Runner:
     appended                schedule_update, finish_update
     """
 
-    needs: tuple[Part, ...] = (Part.V2,)
-
     def __init__(self, vllm_config: Any, states: Any) -> None:
-        self.engine = Engine(
-            vllm_config, states.device, states.max_num_reqs, *self.needs
-        )
+        self.engine = Engine(vllm_config, states.device, states.max_num_reqs, Part.V2)
         turns = vllm_config.parallel_config.pipeline_parallel_size
         self.requests = IndexedRequests(self.engine, states, turns)
         self._kernels = indexed_kernels(states.device)

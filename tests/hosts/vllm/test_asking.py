@@ -10,8 +10,6 @@ from vllm.v1.engine import EngineCoreOutput, FinishReason
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.core_client import DPLBAsyncMPClient
 
-from guided_plugin.errors import RequestError
-from guided_plugin.hosts.vllm import health as vllm_health
 from guided_plugin.hosts.vllm.common import HEALTH, METRICS
 from guided_plugin.hosts.vllm.gate import process_outputs
 from guided_plugin.hosts.vllm.health import Health, ask_all
@@ -58,15 +56,6 @@ def test_the_metrics_name_each_engine():
     after = [steps.labels(engine)._value.get() for engine in ("0", "1")]
     assert after == [before[0] + 3, before[1] + 5]
     assert asked.asked == [(b"0", METRICS, (True,)), (b"1", METRICS, (True,))]
-
-
-def test_a_client_that_has_changed_is_told(monkeypatch):
-    monkeypatch.setattr(
-        vllm_health, "broken", lambda part: RequestError(f"no {part.value}")
-    )
-    llm, _ = frontend(DPLBAsyncMPClient, ANSWERS)
-    with pytest.raises(RequestError, match="data-parallel front"):
-        asyncio.run(ask_all(llm, HEALTH))
 
 
 def test_an_engine_that_is_well_is_asked_again_after_a_failure_alone(monkeypatch):

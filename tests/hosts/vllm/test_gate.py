@@ -13,6 +13,7 @@ from vllm_support import SMALL, TAKES_OVER, config, engine_request, parallel, pa
 import guided_plugin as gp
 from guided_plugin import errors
 from guided_plugin.hosts.vllm import common as vllm_common
+from guided_plugin.hosts.vllm import patches
 from guided_plugin.hosts.vllm import specs as vllm_specs
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import options_of
@@ -206,10 +207,6 @@ def test_what_an_engine_cannot_serve_is_refused_and_their_own_is_left_to_vllm(
     with pytest.raises(gp.GuidedError, match=says):
         gate.admit(params_of({"regex": "a"}))
     assert not gate.concerns(SamplingParams(structured_outputs=THEIRS))
-    assert (
-        gate.leaves(SamplingParams(structured_outputs=THEIRS)) == gate.options.take_over
-    )
-    assert not gate.leaves(SamplingParams())
 
 
 def test_a_vllm_that_lacks_something_is_refused_by_its_name_and_its_own_is_left_to_it(
@@ -223,6 +220,14 @@ def test_a_vllm_that_lacks_something_is_refused_by_its_name_and_its_own_is_left_
     with pytest.raises(gp.GuidedError, match=r"no AsyncLLM\.gone"):
         gate.admit(params_of({"regex": "a"}))
     assert not gate.concerns(SamplingParams(structured_outputs=THEIRS))
+
+
+def test_a_version_that_was_not_tested_is_served_with_a_line_in_the_log(
+    monkeypatch, caplog
+):
+    monkeypatch.setattr(patches, "version", lambda package: "0.99.0rc1+cu140")
+    assert Gate(config(TAKES_OVER)).unsupported_reason is None
+    assert caplog.messages == ["vLLM 0.99.0rc1+cu140 is not among the tested versions"]
 
 
 def test_options_come_from_the_flag_or_the_environment(monkeypatch):

@@ -73,10 +73,11 @@ def error_of(engine, request, parser="hermes"):
     async def passed_on(serving, awaitable, request, raw_request):
         return await awaitable
 
+    serving = SimpleNamespace(engine_client=engine)
     if hasattr(request, "sampling_params"):
-        answer = serve_tokens(create)(None, request)
+        answer = serve_tokens(create)(serving, request)
     else:
-        answer = cleanup(passed_on)(None, create(None, request), request, None)
+        answer = cleanup(passed_on)(serving, create(serving, request), request, None)
     with pytest.raises(VLLMValidationError) as caught:
         asyncio.run(answer)
     return create_error_response(caught.value).error

@@ -21,8 +21,7 @@ import guided_plugin as gp
 from guided_plugin.hosts.vllm import health as vllm_ready
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import GUIDED
-from guided_plugin.hosts.vllm.names import When
-from guided_plugin.hosts.vllm.patches import named, patch, patch_in
+from guided_plugin.hosts.vllm.patches import named, patch_in
 from guided_plugin.hosts.vllm.v1 import V1Runner
 
 FORMS = json.loads(pathlib.Path(__file__).with_name("forms.json").read_text())["ours"]
@@ -62,7 +61,9 @@ def test_an_engine_guides_nothing_before_its_worker_is_there_and_waits_for_nothi
         assert engine._started
         add = Mock(side_effect=engine.pipeline.add_request)
         monkeypatch.setattr(engine.pipeline, "add_request", add)
-        guided = engine.begin(runner_params(gp.OutputSpec.choice(["a", "b"]), "one"))
+        guided = engine.begin(
+            runner_params(gp.OutputSpec.choice(["a", "b"]), "one"), ()
+        )
         assert [call.kwargs["wait"] for call in add.call_args_list] == [False]
         engine.end(guided)
     finally:
@@ -143,28 +144,31 @@ def test_a_process_that_is_forked_meanwhile_waits_for_no_module(tmp_path, monkey
     assert (over.is_set(), os.waitpid(child, 0)[1]) == (True, 0)
 
 
-def test_workers_wait_at_the_end_of_their_start(monkeypatch):
+@pytest.mark.parametrize("fails", [False, True])
+def test_workers_wait_at_the_end_of_an_engines_start(monkeypatch, caplog, fails):
+    """Those of an engine without the plugin keep it from nothing."""
     told = []
-
-    class Base(WorkerBase):
-        def __init__(self):
-            pass
-
-        def compile_or_warm_up_model(self):
-            told.append("base")
-            return 1
-
-    class Derived(Base):
-        def compile_or_warm_up_model(self):
-            told.append("derived")
-            return super().compile_or_warm_up_model() + 1
-
-    waits = SimpleNamespace(wait_ready=lambda: told.append("worker waits"))
+    waits = SimpleNamespace(
+        wait_ready=lambda: told.append("worker waits"),
+        health=lambda: "",
+        retry_after=lambda: 0.0,
+    )
     monkeypatch.setattr(vllm_ready, "engine_of", lambda worker: waits)
-    for _ in range(2):  # wrapped twice, they wait once
-        patch(When.WORKERS)
-    assert Derived().compile_or_warm_up_model() == 2
-    assert told == ["derived", "base", "worker waits", "worker waits"]
+
+    class Core:
+        def __init__(self, name):
+            told.append(name)
+
+        def collective_rpc(self, method, timeout=None, args=(), kwargs=None):
+            if fails:
+                raise AttributeError(method)
+            return [getattr(WorkerBase, method)(None, *args) for _ in range(2)]
+
+    vllm_ready.wait_ready(Core.__init__)(Core.__new__(Core), "core")
+    assert told == ["core", *["worker waits"] * (2 - 2 * fails)]
+    assert ("workers do not wait: guided_health" in caplog.text) is fails
+    assert WorkerBase.guided_health(None) == ("", 0.0)
+    assert len(told) == 3 - 2 * fails
 
 
 def test_what_a_module_imported_before_is_wrapped_there_too(monkeypatch):

@@ -27,7 +27,7 @@ import guided_plugin as gp
 from guided_plugin import errors
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.hosts.vllm import admission, specs
-from guided_plugin.hosts.vllm.admission import Ahead, Gate
+from guided_plugin.hosts.vllm.admission import Ahead, Gate, gate_of
 from guided_plugin.hosts.vllm.common import (
     GUIDED,
     HEALTH,
@@ -45,7 +45,7 @@ from guided_plugin.spec.triggers import Trigger
 
 @pytest.fixture(autouse=True)
 def parts(byte_tokenizer):
-    patch(When.LOADED)
+    patch(When.SERVING)
 
 
 class Compiler:
@@ -115,8 +115,10 @@ class Engine:
         self.calls.append(method)
         return [["", 0.0], [self.refusal, 1.0 * bool(self.refusal)]]
 
-    def add(self, params):
-        return add_request(lambda self, params: "added")(self, params)
+    def add(self, prompt, params):
+        """As vLLM's: what it adds is made of the admitted params."""
+        gate = gate_of(self)
+        return gate.admit(params) if gate.concerns(params) else params
 
 
 class AsyncEngine(Engine):
@@ -329,11 +331,7 @@ def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fa
 
 def test_a_request_waits_for_its_spec_so_long_and_no_longer(monkeypatch):
     gate, compiler = waiting_gate(go_on=threading.Event())
-    monkeypatch.setattr(
-        Gate,
-        "patience",
-        0.2,
-    )
+    gate.specs.patience = 0.2
     engine = AsyncEngine(gate)
     with pytest.raises(GracefulHTTPError, match=r"not ready within 0\.2 s"):
         asyncio.run(engine.add(regex("slow")))
@@ -366,14 +364,12 @@ def test_what_the_engine_gets_is_plain_data_that_it_need_not_parse(monkeypatch):
 
 def run(engine, params):
     """What vLLM does: it adds the prompts one after the other."""
-    added, add = [], add_request(lambda self, prompt, params: added.append(params))
+    added, add = [], add_request(Engine.add)
     llm = SimpleNamespace(
         llm_engine=engine,
         _resolve_mm_lora=lambda prompt, lora: lora,
-        _add_request=lambda prompt, params, **rest: add(
-            engine,
-            prompt,
-            params=params,
+        _add_request=lambda prompt, params, **rest: added.append(
+            add(engine, prompt, params=params)
         ),
     )
     LLM._render_and_add_requests(

@@ -159,7 +159,7 @@ def client(monkeypatch):
     monkeypatch.setattr(
         vllm_app, "init_entrypoints_middleware", vllm_app.init_entrypoints_middleware
     )
-    patch(When.LOADED)
+    patch(When.SERVING)
     level = logging.root.level
     args = make_arg_parser(FlexibleArgumentParser()).parse_args([])
     app = vllm_app.build_app(args, ("generate",), None)
