@@ -10,7 +10,6 @@ import weakref
 from typing import Any
 
 import torch
-from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
 from vllm.v1.worker.gpu.sample.logits_processor import (
     LogitsProcessor as V2LogitsProcessor,
@@ -68,7 +67,7 @@ class GuidedLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):
     # What vLLM calls in a processor that does nothing: the second one in an engine, one
     # of the other runner, or one of a pipeline stage that does not sample.
 
-    def update_state(self, batch_update: BatchUpdate | None) -> None:
+    def update_state(self, batch_update: Any) -> None:
         """V1: before each forward pass."""
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
