@@ -80,9 +80,9 @@ def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError |
     ranks = parallel.tensor_parallel_size
     backend = parallel.distributed_executor_backend
     device = vllm_config.device_config.device_type
-    scheduler = vllm_config.scheduler_config.get_scheduler_cls()
+    kind = vllm_config.scheduler_config.get_scheduler_cls()
     # by name: it may not be there
-    bases = [f"{one.__module__}.{one.__qualname__}" for one in scheduler.__mro__]
+    bases = [f"{one.__module__}.{one.__qualname__}" for one in kind.__mro__]
     several = "docs/operations.md#several-gpus has what is supported"
     facts = (
         (
@@ -137,7 +137,7 @@ def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError |
         ),
         (
             _SCHEDULER not in bases,
-            f"the scheduler {scheduler!r} is not one of vLLM's: failed requests could not end as errors",
+            f"the scheduler {kind!r} is not one of vLLM's: failed requests could not end as errors",
             f"leave scheduler_cls out, or derive it from {_SCHEDULER}",
         ),
     )

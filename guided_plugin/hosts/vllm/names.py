@@ -465,6 +465,7 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         Name(
             "vllm.v1.worker.gpu.states:RequestState",
             has=(
+                "all_token_ids",
                 "device",
                 "max_num_reqs",
                 "num_computed_tokens_np",
