@@ -338,10 +338,11 @@ def _check_numbers(params: Any) -> None:
         "logit_bias": (params.logit_bias or {}).values(),
     }
     for name in factors:
-        if not all(one <= _LARGEST for one in factors[name]):  # also NaN
-            what = "makes logits infinite, of which a constraint can take none away"
-            hint = "usual are 1 to 1.5, and biases up to 100"
-            raise RequestError(what, where=name, hint=hint)
+        for factor in factors[name]:
+            if not factor <= _LARGEST:  # also NaN
+                what = "makes logits infinite, of which a constraint can take none away"
+                hint = "usual are 1 to 1.5, and biases up to 100"
+                raise RequestError(what, where=name, hint=hint)
 
 
 def _take_error(done: asyncio.Future[Any]) -> None:
