@@ -90,7 +90,7 @@ def test_a_worker_answers_for_its_own_engine_alone():
         V1Runner(runner_config("inline"), torch.device("cpu")).engine for _ in range(2)
     ]
     workers = [SimpleNamespace(vllm_config=engine.config) for engine in engines]
-    engines[0].begin(runner_params(gp.OutputSpec.choice(["a", "b"]), "one"))
+    engines[0].begin(runner_params(gp.OutputSpec.choice(["a", "b"]), "one"), ())
     assert [WorkerBase.guided_metrics(worker)[0]["added"] for worker in workers] == [
         1,
         0,
