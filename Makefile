@@ -31,7 +31,7 @@ help:
 	@echo "make older-test  masks with the llguidance that vLLM pins"
 	@echo "make release-check  build sdist and wheel twice, try the wheel in clean environments; writes dist/"
 	@echo "make lint      ruff: rules and format"
-	@echo "make types     mypy, strict"
+	@echo "make types     mypy, strict, of the package and of benchmarks"
 	@echo "make size      AST nodes by folder, against the budgets in scripts/size.toml"
 	@echo "make figures   check the measured tables of README and docs against their raw files (scripts/figures.py --write)"
 	@echo "make docs      the pages as a site, in site/"

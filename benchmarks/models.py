@@ -69,13 +69,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def loaded(folder: Path, device: str) -> Any:
     """The model of a folder; with random weights where it has none."""
     torch.manual_seed(0)
+    models: Any = AutoModelForCausalLM
     more: Json = {"dtype": torch.float32 if device == "cpu" else torch.bfloat16}
     with torch.device(device):
         if any(folder.glob("*.safetensors")):
-            model = AutoModelForCausalLM.from_pretrained(folder, **more)
+            model = models.from_pretrained(folder, **more)
         else:
             config = AutoConfig.from_pretrained(folder)
-            model = AutoModelForCausalLM.from_config(config, **more)
+            model = models.from_config(config, **more)
     return model.to(device).eval()
 
 

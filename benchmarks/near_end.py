@@ -167,7 +167,7 @@ def _steps(runs: Sequence[Run]) -> list[float]:
 
 def _behind_a_text(schema: Json) -> Json:
     """A free text, and then this."""
-    kept = {
+    kept: Json = {
         key: schema[key] for key in ("$schema", "$defs", "definitions") if key in schema
     }
     rest = {key: value for key, value in schema.items() if key not in kept}

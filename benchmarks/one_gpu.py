@@ -17,7 +17,7 @@ from vllm.v1.worker.gpu_worker import Worker
 class Rank(Worker):
     """A rank on GPU 0."""
 
-    def init_device(self):
+    def init_device(self) -> None:
         os.environ["NCCL_HOSTID"] = f"rank-{self.rank}"
         self.local_rank = 0
         super().init_device()

@@ -128,8 +128,8 @@ def measure(
     refused = dict.fromkeys(both, 0)
     rows = []
     distinct = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
-    for side in both.values():  # what is built once for a vocabulary
-        begun(side, distinct, mask)
+    for engine in both.values():  # what is built once for a vocabulary
+        begun(engine, distinct, mask)
     gc.disable()
     for number, (name, path) in enumerate(files.items()):
         note(name)
@@ -142,9 +142,11 @@ def measure(
                 document["schema"],
                 mask,
             )
-            refused[side] += matcher is None
-            matchers[side] = matcher
-        if None in matchers.values():
+            if matcher is None:
+                refused[side] += 1
+            else:
+                matchers[side] = matcher
+        if len(matchers) < len(both):
             continue
         valid = [test["data"] for test in document["tests"] if test["valid"]]
         tokens = tokens_of(text_of(valid[0])) if valid else []

@@ -22,7 +22,7 @@ def coverage(name: str, vocabulary: Vocabulary, source: Path, every: int) -> Jso
     counts: Counter[str] = Counter()
     named = []
     engine = Engine(name, vocabulary)
-    walker = Walker(engine)  # type: ignore[arg-type]
+    walker = Walker(engine)
     with open_sample(source) as files:
         chosen = list(files.items())[::every]
         with progress(name, len(chosen)) as advance:

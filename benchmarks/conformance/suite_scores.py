@@ -79,7 +79,7 @@ def _found(engine: Engine, group: Group) -> Iterator[tuple[str, str]]:
         if _right_to_refuse(group):
             yield "refused_right", ""
         return
-    walker = Walker(engine)  # type: ignore[arg-type]
+    walker = Walker(engine)
     for text, valid in group.tests:
         walked = walker.walk(grammar, text, is_json)
         if walked.early or walked.leaks:

@@ -94,9 +94,9 @@ class Documents:
         if len(tokens) >= self._longest or not isinstance(schema, dict):
             return None
         tokens = [*tokens, self._stop]
-        spec = {"json_schema": schema, "whitespace": whitespace, "strict": True}
         try:
-            refused = refused_at(self._compiler, OutputSpec.parse(spec), tokens)
+            spec = OutputSpec.json_schema(schema, whitespace=whitespace, strict=True)
+            refused = refused_at(self._compiler, spec, tokens)
         except GuidedError:
             return None  # a schema that is not served
         if refused is not None:

@@ -25,7 +25,7 @@ from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from guided_plugin.errors import PipelineError
-from guided_plugin.hosts.vllm.logits import upload
+from guided_plugin.hosts.vllm.logits import Uploads
 
 KEY = "replay"
 """In `extra_args`."""
@@ -64,6 +64,7 @@ def _document(params: Any) -> Any:
 
 def _make_table(sampler: Any, *args: Any, **kwargs: Any) -> None:
     states = sampler.req_states
+    sampler.upload = Uploads(states.max_model_len, states.device)
     # [max requests, positions]: the token that follows each position of a request
     shape = states.max_num_reqs, states.max_model_len
     sampler.replayed = torch.zeros(
@@ -76,11 +77,9 @@ def _make_table(sampler: Any, *args: Any, **kwargs: Any) -> None:
 def _enter(sampler: Any, index: int, params: Any) -> None:
     document = _document(params)
     if document is not None:
-        tokens = torch.tensor(document["tokens"], dtype=torch.int64)
+        tokens = document["tokens"]
         first = int(sampler.req_states.prompt_len.np[index]) - 1
-        sampler.replayed[index, first : first + len(tokens)] = upload(
-            tokens, sampler.replayed.device
-        )
+        sampler.replayed[index, first : first + len(tokens)] = sampler.upload(tokens)
 
 
 def _force(

@@ -97,7 +97,7 @@ class Watch:
         for role in ROLES:
             found[role] = {}
             for name in MEASURES:
-                values = [one.get(role, {}).get(name, 0.0) for one in self._samples]
+                values = [one[role][name] for one in self._samples]
                 if any(values):
                     first = statistics.median(values[:fifth])
                     last = statistics.median(values[-fifth:])
