@@ -94,11 +94,13 @@ class Documents:
         if len(tokens) >= self._longest or not isinstance(schema, dict):
             return None
         tokens = [*tokens, self._stop]
+        options: Json = {"whitespace": whitespace, "strict": True}
         try:
-            spec = OutputSpec.json_schema(schema, whitespace=whitespace, strict=True)
+            spec = OutputSpec.json_schema(schema, **options)
             refused = refused_at(self._compiler, spec, tokens)
         except GuidedError:
             return None  # a schema that is not served
         if refused is not None:
             return None
-        return {"name": name, "spec": spec, "tokens": tokens}
+        asked = {"json_schema": schema, **options}
+        return {"name": name, "spec": asked, "tokens": tokens}
