@@ -85,7 +85,7 @@ class Middleware:
         # never reset: a server runs each request in a task, which has a context of its
         # own
         _note.set(note)
-        page = scope["path"].rpartition("/")[2]
+        page = scope["path"].rstrip("/").rpartition("/")[2]
         if page == "version" and scope["query_string"] == STATE_QUERY.encode():
             note[STATE] = json.dumps(await self._state())
         elif page == "metrics":

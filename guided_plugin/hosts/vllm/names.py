@@ -191,6 +191,16 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             why="refuses beam searches with a constraint",
         ),
         Name(
+            "vllm.entrypoints.generate.base.serving:GenerateBaseServing._with_kv_transfer_rejection_cleanup",
+            begins=("awaitable", "request", "raw_request"),
+            wrapper="gate:cleanup",
+            when=When.SERVING,
+            why=(
+                "a refused chat, completion or response gets its status before a "
+                "stream begins; beam searches with a constraint are refused"
+            ),
+        ),
+        Name(
             "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest",
             has=("vllm_xargs", "extract_structured_outputs"),
         ),
@@ -517,16 +527,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
     ),
     Part.SERVER: (
-        Name(
-            "vllm.entrypoints.generate.base.serving:GenerateBaseServing._with_kv_transfer_rejection_cleanup",
-            begins=("awaitable", "request", "raw_request"),
-            wrapper="gate:cleanup",
-            when=When.SERVING,
-            why=(
-                "a refused chat, completion or response gets its status before a "
-                "stream begins; beam searches with a constraint are refused"
-            ),
-        ),
         Name(
             "vllm.entrypoints.scale_out.token_in_token_out.serving:ServingTokens.serve_tokens",
             begins=("request",),

@@ -12,6 +12,7 @@ from typing import get_args
 
 from vllm import SamplingParams
 from vllm.config.speculative import RejectionSampleMethod
+from vllm.entrypoints.generate.base import serving
 from vllm.exceptions import VLLMClientError, VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.engine import async_llm, core_client, input_processor, llm_engine
@@ -178,13 +179,16 @@ def test_every_name_that_is_left_on_an_object_of_vllm_is_in_the_page():
 
 
 def test_a_name_of_a_broken_part_is_left_as_it_is(monkeypatch):
-    class Other:
-        def _render_and_add_requests(self, prompts):
-            raise NotImplementedError
+    """But where beam searches with a constraint are refused."""
 
-    before = Other._render_and_add_requests
+    class Other:
+        _render_and_add_requests = print  # has other parameters
+        _with_kv_transfer_rejection_cleanup = print
+
     monkeypatch.setitem(sys.modules, "vllm.entrypoints.llm", SimpleNamespace(LLM=Other))
+    monkeypatch.setattr(serving, "GenerateBaseServing", Other)
     patches._broken.cache_clear()
     patch(When.SERVING)
     patches._broken.cache_clear()
-    assert Other._render_and_add_requests is before
+    assert Other._render_and_add_requests is print
+    assert is_wrapper(Other._with_kv_transfer_rejection_cleanup)
