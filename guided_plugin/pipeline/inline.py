@@ -72,7 +72,8 @@ class InlineRuntime(GrammarRuntime):
         self._tokens = self.buffers.tokens
         self._drafts: list[list[int]] = []
         self._plan = StepPlan((), ())
-        self.newest = 0
+        # _closing: the first step for which a request that fails now is closed
+        self.newest = self._closing = 0
         self._unaccepted: tuple[StepPlan, int] | None = None
         # Bounded: not every host takes them.
         self._closed: deque[Closure] = deque(maxlen=4 * max_slots)
@@ -121,7 +122,7 @@ class InlineRuntime(GrammarRuntime):
         them up."""
         self._accept()
         start = time.perf_counter()
-        step = self.newest
+        step = self._closing = self.newest
         slots = self._plan.slots
         self._masks.claim(step)
         self.followers.plan(step, slots)
@@ -171,7 +172,7 @@ class InlineRuntime(GrammarRuntime):
         failures = self.table.failures
         self.table.failures = []
         self._closed += [
-            Closure(error.request_id or "", self.newest, error.reason)
+            Closure(error.request_id or "", self._closing, error.reason)
             for _, error in failures
         ]
         return failures
@@ -216,6 +217,7 @@ class InlineRuntime(GrammarRuntime):
 
     def _take_tokens(self, plan: StepPlan, step: int) -> None:
         self._unaccepted = None
+        self._closing = step + 1
         count = len(plan.slots)
         values = self.region.tokens[
             step % TOKEN_DEPTH, : count * self._shape.values

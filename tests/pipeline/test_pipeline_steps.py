@@ -150,6 +150,7 @@ def test_a_token_from_elsewhere_fails_its_row_closed_and_no_other(pipe, compiler
     finally:
         compiler.plugins.unregister(listener)
     assert [request.request_id for request in failed] == ["bad"]
+    assert pipe.runtime.take_closed()[-1].step == pipe.runtime.newest
     assert pipe.phase("bad") is Phase.FAILED
     assert pipe.tokens("bad") == ()
     assert tokens[0] == END

@@ -282,12 +282,13 @@ class V2Game(Game):
         engine.left = set()
         for index, request in list(self.running.items()):
             if request.over or rng.random() < 0.04:
-                engine.left.add(request.name)
+                over = request.over or rng.random() < 0.3
+                # vLLM does not say so of a part of an input that is streamed
+                if not over or rng.random() < 0.8:
+                    engine.left.add(request.name)
                 del self.running[index]
                 self.free.append(index)
-                (
-                    self.done if request.over or rng.random() < 0.3 else self.preempted
-                ).append(request)
+                (self.done if over else self.preempted).append(request)
         for _ in range(rng.choice([0, 0, 1, 2])):
             if not self.free:
                 break

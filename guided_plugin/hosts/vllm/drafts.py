@@ -119,7 +119,7 @@ class V2DraftRunner(V2Runner):
     def apply_staged_writes(self) -> None:
         """Before a forward pass: send requests that entered since, which have no drafts
         yet."""
-        if not self.requests and not self.requests.entered:
+        if not (self.requests or self.requests.entered):
             return
         left, new = self.requests.update()
         for sent in self._sent if left else ():

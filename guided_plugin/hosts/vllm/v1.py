@@ -161,8 +161,9 @@ class V1Runner:
         if told is None:
             return None
         row = self._known.get(told.request_id)
-        if row is None or row.length != len(output):
-            # vLLM may have taken some of its output back
+        if row is None or row.params is not params or row.length != len(output):
+            # vLLM may have taken some of its output back; the next part of an input
+            # that is streamed may ask for something else
             guided = self.engine.begin(params, output)
             row = self._known[guided.request_id] = _Row(guided, params, output)
         row.output = output

@@ -49,7 +49,9 @@ class IndexedRequests:
         self.engine = engine
         self.states = states
         self.entered: dict[int, Any] = {}
-        """Params of those that came since the last step."""
+        """Params of those that came since the last step. What had their index is over,
+        also where vLLM does not say so, as of an input that is streamed: its next part
+        is another request, which nothing may guide."""
         self._running: dict[str, tuple[int, GuidedRequest]] = {}
         """By id, with their indices."""
         self.slots = np.full(states.max_num_reqs, UNGUIDED, np.int32)
@@ -71,16 +73,20 @@ class IndexedRequests:
     def update(self) -> tuple[list[int], list[int]]:
         """End requests that have left, and begin those that have come. The indices of
         the first, and of the second that have a mask."""
-        # on all ranks in the same order
-        names = [name for name in self._running if name in self.engine.left]
-        left = [self._leave(name) for name in names]
         entered = self.entered
         self.entered = {}
+        left = []
+        # on all ranks in the same order
+        for name, (index, guided) in [*self._running.items()]:
+            if name in self.engine.left or index in entered:
+                left.append(index)
+                self.slots[index] = UNGUIDED
+                self.engine.end(guided)
+                del self._running[name]
         for index, params in entered.items():
+            if engine_spec(params) is None:
+                continue
             guided = self.engine.begin(params, self._produced(index))
-            # vLLM adds the next part of an input that is streamed as another request
-            if guided.request_id in self._running:
-                left.append(self._leave(guided.request_id))
             self._running[guided.request_id] = index, guided
             self.slots[index] = guided.slot
         if entered:
@@ -122,12 +128,6 @@ class IndexedRequests:
         plan = Plan(slots, there[:size].to(torch.int32), there[size:])
         self._plans.append((key, plan))
         return plan
-
-    def _leave(self, name: str) -> int:
-        index, guided = self._running.pop(name)
-        self.engine.end(guided)
-        self.slots[index] = UNGUIDED
-        return index
 
     def _produced(self, index: int) -> list[int]:
         """The output of a request that was preempted and is back."""
@@ -184,16 +184,16 @@ class V2Runner:
     def add_request(self, index: int, params: Any) -> bool:
         """A request enters at an index of the runner's tables. Returns whether vLLM
         must call `apply` for it."""
-        if engine_spec(params) is None:
-            return False
-        self.requests.entered[index] = params
-        return not self.wrapped or limits_of(params) != ""
+        guided = engine_spec(params) is not None
+        if guided or self.requests:
+            self.requests.entered[index] = params
+        return guided and (not self.wrapped or limits_of(params) != "")
 
     @timed
     def apply_staged_writes(self) -> None:
         """Before a forward pass: requests come and go, and masks are filled."""
         requests = self.requests
-        if not requests and not requests.entered:
+        if not (requests or requests.entered):
             return
         if requests.entered or self.engine.left:
             requests.update()
@@ -216,11 +216,10 @@ class V2Runner:
     @timed
     def apply(self, logits: Tensor, context: Any) -> Tensor:
         """Rows that need more than a mask, after what vLLM itself forbids."""
-        if self.requests:
-            rows = context.expanded_idx_mapping, context.expanded_local_pos
-            self.requests.forced.spare(
-                logits, *rows, self._positions, self.engine.failed.limited
-            )
+        rows = context.expanded_idx_mapping, context.expanded_local_pos
+        self.requests.forced.spare(
+            logits, *rows, self._positions, self.engine.failed.limited
+        )
         return logits
 
     @timed

@@ -42,13 +42,11 @@ from guided_plugin.vllm import GuidedLogitsProcessor
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
 
-def v1(vllm_config, *params, output=()):
-    """A processor of V1 with these requests, if any; what the first has written."""
+def v1(vllm_config, *params):
+    """A processor of V1 with these requests, if any."""
     guide = GuidedLogitsProcessor(vllm_config, torch.device("cpu"), False)
-    if params:
-        outputs = [output, *([] for _ in params[1:])]
-        added = [(at, one, [1], outputs[at]) for at, one in enumerate(params)]
-        guide.update_state(BatchUpdate(len(added), [], added, []))
+    added = [(at, one, [], []) for at, one in enumerate(params)]
+    guide.update_state(BatchUpdate(len(added), [], added, []))
     return guide
 
 
@@ -82,27 +80,30 @@ def test_v2_drafts_are_judged_by_the_grammar(mode, seed):
 
 @pytest.mark.parametrize("cut_between_steps", [False, True])
 def test_v1_output_that_is_cut_back_starts_again(cut_between_steps):
+    """The second text is the next part of an input that is streamed."""
     output = []
-    params = runner_params(gp.OutputSpec.regex("abcdefgh"))
-    guide = v1(runner_config(), params, output=output)
-    for step in range(14):
-        logits = torch.zeros(1, WIDTH)
-        guide.runner.mask(logits)
-        token = int(logits.argmax())
-        guide.runner.sampled(torch.tensor([[token]], dtype=torch.int32))
-        output.append(token)
-        if step == 5 and cut_between_steps:
-            guide.update_state(None)  # a plan that nothing is sampled for
-        if step == 5:
-            del output[5 if cut_between_steps else 2 :]
-        guide.update_state(None)
-    assert bytes(output[:8]) == b"abcdefgh"
-    assert output[8] == END
+    guide = v1(runner_config())
+    for text in (b"abcdefgh", b"abcdefzz"):
+        output.clear()
+        params = runner_params(gp.OutputSpec.regex(text.decode()), "one")
+        guide.update_state(BatchUpdate(1, [], [(0, params, [], output)], []))
+        for step in range(14):
+            logits = torch.zeros(1, WIDTH)
+            guide.runner.mask(logits)
+            token = logits.argmax(-1)
+            guide.runner.sampled(token)
+            output.append(int(token))
+            if step == 5:
+                if cut_between_steps:
+                    guide.update_state(None)  # a plan that nothing is sampled for
+                del output[5 if cut_between_steps else 2 :]
+            guide.update_state(None)
+        assert output[:9] == [*text, END]
 
 
 def test_v1_an_unguided_batch_is_left_alone():
-    guide = v1(runner_config(), SamplingParams(), SamplingParams())
-    logits = torch.randn(2, WIDTH)
+    guide = v1(runner_config(), SamplingParams())
+    logits = torch.randn(1, WIDTH)
     assert guide.apply(logits) is logits
     assert guide.runner.engine.pipeline.metrics().steps == 0
 
@@ -194,10 +195,9 @@ def test_stop_tokens_of_the_request_end_its_grammar():
     assert guide.runner._rows[0].guided.slot != UNGUIDED
 
 
-MODES = ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
-
-
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
+)
 def test_v1_logprobs_are_those_of_the_masked_distribution(mode):
     guide = v1(
         runner_config(),
