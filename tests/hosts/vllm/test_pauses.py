@@ -137,7 +137,9 @@ class Engine:
 
 
 def request_of(params):
-    return SimpleNamespace(sampling_params=params, prompt_token_ids=[1])
+    return SimpleNamespace(
+        sampling_params=params, prompt_token_ids=[1], cache_salt=None
+    )
 
 
 class Parser:

@@ -49,10 +49,12 @@ def test_what_is_not_there_is_named(small_package, path):
 
 
 def test_a_module_that_lacks_another_package_is_told_from_one_that_is_gone(
-    small_package,
+    small_package, monkeypatch
 ):
     thing = Name("shapes_of_vllm.broken:Thing")
     assert "surely_not_installed" in difference(thing)
-    gone = Name("shapes_of_vllm.gone:Thing", endpoint=True)
+    monkeypatch.setattr(patches, "_ENDPOINTS", "shapes_of_vllm.")
+    monkeypatch.setattr(patches, "_ROOT", "shapes_of_vllm")
+    gone = Name("shapes_of_vllm.gone:Thing")
     assert "no module shapes_of_vllm.gone" in difference(gone)
-    assert difference(Name("shapes_of_vllm.broken:Thing", endpoint=True)) is None
+    assert difference(thing) is None
