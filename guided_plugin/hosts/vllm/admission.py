@@ -183,7 +183,7 @@ class Gate:
                         self._room(admitted, one, len(prompt), ends)
                 return carried
         except TimeoutError:
-            late = f"the spec was not ready within {self.specs.patience:g} s"
+            late = f"the spec, or the engine, was not ready within {self.specs.patience:g} s"
             error = BusyError(late, hint="try again")
             raise refused(error, request_id, params) from None
         except GuidedError as error:

@@ -112,7 +112,10 @@ def add_request(original: Any) -> Any:
         given = named(*args, **kwargs)
         check_ready(given.get("prompt"), self.vllm_config)
         if gate.unsupported_reason is None and gate.concerns(given["params"]):
-            gate.health.check(self.collective_rpc)
+            try:
+                gate.health.check(self.collective_rpc)
+            except GuidedError as error:
+                raise refused(error, given.get("request_id")) from error
         return original(self, *args, **kwargs)
 
     return replaced
@@ -329,7 +332,7 @@ def _refuse_beams(gate: Gate, request: Any) -> None:
         raise _no_beams("use_beam_search")
 
 
-def _no_beams(where: str) -> Exception:
+def _no_beams(where: str) -> Any:
     what = "beam search can't be guided: vLLM asks for each token of a beam without the constraint"
     hint = "leave out beam search (n with a temperature gives several outputs) or the constraint"
     return refusal(RequestError(what, where=where, hint=hint))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextvars import ContextVar
-from http import HTTPStatus
 from math import ceil
 from typing import Any
 from urllib.parse import quote
@@ -41,17 +40,13 @@ it."""
 def _tell(header: str, value: str) -> None:
     note = _note.get()
     if note is not None:
-        note[header] = value
+        note.setdefault(header, value)
 
 
-def unavailable(what: str, seconds: float) -> Exception:
-    """vLLM's error of status 503. `seconds`: until the same request may be served, as
-    far as is known."""
-    from vllm.exceptions import GracefulHTTPError
-
+def tell_wait(seconds: float) -> None:
+    """Have the answer to the request that is served say when the same request may be
+    served, as far as is known. What is told first stays."""
     _tell("Retry-After", str(ceil(min(max(seconds, LEAST), MOST))))
-    error: Exception = GracefulHTTPError(what, HTTPStatus.SERVICE_UNAVAILABLE)
-    return error
 
 
 def tell_unenforced(keywords: Iterable[str]) -> None:

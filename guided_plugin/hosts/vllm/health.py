@@ -21,9 +21,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from guided_plugin.errors import PipelineError
 from guided_plugin.grammar.native import native
 from guided_plugin.hosts.vllm.common import HEALTH, samples
-from guided_plugin.hosts.vllm.headers import unavailable
+from guided_plugin.hosts.vllm.headers import tell_wait
 from guided_plugin.hosts.vllm.metrics import metrics
 
 _log = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class Health:
         """How many had failed when that was asked, and on which event loop."""
 
     def check(self, collective_rpc: Callable[[str], list[Any]]) -> None:
-        """Raise the error of a new request, if the engine can guide none now."""
+        """Raise a PipelineError if the engine can guide no new request now."""
         failures = metrics().failures
         if self._well != failures:
             with _unasked():
@@ -93,7 +94,8 @@ class Health:
         refusals = [(seconds, reason) for reason, seconds in answers if reason]
         if refusals:
             seconds, reason = max(refusals)
-            raise unavailable(f"{_REFUSED}: {reason}", seconds)
+            tell_wait(seconds)
+            raise PipelineError(f"{_REFUSED}: {reason}")
         self._well = failures
 
 
@@ -103,8 +105,9 @@ def _unasked() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        what = f"{_REFUSED}: the engine could not be asked ({error}); it may not have loaded the logits processor"
-        raise unavailable(what, 0.0) from error
+        raise PipelineError(
+            f"{_REFUSED}: the engine could not be asked ({error}); it may not have loaded the logits processor"
+        ) from error
 
 
 _REFUSED = "guided requests cannot be served now"

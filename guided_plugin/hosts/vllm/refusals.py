@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
+from http import HTTPStatus
 from typing import Any
 
 from guided_plugin.errors import (
@@ -28,7 +29,7 @@ from guided_plugin.errors import (
     printable,
 )
 from guided_plugin.hosts.vllm.common import EXTRA, GUIDED, constraint
-from guided_plugin.hosts.vllm.headers import LEAST, unavailable
+from guided_plugin.hosts.vllm.headers import tell_wait
 from guided_plugin.hosts.vllm.metrics import metrics
 from guided_plugin.hosts.vllm.names import CONSTRAINTS
 from guided_plugin.spec.forms import KINDS, WHOLE, read
@@ -87,16 +88,18 @@ def _parts(value: Any, place: str) -> Iterator[tuple[str, Any]]:
                 yield from ((f"{place}#/$defs/{key}", one[key]) for key in one)
 
 
-def refusal(error: GuidedError, params: Any = None) -> Exception:
+def refusal(error: GuidedError, params: Any = None) -> Any:
     """The error of a request with these params as vLLM's own, which its server answers
     with status 400, or 503 where there was no room."""
+    from vllm.exceptions import GracefulHTTPError
+
     # nothing is wrong with the request; a place may be free soon
     if isinstance(error, PipelineError):
-        return unavailable(str(error), LEAST)
+        tell_wait(0)
+        return GracefulHTTPError(str(error), HTTPStatus.SERVICE_UNAVAILABLE)
     form = (getattr(params, "extra_args", None) or {}).get(GUIDED)
     told, field = placed(error, form, constraint(params))
-    translated: Exception = _validation_error()(str(told), parameter=field)
-    return translated
+    return _validation_error()(str(told), parameter=field)
 
 
 @cache
@@ -114,7 +117,7 @@ def _validation_error() -> Any:
 
 def refused(error: GuidedError, request_id: Any, params: Any = None) -> Exception:
     """The same for a frontend's request, noted in its log and its metrics."""
-    translated = refusal(error, params)
+    translated: Exception = refusal(error, params)
     _log.info(
         "request %s: refused: %s",
         printable(request_id or "without an id", 200),

@@ -435,11 +435,13 @@ def test_what_is_refused_is_left_to_its_own_request():
     assert len(run(engine, [first, last])) == 2
 
 
-def test_an_engine_that_cannot_guide_is_asked_for_nothing():
+def test_an_engine_that_cannot_guide_is_asked_for_nothing(caplog):
     engine = Engine(waiting_gate()[0])
     engine.refusal = "the engine has not loaded the logits processor"
+    caplog.set_level("INFO", "guided_plugin.requests")
     with pytest.raises(GracefulHTTPError, match="has not loaded"):
         run(engine, [regex("a"), regex("slow")])
+    assert "has not loaded" in caplog.text
     assert engine.calls == [HEALTH]
 
 

@@ -15,14 +15,14 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 import guided_plugin as gp
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import BusyError, RequestError, SpecError
+from guided_plugin.errors import BusyError, PipelineError, RequestError, SpecError
 from guided_plugin.hosts.vllm import logs
 from guided_plugin.hosts.vllm import metrics as vllm_metrics
 from guided_plugin.hosts.vllm.headers import (
     STATE,
     Middleware,
     tell_unenforced,
-    unavailable,
+    tell_wait,
 )
 from guided_plugin.hosts.vllm.health import Health
 from guided_plugin.hosts.vllm.logs import engine_line, start_line
@@ -61,7 +61,7 @@ def answering(status, *refusals):
 
     async def application(scope, receive, send):
         for seconds in refusals:
-            unavailable("busy", seconds)
+            tell_wait(seconds)
         await send(start(status))
 
     return application
@@ -87,7 +87,7 @@ def test_a_refused_request_is_told_when_to_come_again(status, seconds, told):
 
 def test_what_is_no_request_passes_by():
     async def application(scope, receive, send):
-        unavailable("busy", 5)
+        tell_wait(5)
         await send(start(503))
 
     assert sent(application, {"type": "websocket"}) == [start(503)]
@@ -99,7 +99,7 @@ def test_requests_share_no_note_and_tasks_of_one_do():
 
     async def refuses(seconds):
         await asyncio.sleep(0)
-        unavailable("busy", seconds)
+        tell_wait(seconds)
 
     async def request(seconds):
         messages = []
@@ -128,7 +128,6 @@ def test_requests_share_no_note_and_tasks_of_one_do():
 
 
 def test_outside_of_a_server_nothing_is_noted():
-    assert unavailable("busy", 5).http_status == 503
     assert refusal(BUSY).http_status == 503
 
 
@@ -227,8 +226,9 @@ def test_the_engine_says_how_long_it_refuses(waits, told):
         return [["the breaker is open", seconds] for seconds in waits]
 
     async def application(scope, receive, send):
-        with pytest.raises(Exception, match="the breaker is open"):
+        with pytest.raises(PipelineError, match="the breaker is open") as caught:
             await health.check_async(collective_rpc)
+        assert refusal(caught.value).http_status == 503
         await send(start(503))
 
     health = Health()
