@@ -13,6 +13,7 @@ from vllm_support import params_of, runner, runner_config, stepped
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import turns
+from guided_plugin.hosts.vllm.engine import execute_model
 from guided_plugin.hosts.vllm.turns import SLOW, Turns
 
 SECONDS = {"slow1": 0.02, "slow2": 0.04}
@@ -153,3 +154,13 @@ def test_others_go_on_and_outputs_are_the_same(llm, engine, event, monkeypatch):
     outputs(engine, ["more"])
     # its first step has brought the ids of those that ended
     assert not runner(llm)._known
+
+
+def test_what_was_preempted_has_left_as_what_has_ended():
+    engine = SimpleNamespace(get_ready=set)
+    step = SimpleNamespace(
+        num_scheduled_tokens={"c": 1}, finished_req_ids={"a"}, preempted_req_ids={"b"}
+    )
+    worker = SimpleNamespace(_guided_engine=engine)
+    execute_model(lambda self, step: None)(worker, step)
+    assert (engine.left, engine.scheduled) == ({"a", "b"}, ["c"])
