@@ -332,6 +332,17 @@ def _refuse_beams(gate: Gate, request: Any) -> None:
         raise _no_beams("use_beam_search")
 
 
+def to_beam_search_params(original: Any) -> Any:
+    """Of a request for speech to text: vLLM drops its spec there."""
+
+    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if GUIDED in (self.vllm_xargs or {}):
+            raise _no_beams("use_beam_search")
+        return original(self, *args, **kwargs)
+
+    return replaced
+
+
 def _no_beams(where: str) -> Any:
     what = "beam search can't be guided: vLLM asks for each token of a beam without the constraint"
     hint = "leave out beam search (n with a temperature gives several outputs) or the constraint"

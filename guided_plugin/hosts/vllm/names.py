@@ -527,6 +527,18 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
     ),
     Part.SERVER: (
+        *(
+            Name(
+                f"vllm.entrypoints.speech_to_text.{path}.to_beam_search_params",
+                wrapper="gate:to_beam_search_params",
+                when=When.SERVING,
+                why="refuses beam searches of speech with a spec",
+            )
+            for path in (
+                "transcription.protocol:TranscriptionRequest",
+                "translation.protocol:TranslationRequest",
+            )
+        ),
         Name(
             "vllm.entrypoints.scale_out.token_in_token_out.serving:ServingTokens.serve_tokens",
             begins=("request",),

@@ -10,10 +10,14 @@ import pytest
 import vllm
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.speech_to_text.transcription.protocol import TranscriptionRequest
+from vllm.entrypoints.speech_to_text.translation.protocol import TranslationRequest
 from vllm.exceptions import VLLMValidationError
 from vllm_support import SMALL, TAKES_OVER, config
 
 from guided_plugin.hosts.vllm.gate import cleanup
+from guided_plugin.hosts.vllm.names import When
+from guided_plugin.hosts.vllm.patches import patch
 
 MESSAGES = [{"role": "user", "content": "Write"}]
 FORM = {
@@ -49,7 +53,7 @@ def completion(**options):
 
 
 def test_beam_searches_are_those_of_requests_that_were_looked_at():
-    """Speech has them too, with no constraint of vLLM's."""
+    """Those of speech have names of their own."""
     root = pathlib.Path(vllm.__file__).parent
     assert {
         file.parent.name
@@ -82,3 +86,20 @@ def test_a_spec_is_refused_everywhere_and_vllms_own_where_it_is_taken_over(make)
             assert search(make(**fields), options) == "searched"
         for options in served:
             assert search(make(use_beam_search=True, **fields), options) == "searched"
+
+
+@pytest.mark.parametrize("kind", [TranscriptionRequest, TranslationRequest])
+def test_beam_searches_of_speech_with_a_spec_are_refused(kind):
+    patch(When.SERVING)
+    asked = kind.model_construct(use_beam_search=True, **GUIDED)
+    with pytest.raises(VLLMValidationError, match="beam search"):
+        asked.to_beam_search_params(5)
+    free = kind.model_construct(
+        n=2,
+        temperature=0.0,
+        watermarking=None,
+        length_penalty=1.0,
+        include_stop_str_in_output=False,
+        **OTHER,
+    )
+    assert free.to_beam_search_params(5, {}).beam_width == 2
