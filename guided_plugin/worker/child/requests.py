@@ -162,14 +162,15 @@ class WorkerRequests:
     def _grammar(self, message: LiveRequest | Compile) -> Future[Grammar]:
         """The grammar of a message's spec."""
         spec = message.spec
+        compiler = self._compiler
         if message.prepared is not None:
-            self._compiler.keep(spec, message.prepared)
-        grammar = self._compiler.cached(spec)
-        if not grammar:
-            threads = self._quick if self._compiler.is_quick(spec) else self._slow
+            compiler.keep(spec, message.prepared)
+        grammar = compiler.cached(spec)
+        if grammar is None:
+            threads = self._quick if compiler.is_quick(spec) else self._slow
             # How long a request waits is for its engine to say.
-            return self._compiler.begun(spec) or threads.submit(
-                partial(self._compiler.compile, spec, deadline=math.inf)
+            return compiler.begun(spec) or threads.submit(
+                partial(compiler.compile, spec, deadline=math.inf)
             )
         cached: Future[Grammar] = Future()
         cached.set_result(grammar)

@@ -89,12 +89,20 @@ class _Writer:
         allowed: tuple[String, ...] = (String(),)
         if constraint.names:
             allowed = self.algebra.strings(TRUE.union(*constraint.names))
-        self.listed = self.listed_names(allowed)
-        """The names about which the schema says something."""
+        found = (
+            source for each in constraint.properties for source, _ in each.matching
+        )
+        self.sources = list(dict.fromkeys(found))
+        """The patterns of names."""
+        self.matched = {
+            name: _matched(name, self.sources) for name in self.listed_names(allowed)
+        }
+        """The names about which the schema says something, with the patterns that each
+        matches."""
         self.described = self.described_names()
         self.live: dict[str, Literals] = {}
         """Those of them that properties may have, with what their values must satisfy."""
-        for name in filter(self.is_possible, self.listed):
+        for name in filter(self.is_possible, self.matched):
             value = constraint.of(name)
             if not self.algebra.empty(value):
                 self.live[name] = value
@@ -208,7 +216,7 @@ class _Writer:
             and (
                 self.described is None
                 or name in self.described
-                or bool(_matched(name, self.sources()))
+                or bool(self.matched[name])
             )
         )
 
@@ -219,7 +227,10 @@ class _Writer:
         if not shapes:
             return
         base = [] if String() in shapes else _any_of(shapes)
-        sources = self.sources()
+        sources = self.sources
+        if len(sources) > _MAX_PATTERNS:
+            what = f"has over {_MAX_PATTERNS} patterns that one name may match"
+            raise self.emitter.refusal("patternProperties", what)
         matching: list[tuple[str, ...]] = [()]
         for source in sources:
             matching += [(*patterns, source) for patterns in matching]
@@ -229,9 +240,7 @@ class _Writer:
             value = self.open_value(patterns)
             if self.algebra.empty(value):
                 continue
-            listed = [
-                name for name in self.listed if _matched(name, sources) == patterns
-            ]
+            listed = [name for name, own in self.matched.items() if own == patterns]
             # One part at least says what literals are.
             parts = [*base, *map(pattern, patterns)] or [ANY_STRING]
             refused = [source for source in sources if source not in patterns]
@@ -248,19 +257,6 @@ class _Writer:
             terminal = self.grammar.terminal(names, known)
             key = self.emitter.led(terminal, characters)
             yield _Class(key, value)
-
-    def sources(self) -> list[str]:
-        """The patterns of names."""
-        found = [
-            source
-            for properties in self.object.properties
-            for source, _ in properties.matching
-        ]
-        sources = list(dict.fromkeys(found))
-        if len(sources) > _MAX_PATTERNS:
-            what = f"has over {_MAX_PATTERNS} patterns that one name may match"
-            raise self.emitter.refusal("patternProperties", what)
-        return sources
 
     def open_value(self, matched: tuple[str, ...]) -> Literals:
         """What a property whose name matches these patterns must satisfy."""

@@ -102,7 +102,7 @@ class _Reader(Reading):
                     yield self.shape(not self.positive, value, "not")
                 case "if":
                     yield self.conditional(value)
-        for kind in DEMANDS.keys() & types:
+        for kind in filter(types.__contains__, DEMANDS):  # in one order, always
             yield self.demanded(kind)
         # Names that they describe come after those of `properties`.
         for keyword in _DEPENDENCIES:
