@@ -450,7 +450,7 @@ class GrammarTable:
     def _accept_one(self, slot: int, request: RunningRequest, token: int) -> None:
         phase = request.state.phase
         error = None
-        if token < 0 and phase is not Phase.DONE:
+        if token < 0 and phase in (Phase.WAITING, Phase.ACTIVE):
             error = self.renewals.refusal(request, token)
         elif phase is Phase.ACTIVE and not request.matcher.accept(token):
             error = self.renewals.accept(request, token)

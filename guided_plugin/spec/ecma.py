@@ -171,6 +171,9 @@ _HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|u\{([0-9A-Fa-f]+)\}")
 _CATEGORY = re.compile(
     r"{(L[lmotu]?|M[cen]?|N[dlo]?|P[cdefios]?|S[ckmo]?|Z[lps]?|C[cfnos]?)}"
 )
+_NAMED = "\\p", "\\P"
+"""How categories begin. `Zl` and `Zp` have one character each, and are no ends of
+ranges."""
 _LOW_SURROGATE = re.compile(r"\\u([dD][c-fC-F][0-9A-Fa-f]{2})")
 
 _CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11}
@@ -194,7 +197,7 @@ class _Parser:
             hint=hint,
         )
 
-    def startswith(self, text: str) -> bool:
+    def startswith(self, text: str | tuple[str, ...]) -> bool:
         return self.pattern.startswith(text, self.at)
 
     def take(self, text: str) -> bool:
@@ -345,15 +348,22 @@ class _Parser:
         self.bracket_in_class |= self.startswith("]")
         ranges: list[tuple[int, int]] = []
         while not self.take("]"):
+            named = self.startswith(_NAMED)
             first = self.member(opening)
             ranges += first.ranges
             # A hyphen at the end of the class, or next to a class, stands for itself.
-            if not _is_one(first) or not self.startswith("-") or self.startswith("-]"):
+            if (
+                named
+                or not _is_one(first)
+                or not self.startswith("-")
+                or self.startswith("-]")
+            ):
                 continue
             hyphen = self.at
             self.at += 1
+            named = self.startswith(_NAMED)
             last = self.member(opening)
-            if not _is_one(last):
+            if named or not _is_one(last):
                 self.at = hyphen
             elif last.ranges < first.ranges:
                 self.refuse("a range whose ends are the wrong way round", "swap them")

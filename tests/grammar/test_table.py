@@ -35,7 +35,7 @@ from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
 from guided_plugin.grammar.table import GrammarTable, Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import NO_TOKEN
+from guided_plugin.step import BROKEN, NO_TOKEN
 
 CONFIG = GuidedConfig(threads=2)
 XGRAMMAR = RawXGrammar(VOCABULARY, CONFIG)
@@ -510,3 +510,11 @@ def test_an_error_tells_a_token_that_the_mask_showed():
         seen.add((token in allowed, *told))
     # Taken; shown and refused; refused.
     assert seen == {(True,), (True, True), (False, False)}
+
+
+def test_a_lost_history_is_told_once():
+    table = Table()
+    table.start(0, SPECS[0], LLGUIDANCE)
+    table.accept((0,), [BROKEN])
+    table.accept((0,), [BROKEN])
+    assert len(table.told()) == 1
