@@ -2,8 +2,8 @@
 wrapped in `logits`.
 
 Which requests are in a step, and which have left, is what `Worker.execute_model` was
-given (`Engine.begin_step`). Mask rows are in an order of our own: a table on the device
-leads from a request's index to its mask.
+given (`engine.execute_model`). Mask rows are in an order of our own: a table on the
+device leads from a request's index to its mask.
 """
 
 from __future__ import annotations
