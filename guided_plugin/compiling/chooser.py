@@ -128,38 +128,31 @@ class Chooser:
     def first(self, spec: OutputSpec, make: Callable[[str, bool], M]) -> M:
         """What `make(backend, whether it is the last)` returns for the first candidate
         that does not refuse, with the reasons why it was this one."""
+        refusals: dict[str, GrammarError] = {}
         try:
-            return self._first(spec, make)
+            candidates, why = self.candidates(spec)
+            for backend in candidates:
+                try:
+                    made = make(backend, backend == candidates[-1])
+                except GrammarError as error:
+                    # another backend may only overlook that nothing satisfies it
+                    if isinstance(error, UnsatisfiableSpecError):
+                        raise
+                    refusals[f"{backend} refused: {printable(error.what)}"] = error
+                    continue
+                reason = "; ".join(filter(None, [*refusals, why, made.reason]))
+                _log.debug("%s took %s: %s", backend, spec.summary(), reason)
+                if made.unenforced:
+                    _log.info(
+                        "not enforced in %s, because of unenforced_keywords: %s",
+                        spec.summary(),
+                        ", ".join(made.unenforced),
+                    )
+                return dataclasses.replace(made, reason=reason)
+            raise next(iter(refusals.values()))
         except GrammarError as error:
             document = spec.document() if error.where.startswith("#/") else None
             raise told(error, spec.kind, document) from error.__cause__
-
-    def _first(self, spec: OutputSpec, make: Callable[[str, bool], M]) -> M:
-        refusals: dict[str, GrammarError] = {}
-        candidates, why = self.candidates(spec)
-        for backend in candidates:
-            try:
-                made = make(backend, backend == candidates[-1])
-            except GrammarError as error:
-                _log.debug("%s refused %s: %s", backend, spec.summary(), error)
-                if isinstance(error, UnsatisfiableSpecError):
-                    raise  # another backend may only overlook that nothing satisfies it
-                refusals[backend] = error
-                continue
-            refused = [
-                f"{name} refused: {printable(error.what)}"
-                for name, error in refusals.items()
-            ]
-            reason = "; ".join(filter(None, [*refused, why, made.reason]))
-            _log.debug("%s took %s: %s", backend, spec.summary(), reason)
-            if made.unenforced:
-                _log.info(
-                    "not enforced in %s, because of unenforced_keywords: %s",
-                    spec.summary(),
-                    ", ".join(made.unenforced),
-                )
-            return dataclasses.replace(made, reason=reason)
-        raise next(iter(refusals.values()))
 
     def compile(self, backend: str, spec: OutputSpec) -> Grammar:
         """Both halves of compiling."""

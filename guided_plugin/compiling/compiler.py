@@ -47,7 +47,6 @@ from guided_plugin.ipc.template import Template
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec, check_is_spec, identity_of, language_of
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
-from guided_plugin.spec.uses import misspelt
 
 _REFUSED_BYTES = 4 << 20
 """What is remembered of specs that were refused: by digest, with the error."""
@@ -184,16 +183,16 @@ class GrammarCompiler:
             return self._kept.get(language_of(spec))
 
     def admit(
-        self, spec: OutputSpec, *, deadline: float | None = None, apart: bool = False
+        self, spec: OutputSpec, *, deadline: float | None = None, here: bool = False
     ) -> Prepared | None:
         """Make sure that a spec compiles, for another process: returns what that
-        process loads it from, or None where it compiles it in place. `apart`: small
-        ones get a helper too. `deadline` and errors: as in `compile`."""
+        process loads it from, or None where it compiles it in place. `here`: without a
+        helper, since `is_quick`. `deadline` and errors: as in `compile`."""
 
         def found(key: OutputSpec) -> Grammar | Prepared | None:
             return self._kept.get(key) or self._cache.get(key)
 
-        make = partial(self._made, travels=True, apart=apart)
+        make = partial(self._made, travels=True, here=here)
         made = self._once(spec, "admission", found, make, deadline)
         return made if isinstance(made, Prepared) else None
 
@@ -322,17 +321,17 @@ class GrammarCompiler:
         deadline: float,
         *,
         travels: bool = False,
-        apart: bool = False,
+        here: bool = False,
     ) -> Grammar | Prepared:
         """What a helper made of a spec, or its grammar where it needs none; both are
-        kept. `travels`: another process needs it, this one does not. `apart`: also a
-        small one needs a helper."""
-        check_limits(key, self.config)
+        kept. `travels`: another process needs it, this one does not; then `here` says
+        whether it needs no helper."""
+        warnings = check_limits(key, self.config)
         allowed = Allowance(self.config.compile_seconds, deadline)
 
         def make(backend: str, last: bool) -> Grammar | Prepared:
             small = not self.config.isolate_compiles or (
-                not apart and is_small(key, backend)
+                here if travels else is_small(key, backend)
             )
             prepares = hasattr(self.chooser.backend(backend), "prepare")
             local = backend in self.plugins.local
@@ -346,8 +345,8 @@ class GrammarCompiler:
             return self._pool.prepare(backend, key, allowed, 1.0 if last else 0.5)
 
         made = self.chooser.first(key, make)
-        warnings = (*misspelt(key), why_unprotected(made)) if self.tells else ()
-        for warning in filter(None, warnings):
+        warnings.append(why_unprotected(made))
+        for warning in filter(None, warnings if self.tells else ()):
             _log.warning("%s: %s", key.summary(), warning)
         with self._lock:
             if isinstance(made, Prepared):

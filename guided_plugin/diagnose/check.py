@@ -10,13 +10,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.compiling.limits import check_limits
 from guided_plugin.diagnose.position import Position, bounds_of
 from guided_plugin.diagnose.refusals import refusals, refused_keyword
 from guided_plugin.errors import GuidedError, SpecError
 from guided_plugin.grammar.base import Grammar, why_unprotected
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.references import pointer
-from guided_plugin.spec.uses import KeywordUse, misspelt, schemas_of, uses_of
+from guided_plugin.spec.schema import schemas_in
+from guided_plugin.spec.uses import KeywordUse, uses_of
 
 _STRING_OR_BETWEEN = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n]+|[,:]')
 
@@ -87,12 +89,12 @@ def check_spec(
     `explain_output` matches to the letter. Texts come from files: a last line end counts only where
     the spec takes it.
     """
-    warnings = (*misspelt(spec), *warnings)
     keywords = keyword_uses(spec, compiler)
     try:
+        warnings = (*check_limits(spec, compiler.config), *warnings)
         grammar = compiler.compile(spec)
     except GuidedError as error:
-        return CheckReport(spec, None, error, warnings, (), keywords)
+        return CheckReport(spec, None, error, tuple(warnings), (), keywords)
     start = Position.start(compiler, spec)
     reports = []
     for name, text in instances:
@@ -158,7 +160,8 @@ def keyword_uses(
         return None
     return tuple(
         replace(use, where=place + use.where[1:])
-        for place, schema in schemas_of(spec)
+        for place, schema in schemas_in(spec.kind, spec.document())
+        if place.endswith(("#", "/json_schema", "/schema"))
         for use in _uses(spec, schema, compiler)
     )
 

@@ -28,7 +28,7 @@ from guided_plugin.spec.forms import (
 )
 from guided_plugin.spec.memo import remembered, texts_bytes
 from guided_plugin.spec.python.form import form_of, is_python
-from guided_plugin.spec.schema import check_schema, schemas_of_tag
+from guided_plugin.spec.schema import check_schema, schemas_in
 from guided_plugin.spec.telling import told
 from guided_plugin.spec.triggers import (
     Trigger,
@@ -218,7 +218,7 @@ class OutputSpec:
         text = _dump({"type": "structural_tag", **document}, "structural_tag")
         spec = cls._make("structural_tag", text, options)
         whole = spec.document()
-        for place, schema in schemas_of_tag(whole):
+        for place, schema in schemas_in("structural_tag", whole):
             _check_schema(schema, "structural_tag", whole, place)
         return spec
 

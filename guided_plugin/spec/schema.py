@@ -1,6 +1,6 @@
 """JSON Schema as a tree: walking it, pointing into it, refusing what is malformed.
 
-Depends on errors and keywords. Knows the shape of keywords, not how any backend
+Depends on errors, forms and keywords. Knows the shape of keywords, not how any backend
 enforces them. No function here recurses: a schema nested a thousand deep must not
 exhaust the stack.
 """
@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from guided_plugin.errors import SpecError, did_you_mean, near_miss, shown
+from guided_plugin.errors import SpecError, did_you_mean, near_miss, printable, shown
 from guided_plugin.keywords import ASSERTIONS, KEYWORDS, subschemas
+from guided_plugin.spec.forms import Kind
 from guided_plugin.spec.references import Path, pointer, resolved, target_of
 
 Schema = Mapping[str, Any] | bool
@@ -67,12 +68,12 @@ def check_schema(schema: Any) -> None:
                 )
         if not path and node and node.keys().isdisjoint(KEYWORDS):
             near = (near_miss(name, _DECIDING) for name in [*node][:10])
-            meant = next(filter(None, near), "")
+            name = next(filter(None, near), "")
             raise SpecError(
                 "has no keyword of JSON Schema: any JSON would match",
                 where="#",
-                hint=f"did you mean {meant!r}?"
-                if meant
+                hint=f"did you mean {name!r}?"
+                if name
                 else "put names of properties into `properties`",
             )
         name = node.get("$id", node.get("id"))
@@ -218,9 +219,13 @@ def crossed_bounds(node: Mapping[str, Any]) -> Complaint:
     return None
 
 
-def schemas_of_tag(document: Any) -> Iterator[tuple[str, Any]]:
-    """Every schema inside a structural tag, with its place. A regex there is written as
-    in a schema."""
+def schemas_in(kind: Kind, document: Any) -> Iterator[tuple[str, Any]]:
+    """Every schema in a spec's document, with its place. A regex in a structural tag is
+    written as in a schema."""
+    if kind in ("json_schema", "json_object"):
+        yield "#", document
+    if kind != "structural_tag":
+        return
     pending: list[tuple[str, Any]] = [("#", document)]
     while pending:
         place, node = pending.pop()
@@ -238,28 +243,14 @@ def schemas_of_tag(document: Any) -> Iterator[tuple[str, Any]]:
             )
 
 
-def misspelt_keywords(schema: Any) -> list[str]:
-    """Unknown keywords that look like known ones, each at one of its places. The
-    standard ignores them; their author did not mean to. Names that begin with `_` or
-    `x-` are meant to be unknown, and an annotation that is misspelt changes no output.
-    Of many unknown ones the first are compared."""
-    found: dict[Any, str] = {}
-    for path, node in walk(schema):
-        for keyword in node if isinstance(node, Mapping) else ():
-            if keyword in KEYWORDS or keyword in found or len(found) == _MOST_UNKNOWN:
-                continue
-            near = (
-                ""
-                if str(keyword).startswith(("_", "x-"))
-                else near_miss(keyword, _DECIDING)
-            )
-            said = f"unknown keyword, ignored (did you mean {near!r}?)"
-            found[keyword] = near and f"{pointer((*path, keyword))}: {said}"
-    return list(filter(None, found.values()))
+def misspelt(keyword: str, where: str) -> str:
+    """A warning about an unknown keyword at a place that looks like a known one, else
+    an empty text. The standard ignores it; its author did not mean to. Names that begin
+    with `_` or `x-` are meant to be unknown, and an annotation that is misspelt changes
+    no output."""
+    near = "" if keyword.startswith(("_", "x-")) else near_miss(keyword, _DECIDING)
+    said = f"{where}: unknown keyword, ignored (did you mean {near!r}?)"
+    return near and printable(said)
 
 
 _DECIDING = ASSERTIONS | {"$defs", "definitions"}
-
-_MOST_UNKNOWN = 200
-"""Unknown keywords of a schema that are compared with known ones. Each takes 0.06 ms;
-the schema of the MaskBench sample with the most has 13."""

@@ -1,22 +1,19 @@
 """The keywords of a schema, one use at a time: which count, by the standard, and which
 an operator left out.
 
-Depends on keywords, formats and specs. Whether a backend enforces one that counts is
+Depends on keywords and formats. Whether a backend enforces one that counts is
 for backends to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from guided_plugin.errors import printable
 from guided_plugin.keywords import KEYWORDS, draft_of, idle_reason, subschemas
 from guided_plugin.spec.formats import FORMATS
-from guided_plugin.spec.output_spec import OutputSpec
 from guided_plugin.spec.references import Path, pointer
-from guided_plugin.spec.schema import misspelt_keywords, schemas_of_tag
 
 Status = Literal["refused", "undecided", "enforced", "annotation", "structure"]
 
@@ -35,26 +32,6 @@ class KeywordUse:
     """The reason, where the status alone isn't one."""
     hint: str = ""
     """What to do about it, where it is refused."""
-
-
-def schemas_of(spec: OutputSpec) -> Iterator[tuple[str, Any]]:
-    """The schemas of a spec with their places."""
-    if spec.kind == "json_schema":
-        yield "#", spec.document()
-    elif spec.kind == "structural_tag":
-        for place, schema in schemas_of_tag(spec.document()):
-            if place.endswith(("/json_schema", "/schema")):
-                yield place, schema
-
-
-def misspelt(spec: OutputSpec) -> tuple[str, ...]:
-    """A warning for each keyword in the schemas of a spec that looks like one and is
-    none."""
-    return tuple(
-        printable(place + said[1:])
-        for place, one in schemas_of(spec)
-        for said in misspelt_keywords(one)
-    )
 
 
 def uses_of(document: Any, unenforced: Collection[str]) -> list[KeywordUse]:

@@ -65,7 +65,7 @@ def test_a_large_schema_comes_back_from_a_helper(make):
 def test_what_compiles_in_place_needs_no_helper(make, options, schema):
     compiler = make(**options)
     spec = OutputSpec.json_schema(schema)
-    made = compiler.admit(spec)  # which another process loads
+    made = compiler.admit(spec, here=True)  # which another process loads
     assert make().chooser.load(made).spec == made.spec
     assert compiler.compile(spec).backend == "llguidance"
     assert compiler._pool.processes() == []
@@ -73,7 +73,7 @@ def test_what_compiles_in_place_needs_no_helper(make, options, schema):
 
 def test_a_small_schema_gets_a_helper_where_that_is_asked_for(make):
     compiler = make()
-    compiler.admit(OutputSpec.json_schema({"type": "integer"}), apart=True)
+    compiler.admit(OutputSpec.json_schema({"type": "integer"}))
     assert len(compiler._pool.processes()) == 1
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import guided_plugin as gp
-from guided_plugin import OutputSpec
+from guided_plugin import GuidedConfig, OutputSpec
+from guided_plugin.compiling.limits import check_limits
 from guided_plugin.errors import SpecError
 
 
@@ -81,3 +82,24 @@ def test_what_is_no_spec_and_no_config_is_refused_with_what_to_write(
 )
 def test_a_grammar_that_mentions_a_file_is_none(source):
     assert OutputSpec.grammar(source).text == source
+
+
+def test_misspelt_keywords_are_reported_and_others_are_not():
+    found = {
+        "propertis": {},
+        "properties": {"requierd": {"maxLenght": 3}, "a/b": {"items": {"minimun": 1}}},
+        "x-note": 1,
+        "const": {"maxLenght": 1},
+        "_format": "switched off",
+        "decription": "an annotation",
+        "items": {"maxLenght": 5},
+    }
+    said = "unknown keyword, ignored (did you mean {!r}?)"
+    assert check_limits(OutputSpec.json_schema(found), GuidedConfig()) == [
+        "#/propertis: " + said.format("properties"),
+        "#/items/maxLenght: " + said.format("maxLength"),  # each word once
+        "#/properties/a~1b/items/minimun: " + said.format("minimum"),
+    ]
+    many = dict.fromkeys(map(str, range(10_000)), 1) | {"allOf": [{"propertis": {}}]}
+    # it gives up: a client chooses how many there are
+    assert check_limits(OutputSpec.json_schema(many), GuidedConfig()) == []

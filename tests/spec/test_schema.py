@@ -9,7 +9,7 @@ import pytest
 from guided_plugin.errors import SpecError
 from guided_plugin.keywords import subschemas
 from guided_plugin.spec.references import pointer, target_of
-from guided_plugin.spec.schema import check_schema, misspelt_keywords
+from guided_plugin.spec.schema import check_schema
 
 TABLES = json.loads(Path(__file__).with_name("schema.json").read_bytes())
 
@@ -130,33 +130,6 @@ def test_references_that_lead_nowhere_are_refused(schema, where, what, hint):
     assert caught.value.where == where
     assert what in caught.value.what
     assert hint in caught.value.hint
-
-
-def test_misspelt_keywords_are_reported_and_others_are_not():
-    schema = {
-        "propertis": {},
-        "properties": {"requierd": {"maxLenght": 3}, "a/b": {"items": {"minimun": 1}}},
-        "x-note": 1,
-        "title": "t",
-        "const": {"maxLenght": 1},
-        7: "a key that is no text",
-        "_format": "switched off",
-        "x-pattern": 1,
-        "decription": "an annotation",
-        "items": {"maxLenght": 5},
-    }
-    said = "unknown keyword, ignored (did you mean {!r}?)"
-    assert sorted(misspelt_keywords(schema)) == [
-        "#/items/maxLenght: " + said.format("maxLength"),  # each word once
-        "#/properties/a~1b/items/minimun: " + said.format("minimum"),
-        "#/propertis: " + said.format("properties"),
-    ]
-    assert misspelt_keywords(True) == []
-    many = {f"w{number}": 1 for number in range(10_000)} | {
-        "allOf": [{"propertis": {}}]
-    }
-    # it gives up: a client chooses how many there are
-    assert misspelt_keywords(many) == []
 
 
 @pytest.mark.parametrize(

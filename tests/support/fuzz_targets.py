@@ -39,7 +39,8 @@ from guided_plugin.keywords import KEYWORDS
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.ecma import parse
-from guided_plugin.spec.uses import misspelt, schemas_of, uses_of
+from guided_plugin.spec.schema import schemas_in
+from guided_plugin.spec.uses import uses_of
 from guided_plugin.step import Admission
 from guided_plugin.worker.messages import (
     Ends,
@@ -275,8 +276,7 @@ def _send(request):
     _parse(form)
     spec = OutputSpec.parse(form)
     if spec is not None:
-        misspelt(spec)
-        for _, inner in schemas_of(spec):
+        for _, inner in schemas_in(spec.kind, spec.document()):
             uses_of(inner, ("pattern", "uniqueItems"))
     _compile(form)
 

@@ -201,7 +201,7 @@ class Specs:
         start = time.monotonic()
         begun = time.thread_time()
         try:
-            made = self.compiler.admit(spec, deadline=deadline, apart=apart)
+            made = self.compiler.admit(spec, deadline=deadline, here=not apart)
             of = made or self.compiler.compile(spec)
         except GuidedError as error:
             return self._left(asked, error)

@@ -61,7 +61,7 @@ class Compiler:
     def is_quick(self, spec):
         return "slow" not in spec.text
 
-    def admit(self, spec, *, deadline, apart=False):
+    def admit(self, spec, *, deadline, here):
         if self.is_quick(spec):
             return None
         self.begun.append(spec.text)
