@@ -240,8 +240,10 @@ class Algebra:
     def _allows_nothing(self, literals: Literals) -> bool:
         """Whether no value satisfies all of them, as far as shapes and the terminals
         of strings tell."""
-        others = {**self.shape(literals), "string": ()}
-        return not any(others.values()) and all(map(is_empty, self.strings(literals)))
+        shape = self.shape(literals)
+        others = {**shape, "string": ()}
+        strings = cast("tuple[String, ...]", shape["string"])
+        return not any(others.values()) and all(map(is_empty, strings))
 
     def _settled_once(self, one: Object) -> Iterable[Constraint]:
         """An object without the first of its `unless`, as alternatives where it could
@@ -289,7 +291,8 @@ class Algebra:
                     constraint = replace(constraint, shortest=len(required))
                 if not all(map(partial(self.allows_name, constraint), required)):
                     return False
-                needed += map(constraint.of, required)
+                for name in required:
+                    needed.append(constraint.of(name, constraint.matched(name)))
             case String():
                 pass
             case _:

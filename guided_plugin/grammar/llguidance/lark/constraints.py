@@ -9,6 +9,7 @@ of which must hold. Depends on patterns and spec.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from guided_plugin.grammar.llguidance.lark import patterns
@@ -144,24 +145,10 @@ class Properties:
     describes: bool = True
     """Whether these are the properties that an object has, as far as the schema says;
     under `not` they are not."""
-    _by_name: dict[str, Literals] = field(
+    by_name: dict[str, Literals] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """`named` again, filled at the first question."""
-
-    def of(self, name: str) -> Literals:
-        """What the value of a property must satisfy."""
-        if not self._by_name:
-            self._by_name.update(self.named)
-        found = []
-        if name in self._by_name:
-            found.append(self._by_name[name])
-        for source, literals in self.matching:
-            if patterns.matches(source, name):
-                found.append(literals)
-        if not found:
-            return self.others or TRUE
-        return TRUE.union(*found)
+    """`named` again, filled by `Object.of`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +186,32 @@ class Object:
             return None
         return met
 
-    def of(self, name: str) -> Literals:
-        """What the value of a property must satisfy."""
-        return TRUE.union(*[properties.of(name) for properties in self.properties])
+    def matched(self, name: str) -> tuple[str, ...]:
+        """The patterns of names that a name matches."""
+        found: dict[str, None] = {}
+        for each in self.properties:
+            for source, _ in each.matching:
+                if patterns.matches(source, name):
+                    found[source] = None
+        return tuple(found)
+
+    def of(self, name: str | None, matched: Collection[str]) -> Literals:
+        """What the value of a property must satisfy whose name matches these patterns;
+        None: a name that is not listed."""
+        value = TRUE
+        for each in self.properties:
+            own = []
+            if each.named and not each.by_name:
+                each.by_name.update(each.named)
+            if name in each.by_name:
+                own.append(each.by_name[name])
+            for source, literals in each.matching:
+                if source in matched:
+                    own.append(literals)
+            if not own and each.others is not None:
+                own.append(each.others)
+            value = value.union(*own)
+        return value
 
 
 Constraint = Null | Boolean | Number | String | Array | Object

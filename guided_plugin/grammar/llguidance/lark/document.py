@@ -58,12 +58,11 @@ class Document:
     def number(self, schema: Any, path: Path = ()) -> int:
         """The number of a subschema. A schema that is only a reference has its
         target's."""
-        identity = id(schema)
-        if identity not in self._by_identity:
-            self._by_identity[identity] = _RESOLVING
-            self._by_identity[identity] = self._new_number(schema, path)
+        number = self._by_identity.get(id(schema))
+        if number is None:
+            self._by_identity[id(schema)] = _RESOLVING
+            number = self._by_identity[id(schema)] = self._new_number(schema, path)
             self._kept.append(schema)
-        number = self._by_identity[identity]
         if number == _RESOLVING:
             raise UnsupportedSpecError(
                 "refers to itself and to nothing else",
@@ -118,12 +117,11 @@ class Document:
             what = f"is not a schema: {shown(schema)}"
             hint = "a schema is an object or true/false"
             raise UnsupportedSpecError(what, where=pointer(path), hint=hint)
-        asked = {key: schema[key] for key in schema if key in ASSERTIONS}
-        if asked.get("format", "") not in FORMATS:
-            asked.pop("format", None)
         kept = {}
-        for key, value in asked.items():
-            if idle_reason(asked, key, self.draft):
+        for key, value in schema.items():
+            if key not in ASSERTIONS or idle_reason(schema, key, self.draft):
+                continue
+            if key == "format" and value not in FORMATS:
                 continue
             if key in self._unenforced:
                 self._left_out.add(key)

@@ -26,7 +26,7 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
     Opposite,
 )
 from guided_plugin.grammar.llguidance.lark.members import NAMED, Member, any_order
-from guided_plugin.grammar.llguidance.lark.patterns import matches, pattern
+from guided_plugin.grammar.llguidance.lark.patterns import pattern
 from guided_plugin.grammar.llguidance.lark.reach import known_of_string
 from guided_plugin.grammar.llguidance.lark.rules import (
     Repeated,
@@ -89,22 +89,20 @@ class _Writer:
         allowed: tuple[String, ...] = (String(),)
         if constraint.names:
             allowed = self.algebra.strings(TRUE.union(*constraint.names))
-        found = (
-            source for each in constraint.properties for source, _ in each.matching
-        )
-        self.sources = list(dict.fromkeys(found))
-        """The patterns of names."""
-        self.matched = {
-            name: _matched(name, self.sources) for name in self.listed_names(allowed)
-        }
+        self.matched: dict[str, tuple[str, ...]] = {}
         """The names about which the schema says something, with the patterns that each
         matches."""
         self.described = self.described_names()
         self.live: dict[str, Literals] = {}
         """Those of them that properties may have, with what their values must satisfy."""
-        for name in filter(self.is_possible, self.matched):
-            value = constraint.of(name)
-            if not self.algebra.empty(value):
+        for name in self.listed_names(allowed):
+            matched = self.matched[name] = constraint.matched(name)
+            described = self.described is None or name in self.described or matched
+            if name in constraint.forbidden or not described:
+                continue
+            value = constraint.of(name, matched)
+            is_allowed = self.algebra.allows_name(constraint, name)
+            if is_allowed and not self.algebra.empty(value):
                 self.live[name] = value
         self.open = list(self.open_classes(allowed))
         """All other names."""
@@ -208,18 +206,6 @@ class _Writer:
                 describes |= bool(each.named or each.matching)
         return names if describes and self.emitter.style.closed else None
 
-    def is_possible(self, name: str) -> bool:
-        """Whether there may be a listed property, as far as names tell."""
-        return (
-            name not in self.object.forbidden
-            and self.algebra.allows_name(self.object, name)
-            and (
-                self.described is None
-                or name in self.described
-                or bool(self.matched[name])
-            )
-        )
-
     def open_classes(self, allowed: tuple[String, ...]) -> Iterator[_Class]:
         """Classes of unlisted names: one for each set of patterns that a name may
         match."""
@@ -227,7 +213,9 @@ class _Writer:
         if not shapes:
             return
         base = [] if String() in shapes else _any_of(shapes)
-        sources = self.sources
+        properties = self.object.properties
+        found = [source for each in properties for source, _ in each.matching]
+        sources = list(dict.fromkeys(found))
         if len(sources) > _MAX_PATTERNS:
             what = f"has over {_MAX_PATTERNS} patterns that one name may match"
             raise self.emitter.refusal("patternProperties", what)
@@ -237,7 +225,7 @@ class _Writer:
         if self.described is not None:
             matching.remove(())
         for patterns in matching:
-            value = self.open_value(patterns)
+            value = self.object.of(None, patterns)
             if self.algebra.empty(value):
                 continue
             listed = [name for name, own in self.matched.items() if own == patterns]
@@ -257,20 +245,6 @@ class _Writer:
             terminal = self.grammar.terminal(names, known)
             key = self.emitter.led(terminal, characters)
             yield _Class(key, value)
-
-    def open_value(self, matched: tuple[str, ...]) -> Literals:
-        """What a property whose name matches these patterns must satisfy."""
-        value = TRUE
-        for properties in self.object.properties:
-            own = [
-                literals
-                for source, literals in properties.matching
-                if source in matched
-            ]
-            if not own and properties.others is not None:
-                own = [properties.others]
-            value = value.union(*own)
-        return value
 
     # Rules
 
@@ -319,11 +293,6 @@ class _Writer:
             tail = (self.grammar.rule(tail),)
         objects = [(OPEN, *head, CLOSE) for head in reversed(heads)]
         return self.grammar.rule(*objects)
-
-
-def _matched(name: str, sources: list[str]) -> tuple[str, ...]:
-    """The patterns that a name matches."""
-    return tuple(source for source in sources if matches(source, name))
 
 
 def _any_of(strings: list[String]) -> list[Expression]:
