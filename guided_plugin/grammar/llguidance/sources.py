@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import (
     CompileLimitError,
     GrammarError,
@@ -27,9 +26,9 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
     Texts,
 )
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
-from guided_plugin.grammar.llguidance.lark.reach import known_of
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar
 from guided_plugin.grammar.llguidance.lark.runs import nesting
+from guided_plugin.grammar.llguidance.lark.strings import known_of
 from guided_plugin.grammar.llguidance.lark.writer import written
 from guided_plugin.grammar.llguidance.matcher import first_line
 from guided_plugin.grammar.llguidance.tags import tag_to_lark
@@ -41,9 +40,6 @@ MAX_DEPTH = 2_000
 """Rules and brackets that a grammar may nest. llguidance reads them recursively: with a
 stack of 8 MiB, versions 1.7.6 and 1.9.1 end the process at 2,700 (measured with chains
 of rules and of brackets)."""
-
-_DEFAULTS = GuidedConfig()
-"""For specs that no operator's options have settled."""
 
 _WHERE = re.compile(r"(?:at )?(\d+)\((\d+)\): ")
 _REASON = re.compile(r"^error: (.+)$", re.MULTILINE)
@@ -108,7 +104,7 @@ def lark_of(
     `tokens`: of the vocabulary, for the control tokens that tags and grammars name.
     `marked`: as the check that items are distinct needs it.
     """
-    grammar = _written(spec.settled(_DEFAULTS), tokens, unenforced, marked)
+    grammar = _written(spec, tokens, unenforced, marked)
     text = grammar.text
     # Each line and each bracket nests at most one deeper.
     depth = text.count("\n") + text.count("(") + text.count("[")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.forced import ids_of
 from guided_plugin.grammar.llguidance.lark.ends import control_text
-from guided_plugin.grammar.llguidance.lark.reach import PROBES
+from guided_plugin.grammar.llguidance.lark.strings import PROBES
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec.memo import remembered
 

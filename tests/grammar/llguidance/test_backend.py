@@ -166,7 +166,7 @@ def test_a_pattern_that_meets_a_length_is_taken_to_its_end():
 
 def properties(count, **keywords):
     described = {f"p{i}": {"type": "string"} for i in range(count)}
-    return OutputSpec.json_schema({"properties": described, **keywords})
+    return OutputSpec.json_schema({"properties": described, **keywords}, strict=True)
 
 
 def all_required(count):

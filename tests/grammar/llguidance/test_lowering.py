@@ -215,10 +215,8 @@ def test_long_lists_of_numbers_take_time_in_proportion():
 
 def test_names_are_compared_with_each_pattern_once():
     with patch.object(patterns, "matches", return_value=False) as compared:
-        size(
-            {"properties": {"k": {}, "n": {}}, "patternProperties": {"a": {}, "b": {}}}
-        )
-    assert compared.call_count == 4
+        size({"properties": {"k": {}}, "patternProperties": {"a": {}, "b": {}}})
+    assert compared.call_count == 2
 
 
 KINDS = ['{"const": "%s"}', '{"type": "string", "pattern": "^%s"}']

@@ -2,7 +2,7 @@
 
 A `document` is read as Boolean algebra (`reader`, `by_type`, `algebra`), whose
 `constraints` are written as `rules` (`emitter`, with `arrays`, `objects` and `members`)
-and `terminals` (`patterns`, `numbers`).
+and terminals (`strings`, `patterns`, `numbers`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from guided_plugin.grammar.llguidance.lark.numbers import Spelling
 from guided_plugin.grammar.llguidance.lark.objects import object_rule
 from guided_plugin.grammar.llguidance.lark.reader import read_schema
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar, Symbol
-from guided_plugin.grammar.llguidance.lark.terminals import empty_terminal
+from guided_plugin.grammar.llguidance.lark.strings import empty_terminal
 from guided_plugin.grammar.llguidance.lark.writer import written
 from guided_plugin.spec import OutputSpec
 

@@ -3,7 +3,7 @@ negation.
 
 A `Shape` lists, for each type, alternatives of which one must hold. Subschemas of items
 and properties stay numbers, so recursion through them ends. Depends on document,
-constraints and terminals.
+constraints and strings.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Constraint,
     Literals,
     Null,
+    Number,
     Object,
     String,
     describes,
 )
 from guided_plugin.grammar.llguidance.lark.document import Document
-from guided_plugin.grammar.llguidance.lark.ranges import Number
-from guided_plugin.grammar.llguidance.lark.terminals import is_empty
+from guided_plugin.grammar.llguidance.lark.strings import is_empty
 from guided_plugin.spec.references import Path, pointer
 
 Alternatives = tuple[Constraint, ...]

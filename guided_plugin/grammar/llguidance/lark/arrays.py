@@ -14,13 +14,13 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Constraint,
     Contains,
     Null,
+    Number,
     String,
 )
 from guided_plugin.grammar.llguidance.lark.emitter import PLAIN, Emitter, incomparable
 from guided_plugin.grammar.llguidance.lark.members import NAMED, Member, any_order
-from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.rules import Repeated, Symbol, Text
-from guided_plugin.grammar.llguidance.lark.terminals import COMMA, key_text
+from guided_plugin.grammar.llguidance.lark.strings import COMMA, key_text
 
 OPEN = Text("[")
 CLOSE = Text("]")

@@ -13,17 +13,18 @@ from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
     Array,
+    Bound,
     Constraint,
     Contains,
     Exists,
     Items,
     Literals,
+    Number,
     Object,
     Properties,
     String,
 )
 from guided_plugin.grammar.llguidance.lark.document import Numbered
-from guided_plugin.grammar.llguidance.lark.ranges import Bound, Number
 from guided_plugin.spec.arithmetic import canonical
 from guided_plugin.spec.formats import WIDE
 from guided_plugin.spec.references import pointer

@@ -21,6 +21,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Constraint,
     Literals,
     Null,
+    Number,
     Object,
     String,
 )
@@ -32,8 +33,6 @@ from guided_plugin.grammar.llguidance.lark.numbers import (
     number_terminal,
 )
 from guided_plugin.grammar.llguidance.lark.patterns import NOTHING
-from guided_plugin.grammar.llguidance.lark.ranges import Number
-from guided_plugin.grammar.llguidance.lark.reach import known_of_string
 from guided_plugin.grammar.llguidance.lark.rules import (
     NEVER,
     Alternative,
@@ -45,8 +44,9 @@ from guided_plugin.grammar.llguidance.lark.rules import (
     Terminal,
     Token,
 )
-from guided_plugin.grammar.llguidance.lark.terminals import (
+from guided_plugin.grammar.llguidance.lark.strings import (
     NULL,
+    known_of_string,
     lead,
     string_terminal,
     value_terminal,

@@ -26,7 +26,7 @@ from guided_plugin.grammar.llguidance.lark.rules import (
     Token,
     users_of,
 )
-from guided_plugin.grammar.llguidance.lark.terminals import COMMA
+from guided_plugin.grammar.llguidance.lark.strings import COMMA
 
 _MOST_CHOICES = 16
 """Texts that a choice may add, the longest: shorter ones need fewer tokens."""

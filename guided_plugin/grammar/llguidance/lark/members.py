@@ -17,7 +17,7 @@ from guided_plugin.grammar.llguidance.lark.rules import (
     Symbol,
     both,
 )
-from guided_plugin.grammar.llguidance.lark.terminals import COMMA
+from guided_plugin.grammar.llguidance.lark.strings import COMMA
 
 NAMED = 62
 """How many members may have a bit in the parameter."""

@@ -1,4 +1,4 @@
-"""Numbers as expressions over their JSON text. Depends on ranges and expressions.
+"""Numbers as expressions over their JSON text. Depends on constraints and expressions.
 
 One is an intersection: an expression for the form of the number, and one for
 each demand. Bounds are compared digit by digit. Multiples of a power of ten end in
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
+from guided_plugin.grammar.llguidance.lark.constraints import Bound, Number
 from guided_plugin.grammar.llguidance.lark.expressions import (
     AND,
     OR,
@@ -23,7 +24,6 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
     Opposite,
     Regex,
 )
-from guided_plugin.grammar.llguidance.lark.ranges import Bound, Number
 from guided_plugin.spec.arithmetic import Value, exact, places, plain, power_of_ten
 from guided_plugin.spec.languages import times
 

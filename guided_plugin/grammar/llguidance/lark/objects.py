@@ -27,19 +27,19 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
 )
 from guided_plugin.grammar.llguidance.lark.members import NAMED, Member, any_order
 from guided_plugin.grammar.llguidance.lark.patterns import pattern
-from guided_plugin.grammar.llguidance.lark.reach import known_of_string
 from guided_plugin.grammar.llguidance.lark.rules import (
     Repeated,
     Symbol,
     Text,
 )
-from guided_plugin.grammar.llguidance.lark.terminals import (
+from guided_plugin.grammar.llguidance.lark.strings import (
     ANY_STRING,
     COLON,
     COMMA,
     empty_terminal,
     excluding,
     key_text,
+    known_of_string,
     lead,
     string_parts,
 )

@@ -26,10 +26,10 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Boolean,
     Constraint,
     Literals,
+    Number,
     Object,
     String,
 )
-from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.keywords import KEYWORDS
 from guided_plugin.spec.arithmetic import canonical
 from guided_plugin.spec.references import pointer

@@ -4,7 +4,7 @@ Depends on rules and expressions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from json.encoder import encode_basestring
 from operator import attrgetter
 
@@ -70,23 +70,37 @@ def written(
     names, symbols = _reachable(grammar.rules, start)
     terminals = [one for one in grammar.terminals.values() if one in symbols]
     punctuation = _punctuation(spec, marked)
-    # Each is written once: llguidance reads an expression where it stands.
-    used = [mark for mark in punctuation if Text(mark) in symbols]
-    words = {mark: f"P{number}" for number, mark in enumerate(used)}
+    tokens: set[int] = set()
+    words: dict[Symbol, str] = {}
+    lines: list[str] = []
+    for symbol in symbols:
+        match symbol:
+            case Text(text) if text in punctuation:
+                # Written once: llguidance reads an expression where it stands.
+                name = words[symbol] = f"P{len(lines)}"
+                lines.append(f"{name}: {punctuation[text]}")
+            case Text(text):
+                words[symbol] = literal(text)
+            case Token(number):
+                words[symbol] = f"<[{number}]>"
+                tokens.add(number)
+            case Terminal(name):
+                words[symbol] = name
     writer = _Writer(grammar.rules, words)
-    lines = [f"{top}start: {writer.symbol(start)}"]
-    lines += [f"{words[mark]}: {punctuation[mark]}" for mark in used]
     lines += [writer.rule(name) for name in names if name not in writer.renamed]
     lines += _terminal_lines(grammar, terminals)
     rules = {name: grammar.rules[name] for name in names}
-    tokens = frozenset(one.number for one in symbols if isinstance(one, Token))
     return LarkGrammar(
-        "\n".join([*lines, ""]),
+        "\n".join([f"{top}start: {writer.sequence((start,))}", *lines, ""]),
         distinct=grammar.distinct,
         left_out=tuple(sorted(grammar.left_out)),
         plain=not tokens and all(map(attrgetter("plain"), terminals)),
         rules=RuleSet(
-            start, rules, tuple(terminals), tokens, spec.whitespace == "spaced"
+            start,
+            rules,
+            tuple(terminals),
+            frozenset(tokens),
+            spec.whitespace == "spaced",
         ),
     )
 
@@ -117,18 +131,18 @@ def literal(text: str) -> str:
 
 def _reachable(
     rules: Mapping[str, Rule], start: Symbol
-) -> tuple[list[str], set[Symbol]]:
+) -> tuple[list[str], dict[Symbol, None]]:
     """The rules that a grammar uses, in the order of their use, and its texts and
     terminals."""
     names: dict[str, None] = {}
-    symbols: set[Symbol] = set()
+    symbols: dict[Symbol, None] = {}
     pending = [start]
     while pending:
         symbol = pending.pop()
         if isinstance(symbol, Repeated):
             pending += symbol.symbols
         elif not isinstance(symbol, Reference):
-            symbols.add(symbol)
+            symbols[symbol] = None
         elif symbol.rule not in names:
             names[symbol.rule] = None
             for alternative in rules[symbol.rule].alternatives:
@@ -146,24 +160,26 @@ def _punctuation(spec: OutputSpec, marked: bool) -> Mapping[str, str]:
     return {mark: text.replace(_SPACE, space) for mark, text in found.items()}
 
 
-def _terminal_lines(grammar: Grammar, terminals: Iterable[Terminal]) -> Iterator[str]:
+def _terminal_lines(grammar: Grammar, terminals: Iterable[Terminal]) -> list[str]:
     """Terminals, and the fragments that they need, each as a line."""
+    lines = []
     needed: set[str] = set()
     for terminal in terminals:
-        yield f"{terminal.name}: {expression_text(terminal.expression)}"
+        lines.append(f"{terminal.name}: {expression_text(terminal.expression)}")
         if grammar.fragments:
             needed |= fragments_of(terminal.expression)
     for expression, name in reversed(grammar.fragments.items()):
         if name in needed:
-            yield f"{name}: {expression_text(expression)}"
+            lines.append(f"{name}: {expression_text(expression)}")
             needed |= fragments_of(expression)
+    return lines
 
 
 class _Writer:
     """Writes the rules of one grammar."""
 
-    def __init__(self, rules: Mapping[str, Rule], words: Mapping[str, str]) -> None:
-        """`words`: the names of texts that have one."""
+    def __init__(self, rules: Mapping[str, Rule], words: Mapping[Symbol, str]) -> None:
+        """`words`: texts, tokens and terminals as they stand in a rule."""
         self._rules = rules
         self._words = words
         self.renamed: dict[str, str] = {}
@@ -192,27 +208,24 @@ class _Writer:
         texts = map(self._alternative, alternatives)
         return f"{name}: {' | '.join(texts)}"
 
-    def symbol(self, symbol: Symbol) -> str:
-        """A symbol as it stands in a rule."""
-        if isinstance(symbol, Text):
-            return self._words.get(symbol.text) or literal(symbol.text)
-        if isinstance(symbol, Terminal):
-            return symbol.name
-        if isinstance(symbol, Token):
-            return f"<[{symbol.number}]>"
-        if isinstance(symbol, Repeated):
-            inner = self._sequence(symbol.symbols)
-            return _repeated(inner, symbol.low, symbol.high)
-        name = symbol.rule
-        while name in self.renamed:
-            name = self.renamed[name]
-        return f"{name}::{symbol.argument}" if symbol.argument else name
-
-    def _sequence(self, symbols: Iterable[Symbol]) -> str:
-        return " ".join(map(self.symbol, symbols))
+    def sequence(self, symbols: Iterable[Symbol]) -> str:
+        """Symbols as they stand in a rule."""
+        found = []
+        for symbol in symbols:
+            if isinstance(symbol, Repeated):
+                inner = self.sequence(symbol.symbols)
+                found.append(_repeated(inner, symbol.low, symbol.high))
+            elif isinstance(symbol, Reference):
+                name = symbol.rule
+                while name in self.renamed:
+                    name = self.renamed[name]
+                found.append(f"{name}::{symbol.argument}" if symbol.argument else name)
+            else:
+                found.append(self._words[symbol])
+        return " ".join(found)
 
     def _alternative(self, alternative: Alternative) -> str:
-        text = self._sequence(alternative.symbols) or '""'
+        text = self.sequence(alternative.symbols) or '""'
         if alternative.condition:
             text += f" %if {alternative.condition}"
         return text

@@ -27,7 +27,6 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
     Texts as Literals,
 )
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
-from guided_plugin.grammar.llguidance.lark.reach import known_of
 from guided_plugin.grammar.llguidance.lark.rules import (
     Grammar,
     LarkGrammar,
@@ -38,6 +37,7 @@ from guided_plugin.grammar.llguidance.lark.rules import (
 from guided_plugin.grammar.llguidance.lark.rules import (
     Text as Literal,
 )
+from guided_plugin.grammar.llguidance.lark.strings import known_of
 from guided_plugin.grammar.llguidance.lark.writer import written
 from guided_plugin.grammar.llguidance.tags.lexing import Lexing
 from guided_plugin.grammar.llguidance.tags.nodes import (
