@@ -141,11 +141,11 @@ class Chooser:
                     refusals[f"{backend} refused: {printable(error.what)}"] = error
                     continue
                 reason = "; ".join(filter(None, [*refusals, why, made.reason]))
-                _log.debug("%s took %s: %s", backend, spec.summary(), reason)
+                _log.debug("%s took %s: %s", backend, spec, reason)
                 if made.unenforced:
                     _log.info(
                         "not enforced in %s, because of unenforced_keywords: %s",
-                        spec.summary(),
+                        spec,
                         ", ".join(made.unenforced),
                     )
                 return dataclasses.replace(made, reason=reason)

@@ -347,7 +347,7 @@ class GrammarCompiler:
         made = self.chooser.first(key, make)
         warnings.append(why_unprotected(made))
         for warning in filter(None, warnings if self.tells else ()):
-            _log.warning("%s: %s", key.summary(), warning)
+            _log.warning("%s: %s", key, warning)
         with self._lock:
             if isinstance(made, Prepared):
                 self._kept.put(key, made, made.size_bytes)

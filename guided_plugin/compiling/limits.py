@@ -125,35 +125,31 @@ def check_limits(spec: OutputSpec, config: GuidedConfig) -> list[str]:
     Returns a warning for each keyword in its schemas that looks like one and is none,
     at one of its places."""
     try:
-        return _check(spec, config)
+        unknown: dict[str, str] = {}
+        size = len(spec.text.encode(errors="surrogatepass"))
+        _bound("a spec", size, " bytes", "max_spec_bytes", config, spec.kind)
+        what = "categories of Unicode, written out,"
+        size = 10_000 * spec.text.lower().count(r"\p{")  # of the longest
+        _bound(what, size, " characters", "max_repetition", config, spec.kind)
+        for name in BOUNDS:
+            _bound(name, getattr(spec, name) or 0, "", "max_repetition", config, name)
+        if spec.kind in ("regex", "grammar"):
+            _check_pattern(spec.text, config, spec.kind)
+        else:
+            document = spec.document()
+            nodes, is_deeper = _measured(document, config.max_spec_depth)
+            _bound("a spec", nodes, " JSON values", "max_nodes", config, spec.kind)
+            if is_deeper:
+                raise _too_deep("is", config, spec.kind)
+            for place, schema in schemas_in(spec.kind, document):
+                for path, node in walk(schema):
+                    if isinstance(node, dict):
+                        _check_schema(node, config, (place, *path), unknown)
+        return list(filter(None, unknown.values()))
     except CompileLimitError as error:
         raise told(
             error, spec.kind, spec.document() if "#/" in error.where else None
         ) from None
-
-
-def _check(spec: OutputSpec, config: GuidedConfig) -> list[str]:
-    unknown: dict[str, str] = {}
-    size = len(spec.text.encode(errors="surrogatepass"))
-    _bound("a spec", size, " bytes", "max_spec_bytes", config, spec.kind)
-    what = "categories of Unicode, written out,"
-    size = 10_000 * spec.text.lower().count(r"\p{")  # of the longest
-    _bound(what, size, " characters", "max_repetition", config, spec.kind)
-    for name in BOUNDS:
-        _bound(name, getattr(spec, name) or 0, "", "max_repetition", config, name)
-    if spec.kind in ("regex", "grammar"):
-        _check_pattern(spec.text, config, spec.kind)
-    else:
-        document = spec.document()
-        nodes, is_deeper = _measured(document, config.max_spec_depth)
-        _bound("a spec", nodes, " JSON values", "max_nodes", config, spec.kind)
-        if is_deeper:
-            raise _too_deep("is", config, spec.kind)
-        for place, schema in schemas_in(spec.kind, document):
-            for path, node in walk(schema):
-                if isinstance(node, dict):
-                    _check_schema(node, config, (place, *path), unknown)
-    return list(filter(None, unknown.values()))
 
 
 def is_small(spec: OutputSpec, backend: str) -> bool:

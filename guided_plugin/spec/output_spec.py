@@ -233,13 +233,14 @@ class OutputSpec:
         """
         if obj is None or isinstance(obj, OutputSpec):
             return obj
-        if is_python(obj):
-            asked = form_of(obj)
-            typed: OutputSpec = getattr(cls, asked.kind)(asked.value)
-            return typed
-        inner = getattr(obj, "spec", None)  # of a TypedSpec
-        if isinstance(inner, OutputSpec):
-            return inner
+        if not isinstance(obj, Mapping):
+            if is_python(obj):
+                asked = form_of(obj)
+                typed: OutputSpec = getattr(cls, asked.kind)(asked.value)
+                return typed
+            inner = getattr(obj, "spec", None)  # of a TypedSpec
+            if isinstance(inner, OutputSpec):
+                return inner
         form = read(obj)
         if form is None:
             return None
@@ -323,14 +324,16 @@ class OutputSpec:
         """A line for logs: the kind and the beginning of the constraint."""
         return f"{self.kind} {printable(self.text, 60)}"
 
+    __str__ = summary
+
 
 def _schema_document(schema: Any) -> Any:
-    if is_python(schema):
-        return form_of(schema, texts=False).value
-    if isinstance(schema, str | bytes):
-        return from_text(schema, "json_schema")
     if isinstance(schema, Mapping | bool):
         return schema
+    if isinstance(schema, str | bytes):
+        return from_text(schema, "json_schema")
+    if is_python(schema):
+        return form_of(schema, texts=False).value
     raise SpecError(
         f"must be a mapping, JSON text or a type, not {type(schema).__name__}",
         where="json_schema",

@@ -56,12 +56,8 @@ def check_schema(schema: Any) -> None:
             raise SpecError(
                 wrong, where=pointer(path), hint="check the brackets around it"
             )
-        for keyword, value in node.items():
-            complaint = (
-                _complaint(KEYWORDS[keyword].value, value)
-                if keyword in KEYWORDS
-                else None
-            )
+        for keyword in filter(KEYWORDS.__contains__, node):
+            complaint = _complaint(KEYWORDS[keyword].value, node[keyword])
             if complaint:
                 raise SpecError(
                     complaint[0], where=pointer((*path, keyword)), hint=complaint[1]
@@ -222,7 +218,7 @@ def crossed_bounds(node: Mapping[str, Any]) -> Complaint:
 def schemas_in(kind: Kind, document: Any) -> Iterator[tuple[str, Any]]:
     """Every schema in a spec's document, with its place. A regex in a structural tag is
     written as in a schema."""
-    if kind in ("json_schema", "json_object"):
+    if kind == "json_schema":
         yield "#", document
     if kind != "structural_tag":
         return

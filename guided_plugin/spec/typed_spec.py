@@ -59,7 +59,7 @@ class TypedSpec(Generic[T]):
         return self  # vLLM clones the params of each request
 
     def __repr__(self) -> str:
-        return f"TypedSpec({self.spec.summary()})"
+        return f"TypedSpec({self.spec})"
 
 
 def reader_of(given: Any, spec: OutputSpec | None) -> Callable[[str], Any] | None:

@@ -123,22 +123,18 @@ class Algebra:
         return frozenset({(number, not positive)})
 
     def shape(self, literals: Literals) -> Shape:
-        """The values that satisfy all of them."""
+        """The values that satisfy all of them, with alternatives in place of what
+        objects must not satisfy."""
         if literals not in self._conjunctions:
             shape = self.in_place(literals)
-            self._conjunctions[literals] = self.settled(shape)
+            objects = cast("tuple[Object, ...]", shape["object"])
+            while any(map(attrgetter("unless"), objects)):
+                met: dict[Constraint, None] = {}
+                for one in objects:
+                    met.update(dict.fromkeys(self._settled_once(one)))
+                objects = cast("tuple[Object, ...]", self._reduced("object", met))
+            self._conjunctions[literals] = {**shape, "object": objects}
         return self._conjunctions[literals]
-
-    def settled(self, shape: Shape) -> Shape:
-        """The same values, with alternatives in place of what objects must not
-        satisfy."""
-        objects = cast("tuple[Object, ...]", shape["object"])
-        while any(map(attrgetter("unless"), objects)):
-            met: dict[Constraint, None] = {}
-            for one in objects:
-                met.update(dict.fromkeys(self._settled_once(one)))
-            objects = cast("tuple[Object, ...]", self._reduced("object", met))
-        return {**shape, "object": objects}
 
     def in_place(self, literals: Literals) -> Shape:
         """The shape of parts of the schema that is being read: none may be that schema

@@ -206,15 +206,13 @@ class Emitter:
 
     def _constraints(self, literals: Literals, shape: Shape) -> list[Symbol]:
         self._writing = literals
-        if shape["object"]:
+        if shape["object"] and not self.style.ordered:
             self._check_row(cast("Sequence[Object]", shape["object"]))
         return [self._constraint(c) for every in shape.values() for c in every]
 
     def _check_row(self, objects: Sequence[Object]) -> None:
         """Refuse objects of more properties, in any order, than may come at one
         place."""
-        if self.style.ordered:
-            return
         items = 2 * len(objects) + sum(
             len(each.named) for one in objects for each in one.properties
         )
@@ -285,6 +283,6 @@ def incomparable(array: Array, why: str, hint: str = SIMPLER) -> UnsupportedSpec
 
 def _digits_of(number: Number) -> int:
     """The digits of the longest number that a constraint names."""
-    bounds = [bound.value for bound in (number.low, number.high) if bound is not None]
+    bounds = [bound.value for bound in filter(None, (number.low, number.high))]
     named = map(plain, [*bounds, *(number.values or ()), *number.multiples])
     return max(map(len, named), default=0)

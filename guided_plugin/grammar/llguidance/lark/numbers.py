@@ -119,10 +119,12 @@ def _form(number: Number, zeros: bool, before: int, digits: int) -> str:
     exponent, where no more are needed. 0: any number of digits.
     """
     more = times(0, before - 1 if before else None)
-    some = times(1, _digits_behind(number, digits) if digits else None)
     whole = f"-?(?:0|[1-9][0-9]{more})"
+    if number.whole and not zeros:
+        return whole
+    some = times(1, _digits_behind(number, digits) if digits else None)
     if number.whole:
-        return rf"{whole}(?:\.0{some})?" if zeros else whole
+        return rf"{whole}(?:\.0{some})?"
     fraction = rf"(?:\.[0-9]{some})?"
     if number != Number() or before > _MOST_BEFORE_EXPONENTS:
         return whole + fraction
@@ -136,7 +138,7 @@ def _form(number: Number, zeros: bool, before: int, digits: int) -> str:
 def _digits_before(number: Number, most: int) -> int:
     """How many digits a number may have before the point: `most`, or as many as one
     between the bounds needs. 0: any number of digits."""
-    bounds = [bound for bound in (number.low, number.high) if bound is not None]
+    bounds = list(filter(None, (number.low, number.high)))
     distances = [abs(exact(bound.value)) for bound in bounds]
     farthest = max(distances, default=0)
     others = len(number.excluded) + len(number.no_multiples)

@@ -8,7 +8,6 @@ part.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from json.encoder import encode_basestring
 
@@ -130,7 +129,7 @@ def lead(string: String) -> str | None:
     """The characters that such a string may begin with in any number, where those are
     nearly all."""
     bounded = string.shortest or string.longest is not None
-    if bounded or string.no_patterns or string.formats:
+    if bounded or string.no_patterns or string.formats or not string.patterns:
         return None
     leads = {patterns.lead(source) for source in string.patterns}
     # Each pattern can still be met after what the others began with, so the narrowest
@@ -138,7 +137,7 @@ def lead(string: String) -> str | None:
     narrow = leads - {patterns.ANY_CHARACTER}
     if len(narrow) > 1:
         return None
-    return next(iter(narrow or leads), None)
+    return next(iter(narrow or leads))
 
 
 def key_text(text: str) -> str:
@@ -160,8 +159,8 @@ def known_of_string(string: String) -> Known:
         sizes = [len(each.encode()) for each in string.values]
         shortest = sorted(string.values, key=len)[:_WAYS]
         most = _QUOTES + max(sizes, default=0)
-        return Known(_quoted(shortest), most, form="string")
-    demands = [_known_of_format(name) for name in sorted(string.formats)]
+        return Known(tuple(map(encode_basestring, shortest)), most, form="string")
+    demands = list(map(_known_of_format, sorted(string.formats)))
     demands += map(known_of_pattern, sorted(string.patterns))
     refused = list(map(known_of_pattern, string.no_patterns))
     marks = [known.marks for known in (*demands, *refused)]
@@ -178,12 +177,8 @@ def known_of_string(string: String) -> Known:
         if len(text) >= string.shortest and text not in string.excluded
     ]
     most = _QUOTES + string.shortest + sum(known.most for known in demands)
-    return Known(_quoted(allowed), most, frozenset().union(*marks), "string")
-
-
-def _quoted(texts: Iterable[str]) -> tuple[str, ...]:
-    """Texts as JSON strings."""
-    return tuple(json.dumps(text, ensure_ascii=False) for text in texts)
+    quoted = tuple(map(encode_basestring, allowed))
+    return Known(quoted, most, frozenset().union(*marks), "string")
 
 
 def known_of(node: Node) -> Known:
