@@ -73,27 +73,21 @@ _log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
-class _Refusals:
+class _Refusals(Latest[bytes, tuple[float, GuidedError]]):
     """Specs that are refused: until when (of `time.monotonic`), and why. Not locked."""
 
-    def __init__(self) -> None:
-        self._errors: Latest[bytes, tuple[float, GuidedError]] = Latest(_REFUSED_BYTES)
-
-    def __bool__(self) -> bool:
-        return bool(self._errors)
-
-    def put(self, key: bytes, seconds: float, error: GuidedError) -> None:
+    def refuse(self, key: bytes, seconds: float, error: GuidedError) -> None:
         """Refuse a spec for some seconds."""
         size = ENTRY_BYTES + texts_bytes(error.what, error.where, error.hint)
-        self._errors.put(key, (time.monotonic() + seconds, error), size)
+        self.put(key, (time.monotonic() + seconds, error), size)
 
-    def get(self, key: bytes) -> GuidedError | None:
+    def reason(self, key: bytes) -> GuidedError | None:
         """Why a spec is refused now, if it is."""
-        until, error = self._errors.get(key) or (0.0, None)
+        until, error = self.get(key) or (0.0, None)
         if error is None:
             return None
         if time.monotonic() >= until:
-            self._errors.drop(key)
+            self.drop(key)
             return None
         # one error that many raise would collect the traceback of each
         return copy.copy(error)
@@ -146,7 +140,7 @@ class GrammarCompiler:
         """Loads that may take long, and are native work in this process."""
         self._running: dict[tuple[OutputSpec, str], Future[Any]] = {}
         """What is made of specs now."""
-        self._refused = _Refusals()
+        self._refused = _Refusals(_REFUSED_BYTES)
         _compilers.add(self)
 
     def warm_up(self) -> None:
@@ -237,7 +231,7 @@ class GrammarCompiler:
             if spec.start_after is None:
                 self._cache.drop(language_of(spec))
                 self._kept.drop(language_of(spec))
-            self._refused.put(
+            self._refused.refuse(
                 identity_of(spec, triggers=True), _QUARANTINE_SECONDS, refusal
             )
 
@@ -247,7 +241,7 @@ class GrammarCompiler:
         if not self._refused:
             return None
         with self._lock:
-            return self._refused.get(identity_of(spec)) or self._refused.get(
+            return self._refused.reason(identity_of(spec)) or self._refused.reason(
                 identity_of(spec, triggers=True)
             )
 
@@ -272,7 +266,7 @@ class GrammarCompiler:
             ready = found(key)
             if ready is not None:
                 return ready
-            refusal = self._refused.get(identity_of(key)) if self._refused else None
+            refusal = self._refused.reason(identity_of(key)) if self._refused else None
             if refusal is not None:
                 raise refusal
             running: Future[R] | None = self._running.get((key, what))
@@ -303,7 +297,7 @@ class GrammarCompiler:
         )
         if isinstance(error, GrammarError | PluginError):
             # Without its traceback, which holds all that was at work.
-            self._refused.put(identity_of(key), seconds, copy.copy(error))
+            self._refused.refuse(identity_of(key), seconds, copy.copy(error))
 
     def _grammar(self, key: OutputSpec, deadline: float) -> Grammar:
         made = self.kept(key) or self._made(key, deadline)

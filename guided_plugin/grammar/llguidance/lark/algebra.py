@@ -189,19 +189,12 @@ class Algebra:
         return reduce(self.overlap, list(shapes) or [ALL])
 
     def either(self, shapes: Iterable[Shape]) -> Shape:
-        """The values of any of the shapes.
-
-        Alternatives that nothing satisfies stay: see `pruned`.
-        """
+        """The values of any of the shapes. Alternatives that nothing satisfies stay."""
         result: dict[str, dict[Constraint, None]] = {kind: {} for kind in ALL}
         for shape in shapes:
             for kind, constraints in shape.items():
                 result[kind].update(dict.fromkeys(constraints))
         return {kind: self._reduced(kind, met) for kind, met in result.items()}
-
-    def pruned(self, shape: Shape) -> Shape:
-        """Without alternatives that nothing satisfies."""
-        return {kind: tuple(filter(self._possible, shape[kind])) for kind in shape}
 
     def allows_name(self, constraint: Object, name: str) -> bool:
         """Whether `propertyNames` lets a property have this name."""
@@ -215,8 +208,8 @@ class Algebra:
         return cast("tuple[String, ...]", self.shape(literals)["string"])
 
     def _of(self, literal: tuple[int, bool]) -> Shape:
-        """The shape of one schema, or of its negation, read when it is first asked
-        for."""
+        """The shape of one schema, or of its negation, read when it is first asked for,
+        without alternatives that nothing satisfies."""
         shape = self._shapes.get(literal)
         if shape is None:
             number, positive = literal
@@ -228,7 +221,10 @@ class Algebra:
                 )
             self._running.add(literal)
             try:
-                shape = self._shapes[literal] = self._read(self, number, positive)
+                read = self._read(self, number, positive)
+                shape = self._shapes[literal] = {
+                    kind: tuple(filter(self._possible, read[kind])) for kind in read
+                }
             finally:
                 self._running.discard(literal)
         return shape

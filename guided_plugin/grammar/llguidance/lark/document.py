@@ -61,7 +61,18 @@ class Document:
         number = self._by_identity.get(id(schema))
         if number is None:
             self._by_identity[id(schema)] = _RESOLVING
-            number = self._by_identity[id(schema)] = self._new_number(schema, path)
+            keywords = self._keywords(schema, path)
+            if keywords.keys() == {"$ref"}:
+                place = (*path, "$ref")
+                number = self.number(*resolved(self.root, keywords["$ref"], place))
+            else:
+                # Schemas that differ only in what decides nothing, as descriptions, are
+                # equal.
+                key = repr(schema if isinstance(schema, bool) else keywords)
+                number = self._numbers.setdefault(key, len(self.nodes))
+                if number == len(self.nodes):
+                    self.nodes.append(Numbered(schema, path, keywords))
+            self._by_identity[id(schema)] = number
             self._kept.append(schema)
         if number == _RESOLVING:
             raise UnsupportedSpecError(
@@ -70,19 +81,6 @@ class Document:
                 hint="end the recursion",
             )
         return number
-
-    def _new_number(self, schema: Any, path: Path) -> int:
-        """The number of a subschema that was not looked at before, though perhaps one
-        that is equal."""
-        keywords = self._keywords(schema, path)
-        if keywords.keys() == {"$ref"}:
-            return self.number(*resolved(self.root, keywords["$ref"], (*path, "$ref")))
-        # Schemas that differ only in what decides nothing, as descriptions, are equal.
-        key = repr(schema if isinstance(schema, bool) else keywords)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.nodes)
-            self.nodes.append(Numbered(schema, path, keywords))
-        return self._numbers[key]
 
     def place(
         self,
@@ -110,7 +108,7 @@ class Document:
 
     def _keywords(self, schema: Any, path: Path) -> Mapping[str, Any]:
         """The keywords of a schema that decide what is valid: none that its draft or
-        type leaves out."""
+        type leaves out. Refuses those that no grammar can say."""
         if isinstance(schema, bool):
             return {}
         if not isinstance(schema, Mapping):
@@ -129,26 +127,21 @@ class Document:
             if isinstance(value, float) and KEYWORDS[key].value == "count":
                 value = int(value)
             kept[key] = value
-        _check(kept, path)
+            place = (*path, key)
+            if key in REFUSED:
+                what = f"{key} is not supported"
+                hint = REFUSED[key]
+                raise UnsupportedSpecError(what, where=pointer(place), hint=hint)
+            if isinstance(value, int | float) and not abs(value) < _TOO_LARGE:
+                what = f"{key} is a number too large to compare"
+                hint = "leave it out, or take a smaller one"
+                raise UnsupportedSpecError(what, where=pointer(place), hint=hint)
+            if key == "pattern":
+                _check_pattern(value, place)
+            if key == "patternProperties":
+                for source in value:
+                    _check_pattern(source, (*place, source))
         return kept
-
-
-def _check(keywords: Mapping[str, Any], path: Path) -> None:
-    """Refuse a keyword that no grammar can say."""
-    for key, value in keywords.items():
-        place = (*path, key)
-        if key in REFUSED:
-            what = f"{key} is not supported"
-            raise UnsupportedSpecError(what, where=pointer(place), hint=REFUSED[key])
-        if isinstance(value, int | float) and not abs(value) < _TOO_LARGE:
-            what = f"{key} is a number too large to compare"
-            hint = "leave it out, or take a smaller one"
-            raise UnsupportedSpecError(what, where=pointer(place), hint=hint)
-        if key == "pattern":
-            _check_pattern(value, place)
-        if key == "patternProperties":
-            for source in value:
-                _check_pattern(source, (*place, source))
 
 
 def _check_pattern(source: str, path: Path) -> None:

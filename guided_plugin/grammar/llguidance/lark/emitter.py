@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, cast
 
 from guided_plugin.errors import CompileLimitError, UnsupportedSpecError
@@ -144,7 +145,7 @@ class Emitter:
                 "an item may be an array, an object or of any type",
                 "say what `type` items have: string, number, integer, boolean or null",
             )
-        scalars = [one for alternatives in shape.values() for one in alternatives]
+        scalars = chain.from_iterable(shape.values())
         symbols = [(self._constraint(one, compared=True),) for one in scalars]
         mark = CHANGING if index < array.prefix_length else self._mark_of(array)
         return self.marked(self.grammar.rule(*symbols), mark)
@@ -208,7 +209,7 @@ class Emitter:
         self._writing = literals
         if shape["object"] and not self.style.ordered:
             self._check_row(cast("Sequence[Object]", shape["object"]))
-        return [self._constraint(c) for every in shape.values() for c in every]
+        return list(map(self._constraint, chain.from_iterable(shape.values())))
 
     def _check_row(self, objects: Sequence[Object]) -> None:
         """Refuse objects of more properties, in any order, than may come at one

@@ -52,9 +52,8 @@ def read_schema(algebra: Algebra, number: int, positive: bool) -> Shape:
     node = algebra.document.nodes[number]
     if isinstance(node.schema, bool):
         return ALL if node.schema is positive else NONE
-    parts = _Reader(algebra, node, positive).parts()
     joined = algebra.all_of if positive else algebra.either
-    return algebra.pruned(joined(parts))
+    return joined(_Reader(algebra, node, positive).parts())
 
 
 class _Reader(Reading):

@@ -205,7 +205,12 @@ class _Writer:
             alternatives = [
                 Alternative(one.symbols, both(one.condition, way)) for way in ways
             ]
-        texts = map(self._alternative, alternatives)
+        texts = []
+        for one in alternatives:
+            text = self.sequence(one.symbols) or '""'
+            if one.condition:
+                text += f" %if {one.condition}"
+            texts.append(text)
         return f"{name}: {' | '.join(texts)}"
 
     def sequence(self, symbols: Iterable[Symbol]) -> str:
@@ -223,12 +228,6 @@ class _Writer:
             else:
                 found.append(self._words[symbol])
         return " ".join(found)
-
-    def _alternative(self, alternative: Alternative) -> str:
-        text = self.sequence(alternative.symbols) or '""'
-        if alternative.condition:
-            text += f" %if {alternative.condition}"
-        return text
 
     def _with_condition(self, alternative: Alternative) -> Alternative:
         """An alternative with all that it asks for in its condition."""
