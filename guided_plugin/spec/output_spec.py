@@ -273,12 +273,10 @@ class OutputSpec:
         names: tuple[str, ...] = SETTLED
         if self.kind in ("regex", "choice", "grammar"):
             names = ("close_before_length",) if config.close_before_length else ()
-        left = [name for name in names if getattr(self, name) is None]
-        return (
-            replace(self, **{name: getattr(config, name) for name in left})
-            if left
-            else self
-        )
+        left = {
+            name: getattr(config, name) for name in names if getattr(self, name) is None
+        }
+        return replace(self, **left) if left else self
 
     @property
     def is_json(self) -> bool:
@@ -393,6 +391,15 @@ def check_room(least: int, room: int | None, where: str = "max_tokens") -> None:
         )
 
 
+def spec_bytes(spec: OutputSpec, *texts: object) -> int:
+    """What a memo holds with a spec and some texts. A token id takes 40 bytes: the
+    number, and its place in a tuple."""
+    ids = len(spec.stop_token_ids or ())
+    for each in spec.start_after or ():
+        ids += len(each.tokens)
+    return texts_bytes(spec.text, *texts) + 40 * ids
+
+
 def packed(spec: OutputSpec) -> tuple[str, int | None, str | None]:
     """A spec as a text, for other processes; and its room and its salt, which differ
     from request to request. What was packed or unpacked lately takes a look into a
@@ -405,7 +412,7 @@ def unpacked(text: str, room: int | None = None, salt: str | None = None) -> Out
     return _unpacked(text).within(room, salt)
 
 
-@remembered(lambda spec, text: spec_bytes(spec) + texts_bytes(text))
+@remembered(spec_bytes)
 def _packed(spec: OutputSpec) -> str:
     options = {field.name: getattr(spec, field.name) for field in fields(spec)}
     del options["text"]
@@ -414,19 +421,10 @@ def _packed(spec: OutputSpec) -> str:
     return f"{json.dumps(options)}\0{spec.text}"
 
 
-@remembered(lambda text, spec: spec_bytes(spec) + texts_bytes(text))
+@remembered(lambda text, spec: spec_bytes(spec, text))
 def _unpacked(text: str) -> OutputSpec:
     options, _, own = text.partition("\0")
     return OutputSpec(text=own, **json.loads(options))
-
-
-def spec_bytes(spec: OutputSpec, *_: object) -> int:
-    """What a memo holds with a spec. A token id takes 40 bytes: the number, and its
-    place in a tuple."""
-    ids = len(spec.stop_token_ids or ())
-    for each in spec.start_after or ():
-        ids += len(each.tokens)
-    return texts_bytes(spec.text) + 40 * ids
 
 
 @remembered(spec_bytes)

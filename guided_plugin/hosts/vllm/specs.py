@@ -37,7 +37,7 @@ from guided_plugin.hosts.vllm.common import GUIDED, read_spec, vocabulary_of
 from guided_plugin.hosts.vllm.metrics import metrics
 from guided_plugin.hosts.vllm.refusals import placed
 from guided_plugin.spec import OutputSpec, packed
-from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
+from guided_plugin.spec.memo import ENTRY_BYTES, Latest
 from guided_plugin.spec.output_spec import spec_bytes
 
 _log = logging.getLogger(__name__)
@@ -230,10 +230,8 @@ class Specs:
 
     def _remember(self, asked: Asked, admitted: Admitted) -> Admitted:
         if asked.key is not None:
-            size = (
-                2 * ENTRY_BYTES
-                + spec_bytes(admitted.spec)
-                + texts_bytes(admitted.packed, admitted.made or b"")
+            size = 2 * ENTRY_BYTES + spec_bytes(
+                admitted.spec, admitted.packed, admitted.made or b""
             )
             with self._lock:
                 self._admitted.put(asked.key, admitted, size)

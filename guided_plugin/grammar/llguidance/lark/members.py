@@ -61,6 +61,10 @@ def any_order(
         symbols = (*each.key, each.value, Reference(rest, after))
         condition = "" if each.required else room
         steps.append(Alternative(symbols, condition, each.bit))
+    complete = f"is_ones([0:{required}])" if required else ""
+    end = Alternative((), both(complete, enough))
+    more = Alternative((COMMA, Reference(first, "_")), some_of=first)
+    grammar.rules[rest] = Rule([end, more], parameter=True)
     can_repeat = any(each.bit is None for each in members)
     grammar.rules[first] = Rule(
         steps,
@@ -70,10 +74,6 @@ def any_order(
         fewest=min(fewest, 1) if can_repeat else fewest,
         needed=_shortest(members, fewest),
     )
-    complete = f"is_ones([0:{required}])" if required else ""
-    end = Alternative((), both(complete, enough))
-    more = Alternative((COMMA, Reference(first, "_")), some_of=first)
-    grammar.rules[rest] = Rule([end, more], parameter=True)
     return Reference(first, "0x0")
 
 

@@ -186,7 +186,7 @@ class _Writer:
         """The names about which the schema says something, in its order."""
         names: list[str] = []
         for properties in self.object.properties:
-            names += [name for name, _ in properties.named]
+            names += dict(properties.named)
         names += self.object.required
         names += self.object.forbidden
         for string in allowed:

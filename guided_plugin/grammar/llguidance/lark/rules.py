@@ -278,11 +278,11 @@ class Grammar:
                     return True
             return False
 
-        # Rules are mostly written before those that they need: few are looked at a
-        # second time, and from then on only those that use one which was found to
+        # The rules of one object are written after those that they need: few are looked
+        # at a second time, and from then on only those that use one which was found to
         # derive something.
         fresh = {name: self.rules[name] for name in self.rules if name not in alive}
-        waiting = [name for name in reversed(fresh) if not grows(name)]
+        waiting = [name for name in fresh if not grows(name)]
         users = users_of({name: fresh[name] for name in waiting})
         pending = list(waiting)
         while pending:

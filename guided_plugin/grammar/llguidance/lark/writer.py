@@ -67,8 +67,8 @@ def written(
 ) -> LarkGrammar:
     """Write what is derived from a symbol. A spec's whitespace is next to JSON's
     punctuation only."""
-    names, symbols = _reachable(grammar.rules, start)
-    terminals = [one for one in grammar.terminals.values() if one in symbols]
+    rules, symbols = _reachable(grammar.rules, start)
+    terminals = list(filter(symbols.__contains__, grammar.terminals.values()))
     punctuation = _punctuation(spec, marked)
     tokens: set[int] = set()
     words: dict[Symbol, str] = {}
@@ -86,10 +86,9 @@ def written(
                 tokens.add(number)
             case Terminal(name):
                 words[symbol] = name
-    writer = _Writer(grammar.rules, words)
-    lines += [writer.rule(name) for name in names if name not in writer.renamed]
+    writer = _Writer(rules, words)
+    lines += [writer.rule(name) for name in rules if name not in writer.renamed]
     lines += _terminal_lines(grammar, terminals)
-    rules = {name: grammar.rules[name] for name in names}
     return LarkGrammar(
         "\n".join([f"{top}start: {writer.sequence((start,))}", *lines, ""]),
         distinct=grammar.distinct,
@@ -131,10 +130,10 @@ def literal(text: str) -> str:
 
 def _reachable(
     rules: Mapping[str, Rule], start: Symbol
-) -> tuple[list[str], dict[Symbol, None]]:
+) -> tuple[dict[str, Rule], dict[Symbol, None]]:
     """The rules that a grammar uses, in the order of their use, and its texts and
     terminals."""
-    names: dict[str, None] = {}
+    used: dict[str, Rule] = {}
     symbols: dict[Symbol, None] = {}
     pending = [start]
     while pending:
@@ -143,11 +142,11 @@ def _reachable(
             pending += symbol.symbols
         elif not isinstance(symbol, Reference):
             symbols[symbol] = None
-        elif symbol.rule not in names:
-            names[symbol.rule] = None
-            for alternative in rules[symbol.rule].alternatives:
+        elif symbol.rule not in used:
+            rule = used[symbol.rule] = rules[symbol.rule]
+            for alternative in rule.alternatives:
                 pending += alternative.symbols
-    return list(names), symbols
+    return used, symbols
 
 
 def _punctuation(spec: OutputSpec, marked: bool) -> Mapping[str, str]:
