@@ -28,9 +28,13 @@ MaskArray = NDArray[np.int32]
 i."""
 
 
+_BITS = (np.uint32(1) << np.arange(32, dtype=np.uint32)).view(np.int32)
+
+
 def token_bit(token: int) -> np.int32:
     """The bit of a token in its word of a mask."""
-    return np.uint32(1 << (token % 32)).astype(np.int32)
+    bit: np.int32 = _BITS[token % 32]
+    return bit
 
 
 def few_tokens(words: int, tokens: Iterable[int]) -> MaskArray:

@@ -3,16 +3,17 @@
 An output may have `room` tokens, its stop token among them. While the shortest ending
 of where it is, and what one token may add to that, fit into the room that is left,
 masks are those of the grammar. Then a mask keeps the tokens after which an ending still
-fits: each is tried, but for those of free text, which leave the ending as it is. In the
-end that is the ending itself. What is kept follows from the tokens of the output, not
-from the time that it takes. Depends on endings.
+fits: each is tried, but for those of free text, which leave the ending as it is. While
+they do, what was tried holds. In the end that is the ending itself. What is kept
+follows from the tokens of the output, not from the time that it takes. Depends on
+endings.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from guided_plugin.grammar.base import MaskArray, allows, token_bit
 from guided_plugin.grammar.llguidance.endings import TOLD_BEHIND, Endings, Moves
@@ -50,8 +51,16 @@ class Closing:
     """After so many tokens it is looked at again."""
     ending: Spelled | None = None
     """The newest one that was found."""
+    behind: dict[int, int] = field(default_factory=dict)
+    """How many tokens must follow those that were tried there."""
+    spared: int = 0
+    """Characters of the longest tokens of free text that leave it as it is; 0: none
+    do."""
     stays: bool = False
-    """Whether tokens of free text leave that as it is."""
+    """Whether both hold until another ending is found."""
+    kept: MaskArray | None = None
+    """What they come to, while so many tokens may follow."""
+    least: int = 0
     led: int = 0
     """Tokens that had no other choice than to end."""
     missed: int = 0
@@ -84,17 +93,21 @@ class Closing:
                 self.due = count + int(spare) + 1
                 return
         moves = Moves()
-        self.ending = self._found(matcher, tokens[self.seen :], left - 1, moves)
+        ending = self._found(matcher, tokens[self.seen :], left - 1, moves)
+        self.stays &= ending is self.ending
+        self.ending = ending
         self.seen = len(tokens)
-        if self.ending is None:
+        if ending is None:
             self.missed += 1
             self.due = count + (1 << self.missed)
             return
-        spare = left - len(self.ending) - 2
+        spare = left - len(ending) - 2
         # the same mask may be filled again, where a step was planned and not sampled
         self.due = count + steps(spare, self.endings.growth)
         if self.due == count:
-            self._keep(matcher, self.ending, left - 2, row, moves)
+            if not self.stays:
+                self._look_behind(matcher, ending, left - 2, row, moves)
+            self._keep(ending, left - 2, row)
             self.led += spare < 0
 
     def _found(
@@ -102,17 +115,17 @@ class Closing:
     ) -> Spelled | None:
         """An ending behind new tokens, of at most so many if one is known."""
         endings = self.endings
-        text = b"".join(map(endings.spelling.text, new))
+        text = endings.spelling.text(*new)
         self.unread += text
         before = self.ending
         if before is not None:
-            plain = endings.plain[SIZES[0]]
-            stays = self.stays and all(allows(plain, token) for token in new)
-            if stays and moves.proves(matcher, before):
-                return before
             rest = before.behind(text)
             if rest is not None and len(rest) <= most:
                 return rest
+            plain = endings.plain[SIZES[0]]
+            stays = len(before) <= most and all(allows(plain, one) for one in new)
+            if stays and moves.proves(matcher, before):
+                return before
         self._read()
         found = endings.behind(matcher, self.place, moves, most)
         if found is None and before is not None and moves.proves(matcher, before):
@@ -141,7 +154,7 @@ class Closing:
             for ending in itertools.chain((before,), told)
         )
 
-    def _keep(
+    def _look_behind(
         self,
         matcher: LLGuidanceMatcher,
         ending: Spelled,
@@ -149,27 +162,65 @@ class Closing:
         row: MaskArray,
         moves: Moves,
     ) -> None:
-        """Keep the tokens of a mask after which an ending of at most so many tokens is
+        """Find the tokens of a mask after which an ending of at most so many tokens is
         known."""
         spelling = self.endings.spelling
         plain = self.endings.plain
-        kept = {*self.stops, *ending.begins(most)}
+        self.behind = ending.begins()
+        self.spared = 0
+        self.stays = False
+        self.kept = None
         tried = row
-        spared = 0
         if spelling.is_free(row):
             tried = row & ~plain[1]
-            spared = self._spared(matcher, ending, most, moves)
+            self.spared = self._spared(matcher, ending, most, moves)
         others = spelling.controls_in(tried) + spelling.ascii_in(tried)
-        for token in [token for token in others if token not in kept][:_TRIED]:
-            if self._ends_behind(matcher, token, ending, most, moves):
-                kept.add(token)
-        kept = {token for token in kept if allows(row, token)}
-        first = ending.tokens[:1]
-        # where it begins with such a token, one less of them is needed
-        self.stays = bool(spared) and not any(allows(plain[spared], t) for t in first)
-        row &= plain[spared]
-        for token in kept or first:
-            row[token // 32] |= token_bit(token)
+        others = [token for token in others if token not in self.behind]
+        for token in others[:_TRIED]:
+            needed = self._needed_behind(matcher, token, ending, most, moves)
+            if needed is not None:
+                self.behind[token] = needed
+        # What makes an item differ from others changes with each of its characters. Where
+        # an ending begins with such a token, one less of them is needed.
+        self.stays = (
+            self.spared > 0
+            and matcher.distinct is None
+            and not any(allows(plain[self.spared], one) for one in ending.tokens[:1])
+        )
+
+    def _needed_behind(
+        self,
+        matcher: LLGuidanceMatcher,
+        token: int,
+        before: Spelled,
+        most: int,
+        moves: Moves,
+    ) -> int | None:
+        """How many tokens an ending has that is known behind one that may come next."""
+        endings = self.endings
+        if len(before) <= most:
+            self._read()
+            told = endings.told(self.place, TOLD_BEHIND, token)
+            known: Iterable[Spelled] = itertools.chain((before,), told)
+        else:  # it may stand in place of the first one
+            known = (before.behind_first(),)
+        for ending in known:
+            if len(ending) <= most and moves.proves(matcher, ending, (token,)):
+                return len(ending)
+        return None
+
+    def _keep(self, ending: Spelled, most: int, row: MaskArray) -> None:
+        """Keep the tokens of a mask after which so many are enough."""
+        if self.kept is None or most < self.least:
+            fits = [one for one, needed in self.behind.items() if needed <= most]
+            spared = self.spared if len(ending) <= most else 0
+            self.least = max([0, *map(self.behind.__getitem__, fits)])
+            if spared:
+                self.least = max(self.least, len(ending))
+            self.kept = self.endings.plain[spared].copy()
+            for token in (*fits, *self.stops):
+                self.kept[token // 32] |= token_bit(token)
+        row &= self.kept
 
     def _spared(
         self, matcher: LLGuidanceMatcher, ending: Spelled, most: int, moves: Moves

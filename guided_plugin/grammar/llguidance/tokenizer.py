@@ -94,7 +94,7 @@ class Tokenizers:
         return frozenset(np.flatnonzero(shown).tolist())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Spelled:
     """A text in as few tokens as possible, from a place in it on."""
 
@@ -110,7 +110,7 @@ class Spelled:
     def __len__(self) -> int:
         return self.counts[self.start]
 
-    @property
+    @cached_property
     def tokens(self) -> tuple[int, ...]:
         """All of them."""
         found = []
@@ -121,22 +121,26 @@ class Spelled:
             start = end
         return tuple(found)
 
-    def begins(self, most: int) -> set[int]:
-        """The tokens that may come first, where so many are enough for the rest."""
-        found = set()
-        for end in range(
-            self.start + 1, min(len(self.text), self.start + _LONGEST) + 1
-        ):
+    def begins(self) -> dict[int, int]:
+        """The tokens that may come first, with how many the rest takes."""
+        found = {}
+        longest = min(len(self.text), self.start + _LONGEST)
+        for end in range(self.start + 1, longest + 1):
             token = self.ids.get(self.text[self.start : end])
-            if token is not None and self.counts[end] <= most:
-                found.add(token)
+            if token is not None:
+                found[token] = self.counts[end]
         return found
 
     def behind(self, text: bytes) -> Spelled | None:
         """What comes behind a text, if that comes first."""
         if not self.text.startswith(text, self.start):
             return None
-        return replace(self, start=self.start + len(text))
+        return replace(self, start=self.start + len(text)) if text else self
+
+    def behind_first(self) -> Spelled:
+        """What comes behind the first token, if there is one."""
+        size = self.sizes[self.start] if self.start < len(self.text) else 0
+        return replace(self, start=self.start + size)
 
 
 class Spelling:
@@ -177,9 +181,10 @@ class Spelling:
                 longest[begin] = max(longest.get(begin, 0), len(text))
         return longest
 
-    def text(self, token: int) -> bytes:
-        """The text of a token, as `spelled` reads it."""
-        return self.tokens[token] or control_text(token)
+    def text(self, *tokens: int) -> bytes:
+        """The text of tokens, as `spelled` reads it."""
+        known = self.tokens
+        return b"".join([known[one] or control_text(one) for one in tokens])
 
     def spelled(self, text: bytes, behind: Spelled | None = None) -> Spelled:
         """A text and what comes behind it in as few tokens as possible, and each end of

@@ -13,6 +13,7 @@ from guided_plugin.errors import RequestError
 from guided_plugin.grammar.base import why_unprotected
 from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.llguidance.closing import Closing
+from guided_plugin.grammar.llguidance.matcher import LLGuidanceMatcher
 from guided_plugin.grammar.table import GrammarTable, Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec, check_room
@@ -311,6 +312,30 @@ def test_near_the_end_the_model_still_chooses(compiler):
     assert mask_of(table) == [END]
     assert table.led == {0: 0}
     assert table.counts["led_tokens"] == 2  # the quote, the stop token
+
+
+def test_near_the_end_a_text_goes_on_at_a_proof_a_token(compiler, monkeypatch):
+    proofs = []
+    proves = LLGuidanceMatcher.ends_with
+    monkeypatch.setattr(
+        LLGuidanceMatcher,
+        "ends_with",
+        lambda self, tokens: proofs.append(tokens) or proves(self, tokens),
+    )
+    table = table_of(compiler, OutputSpec.json_schema(PERSON), 90)
+    for byte in b'{"name":"a':
+        table.accept((0,), [byte])
+    usual = mask_of(table)
+    proofs.clear()
+    near = []
+    while ord("a") in (allowed := mask_of(table)):
+        if allowed != usual:
+            near.append(len(proofs))
+        proofs.clear()
+        table.accept((0,), [ord("a")])
+    assert len(near) > 20
+    assert near[0] > 3
+    assert set(near[1:]) == {1}
 
 
 def test_an_output_whose_end_is_not_found_runs_on_and_that_is_told(

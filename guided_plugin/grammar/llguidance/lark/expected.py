@@ -35,7 +35,7 @@ from guided_plugin.grammar.llguidance.lark.rules import (
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _FORMS = {
-    "string": re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL),
+    "string": re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL),
     "number": re.compile(rb"[-+.0-9eE]+"),
 }
 _FIRST = {"string": b'"', "number": b"-0123456789"}
