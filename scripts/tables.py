@@ -219,15 +219,24 @@ def _forced(raw: Raw) -> Iterator[Row]:
             found = _all(raw["figures"], kind=kind, form=form)
             yield (
                 f"{name}, `{form}`",
-                *(_spread(_all(found, rows=rows)) for rows in sizes),
+                *(_spread(_all(found, rows=rows), "jump") for rows in sizes),
             )
 
 
-def _spread(found: Sequence[Raw]) -> str:
-    guided = _one(found, way="jump")
+def _spread(found: Sequence[Raw], way: str) -> str:
+    guided = _one(found, way=way)
     base = _one(found, way="unguided")["tokens_per_second"]
     runs = [base / run["tokens_per_second"] for run in guided["runs"]]
     return f"{guided['ratio']:.2f} ({min(runs):.2f}-{max(runs):.2f})"
+
+
+def _new_drafts(raw: Raw) -> Iterator[Row]:
+    """`benchmarks.replay`: tokens with schemas that are all new, by unguided ones."""
+    yield ("tool calls", "guided", "with `jump_forward`", "wrong outputs")
+    for form in ("compact", "spaced"):
+        found = _all(raw["figures"], form=form)
+        ways = (_spread(found, way) for way in ("guided+new", "jump+new"))
+        yield (f"`{form}`", *ways, sum(one["wrong"] for one in found))
 
 
 def _generate(raw: Raw) -> Iterator[Row]:
@@ -283,6 +292,26 @@ def _near_end(raw: Raw) -> Iterator[Row]:
         "slowest of them": "{ratios[slowest]:.3f}",
     }
     return _lines(raw["figures"], columns)
+
+
+def _limits(raw: Raw) -> Iterator[Row]:
+    """`benchmarks.answers`: answers near their limit, with the option and without."""
+    columns = {
+        "answers of at most": "{limit}",
+        "schemas": "{tasks}",
+        "valid without the option": "{without[valid]}",
+        "with it": "{valid}",
+        "refused: too little room": "{refused}",
+        "told unprotected": "{unprotected}",
+        "seconds without": "{without[seconds]:.1f}",
+        "seconds with it": "{seconds:.1f}",
+    }
+    found = []
+    for one in _all(raw["figures"], way="flexible+close"):
+        without = _one(raw["figures"], way="flexible", kind=one["kind"])
+        limit = one["kind"].partition(", ")[2]
+        found.append({"limit": limit, "without": without, **one})
+    return _lines(found, columns)
 
 
 def _closing(raw: Raw) -> Iterator[Row]:
@@ -452,7 +481,9 @@ TABLES = {
     "first-tokens": Table("2026-11-30-first-cpu", _first),
     "compiles": Table("2026-11-29-maskbench-paired", _compiles),
     "generate": Table("2026-11-22-transformers-h200-b", _generate, _MEDIANS),
-    "near-end": Table("2026-11-26-near-end-b-h100", _near_end, _MEDIANS),
+    "new-drafts": Table("2026-11-30-replay-new-h200", _new_drafts, _PAIRS),
+    "limits": Table("2026-11-30-answers-limits-h200", _limits),
+    "near-end": Table("2026-11-30-near-end-h200", _near_end, _MEDIANS),
     "closing": Table("2026-11-30-closing-cpu", _closing, _COUNTED),
     "attacks": Table("2026-11-23-attacks-cpu", _attacks),
     # docs/security.md
