@@ -16,7 +16,7 @@ from guided_plugin.config import BOUNDS, GuidedConfig, SpecLimits
 from guided_plugin.errors import CompileLimitError
 from guided_plugin.keywords import KEYWORDS
 from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.references import pointer
+from guided_plugin.spec.references import Path, pointer
 from guided_plugin.spec.schema import misspelt, schemas_in, walk
 from guided_plugin.spec.telling import told
 
@@ -268,7 +268,7 @@ def _measured(document: Any, depth: int) -> tuple[int, bool]:
 def _check_schema(
     node: Mapping[str, Any],
     config: GuidedConfig,
-    place: tuple[str | int, ...],
+    place: Path,
     unknown: dict[str, str],
 ) -> None:
     """`unknown`: what is told of unknown keywords."""

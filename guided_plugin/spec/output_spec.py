@@ -430,10 +430,10 @@ def _unpacked(text: str) -> OutputSpec:
 @remembered(spec_bytes)
 def language_of(spec: OutputSpec) -> OutputSpec:
     """The part of a spec that decides its grammar; the rest belongs to each request."""
-    spec = spec.within(None)
-    if spec.stop_token_ids is None and spec.start_after is None:
+    own = (spec.room, spec.salt, spec.stop_token_ids, spec.start_after)
+    if own == (None, None, None, None):
         return spec
-    return replace(spec, stop_token_ids=None, start_after=None)
+    return replace(spec, room=None, salt=None, stop_token_ids=None, start_after=None)
 
 
 _of_language = attrgetter("kind", "syntax", *SETTLED, "backend")

@@ -124,20 +124,21 @@ def lark_of(
 def _written(
     spec: OutputSpec, tokens: Tokenizers, unenforced: Collection[str], marked: bool
 ) -> LarkGrammar:
-    if spec.is_json:
-        return schema_to_lark(spec, unenforced, marked=marked)
-    if spec.kind == "regex":
-        expression = _regex(spec.text)
-        return _terminal(spec, expression, known_of(whole(spec.text)))
-    if spec.kind == "choice":
-        texts = spec.document()
-        most = max(len(each.encode()) for each in texts)
-        known = Known(tuple(sorted(texts, key=len)), most)
-        return _terminal(spec, Texts(tuple(texts)), known)
-    if spec.kind == "grammar" and spec.syntax == "lark":
-        return client_lark(spec, tokens)
-    if spec.kind == "structural_tag":
-        return tag_to_lark(spec, tokens.controls, unenforced, marked=marked)
+    match spec.kind:
+        case "json_schema" | "json_object":
+            return schema_to_lark(spec, unenforced, marked=marked)
+        case "regex":
+            expression = _regex(spec.text)
+            return _terminal(spec, expression, known_of(whole(spec.text)))
+        case "choice":
+            texts = spec.document()
+            most = max(len(each.encode()) for each in texts)
+            known = Known(tuple(sorted(texts, key=len)), most)
+            return _terminal(spec, Texts(tuple(texts)), known)
+        case "structural_tag":
+            return tag_to_lark(spec, tokens.controls, unenforced, marked=marked)
+        case "grammar" if spec.syntax == "lark":
+            return client_lark(spec, tokens)
     raise UnsupportedSpecError(
         "EBNF grammars are not supported by llguidance",
         where=spec.kind,

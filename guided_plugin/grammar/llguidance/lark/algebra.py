@@ -262,8 +262,7 @@ class Algebra:
             )
         # Where objects are closed, one that describes nothing must not replace those
         # that do: together with another description they allow more.
-        keeps = self._closing and any(map(describes, met))
-        if ALL[kind][0] in met and not keeps:
+        if ALL[kind][0] in met and not (self._closing and any(map(describes, met))):
             return ALL[kind]
         return tuple(met)
 

@@ -79,10 +79,10 @@ def _any_strings(string: String, character: str) -> Regex:
 
 
 def is_empty(string: String) -> bool:
-    """Whether no string satisfies a constraint, unless it lists none."""
-    return string != String(values=string.values) and empty_terminal(
-        string_terminal(string)
-    )
+    """Whether no string satisfies a constraint, unless it lists none or its lengths
+    exclude each other."""
+    listed = String(string.shortest, string.longest, values=string.values)
+    return string != listed and empty_terminal(string_terminal(string))
 
 
 def string_terminal(string: String) -> Expression:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from guided_plugin.errors import GrammarError, UnsupportedSpecError, shown
-from guided_plugin.grammar.llguidance.tags.nodes import Path
-from guided_plugin.spec.references import pointer
+from guided_plugin.spec.references import Path, pointer
 
 OTHERWISE = "leave it out, or write it in another way: docs/specs.md lists the formats"
 _FORMS = "docs/specs.md lists the forms of structural tags"

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-Path = tuple[str | int, ...]
+from guided_plugin.spec.references import Path
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ from guided_plugin.grammar.llguidance.tags.nodes import (
     EMPTY,
     Free,
     Node,
-    Path,
     Regex,
     Repeat,
     Schema,
@@ -42,6 +41,7 @@ from guided_plugin.grammar.llguidance.tags.texts import Texts
 from guided_plugin.grammar.llguidance.tags.xml import STYLES, xml_elements
 from guided_plugin.spec import OutputSpec, ecma
 from guided_plugin.spec.languages import nullable, whole
+from guided_plugin.spec.references import Path
 
 Ends = tuple[str, ...]
 """Texts of which one comes next; none: anything may."""

@@ -15,12 +15,12 @@ from guided_plugin.grammar.llguidance.tags.nodes import (
     Either,
     Free,
     Node,
-    Path,
     Text,
     either,
     optional,
     sequence,
 )
+from guided_plugin.spec.references import Path
 
 _SHORTEST_NAME = 3
 """Characters. Shorter names occur in texts that mean something else."""

@@ -16,13 +16,13 @@ from guided_plugin.grammar.llguidance.tags.fields import is_text, refusal
 from guided_plugin.grammar.llguidance.tags.nodes import (
     EMPTY,
     Node,
-    Path,
     Schema,
     optional,
     sequence,
 )
 from guided_plugin.grammar.llguidance.tags.texts import Texts
 from guided_plugin.keywords import ANNOTATIONS
+from guided_plugin.spec.references import Path
 
 _SHARED = ("$schema", "$defs", "definitions")
 _OF_OBJECTS = {
