@@ -28,10 +28,9 @@ from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, Disti
 from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
 from guided_plugin.grammar.llguidance.distinct.track import BYTES
 from guided_plugin.grammar.llguidance.endings import Endings
-from guided_plugin.grammar.llguidance.lark.ends import Shortest
+from guided_plugin.grammar.llguidance.lark.ends import Shortest, forced_run
 from guided_plugin.grammar.llguidance.lark.patterns import FUEL
 from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar
-from guided_plugin.grammar.llguidance.lark.runs import forced_run
 from guided_plugin.grammar.llguidance.learnt import Learnt
 from guided_plugin.grammar.llguidance.lexers import LexerPool, Lexers
 from guided_plugin.grammar.llguidance.matcher import (

@@ -20,6 +20,7 @@ from guided_plugin.errors import (
 )
 from guided_plugin.grammar.llguidance.client import client_lark
 from guided_plugin.grammar.llguidance.lark import HEADER, schema_to_lark
+from guided_plugin.grammar.llguidance.lark.ends import nesting
 from guided_plugin.grammar.llguidance.lark.expressions import (
     Expression,
     Known,
@@ -27,7 +28,6 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
 )
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, LarkGrammar
-from guided_plugin.grammar.llguidance.lark.runs import nesting
 from guided_plugin.grammar.llguidance.lark.strings import known_of
 from guided_plugin.grammar.llguidance.lark.writer import written
 from guided_plugin.grammar.llguidance.matcher import first_line

@@ -9,10 +9,9 @@ from oracle import oracle
 from guided_plugin.config import GuidedConfig
 from guided_plugin.grammar.llguidance.lark import schema_to_lark
 from guided_plugin.grammar.llguidance.lark.constraints import String
-from guided_plugin.grammar.llguidance.lark.ends import Shortest
+from guided_plugin.grammar.llguidance.lark.ends import Shortest, forced_run, nesting
 from guided_plugin.grammar.llguidance.lark.expected import Follower
 from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar, RuleSet
-from guided_plugin.grammar.llguidance.lark.runs import forced_run, nesting
 from guided_plugin.grammar.llguidance.lark.strings import known_of, known_of_string
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.languages import whole
