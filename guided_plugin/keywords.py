@@ -146,7 +146,7 @@ def draft_of(document: Any) -> int:
     """The draft of a schema, the newest where it names none."""
     named = document.get("$schema") if isinstance(document, Mapping) else None
     text = named if isinstance(named, str) else ""
-    return next((_DRAFTS[mark] for mark in _DRAFTS if mark in text), 2020)
+    return _DRAFTS[next(filter(text.__contains__, _DRAFTS), "2020-12")]
 
 
 REFUSED = {

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import attrgetter
 
 from guided_plugin.grammar.llguidance.lark.constraints import Bound, Number
 from guided_plugin.grammar.llguidance.lark.expressions import (
@@ -93,7 +94,7 @@ def _terms(
 ) -> Iterator[Expression]:
     """The parts of the intersection, of which the first says what a number is."""
     step = number.step if number.multiples else None
-    refused = [exact(divisor) for divisor in sorted(number.no_multiples)]
+    refused = list(map(exact, sorted(number.no_multiples)))
     divisors = refused if step is None else [step, *refused]
     most = min(digits, _MOST_BEFORE)
     if None in map(power_of_ten, divisors):
@@ -142,7 +143,7 @@ def _digits_before(number: Number, most: int) -> int:
     distances = [abs(exact(bound.value)) for bound in bounds]
     farthest = max(distances, default=0)
     others = len(number.excluded) + len(number.no_multiples)
-    others += any(bound.exclusive for bound in bounds)
+    others += any(map(attrgetter("exclusive"), bounds))
     step = number.step or 1
     beyond = farthest + step * (others + 1)
     last = math.ceil(beyond) - 1

@@ -282,14 +282,14 @@ class Grammar:
         # at a second time, and from then on only those that use one which was found to
         # derive something.
         fresh = {name: self.rules[name] for name in self.rules if name not in alive}
-        waiting = [name for name in fresh if not grows(name)]
+        waiting = list(itertools.filterfalse(grows, fresh))
         users = users_of({name: fresh[name] for name in waiting})
         pending = list(waiting)
         while pending:
             name = pending.pop()
             if name not in alive and grows(name):
                 pending += users.get(name, ())
-        dead = [name for name in waiting if name not in alive]
+        dead = list(itertools.filterfalse(alive.__contains__, waiting))
         for name in dead:
             del self.rules[name]
         if dead or dies:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from json.encoder import encode_basestring
+from operator import attrgetter
 
 from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.lark import patterns
@@ -163,7 +164,7 @@ def known_of_string(string: String) -> Known:
     demands = list(map(_known_of_format, sorted(string.formats)))
     demands += map(known_of_pattern, sorted(string.patterns))
     refused = list(map(known_of_pattern, string.no_patterns))
-    marks = [known.marks for known in (*demands, *refused)]
+    marks = map(attrgetter("marks"), (*demands, *refused))
     texts: list[str] = []
     if not refused and len(demands) < _SEVERAL:
         texts += demands[0].texts if demands else ("a" * string.shortest,)
@@ -176,7 +177,7 @@ def known_of_string(string: String) -> Known:
         for text in texts
         if len(text) >= string.shortest and text not in string.excluded
     ]
-    most = _QUOTES + string.shortest + sum(known.most for known in demands)
+    most = _QUOTES + string.shortest + sum(map(attrgetter("most"), demands))
     quoted = tuple(map(encode_basestring, allowed))
     return Known(quoted, most, frozenset().union(*marks), "string")
 
