@@ -83,8 +83,8 @@ class Closing:
         row: MaskArray,
     ) -> None:
         """Take the tokens out of a mask after which no ending would fit. So many tokens
-        are there, of which these are constrained. Where no ending is known, none is
-        taken out."""
+        are there, of which these are constrained. Where no ending is known that fits,
+        none is taken out."""
         left = self.room - count
         # One token is sampled now, and a stop token comes at the end.
         if matcher.distinct is None:  # rules do not tell how long items are that differ
@@ -97,7 +97,7 @@ class Closing:
         self.stays &= ending is self.ending
         self.ending = ending
         self.seen = len(tokens)
-        if ending is None:
+        if ending is None or len(ending) >= left:
             self.missed += 1
             self.due = count + (1 << self.missed)
             return
@@ -137,22 +137,6 @@ class Closing:
         if self.unread or self.place is None:
             self.place = self.endings.after(self.place, self.unread)
             self.unread = b""
-
-    def _ends_behind(
-        self,
-        matcher: LLGuidanceMatcher,
-        token: int,
-        before: Spelled,
-        most: int,
-        moves: Moves,
-    ) -> bool:
-        """Whether an ending is known behind a token that may come next."""
-        self._read()
-        told = self.endings.told(self.place, TOLD_BEHIND, token)
-        return any(
-            len(ending) <= most and moves.proves(matcher, ending, (token,))
-            for ending in itertools.chain((before,), told)
-        )
 
     def _look_behind(
         self,
