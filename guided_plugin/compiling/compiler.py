@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.compiling.limits import check_limits, is_small
@@ -181,7 +181,7 @@ class GrammarCompiler:
     ) -> Prepared | None:
         """Make sure that a spec compiles, for another process: returns what that
         process loads it from, or None where it compiles it in place. `here`: without a
-        helper, since `is_quick`. `deadline` and errors: as in `compile`."""
+        helper, as `why_quick` has said that it is small. `deadline` and errors: as in `compile`."""
 
         def found(key: OutputSpec) -> Grammar | Prepared | None:
             return self._kept.get(key) or self._cache.get(key)
@@ -190,20 +190,19 @@ class GrammarCompiler:
         made = self._once(spec, "admission", found, make, deadline)
         return made if isinstance(made, Prepared) else None
 
-    def is_quick(self, spec: OutputSpec) -> bool:
-        """Whether `compile` and `admit` take milliseconds, whichever backend takes the
-        spec."""
+    def why_quick(self, spec: OutputSpec) -> Literal["kept", "small", ""]:
+        """Why `compile` and `admit` take milliseconds, whichever backend takes the spec;
+        empty where they may take longer."""
         kept = self.kept(spec)
         if kept is not None:
-            return _is_quick(kept)
+            return "kept" if _is_quick(kept) else ""
         if not self.config.isolate_compiles:
-            return True
+            return "small"
         try:
-            return all(
-                is_small(spec, backend) for backend in self.chooser.candidates(spec)[0]
-            )
+            backends, _ = self.chooser.candidates(spec)
         except GrammarError:  # there is no backend
-            return False
+            return ""
+        return "small" if all(is_small(spec, backend) for backend in backends) else ""
 
     def compile(self, spec: OutputSpec, *, deadline: float | None = None) -> Grammar:
         """The grammar of a spec; from any thread. Raises a GrammarError or PluginError,

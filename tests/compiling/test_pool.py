@@ -338,12 +338,12 @@ def test_a_spec_that_compiled_elsewhere_needs_no_helper(byte_vocabulary):
         GrammarCompiler(byte_vocabulary, config=GuidedConfig(threads=1))
         for _ in range(2)
     )
-    assert not first.is_quick(large)
+    assert not first.why_quick(large)
     prepared = first.admit(large)
-    assert first.is_quick(large)
+    assert first.why_quick(large)
     assert first.admit(large) is prepared
     assert first.cached(large) is None  # it is for another process to load
-    assert not second.is_quick(large)
+    assert not second.why_quick(large)
     second.keep(large, prepared)
     assert second.compile(large).backend == prepared.backend
     assert second.kept(large) is prepared

@@ -158,8 +158,9 @@ class Specs:
                 raise refusal
         except GuidedError as error:
             return self._left(asked, error)
-        if not ahead and self.compiler.is_quick(spec):
-            return self._compiled(asked, spec, self._deadline)
+        quick = "" if ahead else self.compiler.why_quick(spec)
+        if quick:
+            return self._compiled(asked, spec, self._deadline, quick)
         key = object() if asked.key is None else (asked.key, asked.own)
         with self._lock:
             running = self._waiting.get(key)
@@ -173,7 +174,7 @@ class Specs:
                         hint="try again, or raise compile_queue or compile_processes",
                     )
                 deadline = math.inf if ahead else self._deadline
-                compiled = partial(self._compiled, asked, spec, deadline, apart=True)
+                compiled = partial(self._compiled, asked, spec, deadline)
                 running = self._waiting[key] = self._threads.submit(compiled)
                 running.add_done_callback(lambda _: self._waiting.pop(key, None))
             return running
@@ -196,12 +197,13 @@ class Specs:
         return time.monotonic() + self.patience
 
     def _compiled(
-        self, asked: Asked, spec: OutputSpec, deadline: float, *, apart: bool = False
+        self, asked: Asked, spec: OutputSpec, deadline: float, quick: str = ""
     ) -> Admitted:
+        """`quick`: why it takes milliseconds, where it does."""
         start = time.monotonic()
         begun = time.thread_time()
         try:
-            made = self.compiler.admit(spec, deadline=deadline, here=not apart)
+            made = self.compiler.admit(spec, deadline=deadline, here=quick == "small")
             of = made or self.compiler.compile(spec)
         except GuidedError as error:
             return self._left(asked, error)
@@ -215,7 +217,7 @@ class Specs:
             of.unenforced,
             of.named,
             least_tokens(of.shortest),
-            quick=time.thread_time() - begun < _QUICK_SECONDS and not apart,
+            quick=quick != "" and time.thread_time() - begun < _QUICK_SECONDS,
         )
         return self._remember(asked, admitted)
 

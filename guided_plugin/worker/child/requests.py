@@ -167,7 +167,7 @@ class WorkerRequests:
             compiler.keep(spec, message.prepared)
         grammar = compiler.cached(spec)
         if grammar is None:
-            threads = self._quick if compiler.is_quick(spec) else self._slow
+            threads = self._quick if compiler.why_quick(spec) else self._slow
             # How long a request waits is for its engine to say.
             return compiler.begun(spec) or threads.submit(
                 partial(compiler.compile, spec, deadline=math.inf)

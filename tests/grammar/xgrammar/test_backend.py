@@ -25,4 +25,4 @@ def test_other_languages_are_refused(byte_compiler, spec):
         byte_compiler.compile(spec)
     assert it.value.where == "backend"
     assert it.value.hint.startswith("leave the backend out: llguidance enforces ")
-    assert not byte_compiler.is_quick(spec)
+    assert not byte_compiler.why_quick(spec)

@@ -58,11 +58,11 @@ class Compiler:
         self.go_on = go_on
         self.begun = []
 
-    def is_quick(self, spec):
-        return "slow" not in spec.text
+    def why_quick(self, spec):
+        return "" if "slow" in spec.text else "small"
 
     def admit(self, spec, *, deadline, here):
-        if self.is_quick(spec):
+        if self.why_quick(spec):
             return None
         self.begun.append(spec.text)
         self.go_on.wait(30)
