@@ -389,10 +389,11 @@ def plugin_metrics(llm: Any, question: Json) -> list[Json]:
 
 
 @contextlib.contextmanager
-def turn(path: str | Path) -> Iterator[None]:
-    """The engines that share this file work one at a time."""
+def turn(path: str | Path, *, together: bool = False) -> Iterator[None]:
+    """The engines that share this file work one at a time, but for those that work
+    `together`."""
     with Path(path).open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_SH if together else fcntl.LOCK_EX)
         try:
             yield
         finally:

@@ -7,8 +7,9 @@ Every sampled token is forced to that of a document, by the same few kernels in 
 ways: weights don't matter, and a draft is accepted where it is right. Each way has an
 engine of its own, in a process of its own; with `+new` no two requests have the same
 schema. Documents and their order are the same for all ways. The engines of a call share
-its GPUs and take turns, so that slow changes of the machine affect all of them. Their
-runner is V2, and V1 (which replays no drafts) on a CPU.
+its GPUs and take turns, so that slow changes of the machine affect all of them; with
+`--engine '{"kv_cache_memory_bytes": N, "gpu_memory_utilization": SHARE}'` all start at
+the same time. Their runner is V2, and V1 (which replays no drafts) on a CPU.
 
     tokens/s     with a queue behind: from the first step with all rows taken to the step that leaves fewer
                  requests than rows. Nothing runs before all are handed in. Prompts (8 tokens) are part of it.
