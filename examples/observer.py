@@ -48,7 +48,7 @@ def main() -> None:
         print(tokenizer.decode(output.tokens))
     print(f"{observer.tokens} tokens sampled in guided rows")
     seconds = loop.pipeline.metrics().main_thread
-    print(f"of a step, guiding took {seconds * 1e6:.0f} us")
+    print(f"guiding took {seconds * 1e6:.0f} us of a step")
 
 
 if __name__ == "__main__":

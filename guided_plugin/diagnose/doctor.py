@@ -38,9 +38,8 @@ def examine() -> dict[str, list[Finding]]:
             found.append(Finding("unknown", f"needs {error.name}"))
         except ConfigError as error:
             status: Status = "problem" if look is options else "unknown"
-            what = f"{ENVIRONMENT_VARIABLE} cannot be read: {error}"
-            remedy = "set it to 0, 1 or a JSON object of options, or unset it"
-            found.append(Finding(status, what, remedy))
+            remedy = f"set {ENVIRONMENT_VARIABLE} to 0, 1 or a JSON object of options, or unset it"
+            found.append(Finding(status, str(error), remedy))
         # of a library that is broken: that is what people come here for
         except Exception as error:
             what = f"cannot be checked: {type(error).__name__}: {printable(error)}"

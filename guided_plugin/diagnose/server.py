@@ -29,19 +29,20 @@ def ask(url: str) -> Finding:
             vllm = printable(f"vLLM {json.loads(answer.read(1 << 16))['version']}", 80)
         state = dict(json.loads(told or "{}"))
     except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
-        what = f"{printable(url, 200)} does not answer like a vLLM server: {printable(error, 200)}"
+        # a URLError prints as `<urlopen error ...>`
+        why = printable(getattr(error, "reason", error), 200)
         return Finding(
             "problem",
-            what,
+            f"{printable(url, 200)} does not answer like a vLLM server: {why}",
             "start the server, or write its address as http://HOST:PORT",
         )
     if not state:
-        what = f"{vllm} serves without the plugin: its /version?{STATE_QUERY} has no header {STATE}"
-        remedy = (
+        return Finding(
+            "problem",
+            f"{vllm} serves without the plugin: its /version?{STATE_QUERY} has no header {STATE}",
             "install guided-plugin in the server's environment, add guided_plugin to VLLM_PLUGINS if that is "
-            "set, and start it again; if a proxy removes headers, ask the server behind it"
+            "set, and start it again; if a proxy removes headers, ask the server behind it",
         )
-        return Finding("problem", what, remedy)
     name = printable(f"guided-plugin {state.get('version')}", 80)
     if state.get("off") != "":
         what = f"{name} is installed with {vllm}, but off: {printable(state.get('off'), 400)}"

@@ -194,7 +194,8 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any]) -> Form:
                 # as vLLM's requests had it before 0.12
                 hint = did_you_mean(name.removeprefix("guided_"), NAMED)
         raise SpecError(what, where=WHOLE, hint=hint)
-    _check_keys(form, (*NAMED, "syntax", *_VLLM_KEYS), named[0])
+    # the options are taken out by now: they are named for the hint
+    _check_keys(form, (*NAMED, "syntax", *_VLLM_KEYS, *OPTIONS), WHOLE)
     value = form[named[0]]
     place = named[0]
     kind = NAMED[place]

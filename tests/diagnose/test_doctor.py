@@ -103,9 +103,9 @@ def test_the_command(run, without_running, monkeypatch):
     result = run("doctor")
     assert result.code == 1
     assert result.out.splitlines()[-1] == "1 problem"
-    assert "GUIDED_PLUGIN cannot be read" in result.out
+    assert "problem  GUIDED_PLUGIN: " in result.out
     assert "'[red]'" in result.out
-    assert "-> set it to 0, 1 or a JSON object" in result.out
+    assert "-> set GUIDED_PLUGIN to 0, 1 or a JSON object" in result.out
 
 
 def test_the_command_as_json(run, without_running):
@@ -208,3 +208,4 @@ def test_an_address_without_a_server(run, url):
     result = run("doctor", "--server", url)
     assert result.code == 1
     assert f"{url} {NO_SERVER[0]}: " in result.out
+    assert "<" not in result.out

@@ -379,6 +379,6 @@ class Run:
 
 def _unused() -> PipelineError:
     return PipelineError(
-        "no generate call has used these arguments: what was generated is unguided",
+        "no generate call ran with these arguments: what was generated without them is unguided",
         hint="pass them to model.generate; continuous batching ignores them",
     )

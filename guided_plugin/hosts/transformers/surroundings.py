@@ -22,8 +22,8 @@ DECODERS = {"_beam_search": "beam search", "_assisted_decoding": "assisted gener
 move."""
 
 ONE_BY_ONE = (
-    "guide sampling or greedy decoding: num_beams=1; assistant_model, prompt_lookup_num_tokens, "
-    "forced_bos_token_id and forced_eos_token_id None"
+    "sample or decode greedily: num_beams=1, and no assistant_model, prompt_lookup_num_tokens, "
+    "forced_bos_token_id or forced_eos_token_id"
 )
 
 
