@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from guided_plugin.grammar.base import MaskArray, allows, token_bit
 from guided_plugin.grammar.llguidance.endings import TOLD_BEHIND, Endings, Moves
 from guided_plugin.grammar.llguidance.lark.expected import Place
 from guided_plugin.grammar.llguidance.matcher import LLGuidanceMatcher
-from guided_plugin.grammar.llguidance.tokenizer import SIZES, Spelled
+from guided_plugin.grammar.llguidance.tokenizer import NEVER, Spelled
 
 _TRIED = 16
 """Tokens that are tried at one place, besides those that spell the ending."""
@@ -37,6 +39,16 @@ def steps(spare: int, growth: int) -> int:
     return max(0, (spare + 1) // (growth + 1))
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was kept of a mask: as long as its ending stays, of each that is the same."""
+
+    of: MaskArray
+    mask: MaskArray
+    least: int
+    """So many tokens must be allowed to follow."""
+
+
 @dataclass(slots=True)
 class Closing:
     """What is known of one output's end."""
@@ -51,16 +63,8 @@ class Closing:
     """After so many tokens it is looked at again."""
     ending: Spelled | None = None
     """The newest one that was found."""
-    behind: dict[int, int] = field(default_factory=dict)
-    """How many tokens must follow those that were tried there."""
-    spared: int = 0
-    """Characters of the longest tokens of free text that leave it as it is; 0: none
-    do."""
-    stays: bool = False
-    """Whether both hold until another ending is found."""
-    kept: MaskArray | None = None
-    """What they come to, while so many tokens may follow."""
-    least: int = 0
+    kept: Kept | None = None
+    """What was kept last."""
     led: int = 0
     """Tokens that had no other choice than to end."""
     missed: int = 0
@@ -93,25 +97,35 @@ class Closing:
                 self.due = count + int(spare) + 1
                 return
         moves = Moves()
-        ending = self._found(matcher, tokens[self.seen :], left - 1, moves)
-        self.stays &= ending is self.ending
+        free = self.endings.spelling.is_free(row)
+        ending = self._found(matcher, tokens[self.seen :], left - 1, free, moves)
+        if ending is not self.ending:
+            self.kept = None
         self.ending = ending
         self.seen = len(tokens)
         if ending is None or len(ending) >= left:
             self.missed += 1
             self.due = count + (1 << self.missed)
             return
-        spare = left - len(ending) - 2
+        most = left - 2
+        spare = most - len(ending)
         # the same mask may be filled again, where a step was planned and not sampled
         self.due = count + steps(spare, self.endings.growth)
         if self.due == count:
-            if not self.stays:
-                self._look_behind(matcher, ending, left - 2, row, moves)
-            self._keep(ending, left - 2, row)
+            kept = self.kept
+            if not (kept and most >= kept.least and np.array_equal(row, kept.of)):
+                kept = self._look_behind(matcher, ending, most, row, moves)
+            self.kept = kept
+            row &= kept.mask
             self.led += spare < 0
 
     def _found(
-        self, matcher: LLGuidanceMatcher, new: Sequence[int], most: int, moves: Moves
+        self,
+        matcher: LLGuidanceMatcher,
+        new: Sequence[int],
+        most: int,
+        free: bool,
+        moves: Moves,
     ) -> Spelled | None:
         """An ending behind new tokens, of at most so many if one is known."""
         endings = self.endings
@@ -119,13 +133,16 @@ class Closing:
         self.unread += text
         before = self.ending
         if before is not None:
+            plain = endings.plain[max(endings.plain)]
+            stays = free and len(before) <= most
+            stays = stays and all(allows(plain, one) for one in new)
+            # One that begins with a character of the text needs fewer with each.
+            stays = stays and not any(allows(plain, one) for one in before.begins)
+            if stays and moves.proves(matcher, before):
+                return before
             rest = before.behind(text)
             if rest is not None and len(rest) <= most:
                 return rest
-            plain = endings.plain[SIZES[0]]
-            stays = len(before) <= most and all(allows(plain, one) for one in new)
-            if stays and moves.proves(matcher, before):
-                return before
         self._read()
         found = endings.behind(matcher, self.place, moves, most)
         if found is None and before is not None and moves.proves(matcher, before):
@@ -145,32 +162,30 @@ class Closing:
         most: int,
         row: MaskArray,
         moves: Moves,
-    ) -> None:
-        """Find the tokens of a mask after which an ending of at most so many tokens is
+    ) -> Kept:
+        """Keep the tokens of a mask after which an ending of at most so many tokens is
         known."""
         spelling = self.endings.spelling
         plain = self.endings.plain
-        self.behind = ending.begins()
-        self.spared = 0
-        self.stays = False
-        self.kept = None
+        needed = {token: many for token, many in ending.begins.items() if many <= most}
         tried = row
+        spared = 0
         if spelling.is_free(row):
-            tried = row & ~plain[1]
-            self.spared = self._spared(matcher, ending, most, moves)
+            tried = row & ~plain[max(plain)]
+            spared = self._spared(matcher, ending, most, moves)
         others = spelling.controls_in(tried) + spelling.ascii_in(tried)
-        others = [token for token in others if token not in self.behind]
+        others = [token for token in others if token not in needed]
         for token in others[:_TRIED]:
-            needed = self._needed_behind(matcher, token, ending, most, moves)
-            if needed is not None:
-                self.behind[token] = needed
-        # What makes an item differ from others changes with each of its characters. Where
-        # an ending begins with such a token, one less of them is needed.
-        self.stays = (
-            self.spared > 0
-            and matcher.distinct is None
-            and not any(allows(plain[self.spared], one) for one in ending.tokens[:1])
-        )
+            many = self._needed_behind(matcher, token, ending, most, moves)
+            if many is not None:
+                needed[token] = many
+        kept = plain[spared].copy()
+        for token in (*needed, *self.stops):
+            kept[token // 32] |= token_bit(token)
+        least = max([len(ending) if spared else 0, *needed.values()])
+        # What makes an item differ from others changes with each of its characters.
+        least = least if matcher.distinct is None else NEVER
+        return Kept(row.copy(), kept, least)
 
     def _needed_behind(
         self,
@@ -193,19 +208,6 @@ class Closing:
                 return len(ending)
         return None
 
-    def _keep(self, ending: Spelled, most: int, row: MaskArray) -> None:
-        """Keep the tokens of a mask after which so many are enough."""
-        if self.kept is None or most < self.least:
-            fits = [one for one, needed in self.behind.items() if needed <= most]
-            spared = self.spared if len(ending) <= most else 0
-            self.least = max([0, *map(self.behind.__getitem__, fits)])
-            if spared:
-                self.least = max(self.least, len(ending))
-            self.kept = self.endings.plain[spared].copy()
-            for token in (*fits, *self.stops):
-                self.kept[token // 32] |= token_bit(token)
-        row &= self.kept
-
     def _spared(
         self, matcher: LLGuidanceMatcher, ending: Spelled, most: int, moves: Moves
     ) -> int:
@@ -222,6 +224,6 @@ class Closing:
             return 0
         return next(
             size
-            for size in SIZES[distinct:]
-            if size == 1 or moves.proves(matcher, ending, probes[:1] * size)
+            for size in self.endings.plain
+            if size <= 1 or moves.proves(matcher, ending, probes[:1] * size)
         )

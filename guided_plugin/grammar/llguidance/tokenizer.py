@@ -121,6 +121,7 @@ class Spelled:
             start = end
         return tuple(found)
 
+    @cached_property
     def begins(self) -> dict[int, int]:
         """The tokens that may come first, with how many the rest takes."""
         found = {}
@@ -250,7 +251,8 @@ class Spelling:
                 sizes[token] = _characters(text)
         masks = {}
         for most in SIZES:
-            masks[most] = _mask((sizes > 0) & (sizes <= most))
+            shown = sizes * (sizes <= most)
+            masks[int(shown.max())] = _mask(shown > 0)
         return masks
 
 

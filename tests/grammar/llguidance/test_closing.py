@@ -189,7 +189,8 @@ def test_every_output_that_has_room_enough_ends_valid(compiler, spec):
 
 @pytest.mark.parametrize("spec", SPECS, ids=range(len(SPECS)))
 def test_the_same_tokens_have_the_same_masks(compiler, spec):
-    """Whatever other outputs of the grammar were led before, and in other processes."""
+    """Whatever other outputs of the grammar were led before, in other processes, and
+    where masks of some places were not asked for, as behind drafts."""
     rng = random.Random(7)
     room = compiler.compile(spec).admission().least + 30
     other = table_of(compiler, spec, room, count=2, sent=True)
@@ -199,8 +200,9 @@ def test_the_same_tokens_have_the_same_masks(compiler, spec):
     other.accept((0, 1), [begun, begun])
     while table.phase(0) is Phase.ACTIVE:
         mask = mask_of(table)
-        same, another = shown(other, 0, 1)
-        assert same == mask
+        (another,) = shown(other, 1)
+        if rng.getrandbits(1):
+            assert mask_of(other) == mask
         token, moved = sampled(rng, mask, END), sampled(rng, another, END)
         table.accept((0,), [token])
         other.accept((0, 1), [token, moved])
@@ -335,7 +337,8 @@ def test_near_the_end_a_text_goes_on_at_a_proof_a_token(compiler, monkeypatch):
         table.accept((0,), [ord("a")])
     assert len(near) > 20
     assert near[0] > 3
-    assert set(near[1:]) == {1}
+    # as few tokens are left as some of what was kept needs
+    assert set(near[1:-2]) == {1}
 
 
 def failing(*given, **options):

@@ -122,9 +122,9 @@ class Follower:
         return Place(text[first:], tuple((each, at - first) for each, at in found))
 
     def _next(self, lists: list[Expected | None]) -> list[Expected | None]:
-        """Lists that begin with a text, a terminal or a token."""
+        """Lists that begin with a text, a terminal or a token, as rules are written."""
         found: list[Expected | None] = []
-        pending = list(lists)
+        pending = lists[::-1]
         seen: set[Expected | None] = set()
         while pending and len(seen) < _MOST_EXPECTED:
             expected = pending.pop()
@@ -133,7 +133,7 @@ class Follower:
             seen.add(expected)
             match expected and expected.symbol:
                 case Reference(name) if expected is not None:
-                    for alternative in self._ways(name):
+                    for alternative in reversed(self._ways(name)):
                         bit = alternative.bit
                         if bit is None or not expected.parameter >> bit & 1:
                             pending.append(
