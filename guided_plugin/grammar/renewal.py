@@ -204,7 +204,7 @@ def never_began(spec: OutputSpec) -> RequestError:
     """Why a request failed whose output ended while it waited for its `start_after`."""
     forms = " or ".join(repr(one.tokens) for one in spec.start_after or ())
     return RequestError(
-        f"the output ended before {forms} came, so none of it was constrained",
+        f"the output ended before {forms} (text or token ids) came, so none of it was constrained",
         where="start_after",
         hint="raise the token limit, have the model end its reasoning, or leave start_after out",
     )

@@ -106,7 +106,7 @@ def from_text(text: str | bytes, where: str = WHOLE) -> Any:
         raise SpecError(
             f"is not JSON: {getattr(error, 'msg', error)}",
             where=where,
-            hint='pass the content of a file, not its name; a regex is {"regex": "[a-z]+"}',
+            hint='give the JSON itself, not the name of a file; a regex is {"regex": "[a-z]+"}',
         ) from None
 
 

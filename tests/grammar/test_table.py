@@ -303,7 +303,7 @@ def test_an_output_of_twenty_tokens_thinks_so_long(backend, answer_room, thought
             OutputSpec.regex("x", start_after="<think>"),
             [A, END],
             "start_after",
-            "the output ended before '<think>' came, so none of it was constrained",
+            "the output ended before '<think>' (text or token ids) came, so none of it was constrained",
         ),
     ],
 )

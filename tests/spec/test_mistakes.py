@@ -24,13 +24,16 @@ from guided_plugin.errors import SpecError
         ),
         (
             lambda: OutputSpec.json_schema("schemas/user.json"),
-            "not JSON: .*the content of a file",
+            "not JSON: .*not the name of a file",
         ),
         (
             lambda: OutputSpec.json_schema(Path("user.json")),
             "not PosixPath .for example",
         ),
-        (lambda: OutputSpec.parse("user.json"), "is not JSON: .*the content of a file"),
+        (
+            lambda: OutputSpec.parse("user.json"),
+            "is not JSON: .*not the name of a file",
+        ),
     ],
 )
 def test_what_is_given_instead_is_refused_with_what_to_write(make, says):
