@@ -84,6 +84,8 @@ class RunningRequest:
     watched: int = 0
     """For so many masks more it is called by itself and has a deadline, though its
     backend bounds them."""
+    measured: int = 0
+    """How often its mask was measured where others' were not."""
     spent: float = 0.0
     """Seconds of processor time of what was done for it alone since that was last
     looked at."""
@@ -167,25 +169,40 @@ class StepBatch:
             [request.matcher for request in requests]
         )
 
-    def fill(self, mask: MaskArray, rows: list[int], apart: bool = False) -> None:
+    def fill(self, mask: MaskArray, rows: list[int], until: float = 0.0) -> None:
         """Write the mask of request i into mask[rows[i]], unless the request fails.
-        `apart`: one by one, and measured."""
-        if not apart:
-            begun = time.perf_counter()
-            try:
-                self._matchers.fill(mask, rows)
-                self._watch(begun)
+        `until`: up to then requests are called one by one and measured, first those
+        that were not for longest."""
+        left = list(range(len(rows)))
+        matchers = self._matchers
+        if until:
+            left.sort(key=lambda index: self.requests[index].measured)
+            while left and time.perf_counter() < until:
+                self.requests[left[0]].measured += 1
+                self._fill_alone(left.pop(0), mask, rows)
+            if not left:
                 return
-            except Exception as error:
-                _log.warning(
-                    "%d rows are retried one by one: %s", len(rows), printable(error)
-                )
-        for index, (request, row) in enumerate(zip(self.requests, rows, strict=True)):
-            alone = request.backend.batch([request.matcher])
-            try:  # filling moves no matcher
-                _timed(request, partial(alone.fill, mask, [row]))
-            except Exception as own:
-                self.errors[index] = _failed(own)
+            others = [self.requests[index].matcher for index in left]
+            matchers = self.requests[0].backend.batch(others)
+        begun = time.perf_counter()
+        try:
+            matchers.fill(mask, [rows[index] for index in left])
+            self._watch(begun)
+            return
+        except Exception as error:
+            _log.warning(
+                "%d rows are retried one by one: %s", len(left), printable(error)
+            )
+        for index in left:
+            self._fill_alone(index, mask, rows)
+
+    def _fill_alone(self, index: int, mask: MaskArray, rows: list[int]) -> None:
+        request = self.requests[index]
+        alone = request.backend.batch([request.matcher])
+        try:  # filling moves no matcher
+            _timed(request, partial(alone.fill, mask, [rows[index]]))
+        except Exception as own:
+            self.errors[index] = _failed(own)
 
     def accept(self, tokens: list[int]) -> list[bool]:
         """Whether each request took its token; False also for those that fail."""
@@ -278,7 +295,7 @@ class UnboundedBatch:
         self._masks: MaskArray = np.empty((len(requests), 0), np.int32)
         """Not the memory of the step: an abandoned call goes on writing."""
 
-    def fill(self, mask: MaskArray, rows: list[int], apart: bool = True) -> None:
+    def fill(self, mask: MaskArray, rows: list[int], until: float = 0.0) -> None:
         if self._masks.shape[1] != mask.shape[1]:
             self._masks = np.empty((len(rows), mask.shape[1]), np.int32)
         self._run(

@@ -56,8 +56,8 @@ _GROUPS = 64
 position."""
 
 _RENEW_EVERY = 16
-"""Fills between two looks for matchers that are to be replaced, and between two whose
-rows are measured one by one."""
+"""Fills between two looks for matchers that are to be replaced, and between two of which
+some rows are measured one by one."""
 
 _LOOK_SECONDS = 0.1
 """Seconds between two such looks, at most: where masks take long, better matchers
@@ -254,23 +254,25 @@ class GrammarTable:
         them it is one behind drafts, where no new matcher would stay."""
         self._fills += rows is None
         start = time.perf_counter()
-        apart: list[RunningRequest] = []
+        until = 0.0
+        alone: list[RunningRequest] = []
         if rows is None and (
             self._fills % _RENEW_EVERY == 0 or start - self._looked > _LOOK_SECONDS
         ):
             slow = self._fill_seconds > STEP_SECONDS
-            if slow and self._fills >= self._measured + _RENEW_EVERY:
-                self._measured = self._fills
-                apart = [one for one in self.requests.values() if not one.watched]
             self._look_at_matchers()
             start = self._looked = time.perf_counter()
+            if slow and self._fills >= self._measured + _RENEW_EVERY:
+                self._measured = self._fills
+                until = start + STEP_SECONDS
+                alone = [one for one in self.requests.values() if not one.watched]
         rows = rows or list(range(len(slots)))
         group = self._group(slots)
-        for request in apart:
+        for request in alone:
             request.spent = 0.0
         for batch in group.batches:
             own = [rows[position] for position in batch.positions]
-            self._fill_batch(batch, slots, mask, own, bool(apart))
+            self._fill_batch(batch, slots, mask, own, until)
         for position, request, closing in group.closing:
             if len(request.state.tokens) >= closing.due and request.error is None:
                 row = mask[rows[position]]
@@ -290,9 +292,10 @@ class GrammarTable:
                 continue
             fill_waiting(row, request.state, request.forbidden)
         self._fill_seconds = time.perf_counter() - start
-        for request in apart:
+        for request in alone:
             request.look()
-        if apart:
+        if any(request.watched for request in alone):
+            self._measured -= _RENEW_EVERY  # there may be others
             self.regroup()
 
     def _close(
@@ -371,9 +374,9 @@ class GrammarTable:
         slots: tuple[int, ...],
         mask: MaskArray,
         rows: list[int],
-        apart: bool,
+        until: float,
     ) -> None:
-        batch.fill(mask, rows, apart)
+        batch.fill(mask, rows, until)
         errors = batch.errors
         filled = [row for index, row in enumerate(rows) if index not in errors]
         for row in empty_rows(mask, filled):

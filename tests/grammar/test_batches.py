@@ -13,7 +13,9 @@ from grammar_tables import ScriptedBackend
 
 import guided_plugin as gp
 from guided_plugin.errors import BudgetError, CompileLimitError, RequestError
+from guided_plugin.grammar import batches
 from guided_plugin.grammar.base import Grammar
+from guided_plugin.grammar.batches import StepBatch
 from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.forced import ForcedTokens
 from guided_plugin.grammar.native import DeadlineCalls, Overdue
@@ -255,6 +257,26 @@ def test_many_cheap_rows_and_single_long_masks_are_not_slow(slow, bounded):
         masks(table)
         assert sum(request.watched > 0 for request in table.requests.values()) <= 4
     assert not any(table.slow.values())
+
+
+def test_rows_are_measured_in_turns_while_masks_fit_into_a_step(slow, monkeypatch):
+    table, _ = table_of(slow, "abcde", bounded=True, longest=60.0)
+    slow.work = lambda name, what: spin(0.003)
+    monkeypatch.setattr(batches, "_ROW_SECONDS", 1.0)  # none is found to be slow
+    alone = []
+    fill = StepBatch._fill_alone
+    monkeypatch.setattr(
+        StepBatch,
+        "_fill_alone",
+        lambda self, index, *rows: alone.append(index) or fill(self, index, *rows),
+    )
+    table.accept((1, 4), [0, 0])
+    table.accept((4,), [1])
+    while len(alone) < 10:
+        before = len(alone)
+        assert masks(table) == [1, 2, 1, 1, 4]
+        assert len(alone) <= before + 2
+    assert sorted(alone[:10]) == sorted([*range(5)] * 2)
 
 
 def test_what_an_end_takes_counts(slow):
