@@ -127,7 +127,7 @@ def check(
             print(f"{finding.level:8} {printable(line)}")
         count = len({place for place, _ in reports})
         bad = {finding.place for finding in findings if finding.code}
-        kind = "tools" if any(place.tool for place, _ in reports) else "specs"
+        kind = "tools" if all(place.tool for place, _ in reports) else "specs"
         print(f"{count - len(bad)} of {count} {kind} compile")
     raise typer.Exit(code)
 

@@ -81,7 +81,7 @@ Loaded = tuple[Place, "OutputSpec | GuidedError"]
 def load_specs(path: Path) -> list[Loaded]:
     """The specs of a file: one of a JSON Schema, of any form `OutputSpec.parse` takes,
     of a request's body and of a grammar (.ebnf, .gbnf, .lark); one of each tool of a
-    list. Of what is malformed there is each error, with its place."""
+    list or a body. Of what is malformed there is each error, with its place."""
     from guided_plugin.diagnose.refusals import refusals
     from guided_plugin.diagnose.tools import Tool, tools_of
     from guided_plugin.spec import OutputSpec
@@ -98,18 +98,19 @@ def load_specs(path: Path) -> list[Loaded]:
         field = _asking(document)
         if field:
             document = document[field]
-        if tools is None and (field or _is_form(document)):
+        if field or (tools is None and _is_form(document)):
             keys = (form.place if (form := read(document)) else "").split(".")
             place = Place(path, "".join(f"/{key}" for key in (field, *keys) if key))
             spec = OutputSpec.parse(document)
-            if spec is None:
+            if spec is not None:
+                found.append((place, spec))
+            elif not tools:
                 raise SpecError("asks for plain text: there is nothing to enforce")
-            return [(place, spec)]
     except InputError as error:
         return [(place, error)]
     except SpecError as error:
         return [(place, error.under(str(place)))]
-    for name, at, schema in tools or [Tool("", "", document)]:
+    for name, at, schema in tools or ([] if found else [Tool("", "", document)]):
         made, errors = refusals(schema, OutputSpec.json_schema)
         place = Place(path, at, name)
         found += [(place, error.under(str(place))) for error in errors]

@@ -199,16 +199,18 @@ def test_the_hook_for_pre_commit_runs_check_on_the_files_it_is_given(run, write)
 
 def test_check_of_many_files_matches_no_instance(run, write):
     one = write("1.json", PERSON)
-    two = write("2.json", PERSON)
-    run("check", one, two, "--instance", one).is_error(
+    run("check", one, write("2.json", PERSON), "--instance", one).is_error(
         2, "--instance: needs exactly one spec"
     )
 
 
-def test_check_takes_what_a_request_asks_for(run, write):
-    wrapped = {"name": "x", "schema": {"type": "string", "maxLenght": 1}}
-    format = {"type": "json_schema", "json_schema": wrapped}
-    path = write("body.json", {"messages": [], "response_format": format})
+@pytest.mark.parametrize("tool", [{"type": "search"}, {"name": "a", "parameters": {}}])
+def test_check_takes_what_a_request_asks_for(run, write, tool):
+    format = {
+        "type": "json_schema",
+        "json_schema": {"name": "x", "schema": {"type": "string", "maxLenght": 1}},
+    }
+    path = write("body.json", {"tools": [tool], "response_format": format})
     (found,) = run("check", path, "--json").json["findings"]
     assert found["pointer"] == "/response_format/json_schema/schema/maxLenght"
 
@@ -218,12 +220,20 @@ def test_check_names_each_bad_tool_of_a_list(run, write):
         schema = {"type": "object", "properties": properties, **more}
         return {"type": "function", "function": {"name": name, "parameters": schema}}
 
-    user = {"email": {"pattern": "(?<!x)@"}, "phone": {"pattern": "(a)\\1"}}
-    cart = {"a": {"$ref": "#/definitions/a"}, "b": {"type": "string", "maxLenght": 1}}
     tools = [
         tool("weather", {"unit": {"type": "str"}, "days": {"type": "dict"}}),
-        tool("user", user),
-        tool("cart", cart, definitions={"a": {"type": "string"}}),
+        tool(
+            "user",
+            {"email": {"pattern": "(?<!x)@"}, "phone": {"pattern": "(a)\\1"}},
+        ),
+        tool(
+            "cart",
+            {
+                "a": {"$ref": "#/definitions/a"},
+                "b": {"type": "string", "maxLenght": 1},
+            },
+            definitions={"a": {"type": "string"}},
+        ),
         tool("fine", {"a": {"type": "string"}}),
     ]
     path = write("tools.json", json.dumps({"tools": tools}, indent=1))
