@@ -160,7 +160,7 @@ _ESCAPE_IT = "put a backslash before it if it is meant literally"
 _NOT_REGULAR = "write the pattern without it: grammars express regular languages only"
 _OTHER_DIALECT = (
     "patterns are regular expressions of ECMA 262: write it in its syntax, "
-    r"for example ^ for \A, $ for \Z, \x07 for \a"
+    r"for example ^ for \A, $ for \Z, [aA] for (?i:a), \x07 for \a"
 )
 
 _QUANTIFIER = re.compile(r"[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\}")

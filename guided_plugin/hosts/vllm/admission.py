@@ -340,8 +340,8 @@ def _check_numbers(params: Any) -> None:
     for name in factors:
         for factor in factors[name]:
             if not factor <= _LARGEST:  # also NaN
-                what = "makes logits infinite, of which a constraint can take none away"
-                hint = "usual are 1 to 1.5, and biases up to 100"
+                what = "makes logits infinite, which no mask can take away"
+                hint = "usual values are 1 to 1.5, and biases up to 100"
                 raise RequestError(what, where=name, hint=hint)
 
 
