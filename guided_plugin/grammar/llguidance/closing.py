@@ -144,10 +144,7 @@ class Closing:
             if rest is not None and len(rest) <= most:
                 return rest
         self._read()
-        found = endings.behind(matcher, self.place, moves, most)
-        if found is None and before is not None and moves.proves(matcher, before):
-            return before
-        return found
+        return endings.behind(matcher, self.place, moves, most)
 
     def _read(self) -> None:
         """Follow the output up to where it is."""
