@@ -317,8 +317,12 @@ class GrammarTable:
         except Exception as error:
             problem = error
         # What it may take is counted in steps, not in time: in every run, and on every
-        # rank, the same tokens have the same end.
-        request.spent += time.thread_time() - begun
+        # rank, the same tokens have the same end. Masks of a client's grammar may take
+        # so long all the same.
+        spent = time.thread_time() - begun
+        request.spent += spent
+        if not request.grammar.bounded and spent > self._unbounded.seconds:
+            problem = problem or TimeoutError("it takes too long")
         if problem is not None:
             request.closing = None
             self.regroup()

@@ -289,6 +289,18 @@ def test_what_an_end_takes_counts(slow):
     assert [slot for slot, cost in sorted(table.slow.items()) if cost] == [1]
 
 
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_search_for_an_end_that_takes_too_long_is_the_last(slow, bounded):
+    """Of a grammar whose masks are not bounded: it runs on, and that is told."""
+    table, _ = table_of(slow, "xyz", bounded=bounded, longest=60.0)
+    closing = SimpleNamespace(restrict=lambda *_: spin(0.15), due=-1, led=0)
+    table.requests[1].closing = closing
+    assert masks(table) == [1, 1, 1]
+    assert (table.requests[1].closing is closing) == bounded
+    assert ("too long" in table.unprotected.get(1, "")) != bounded
+    assert not table.failures
+
+
 def test_who_shares_the_lock_of_an_abandoned_call_fails_with_it(slow):
     """It would wait for that in its next call, and hold the GIL."""
     table, _ = table_of(slow, "xyz")

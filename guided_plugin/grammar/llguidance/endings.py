@@ -35,6 +35,9 @@ _MOVES = 3_000
 """What is tried in one look, at most, as copies of a matcher that move: a count and no
 clock, so that the same text has the same end on every machine. Ten distinct strings
 took 1,746."""
+_PER_MASK = 10
+"""So many moves counts a mask of a grammar that a client wrote: of an ambiguous one
+each takes 12 ms."""
 _PER_MOVE = 100
 """Tokens of an ending that count as one move: each takes 1 us, a move 0.1 ms."""
 TOLD = 64
@@ -142,24 +145,30 @@ class Endings:
         most: float = math.inf,
     ) -> Spelled | None:
         """What may come before a stop token: so many tokens at most if rules tell such
-        an ending; None where none is known. The matcher stays where it is."""
+        an ending, or masks lead to one; None where none is known. The matcher stays
+        where it is."""
         found: list[Spelled] = []
         told = filter(partial(moves.proves, matcher), self.told(place, TOLD))
         for ending in itertools.islice(told, _PROVEN):
             if len(ending) <= most:
                 return ending
             found.append(ending)
-        return min(found, key=len) if found else self._led(matcher, place, moves)
+        if found:
+            return min(found, key=len)
+        return self._led(matcher, place, moves, most)
 
     def _led(
-        self, at: LLGuidanceMatcher, place: Place | None, moves: Moves
+        self, at: LLGuidanceMatcher, place: Place | None, moves: Moves, most: float
     ) -> Spelled | None:
-        """An ending to which masks lead, up to where rules tell it."""
+        """An ending to which masks lead, up to where rules tell it, or where so many
+        tokens are not enough."""
         # Most of those that rules tell repeat an item.
-        most = TOLD if at.distinct is None else TOLD_BEHIND
+        tried = TOLD if at.distinct is None else TOLD_BEHIND
         text = b""
-        while True:
+        # A text has as many tokens as bytes at most.
+        while len(text) <= most or len(self.spelling.spelled(text)) <= most:
             ahead: tuple[LLGuidanceMatcher, Place | None, bytes] | None = None
+            moves.left -= _PER_MASK * (self.shortest is None)
             for token in self._pieces(at, place):
                 moves.left -= 1
                 if moves.left < 0:
@@ -169,7 +178,7 @@ class Endings:
                     continue
                 piece = self.spelling.text(token)
                 after = self.after(place, piece)
-                for ending in self.told(after, most):
+                for ending in self.told(after, tried):
                     if moves.proves(moved, ending):
                         return self.spelling.spelled(text + piece, ending)
                 ahead = ahead or (moved, after, piece)
@@ -177,6 +186,7 @@ class Endings:
                 return None
             at, place, piece = ahead
             text += piece
+        return None
 
     def _pieces(self, at: LLGuidanceMatcher, place: Place | None) -> list[int]:
         """The tokens that may come next, of single bytes, the most likely first."""
