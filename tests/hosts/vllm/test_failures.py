@@ -301,7 +301,7 @@ def test_a_request_that_stops_before_its_constrained_part_began_is_an_error(
     finish, stop = updated(scheduler, output)["one"]
     cut = reason is STOP and not begun
     assert finish is (FinishReason.ERROR if cut else reason)
-    assert ("before (7,) or (8, 7) came" in str(stop)) == cut
+    assert ("before (7,) or (8, 7) (text or token ids) came" in str(stop)) == cut
     assert not vars(scheduler)[vllm_failures._WATCHED]  # it keeps no request alive
 
 
