@@ -174,6 +174,7 @@ class StepBatch:
         `until`: up to then requests are called one by one and measured, first those
         that were not for longest."""
         left = list(range(len(rows)))
+        own = rows
         matchers = self._matchers
         if until:
             left.sort(key=lambda index: self.requests[index].measured)
@@ -184,9 +185,10 @@ class StepBatch:
                 return
             others = [self.requests[index].matcher for index in left]
             matchers = self.requests[0].backend.batch(others)
+            own = [rows[index] for index in left]
         begun = time.perf_counter()
         try:
-            matchers.fill(mask, [rows[index] for index in left])
+            matchers.fill(mask, own)
             self._watch(begun)
             return
         except Exception as error:

@@ -114,7 +114,7 @@ class Closing:
         if self.due == count:
             kept = self.kept
             if not (kept and most >= kept.least and np.array_equal(row, kept.of)):
-                kept = self._look_behind(matcher, ending, most, row, moves)
+                kept = self._look_behind(matcher, ending, most, row, free, moves)
             self.kept = kept
             row &= kept.mask
             self.led += spare < 0
@@ -158,6 +158,7 @@ class Closing:
         ending: Spelled,
         most: int,
         row: MaskArray,
+        free: bool,
         moves: Moves,
     ) -> Kept:
         """Keep the tokens of a mask after which an ending of at most so many tokens is
@@ -167,7 +168,7 @@ class Closing:
         needed = {token: many for token, many in ending.begins.items() if many <= most}
         tried = row
         spared = 0
-        if spelling.is_free(row):
+        if free:
             tried = row & ~plain[max(plain)]
             spared = self._spared(matcher, ending, most, moves)
         others = spelling.controls_in(tried) + spelling.ascii_in(tried)
@@ -199,7 +200,7 @@ class Closing:
             told = endings.told(self.place, TOLD_BEHIND, token)
             known: Iterable[Spelled] = itertools.chain((before,), told)
         else:  # it may stand in place of the first one
-            known = (before.behind_first(),)
+            known = (before.behind_first,)
         for ending in known:
             if len(ending) <= most and moves.proves(matcher, ending, (token,)):
                 return len(ending)

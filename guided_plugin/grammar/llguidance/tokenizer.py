@@ -138,6 +138,7 @@ class Spelled:
             return None
         return replace(self, start=self.start + len(text)) if text else self
 
+    @cached_property
     def behind_first(self) -> Spelled:
         """What comes behind the first token, if there is one."""
         size = self.sizes[self.start] if self.start < len(self.text) else 0
