@@ -61,7 +61,6 @@ def parallel(**changes):
         **{
             "tensor_parallel_size": 1,
             "pipeline_parallel_size": 1,
-            "prefill_context_parallel_size": 1,
             "distributed_executor_backend": "mp",
             **changes,
         }
@@ -80,6 +79,7 @@ def config(options=None, *, reasoning="", **parts):
             "device_config": SimpleNamespace(device_type="cpu"),
             "speculative_config": None,
             "model_config": SimpleNamespace(
+                dtype=None,
                 skip_tokenizer_init=False,
                 get_vocab_size=lambda: WIDTH,
                 max_model_len=200,

@@ -24,7 +24,7 @@ from guided_plugin.hosts.vllm.engine import Engine, timed
 from guided_plugin.hosts.vllm.logits import ForcedRows, GuidedRequest, Uploads
 from guided_plugin.hosts.vllm.names import Part, When
 from guided_plugin.hosts.vllm.patches import patch
-from guided_plugin.kernels import mask_rows
+from guided_plugin.kernels.loading import load_kernels
 from guided_plugin.step import NO_TOKEN, UNGUIDED
 
 
@@ -71,8 +71,9 @@ class V1Runner:
         self._sampled: Tensor | None = None
         if self.engine.unsupported_reason is None:
             patch(When.V1)
-            if device.type == "cuda":
-                self._warm_up(vllm_config.model_config.get_vocab_size(), device)
+            model = vllm_config.model_config
+            size = self.engine.pipeline.vocabulary_size
+            load_kernels(device, [model.dtype], model.get_vocab_size(), size)
 
     @timed
     def update_state(self, update: Any) -> None:
@@ -182,16 +183,6 @@ class V1Runner:
         self._lengths = _lengths(self._outputs)
         requests = ((at, row.guided) for at, row in self._rows.items())
         self._forced = ForcedRows(requests, self._upload)
-
-    def _warm_up(self, width: int, device: torch.device) -> None:
-        """Load the kernel now: the first time takes a tenth of a second and waits for
-        the device."""
-        vocabulary = self.engine.pipeline.compiler.vocabulary
-        mask = torch.zeros(1, vocabulary.words, dtype=torch.int32, device=device)
-        row = torch.zeros(1, dtype=torch.int32, device=device)
-        kind = self.engine.config.model_config.dtype
-        logits = torch.zeros(1, width, dtype=kind, device=device)
-        mask_rows(logits, mask, row, vocabulary.size)
 
 
 def _lengths(outputs: list[list[int]]) -> NDArray[np.int64]:

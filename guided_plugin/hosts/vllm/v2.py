@@ -24,7 +24,8 @@ from guided_plugin.hosts.vllm.logits import ForcedRows, GuidedRequest, Uploads
 from guided_plugin.hosts.vllm.names import Part, When
 from guided_plugin.hosts.vllm.patches import broken, patch
 from guided_plugin.kernels import indexed_kernels
-from guided_plugin.step import NEVER, UNGUIDED, TokenSink
+from guided_plugin.kernels.loading import load_kernels
+from guided_plugin.step import NEVER, UNGUIDED
 
 Members: TypeAlias = NDArray[np.bool_]
 """By index in a runner's tables, whether a request is one of these."""
@@ -178,8 +179,16 @@ class V2Runner:
                     self.engine.hooks = None
                 else:
                     patch(When.SAMPLE)
-            if states.device.type == "cuda":
-                self._warm_up(states)
+            # the model's logits, and those that vLLM has copied
+            kinds = {torch.float32, vllm_config.model_config.dtype}
+            load_kernels(
+                states.device,
+                kinds,
+                states.vocab_size,
+                self._pipeline.vocabulary_size,
+                self.requests.histories,
+                self._pipeline.drafts,
+            )
 
     def add_request(self, index: int, params: Any) -> bool:
         """A request enters at an index of the runner's tables. Returns whether vLLM
@@ -253,40 +262,3 @@ class V2Runner:
                 self._pipeline.vocabulary_size,
             )
             self._applied = True
-
-    def _warm_up(self, states: Any) -> None:
-        """Load the kernels now: the first time takes a tenth of a second and waits for
-        the device. All arguments are of the types that vLLM's own have."""
-
-        def zeros(kind: torch.dtype, width: int | None = None) -> Tensor:
-            size = (1,) if width is None else (1, width)
-            return torch.zeros(size, dtype=kind, device=states.device)
-
-        kernels = self._kernels
-        vocabulary = self._pipeline.compiler.vocabulary
-        drafts = self._pipeline.drafts
-        table = self.requests.plan((), partial(self.requests.scheduled, None)).table
-        histories = self.requests.histories
-        none = zeros(torch.int64)
-        first = zeros(torch.int32)
-        mask = zeros(torch.int32, vocabulary.words)
-        # The model's logits, and those that vLLM has copied.
-        for kind in {torch.float32, self.engine.config.model_config.dtype}:
-            logits = zeros(kind, states.vocab_size)
-            places = (first, 1) if drafts else ()
-            kernels.mask_rows(logits, mask, none, table, vocabulary.size, *places)
-        if not drafts:
-            ring, word = zeros(torch.int64), zeros(torch.int64)
-            sink = TokenSink(ring.data_ptr(), word.data_ptr(), 0)
-            kernels.take_tokens(none, *histories, sink)
-            return
-        cut = zeros(torch.int8, drafts + 1)
-        proposed = zeros(torch.int64, drafts)
-        given = none, *histories, table, none
-        kernels.gather_drafts(*given, first, first, drafts)
-        tokens = kernels.gather_drafts(*given, None, proposed, drafts)
-        for confidences in (None, zeros(torch.float32, drafts)):
-            kernels.take_offers(
-                tokens.data_ptr(), table, none, proposed, confidences, cut, 1
-            )
-        kernels.cut_drafts(cut, none, first)
