@@ -26,8 +26,9 @@ class V2ProposeGame(V2DraftGame):
         guesses = SimpleNamespace(
             propose=self.guess, draft_logits=self.tokens if drawn else None
         )
-        made = init_speculator(lambda *_: guesses)
-        self.speculator = made(vllm_config, states.device, states)
+        self.speculator = init_speculator(
+            vllm_config, states.device, states, original=lambda *_: guesses
+        )
         self.proposed = {}
         """What is verified, by index."""
         self.offered = 0

@@ -46,7 +46,7 @@ class Runner:
             sampled_token_ids=sampled,
         )
         worker = SimpleNamespace(vllm_config=self.engine.config)
-        watched = sample_tokens(lambda worker: Async(output))(worker)
+        watched = sample_tokens(worker, original=lambda worker: Async(output))
         return watched if later else watched.get_output()
 
     def logits(self, rows):

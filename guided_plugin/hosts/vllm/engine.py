@@ -349,33 +349,27 @@ def _unnamed() -> GuidedError:
     )
 
 
-def sample_tokens(original: Any) -> Any:
+def sample_tokens(self: Any, *args: Any, original: Any, **kwargs: Any) -> Any:
     """`Worker.sample_tokens`: the output of a step goes by the worker's engine, which
     attaches its failures."""
-
-    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        engine = _engine_in(self)
-        output = original(self, *args, **kwargs)
-        return output if engine is None else engine.watch(output)
-
-    return replaced
+    engine = _engine_in(self)
+    output = original(self, *args, **kwargs)
+    return output if engine is None else engine.watch(output)
 
 
-def execute_model(original: Any) -> Any:
+def execute_model(
+    self: Any, scheduler_output: Any, *args: Any, original: Any, **kwargs: Any
+) -> Any:
     """`Worker.execute_model`: a step brings specs, and its output without tokens tells
     which grammars are ready."""
-
-    def replaced(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        engine = _engine_in(self)
-        if engine is not None:
-            engine.get_ready(getattr(scheduler_output, NEEDED, ()))
-            engine.scheduled = [*scheduler_output.num_scheduled_tokens]
-            preempted = scheduler_output.preempted_req_ids or ()
-            engine.left = scheduler_output.finished_req_ids.union(preempted)
-        output = original(self, scheduler_output, *args, **kwargs)
-        return output if engine is None or output is None else engine.watch(output)
-
-    return replaced
+    engine = _engine_in(self)
+    if engine is not None:
+        engine.get_ready(getattr(scheduler_output, NEEDED, ()))
+        engine.scheduled = [*scheduler_output.num_scheduled_tokens]
+        preempted = scheduler_output.preempted_req_ids or ()
+        engine.left = scheduler_output.finished_req_ids.union(preempted)
+    output = original(self, scheduler_output, *args, **kwargs)
+    return output if engine is None or output is None else engine.watch(output)
 
 
 def _engine_in(worker: Any) -> Engine | None:

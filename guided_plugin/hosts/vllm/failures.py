@@ -91,15 +91,11 @@ def _kind_of(output: type) -> str:
     return kind
 
 
-def get_output(original: Any) -> Any:
+def get_output(self: Any, *, original: Any) -> Any:
     """`AsyncModelRunnerOutput.get_output`."""
-
-    def replaced(self: Any) -> Any:
-        output = original(self)
-        find: Find | None = self.__dict__.pop(_WATCH, None)
-        return output if find is None else _with_news(output, find)
-
-    return replaced
+    output = original(self)
+    find: Find | None = self.__dict__.pop(_WATCH, None)
+    return output if find is None else _with_news(output, find)
 
 
 def _with_news(output: Any, find: Find) -> Any:
@@ -110,70 +106,65 @@ def _with_news(output: Any, find: Find) -> Any:
     return output
 
 
-def add_request(original: Any) -> Any:
+def add_request(
+    self: Any, request: Any, *args: Any, original: Any, **kwargs: Any
+) -> Any:
     """`Scheduler.add_request`: a guided request carries its id, by which its failure is
     reported."""
-
-    def replaced(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        drafts = drafts_by_size(self)
-        spec = engine_spec(request.sampling_params)
-        if spec is not None:
-            if drafts is not None:
-                drafts.guided[request.request_id] = request
-            # Params may be shared, by the children of one request among others.
-            params = request.sampling_params = copy.copy(request.sampling_params)
-            told = spec._replace(made=None, request_id=request.request_id)
-            params.extra_args = {**params.extra_args, GUIDED: told}
-            if spec.read().start_after:
-                _watch(self, request)
-            ask(self, request)
-        return original(self, request, *args, **kwargs)
-
-    return replaced
+    drafts = drafts_by_size(self)
+    spec = engine_spec(request.sampling_params)
+    if spec is not None:
+        if drafts is not None:
+            drafts.guided[request.request_id] = request
+        # Params may be shared, by the children of one request among others.
+        params = request.sampling_params = copy.copy(request.sampling_params)
+        told = spec._replace(made=None, request_id=request.request_id)
+        params.extra_args = {**params.extra_args, GUIDED: told}
+        if spec.read().start_after:
+            _watch(self, request)
+        ask(self, request)
+    return original(self, request, *args, **kwargs)
 
 
-def update_from_output(original: Any) -> Any:
+def update_from_output(
+    self: Any,
+    scheduler_output: Any,
+    model_runner_output: Any,
+    *args: Any,
+    original: Any,
+    **kwargs: Any,
+) -> Any:
     """`Scheduler.update_from_output`."""
-
-    def replaced(
-        self: Any,
-        scheduler_output: Any,
-        model_runner_output: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        news = vars(model_runner_output)
-        release(self, news.get(READY, ()))
-        turns_of(self).tell(news.get(SLOW, {}))
-        for request_id, led in news.get(LED, {}).items():
-            request = self.requests.get(request_id)
-            if _is_live(request):
-                # one that was preempted has been led before
-                setattr(request, LED, led | getattr(request, LED, 0))
-                _watch(self, request)
-        failed = {
-            one: reason
-            for one, reason in news.get(FAILED, {}).items()
-            if _is_live(self.requests.get(one))
-        }
-        for request_id, reason in failed.items():
-            _log.error("request %s: output cut off: %s", printable(request_id), reason)
-            _end_as_error(self, request_id, reason)
-        # The scheduler may drop a request in this update.
-        watched = dict(vars(self).get(_WATCHED, ()))
-        outputs = original(self, scheduler_output, model_runner_output, *args, **kwargs)
-        if failed or watched:
-            for of_client in outputs.values():
-                for output in of_client.outputs:
-                    if output.finish_reason is not None:
-                        _tell_end(
-                            output,
-                            failed.get(output.request_id, ""),
-                            watched.get(output.request_id),
-                        )
-        return outputs
-
-    return replaced
+    news = vars(model_runner_output)
+    release(self, news.get(READY, ()))
+    turns_of(self).tell(news.get(SLOW, {}))
+    for request_id, led in news.get(LED, {}).items():
+        request = self.requests.get(request_id)
+        if _is_live(request):
+            # one that was preempted has been led before
+            setattr(request, LED, led | getattr(request, LED, 0))
+            _watch(self, request)
+    failed = {
+        one: reason
+        for one, reason in news.get(FAILED, {}).items()
+        if _is_live(self.requests.get(one))
+    }
+    for request_id, reason in failed.items():
+        _log.error("request %s: output cut off: %s", printable(request_id), reason)
+        _end_as_error(self, request_id, reason)
+    # The scheduler may drop a request in this update.
+    watched = dict(vars(self).get(_WATCHED, ()))
+    outputs = original(self, scheduler_output, model_runner_output, *args, **kwargs)
+    if failed or watched:
+        for of_client in outputs.values():
+            for output in of_client.outputs:
+                if output.finish_reason is not None:
+                    _tell_end(
+                        output,
+                        failed.get(output.request_id, ""),
+                        watched.get(output.request_id),
+                    )
+    return outputs
 
 
 def _watch(scheduler: Any, request: Any) -> None:

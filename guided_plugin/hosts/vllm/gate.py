@@ -64,124 +64,94 @@ def install() -> None:
     offer_methods()
 
 
-def made(original: Any) -> Any:
+def made(self: Any, *args: Any, original: Any, **kwargs: Any) -> None:
     """`InputProcessor.__init__`: only frontends have one."""
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        gate = gate_of(self)
-        patch(When.SERVING)
-        holds_tools = gate.options.take_over and gate.options.tools_strict
-        if holds_tools and gate.unsupported_reason is None:
-            patch(When.TOOLS)
-        gate.warm_up()
-
-    return init
+    original(self, *args, **kwargs)
+    gate = gate_of(self)
+    patch(When.SERVING)
+    holds_tools = gate.options.take_over and gate.options.tools_strict
+    if holds_tools and gate.unsupported_reason is None:
+        patch(When.TOOLS)
+    gate.warm_up()
 
 
-def process_inputs(original: Any) -> Any:
+def process_inputs(self: Any, *args: Any, original: Any, **kwargs: Any) -> Any:
     """`InputProcessor.process_inputs`."""
-    named = by_name(original)
-
-    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        gate = gate_of(self)
-        given = named(*args, **kwargs)
-        params = given["params"]
-        if not gate.concerns(params):
-            return original(self, *args, **kwargs)
-        try:
-            given["params"] = gate.admit(params)
-            request = original(self, **given)
-            gate.complete(request)
-        except GuidedError as error:
-            raise refused(error, given.get("request_id"), params) from error
-        except Exception as error:  # vLLM's own refusal
-            metrics().refused(type(error).__name__)
-            raise
-        return request
-
-    return replaced
-
-
-def add_request(original: Any) -> Any:
-    """`LLMEngine.add_request`."""
-    named = by_name(original)
-
-    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        gate = gate_of(self)
-        given = named(*args, **kwargs)
-        check_ready(given.get("prompt"), self.vllm_config)
-        if gate.unsupported_reason is None and gate.concerns(given["params"]):
-            try:
-                gate.health.check(self.collective_rpc)
-            except GuidedError as error:
-                raise refused(error, given.get("request_id")) from error
+    gate = gate_of(self)
+    given = by_name(original, *args, **kwargs)
+    params = given["params"]
+    if not gate.concerns(params):
         return original(self, *args, **kwargs)
+    try:
+        given["params"] = gate.admit(params)
+        request = original(self, **given)
+        gate.complete(request)
+    except GuidedError as error:
+        raise refused(error, given.get("request_id"), params) from error
+    except Exception as error:  # vLLM's own refusal
+        metrics().refused(type(error).__name__)
+        raise
+    return request
 
-    return replaced
+
+def add_request(self: Any, *args: Any, original: Any, **kwargs: Any) -> Any:
+    """`LLMEngine.add_request`."""
+    gate = gate_of(self)
+    given = by_name(original, *args, **kwargs)
+    check_ready(given.get("prompt"), self.vllm_config)
+    if gate.unsupported_reason is None and gate.concerns(given["params"]):
+        try:
+            gate.health.check(self.collective_rpc)
+        except GuidedError as error:
+            raise refused(error, given.get("request_id")) from error
+    return original(self, *args, **kwargs)
 
 
-def add_request_async(original: Any) -> Any:
+async def add_request_async(self: Any, *args: Any, original: Any, **kwargs: Any) -> Any:
     """`AsyncLLM.add_request`."""
-    named = by_name(original)
-
-    async def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        gate = gate_of(self)
-        given = named(*args, **kwargs)
-        check_ready(given.get("prompt"), self.vllm_config)
-        if not gate.concerns(given["params"]):
-            return await original(self, *args, **kwargs)
-        request_id = str(given.get("request_id"))
-        carried = await gate.admit_in_time(self, request_id, given["params"])
-        if carried.extra_args[GUIDED] is not LEFT:
-            carried.extra_args[REASONING] = _said(given)
-        given["params"] = carried
-        return await original(self, **given)
-
-    return replaced
+    gate = gate_of(self)
+    given = by_name(original, *args, **kwargs)
+    check_ready(given.get("prompt"), self.vllm_config)
+    if not gate.concerns(given["params"]):
+        return await original(self, *args, **kwargs)
+    request_id = str(given.get("request_id"))
+    carried = await gate.admit_in_time(self, request_id, given["params"])
+    if carried.extra_args[GUIDED] is not LEFT:
+        carried.extra_args[REASONING] = _said(given)
+    given["params"] = carried
+    return await original(self, **given)
 
 
-def cleanup(original: Any) -> Any:
+async def cleanup(
+    self: Any, awaitable: Any, request: Any, raw_request: Any, *, original: Any
+) -> Any:
     """`GenerateBaseServing._with_kv_transfer_rejection_cleanup`: chats, completions and
     responses pass through it, with the coroutine that makes the stream. vLLM calls the
     engine when that is read, after status 200 was sent."""
-
-    async def with_cleanup(
-        self: Any, awaitable: Any, request: Any, raw_request: Any
-    ) -> Any:
-        note(request)
-        # Inside: what cleans up after a refused request sees this refusal too.
-        return await original(
-            self, _admitted(self, awaitable, request), request, raw_request
-        )
-
-    return with_cleanup
+    note(request)
+    # Inside: what cleans up after a refused request sees this refusal too.
+    return await original(
+        self, _admitted(self, awaitable, request), request, raw_request
+    )
 
 
-def serve_tokens(original: Any) -> Any:
+async def serve_tokens(
+    self: Any, request: Any, *args: Any, original: Any, **kwargs: Any
+) -> Any:
     """`ServingTokens.serve_tokens`: tokens in, tokens out."""
-
-    async def replaced(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        return await _admitted(self, original(self, request, *args, **kwargs), request)
-
-    return replaced
+    return await _admitted(self, original(self, request, *args, **kwargs), request)
 
 
-def generate(original: Any) -> Any:
+def generate(self: Any, *args: Any, original: Any, **kwargs: Any) -> Any:
     """`AsyncLLM.generate`, and what calls it for responses. Both are async generators:
     nothing of them has run yet."""
-    named = by_name(original)
-
-    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        begun = _begun.get()
-        if begun is not None:
-            given = named(*args, **kwargs)
-            prompt = given.get("prompt") or given["engine_input"]
-            tokens = prompt.get("prompt_token_ids") or ()
-            begun.append((given["sampling_params"], tokens, _said(given)))
-        return original(self, *args, **kwargs)
-
-    return replaced
+    begun = _begun.get()
+    if begun is not None:
+        given = by_name(original, *args, **kwargs)
+        prompt = given.get("prompt") or given["engine_input"]
+        tokens = prompt.get("prompt_token_ids") or ()
+        begun.append((given["sampling_params"], tokens, _said(given)))
+    return original(self, *args, **kwargs)
 
 
 def _said(given: Mapping[str, Any]) -> Said:
@@ -219,17 +189,15 @@ async def _admitted(
     return answer
 
 
-def init_entrypoints_middleware(original: Any) -> Any:
+def init_entrypoints_middleware(
+    args: Any, app: Any, *more: Any, original: Any, **kwargs: Any
+) -> None:
     """Each app of this process's servers gets the middleware."""
-
-    def replaced(args: Any, app: Any, *more: Any, **kwargs: Any) -> None:
-        sys.setswitchinterval(_SWITCH_SECONDS)
-        original(args, app, *more, **kwargs)
-        app.add_middleware(
-            Middleware, state=partial(state_of, app), measure=partial(measure, app)
-        )
-
-    return replaced
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    original(args, app, *more, **kwargs)
+    app.add_middleware(
+        Middleware, state=partial(state_of, app), measure=partial(measure, app)
+    )
 
 
 async def state_of(app: Any) -> dict[str, Any]:
@@ -259,60 +227,47 @@ async def measure(app: Any) -> None:
         await metrics().ask(partial(ask_all, engine, METRICS, (True,)))
 
 
-def process_outputs(original: Any) -> Any:
+def process_outputs(
+    self: Any, engine_core_outputs: Any, *args: Any, original: Any, **kwargs: Any
+) -> Any:
     """`OutputProcessor.process_outputs`."""
-    from vllm.exceptions import GracefulHTTPError
-    from vllm.v1.engine import EngineCoreOutput, FinishReason
+    from vllm.v1.engine import FinishReason
 
-    failure = FinishReason.ERROR
-    passed_on = "error" in EngineCoreOutput.__struct_fields__  # since 0.33
+    failed = [
+        (self.request_states.get(one.request_id), one)
+        for one in engine_core_outputs
+        if one.finish_reason is FinishReason.ERROR and one.stop_reason
+    ]
+    result = original(self, engine_core_outputs, *args, **kwargs)
+    for state, one in failed:
+        metrics().failures += 1
+        metrics().count("failed")
+        # LLM has no queues: it returns `stop_reason`. vLLM 0.33 passes errors on.
+        queue = getattr(state, "queue", None)
+        if queue is not None and not hasattr(one, "error"):
+            from vllm.exceptions import GracefulHTTPError
 
-    def replaced(self: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        failed = [
-            (self.request_states.get(one.request_id), one.stop_reason)
-            for one in engine_core_outputs
-            if one.finish_reason is failure and one.stop_reason
-        ]
-        result = original(self, engine_core_outputs, *args, **kwargs)
-        for state, reason in failed:
-            metrics().failures += 1
-            metrics().count("failed")
-            # LLM has no queues: it returns `stop_reason`.
-            queue = getattr(state, "queue", None)
-            if not passed_on and queue is not None:
-                what = f"guided request failed: {printable(reason)}"
-                by_client = _BY_OPTIONS in reason
-                status = HTTPStatus(400 if by_client else 500)
-                queue.put(GracefulHTTPError(what, status))
-        return result
-
-    return replaced
+            what = f"guided request failed: {printable(one.stop_reason)}"
+            by_client = _BY_OPTIONS in one.stop_reason
+            status = HTTPStatus(400 if by_client else 500)
+            queue.put(GracefulHTTPError(what, status))
+    return result
 
 
-def render_and_add_requests(original: Any) -> Any:
+def render_and_add_requests(self: Any, *args: Any, original: Any, **kwargs: Any) -> Any:
     """`LLM._render_and_add_requests`, where `LLM` adds its prompts, one after the
     other."""
-    named = by_name(original)
-
-    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = named(*args, **kwargs)
-        if len(given["params"]) > 1:  # else nothing to look ahead to
-            given["params"] = Ahead(gate_of(self.llm_engine), given["params"])
-        return original(self, **given)
-
-    return replaced
+    given = by_name(original, *args, **kwargs)
+    if len(given["params"]) > 1:  # else nothing to look ahead to
+        given["params"] = Ahead(gate_of(self.llm_engine), given["params"])
+    return original(self, **given)
 
 
-def beam_search(original: Any) -> Any:
+def beam_search(self: Any, *args: Any, original: Any, **kwargs: Any) -> Any:
     """`LLM.beam_search`."""
-    named = by_name(original)
-
-    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if gate_of(self.llm_engine).concerns(named(*args, **kwargs)["params"]):
-            raise _no_beams("beam_search")
-        return original(self, *args, **kwargs)
-
-    return replaced
+    if gate_of(self.llm_engine).concerns(by_name(original, *args, **kwargs)["params"]):
+        raise _no_beams("beam_search")
+    return original(self, *args, **kwargs)
 
 
 def _refuse_beams(gate: Gate, request: Any) -> None:
@@ -332,15 +287,11 @@ def _refuse_beams(gate: Gate, request: Any) -> None:
         raise _no_beams("use_beam_search")
 
 
-def to_beam_search_params(original: Any) -> Any:
+def to_beam_search_params(self: Any, *args: Any, original: Any, **kwargs: Any) -> Any:
     """Of a request for speech to text: vLLM drops its spec there."""
-
-    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if GUIDED in (self.vllm_xargs or {}):
-            raise _no_beams("use_beam_search")
-        return original(self, *args, **kwargs)
-
-    return replaced
+    if GUIDED in (self.vllm_xargs or {}):
+        raise _no_beams("use_beam_search")
+    return original(self, *args, **kwargs)
 
 
 def _no_beams(where: str) -> Any:
@@ -349,35 +300,28 @@ def _no_beams(where: str) -> Any:
     return refusal(RequestError(what, where=where, hint=hint))
 
 
-def get_parser(original: Any) -> Any:
+def get_parser(*args: Any, original: Any, **kwargs: Any) -> Any:
     """`ParserManager.get_parser`: the parsers of a server hold every tool to its
     schema, unless the operator set `--tool-strict-level`."""
-
-    def replaced(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("tool_strict_level", _UNSET_LEVEL) == _UNSET_LEVEL:
-            kwargs = {**kwargs, "tool_strict_level": _STRICTEST}
-        return original(*args, **kwargs)
-
-    return replaced
+    if kwargs.get("tool_strict_level", _UNSET_LEVEL) == _UNSET_LEVEL:
+        kwargs = {**kwargs, "tool_strict_level": _STRICTEST}
+    return original(*args, **kwargs)
 
 
-def resolve_tool_strictness(original: Any) -> Any:
+def resolve_tool_strictness(
+    tools: Any, *args: Any, original: Any, **kwargs: Any
+) -> Any:
     """Tools as a request wrote them, where vLLM's level would say something else.
 
     A tool that says `strict: false` stays free. One without parameters takes an empty
     object: vLLM reads that as any JSON, `"arguments": false`.
     """
-
-    def replaced(tools: Any, *args: Any, **kwargs: Any) -> Any:
-        resolved = original(tools, *args, **kwargs)
-        if resolved is None:
-            return None
-        return [
-            _as_written(tool, asked)
-            for tool, asked in zip(resolved, tools, strict=True)
-        ]
-
-    return replaced
+    resolved = original(tools, *args, **kwargs)
+    if resolved is None:
+        return None
+    return [
+        _as_written(tool, asked) for tool, asked in zip(resolved, tools, strict=True)
+    ]
 
 
 def _as_written(tool: Any, asked: Any) -> Any:

@@ -148,17 +148,13 @@ def engine_of(worker: Any) -> Any:
     return engines[0] if own is None and len(engines) == 1 else own
 
 
-def wait_ready(original: Any) -> Any:
+def wait_ready(self: Any, *args: Any, original: Any, **kwargs: Any) -> None:
     """`EngineCore.__init__`: its end, before an engine says that it is ready."""
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        try:
-            self.collective_rpc(HEALTH, args=(True,))
-        except Exception as error:  # frontends are told, too
-            _log.warning("the engine's workers do not wait: %s", error)
-
-    return init
+    original(self, *args, **kwargs)
+    try:
+        self.collective_rpc(HEALTH, args=(True,))
+    except Exception as error:  # frontends are told, too
+        _log.warning("the engine's workers do not wait: %s", error)
 
 
 def wait_for(ready: threading.Event, what: str, late: str) -> bool:

@@ -88,34 +88,30 @@ class Held:
         return self
 
 
-def preprocess_add_request(original: Any) -> Any:
+def preprocess_add_request(
+    self: Any, request: Any, *args: Any, original: Any, **kwargs: Any
+) -> Any:
     """`EngineCore.preprocess_add_request`. Every request passes it. One with a
     constraint that this plugin serves and without the gate's mark came past the check
     at admission: nothing has compiled its spec within the limits, and with `take_over`
     vLLM's own manager would serve what the operator gave to the plugin. It is
     refused."""
-
-    def replaced(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        # None where a request is pooled: it has no output to guide
-        params = request.sampling_params
-        error = passed_by(params, self.vllm_config)
-        if error is None:
-            spec = engine_spec(params)
-            added = original(self, request, *args, **kwargs)
-            if spec is not None:
-                _hold(added[0], spec, engine_of(self))
-            return added
-        # vLLM's part all the same: its caches of images follow what frontends send. But
-        # no grammar is made.
-        request.sampling_params = copy.copy(params)
-        request.sampling_params.structured_outputs = None
-        original(self, request, *args, **kwargs)
-        _log.error(
-            "request %s: refused: %s", printable(request.request_id), error.reason
-        )
-        raise refusal(error)
-
-    return replaced
+    # None where a request is pooled: it has no output to guide
+    params = request.sampling_params
+    error = passed_by(params, self.vllm_config)
+    if error is None:
+        spec = engine_spec(params)
+        added = original(self, request, *args, **kwargs)
+        if spec is not None:
+            _hold(added[0], spec, engine_of(self))
+        return added
+    # vLLM's part all the same: its caches of images follow what frontends send. But
+    # no grammar is made.
+    request.sampling_params = copy.copy(params)
+    request.sampling_params.structured_outputs = None
+    original(self, request, *args, **kwargs)
+    _log.error("request %s: refused: %s", printable(request.request_id), error.reason)
+    raise refusal(error)
 
 
 def _hold(request: Any, spec: EngineSpec, engine: Any) -> None:
@@ -159,17 +155,13 @@ def ask(scheduler: Any, request: Any) -> None:
         request.status = RequestStatus.WAITING
 
 
-def schedule(original: Any) -> Any:
+def schedule(self: Any, *args: Any, original: Any, **kwargs: Any) -> Any:
     """`Scheduler.schedule`: who waits for a turn is left out, and the step brings the
     workers what is needed."""
-
-    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        turns_of(self).leave_out(self)
-        output = original(self, *args, **kwargs)
-        setattr(output, NEEDED, vars(self).pop(NEEDED, ()))
-        return output
-
-    return replaced
+    turns_of(self).leave_out(self)
+    output = original(self, *args, **kwargs)
+    setattr(output, NEEDED, vars(self).pop(NEEDED, ()))
+    return output
 
 
 def release(scheduler: Any, request_ids: Iterable[str]) -> None:

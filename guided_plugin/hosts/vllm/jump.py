@@ -45,55 +45,51 @@ rows a token took 0.2 to 3.3% longer than if it were known beforehand; as vLLM g
 3 to 26% (simulated, 2026-11-27)."""
 
 
-def create_engine_config(original: Any) -> Any:
+def create_engine_config(self: Any, *args: Any, original: Any, **kwargs: Any) -> Any:
     """`EngineArgs.create_engine_config`: a speculative config of ours, where that can
     be. Where not, a line in the log says why, in vLLM's own words."""
-
-    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        wanted = _wanted(self)
-        if wanted is None:
-            return original(self, *args, **kwargs)
-        drafts = wanted.jump_drafts
-        rows = wanted.jump_rows
-        adopt_handlers()
-        trial = copy.deepcopy(self)
-        trial.speculative_config = {
-            # Kept for its place in vLLM: asynchronous scheduling stays on with this
-            # one. It never runs.
-            "method": "ngram_gpu",
-            "num_speculative_tokens": drafts,
-            "prompt_lookup_max": 4,
-            "prompt_lookup_min": 2,
-            "enable_adaptive_verification": True,
-            # The last entry holds for all larger batches.
-            "num_speculative_tokens_per_batch_size": [
-                (1, rows, drafts),
-                (rows + 1, rows + 1, 0),
-            ],
-        }
-        trial.additional_config = {**(self.additional_config or {}), _OWN: True}
-        try:
-            config = original(trial, *args, **kwargs)
-            why = _unsupported(config)
-        except ValueError as error:
-            # pydantic's: without what it was made of
-            told = getattr(error, "errors", None)
-            reasons = [one["msg"] for one in told()] if told else [str(error).strip()]
-            why = f"{'; '.join(reasons)} (it needs vLLM's V2 runner on CUDA)"
-        if why:
-            _log.warning("jump_forward stays off: %s", why)
-            return original(self, *args, **kwargs)
-        where = f"in batches of at most {rows} requests (jump_rows)"
-        if config.speculative_config.num_speculative_tokens_per_batch_size is None:
-            where = "in batches of any size: vLLM sets no limit with data parallelism"
-        _log.info(
-            "jump_forward is on: up to %d forced tokens in one forward pass, %s",
-            drafts,
-            where,
-        )
-        return config
-
-    return replaced
+    wanted = _wanted(self)
+    if wanted is None:
+        return original(self, *args, **kwargs)
+    drafts = wanted.jump_drafts
+    rows = wanted.jump_rows
+    adopt_handlers()
+    trial = copy.deepcopy(self)
+    trial.speculative_config = {
+        # Kept for its place in vLLM: asynchronous scheduling stays on with this
+        # one. It never runs.
+        "method": "ngram_gpu",
+        "num_speculative_tokens": drafts,
+        "prompt_lookup_max": 4,
+        "prompt_lookup_min": 2,
+        "enable_adaptive_verification": True,
+        # The last entry holds for all larger batches.
+        "num_speculative_tokens_per_batch_size": [
+            (1, rows, drafts),
+            (rows + 1, rows + 1, 0),
+        ],
+    }
+    trial.additional_config = {**(self.additional_config or {}), _OWN: True}
+    try:
+        config = original(trial, *args, **kwargs)
+        why = _unsupported(config)
+    except ValueError as error:
+        # pydantic's: without what it was made of
+        told = getattr(error, "errors", None)
+        reasons = [one["msg"] for one in told()] if told else [str(error).strip()]
+        why = f"{'; '.join(reasons)} (it needs vLLM's V2 runner on CUDA)"
+    if why:
+        _log.warning("jump_forward stays off: %s", why)
+        return original(self, *args, **kwargs)
+    where = f"in batches of at most {rows} requests (jump_rows)"
+    if config.speculative_config.num_speculative_tokens_per_batch_size is None:
+        where = "in batches of any size: vLLM sets no limit with data parallelism"
+    _log.info(
+        "jump_forward is on: up to %d forced tokens in one forward pass, %s",
+        drafts,
+        where,
+    )
+    return config
 
 
 def _wanted(arguments: Any) -> GuidedConfig | None:
@@ -123,51 +119,45 @@ def _unsupported(config: Any) -> str:
     return ""
 
 
-def init_speculator(original: Any) -> Any:
+def init_speculator(
+    vllm_config: Any, device: torch.device, req_states: Any, *, original: Any
+) -> Any:
     """What makes the speculator of a V2 runner: one without guesses in place of vLLM's.
     What any of them proposes goes to the `V2DraftRunner` over the same requests."""
+    confidences = None
+    if _is_own(vllm_config):
+        speculator: Any = _NoGuesses(vllm_config, device)
+        confidences = speculator.draft_token_confidence_probs
+    else:
+        speculator = original(vllm_config, device, req_states)
+    greedy = getattr(speculator, "draft_logits", None) is None
+    propose = speculator.propose
 
-    def replaced(vllm_config: Any, device: torch.device, req_states: Any) -> Any:
-        confidences = None
-        if _is_own(vllm_config):
-            speculator: Any = _NoGuesses(vllm_config, device)
-            confidences = speculator.draft_token_confidence_probs
-        else:
-            speculator = original(vllm_config, device, req_states)
-        greedy = getattr(speculator, "draft_logits", None) is None
-        propose = speculator.propose
+    def watched(input_batch: Any, *args: Any, **kwargs: Any) -> Any:
+        drafts = propose(input_batch, *args, **kwargs)
+        runner = getattr(req_states.all_token_ids, RUNNER, None)
+        if runner is not None and not kwargs.get("dummy_run"):
+            verified = kwargs.get("num_speculative_tokens") != 0
+            given = input_batch, drafts, confidences
+            runner.propose(*given, greedy=greedy, verified=verified)
+        return drafts
 
-        def watched(input_batch: Any, *args: Any, **kwargs: Any) -> Any:
-            drafts = propose(input_batch, *args, **kwargs)
-            runner = getattr(req_states.all_token_ids, RUNNER, None)
-            if runner is not None and not kwargs.get("dummy_run"):
-                verified = kwargs.get("num_speculative_tokens") != 0
-                given = input_batch, drafts, confidences
-                runner.propose(*given, greedy=greedy, verified=verified)
-            return drafts
-
-        speculator.propose = watched
-        return speculator
-
-    return replaced
+    speculator.propose = watched
+    return speculator
 
 
-def maybe_create_adaptive_verification_manager(original: Any) -> Any:
+def maybe_create_adaptive_verification_manager(
+    *args: Any, original: Any, req_states: Any, vllm_config: Any, **kwargs: Any
+) -> Any:
     """What makes vLLM's `AdaptiveVerificationManager`. Where drafts are ours,
     `DraftBudget` chooses."""
-
-    def replaced(*args: Any, req_states: Any, vllm_config: Any, **kwargs: Any) -> Any:
-        manager = original(
-            *args, req_states=req_states, vllm_config=vllm_config, **kwargs
-        )
-        if manager is not None and _is_own(vllm_config):
-            own = DraftBudget(manager)
-            manager.add_request = lambda index: None  # nothing is known of its drafts
-            for name in ("record_confidences", "get_num_tokens", "reallocate_drafts"):
-                setattr(manager, name, getattr(own, name))
-        return manager
-
-    return replaced
+    manager = original(*args, req_states=req_states, vllm_config=vllm_config, **kwargs)
+    if manager is not None and _is_own(vllm_config):
+        own = DraftBudget(manager)
+        manager.add_request = lambda index: None  # nothing is known of its drafts
+        for name in ("record_confidences", "get_num_tokens", "reallocate_drafts"):
+            setattr(manager, name, getattr(own, name))
+    return manager
 
 
 class DraftBudget:

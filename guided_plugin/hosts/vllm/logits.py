@@ -184,7 +184,9 @@ class StepHooks:
             _log.error("step hooks are no longer called: %s", error)
 
 
-def apply_sampling_params(original: Any) -> Any:
+def apply_sampling_params(
+    self: Any, logits: Any, *args: Any, original: Any, **kwargs: Any
+) -> Any:
     """V2's `Sampler.apply_sampling_params`: shows our runners the logits before vLLM
     copies them.
 
@@ -194,51 +196,36 @@ def apply_sampling_params(original: Any) -> Any:
     on the original, and guided requests ask for no processing. Raw logprobs are taken
     from the original: they are those of masked logits too.
     """
-
-    named = by_name(original)
-
-    def replaced(self: Any, logits: Any, *args: Any, **kwargs: Any) -> Any:
-        context = SimpleNamespace(**named(logits, *args, **kwargs))
-        for runner in _behind(self):
-            runner.mask(logits, context)
-        return original(self, logits, *args, **kwargs)
-
-    return replaced
+    context = SimpleNamespace(**by_name(original, logits, *args, **kwargs))
+    for runner in _behind(self):
+        runner.mask(logits, context)
+    return original(self, logits, *args, **kwargs)
 
 
-def reject_cut(original: Any) -> Any:
+def reject_cut(
+    self: Any,
+    logits: Any,
+    input_batch: Any,
+    draft_logits: Any = None,
+    invalid_drafts: Any = None,
+    *more: Any,
+    original: Any,
+) -> Any:
     """V2's `RejectionSampler`: drafts that a worker cut are invalid, as vLLM's own
     without a mask are."""
-
-    def replaced(
-        self: Any,
-        logits: Any,
-        input_batch: Any,
-        draft_logits: Any = None,
-        invalid_drafts: Any = None,
-        *more: Any,
-    ) -> Any:
-        for runner in _behind(self.sampler):
-            invalid_drafts = runner.invalid_drafts(input_batch, invalid_drafts)
-        return original(self, logits, input_batch, draft_logits, invalid_drafts, *more)
-
-    return replaced
+    for runner in _behind(self.sampler):
+        invalid_drafts = runner.invalid_drafts(input_batch, invalid_drafts)
+    return original(self, logits, input_batch, draft_logits, invalid_drafts, *more)
 
 
-def sample(original: Any) -> Any:
+def sample(self: Any, *args: Any, original: Any, **kwargs: Any) -> Any:
     """V2's `GPUModelRunner.sample`: tells hooks what was sampled."""
-
-    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        batch = kwargs["input_batch"] if "input_batch" in kwargs else args[1]
-        result = original(self, *args, **kwargs)
-        for runner in _behind(self.sampler):
-            if runner.engine.hooks is not None:
-                runner.engine.hooks.sampled(
-                    runner.slots_of(batch), _tokens(*result[:2])
-                )
-        return result
-
-    return replaced
+    batch = by_name(original, *args, **kwargs)["input_batch"]
+    result = original(self, *args, **kwargs)
+    for runner in _behind(self.sampler):
+        if runner.engine.hooks is not None:
+            runner.engine.hooks.sampled(runner.slots_of(batch), _tokens(*result[:2]))
+    return result
 
 
 def _behind(sampler: Any) -> list[Any]:

@@ -57,8 +57,8 @@ class Name:
     has: tuple[str, ...] = ()
     """Attributes of the class, or of what is made of it."""
     wrapper: str = ""
-    """What makes its wrapper of the original: `file:function` in this folder; empty
-    where nothing does."""
+    """What is called in its place, with the same arguments and `original`:
+    `file:function` in this folder; empty where nothing is."""
     when: When = When.START
     why: str = ""
     """What it is wrapped for."""

@@ -189,23 +189,24 @@ def _lengths(outputs: list[list[int]]) -> NDArray[np.int64]:
     return np.fromiter(map(len, outputs), np.int64, len(outputs))
 
 
-def forward(original: Any) -> Any:
+def forward(
+    self: Any,
+    logits: Any,
+    sampling_metadata: Any,
+    *args: Any,
+    original: Any,
+    **kwargs: Any,
+) -> Any:
     """`Sampler.forward`: shows the guided processor of its call the logits, and what it
     sampled."""
-
-    def replaced(
-        self: Any, logits: Any, sampling_metadata: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        runners = [
-            one.runner
-            for one in sampling_metadata.logitsprocs.non_argmax_invariant
-            if isinstance(getattr(one, "runner", None), V1Runner)
-        ]
-        for runner in runners:
-            runner.mask(logits)
-        output = original(self, logits, sampling_metadata, *args, **kwargs)
-        for runner in runners:
-            runner.sampled(output.sampled_token_ids)
-        return output
-
-    return replaced
+    runners = [
+        one.runner
+        for one in sampling_metadata.logitsprocs.non_argmax_invariant
+        if isinstance(getattr(one, "runner", None), V1Runner)
+    ]
+    for runner in runners:
+        runner.mask(logits)
+    output = original(self, logits, sampling_metadata, *args, **kwargs)
+    for runner in runners:
+        runner.sampled(output.sampled_token_ids)
+    return output

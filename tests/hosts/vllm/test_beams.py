@@ -41,7 +41,7 @@ def search(request, options):
     async def passed_on(serving, awaitable, request, raw_request):
         return await awaitable
 
-    return asyncio.run(cleanup(passed_on)(serving, create(), request, None))
+    return asyncio.run(cleanup(serving, create(), request, None, original=passed_on))
 
 
 def chat(**options):

@@ -218,11 +218,11 @@ def updated(scheduler, *outputs, **news):
             scheduler.requests.clear()  # they are kept in no other place
         return {0: EngineCoreOutputs(outputs=[*outputs])}
 
-    wrapped = vllm_failures.update_from_output(update)
-    made = wrapped(
+    made = vllm_failures.update_from_output(
         scheduler,
         None,
         SimpleNamespace(**news),
+        original=update,
     )[0].outputs
     return {one.request_id: (one.finish_reason, one.stop_reason) for one in made}
 
@@ -291,7 +291,7 @@ def test_a_request_that_stops_before_its_constrained_part_began_is_an_error(
         "one", gp.OutputSpec.choice(["ab"], start_after=[[7], [8, 7]]), tokens
     )
     scheduler = scheduler_of(request)
-    vllm_failures.add_request(lambda scheduler, request: None)(scheduler, request)
+    vllm_failures.add_request(scheduler, request, original=lambda one, request: None)
     del request
     output = EngineCoreOutput(
         "one",

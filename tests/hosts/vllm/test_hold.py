@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from concurrent.futures import Future
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -65,7 +66,7 @@ def test_a_step_brings_all_that_came_since_the_last_one():
     """Of specs that load at once the first is not held, for whichever request; what is
     large always is."""
     scheduler = SimpleNamespace()
-    schedule = hold.schedule(lambda self: SimpleNamespace())
+    schedule = partial(hold.schedule, original=lambda self: SimpleNamespace())
     small, large = b"made", b"x" * 10_000
 
     def held(*made):

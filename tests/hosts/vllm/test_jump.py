@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import signal
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -131,7 +132,7 @@ def configured(
             ),
         )
 
-    jump.create_engine_config(create)(given)
+    jump.create_engine_config(given, original=create)
     return asked
 
 
@@ -237,8 +238,9 @@ class Request(SimpleNamespace):
 def test_steps_have_drafts_while_guided_requests_are_there():
     own = scheduler(guided_plugin_jump=True)
     there = {}
-    add = failures.add_request(
-        lambda scheduler, request: there.update({request.request_id: request})
+    add = partial(
+        failures.add_request,
+        original=lambda one, request: there.update({request.request_id: request}),
     )
 
     def drafts():
@@ -308,11 +310,14 @@ def managers(request, monkeypatch):
         one.cost_tables = COSTS
         if request.param:
             one._copy_admitted_drafts_to_host = False
-        create = jump.maybe_create_adaptive_verification_manager(
-            lambda one=one, **_: one
-        )
         config = SimpleNamespace(additional_config={"guided_plugin_jump": own})
-        made.append(create(req_states=states, vllm_config=config))
+        made.append(
+            jump.maybe_create_adaptive_verification_manager(
+                original=lambda one=one, **_: one,
+                req_states=states,
+                vllm_config=config,
+            )
+        )
     return made
 
 

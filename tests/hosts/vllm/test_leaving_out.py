@@ -162,5 +162,5 @@ def test_what_was_preempted_has_left_as_what_has_ended():
         num_scheduled_tokens={"c": 1}, finished_req_ids={"a"}, preempted_req_ids={"b"}
     )
     worker = SimpleNamespace(_guided_engine=engine)
-    execute_model(lambda self, step: None)(worker, step)
+    execute_model(worker, step, original=lambda self, step: None)
     assert (engine.left, engine.scheduled) == ({"a", "b"}, ["c"])

@@ -118,9 +118,9 @@ class Engine:
 
     async def add(self, params, kwargs=None):
         """What vLLM does with a request, as far as the plugin has a part in it."""
-        process = gate.process_inputs(
-            lambda processor, prompt, params: request_of(params.clone())
-        )
+
+        def process(processor, prompt, params):
+            return request_of(params.clone())
 
         async def add_request(
             self,
@@ -130,10 +130,18 @@ class Engine:
             reasoning_ended=None,
             reasoning_parser_kwargs=None,
         ):
-            return process(self.input_processor, prompt, params)
+            return gate.process_inputs(
+                self.input_processor, prompt, params, original=process
+            )
 
-        made = gate.add_request_async(add_request)
-        return await made(self, None, params, "one", reasoning_parser_kwargs=kwargs)
+        return await gate.add_request_async(
+            self,
+            None,
+            params,
+            "one",
+            reasoning_parser_kwargs=kwargs,
+            original=add_request,
+        )
 
 
 def request_of(params):
@@ -294,11 +302,14 @@ def test_no_streamed_chat_stops_the_loop(engine, asked):
         messages=[{"role": "user", "content": "a"}], model="m", stream=True, **asked
     )
     params = request.to_sampling_params(20, {})
-    generate = gate.generate(lambda self, prompt, sampling_params, request_id: None)
     serving = SimpleNamespace(engine_client=engine)
 
+    def generate(self, prompt, sampling_params, request_id):
+        pass
+
     async def chat():
-        begun = asyncio.to_thread(generate, engine, {"prompt": ""}, params, "one")
+        given = engine, {"prompt": ""}, params, "one"
+        begun = asyncio.to_thread(gate.generate, *given, original=generate)
         return await gate._admitted(serving, begun, request)
 
     check(engine, chat)

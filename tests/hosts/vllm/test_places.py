@@ -68,16 +68,18 @@ def error_of(engine, request, parser="hermes"):
             request = adjusted(request, parser)
         own = getattr(request, "sampling_params", None)
         params = request.to_sampling_params(20, {}) if own is None else own
-        return await add_request_async(added)(engine, "one", "x", params)
+        return await add_request_async(engine, "one", "x", params, original=added)
 
     async def passed_on(serving, awaitable, request, raw_request):
         return await awaitable
 
     serving = SimpleNamespace(engine_client=engine)
     if hasattr(request, "sampling_params"):
-        answer = serve_tokens(create)(serving, request)
+        answer = serve_tokens(serving, request, original=create)
     else:
-        answer = cleanup(passed_on)(serving, create(serving, request), request, None)
+        answer = cleanup(
+            serving, create(serving, request), request, None, original=passed_on
+        )
     with pytest.raises(VLLMValidationError) as caught:
         asyncio.run(answer)
     return create_error_response(caught.value).error
@@ -196,7 +198,7 @@ def test_what_vllm_refuses_of_a_request_that_was_left_to_it_is_counted(monkeypat
         _guided_gate=Gate(config({**TAKES_OVER, "refused": "vllm"}))
     )
     with pytest.raises(ValueError, match="vLLM's own"):
-        process_inputs(check)(processor, "one", "x", params)
+        process_inputs(processor, "one", "x", params, original=check)
     assert counted == [("ValueError",)]
 
 

@@ -164,7 +164,7 @@ def test_workers_wait_at_the_end_of_an_engines_start(monkeypatch, caplog, fails)
                 raise AttributeError(method)
             return [getattr(WorkerBase, method)(None, *args) for _ in range(2)]
 
-    vllm_ready.wait_ready(Core.__init__)(Core.__new__(Core), "core")
+    vllm_ready.wait_ready(Core.__new__(Core), "core", original=Core.__init__)
     assert told == ["core", *["worker waits"] * (2 - 2 * fails)]
     assert ("workers do not wait: guided_health" in caplog.text) is fails
     assert WorkerBase.guided_health(None) == ("", 0.0)

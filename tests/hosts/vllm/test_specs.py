@@ -131,10 +131,11 @@ class AsyncEngine(Engine):
         async def added(self, request_id, params):
             return "added"
 
-        return await add_request_async(added)(
+        return await add_request_async(
             self,
             "one",
             params,
+            original=added,
         )
 
 
@@ -364,12 +365,12 @@ def test_what_the_engine_gets_is_plain_data_that_it_need_not_parse(monkeypatch):
 
 def run(engine, params):
     """What vLLM does: it adds the prompts one after the other."""
-    added, add = [], add_request(Engine.add)
+    added = []
     llm = SimpleNamespace(
         llm_engine=engine,
         _resolve_mm_lora=lambda prompt, lora: lora,
         _add_request=lambda prompt, params, **rest: added.append(
-            add(engine, prompt, params=params)
+            add_request(engine, prompt, params=params, original=Engine.add)
         ),
     )
     LLM._render_and_add_requests(

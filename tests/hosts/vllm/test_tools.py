@@ -124,7 +124,7 @@ def test_a_gate_that_takes_over_asks_for_it_unless_the_option_says_no(
     called = []
     monkeypatch.setattr(vllm_gate, "patch", called.append)
     processor = SimpleNamespace(vllm_config=config(options))
-    vllm_gate.made(lambda self: None)(processor)
+    vllm_gate.made(processor, original=lambda self: None)
     assert (When.TOOLS in called) is wanted
 
 

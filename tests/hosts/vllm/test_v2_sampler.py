@@ -74,7 +74,7 @@ def test_what_the_worker_cut_is_invalid_for_vllms_rejection_sampler():
     )
     sampler = SimpleNamespace(logits_processors=[SimpleNamespace(runner=runner)])
     given = SimpleNamespace(sampler=sampler), "logits", "batch", None, "known"
-    assert reject_cut(lambda self, *told: told)(*given) == (
+    assert reject_cut(*given, original=lambda self, *told: told) == (
         "logits",
         "batch",
         None,
