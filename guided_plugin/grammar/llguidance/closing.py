@@ -133,13 +133,13 @@ class Closing:
         self.unread += text
         before = self.ending
         if before is not None:
-            plain = endings.plain[max(endings.plain)]
-            stays = free and len(before) <= most
-            stays = stays and all(allows(plain, one) for one in new)
-            # One that begins with a character of the text needs fewer with each.
-            stays = stays and not any(allows(plain, one) for one in before.begins)
-            if stays and moves.proves(matcher, before):
-                return before
+            if free and len(before) <= most:
+                plain = endings.plain[max(endings.plain)]
+                # One that begins with a character of the text needs fewer with each.
+                stays = all(allows(plain, one) for one in new)
+                stays = stays and not any(allows(plain, one) for one in before.begins)
+                if stays and moves.proves(matcher, before):
+                    return before
             rest = before.behind(text)
             if rest is not None and len(rest) <= most:
                 return rest
@@ -171,12 +171,16 @@ class Closing:
         if free:
             tried = row & ~plain[max(plain)]
             spared = self._spared(matcher, ending, most, moves)
-        others = spelling.controls_in(tried) + spelling.ascii_in(tried)
-        others = [token for token in others if token not in needed]
-        for token in others[:_TRIED]:
-            many = self._needed_behind(matcher, token, ending, most, moves)
-            if many is not None:
-                needed[token] = many
+        # What closes or parts stands for nothing else.
+        if (
+            len(ending) <= most
+            or ending.text[ending.start : ending.start + 1].isalnum()
+        ):
+            others = [one for one in spelling.short_in(tried) if one not in needed]
+            for token in others[:_TRIED]:
+                many = self._needed_behind(matcher, token, ending, most, moves)
+                if many is not None:
+                    needed[token] = many
         kept = plain[spared].copy()
         for token in (*needed, *self.stops):
             kept[token // 32] |= token_bit(token)

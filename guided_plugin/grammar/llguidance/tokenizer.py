@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -136,13 +136,22 @@ class Spelled:
         """What comes behind a text, if that comes first."""
         if not self.text.startswith(text, self.start):
             return None
-        return replace(self, start=self.start + len(text)) if text else self
+        return self._from(self.start + len(text)) if text else self
 
     @cached_property
     def behind_first(self) -> Spelled:
         """What comes behind the first token, if there is one."""
         size = self.sizes[self.start] if self.start < len(self.text) else 0
-        return replace(self, start=self.start + size)
+        return self._from(self.start + size)
+
+    def _from(self, start: int) -> Spelled:
+        return Spelled(
+            self.ids,
+            self.text,
+            self.counts,
+            self.sizes,
+            start,
+        )
 
 
 class Spelling:
@@ -159,10 +168,9 @@ class Spelling:
         controls = vocabulary.special_ids.difference(vocabulary.stop_token_ids)
         self.ids |= {control_text(token): token for token in controls}
         self._single = _ids(self.single.values())
-        self._ascii = _ids(
-            self.single[byte] for byte in range(128) if byte in self.single
-        )
         self._controls = _ids(sorted(controls))
+        ascii_ones = (one for byte, one in self.single.items() if byte < 128)
+        self._short = _ids((*sorted(controls), *ascii_ones))
         self.remembered = remembered(_spelled_bytes)(self.spelled)
         """The same for a text that follows many others."""
         self._plain = self._plain_masks(b"")
@@ -217,18 +225,15 @@ class Spelling:
 
     def controls_in(self, row: MaskArray) -> list[int]:
         """The control tokens that a mask allows."""
-        found: list[int] = self._controls[bits(row, self._controls)].tolist()
-        return found
+        return _allowed(row, self._controls)
 
     def bytes_in(self, row: MaskArray) -> list[int]:
         """The tokens of single bytes that a mask allows."""
-        found: list[int] = self._single[bits(row, self._single)].tolist()
-        return found
+        return _allowed(row, self._single)
 
-    def ascii_in(self, row: MaskArray) -> list[int]:
-        """Those of ASCII characters."""
-        found: list[int] = self._ascii[bits(row, self._ascii)].tolist()
-        return found
+    def short_in(self, row: MaskArray) -> list[int]:
+        """The control tokens and those of ASCII characters."""
+        return _allowed(row, self._short)
 
     def is_free(self, row: MaskArray) -> bool:
         """Whether a mask is that of a free text."""
@@ -277,14 +282,11 @@ def _mask(shown: NDArray[np.bool_]) -> MaskArray:
     return np.packbits(shown, bitorder="little").view(np.int32)
 
 
-def _shown(row: MaskArray, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-    shown: NDArray[np.bool_] = (row[tokens >> 5] >> (tokens & 31) & 1).astype(np.bool_)
-    return shown
-
-
-def bits(row: MaskArray, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The places of those tokens that a mask allows."""
-    return np.flatnonzero(_shown(row, tokens))
+def _allowed(row: MaskArray, tokens: NDArray[np.int64]) -> list[int]:
+    """Those of the tokens that a mask allows."""
+    shown = row[tokens >> 5] >> (tokens & 31) & 1
+    found: list[int] = tokens[shown.astype(np.bool_)].tolist()
+    return found
 
 
 class _Tokens:
