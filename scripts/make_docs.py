@@ -299,10 +299,9 @@ Left on vLLM's objects:
   `_guided_runners`, `_guided_runner`
 - each wrapper: `_guided_plugin`
 - `additional_config` where the speculative config is the plugin's: `guided_plugin_jump`
-- the scheduler: `_guided_watched` (requests that are led to an end, or whose constrained part may not have
-  begun), `guided_needed` (specs that came since its last step), `_guided_loading` (held requests whose
-  grammars are loading), `_guided_told` (a grammar was ready); on its output `guided_needed` (specs that workers
-  of other processes get ready); `_guided_turns` (whose masks take too long for a step, and whose turn it is)
+- the scheduler: `_guided_state` (requests that are led to an end, or whose constrained part may not have begun;
+  held ones, and the specs that came since its last step; whose masks take too long for a step, and whose turn it
+  is); on its output `guided_needed` (specs that workers of other processes get ready)
 - outputs of guided batches: `_guided_watch`, `guided_failed` (reasons by request id), `guided_led`
   (also on requests), `guided_ready` (held requests whose grammars came), `guided_slow` (seconds by request id:
   masks that take too long for a step)

@@ -16,11 +16,10 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-import weakref
 from array import array
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -32,11 +31,11 @@ from guided_plugin.hosts.vllm.common import (
     GUIDED,
     engine_spec,
 )
-from guided_plugin.hosts.vllm.hold import ask, release
+from guided_plugin.hosts.vllm.hold import state_of
 from guided_plugin.hosts.vllm.jump import drafts_by_size
 from guided_plugin.hosts.vllm.logits import GuidedRequest
 from guided_plugin.hosts.vllm.patches import named, patch_in
-from guided_plugin.hosts.vllm.turns import SLOW, turns_of
+from guided_plugin.hosts.vllm.turns import SLOW
 from guided_plugin.step import Closure
 
 _log = logging.getLogger(__name__)
@@ -57,12 +56,13 @@ READY = "guided_ready"
 
 _WATCH = "_guided_watch"
 
-_WATCHED = "_guided_watched"
-"""The attribute of a scheduler with its requests, by id, whose end has to be looked at:
-their outputs are led, or their constrained part may not have begun."""
-
 Find = Callable[[Any], dict[str, Any]]
 """The attributes that a ModelRunnerOutput carries, once its tokens are on the host."""
+
+DeadRows = tuple[list[GuidedRequest], Tensor]
+"""Requests whose own options may have left a row without a token that the grammar
+allows, so that a stop token was put there; and [positions, requests] on the host,
+whether the grammar forbids that."""
 
 AT_ONCE = -1
 """In place of a step: the request was closed before its first one."""
@@ -120,9 +120,10 @@ def add_request(
         params = request.sampling_params = copy.copy(request.sampling_params)
         told = spec._replace(made=None, request_id=request.request_id)
         params.extra_args = {**params.extra_args, GUIDED: told}
+        state = state_of(self)
         if spec.read().start_after:
-            _watch(self, request)
-        ask(self, request)
+            state.watched[request.request_id] = request
+        state.ask(request)
     return original(self, request, *args, **kwargs)
 
 
@@ -136,14 +137,15 @@ def update_from_output(
 ) -> Any:
     """`Scheduler.update_from_output`."""
     news = vars(model_runner_output)
-    release(self, news.get(READY, ()))
-    turns_of(self).tell(news.get(SLOW, {}))
+    state = state_of(self)
+    state.release(news.get(READY, ()))
+    state.turns.tell(news.get(SLOW, {}))
     for request_id, led in news.get(LED, {}).items():
         request = self.requests.get(request_id)
         if _is_live(request):
             # one that was preempted has been led before
             setattr(request, LED, led | getattr(request, LED, 0))
-            _watch(self, request)
+            state.watched[request_id] = request
     failed = {
         one: reason
         for one, reason in news.get(FAILED, {}).items()
@@ -153,7 +155,7 @@ def update_from_output(
         _log.error("request %s: output cut off: %s", printable(request_id), reason)
         _end_as_error(self, request_id, reason)
     # The scheduler may drop a request in this update.
-    watched = dict(vars(self).get(_WATCHED, ()))
+    watched = dict(state.watched)
     outputs = original(self, scheduler_output, model_runner_output, *args, **kwargs)
     if failed or watched:
         for of_client in outputs.values():
@@ -165,13 +167,6 @@ def update_from_output(
                         watched.get(output.request_id),
                     )
     return outputs
-
-
-def _watch(scheduler: Any, request: Any) -> None:
-    """Keep a request by its id, as long as the scheduler does."""
-    vars(scheduler).setdefault(_WATCHED, weakref.WeakValueDictionary())[
-        request.request_id
-    ] = request
 
 
 def _tell_end(output: Any, reason: str, request: Any) -> None:
@@ -256,7 +251,7 @@ class Ledger:
         if self.tells:
             # vLLM waits for the current stream before it reads the tokens of the step:
             # then these are there.
-            self._dead.append(DeadRows(requests, flags.to("cpu", non_blocking=True)))
+            self._dead.append((requests, flags.to("cpu", non_blocking=True)))
 
     def attach(self, output: Any, runtime: Any, ahead: int = 0) -> Any:
         """The output of a step. It will carry the failures that belong to it.
@@ -276,11 +271,17 @@ class Ledger:
         # A step without a token is over before the one ahead of it, whose failures go
         # with its own output.
         step = step if output.sampled_token_ids else AT_ONCE
-        for rows in dead:
-            for request in rows.cut(output):
-                what = f"{request.limits} leave no token that the grammar allows"
-                error = RequestError(what, hint="change them, or the spec")
-                self.add(Closure(request.request_id, step, error.reason))
+        for requests, flags in dead:
+            # An accepted draft may be that token, too.
+            for request, *cut in zip(requests, *flags.tolist(), strict=True):
+                tokens = _tokens_of(output, request.request_id)
+                if any(
+                    token == request.stop and forbidden
+                    for token, forbidden in zip(tokens, cut, strict=False)
+                ):
+                    what = f"{request.limits} leave no token that the grammar allows"
+                    error = RequestError(what, hint="change them, or the spec")
+                    self.add(Closure(request.request_id, step, error.reason))
         for closure in () if runtime is None else runtime.take_closed():
             self.add(closure)
         with self._lock:
@@ -308,28 +309,3 @@ def _tokens_of(output: Any, request_id: str) -> list[int]:
         return []
     tokens: list[int] = output.sampled_token_ids[row]
     return tokens
-
-
-class DeadRows(NamedTuple):
-    """Requests whose own options may have left a row without a token that the grammar
-    allows: a stop token was put there."""
-
-    requests: list[GuidedRequest]
-    flags: Tensor
-    """[positions, requests] bool, host: whether the grammar forbids that stop token
-    there."""
-
-    def cut(self, output: Any) -> list[GuidedRequest]:
-        """Those that ended with such a stop token. `output` is the step's
-        ModelRunnerOutput."""
-        found = []
-        rows = self.flags.tolist()
-        for column, request in enumerate(self.requests):
-            tokens = _tokens_of(output, request.request_id)
-            # An accepted draft may be that token, too.
-            if any(
-                token == request.stop and at[column]
-                for token, at in zip(tokens, rows, strict=False)
-            ):
-                found.append(request)
-        return found

@@ -29,21 +29,15 @@ from guided_plugin.hosts.vllm.common import (
 )
 from guided_plugin.hosts.vllm.health import engine_of
 from guided_plugin.hosts.vllm.refusals import refusal
-from guided_plugin.hosts.vllm.turns import turns_of
+from guided_plugin.hosts.vllm.turns import Turns
 
 _log = logging.getLogger(__name__)
 
 NEEDED = "guided_needed"
-"""The attribute of a scheduler with each `EngineSpec` that no step has brought to its
-workers yet; and of the SchedulerOutput of the step that brings it."""
+"""The attribute of a SchedulerOutput with each `EngineSpec` that its step brings."""
 
-_LOADING = "_guided_loading"
-"""The attribute of a scheduler with what is `Held` by request, oldest first: some
-longer than it waits."""
-
-_TOLD = "_guided_told"
-"""The attribute of a scheduler one of whose specs was ready: the grammar worker, which
-takes seconds to start, runs."""
+_STATE = "_guided_state"
+"""The attribute of a scheduler with its `SchedulerState`."""
 
 _LOADED_BYTES = 2048
 """What a frontend made of a spec loads within a forward pass, up to this size: 3,000
@@ -130,46 +124,70 @@ def _hold(request: Any, spec: EngineSpec, engine: Any) -> None:
     request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
 
 
-def ask(scheduler: Any, request: Any) -> None:
-    """A held request comes to the scheduler: have the next step bring its spec to the
-    workers. One that loads within a forward pass is not held while no other spec is
-    loading, as all rows of a step wait for it, and once the grammar worker runs."""
-    held = getattr(request, "structured_output_request", None)
-    if not isinstance(held, Held):
-        return
-    spec = held.spec
-    state = vars(scheduler)
-    if not held.brought:
-        state.setdefault(NEEDED, []).append(spec)
-    loading = state.setdefault(_LOADING, {})
-    while loading and not next(iter(loading.values())).waits:
-        del loading[next(iter(loading))]
-        state[_TOLD] = True
-    loading[request.request_id] = held
-    quick = spec.quick and spec.made and len(spec.made) <= _LOADED_BYTES
-    first = next(iter(loading.values()))
-    if quick and spec.packed == first.spec.packed and _TOLD in state:
-        from vllm.v1.request import RequestStatus
+class SchedulerState:
+    """What the plugin keeps of one of vLLM's schedulers."""
 
-        request.structured_output_request = None
-        request.status = RequestStatus.WAITING
+    def __init__(self) -> None:
+        self.turns = Turns()
+        self.watched: weakref.WeakValueDictionary[str, Any] = (
+            weakref.WeakValueDictionary()
+        )
+        """Requests whose end has to be looked at, by id: their outputs are led, or
+        their constrained part may not have begun."""
+        self.needed: list[EngineSpec] = []
+        """What no step has brought to the workers yet."""
+        self._loading: dict[str, Held] = {}
+        """By request, oldest first; some longer than they wait."""
+        self._runs = False
+        """Whether a spec was ready: the grammar worker, which takes seconds to start,
+        runs."""
+
+    def ask(self, request: Any) -> None:
+        """A held request comes to the scheduler: have the next step bring its spec to
+        the workers. One that loads within a forward pass is not held while no other
+        spec is loading, as all rows of a step wait for it, and once the grammar worker
+        runs."""
+        held = request.structured_output_request
+        if not isinstance(held, Held):
+            return
+        spec = held.spec
+        if not held.brought:
+            self.needed.append(spec)
+        loading = self._loading
+        while loading and not loading[first := next(iter(loading))].waits:
+            del loading[first]
+            self._runs = True
+        loading[request.request_id] = held
+        first = next(iter(loading))
+        quick = spec.quick and spec.made and len(spec.made) <= _LOADED_BYTES
+        if quick and spec.packed == loading[first].spec.packed and self._runs:
+            from vllm.v1.request import RequestStatus
+
+            request.structured_output_request = None
+            request.status = RequestStatus.WAITING
+
+    def release(self, request_ids: Iterable[str]) -> None:
+        """The workers have told that the grammars of these requests are there."""
+        for request_id in request_ids:
+            if request_id in self._loading:
+                self._loading[request_id].release()
+
+
+def state_of(scheduler: Any) -> SchedulerState:
+    """What is kept of a scheduler."""
+    state: SchedulerState = vars(scheduler).setdefault(_STATE, SchedulerState())
+    return state
 
 
 def schedule(self: Any, *args: Any, original: Any, **kwargs: Any) -> Any:
     """`Scheduler.schedule`: who waits for a turn is left out, and the step brings the
     workers what is needed."""
-    turns_of(self).leave_out(self)
+    state = state_of(self)
+    state.turns.leave_out(self)
     output = original(self, *args, **kwargs)
-    setattr(output, NEEDED, vars(self).pop(NEEDED, ()))
+    setattr(output, NEEDED, state.needed)
+    state.needed = []
     return output
-
-
-def release(scheduler: Any, request_ids: Iterable[str]) -> None:
-    """The workers have told that the grammars of these requests are there."""
-    loading = vars(scheduler).get(_LOADING, {})
-    for request_id in request_ids:
-        if request_id in loading:
-            loading[request_id].release()
 
 
 def check_ready(prompt: Any, vllm_config: Any) -> None:

@@ -15,9 +15,6 @@ SLOW = "guided_slow"
 """The attribute of a ModelRunnerOutput with the requests whose masks take too long for
 a step: seconds of processor time of the last one, by id."""
 
-_TURNS = "_guided_turns"
-"""The attribute of a scheduler with its `Turns`."""
-
 _PAID = 5.0
 """A mask of one of them is paid for when so many times as long has passed."""
 
@@ -56,9 +53,3 @@ class Turns:
             else:
                 self._paid += _PAID * self._slow[name]
                 self._slow[name] = self._slow.pop(name)
-
-
-def turns_of(scheduler: Any) -> Turns:
-    """Those of a scheduler."""
-    turns: Turns = vars(scheduler).setdefault(_TURNS, Turns())
-    return turns

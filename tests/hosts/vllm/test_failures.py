@@ -21,6 +21,7 @@ from guided_plugin.hosts.vllm import failures as vllm_failures
 from guided_plugin.hosts.vllm import patches as vllm_contract
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.failures import FAILED, LED, STOP_REASON
+from guided_plugin.hosts.vllm.hold import state_of
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
@@ -199,6 +200,7 @@ class SimpleRequest:
         self.request_id = request_id
         self.sampling_params = SimpleNamespace(extra_args=told(spec))
         self.output_token_ids = tokens
+        self.structured_output_request = None
 
     def is_finished(self):
         return self.request_id == "over"
@@ -276,7 +278,7 @@ def test_failed_requests_end_as_errors_and_only_led_outputs_say_so(collection):
     )
     assert {name: [*told] for name, told in found.items()} == ends
     assert set(scheduler.grammar_compile_error_reqs) == {"bad", "goes-on"}
-    assert not vars(scheduler)[vllm_failures._WATCHED]
+    assert not state_of(scheduler).watched
 
 
 @pytest.mark.parametrize("reason", [STOP, LENGTH])
@@ -302,7 +304,7 @@ def test_a_request_that_stops_before_its_constrained_part_began_is_an_error(
     cut = reason is STOP and not begun
     assert finish is (FinishReason.ERROR if cut else reason)
     assert ("before (7,) or (8, 7) (text or token ids) came" in str(stop)) == cut
-    assert not vars(scheduler)[vllm_failures._WATCHED]  # it keeps no request alive
+    assert not state_of(scheduler).watched  # it keeps no request alive
 
 
 def test_a_vllm_in_which_failures_could_not_be_told_guides_nothing(monkeypatch):

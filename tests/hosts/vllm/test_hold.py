@@ -66,6 +66,7 @@ def test_a_step_brings_all_that_came_since_the_last_one():
     """Of specs that load at once the first is not held, for whichever request; what is
     large always is."""
     scheduler = SimpleNamespace()
+    state = hold.state_of(scheduler)
     schedule = partial(hold.schedule, original=lambda self: SimpleNamespace())
     small, large = b"made", b"x" * 10_000
 
@@ -75,14 +76,14 @@ def test_a_step_brings_all_that_came_since_the_last_one():
             request.request_id = f"id {number}"
             told = EngineSpec(f"packed {number // 2}", None, None, each, quick=True)
             request.structured_output_request = hold.Held(request, told)
-            hold.ask(scheduler, request)
+            state.ask(request)
         brought = getattr(schedule(scheduler), hold.NEEDED)
         assert [one.made for one in brought] == list(made)
         assert not getattr(schedule(scheduler), hold.NEEDED)
         return [one.structured_output_request is not None for one in requests]
 
     assert held(small, small) == [True, True]  # the grammar worker may not run yet
-    hold.release(scheduler, ["id 0"])
+    state.release(["id 0"])
     assert held(*[small] * 50) == [False] * 2 + [True] * 48
     assert held(large, None, small) == [True] * 3
 

@@ -15,7 +15,7 @@ from vllm_support import END, config, parallel, runner_config, runner_params, to
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import engine as vllm_engine
 from guided_plugin.hosts.vllm.common import unsupported_reason
-from guided_plugin.hosts.vllm.failures import FAILED, LED, DeadRows
+from guided_plugin.hosts.vllm.failures import FAILED, LED, Ledger
 from guided_plugin.hosts.vllm.logits import GuidedRequest
 from guided_plugin.worker.ranks.follower import FollowerRuntime
 
@@ -120,23 +120,17 @@ def test_both_ranks_verify_the_same_drafts(on_two, own):
 def test_a_forbidden_stop_token_is_found_where_it_was_put():
     """Also where a draft was that token, and was accepted."""
     flags = torch.tensor([[True, False], [False, False], [False, True]])
-    rows = DeadRows(
-        [GuidedRequest(name, 0, END, "min_tokens") for name in ("first", "last")], flags
-    )
+    requests = [GuidedRequest(name, 0, END, "min_tokens") for name in ("first", "last")]
 
-    def cut(first, last):
+    def cut(*tokens):
         output = SimpleNamespace(
-            req_id_to_index={"first": 1, "last": 0}, sampled_token_ids=[last, first]
+            req_id_to_index={"last": 0, "first": 1}, sampled_token_ids=[*tokens]
         )
-        return [request.request_id for request in rows.cut(output)]
+        news = Ledger()._news(0, [(requests, flags)], None, output)
+        return {*news.get(FAILED, ())}
 
-    assert cut([END, 7], [5, 6, END]) == ["first", "last"]
-    assert cut([5, END], [5, END]) == []
-    assert cut([], [END]) == []
-    assert (
-        rows.cut(SimpleNamespace(req_id_to_index={"first": 0}, sampled_token_ids=None))
-        == []
-    )
+    assert cut([5, 6, END], [END, 7]) == {"first", "last"}
+    assert cut([5, END], [5, END]) == cut([END], []) == cut() == set()
 
 
 def test_what_one_rank_alone_knows_changes_no_slot(two_ranks, mode):
