@@ -302,7 +302,7 @@ Left on vLLM's objects:
 - the scheduler: `_guided_state` (requests that are led to an end, or whose constrained part may not have begun;
   held ones, and the specs that came since its last step; whose masks take too long for a step, and whose turn it
   is); on its output `guided_needed` (specs that workers of other processes get ready)
-- outputs of guided batches: `_guided_watch`, `guided_failed` (reasons by request id), `guided_led`
+- outputs of guided batches: a `get_output` of their own, `guided_failed` (reasons by request id), `guided_led`
   (also on requests), `guided_ready` (held requests whose grammars came), `guided_slow` (seconds by request id:
   masks that take too long for a step)
 

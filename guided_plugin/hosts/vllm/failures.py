@@ -18,7 +18,6 @@ import logging
 import threading
 from array import array
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from torch import Tensor
@@ -34,7 +33,6 @@ from guided_plugin.hosts.vllm.common import (
 from guided_plugin.hosts.vllm.hold import state_of
 from guided_plugin.hosts.vllm.jump import drafts_by_size
 from guided_plugin.hosts.vllm.logits import GuidedRequest
-from guided_plugin.hosts.vllm.patches import named, patch_in
 from guided_plugin.hosts.vllm.turns import SLOW
 from guided_plugin.step import Closure
 
@@ -54,8 +52,6 @@ STOP_REASON = "close_before_length"
 READY = "guided_ready"
 """The attribute of a ModelRunnerOutput with the ids of requests whose grammars came."""
 
-_WATCH = "_guided_watch"
-
 Find = Callable[[Any], dict[str, Any]]
 """The attributes that a ModelRunnerOutput carries, once its tokens are on the host."""
 
@@ -70,32 +66,16 @@ AT_ONCE = -1
 
 def attach(output: Any, find: Find) -> Any:
     """An output that will carry its attributes when its tokens are on the host."""
-    kind = _kind_of(output.__class__)
-    if kind == "asynchronous":
-        # not a bound method: that would keep the output's tensors alive
-        setattr(output, _WATCH, find)
-        return output
-    return _with_news(output, find) if kind == "complete" else output
+    if not hasattr(output, "get_output"):
+        complete = hasattr(output, "sampled_token_ids")
+        return _with_news(output, find) if complete else output
 
+    def get_output() -> Any:  # called once, by any thread
+        del output.get_output  # in a cycle it would keep the output's tensors alive
+        return _with_news(output.get_output(), find)
 
-@cache
-def _kind_of(output: type) -> str:
-    """What a class of output is: `complete`, `asynchronous`, or `other`. Asked in each
-    step."""
-    from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
-
-    kind = "complete" if issubclass(output, ModelRunnerOutput) else "other"
-    if issubclass(output, AsyncModelRunnerOutput):
-        kind = "asynchronous"
-        patch_in(output, named(".get_output"))
-    return kind
-
-
-def get_output(self: Any, *, original: Any) -> Any:
-    """`AsyncModelRunnerOutput.get_output`."""
-    output = original(self)
-    find: Find | None = self.__dict__.pop(_WATCH, None)
-    return output if find is None else _with_news(output, find)
+    output.get_output = get_output
+    return output
 
 
 def _with_news(output: Any, find: Find) -> Any:

@@ -36,7 +36,6 @@ class When(Enum):
     SERVING = "an input processor is made: frontends"
     TOOLS = "the same, with `tools_strict`"
     ENGINE = "the logits processor is made: workers"
-    OUTPUT = "the first output of a guided batch in a worker, in the class that the runner uses"
     V1 = "the logits processor is made by a V1 runner that can guide"
     V2 = "the logits processor is made by a V2 runner that can guide"
     SAMPLE = "the same, if a plugin implements a step hook"
@@ -324,9 +323,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
         ),
         Name(
             "vllm.v1.outputs:AsyncModelRunnerOutput.get_output",
-            wrapper="failures:get_output",
-            when=When.OUTPUT,
-            why="the same, once the tokens are on the host",
         ),
         Name("vllm.distributed.parallel_state:get_tp_group"),
         Name("vllm.distributed.parallel_state:get_pp_group"),

@@ -23,7 +23,7 @@ from types import FunctionType
 from typing import Any
 
 from guided_plugin.errors import RequestError
-from guided_plugin.hosts.vllm.names import ALL_NAMES, NAMES, Name, Part, When
+from guided_plugin.hosts.vllm.names import NAMES, Name, Part, When
 
 _log = logging.getLogger(__name__)
 
@@ -160,11 +160,6 @@ def patch_in(owner: Any, name: Name) -> None:
     for path, module in list(sys.modules.items()):
         if path.startswith("vllm.") and vars(module).get(attribute) is original:
             setattr(module, attribute, wrapper)
-
-
-def named(path: str) -> Name:
-    """The entry of a name that is wrapped."""
-    return next(name for name in ALL_NAMES if name.wrapper and name.path.endswith(path))
 
 
 def _owner(name: Name) -> Any:

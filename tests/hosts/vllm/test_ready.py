@@ -21,7 +21,8 @@ import guided_plugin as gp
 from guided_plugin.hosts.vllm import health as vllm_ready
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import GUIDED
-from guided_plugin.hosts.vllm.patches import named, patch_in
+from guided_plugin.hosts.vllm.names import Name
+from guided_plugin.hosts.vllm.patches import patch_in
 from guided_plugin.hosts.vllm.v1 import V1Runner
 
 FORMS = json.loads(pathlib.Path(__file__).with_name("forms.json").read_text())["ours"]
@@ -176,6 +177,6 @@ def test_what_a_module_imported_before_is_wrapped_there_too(monkeypatch):
     other = ModuleType("vllm.other")
     other.init_speculator = source.init_speculator
     monkeypatch.setitem(sys.modules, "vllm.other", other)
-    patch_in(source, named("init_speculator"))
+    patch_in(source, Name("vllm:init_speculator", wrapper="jump:init_speculator"))
     assert other.init_speculator is source.init_speculator
     assert hasattr(other.init_speculator, "_guided_plugin")
