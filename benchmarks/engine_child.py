@@ -18,6 +18,7 @@ from benchmarks.harness import (
     generated,
     own_schema,
     plugin_metrics,
+    quantile,
     serve,
     start,
 )
@@ -147,12 +148,18 @@ class _Bench:
         times = [run.seconds / steps * 1e3 for run in case.runs]
         steady = statistics.median(_steady(run.stamps) for run in case.runs[1:])
         thread = statistics.median(run.thread for run in case.runs[1:])
+        gaps = [
+            later - one
+            for run in case.runs[1:]
+            for one, later in itertools.pairwise(run.stamps)
+        ]
         return {
             "rows": case.rows,
             "way": case.way,
             "schema": case.schema,
             "ms_per_step": round(statistics.median(times[1:]), 4),
             "steady_ms": round(steady * 1e3, 4),
+            "p99_ms": round(1e3 * quantile(gaps, 0.99), 4),
             "all_ms": [round(value, 4) for value in times],
             "thread_us": round(thread / steps * 1e6),
             "wrong_outputs": self._wrong(case) if case.way == "guided" else 0,

@@ -45,6 +45,7 @@ _COLUMNS = (
     ("ratio", "{ratio:.3f}"),
     ("steady ms", "{steady_ms:.3f}"),
     ("ratio", "{steady_ratio:.3f}"),
+    ("p99", "{p99_ms:.3f}"),
     ("thread us", "{thread_us}"),
     ("wrong", "{wrong_outputs}"),
 )

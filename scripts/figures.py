@@ -63,11 +63,11 @@ def render(name: str, page: Path) -> str:
     lines = [
         f"<!-- table {name} -->",
         "",
+        f"*{_host(raw)}, {raw['date']} ([raw file]({file})). {table.said}*",
+        "",
         _line(head),
         "|" + "---|" * len(head),
         *map(_line, rows),
-        "",
-        f"*{_host(raw)}, {raw['date']} ([raw file]({file})). {table.said}*",
         "",
         "<!-- end -->",
     ]
@@ -94,7 +94,8 @@ def _host(raw: Any) -> str:
         for name in ("vllm", "llguidance")
         if isinstance(versions.get(name), str)
     ]
-    return ", ".join([host, *named])
+    times = raw.get("repetitions")
+    return ", ".join([host, *named, *[f"{times} repetitions"] * bool(times)])
 
 
 def written(page: Path) -> str:

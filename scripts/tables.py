@@ -7,6 +7,7 @@ shape, change the name of its file here.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -63,6 +64,7 @@ _STEPS = (
 
 _SHORT = "8B, real-world schemas; medians, in brackets the lowest and the highest run."
 _PAIRS = "Medians of pairs of runs; in brackets the lowest and the highest run."
+_RUNS = "Medians of the runs; in brackets the lowest and the highest run."
 _MEDIANS = "Medians only."
 _COUNTED = "Counted."
 
@@ -150,16 +152,20 @@ def _job(raw: Raw) -> Iterator[Row]:
     for engine, name in _ENGINES.items():
         own = {one["way"]: one for one in _all(raw["figures"], engine=engine)}
         if own:
-            new, known = own["new"], own["known"]
-            seconds = _between(new["seconds"], new["all_seconds"], 2)
-            by = [_between(one["ratio"], one["all_ratios"]) for one in (new, known)]
+            seconds = _between(own["new"]["seconds"], own["new"]["all_seconds"], 2)
+            by = {
+                way: _between(one["ratio"], one["all_ratios"])
+                for way, one in own.items()
+            }
+            by.setdefault("closed", "-")
             found.append({"name": name, "seconds": seconds, "by": by, **own})
     columns = {
         "structured output": "{name}",
         "unguided, s": "{unguided[seconds]:.2f}",
         "new schemas, s": "{seconds}",
-        "by unguided": "{by[0]}",
-        "known ones, by unguided": "{by[1]}",
+        "by unguided": "{by[new]}",
+        "with `close_before_length`": "{by[closed]}",
+        "known ones, by unguided": "{by[known]}",
         "step unguided, median / p99, ms": "{unguided[step_ms][0]:.1f} / {unguided[step_ms][1]:.1f}",
         "step with new schemas": "{new[step_ms][0]:.1f} / {new[step_ms][1]:.1f}",
         f"valid of {raw['requests']}": "{new[valid]}",
@@ -267,21 +273,40 @@ def _compiles(raw: Raw) -> Iterator[Row]:
 
 
 def _first(raw: Raw) -> Iterator[Row]:
-    """`benchmarks.server.first`: the first of its runs."""
-    run = raw["runs"][0]
+    """`benchmarks.server.first`."""
     names = {"unguided": "unguided", "known": "known schemas", "new": "new schemas"}
-    found = [
-        {"name": name, "lone": run["first_token_ms"][way], **run["bursts"][way]}
-        for way, name in names.items()
-    ]
     columns = {
-        "100 requests at once": "{name}",
-        "first token of a lone one, ms: p50": "{lone[p50]:.1f}",
-        "highest": "{lone[max]:.1f}",
-        "all done, s": "{seconds:.2f}",
-        "others' longest pause, ms": "{others_gaps_ms[max]:.1f}",
+        "first token of a lone one, ms: p50": ("lone", "p50"),
+        "highest": ("lone", "max"),
+        "all done, s": ("seconds",),
+        "others' longest pause, ms": ("others_gaps_ms", "max"),
     }
-    return _lines(found, columns)
+    return _bursts(raw["runs"], "100 requests at once", names, columns)
+
+
+def _bursts(
+    runs: Sequence[Raw],
+    kind: str,
+    names: Mapping[str, str],
+    columns: Mapping[str, Sequence[str]],
+) -> Iterator[Row]:
+    """A line for each kind of burst: the median over the runs of what stands under such
+    keys."""
+    yield (kind, *map(str.rstrip, columns))
+    for burst, name in names.items():
+        cells = []
+        for keys in columns.values():
+            values = []
+            for run in runs:
+                value = {
+                    "lone": run["first_token_ms"].get(burst),
+                    **run["bursts"][burst],
+                }
+                for key in keys:
+                    value = value[key]
+                values.append(value)
+            cells.append(_between(statistics.median(values), values, 1))
+        yield (name, *cells)
 
 
 def _near_end(raw: Raw) -> Iterator[Row]:
@@ -451,17 +476,16 @@ def _fuzz(raw: Raw) -> Iterator[Row]:
 
 
 def _drip(raw: Raw) -> Iterator[Row]:
-    """The first run of `benchmarks.server.first`: other streams in its bursts."""
+    """`benchmarks.server.first`: other streams in its bursts."""
     names = {"plain": "eight plain guided ones", "slow": "eight slow"}
     columns = {
-        "beside": "{name}",
-        "alone, just before: median, ms": "{others_gaps_ms_before[p50]}",
-        "p99": "{others_gaps_ms_before[p99]}",
-        "median, ms": "{others_gaps_ms[p50]}",
-        "p99 ": "{others_gaps_ms[p99]}",
-        "all eight had ended after, s": "{seconds}",
+        "alone, just before: median, ms": ("others_gaps_ms_before", "p50"),
+        "p99": ("others_gaps_ms_before", "p99"),
+        "median, ms": ("others_gaps_ms", "p50"),
+        "p99 ": ("others_gaps_ms", "p99"),
+        "all eight had ended after, s": ("seconds",),
     }
-    return _lines(_named(names, raw["runs"][0]["bursts"]), columns)
+    return _bursts(raw["runs"], "beside", names, columns)
 
 
 TABLES = {
@@ -478,7 +502,7 @@ TABLES = {
     "tools": Table("2026-11-29-answers-tools-h200", _answers("calls")),
     "small-answers": Table("2026-11-28-answers-smollm2-cpu", _small_answers),
     "forced-text": Table("2026-11-27-replay-matrix-h100", _forced, _PAIRS),
-    "first-tokens": Table("2026-11-30-first-cpu", _first),
+    "first-tokens": Table("2026-11-30-first-cpu", _first, _RUNS),
     "compiles": Table("2026-11-29-maskbench-paired", _compiles),
     "generate": Table("2026-11-22-transformers-h200-b", _generate, _MEDIANS),
     "new-drafts": Table("2026-11-30-replay-new-h200", _new_drafts, _PAIRS),
@@ -487,7 +511,7 @@ TABLES = {
     "closing": Table("2026-11-30-closing-cpu", _closing, _COUNTED),
     "attacks": Table("2026-11-23-attacks-cpu", _attacks),
     # docs/security.md
-    "drip": Table("2026-11-30-drip-cpu", _drip),
+    "drip": Table("2026-11-30-drip-cpu", _drip, _RUNS),
     # docs/operations.md
     "at-rest": Table("2026-11-26-at-rest-cpu", _at_rest),
     "soak": Table("2026-11-23-soak-server-b-cpu", _soak),

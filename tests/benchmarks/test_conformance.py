@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from benchmarks.closing import main as closing
 from benchmarks.conformance.__main__ import main
 from benchmarks.paired import main as paired
 from guided_plugin.demo import MODEL_DIR
@@ -75,3 +76,12 @@ def test_schemas_in_turns_with_llguidance(sample, capsys):
     assert paired([str(sample), "--tokenizer", str(MODEL_DIR)]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.split() == ["schemas", "3.000", "3.000", "1.00"]
+
+
+def test_ends_near_a_limit_are_judged_and_counted(sample, capsys):
+    assert closing([str(sample), "--tokenizer", str(MODEL_DIR)]) == 0
+    result = json.loads(capsys.readouterr().out)
+    counts = result["counts"]
+    # Of three schemas that compile: by two models, with five limits.
+    assert (counts["schemas"], result["bad"]) == (3, [])
+    assert counts["valid"] + counts.get("too little room", 0) == 3 * 2 * 5

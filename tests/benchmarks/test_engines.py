@@ -18,6 +18,7 @@ def answer(engine, limit):
             "schema": "plain",
             "ms_per_step": 2.0 * count * slower,
             "steady_ms": 1.5 * count * slower,
+            "p99_ms": 2.5 * count * slower,
             "thread_us": 1234,
             "wrong_outputs": 0,
         }
