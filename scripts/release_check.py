@@ -36,8 +36,7 @@ CHECKS = (
     ("--version", 0, r"\d"),
     ("check schema.json --instance good.json --json", 0, '"accepted": true'),
     ("explain schema.json --text [1,", 0, "integer|0-9"),
-    ("doctor", 1, "torch is not installed"),
-    ("doctor", 1, "llguidance compiles"),
+    ("doctor", 0, "no host is installed.*llguidance compiles"),
 )
 """Commands that need no torch, their exit codes, and what they say."""
 DEMO = (("demo", 0, "valid.*valid.*valid"),)

@@ -57,8 +57,12 @@ REQUIRED = {
     "transformers": "4.56",
 }
 """The oldest versions that serve, as pyproject.toml has them."""
-_OPTIONAL = ("xgrammar", "transformers")
-"""For EBNF grammars, and for `Guide` and the demo."""
+_MISSED = {
+    "torch": "no host is installed: `check` and `explain` work; to guide, install vLLM, transformers or torch",
+    "xgrammar": "xgrammar is not installed: only EBNF grammars need it",
+    "transformers": "transformers is not installed: only `Guide` and the demo need it",
+}
+"""What is missed without a package that can be left out."""
 
 
 def versions() -> Iterator[Finding]:
@@ -72,8 +76,11 @@ def versions() -> Iterator[Finding]:
         try:
             found = version(package)
         except PackageNotFoundError:
-            status: Status = "note" if package in _OPTIONAL else "problem"
-            yield Finding(status, f"{package} is not installed", remedy)
+            what = _MISSED.get(package)
+            if package == "torch" and any(map(find_spec, ("vllm", "transformers"))):
+                what = None
+            status: Status = "note" if what else "problem"
+            yield Finding(status, what or f"{package} is not installed", remedy)
             continue
         if _numbers(found) < _numbers(oldest):
             yield Finding(

@@ -41,13 +41,18 @@ def test_what_is_installed_here_is_no_problem():
 
 def test_a_backend_that_is_missing_or_old_is_told(monkeypatch):
     def version(package):
-        if package == "xgrammar":
+        if package in ("torch", "xgrammar"):
             raise importlib.metadata.PackageNotFoundError(package)
-        return {"llguidance": "1.7.5", "torch": "2.10.0+cpu"}.get(package, "99")
+        return {"llguidance": "1.7.5"}.get(package, "99")
 
     monkeypatch.setattr(doctor, "version", version)
-    assert problems(doctor.versions) == ["llguidance 1.7.5 is older than 1.7.6"]
-    assert "xgrammar is not installed" in [one.what for one in doctor.versions()]
+    missing = "torch is not installed"  # transformers is, which needs it
+    assert problems(doctor.versions) == [
+        missing,
+        "llguidance 1.7.5 is older than 1.7.6",
+    ]
+    told = [one.what for one in doctor.versions()]
+    assert "xgrammar is not installed: only EBNF grammars need it" in told
 
 
 def test_the_driver_is_told(monkeypatch, tmp_path):
