@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 MAX_CHARACTERS = 1_000
-"""Of each field of a message."""
+"""The most characters of each field of a message."""
 
 
 class GuidedError(Exception):
@@ -153,8 +153,8 @@ _EXTRAS = {
     "tokenizers": "transformers",
     "vllm": "vllm",
 }
-"""Of modules that this package is installed without: the extra, as pyproject.toml has
-it."""
+"""The extra that brings a module which this package is installed without, as
+pyproject.toml has it."""
 
 
 class PluginError(GuidedError):

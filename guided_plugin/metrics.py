@@ -64,7 +64,7 @@ class Times:
         return tuple(self._memory[RECENT:-1])
 
     def median(self) -> float:
-        """Of the newest; 0 where there is none."""
+        """Return the median of the newest; 0 where there is none."""
         newest = self._memory[: len(self)]
         return statistics.median(newest) if newest else 0.0
 

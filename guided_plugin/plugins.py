@@ -56,13 +56,13 @@ class Plugins:
     ) -> None:
         self.disabled = frozenset(disabled)
         self.entry_points = entry_points
-        """Whether third parties were looked for: a grammar worker loads the same
+        """True if third parties were looked for: a grammar worker loads the same
         plugins."""
         self.local: set[str] = set()
         """Backends of plugins that were added as objects: no other process has
         them."""
         self.listens_to_steps = False
-        """Whether any plugin listens to `post_sampling` or `after_stop_criteria`: where
+        """True if any plugin listens to `post_sampling` or `after_stop_criteria`: where
         it is False, a host makes no `DecodeStep` and calls neither."""
         self.backends: dict[str, BackendFactory] = {}
         self.logits_processors: dict[str, ProcessorFactory] = {}

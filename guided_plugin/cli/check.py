@@ -41,7 +41,7 @@ _COLOURS = {
     "annotation": "yellow",
     "structure": "bright_black",
 }
-"""Of what may become of a keyword, the worst first."""
+"""The colour of each thing that a keyword may become, the worst first."""
 
 Report = Union["CheckReport", GuidedError]
 

@@ -126,7 +126,7 @@ def _asking(document: Any) -> str:
 
 
 def _is_form(document: Any) -> bool:
-    """Whether a document that is no list of tools asks for an output in some form of
+    """True if a document that is no list of tools asks for an output in some form of
     requests."""
     from guided_plugin.spec.forms import NAMED, RESPONSE_TYPES
 

@@ -25,7 +25,7 @@ _STRING_OR_BETWEEN = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n]+|[,:]')
 
 @dataclass(frozen=True, slots=True)
 class InstanceReport:
-    """Whether a spec accepts a text as a whole output."""
+    """True if a spec accepts a text as a whole output."""
 
     name: str
     accepted: bool
@@ -53,7 +53,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether it compiles and accepts every instance."""
+        """True if it compiles and accepts every instance."""
         return self.error is None and all(
             instance.accepted for instance in self.instances
         )

@@ -130,7 +130,8 @@ POINTS = {
         "the V1 and V2 model runners",
     ),
 }
-"""Of each group: the name, what is loaded, and by what. As pyproject.toml has them."""
+"""The name of each group's entry point, what is loaded, and by what, as pyproject.toml
+has them."""
 
 _LISTED = "vllm.general_plugins"
 """The group of which vLLM loads only what VLLM_PLUGINS lists, where it is set."""

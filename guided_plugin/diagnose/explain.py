@@ -21,7 +21,7 @@ class Explanation:
     """Where the text stops fitting, if it does; all else is told of the place
     before."""
     may_stop: bool
-    """Whether the output may end here."""
+    """True if the output may end here."""
     characters: tuple[str, ...]
     """What may come next; bytes beyond ASCII as `\\xc3`."""
     forced: str
@@ -34,7 +34,7 @@ class Explanation:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was refused."""
+        """True if nothing was refused."""
         return self.refused is None
 
     def to_dict(self) -> dict[str, Any]:

@@ -27,7 +27,8 @@ from guided_plugin.spec import OutputSpec
 
 DRIVER = Path("/proc/driver/nvidia/version")
 STEPS = 20
-"""Of the self-test in each mode: a fraction of a second. Chosen, not measured."""
+"""Steps that the self-test decodes in each mode: a fraction of a second. Chosen, not
+measured."""
 Status = Literal["ok", "note", "unknown", "problem"]
 """`note`: worth knowing, nothing is broken. `unknown`: it cannot be looked at here."""
 

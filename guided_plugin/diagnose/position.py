@@ -30,7 +30,7 @@ class Refusal:
     expected: str
     """The characters that may stand there."""
     may_stop: bool
-    """Whether the output may end there."""
+    """True if the output may end there."""
 
     @property
     def reason(self) -> str:
@@ -148,7 +148,7 @@ class Position:
 
     @property
     def may_stop(self) -> bool:
-        """Whether the output may end here."""
+        """True if the output may end here."""
         return bool(self.allowed()[list(self.names.stops)].any())
 
     def characters(self) -> list[str]:

@@ -97,7 +97,7 @@ class Batch:
         self._stopped |= (self._generated[-1][:, None] == self._stops).any(1)
 
     def all_stopped(self) -> bool:
-        """Whether every row has stopped. Waits for the device."""
+        """True if every row has stopped. Waits for the device."""
         return bool(self._stopped.all())
 
     def outputs(self) -> list[tuple[tuple[int, ...], bool]]:

@@ -39,7 +39,7 @@ class Output:
     tokens: tuple[int, ...]
     """Generated tokens, the stop token left out."""
     stopped: bool
-    """Whether a stop token ended it; otherwise it ran into max_new_tokens."""
+    """True if a stop token ended it; otherwise it ran into max_new_tokens."""
     error: GuidedError | None = None
     unenforced: tuple[str, ...] = ()
     """Keywords of its spec that nothing enforced, as `unenforced_keywords` allows:

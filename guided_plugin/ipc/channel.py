@@ -29,7 +29,8 @@ MAX_BYTES = 1 << 28
 """Size limit of a message: a broken process must not fill the memory of an engine."""
 
 MAX_PARTS = 100_000
-"""Of one message: numbers, texts, tuples. Each takes some memory of its own."""
+"""The most parts of one message: numbers, texts, tuples. Each takes some memory of its
+own."""
 
 # What protocol 5 writes for plain data and dataclasses. Left out: what names its place
 # in the table of things seen so far, which takes as much memory as it says, and what
@@ -94,7 +95,7 @@ class Channel:
         self._waiting: deque[memoryview] = deque()
         self._received = bytearray()
         self._broken = False
-        """Whether sending failed: the other side is gone."""
+        """True if sending failed: the other side is gone."""
 
     def fileno(self) -> int:
         """For select and poll."""
@@ -102,7 +103,7 @@ class Channel:
 
     @property
     def pending(self) -> bool:
-        """Whether messages wait: for the other side to make room, or for the next
+        """True if messages wait: for the other side to make room, or for the next
         one."""
         return bool(self._waiting)
 
@@ -152,7 +153,7 @@ class Channel:
         return messages
 
     def wait(self, deadline: float | None = None) -> list[Any]:
-        """The same, but waits for a message. Raises TimeoutError past the deadline (of
+        """Wait for messages and return them. Raises TimeoutError past the deadline (of
         `time.monotonic`)."""
         while True:
             if not poll_until(self, select.POLLIN, deadline):

@@ -255,7 +255,7 @@ class StopWatch:
         self._since = None
 
     def stays_stopped(self) -> bool:
-        """Whether each look of the last `STOPPED_SECONDS` found the process stopped.
+        """True if each look of the last `STOPPED_SECONDS` found the process stopped.
         Looks twice in `LOOK_SECONDS` at most, however often it is asked."""
         now = time.monotonic()
         if now - self._looked_at < LOOK_SECONDS / 2:

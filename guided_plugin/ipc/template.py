@@ -52,8 +52,8 @@ class Forked:
         self.sock = sock
         self._status = status
         self._ended = False
-        """Whether it has: its template has told, or has ended, and the kernel ends its
-        children with it."""
+        """True if it has ended: its template told so, or ended itself, and the kernel
+        ends its children with it."""
         self._code: int | None = None
 
     def exit_code(self, seconds: float = 0.0) -> int | None:
@@ -109,7 +109,7 @@ class Template:
         self._lock = threading.Lock()
         self._process: _Process | None = None
         self.closed = False
-        """Whether it forks no more."""
+        """True if it forks no more."""
         _templates.add(self)
 
     @property
@@ -120,7 +120,7 @@ class Template:
 
     @property
     def alive(self) -> bool:
-        """Whether the next child is there in milliseconds."""
+        """True if the next child is there in milliseconds."""
         process = self._process
         return (
             process is not None

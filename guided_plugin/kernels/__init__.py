@@ -47,7 +47,7 @@ def mask_rows(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) 
 def _mask_rows_cpu(
     logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int
 ) -> None:
-    """The same on the CPU, row by row by numpy, which needs no other thread: PyTorch's
+    """Mask on the CPU, row by row by numpy, which needs no other thread: PyTorch's
     ways took twice as long alone, and five times beside other processes (64 rows of
     151,936 columns on two processors)."""
     width = min(logits.shape[1], vocabulary_size)
@@ -66,7 +66,7 @@ def _mask_rows_cpu(
 
 
 class IndexedKernels(NamedTuple):
-    """The same functions for one kind of device."""
+    """These functions for one kind of device."""
 
     mask_rows: Callable[..., None]
     take_tokens: Callable[..., Tensor | None]
@@ -241,8 +241,8 @@ def _place_drafts(
     logits: Tensor,
     tokens: Tensor,
 ) -> None:
-    """Of all drafts of a batch take the `most` that are likeliest to be accepted, with
-    all before them.
+    """Take the `most` drafts of a batch that are likeliest to be accepted, with all
+    before them.
 
     sure: [n, drafts] float32, of each draft that it is taken if those before it are;
     indices: [rows] int64, of its rows. counts: [2 * rows] int64: drafts of a request,

@@ -117,7 +117,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         self._steps = self._guided_rows = 0
         """Steps with a guided row, and the guided rows in all of them."""
         self._seconds = Times()
-        """Of each step with a guided row."""
+        """Times of each step with a guided row."""
 
     # The five verbs
 
@@ -298,7 +298,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
 
     @property
     def filled(self) -> bool:
-        """Whether its masks were asked for, and not used yet."""
+        """True if its masks were asked for, and not used yet."""
         return self._due is _FILLED
 
     def metrics(self) -> PipelineMetrics:

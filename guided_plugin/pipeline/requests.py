@@ -47,8 +47,8 @@ class PipelineRequests:
         self._unenforced: Counter[str] = Counter()
         """Requests by the keywords that nothing enforces in them."""
         self._verdicts: deque[Future[Admission]] = deque()
-        """Of requests that did not wait for their compile, and are not counted yet.
-        Other threads append."""
+        """Verdicts on requests that did not wait for their compile, and are not counted
+        yet. Other threads append."""
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Start compiling a spec, and don't wait. `add_request` is quick once the
@@ -150,12 +150,13 @@ class PipelineRequests:
         return tuple(self.state(request_id).tokens)
 
     def phase(self, request_id: str) -> Phase:
-        """Whether a request is waiting for its start, active, done or failed. Waits for
-        the steps so far."""
+        """Return the phase of a request: it waits for its start, is active, done or
+        failed. Waits for the steps so far."""
         return self.state(request_id).phase
 
     def state(self, request_id: str) -> RequestState:
-        """Both, and where its constrained part begins. Waits for the steps so far."""
+        """Return the state of a request: its tokens, its phase, and where its constrained
+        part begins. Waits for the steps so far."""
         return self._so_far(request_id).state
 
     def _so_far(self, request_id: str) -> RequestSoFar:

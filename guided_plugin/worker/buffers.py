@@ -73,7 +73,7 @@ class HostMasks:
         return self._masks[step % PLAN_DEPTH, :count]
 
     def read(self, step: int) -> bool:
-        """Whether the masks of one of the last PLAN_DEPTH steps have been read from the
+        """True if the masks of one of the last PLAN_DEPTH steps have been read from the
         ring, not only asked for. Here, if they are not of the newest three steps, which
         drafts need at the same time."""
         return step <= self._claimed - 3

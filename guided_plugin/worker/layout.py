@@ -59,7 +59,7 @@ TOKEN_DEPTH = 1024
 time, and the tokens that a dead worker did not report are still here."""
 
 FIGURES = (*WORKER_COUNTERS, "learnt_bytes")
-"""Of `WorkerMetrics`, what a worker counts."""
+"""The fields of `WorkerMetrics` that a worker counts."""
 
 _PAGE = 4096
 _LINE = 128  # two lines of 64: neighbours are prefetched in pairs
@@ -211,7 +211,7 @@ class Region:
         return value
 
     def reached(self, counter: Counter, step: int) -> bool:
-        """Whether what a counter announces of a step is there."""
+        """True if what a counter announces of a step is there."""
         return unwrap(self.load(counter), step) >= step
 
     def drafts(self, step: int, count: int) -> NDArray[np.int32]:
@@ -256,9 +256,9 @@ class Region:
         masks[:] = few_tokens(self.shape.words, stop_token_ids)
 
     def slow_requests(self, requests: Mapping[int, Any]) -> dict[str, float]:
-        """Of these, by slot, those whose masks take too long for a step: seconds of the
-        last one, by id. With drafts, no request can be left out of a step. Any
-        thread."""
+        """Return which of these requests, by slot, have masks that take too long for a
+        step: seconds of the last one, by id. With drafts, no request can be left out of
+        a step. Any thread."""
         if self.shape.drafts or not self.slow.any():
             return {}
         return {

@@ -20,7 +20,7 @@ class Hello:
     ended."""
 
     version: str
-    """Of the package that the engine runs."""
+    """The version of the package that the engine runs."""
     shape: Shape
     filled: int
     """Masks up to this step are done."""
@@ -53,7 +53,7 @@ class LiveRequest:
     deaths: int = 0
     """Workers that died while they worked on it alone."""
     closed: bool = False
-    """Whether the host is told of a closed step, or will be."""
+    """True if the host is told of a closed step, or will be."""
     led_in: int = 0
     """The step in which its output was last led; 0: none was."""
     last: int = 0
@@ -136,7 +136,7 @@ class Ends:
 
     reason: str
     blameless: bool = False
-    """Whether it asks to be replaced, and no request is to blame for that."""
+    """True if it asks to be replaced, and no request is to blame for that."""
 
 
 from_worker = plain_decoder(

@@ -51,7 +51,7 @@ class GrammarRuntime(Protocol):
     """`inline` or `process`. The same at all ranks of a model, as hosts plan ahead in
     one of them only."""
     follows: bool = False
-    """Whether the grammars are another rank's, which takes the tokens too."""
+    """True if the grammars are another rank's, which takes the tokens too."""
     machines: Any = None
     """The `Machines` that run the same model, with grammars of their own (`ranks`)."""
     region: Region

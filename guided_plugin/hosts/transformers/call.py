@@ -199,7 +199,7 @@ class Run:
         self._index = 0
         """The number of the step."""
         self.appended = False
-        """Whether the tokens of the last masked step have been taken."""
+        """True if the tokens of the last masked step have been taken."""
         self.requests: dict[str, int] = {}
         """The row of each request in the pipeline."""
         self.errors: dict[int, GuidedError] = {}
@@ -216,7 +216,7 @@ class Run:
         self._stop_ids = [
             (-1,) if spec is None else spec.stop_token_ids or default for spec in specs
         ]
-        """Of each row; -1, which no token is, where nothing guides."""
+        """The stop tokens of each row; -1, which no token is, where nothing guides."""
         most = max(map(len, self._stop_ids))
         stops = [[*ids, *ids[:1] * (most - len(ids))] for ids in self._stop_ids]
         # [rows, most], on the device
@@ -276,7 +276,7 @@ class Run:
         return ended
 
     def restarts(self, input_ids: Tensor, reuse: bool) -> bool:
-        """Whether another `generate` call begins; raises if the processor is called out
+        """True if another `generate` call begins; raises if the processor is called out
         of run."""
         if self.appended and input_ids is self.seen:
             return False
@@ -291,7 +291,7 @@ class Run:
         raise PipelineError(what, hint=hint)
 
     def _extends(self, input_ids: Tensor) -> bool:
-        """Whether the token ids are those of the last step and one more column."""
+        """True if the token ids are those of the last step and one more column."""
         if input_ids.shape != (self.seen.shape[0], self.seen.shape[1] + 1):
             return False
         return torch.equal(input_ids[:, :-1], self.seen)

@@ -24,11 +24,11 @@ class Generated:
     tokens: tuple[int, ...]
     """Generated tokens, the stop token left out."""
     complete: bool
-    """Whether it ended as its spec allows; without a spec, with a stop token. If not,
+    """True if it ended as its spec allows; without a spec, with a stop token. If not,
     it was cut."""
     parsed: Any = None
-    """Of a complete output to JSON its value; to a type what
-    `TypedSpec.read` returns."""
+    """The value of a complete output: JSON's, or what `TypedSpec.read` returns for a
+    type."""
     error: GuidedError | None = None
     unenforced: tuple[str, ...] = ()
     """Keywords of its spec that nothing enforced, as `unenforced_keywords` allows:
@@ -90,8 +90,8 @@ def _is_chat(prompt: Any) -> bool:
 
 
 def _token_ids(tokenizer: Any, prompt: Any) -> list[int]:
-    """Of a text, or of the messages of a chat, of which an assistant's last one goes
-    on."""
+    """Return the token ids of a text, or of the messages of a chat, whose last one goes
+    on if it is an assistant's."""
     if isinstance(prompt, str):
         return list(tokenizer(prompt)["input_ids"])
     if not getattr(tokenizer, "chat_template", None):

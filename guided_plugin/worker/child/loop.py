@@ -49,7 +49,7 @@ _PAUSES = ((0.005, 20e-6), (1.0, 500e-6), (float("inf"), 5e-3))
 """How long a pause is (second), by how long there was nothing to do (first)."""
 
 _OFFER_PAUSES = ((0.1, 20e-6), *_PAUSES[1:])
-"""The same where the device waits for this worker in each step, however long one
+"""These pauses where the device waits for this worker in each step, however long one
 takes."""
 
 _IDLE = 0.1

@@ -33,7 +33,7 @@ _LEARNT = 0.4
 
 
 class Offers:
-    """Of the steps of one session."""
+    """Offers drafts for the steps of one session."""
 
     def __init__(
         self, rings: WorkerRings, table: GrammarTable, learnt: LearntDrafts

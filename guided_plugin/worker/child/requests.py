@@ -109,7 +109,7 @@ class WorkerRequests:
         return bool(done)
 
     def all_started(self, slots: tuple[int, ...]) -> bool:
-        """Whether no slot of a plan waits for its grammar; a request that waits for too
+        """True if no slot of a plan waits for its grammar; a request that waits for too
         long fails closed."""
         if not self.starting:
             return True

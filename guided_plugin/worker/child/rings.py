@@ -27,8 +27,8 @@ class Plan:
     slots: tuple[int, ...]
     """UNGUIDED where the request has left since."""
     offers: bool | None
-    """Of a step that is sent before the model runs: whether its drafts are the worker's
-    to choose."""
+    """True if the drafts of a step, which is sent before the model runs, are the
+    worker's to choose."""
     planned: float = 0.0
     """When it was, by `time.perf_counter`."""
 

@@ -121,7 +121,7 @@ class PlainSteps:
         return steps[::-1]
 
     def _ready(self, plan: Plan) -> bool:
-        """Whether the messages before a plan took effect, and its requests have their
+        """True if the messages before a plan took effect, and its requests have their
         grammars."""
         return plan.messages <= self._rings.applied and self._requests.all_started(
             plan.slots

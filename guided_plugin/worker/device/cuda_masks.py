@@ -38,7 +38,7 @@ class DeviceRegion:
     current: Callable[[], Any]
     """The stream that the host's calls go to now."""
     waits: bool
-    """Whether streams wait for masks to be filled, which may be after they were asked
+    """True if streams wait for masks to be filled, which may be after they were asked
     for."""
 
 
@@ -63,8 +63,8 @@ class MaskCopies(HostMasks):
         self._uploaded = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
         self._views: dict[tuple[int, int], Tensor] = {}
         self._launched = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
-        """Of the main stream; what was launched before has used what is copied over
-        after."""
+        """Events of the main stream; what was launched before has used what is copied
+        over after."""
         self._drafts = shape.drafts > 0
         """Masks of the two steps before may be used yet then, when a step is
         planned."""
@@ -121,7 +121,7 @@ class MaskCopies(HostMasks):
         self.side_stream.wait_event(self._launched[entry])
 
     def read(self, step: int) -> bool:
-        """Whether a copy is done. It began when the masks were filled."""
+        """True if a copy is done. It began when the masks were filled."""
         return bool(self._uploaded[step % PLAN_DEPTH].query())
 
     def _read_margin(self) -> None:
@@ -204,7 +204,7 @@ class FollowedMasks(MaskCopies):
             self._uploaded[entry].synchronize()
 
     def read(self, step: int) -> bool:
-        """Whether a copy is done; its place needs no other look."""
+        """True if a copy is done; its place needs no other look."""
         done = super().read(step)
         if done:
             self._read = step

@@ -60,7 +60,7 @@ _SIZE = ctypes.c_size_t
 
 
 def supported(device: int) -> bool:
-    """Whether a device can wait for memory in a stream."""
+    """True if a device can wait for memory in a stream."""
     ask = _function("cuDeviceGetAttribute", _POINTER, ctypes.c_int, ctypes.c_int)
     found = ctypes.c_int()
     return any(

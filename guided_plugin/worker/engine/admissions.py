@@ -39,7 +39,7 @@ class Admissions:
         """Verdicts that are awaited."""
 
     def __bool__(self) -> bool:
-        """Whether a verdict is awaited."""
+        """True if a verdict is awaited."""
         return bool(self._tickets)
 
     def lookup(self, spec: OutputSpec) -> Future[Admission] | None:

@@ -66,7 +66,7 @@ class WorkerClient:
         self.channel: Channel | None = None
         """To the worker, while there is one."""
         self.undelivered = False
-        """Whether messages wait for the next plan."""
+        """True if messages wait for the next plan."""
         self._changes = 0
         self._settled = (-1, -1, -1)
         """The steps and changes that the worker is known to have dealt with."""
@@ -157,7 +157,7 @@ class WorkerClient:
 
     @property
     def busy(self) -> bool:
-        """Whether anything waits for the worker: a request, or a device that needs
+        """True if anything waits for the worker: a request, or a device that needs
         masks."""
         return self._asked or self.steps.filled < self.steps.planned
 
@@ -199,7 +199,7 @@ class WorkerClient:
 
     @property
     def refusing(self) -> bool:
-        """Whether guided requests are refused, and no worker is being started."""
+        """True if guided requests are refused, and no worker is being started."""
         return self._refusal is not None and not self._suspended
 
     def refusal(self) -> GuidedError | None:

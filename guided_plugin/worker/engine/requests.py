@@ -50,7 +50,7 @@ class LiveRequests(dict[int, LiveRequest]):
             self._left.append(request)
 
     def runs(self, request: LiveRequest) -> bool:
-        """Whether a request still has its slot."""
+        """True if a request still has its slot."""
         return self.get(request.slot) is request
 
     def fail(

@@ -62,7 +62,7 @@ class StepRing:
         self.messages = 0
         """Messages to the worker of this session."""
         self.refusing = self.forked = False
-        """Whether the rows of every step are closed; whether this is a copy in a forked
+        """True if the rows of every step are closed; true if this is a copy in a forked
         process."""
         self._region = region
         self._planned_word = region.word(Counter.PLANNED)

@@ -51,8 +51,8 @@ requests are refused."""
 
 
 class Pulse:
-    """Whether a worker makes progress; looked at every `tick` seconds while anything
-    waits.
+    """Tells if a worker makes progress: it is looked at every `tick` seconds while
+    anything waits.
 
     A worker that shows no heartbeat for `worker_step_ms` hangs. One that was stopped
     from outside is found long before that, by its state."""
@@ -70,14 +70,14 @@ class Pulse:
         self._alive_at = self._looked_at = time.monotonic()
 
     def stopped(self) -> bool:
-        """Whether the worker was stopped from outside, and stays so. Ask before
+        """True if the worker was stopped from outside, and stays so. Ask before
         `hangs`."""
         if self._client.region.load(Counter.HEARTBEAT) != self._beat:
             self._stop_watch.runs()
         return self._stop_watch.stays_stopped()
 
     def hangs(self) -> bool:
-        """Whether the worker has made no progress for too long."""
+        """True if the worker has made no progress for too long."""
         now = time.monotonic()
         late = now - self._looked_at > 5 * self.tick
         self._looked_at = now

@@ -81,7 +81,7 @@ class FollowerRuntime(GrammarRuntime):
         self._plan: StepPlan | None = None
         self.newest = self._taken = offer.first_step
         self._new_slots: tuple[int, ...] | None = None
-        """Those of a plan that is not filled yet."""
+        """The slots of a plan that is not filled yet."""
         self._uncompared: deque[tuple[int, tuple[int, ...]]] = deque()
         """Steps that will be, and their slots."""
         if device.type != "cpu":

@@ -54,12 +54,12 @@ class Peer:
         self.pid = pid
         self.rank = rank
         self.awaited = True
-        """Whether it may mask with the memory of this process yet."""
+        """True if it may mask with the memory of this process yet."""
         self._handle = os.pidfd_open(pid)
 
     def alive(self) -> bool:
-        """Whether it runs. One that has ended, and that its parent has not reaped, does
-        not."""
+        """True if the process runs. One that has ended, and that its parent has not
+        reaped, does not."""
         poll = select.poll()
         poll.register(self._handle, select.POLLIN)
         return not poll.poll(0)
