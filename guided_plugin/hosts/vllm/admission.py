@@ -13,6 +13,7 @@ import asyncio
 import copy
 import hashlib
 import logging
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -160,11 +161,12 @@ class Gate:
         return self.carry(params, found)
 
     def begin(self, params: Any) -> None:
-        """Begin the spec of a request that will come, if it is guided. Raises
-        GuidedError."""
-        asked = self.asked(params) if self.concerns(params) else None
-        if isinstance(asked, Asked):
-            self.specs.begin(asked, ahead=True)
+        """Begin the spec of a request that will come, if it is guided. What is wrong
+        with it is raised when it comes."""
+        with suppress(GuidedError):
+            asked = self.asked(params) if self.concerns(params) else None
+            if isinstance(asked, Asked):
+                self.specs.begin(asked, ahead=True)
 
     async def admit_in_time(
         self, engine: Any, request_id: str, params: Any, begun: Sequence[Begun] = ()
@@ -179,8 +181,7 @@ class Gate:
                 if admitted is not LEFT:
                     await self.health.check_async(partial(ask_all, engine))
                     for one, prompt, said in begun:
-                        ends = self._ends(admitted, prompt, said)
-                        self._room(admitted, one, len(prompt), ends)
+                        self._bounds(admitted, one, prompt, len(prompt), said)
                 return carried
         except TimeoutError:
             late = f"the spec, or the engine, was not ready within {self.specs.patience:g} s"
@@ -204,49 +205,49 @@ class Gate:
             extra[MARK] = True
             logs.left(request.request_id)
             return
-        ends = self._ends(admitted, prompt or (), said)
         length = len(request.prompt_embeds if prompt is None else prompt)
-        room = self._room(admitted, params, length, ends)
-        text = admitted.packed
-        if ends and admitted.spec.start_after is None:
-            text = packed(replace(admitted.spec, start_after=ends))[0]
+        ends, room = self._bounds(admitted, params, prompt or (), length, said)
+        spec = admitted.spec
+        if ends and spec.start_after is None:
+            spec = replace(spec, start_after=ends)
         metrics().count("admitted", admitted.backend)
         # Requests that share no cached prefixes share nothing that their outputs teach.
         salt = request.cache_salt
         if salt:
             salt = hashlib.blake2b(repr(salt).encode(), digest_size=16).hexdigest()
         extra[GUIDED] = EngineSpec(
-            text, room, salt, admitted.made, quick=admitted.quick
+            packed(spec)[0], room, salt, admitted.made, quick=admitted.quick
         )
 
-    def _ends(
-        self, admitted: Admitted, prompt: Sequence[int], said: Said
-    ) -> tuple[Trigger, ...]:
-        """What ends the part of an output before the constrained one. Raises
-        RequestError."""
-        if admitted.spec.start_after is not None or not self._reasoner:
-            return admitted.spec.start_after or ()
-        ends = self._reasoning.ends(said, prompt)
-        return self.specs.compiler.vocabulary.triggers(ends)
-
-    @cached_property
-    def _reasoning(self) -> Reasoning:
-        return Reasoning(self._reasoner, self._config, self.specs.compiler.vocabulary)
-
-    def _room(
-        self, admitted: Admitted, params: Any, length: int, ends: Sequence[Trigger]
-    ) -> int | None:
-        """How many tokens may follow so many of a prompt, where the spec is closed
-        before them. Raises RequestError where that is too few for any output and the
-        nearest of `ends` before it."""
-        if not admitted.spec.close_before_length:
-            return None
+    def _bounds(
+        self,
+        admitted: Admitted,
+        params: Any,
+        prompt: Sequence[int],
+        length: int,
+        said: Said,
+    ) -> tuple[tuple[Trigger, ...], int | None]:
+        """What ends the part of an output before the constrained one; and, where the
+        spec is closed before them, how many tokens may follow so many of a prompt.
+        Raises RequestError where that is too few for any output and the nearest end
+        before it."""
+        spec = admitted.spec
+        ends = spec.start_after or ()
+        if spec.start_after is None and self._reasoner:
+            vocabulary = self.specs.compiler.vocabulary
+            ends = vocabulary.triggers(self._reasoning.ends(said, prompt))
+        if not spec.close_before_length:
+            return ends, None
         room: int = self._config.model_config.max_model_len - length
         if params.max_tokens is not None:
             room = min(params.max_tokens, room)
         end = nearest(ends)
         check_room((len(end.tokens) if end else 0) + admitted.least, room)
-        return room
+        return ends, room
+
+    @cached_property
+    def _reasoning(self) -> Reasoning:
+        return Reasoning(self._reasoner, self._config, self.specs.compiler.vocabulary)
 
     def warm_up(self) -> None:
         """Read the vocabulary and make backends in the background, where requests are
@@ -288,28 +289,19 @@ class Gate:
         return carried
 
 
-class Ahead(Sequence[Any]):
-    """The parameters of each prompt. To read those of one begins the specs of the next,
-    so that they compile at the same time; `add_request` raises what is wrong with
-    one."""
+class Ahead(list[Any]):
+    """The parameters of each prompt. To read those of one begins the spec of one that
+    comes later, so that they compile at the same time; `add_request` raises what is
+    wrong with one."""
 
     def __init__(self, gate: Gate, params: Sequence[Any]) -> None:
-        self._gate = gate
-        self._params = params
-        self._seen = 0
-        """The specs before this one have begun."""
-
-    def __len__(self) -> int:
-        return len(self._params)
+        super().__init__(params)
+        self._rest = map(gate.begin, params)
+        deque(islice(self._rest, _AHEAD - 1), 0)
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, int):
-            end = range(len(self))[index] + _AHEAD
-            for params in self._params[self._seen : end]:
-                with suppress(GuidedError):
-                    self._gate.begin(params)
-            self._seen = max(self._seen, end)
-        return self._params[index]
+        next(self._rest, None)
+        return super().__getitem__(index)
 
 
 def gate_of(owner: Any) -> Gate:

@@ -188,16 +188,9 @@ def vocabulary_of(vllm_config: Any) -> Vocabulary:
 
     model = vllm_config.model_config
     tokenizer = cached_tokenizer_from_config(model_config=model)
-    eos = getattr(tokenizer, "eos_token_id", None)
-    stops: set[int] = set() if eos is None else {int(eos)}
     declared = model.try_get_generation_config().get("eos_token_id")
-    stops.update(
-        declared
-        if isinstance(declared, list)
-        else []
-        if declared is None
-        else [declared]
-    )
+    named = declared if isinstance(declared, list) else [declared]
+    stops = {getattr(tokenizer, "eos_token_id", None), *named} - {None}
     if not stops:
         raise VocabularyError(
             "the model names no token that ends its output",

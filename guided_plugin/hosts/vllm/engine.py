@@ -15,7 +15,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
-from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -55,7 +54,7 @@ from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import remembered
 from guided_plugin.spec.output_spec import spec_bytes
-from guided_plugin.step import UNGUIDED, Admission, Closure
+from guided_plugin.step import UNGUIDED, Closure
 from guided_plugin.worker.ranks.group import agree, not_shared
 
 _log = logging.getLogger(__name__)
@@ -226,28 +225,23 @@ class Engine:
         )
         return guided
 
-    def prepare(self, told: EngineSpec) -> Future[Admission]:
-        """Get the spec of a request that will come ready. Never blocks; any thread."""
-        if self._pipeline is None:
-            ready: Future[Admission] = Future()
-            ready.set_result(Admission(""))
-            return ready
-        spec = told.read()
-        compiler = self._pipeline.compiler
-        if told.made is not None and compiler.kept(spec) is None:
-            compiler.keep(spec, prepared_from(told.made))
-        return self._pipeline.prepare(spec)
+    def prepare(self, told: EngineSpec, tell: Callable[[object], None]) -> None:
+        """Get the spec of a request that will come ready, or refused, and tell then.
+        Never blocks; any thread."""
+        try:
+            spec = told.read()
+            compiler = self.pipeline.compiler
+            if told.made is not None and compiler.kept(spec) is None:
+                compiler.keep(spec, prepared_from(told.made))
+            self.pipeline.prepare(spec).add_done_callback(tell)
+        except GuidedError as error:  # `begin` says it
+            tell(error)
 
     def get_ready(self, needed: Iterable[EngineSpec]) -> None:
         """Get specs ready that a step brings; outputs tell when they are."""
-        if not self.serves:
-            return
-        for told in needed:
-            tell = partial(self.failed.tell_ready, told.request_id)
-            try:
-                self.prepare(told).add_done_callback(tell)
-            except GuidedError:  # `begin` says why
-                tell()
+        if self.serves:
+            for told in needed:
+                self.prepare(told, partial(self.failed.tell_ready, told.request_id))
 
     def end(self, guided: GuidedRequest) -> None:
         """A request has left; it may come back as another one."""
@@ -270,24 +264,18 @@ class Engine:
         runtime = None if self._pipeline is None else self._pipeline.runtime
         return self.failed.attach(output, runtime, self.ahead)
 
-    def health(self) -> str:
-        """Why no request can be guided now; empty if requests are served."""
-        error = self.unsupported_reason
-        if error is None:
-            error = self.pipeline.runtime.refusal()
-            if error is None and not self._ready.is_set():
-                error = RequestError(
-                    f"{_STARTED} is still starting",
-                    hint="send the request again later",
-                )
-        return "" if error is None else error.reason
-
-    def retry_after(self) -> float:
-        """In how many seconds a request that is refused now may be served, as far as is
-        known."""
+    def health(self) -> tuple[str, float]:
+        """Why no request can be guided now, empty if requests are served; and in how
+        many seconds one may be, as far as is known."""
         if self.unsupported_reason is not None:
-            return math.inf  # only a restart helps
-        return self.pipeline.runtime.refused_for()
+            return self.unsupported_reason.reason, math.inf  # only a restart helps
+        runtime = self.pipeline.runtime
+        error = runtime.refusal()
+        if error is None and not self._ready.is_set():
+            error = RequestError(
+                f"{_STARTED} is still starting", hint="send the request again later"
+            )
+        return "" if error is None else error.reason, runtime.refused_for()
 
     def wait_ready(self) -> None:
         """Wait until guided requests need not, for a bounded time."""

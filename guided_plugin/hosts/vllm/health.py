@@ -130,7 +130,8 @@ def offer_methods() -> None:
         if engine is not None:
             if wait:
                 engine.wait_ready()
-            return engine.health(), engine.retry_after()
+            health: tuple[str, float] = engine.health()
+            return health
         if samples(self.vllm_config):
             return "the engine has not loaded the logits processor", math.inf
         return "", 0.0

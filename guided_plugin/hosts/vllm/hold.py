@@ -59,16 +59,15 @@ class Held:
         # whether vLLM still has a request is asked elsewhere (`DraftsBySize`)
         self._request = weakref.ref(request)
         self._until = time.monotonic() + _SECONDS
-        self._ready = False
 
     def release(self, _: object = None) -> None:
         """The engine has the grammar, or has refused it. Any thread."""
-        self._ready = True
+        self._until = 0.0
 
     @property
     def waits(self) -> bool:
         """Whether the grammar is awaited."""
-        return not self._ready and time.monotonic() < self._until
+        return time.monotonic() < self._until
 
     @property
     def grammar(self) -> Held | None:
@@ -116,12 +115,10 @@ def _hold(request: Any, spec: EngineSpec, engine: Any) -> None:
     spec = spec._replace(request_id=request.request_id)
     held = Held(request, spec, brought=engine is not None)
     if engine is not None:
-        verdict = engine.prepare(spec)
-        if verdict.done():
-            return
-        verdict.add_done_callback(held.release)
-    request.structured_output_request = held
-    request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+        engine.prepare(spec, held.release)
+    if held.waits:
+        request.structured_output_request = held
+        request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
 
 
 class SchedulerState:

@@ -36,7 +36,7 @@ from guided_plugin.grammar.base import least_tokens
 from guided_plugin.hosts.vllm.common import GUIDED, read_spec, vocabulary_of
 from guided_plugin.hosts.vllm.metrics import metrics
 from guided_plugin.hosts.vllm.refusals import placed
-from guided_plugin.spec import OutputSpec, packed
+from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest
 from guided_plugin.spec.output_spec import spec_bytes
 
@@ -73,8 +73,6 @@ class Admitted:
     spec: OutputSpec
     """Its triggers are token ids: the scheduler has no tokenizer, and no request with
     it needs one again."""
-    packed: str = ""
-    """The spec as a text for the engine."""
     made: bytes | None = None
     """What the engine loads its grammar from; None where it compiles that."""
     backend: str = ""
@@ -211,7 +209,6 @@ class Specs:
         metrics().compiles.labels(of.backend).observe(time.monotonic() - start)
         admitted = Admitted(
             spec,
-            packed(spec)[0],
             pickle.dumps(made) if made else None,
             of.backend,
             of.unenforced,
@@ -232,9 +229,7 @@ class Specs:
 
     def _remember(self, asked: Asked, admitted: Admitted) -> Admitted:
         if asked.key is not None:
-            size = 2 * ENTRY_BYTES + spec_bytes(
-                admitted.spec, admitted.packed, admitted.made or b""
-            )
+            size = 2 * ENTRY_BYTES + spec_bytes(admitted.spec, admitted.made or b"")
             with self._lock:
                 self._admitted.put(asked.key, admitted, size)
         return admitted

@@ -182,7 +182,7 @@ def test_one_whose_scheduler_does_not_name_requests_guides_nothing():
     )
     runner.step()
     assert runner.tokens == [[END]] * 2
-    assert "does not run the plugin" in runner.engine.health()
+    assert "does not run the plugin" in runner.engine.health()[0]
 
 
 def test_a_step_without_a_token_keeps_vllms_shared_output_as_it_was():
@@ -326,6 +326,7 @@ def test_a_vllm_in_which_failures_could_not_be_told_guides_nothing(monkeypatch):
                 [],
                 [],
             ).engine
-        assert f":{owner.__name__}.{name}; refused" in engine.health()
-        assert engine.retry_after() == float("inf")
+        reason, seconds = engine.health()
+        assert f":{owner.__name__}.{name}; refused" in reason
+        assert seconds == float("inf")
     looked_at.cache_clear()

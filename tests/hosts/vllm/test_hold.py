@@ -33,9 +33,8 @@ def verdict(llm, monkeypatch):
     ours = runner(llm).engine
     prepare = type(ours).prepare
 
-    def prepared(told):
-        prepare(ours, told).result(60)
-        return answer
+    def prepared(told, tell):
+        prepare(ours, told, lambda _: answer.add_done_callback(tell))
 
     monkeypatch.setattr(ours, "prepare", prepared)
     monkeypatch.setattr(hold, "_LOADED_BYTES", 0)

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from types import ModuleType, SimpleNamespace
 from unittest.mock import Mock
 
@@ -37,10 +38,10 @@ def test_a_gate_that_is_ready_has_made_all_but_the_helper_that_a_spec_needs(
     calls = []
     monkeypatch.setattr(vllm_ready, "in_background", lambda *args: calls.append(args))
     for form in FORMS:
-        assert gate.admit(params_of(form)).extra_args[GUIDED].packed
+        assert gate.admit(params_of(form)).extra_args[GUIDED].backend
     assert gate.specs.compiler.template.pid is not None
     assert not gate.specs.compiler._pool.processes()
-    assert gate.admit(params_of(HELPED)).extra_args[GUIDED].packed
+    assert gate.admit(params_of(HELPED)).extra_args[GUIDED].made
     assert len(gate.specs.compiler._pool.processes()) == 1
     assert calls == []
     gate.specs.compiler.close()
@@ -55,10 +56,10 @@ def test_an_engine_guides_nothing_before_its_worker_is_there_and_waits_for_nothi
     try:
         held = threading.Event()
         monkeypatch.setattr(engine, "_ready", held)
-        assert "guided decoding is still starting" in engine.health()
+        assert "guided decoding is still starting" in engine.health()[0]
         monkeypatch.setattr(engine, "_ready", engine.pipeline.runtime.ready)
         engine.wait_ready()
-        assert engine.health() == ""
+        assert engine.health() == ("", 0.0)
         assert engine._started
         add = Mock(side_effect=engine.pipeline.add_request)
         monkeypatch.setattr(engine.pipeline, "add_request", add)
@@ -79,7 +80,7 @@ def test_an_inline_engine_makes_its_backends_before_it_is_ready():
         runner_config("inline", take_over=True), torch.device("cpu")
     ).engine
     engine.wait_ready()
-    assert engine.health() == ""
+    assert engine.health() == ("", 0.0)
     assert set(engine.pipeline.compiler.chooser._backends) == {"llguidance"}
     engine.close()
 
@@ -100,7 +101,8 @@ def test_a_worker_answers_for_its_own_engine_alone():
     for engine in engines:
         engine.failed.tells = engine.serves = engine is engines[1]
         engine.get_ready([spec])
-    engines[1].prepare(spec).result(60)
+    engines[1].prepare(spec, (ready := Future()).set_result)
+    ready.result(60)
     assert [bool(engine.failed) for engine in engines] == [False, True]
     assert [len(WorkerBase.guided_metrics(worker)) for worker in workers] == [0, 1]
     for engine in engines:
@@ -151,8 +153,7 @@ def test_workers_wait_at_the_end_of_an_engines_start(monkeypatch, caplog, fails)
     told = []
     waits = SimpleNamespace(
         wait_ready=lambda: told.append("worker waits"),
-        health=lambda: "",
-        retry_after=lambda: 0.0,
+        health=lambda: ("", 0.0),
     )
     monkeypatch.setattr(vllm_ready, "engine_of", lambda worker: waits)
 
