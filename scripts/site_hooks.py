@@ -17,6 +17,7 @@ from markdown.extensions import Extension
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Link, Navigation
 from mkdocs.structure.pages import Page
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -34,6 +35,10 @@ _COPIED = {
     },
 }
 _PAGES = {**_COPIED, "README.md": "index.md"}
+_HEADINGS = {
+    "Which of my 50 tools breaks the server?": "specs.html#which-of-my-50-tools-breaks-the-server"
+}
+"""Headings that are asked for by their name, next to the pages of the guides."""
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 _LOADED = re.compile(
     r"<(?:script|img|iframe)[^>]+src=\"(https?:[^\"]+)|<link[^>]+stylesheet[^>]+href=\"(https?:[^\"]+)"
@@ -56,6 +61,12 @@ def on_files(files: Files, *, config: MkDocsConfig) -> None:
     """Add the pages and raw files that are not in docs/."""
     for source, page in _COPIED.items():
         files.append(File.generated(config, page, abs_src_path=str(_ROOT / source)))
+
+
+def on_nav(nav: Navigation, **_: Any) -> None:
+    """`nav` of mkdocs.yml takes pages only."""
+    (guides,) = (one for one in nav.items if one.title == "Guides")
+    guides.children += [Link(*heading) for heading in _HEADINGS.items()]
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:

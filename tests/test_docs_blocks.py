@@ -25,9 +25,6 @@ HERE = [
 SLOW = ("docs/transformers.md",)
 """Pages whose blocks take more than ten seconds."""
 
-NOT_RUN = {}
-"""Page -> the reason of its one block that is not run."""
-
 
 def test_every_block_is_run_or_says_why_not():
     every = [block for found in ALL.values() for block in found]
@@ -36,24 +33,13 @@ def test_every_block_is_run_or_says_why_not():
     assert kinds.total() == len(every)
     assert kinds["python"] > 15
     assert kinds["sh"] > 9
-    reasons = {
-        block.page: block.marker
-        for block in every
-        if block.marker.startswith("not run")
-    }
-    assert reasons == {page: f"not run: {reason}" for page, reason in NOT_RUN.items()}
 
 
 def _kind(block):
-    if block.language:
-        assert block.language in ("python", "sh", "text", *DATA), (
-            f"{block.place}: {block.language!r}"
-        )
-        return f"{block.language}, vLLM" if block.needs_vllm else block.language
-    assert block.marker, (
-        f"{block.place}: give the block a language, or a marker (tests/support/doc_blocks.py)"
+    assert block.language in ("python", "sh", "text", "drawing", *DATA), (
+        f"{block.place}: {block.language!r}: see tests/support/doc_blocks.py"
     )
-    return block.marker
+    return f"{block.language}, vLLM" if block.needs_vllm else block.language
 
 
 @pytest.mark.timeout(900)

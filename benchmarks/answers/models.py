@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.answers import bfcl
 from guided_plugin.cli.loading import InputError
-from guided_plugin.cli.results import working
+from guided_plugin.cli.terminal import working
 
 _READERS = ("gguf==0.19.0", "accelerate==1.15.0")
 """What transformers needs to read GGUF."""

@@ -14,7 +14,7 @@ import typer
 from guided_plugin import __version__
 from guided_plugin.cli import check, demo, doctor, explain
 from guided_plugin.cli.loading import show_error
-from guided_plugin.cli.results import print_json
+from guided_plugin.cli.terminal import print_json
 from guided_plugin.errors import GuidedError, MissingPackageError
 
 app = typer.Typer(

@@ -19,7 +19,7 @@ from guided_plugin.cli.loading import (
     name_of,
     read_text,
 )
-from guided_plugin.cli.results import (
+from guided_plugin.cli.terminal import (
     JsonOutput,
     Tokenizer,
     counted,
@@ -73,7 +73,8 @@ def check(
     """Compile specs; show the backend, warnings, how each keyword is treated, and which
     instances match.
 
-    With several specs, such as a list of tools, it shows only what is wrong, a line each.
+    With several specs, such as a list of tools, it shows only what is wrong, a line each
+    (docs/specs.md#which-of-my-50-tools-breaks-the-server).
     The exit code is 1 if a spec is bad or refused, or an instance does not match, and 2
     if a file can't be read.
     """

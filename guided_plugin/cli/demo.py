@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from guided_plugin.cli.loading import load_tokenizer
-from guided_plugin.cli.results import JsonOutput, print_json, working
+from guided_plugin.cli.terminal import JsonOutput, print_json, working
 from guided_plugin.demo import DEMOS, MODEL_DIR
 from guided_plugin.errors import printable
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guided_plugin.cli.results import JsonOutput, print_json, working
+from guided_plugin.cli.terminal import JsonOutput, print_json, working
 
 if TYPE_CHECKING:
     from guided_plugin.diagnose.machine import Finding

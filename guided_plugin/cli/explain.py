@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guided_plugin.cli.loading import load_spec, load_vocabulary
-from guided_plugin.cli.results import (
+from guided_plugin.cli.terminal import (
     JsonOutput,
     Tokenizer,
     listed,

@@ -7,9 +7,7 @@
 | `sh` | run by bash in a folder of the page's own |
 | `json`, `toml`, `yaml`, with a title | a file of that name; read by the program that it is for |
 | `text` | the output of what ran before it; `...` stands for any text |
-| none, after `<!-- drawing -->` | a picture |
-| none, after `<!-- output of the demo -->` | a guided output in the tables of the demo |
-| none, after `<!-- not run: REASON -->` | nothing: counted and listed |
+| `drawing` | nothing: a picture |
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ PAGES = sorted(
     key=lambda page: page.relative_to(ROOT).as_posix(),
 )
 _FENCE = re.compile(
-    r"(?:^<!-- (?P<marker>drawing|output of the demo|not run: [^\n]+) -->\n+)?"
     r"^(?P<indent> *)```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?(?P<rest>[^\n]*)\n"
     r"(?P<text>.*?)^(?P=indent)```$",
     re.DOTALL | re.MULTILINE,
@@ -48,7 +45,6 @@ class Block:
     line: int
     language: str
     title: str
-    marker: str
     text: str
 
     @property
@@ -81,8 +77,7 @@ def blocks(page):
             raise ValueError(
                 f"{name}:{line}: what follows the language is no title: {match['rest']!r}"
             )
-        marker = match["marker"] or ""
-        found.append(Block(name, line, language, match["title"] or "", marker, inside))
+        found.append(Block(name, line, language, match["title"] or "", inside))
     if text.count("\n```") + text.startswith("```") > 2 * len(found) + text.count(
         "\n````"
     ):

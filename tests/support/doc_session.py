@@ -107,12 +107,6 @@ class Session:
         elif block.language in ("python", "sh"):
             self.ran = block
             (self._python if block.language == "python" else self._shell)(block)
-        elif block.marker == "output of the demo":
-            _was_printed(block, self._output)
-        elif not block.marker:
-            raise AssertionError(
-                f"{block.place}: a block without a language and without a marker"
-            )
 
     def __enter__(self):
         return self
@@ -221,17 +215,6 @@ def _is_excerpt(block):
         assert line in there, (
             f"{block.place}: {block.title} has no such line here: {line}"
         )
-
-
-def _was_printed(block, output):
-    """A guided output of the demo, in the second column of its tables, wherever that is
-    wrapped."""
-    cells = "".join(
-        line.split("│")[2] for line in output.splitlines() if line.startswith("│")
-    )
-    assert "".join(block.text.split()) in "".join(cells.split()), (
-        f"{block.place}: the demo prints\n{output}"
-    )
 
 
 def _code(line):
